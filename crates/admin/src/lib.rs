@@ -1,0 +1,1 @@
+//! HTTP API on a unix socket and metrics.

@@ -1,0 +1,1 @@
+//! The agent: client and service side host proxy.

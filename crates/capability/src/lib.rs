@@ -1,0 +1,1 @@
+//! Grants, the signed permissions that gates check.

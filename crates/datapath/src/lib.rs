@@ -1,0 +1,1 @@
+//! Packet I/O back ends: xdp, packet, loopback.

@@ -1,0 +1,1 @@
+//! Flow lines, budgets and token buckets in fixed tables.

@@ -1,0 +1,1 @@
+//! UDP, TCP and ICMP translation and filtering.

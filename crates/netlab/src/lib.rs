@@ -1,0 +1,1 @@
+//! Namespaces, links, clients and attackers for the demo, tests and benchmarks.

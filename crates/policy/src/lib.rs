@@ -1,0 +1,1 @@
+//! Users, groups, services and rules; one pure decision and its explanation.

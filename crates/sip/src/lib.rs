@@ -1,0 +1,1 @@
+//! SIP messages, transactions, digest and session descriptions without I/O.

@@ -1,0 +1,1 @@
+//! The store, its embedded back end, and the feed between frontend and gate.

@@ -1,0 +1,91 @@
+//! Why a packet was dropped. Defined once: code, label and explanation come from this list, and so do the counters,
+//! the `trace` answers and the documentation.
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal, $text:literal;)*) => {
+        /// Why a packet was dropped. Every dropped packet has exactly one reason, and every reason one counter.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $text] $name = $code,)*
+        }
+
+        impl Reason {
+            /// All reasons, in the order of their codes.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The stable name in counters, logs and documentation (`snake_case`).
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$name => $label,)* }
+            }
+
+            /// One sentence for a person: what happened and, where it helps, what to do.
+            #[must_use]
+            pub const fn explanation(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    FrameTruncated = 0, "frame_truncated", "The frame ends before the headers it announces.";
+    EthertypeUnsupported = 1, "ethertype_unsupported", "The frame carries neither IPv4 nor IPv6.";
+    IpHeaderInvalid = 2, "ip_header_invalid", "The IP header contradicts itself: version, length or checksum.";
+    IpOptions = 3, "ip_options", "The packet carries IPv4 options or IPv6 extension headers that the gate does not forward.";
+    SourceRoute = 4, "source_route", "The packet carries a source route.";
+    TtlExpired = 5, "ttl_expired", "The packet's time to live ended at the gate.";
+    AddressInvalid = 6, "address_invalid", "The source or destination is not a unicast address that may cross the gate.";
+    FragmentInvalid = 7, "fragment_invalid", "The fragment overlaps another, is too small, or ends past the largest packet.";
+    FragmentTableFull = 8, "fragment_table_full", "The bounded table of packets in reassembly is full.";
+    FragmentTimeout = 9, "fragment_timeout", "The first fragment of the packet did not arrive in time.";
+    TransportHeaderInvalid = 10, "transport_header_invalid", "The TCP, UDP or ICMP header is cut short or contradicts itself.";
+    ProtocolUnsupported = 11, "protocol_unsupported", "The IP protocol is none that the gate forwards.";
+    NotForService = 12, "not_for_service", "The destination is no address of a protected service or of the gate.";
+    NoPinhole = 13, "no_pinhole", "No grant opened this protocol, port and client address: a stranger's packet.";
+    GrantExpired = 14, "grant_expired", "The grant that opened this has reached its end of validity; the client must renew it.";
+    GrantRevoked = 15, "grant_revoked", "The grant that opened this was revoked.";
+    BudgetSpent = 16, "budget_spent", "The grant's bytes are used up; the client must renew it.";
+    RateExceeded = 17, "rate_exceeded", "The client sent faster than its grant allows.";
+    FlowLimit = 18, "flow_limit", "The grant has as many flows as it may have.";
+    FlowTableFull = 19, "flow_table_full", "The gate's fixed flow table has no free line for this flow.";
+    TcpState = 20, "tcp_state", "A TCP segment that cannot start or continue this flow, such as data without a handshake.";
+    TcpWindow = 21, "tcp_window", "A TCP segment whose sequence or acknowledgement number lies outside the flow's window.";
+    IcmpNoFlow = 22, "icmp_no_flow", "An ICMP error that quotes no packet of a live flow.";
+    IcmpType = 23, "icmp_type", "An ICMP type that the gate does not forward.";
+    OutboundDisabled = 24, "outbound_disabled", "The service may not start flows of its own (`outbound = \"none\"`).";
+    NoExternalPort = 25, "no_external_port", "The gate has no free external port left for a binding.";
+    NoRoute = 26, "no_route", "The gate has no route to the destination on the port that the packet must leave by.";
+    NoNeighbour = 27, "no_neighbour", "The next hop has not answered ARP or neighbour discovery yet.";
+    PacketTooBig = 28, "packet_too_big", "The packet is larger than the next link carries and must not be fragmented.";
+    TransmitFull = 29, "transmit_full", "The transmit ring of the outgoing port was full.";
+    LocalNotAllowed = 30, "local_not_allowed", "A packet for the gate's own host that `local` does not list.";
+    LocalRate = 31, "local_rate", "A packet for the gate's own host above the rate that `local` allows.";
+    HeartbeatStale = 32, "heartbeat_stale", "The gate process is gone or stuck; the kernel program fails closed.";
+    ReceiveFull = 33, "receive_full", "The receive ring was full: more packets arrived than the gate could judge.";
+    IcmpRate = 34, "icmp_rate", "More ICMP messages than the gate translates in a second.";
+}
+
+impl Reason {
+    /// The reason with this code, as counted by the kernel program.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_dense_and_labels_unique() {
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, index);
+            assert_eq!(Reason::from_code(*reason as u8), Some(*reason));
+            assert_eq!(Reason::ALL.iter().filter(|other| other.label() == reason.label()).count(), 1);
+        }
+        assert_eq!(Reason::from_code(Reason::ALL.len() as u8), None);
+    }
+}

@@ -1,1 +1,10 @@
-//! Packet I/O back ends: xdp, packet, loopback.
+//! Packet I/O back ends: xdp, packet, loopback; raw sockets; the netlink messages that gates and labs need.
+//!
+//! The only crate of the workspace with `unsafe` code: system calls and memory shared with the kernel. Every block says
+//! why it is sound, and everything else sees safe types only.
+
+pub mod offload;
+pub mod raw;
+mod sys;
+
+pub use sys::monotonic_nanos;

@@ -1,0 +1,87 @@
+//! Switches off segmentation and checksum offloads, so that packets look the same in memory as on a wire.
+//!
+//! A local sender on a veth pair leaves checksums half computed and hands over super-packets of up to 64 KiB, trusting a
+//! network card that is not there. Whoever reads, counts or rewrites such packets must switch that off: on the
+//! *sender's* end for checksums and segmentation (transmit side), on the *receiver's* end for GRO and LRO.
+
+use std::{io, os::fd::AsRawFd};
+
+use libc::c_ulong;
+
+use crate::sys;
+
+// Request numbers of linux/ethtool.h and linux/sockios.h.
+const SIOCETHTOOL: c_ulong = 0x8946;
+const ETHTOOL_SRXCSUM: u32 = 0x15;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_SSG: u32 = 0x19;
+const ETHTOOL_STSO: u32 = 0x1f;
+const ETHTOOL_SGSO: u32 = 0x24;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
+const ETHTOOL_SGRO: u32 = 0x2c;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+#[repr(C)]
+struct Request {
+    name: [libc::c_char; libc::IFNAMSIZ],
+    data: *mut Value,
+    rest: [u8; 16],
+}
+
+/// Switches off every offload of `interface` that changes packets: transmit checksums, scatter/gather, TSO, GSO, GRO,
+/// LRO. What a driver cannot switch off, or does not have, is left as it is.
+///
+/// # Errors
+/// If the interface does not exist or the caller lacks `CAP_NET_ADMIN` in its namespace.
+pub fn disable(interface: &str) -> io::Result<()> {
+    disable_receive(interface)?;
+    for command in [ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_STXCSUM, ETHTOOL_SSG] {
+        tolerate(ethtool(interface, command, 0))?;
+    }
+    Ok(())
+}
+
+/// Switches off only what merges packets on receipt: GRO and LRO.
+///
+/// # Errors
+/// As [`disable`].
+pub fn disable_receive(interface: &str) -> io::Result<()> {
+    tolerate(ethtool(interface, ETHTOOL_SGRO, 0))?;
+    match ethtool(interface, ETHTOOL_GFLAGS, 0) {
+        Ok(flags) if flags & ETH_FLAG_LRO != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO)),
+        other => tolerate(other),
+    }
+}
+
+/// Makes the kernel verify checksums on receipt instead of trusting a (virtual) card. For receivers of forged packets.
+///
+/// # Errors
+/// As [`disable`].
+pub fn disable_receive_checksum(interface: &str) -> io::Result<()> {
+    tolerate(ethtool(interface, ETHTOOL_SRXCSUM, 0))
+}
+
+/// A driver without the feature is no error; a missing interface or right is.
+fn tolerate(result: io::Result<u32>) -> io::Result<()> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn ethtool(interface: &str, command: u32, data: u32) -> io::Result<u32> {
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut value = Value { command, data };
+    let mut request = Request { name: sys::interface_name(interface)?, data: &raw mut value, rest: [0; 16] };
+    // SAFETY: `request` has the layout and size of `struct ifreq` (16 name + 24 union bytes on 64-bit targets, 16 + 16
+    // on 32-bit ones, which it exceeds); its data pointer refers to `value`, which outlives the call.
+    sys::check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
+    Ok(value.data)
+}

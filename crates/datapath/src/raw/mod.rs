@@ -1,0 +1,224 @@
+//! Raw Ethernet sockets (AF_PACKET) with batches and kernel timestamps: for attackers, captures, link emulators, and the
+//! `packet` back end.
+//!
+//! Checksums: packets of a local sender on a veth pair may carry half-computed checksums and exceed the MTU. Switch that
+//! off with [`crate::offload::disable`] on the sending interface, or look at [`Received::checksum_partial`] and call
+//! [`complete_checksum`].
+
+mod checksum;
+mod filter;
+mod ring;
+mod transmit;
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+pub use checksum::complete_checksum;
+pub use filter::{Filter, FilterInstruction};
+pub(crate) use ring::{Ring, Slot};
+pub(crate) use transmit::Batch;
+pub use transmit::{BATCH, Transmitted};
+
+use crate::sys;
+
+/// How to open a [`Socket`].
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Slots of the receive ring (rounded up); 0 opens a socket that only sends.
+    pub receive_slots: usize,
+    /// The longest frame to receive whole, in bytes, Ethernet header included.
+    pub frame_bytes_max: usize,
+    /// Send straight to the driver, without the queueing discipline. Faster; overflow is dropped, not queued.
+    pub bypass_qdisc: bool,
+    /// Do not receive what this host sends.
+    pub ignore_outgoing: bool,
+    /// Receive frames for other hosts' MAC addresses too.
+    pub promiscuous: bool,
+    /// Receive only what this filter accepts.
+    pub filter: Option<Filter>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            receive_slots: 4096,
+            frame_bytes_max: 1518,
+            bypass_qdisc: false,
+            ignore_outgoing: true,
+            promiscuous: false,
+            filter: None,
+        }
+    }
+}
+
+impl Options {
+    /// A socket that only sends, straight to the driver.
+    #[must_use]
+    pub fn send_only() -> Self {
+        Self { receive_slots: 0, bypass_qdisc: true, ..Self::default() }
+    }
+}
+
+/// A received frame, lent to the handler of [`Socket::receive`].
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// The frame from its Ethernet header on, cut at the slot size.
+    pub bytes: &'a mut [u8],
+    /// Length on the wire in bytes; larger than `bytes` if it was cut.
+    pub wire_len: usize,
+    /// When the kernel received it, in nanoseconds since 1970.
+    pub timestamp_ns: u64,
+    /// This host sent it.
+    pub outgoing: bool,
+    /// The TCP or UDP checksum is still to be computed.
+    pub checksum_partial: bool,
+}
+
+/// What the kernel counted since the last call of [`Socket::statistics`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Frames that passed the filter, dropped ones included.
+    pub received: u64,
+    /// Frames dropped because the ring was full.
+    pub dropped: u64,
+}
+
+/// A raw socket on one interface of the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    ring: Option<Ring>,
+    batch: Batch,
+}
+
+impl Socket {
+    /// Opens a socket on `interface` in the calling thread's network namespace (it stays there).
+    ///
+    /// # Errors
+    /// No such interface; no `CAP_NET_RAW` in the namespace; not enough memory for the ring.
+    pub fn open(interface: &str, options: &Options) -> io::Result<Self> {
+        let index = sys::interface_index(interface)?;
+        // Protocol 0: nothing arrives before filter and ring are in place.
+        let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+        if let Some(filter) = &options.filter {
+            filter.attach(&fd)?;
+        }
+        if options.bypass_qdisc {
+            sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
+        }
+        let receives = options.receive_slots > 0;
+        let ring = if receives {
+            if options.ignore_outgoing {
+                sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+            }
+            Some(Ring::open(&fd, options.receive_slots, options.frame_bytes_max)?)
+        } else {
+            // A generous send buffer: the default stops a fast sender after some hundred frames in flight.
+            None
+        };
+        let _ = sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(4 << 20));
+        bind(&fd, index, receives)?;
+        if options.promiscuous {
+            join_promiscuous(&fd, index)?;
+        }
+        Ok(Self { fd, ring, batch: Batch::new() })
+    }
+
+    /// Hands every waiting frame, at most `max`, to `handler` and returns their number. Does not wait.
+    pub fn receive(&mut self, max: usize, handler: &mut dyn FnMut(Received<'_>)) -> usize {
+        let Some(ring) = &mut self.ring else { return 0 };
+        let mut count = 0;
+        while count < max {
+            let Some(slot) = ring.take() else { break };
+            let bytes = ring.buffer(&slot).get_mut(slot.start..slot.start + slot.len).unwrap_or_default();
+            handler(Received {
+                bytes,
+                wire_len: slot.wire_len,
+                timestamp_ns: slot.timestamp_ns,
+                outgoing: slot.packet_type == libc::PACKET_OUTGOING,
+                checksum_partial: slot.checksum_partial,
+            });
+            ring.release(1);
+            count += 1;
+        }
+        count
+    }
+
+    /// Waits until a frame is there; `false` after `timeout`.
+    ///
+    /// # Errors
+    /// `ENETDOWN` if the interface went down or away.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        sys::wait_readable(&[self.fd.as_fd()], timeout)
+    }
+
+    /// Sends frames, each from its Ethernet header on, in batches of [`BATCH`] per system call.
+    ///
+    /// # Errors
+    /// Only what makes sending impossible, such as an interface that is down. Frames that the interface had no room for,
+    /// or that were larger than its MTU, are counted in [`Transmitted`].
+    pub fn send<B: AsRef<[u8]>>(&mut self, frames: &[B]) -> io::Result<Transmitted> {
+        let mut total = Transmitted::default();
+        for chunk in frames.chunks(BATCH) {
+            self.batch.clear();
+            for frame in chunk {
+                self.batch.push(frame.as_ref());
+            }
+            // `flush` sends and forgets the pushed frames before `frames` can go away.
+            total += self.batch.flush(&self.fd)?;
+        }
+        Ok(total)
+    }
+
+    /// Frames received and dropped since the last call.
+    ///
+    /// # Errors
+    /// None in practice; those of `getsockopt`.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        let raw: libc::tpacket_stats = sys::option(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        Ok(Statistics { received: raw.tp_packets.into(), dropped: raw.tp_drops.into() })
+    }
+
+    pub(crate) fn into_parts(self) -> (OwnedFd, Option<Ring>, Batch) {
+        (self.fd, self.ring, self.batch)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn bind(fd: &OwnedFd, index: u32, receives: bool) -> io::Result<()> {
+    let protocol = if receives { (libc::ETH_P_ALL as u16).to_be() } else { 0 };
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol,
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    sys::bind(fd, &address)
+}
+
+fn join_promiscuous(fd: &OwnedFd, index: u32) -> io::Result<()> {
+    let membership = libc::packet_mreq {
+        mr_ifindex: index as i32,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+}

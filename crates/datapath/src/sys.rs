@@ -1,0 +1,210 @@
+//! The few system calls this crate needs, each behind a safe function.
+
+use std::{
+    ffi::CString,
+    io,
+    mem::{MaybeUninit, size_of},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    time::Duration,
+};
+
+use libc::{c_int, c_void, socklen_t};
+
+/// Opens a close-on-exec, non-blocking socket in the calling thread's network namespace.
+pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: `socket` takes no pointers.
+    let fd = unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just returned by the kernel and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Types without padding, invariants or pointers owned by Rust, whose bytes the kernel may read and write.
+///
+/// # Safety
+/// Every bit pattern of the type must be valid, and the type must be `repr(C)` or an integer.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: any bit pattern is a valid integer.
+unsafe impl Plain for c_int {}
+
+macro_rules! plain {
+    ($($type:ty),* $(,)?) => {
+        $(
+            // SAFETY: a `repr(C)` structure of integers (or of raw pointers, which carry no validity promise).
+            unsafe impl Plain for $type {}
+        )*
+    };
+}
+plain!(
+    libc::sock_fprog,
+    libc::sockaddr_ll,
+    libc::sockaddr_nl,
+    libc::sockaddr_xdp,
+    libc::tpacket_req,
+    libc::tpacket_stats,
+    libc::packet_mreq,
+    libc::xdp_umem_reg,
+    libc::xdp_mmap_offsets,
+    libc::xdp_statistics,
+);
+
+/// Sets a socket option.
+pub(crate) fn set_option<T: Plain>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is readable for `len` bytes during the call.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) };
+    check(result).map(drop)
+}
+
+/// Reads a socket option that is exactly a `T`.
+pub(crate) fn option<T: Plain>(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: `value` is writable for `len` bytes and the kernel writes no more than that.
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    check(result)?;
+    // SAFETY: zeroed or written by the kernel; any bit pattern of a `Plain` type is valid.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Binds a socket to an address structure of any family.
+pub(crate) fn bind<T: Plain>(fd: &OwnedFd, address: &T) -> io::Result<()> {
+    // SAFETY: `address` is readable for its size during the call.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(address).cast(), size_of::<T>() as socklen_t) };
+    check(result).map(drop)
+}
+
+/// Sends one message on a connected or bound socket.
+pub(crate) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is readable for its length.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives one message; returns its length, which may exceed the buffer with `MSG_TRUNC`.
+pub(crate) fn receive(fd: &OwnedFd, buffer: &mut [u8], flags: c_int) -> io::Result<usize> {
+    // SAFETY: `buffer` is writable for its length.
+    let len = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// Waits until one of `fds` (at most two) is readable; `true` if so, `false` on timeout or signal.
+pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    for (slot, fd) in polled.iter_mut().zip(fds) {
+        slot.fd = fd.as_raw_fd();
+    }
+    let time = timespec(timeout);
+    // SAFETY: `polled` is a live array of the length passed; a null signal mask is allowed.
+    let ready =
+        unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const time, std::ptr::null()) };
+    match check(ready) {
+        Ok(count) => Ok(count > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    // A zeroed timespec with both fields set: 32-bit targets have private padding.
+    // SAFETY: all-zero bytes are a valid timespec.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    time.tv_sec = libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX);
+    time.tv_nsec = duration.subsec_nanos() as _;
+    time
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the kernel program reads.
+#[must_use]
+pub fn monotonic_nanos() -> u64 {
+    let mut time = timespec(Duration::ZERO);
+    // SAFETY: `time` is writable; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+/// The index of a network interface in the calling thread's network namespace.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: `name` is a NUL-terminated string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// The result of a system call that returns -1 on error.
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Memory shared with the kernel; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned memory that no other thread refers to through this value.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a socket's ring at `offset`.
+    pub(crate) fn shared(fd: &OwnedFd, len: usize, offset: i64) -> io::Result<Self> {
+        Self::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset)
+    }
+
+    /// Maps `len` zeroed bytes of private memory, page-aligned.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1, 0)
+    }
+
+    fn map(len: usize, flags: c_int, fd: c_int, offset: i64) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, fd, offset) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Self { base, len })
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Pointer to the byte at `offset`. The caller answers for what it does with it.
+    ///
+    /// # Panics
+    /// If `offset..offset + len` does not lie inside the mapping.
+    pub(crate) fn pointer(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "range outside the mapping");
+        // SAFETY: `offset` lies inside the mapping, as just checked.
+        unsafe { self.base.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those that mmap returned, and no reference outlives `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+    }
+}
+
+/// The C string of an interface name inside a fixed `ifreq` field.
+pub(crate) fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
+    let mut field = [0; libc::IFNAMSIZ];
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|byte| byte == 0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("`{name}` is no interface name")));
+    }
+    for (slot, byte) in field.iter_mut().zip(name.bytes()) {
+        *slot = byte as libc::c_char;
+    }
+    Ok(field)
+}

@@ -1,1 +1,13 @@
 //! SIP messages, transactions, digest and session descriptions without I/O.
+//!
+//! Everything here works on slices that the caller owns. [`message::Message`] indexes a datagram without allocating;
+//! fields are parsed only when asked for; answers and forwarded messages are written into a buffer that the caller
+//! reuses. There is no clock, socket or randomness: time, keys and tags are passed in.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod message;
+pub mod uri;

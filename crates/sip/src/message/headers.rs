@@ -1,0 +1,207 @@
+//! Pass 2: values of header fields.
+
+use super::{
+    Fault, HeaderName, Line, Message, NameAddr, ParseError, Via,
+    scan::{Cursor, decimal, decimal_u32, trim},
+};
+
+impl<'a> Message<'a> {
+    /// The value of the first header field of this name, trimmed, commas and folds included.
+    #[must_use]
+    pub fn header(&self, name: HeaderName) -> Option<&'a [u8]> {
+        self.headers_raw(name).next()
+    }
+
+    /// The values of all header fields of this name, one per line, commas included.
+    pub fn headers_raw(&self, name: HeaderName) -> impl Iterator<Item = &'a [u8]> {
+        (0..self.index.len())
+            .filter(move |position| self.index.name(*position) == Some(name))
+            .filter_map(|position| self.index.value(self.bytes, position))
+    }
+
+    /// The values of all header fields of this name in their order, comma lists taken apart where the field is a list
+    /// (RFC 3261 section 7.3.1). Empty list members are left out.
+    #[must_use]
+    pub const fn headers(&self, name: HeaderName) -> Values<'a, '_> {
+        Values { message: self, name, next: 0, rest: &[] }
+    }
+
+    /// The value of the first header field with a name that [`HeaderName`] does not know, in any case.
+    #[must_use]
+    pub fn header_named(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.lines().find(|line| line.name_text.eq_ignore_ascii_case(name)).map(|line| line.value)
+    }
+
+    /// All header fields in their order.
+    #[must_use]
+    pub const fn lines(&self) -> Lines<'a, '_> {
+        Lines { message: self, next: 0 }
+    }
+
+    /// The topmost Via value.
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn top_via(&self) -> Result<Via<'a>, ParseError> {
+        let value = self.single(HeaderName::Via, false)?;
+        Via::parse(value).map_err(|fault| self.refuse(fault))
+    }
+
+    /// Caller.
+    ///
+    /// # Errors
+    /// Missing, repeated or malformed.
+    pub fn from(&self) -> Result<NameAddr<'a>, ParseError> {
+        self.address(HeaderName::From)
+    }
+
+    /// Called.
+    ///
+    /// # Errors
+    /// Missing, repeated or malformed.
+    pub fn to(&self) -> Result<NameAddr<'a>, ParseError> {
+        self.address(HeaderName::To)
+    }
+
+    /// The call identifier: one run of visible bytes.
+    ///
+    /// # Errors
+    /// Missing, repeated or malformed.
+    pub fn call_id(&self) -> Result<&'a [u8], ParseError> {
+        let value = self.single(HeaderName::CallId, true)?;
+        let is_word = !value.is_empty() && value.iter().all(|byte| *byte > b' ' && *byte != 0x7f && *byte != b',');
+        if is_word { Ok(value) } else { Err(self.refuse(Fault::Malformed(HeaderName::CallId))) }
+    }
+
+    /// Hops left, 0 to 255; `None` if the field is absent (RFC 2543).
+    ///
+    /// # Errors
+    /// Repeated or malformed.
+    pub fn max_forwards(&self) -> Result<Option<u8>, ParseError> {
+        match self.single(HeaderName::MaxForwards, true) {
+            Ok(value) => match decimal(value, u64::from(u8::MAX)) {
+                Some(hops) => Ok(Some(hops as u8)),
+                None => Err(self.refuse(Fault::Malformed(HeaderName::MaxForwards))),
+            },
+            Err(error) if error.fault == Fault::Missing(HeaderName::MaxForwards) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first Contact value; `Ok(None)` if there is none. `*` gives an empty URI and [`NameAddr::is_star`].
+    ///
+    /// # Errors
+    /// Malformed.
+    pub fn contact(&self) -> Result<Option<NameAddr<'a>>, ParseError> {
+        self.contacts().next().transpose()
+    }
+
+    /// All Contact values.
+    pub fn contacts(&self) -> impl Iterator<Item = Result<NameAddr<'a>, ParseError>> {
+        self.addresses(HeaderName::Contact)
+    }
+
+    /// All Route values, topmost first.
+    pub fn routes(&self) -> impl Iterator<Item = Result<NameAddr<'a>, ParseError>> {
+        self.addresses(HeaderName::Route)
+    }
+
+    /// All Record-Route values, topmost first.
+    pub fn record_routes(&self) -> impl Iterator<Item = Result<NameAddr<'a>, ParseError>> {
+        self.addresses(HeaderName::RecordRoute)
+    }
+
+    /// The Expires field in seconds. `None` if absent or out of range: then the default holds (RFC 4475 section 3.1.2.4).
+    #[must_use]
+    pub fn expires(&self) -> Option<u32> {
+        decimal_u32(self.header(HeaderName::Expires)?)
+    }
+
+    /// Whether the list field `name` (Supported, Require, ...) holds the option tag, in any case.
+    #[must_use]
+    pub fn lists(&self, name: HeaderName, option_tag: &[u8]) -> bool {
+        self.headers(name).any(|value| value.eq_ignore_ascii_case(option_tag))
+    }
+
+    /// The media type of the body without parameters, such as `application/sdp`; `None` if the field is absent.
+    #[must_use]
+    pub fn content_type(&self) -> Option<&'a [u8]> {
+        let value = self.header(HeaderName::ContentType)?;
+        value.split(|byte| *byte == b';').next().map(trim)
+    }
+
+    /// The one value of a field that must be there. A list field gives its first member.
+    pub(super) fn single(&self, name: HeaderName, once: bool) -> Result<&'a [u8], ParseError> {
+        let mut values = self.headers_raw(name);
+        let value = values.next().ok_or_else(|| self.refuse(Fault::Missing(name)))?;
+        if once && values.next().is_some() {
+            return Err(self.refuse(Fault::Repeated(name)));
+        }
+        Ok(value)
+    }
+
+    fn address(&self, name: HeaderName) -> Result<NameAddr<'a>, ParseError> {
+        let value = self.single(name, true)?;
+        NameAddr::parse(value).ok_or_else(|| self.refuse(Fault::Malformed(name)))
+    }
+
+    fn addresses(&self, name: HeaderName) -> impl Iterator<Item = Result<NameAddr<'a>, ParseError>> {
+        self.headers(name).map(move |value| NameAddr::parse(value).ok_or_else(|| self.refuse(Fault::Malformed(name))))
+    }
+}
+
+/// Iterates over the values of one header field. From [`Message::headers`].
+#[derive(Debug, Clone)]
+pub struct Values<'a, 'm> {
+    message: &'m Message<'a>,
+    name: HeaderName,
+    next: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Values<'a, '_> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            if self.rest.is_empty() {
+                let position = (self.next..self.message.index.len())
+                    .find(|position| self.message.index.name(*position) == Some(self.name))?;
+                self.next = position + 1;
+                self.rest = self.message.index.value(self.message.bytes, position)?;
+            }
+            let value = if self.name.is_list() { self.split_list() } else { core::mem::take(&mut self.rest) };
+            if !value.is_empty() {
+                return Some(value);
+            }
+        }
+    }
+}
+
+impl<'a> Values<'a, '_> {
+    fn split_list(&mut self) -> &'a [u8] {
+        let mut cursor = Cursor::new(self.rest);
+        cursor.skip_to_comma();
+        let value = trim(cursor.since(0));
+        cursor.eat(b',');
+        self.rest = cursor.rest();
+        value
+    }
+}
+
+/// Iterates over all header fields. From [`Message::lines`].
+#[derive(Debug, Clone)]
+pub struct Lines<'a, 'm> {
+    message: &'m Message<'a>,
+    next: usize,
+}
+
+impl<'a> Iterator for Lines<'a, '_> {
+    type Item = Line<'a>;
+
+    fn next(&mut self) -> Option<Line<'a>> {
+        let line = self.message.index.line(self.message.bytes, self.next)?;
+        self.next += 1;
+        Some(line)
+    }
+}

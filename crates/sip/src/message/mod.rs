@@ -1,0 +1,171 @@
+//! A SIP message as an index over the datagram that holds it (RFC 3261 section 7).
+//!
+//! Pass 1, [`Message::parse`], finds the lines, names the header fields and checks size, count and `Content-Length`.
+//! Pass 2 happens when a field is asked for, and only for that field. Nothing is allocated in either: a message borrows
+//! the datagram and keeps at most [`HEADERS_MAX`] offsets by value.
+
+mod address;
+mod error;
+mod essentials;
+mod headers;
+mod index;
+mod name;
+pub(crate) mod scan;
+mod start;
+mod via;
+
+pub use address::{NameAddr, Param, Params};
+pub use error::{Fault, ParseError};
+pub use essentials::{CSeq, Essentials};
+pub use headers::{Lines, Values};
+pub use index::Line;
+pub use name::HeaderName;
+pub use start::{Method, Start};
+pub use via::{Rport, Transport, Via};
+
+use index::{Index, Strictness, find_line};
+use scan::decimal;
+
+/// The longest message that is read, in bytes.
+pub const MESSAGE_LEN_MAX: usize = 16_384;
+/// The longest body that is read, in bytes.
+pub const BODY_LEN_MAX: usize = 8_192;
+/// The most header fields that a message may have.
+pub const HEADERS_MAX: usize = 64;
+
+/// A SIP request or response, borrowed from the datagram that carried it.
+#[derive(Clone)]
+pub struct Message<'a> {
+    /// Start line, header fields and body, without leading line breaks and trailing noise.
+    bytes: &'a [u8],
+    start: Start<'a>,
+    index: Index,
+    body: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Indexes one datagram. Bytes behind the body, as `Content-Length` counts it, are ignored (RFC 3261 section 18.3).
+    ///
+    /// # Errors
+    /// A [`ParseError`] with the status code to answer with. [`Message::salvage`] then gives what an answer needs.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
+        let bytes = skip_line_breaks(datagram);
+        if bytes.is_empty() {
+            return Err(ParseError::new(Fault::Empty, false));
+        }
+        // Whoever sends more than we read must at least be told so, which needs to know request from response.
+        let is_ack_or_response = bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/");
+        let refuse = |fault| ParseError::new(fault, !is_ack_or_response);
+        if bytes.len() > MESSAGE_LEN_MAX {
+            return Err(refuse(Fault::MessageLength));
+        }
+        let start_len = find_line(bytes).map_err(refuse)?;
+        let start_line = bytes.get(..start_len).unwrap_or_default();
+        let start = Start::parse(start_line).map_err(|(fault, answerable)| ParseError::new(fault, answerable))?;
+        let mut message = Self { bytes, start, index: Index::new(), body: &[] };
+        let body_at = message.index.fill(bytes, start_len + 2, Strictness::Refuse).map_err(refuse)?;
+        let present = bytes.get(body_at..).unwrap_or_default();
+        let body_len = message.body_len(present.len()).map_err(refuse)?;
+        message.body = present.get(..body_len).unwrap_or_default();
+        message.bytes = bytes.get(..body_at + body_len).unwrap_or_default();
+        Ok(message)
+    }
+
+    /// What can be read of a request that [`Message::parse`] refused, so that it can be answered: the header fields
+    /// that are whole, and no body. `None` if it is a response or ACK, or no request line can be made out.
+    #[must_use]
+    pub fn salvage(datagram: &'a [u8]) -> Option<Self> {
+        let bytes = skip_line_breaks(datagram);
+        let bytes = bytes.get(..MESSAGE_LEN_MAX).unwrap_or(bytes);
+        let start_len = find_line(bytes).ok()?;
+        let start = Start::salvage(bytes.get(..start_len)?)?;
+        if matches!(start, Start::Request { method: Method::Ack, .. }) {
+            return None;
+        }
+        let mut message = Self { bytes, start, index: Index::new(), body: &[] };
+        message.index.fill(bytes, start_len + 2, Strictness::Skip).ok()?;
+        Some(message)
+    }
+
+    /// The first line.
+    #[must_use]
+    pub const fn start(&self) -> Start<'a> {
+        self.start
+    }
+
+    /// The request's method; `None` for a response.
+    #[must_use]
+    pub const fn method(&self) -> Option<Method<'a>> {
+        match self.start {
+            Start::Request { method, .. } => Some(method),
+            Start::Response { .. } => None,
+        }
+    }
+
+    /// The request's URI; `None` for a response.
+    #[must_use]
+    pub const fn request_uri(&self) -> Option<&'a [u8]> {
+        match self.start {
+            Start::Request { uri, .. } => Some(uri),
+            Start::Response { .. } => None,
+        }
+    }
+
+    /// The response's status code; `None` for a request.
+    #[must_use]
+    pub const fn status(&self) -> Option<u16> {
+        match self.start {
+            Start::Request { .. } => None,
+            Start::Response { code, .. } => Some(code),
+        }
+    }
+
+    /// The body: as long as `Content-Length` says, or all that is left of the datagram.
+    #[must_use]
+    pub const fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The whole message, without what stood before the start line and behind the body.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    fn body_len(&self, present: usize) -> Result<usize, Fault> {
+        let mut values = self.headers_raw(HeaderName::ContentLength);
+        let len = match (values.next(), values.next()) {
+            (None, _) => present,
+            (Some(value), None) => decimal(value, present as u64).ok_or(Fault::ContentLength)? as usize,
+            (Some(_), Some(_)) => return Err(Fault::ContentLength),
+        };
+        if len > BODY_LEN_MAX { Err(Fault::BodyLength) } else { Ok(len) }
+    }
+
+    /// An error about this message, answerable if it is a request other than ACK.
+    const fn refuse(&self, fault: Fault) -> ParseError {
+        let answerable = matches!(self.start, Start::Request { method, .. } if !matches!(method, Method::Ack));
+        ParseError::new(fault, answerable)
+    }
+}
+
+impl core::fmt::Debug for Message<'_> {
+    /// The start line only: header fields may hold credentials.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Message")
+            .field("start", &self.start)
+            .field("headers", &self.index.len())
+            .field("body_len", &self.body.len())
+            .finish()
+    }
+}
+
+fn skip_line_breaks(mut bytes: &[u8]) -> &[u8] {
+    while let [b'\r' | b'\n', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Character classes and a cursor over one header value.
+
+/// Bit in [`CLASS`]: `token` of RFC 3261 section 25.1.
+const TOKEN: u8 = 1;
+/// Bit in [`CLASS`]: may stand in an unquoted parameter value. Wider than `token`, for hosts and addresses.
+const VALUE: u8 = 2;
+
+static CLASS: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let b = byte as u8;
+        if b.is_ascii_alphanumeric()
+            || matches!(b, b'-' | b'.' | b'!' | b'%' | b'*' | b'_' | b'+' | b'`' | b'\'' | b'~')
+        {
+            table[byte] |= TOKEN;
+        }
+        if b > b' ' && b != 0x7f && !matches!(b, b';' | b',' | b'"' | b'<' | b'>') {
+            table[byte] |= VALUE;
+        }
+        byte += 1;
+    }
+    table
+}
+
+pub(crate) fn is_token_byte(byte: u8) -> bool {
+    CLASS[usize::from(byte)] & TOKEN != 0
+}
+
+fn is_value_byte(byte: u8) -> bool {
+    CLASS[usize::from(byte)] & VALUE != 0
+}
+
+/// Linear white space, folds included: pass 1 made sure that a line break inside a value is followed by a blank.
+pub(crate) const fn is_lws(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| is_token_byte(*byte))
+}
+
+pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
+    trim_end(trim_start(bytes))
+}
+
+fn trim_start(mut bytes: &[u8]) -> &[u8] {
+    while let [first, rest @ ..] = bytes {
+        if !is_lws(*first) {
+            break;
+        }
+        bytes = rest;
+    }
+    bytes
+}
+
+pub(crate) fn trim_end(mut bytes: &[u8]) -> &[u8] {
+    while let [rest @ .., last] = bytes {
+        if !is_lws(*last) {
+            break;
+        }
+        bytes = rest;
+    }
+    bytes
+}
+
+/// Decimal digits only; `None` when empty, not digits or above `max`.
+pub(crate) fn decimal(bytes: &[u8], max: u64) -> Option<u64> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let mut number = 0_u64;
+    for byte in bytes {
+        if !byte.is_ascii_digit() {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+    }
+    (number <= max).then_some(number)
+}
+
+pub(crate) fn decimal_u16(bytes: &[u8]) -> Option<u16> {
+    decimal(bytes, u64::from(u16::MAX)).map(|number| number as u16)
+}
+
+pub(crate) fn decimal_u32(bytes: &[u8]) -> Option<u32> {
+    decimal(bytes, u64::from(u32::MAX)).map(|number| number as u32)
+}
+
+/// The inside of a quoted string (RFC 3261 `quoted-string`), or the bytes themselves when they are not quoted.
+/// Escapes stay as they are.
+pub(crate) fn unquoted(bytes: &[u8]) -> &[u8] {
+    match bytes {
+        [b'"', inside @ .., b'"'] => inside,
+        other => other,
+    }
+}
+
+/// Reads one header value from left to right. Never moves past the end.
+#[derive(Debug, Clone)]
+pub(crate) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(crate) const fn position(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    pub(crate) const fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// What lies between `from` and the cursor.
+    pub(crate) fn since(&self, from: usize) -> &'a [u8] {
+        self.bytes.get(from..self.at).unwrap_or_default()
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    pub(crate) fn skip_lws(&mut self) {
+        while self.peek().is_some_and(is_lws) {
+            self.at += 1;
+        }
+    }
+
+    /// Steps over `byte` if it comes next.
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Steps over `byte` with linear white space on both sides.
+    pub(crate) fn eat_spaced(&mut self, byte: u8) -> bool {
+        self.skip_lws();
+        let found = self.eat(byte);
+        if found {
+            self.skip_lws();
+        }
+        found
+    }
+
+    pub(crate) fn take_while(&mut self, class: impl Fn(u8) -> bool) -> &'a [u8] {
+        let start = self.at;
+        while self.peek().is_some_and(&class) {
+            self.at += 1;
+        }
+        self.since(start)
+    }
+
+    /// A token; empty if none stands here.
+    pub(crate) fn token(&mut self) -> &'a [u8] {
+        self.take_while(is_token_byte)
+    }
+
+    /// A quoted string with its quotes; `None` if none stands here or it does not end.
+    pub(crate) fn quoted(&mut self) -> Option<&'a [u8]> {
+        let start = self.at;
+        if !self.eat(b'"') {
+            return None;
+        }
+        loop {
+            let byte = self.peek()?;
+            self.at += 1;
+            match byte {
+                b'"' => return Some(self.since(start)),
+                // A quoted pair: the next byte has no meaning of its own.
+                b'\\' => {
+                    self.peek()?;
+                    self.at += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The value of a parameter: a quoted string or a run of bytes that cannot end it. `None` if empty or unterminated.
+    pub(crate) fn parameter_value(&mut self) -> Option<&'a [u8]> {
+        if self.peek() == Some(b'"') {
+            return self.quoted();
+        }
+        let value = self.take_while(is_value_byte);
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// Steps to the next comma outside quotes and angle brackets, or to the end. `false` if a quote does not end.
+    pub(crate) fn skip_to_comma(&mut self) -> bool {
+        let mut bracketed = false;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b',' if !bracketed => return true,
+                b'"' if !bracketed => {
+                    if self.quoted().is_none() {
+                        self.at = self.bytes.len();
+                        return false;
+                    }
+                    continue;
+                }
+                b'<' => bracketed = true,
+                b'>' => bracketed = false,
+                _ => {}
+            }
+            self.at += 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quoted_string_ends_at_the_first_quote_that_is_not_escaped() {
+        let mut cursor = Cursor::new(br#""a \" b" rest"#);
+        assert_eq!(cursor.quoted(), Some(&br#""a \" b""#[..]));
+        assert_eq!(cursor.rest(), b" rest");
+        assert_eq!(Cursor::new(br#""never \" ends"#).quoted(), None);
+        assert_eq!(Cursor::new(br#""ends in escape\"#).quoted(), None);
+    }
+
+    #[test]
+    fn commas_inside_quotes_and_brackets_do_not_separate() {
+        let mut cursor = Cursor::new(br#""a,b" <sip:x,y@z>;p="1,2", next"#);
+        assert!(cursor.skip_to_comma());
+        assert_eq!(cursor.rest(), b", next");
+    }
+
+    #[test]
+    fn decimals_are_digits_only_and_bounded() {
+        assert_eq!(decimal(b"0068", 255), Some(68));
+        assert_eq!(decimal(b"256", 255), None);
+        for bad in [&b""[..], b"-1", b"+1", b"five", b"1 ", b"36893488147419103232"] {
+            assert_eq!(decimal(bad, u64::MAX), None);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Via (RFC 3261 section 20.42, RFC 3581).
+
+use super::{
+    Fault, HeaderName, Params,
+    scan::{Cursor, decimal_u16},
+};
+use crate::uri::Host;
+
+/// The transport that a Via value names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport<'a> {
+    /// `UDP`
+    Udp,
+    /// `TCP`
+    Tcp,
+    /// `TLS`
+    Tls,
+    /// Any other token.
+    Other(&'a [u8]),
+}
+
+/// The `rport` parameter (RFC 3581).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rport {
+    /// Not there: the client wants the answer at the port in `sent-by`.
+    Absent,
+    /// There without a value: the client asks for the answer at its source port.
+    Asked,
+    /// Filled in by the server.
+    Port(u16),
+}
+
+/// One Via value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Via<'a> {
+    /// Transport of the hop.
+    pub transport: Transport<'a>,
+    /// Host of `sent-by`.
+    pub host: Host<'a>,
+    /// Port of `sent-by`; the transport's default if `None`.
+    pub port: Option<u16>,
+    /// Transaction identifier.
+    pub branch: Option<&'a [u8]>,
+    /// Answer to the source port?
+    pub rport: Rport,
+    /// Source address as a server before us saw it.
+    pub received: Option<&'a [u8]>,
+    /// All parameters.
+    pub params: Params<'a>,
+    /// Protocol and `sent-by` as written.
+    pub head: &'a [u8],
+    /// How much of the header field this value takes: what lies behind is the comma and the next values.
+    pub len: usize,
+}
+
+/// Begins each branch that identifies its transaction alone (RFC 3261 section 8.1.1.7).
+pub const MAGIC_COOKIE: &[u8] = b"z9hG4bK";
+
+impl<'a> Via<'a> {
+    /// Parses the first value of a Via header field.
+    ///
+    /// # Errors
+    /// [`Fault::Malformed`].
+    pub(crate) fn parse(value: &'a [u8]) -> Result<Self, Fault> {
+        Self::parse_first(value).ok_or(Fault::Malformed(HeaderName::Via))
+    }
+
+    fn parse_first(value: &'a [u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(value);
+        let protocol = cursor.token();
+        if !protocol.eq_ignore_ascii_case(b"SIP") || !cursor.eat_spaced(b'/') || cursor.token().is_empty() {
+            return None;
+        }
+        if !cursor.eat_spaced(b'/') {
+            return None;
+        }
+        let transport = transport_of(cursor.token())?;
+        let before = cursor.position();
+        cursor.skip_lws();
+        if cursor.position() == before {
+            return None;
+        }
+        let host = Host::parse_prefix(&mut cursor)?;
+        let mut head = cursor.since(0);
+        let mut ahead = cursor.clone();
+        let mut port = None;
+        if ahead.eat_spaced(b':') {
+            port = Some(decimal_u16(ahead.take_while(|byte| byte.is_ascii_digit())).filter(|port| *port != 0)?);
+            head = ahead.since(0);
+            cursor = ahead;
+        }
+        let params = Params::parse(&mut cursor)?;
+        cursor.skip_lws();
+        let len = cursor.position();
+        if !cursor.is_at_end() && !(cursor.eat_spaced(b',') && cursor.peek().is_some_and(|byte| byte != b',')) {
+            return None;
+        }
+        let mut via =
+            Self { transport, host, port, branch: None, rport: Rport::Absent, received: None, params, head, len };
+        via.read_params()?;
+        Some(via)
+    }
+
+    fn read_params(&mut self) -> Option<()> {
+        for param in self.params.iter() {
+            if param.name.eq_ignore_ascii_case(b"branch") {
+                // Two branches would let us and the next element see different transactions.
+                if self.branch.replace(param.value?).is_some() {
+                    return None;
+                }
+            } else if param.name.eq_ignore_ascii_case(b"received") {
+                self.received = Some(param.value?);
+            } else if param.name.eq_ignore_ascii_case(b"rport") {
+                self.rport = match param.value {
+                    None => Rport::Asked,
+                    Some(port) => Rport::Port(decimal_u16(port)?),
+                };
+            }
+        }
+        Some(())
+    }
+
+    /// Whether the branch identifies its transaction by itself (RFC 3261 section 17.2.3).
+    #[must_use]
+    pub fn has_magic_cookie(&self) -> bool {
+        self.branch.is_some_and(|branch| {
+            branch.get(..MAGIC_COOKIE.len()).is_some_and(|head| head.eq_ignore_ascii_case(MAGIC_COOKIE))
+        })
+    }
+
+    pub(super) fn has_empty_branch(&self) -> bool {
+        self.branch.is_some_and(|branch| branch.eq_ignore_ascii_case(MAGIC_COOKIE))
+    }
+}
+
+fn transport_of(token: &[u8]) -> Option<Transport<'_>> {
+    match token {
+        [] => None,
+        _ if token.eq_ignore_ascii_case(b"UDP") => Some(Transport::Udp),
+        _ if token.eq_ignore_ascii_case(b"TCP") => Some(Transport::Tcp),
+        _ if token.eq_ignore_ascii_case(b"TLS") => Some(Transport::Tls),
+        other => Some(Transport::Other(other)),
+    }
+}

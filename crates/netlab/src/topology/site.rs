@@ -1,0 +1,264 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Bottleneck, End, Host, Lab, Plan, Via, Wire};
+use crate::{LabError, rtnetlink::Prefix};
+
+/// Sizes of a [`Site`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SiteOptions {
+    /// Rate of the protected link, in both directions, bits a second.
+    pub link_rate_bps: u64,
+    /// Packets that wait before the protected link, in each direction.
+    pub queue_packets: u32,
+}
+
+impl Default for SiteOptions {
+    /// 5 Mbit/s with 60 packets: small, so that any laptop can overload it many times over.
+    fn default() -> Self {
+        Self { link_rate_bps: 5_000_000, queue_packets: 60 }
+    }
+}
+
+/// The lab of the demo and the end-to-end tests.
+///
+/// ```text
+/// alice bob phones mallory ─┐                             ┌─ pbx   (nat service)
+/// storm_a storm_b botnet ───┼─ core ── gate ── link ══ lan┤
+/// frontend ─────────────────┘                             └─ web   (filter service)
+/// ```
+///
+/// `link` is the bottleneck in both directions. Every host has IPv4 and IPv6. `gate` forwards nothing until it is told
+/// to: by [`Site::gate_off`] (the kernel forwards) or by a gate process.
+#[derive(Debug)]
+pub struct Site {
+    /// The running lab.
+    pub lab: Lab,
+}
+
+impl Site {
+    /// Hosts with one wire to `core`, in the order of their addresses.
+    pub const EDGE: [&'static str; 8] = ["alice", "bob", "phones", "mallory", "storm_a", "storm_b", "botnet", "frontend"];
+    /// The gate's interface towards the Internet.
+    pub const OUTSIDE: &'static str = "outside";
+    /// The gate's interface towards the protected link.
+    pub const INSIDE: &'static str = "inside";
+    /// The gate host's own address.
+    pub const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+    /// The public address behind which the gate translates; no host owns it while the gate is on.
+    pub const NAT: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+    /// The private address of the `nat` service.
+    pub const PBX: Ipv4Addr = Ipv4Addr::new(10, 4, 3, 2);
+    /// The public address of the `filter` service.
+    pub const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
+    /// The IPv6 address of the `filter` service.
+    pub const WEB_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x66, 0, 0, 0, 0, 2);
+
+    /// Sources that attackers spoof: the range for benchmarks (RFC 2544). No host of the lab answers to it.
+    #[must_use]
+    pub fn spoofed() -> Prefix {
+        prefix(Ipv4Addr::new(198, 18, 0, 0).into(), 15)
+    }
+
+    /// Addresses of which the host `botnet` owns every one.
+    #[must_use]
+    pub fn botnet() -> Prefix {
+        prefix(Ipv4Addr::new(198, 51, 101, 0).into(), 24)
+    }
+
+    /// The address of a host in [`Site::EDGE`].
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] if it is none of them.
+    pub fn address(host: &str) -> Result<Ipv4Addr, LabError> {
+        Self::edge(host).map(|index| edge_v4(index, 2))
+    }
+
+    /// The IPv6 address of a host in [`Site::EDGE`].
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] if it is none of them.
+    pub fn address_v6(host: &str) -> Result<Ipv6Addr, LabError> {
+        Self::edge(host).map(|index| edge_v6(index, 2))
+    }
+
+    /// The plan of the lab.
+    #[must_use]
+    pub fn plan(options: SiteOptions) -> Plan {
+        let mut plan = Plan { hosts: inner_hosts(), wires: inner_wires(options) };
+        for (index, name) in (0u8..).zip(Self::EDGE) {
+            let mut host = Host::new(name)
+                .route(all_v4(), Via::Gateway(edge_v4(index, 1).into()))
+                .route(all_v6(), Via::Gateway(edge_v6(index, 1).into()));
+            if name == "botnet" {
+                host = host.route(Self::botnet(), Via::Itself);
+                plan.hosts[0].routes.push((Self::botnet(), Via::Gateway(edge_v4(index, 2).into())));
+            }
+            plan.hosts.push(host);
+            plan.wires.push(Wire {
+                ends: [
+                    End::new("core", &format!("to_{name}"), &[edge_v4_prefix(index, 1), edge_v6_prefix(index, 1)]),
+                    End::new(name, "eth0", &[edge_v4_prefix(index, 2), edge_v6_prefix(index, 2)]),
+                ],
+            });
+        }
+        plan
+    }
+
+    /// Builds the lab.
+    ///
+    /// # Errors
+    /// As [`Plan::build`].
+    pub fn build(options: SiteOptions) -> Result<Self, LabError> {
+        Ok(Self { lab: Self::plan(options).build()? })
+    }
+
+    /// The site without a gate: the kernel of the host `gate` forwards, and the public address itself is on `pbx`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn gate_off(&self) -> Result<(), LabError> {
+        let public = Prefix::host(Self::NAT.into());
+        self.lab.add_route("gate", public, Via::Gateway(Ipv4Addr::new(10, 4, 1, 2).into()))?;
+        self.lab.add_route("link", public, Via::Gateway(Ipv4Addr::new(10, 4, 2, 2).into()))?;
+        self.lab.add_route("lan", public, Via::Gateway(Self::PBX.into()))?;
+        self.lab.add_route("pbx", public, Via::Itself)?;
+        self.lab.host("gate")?.forward(true)
+    }
+
+    /// Takes back what [`Site::gate_off`] did; nothing passes the host `gate` until a gate process runs.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn gate_on(&self) -> Result<(), LabError> {
+        let public = Prefix::host(Self::NAT.into());
+        self.lab.host("gate")?.forward(false)?;
+        self.lab.remove_route("pbx", public, Via::Itself)?;
+        self.lab.remove_route("lan", public, Via::Gateway(Self::PBX.into()))?;
+        self.lab.remove_route("link", public, Via::Gateway(Ipv4Addr::new(10, 4, 2, 2).into()))?;
+        self.lab.remove_route("gate", public, Via::Gateway(Ipv4Addr::new(10, 4, 1, 2).into()))
+    }
+
+    fn edge(host: &str) -> Result<u8, LabError> {
+        let index = Self::EDGE.iter().position(|name| *name == host);
+        let index = index.and_then(|index| u8::try_from(index).ok());
+        index.ok_or_else(|| LabError::Plan(format!("{host} is no host at the edge; there are {}", Self::EDGE.join(", "))))
+    }
+}
+
+fn inner_hosts() -> Vec<Host> {
+    let v4 = |text: [u8; 4]| Via::Gateway(Ipv4Addr::from(text).into());
+    let v6 = |net: u16, host: u16| Via::Gateway(inner_v6(net, host).into());
+    let filter_v4 = prefix(Ipv4Addr::new(203, 0, 113, 64).into(), 30);
+    let inside_v4 = prefix(Ipv4Addr::new(10, 4, 0, 0).into(), 16);
+    let filter_v6 = prefix(inner_v6(0x66, 0).into(), 64);
+    let inside_v6 = prefix(inner_v6(0x63, 0).into(), 64);
+    let service = |name, gateway_v4, gateway_v6| {
+        // A service must not answer the flood: its answers would be a second flood, and the lab would measure that.
+        Host::new(name)
+            .route(all_v4(), v4(gateway_v4))
+            .route(all_v6(), v6(gateway_v6, 1))
+            .route(Site::spoofed(), Via::Blackhole)
+    };
+    vec![
+        Host::new("core")
+            .forwarding()
+            .route(Site::spoofed(), Via::Blackhole)
+            .route(Prefix::host(Site::NAT.into()), v4([203, 0, 113, 2]))
+            .route(filter_v4, v4([203, 0, 113, 2]))
+            .route(filter_v6, v6(0x60, 2)),
+        Host::new("gate")
+            .route(all_v4(), v4([203, 0, 113, 1]))
+            .route(all_v6(), v6(0x60, 1))
+            .route(inside_v4, v4([10, 4, 1, 2]))
+            .route(filter_v4, v4([10, 4, 1, 2]))
+            .route(filter_v6, v6(0x61, 2))
+            .route(inside_v6, v6(0x61, 2)),
+        Host::new("link")
+            .forwarding()
+            .route(all_v4(), v4([10, 4, 1, 1]))
+            .route(all_v6(), v6(0x61, 1))
+            .route(prefix(Ipv4Addr::new(10, 4, 3, 0).into(), 30), v4([10, 4, 2, 2]))
+            .route(filter_v4, v4([10, 4, 2, 2]))
+            .route(filter_v6, v6(0x62, 2))
+            .route(inside_v6, v6(0x62, 2)),
+        Host::new("lan").forwarding().route(all_v4(), v4([10, 4, 2, 1])).route(all_v6(), v6(0x62, 1)),
+        service("pbx", [10, 4, 3, 1], 0x63),
+        service("web", [203, 0, 113, 65], 0x66),
+    ]
+}
+
+fn inner_wires(options: SiteOptions) -> Vec<Wire> {
+    let bottleneck = Bottleneck { rate_bps: options.link_rate_bps, queue_packets: options.queue_packets };
+    let addresses = |v4: [u8; 4], net, host| [prefix(Ipv4Addr::from(v4).into(), 30), prefix(inner_v6(net, host).into(), 64)];
+    let end = |host, interface, v4, net, number| End::new(host, interface, &addresses(v4, net, number));
+    vec![
+        Wire { ends: [end("core", "to_gate", [203, 0, 113, 1], 0x60, 1), end("gate", Site::OUTSIDE, [203, 0, 113, 2], 0x60, 2)] },
+        Wire {
+            ends: [
+                end("gate", Site::INSIDE, [10, 4, 1, 1], 0x61, 1),
+                end("link", "to_gate", [10, 4, 1, 2], 0x61, 2).limited(bottleneck),
+            ],
+        },
+        Wire { ends: [end("link", "to_lan", [10, 4, 2, 1], 0x62, 1).limited(bottleneck), end("lan", "to_link", [10, 4, 2, 2], 0x62, 2)] },
+        Wire { ends: [end("lan", "to_pbx", [10, 4, 3, 1], 0x63, 1), end("pbx", "eth0", [10, 4, 3, 2], 0x63, 2)] },
+        Wire { ends: [end("lan", "to_web", [203, 0, 113, 65], 0x66, 1), end("web", "eth0", [203, 0, 113, 66], 0x66, 2)] },
+    ]
+}
+
+const fn prefix(address: IpAddr, len: u8) -> Prefix {
+    Prefix { address, len }
+}
+
+const fn all_v4() -> Prefix {
+    prefix(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)
+}
+
+const fn all_v6() -> Prefix {
+    prefix(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)
+}
+
+const fn inner_v6(net: u16, host: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host)
+}
+
+const fn edge_v4(index: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 51, 100, index * 4 + host)
+}
+
+const fn edge_v6(index: u8, host: u16) -> Ipv6Addr {
+    inner_v6(index as u16 + 1, host)
+}
+
+const fn edge_v4_prefix(index: u8, host: u8) -> Prefix {
+    prefix(IpAddr::V4(edge_v4(index, host)), 30)
+}
+
+const fn edge_v6_prefix(index: u8, host: u16) -> Prefix {
+    prefix(IpAddr::V6(edge_v6(index, host)), 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_interfaces_share_an_address() {
+        let plan = Site::plan(SiteOptions::default());
+        let mut addresses: Vec<_> =
+            plan.wires.iter().flat_map(|wire| &wire.ends).flat_map(|end| &end.addresses).map(|prefix| prefix.address).collect();
+        let all = addresses.len();
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), all);
+        assert!(!addresses.contains(&Site::NAT.into()), "the translated address belongs to no host");
+    }
+
+    #[test]
+    fn every_wire_ends_at_hosts_of_the_plan() {
+        let plan = Site::plan(SiteOptions::default());
+        for end in plan.wires.iter().flat_map(|wire| &wire.ends) {
+            assert!(plan.hosts.iter().any(|host| host.name == end.host), "{}", end.host);
+            assert!(end.interface.len() < 16);
+        }
+    }
+}

@@ -11,3 +11,4 @@ extern crate std;
 
 pub mod message;
 pub mod uri;
+pub mod write;

@@ -21,7 +21,7 @@ pub use headers::{Lines, Values};
 pub use index::Line;
 pub use name::HeaderName;
 pub use start::{Method, Start};
-pub use via::{Rport, Transport, Via};
+pub use via::{MAGIC_COOKIE, Rport, Transport, Via};
 
 use index::{Index, Strictness, find_line};
 use scan::decimal;

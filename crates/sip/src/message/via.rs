@@ -92,7 +92,11 @@ impl<'a> Via<'a> {
         let params = Params::parse(&mut cursor)?;
         cursor.skip_lws();
         let len = cursor.position();
-        if !cursor.is_at_end() && !(cursor.eat_spaced(b',') && cursor.peek().is_some_and(|byte| byte != b',')) {
+        let next_follows = cursor.eat(b',') && {
+            cursor.skip_lws();
+            cursor.peek().is_some_and(|byte| byte != b',')
+        };
+        if len != value.len() && !next_follows {
             return None;
         }
         let mut via =

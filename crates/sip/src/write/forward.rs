@@ -1,0 +1,168 @@
+//! Proxy forwarding as edits on the original bytes (RFC 3261 sections 16.6 and 16.7): what is not edited stays as the
+//! sender wrote it.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::{
+    ViaLine, push_args, push_body, push_header,
+    request::{MAX_FORWARDS, push_request_line},
+    response::push_vias,
+};
+use crate::message::{HeaderName, Line, Message, ParseError, Start};
+
+/// Why a message cannot be forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// No hops left: answer 483.
+    #[error("Max-Forwards is 0; answer 483")]
+    NoHops,
+    /// A response whose only Via is ours: it is for this element.
+    #[error("the response has no further Via: it ends here")]
+    NoNextVia,
+    /// A request where a response is wanted, or the other way round.
+    #[error("not a message of this direction")]
+    Direction,
+    /// A field that must be edited cannot be read.
+    #[error(transparent)]
+    Malformed(#[from] ParseError),
+}
+
+/// A body that takes the place of the original one.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBody<'m> {
+    /// Value of Content-Type.
+    pub content_type: &'m [u8],
+    /// The body.
+    pub bytes: &'m [u8],
+}
+
+/// A request to be passed on.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardRequest<'m, 'a> {
+    /// The request as it came.
+    pub request: &'m Message<'a>,
+    /// Where it came from: noted in its topmost Via (RFC 3261 section 18.2.1, RFC 3581).
+    pub source: SocketAddr,
+    /// Our Via, to go on top.
+    pub via: ViaLine<'m>,
+    /// The new Request-URI.
+    pub uri: Option<&'m [u8]>,
+    /// Our Record-Route values with their brackets, topmost first; two where the request changes sides (RFC 5658).
+    pub record_routes: &'m [&'m [u8]],
+    /// Take off the first Route value, because it is ours (RFC 3261 section 16.4).
+    pub remove_first_route: bool,
+    /// Header fields to leave out, such as Proxy-Authorization.
+    pub remove: &'m [HeaderName],
+    /// Header fields to put in.
+    pub add: &'m [(&'m str, &'m [u8])],
+    /// A new body.
+    pub body: Option<NewBody<'m>>,
+}
+
+impl ForwardRequest<'_, '_> {
+    /// Writes the request as it is to be sent. Max-Forwards is one less, or 70 if there was none.
+    ///
+    /// # Errors
+    /// See [`ForwardError`]; `out` is then not a message.
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<(), ForwardError> {
+        out.clear();
+        let Start::Request { method, uri } = self.request.start() else { return Err(ForwardError::Direction) };
+        let hops = match self.request.max_forwards()? {
+            Some(hops) => hops.checked_sub(1).ok_or(ForwardError::NoHops)?,
+            None => MAX_FORWARDS,
+        };
+        push_request_line(out, method.as_bytes(), self.uri.unwrap_or(uri));
+        self.via.push(out);
+        push_vias(out, self.request, Some(self.source));
+        for value in self.record_routes {
+            push_header(out, "Record-Route", value);
+        }
+        push_args(out, format_args!("Max-Forwards: {hops}\r\n"));
+        let mut route_pending = self.remove_first_route;
+        for line in self.request.lines() {
+            match line.name {
+                HeaderName::Via | HeaderName::MaxForwards => {}
+                HeaderName::Route if route_pending && !self.remove.contains(&HeaderName::Route) => {
+                    route_pending = false;
+                    push_without_first(out, &line);
+                }
+                _ => push_kept(out, &line, self.remove, self.body.is_some()),
+            }
+        }
+        push_end(out, self.add, self.body, self.request.body());
+        Ok(())
+    }
+}
+
+/// A response to be passed on towards the client.
+#[derive(Debug, Clone, Copy)]
+pub struct ForwardResponse<'m, 'a> {
+    /// The response as it came, our own Via on top.
+    pub response: &'m Message<'a>,
+    /// Header fields to leave out.
+    pub remove: &'m [HeaderName],
+    /// Header fields to put in.
+    pub add: &'m [(&'m str, &'m [u8])],
+    /// A new body.
+    pub body: Option<NewBody<'m>>,
+}
+
+impl ForwardResponse<'_, '_> {
+    /// Writes the response as it is to be sent: without our Via.
+    ///
+    /// # Errors
+    /// See [`ForwardError`]; `out` is then not a message.
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<(), ForwardError> {
+        out.clear();
+        let Start::Response { code, reason } = self.response.start() else { return Err(ForwardError::Direction) };
+        if self.response.headers(HeaderName::Via).count() < 2 {
+            return Err(ForwardError::NoNextVia);
+        }
+        push_args(out, format_args!("SIP/2.0 {code} "));
+        out.extend_from_slice(reason);
+        out.extend_from_slice(b"\r\n");
+        let mut via_pending = true;
+        for line in self.response.lines() {
+            if line.name == HeaderName::Via && via_pending {
+                via_pending = false;
+                push_without_first(out, &line);
+            } else {
+                push_kept(out, &line, self.remove, self.body.is_some());
+            }
+        }
+        push_end(out, self.add, self.body, self.response.body());
+        Ok(())
+    }
+}
+
+/// The line as it came, unless it is to be left out or describes a body that is replaced.
+fn push_kept(out: &mut Vec<u8>, line: &Line<'_>, remove: &[HeaderName], new_body: bool) {
+    let describes_body =
+        matches!(line.name, HeaderName::ContentType | HeaderName::ContentEncoding | HeaderName::ContentDisposition);
+    if line.name == HeaderName::ContentLength || (describes_body && new_body) || remove.contains(&line.name) {
+        return;
+    }
+    out.extend_from_slice(line.text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A list field without its first member; nothing at all if that was the only one.
+fn push_without_first(out: &mut Vec<u8>, line: &Line<'_>) {
+    let mut cursor = crate::message::scan::Cursor::new(line.value);
+    cursor.skip_to_comma();
+    if cursor.eat_spaced(b',') && !cursor.rest().is_empty() {
+        push_header(out, line.name.as_str(), cursor.rest());
+    }
+}
+
+fn push_end(out: &mut Vec<u8>, add: &[(&str, &[u8])], body: Option<NewBody<'_>>, original: &[u8]) {
+    for (name, value) in add {
+        push_header(out, name, value);
+    }
+    if let Some(body) = body {
+        push_header(out, "Content-Type", body.content_type);
+    }
+    push_body(out, body.map_or(original, |body| body.bytes));
+}

@@ -1,0 +1,113 @@
+//! Writing messages into a buffer that the caller keeps and reuses.
+//!
+//! Every writer clears the buffer first. Nothing that comes from outside can end a line early: carriage returns and
+//! line feeds in a value are written as blanks.
+
+mod forward;
+mod phrase;
+mod request;
+mod response;
+
+pub use forward::{ForwardError, ForwardRequest, ForwardResponse, NewBody};
+pub use phrase::phrase;
+pub use request::{Party, Request, ViaLine, ack_for_final, cancel_for};
+pub use response::Response;
+
+use alloc::vec::Vec;
+use core::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+/// A message whose start line is written: add header fields, then end it with [`Headers::finish`] or
+/// [`Headers::body`].
+#[must_use = "the message is not complete before `finish` or `body`"]
+#[derive(Debug)]
+pub struct Headers<'b> {
+    out: &'b mut Vec<u8>,
+}
+
+impl Headers<'_> {
+    /// Adds one header field.
+    pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        push_header(self.out, name, value.as_ref());
+        self
+    }
+
+    /// Adds one header field whose value is formatted in place: `header_args("Expires", format_args!("{n}"))`.
+    pub fn header_args(self, name: &str, value: fmt::Arguments<'_>) -> Self {
+        push_name(self.out, name);
+        let value_at = self.out.len();
+        push_args(self.out, value);
+        for byte in self.out.iter_mut().skip(value_at).filter(|byte| matches!(**byte, b'\r' | b'\n')) {
+            *byte = b' ';
+        }
+        self.out.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// Adds one header field if there is a value.
+    pub fn header_opt(self, name: &str, value: Option<&[u8]>) -> Self {
+        match value {
+            Some(value) => self.header(name, value),
+            None => self,
+        }
+    }
+
+    /// Ends a message without a body.
+    pub fn finish(self) {
+        push_body(self.out, &[]);
+    }
+
+    /// Ends a message with a body.
+    pub fn body(self, content_type: &str, body: &[u8]) {
+        push_header(self.out, "Content-Type", content_type.as_bytes());
+        push_body(self.out, body);
+    }
+}
+
+/// `Content-Length`, the empty line, the body.
+fn push_body(out: &mut Vec<u8>, body: &[u8]) {
+    push_name(out, "Content-Length");
+    push_args(out, format_args!("{}\r\n\r\n", body.len()));
+    out.extend_from_slice(body);
+}
+
+fn push_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    push_name(out, name);
+    push_value(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn push_name(out: &mut Vec<u8>, name: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+}
+
+/// Writes `value` so that it stays one line.
+fn push_value(out: &mut Vec<u8>, value: &[u8]) {
+    out.extend(value.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+}
+
+/// For numbers and other text of our own, line breaks included. Never fails: a vector grows.
+fn push_args(out: &mut Vec<u8>, args: fmt::Arguments<'_>) {
+    struct Text<'b>(&'b mut Vec<u8>);
+    impl fmt::Write for Text<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.extend_from_slice(text.as_bytes());
+            Ok(())
+        }
+    }
+    let _ = fmt::Write::write_fmt(&mut Text(out), args);
+}
+
+/// `host:port` as in `sent-by`, IPv6 in brackets.
+fn push_socket_addr(out: &mut Vec<u8>, address: SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(ip) => push_args(out, format_args!("{ip}:{}", address.port())),
+        IpAddr::V6(ip) => push_args(out, format_args!("[{ip}]:{}", address.port())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

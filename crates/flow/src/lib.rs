@@ -1,1 +1,27 @@
-//! Flow lines, budgets and token buckets in fixed tables.
+//! Flow lines, budgets, token buckets and timers, all in tables whose size is fixed at start.
+//!
+//! A [`Table`] of lines answers "is this packet part of something already allowed, and what is done to it" with one
+//! keyed hash and one line. A [`Budget`] is the N bytes of a grant, lent to lines in slices, so that a packet touches
+//! only its own line. A [`Wheel`] ends what was not renewed. Nothing here reads a clock, draws randomness or allocates
+//! after construction.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod budget;
+mod hash;
+mod key;
+mod line;
+mod table;
+mod token_bucket;
+mod wheel;
+
+pub use budget::{Budget, SLICE_MAX};
+pub use hash::Hasher;
+pub use key::{Key, Key4, Key6, Kind};
+pub use line::{Entry, Line, Line4, Line6, TcpHalf, Tick};
+pub use table::{NO_LINE, Table, WAYS};
+pub use token_bucket::TokenBucket;
+pub use wheel::Wheel;

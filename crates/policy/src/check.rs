@@ -1,0 +1,395 @@
+use core::{fmt, net::IpAddr};
+use std::collections::HashSet;
+
+use crate::{
+    Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, is_name,
+};
+
+/// How many of each a policy may hold. Fixed at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Users.
+    pub users_max: usize,
+    /// Groups.
+    pub groups_max: usize,
+    /// Services.
+    pub services_max: usize,
+    /// Rules.
+    pub rules_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { users_max: 100_000, groups_max: 1_000, services_max: 1_000, rules_max: 1_000 }
+    }
+}
+
+/// Port ranges of one service.
+const RANGES_MAX: usize = 32;
+/// Groups of one user, subjects and services of one rule, subjects of one service.
+const LIST_LEN_MAX: usize = 256;
+const LIFETIME_S: core::ops::RangeInclusive<u32> = 10..=86_400;
+const BYTES_MIN: u64 = 1_500;
+const RATE_BPS_MIN: u64 = 100_000;
+/// Ports of one grant above which a translating gate soon runs out of external ports.
+const NAT_PORTS_WARN: u32 = 1_024;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It works, though probably not as meant.
+    Warning,
+    /// It cannot be used.
+    Error,
+}
+
+/// What a finding is about, so that the file and line can be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The number of things, or all of them together.
+    Whole,
+    /// The user with this name.
+    User(String),
+    /// The group with this name.
+    Group(String),
+    /// The service at this position, with this name.
+    Service(usize, String),
+    /// The rule at this position, with this name.
+    Rule(usize, String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("policy"),
+            Self::User(name) => write!(f, "user {name:?}"),
+            Self::Group(name) => write!(f, "group {name:?}"),
+            Self::Service(_, name) => write!(f, "service {name:?}"),
+            Self::Rule(_, name) => write!(f, "rule {name:?}"),
+        }
+    }
+}
+
+/// Something that is wrong with a policy, or looks wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub subject: Place,
+    /// The field in question, as it is written in configuration; empty if there is no single one.
+    pub field: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        write!(f, "{severity}: {}: {} ({})", self.subject, self.message, self.hint)
+    }
+}
+
+/// Collects findings about one place.
+struct Report {
+    subject: Place,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    const fn about(subject: Place) -> Self {
+        Self { subject, findings: Vec::new() }
+    }
+
+    fn add(&mut self, severity: Severity, field: &'static str, message: impl Into<String>, hint: impl Into<String>) {
+        let (message, hint) = (message.into(), hint.into());
+        self.findings.push(Finding { severity, subject: self.subject.clone(), field, message, hint });
+    }
+
+    fn error(&mut self, field: &'static str, message: impl Into<String>, hint: impl Into<String>) {
+        self.add(Severity::Error, field, message, hint);
+    }
+
+    fn warn(&mut self, field: &'static str, message: impl Into<String>, hint: impl Into<String>) {
+        self.add(Severity::Warning, field, message, hint);
+    }
+
+    fn name(&mut self, name: &str) {
+        if !is_name(name) {
+            let hint = "use 1 to 64 letters, digits, '.', '_', '-' or '+', not starting with '.' or '-'";
+            self.error("name", "the name cannot be used", hint);
+        }
+    }
+
+    fn list_len(&mut self, field: &'static str, len: usize, max: usize) {
+        if len > max {
+            self.error(field, format!("{field} has {len} entries, at most {max} are possible"), "use groups");
+        }
+    }
+}
+
+/// What the names in a draft may refer to.
+struct Known<'a> {
+    users: HashSet<&'a str>,
+    groups: HashSet<&'a str>,
+    services: HashSet<&'a str>,
+    /// Services that an allowing rule names.
+    opened: HashSet<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    fn of(draft: &'a Draft) -> Self {
+        let allowing = draft.rules.iter().filter(|rule| rule.effect == Effect::Allow);
+        Self {
+            users: draft.users.iter().map(|user| user.name.as_str()).collect(),
+            groups: draft.groups.iter().map(|group| group.name.as_str()).collect(),
+            services: draft.services.iter().map(|service| service.name.as_str()).collect(),
+            opened: allowing.flat_map(|rule| rule.services.iter().map(String::as_str)).collect(),
+        }
+    }
+
+    fn check_subjects(&self, report: &mut Report, field: &'static str, subjects: &[Subject]) {
+        for subject in subjects {
+            let (known, kind, name) = match subject {
+                Subject::User(name) => (self.users.contains(name.as_str()), "user", name),
+                Subject::Group(name) => (self.groups.contains(name.as_str()), "group", name),
+            };
+            if !known {
+                let hint = format!("add it with: sluicegate {kind} add {name}");
+                report.warn(field, format!("there is no {kind} {name:?}, so it lets no one in"), hint);
+            }
+        }
+    }
+}
+
+pub(crate) fn draft(draft: &Draft, bounds: &Bounds) -> Vec<Finding> {
+    let known = Known::of(draft);
+    let mut findings = counts(draft, bounds);
+    let known_group = |group: &str| known.groups.contains(group);
+    for each in &draft.users {
+        findings.extend(user(each, &known_group));
+    }
+    for group in &draft.groups {
+        let mut report = Report::about(Place::Group(group.name.clone()));
+        report.name(&group.name);
+        findings.extend(report.findings);
+    }
+    for (index, each) in draft.services.iter().enumerate() {
+        let mut report = Report::about(Place::Service(index, each.name.clone()));
+        service(&mut report, each, &known);
+        service_among(&mut report, each, &draft.services[..index]);
+        findings.extend(report.findings);
+    }
+    for (index, each) in draft.rules.iter().enumerate() {
+        let mut report = Report::about(Place::Rule(index, each.name.clone()));
+        rule(&mut report, each, &known);
+        findings.extend(report.findings);
+    }
+    findings.extend(duplicates(draft));
+    findings
+}
+
+pub(crate) fn too_many_users(max: usize) -> Finding {
+    too_many("users", max + 1, max).swap_remove(0)
+}
+
+fn too_many(what: &str, count: usize, max: usize) -> Vec<Finding> {
+    let mut report = Report::about(Place::Whole);
+    if count > max {
+        report.error("", format!("{count} {what}, but at most {max} fit"), format!("raise {what}_max or remove some"));
+    }
+    report.findings
+}
+
+fn counts(draft: &Draft, bounds: &Bounds) -> Vec<Finding> {
+    [
+        too_many("users", draft.users.len(), bounds.users_max),
+        too_many("groups", draft.groups.len(), bounds.groups_max),
+        too_many("services", draft.services.len(), bounds.services_max),
+        too_many("rules", draft.rules.len(), bounds.rules_max),
+    ]
+    .concat()
+}
+
+fn duplicates(draft: &Draft) -> Vec<Finding> {
+    let mut seen = HashSet::new();
+    let mut findings = Vec::new();
+    let users = draft.users.iter().map(|user| (0, &user.name, Place::User(user.name.clone())));
+    let groups = draft.groups.iter().map(|group| (1, &group.name, Place::Group(group.name.clone())));
+    let services = draft.services.iter().enumerate().map(|(i, s)| (2, &s.name, Place::Service(i, s.name.clone())));
+    let rules = draft.rules.iter().enumerate().map(|(i, r)| (3, &r.name, Place::Rule(i, r.name.clone())));
+    for (kind, name, place) in users.chain(groups).chain(services).chain(rules) {
+        if !seen.insert((kind, name)) {
+            let mut report = Report::about(place);
+            report.error("name", "the name is used twice", "give every one its own name");
+            findings.extend(report.findings);
+        }
+    }
+    findings
+}
+
+pub(crate) fn user(user: &User, known_group: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+    let mut report = Report::about(Place::User(user.name.clone()));
+    report.name(&user.name);
+    report.list_len("groups", user.groups.len(), LIST_LEN_MAX);
+    for group in user.groups.iter().filter(|group| !known_group(group)) {
+        report.warn(
+            "groups",
+            format!("there is no group {group:?}"),
+            format!("add it with: sluicegate group add {group}"),
+        );
+    }
+    if user.enabled && user.credentials.is_none() {
+        report.warn("credentials", "the user has no password and cannot log in", "set one with: sluicegate user add");
+    }
+    if user.grants_max == 0 || user.flows_max == 0 {
+        report.error("grants_max", "a limit of 0 lets the user do nothing", "disable the user instead");
+    }
+    report.findings
+}
+
+fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
+    report.name(&service.name);
+    report.list_len("allow", service.allow.len(), LIST_LEN_MAX);
+    report.list_len("ports", service.ports.len(), RANGES_MAX);
+    if !is_host(service.address) {
+        report.error(
+            "address",
+            format!("{} is no address of a host", service.address),
+            "write the service's own address",
+        );
+    }
+    if service.mode == ServiceMode::Nat && service.address.is_ipv6() {
+        report.error("mode", "addresses are translated for IPv4 only", "write mode = \"filter\" for an IPv6 service");
+    }
+    if service.ports.is_empty() {
+        report.error("ports", "no grant could open anything", "write for example ports = [\"tcp/22\"]");
+    }
+    for (index, range) in service.ports.iter().enumerate() {
+        service_range(report, service, range, &service.ports[..index]);
+    }
+    service_sip(report, service, known);
+    limits(report, &service.limits);
+    known.check_subjects(report, "allow", &service.allow);
+    if service.allow.is_empty() && !known.opened.contains(service.name.as_str()) {
+        report.warn("allow", "no one may use it", "write for example allow = [\"group:phones\"], or add a [[rule]]");
+    }
+}
+
+fn service_range(report: &mut Report, service: &Service, range: &PortRange, earlier: &[PortRange]) {
+    if range.is_empty() || (range.protocol != PortProtocol::Icmp && range.first == 0) {
+        report.error("ports", format!("{range} is no port range"), "write for example \"udp/5004-5100\"");
+    }
+    if let Some(other) = earlier.iter().find(|other| other.overlaps(range)) {
+        report.error("ports", format!("{range} overlaps {other}"), "merge the two");
+    }
+    let translated = service.kind == ServiceKind::Declared && service.mode == ServiceMode::Nat;
+    if translated && range.len() > NAT_PORTS_WARN {
+        let hint = "offer fewer ports, or use mode = \"filter\" with a routed address";
+        report.warn(
+            "ports",
+            format!("a grant for all of {range} takes {} of the gate's external ports", range.len()),
+            hint,
+        );
+    }
+}
+
+fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
+    match service.kind {
+        ServiceKind::Declared => {
+            if service.sip_port.is_some() {
+                let hint = "remove sip_port, or set kind = \"sip\" or \"agent\"";
+                report.error("sip_port", "a declared service is sent no SIP", hint);
+            }
+            if service.registrar.is_some() {
+                let hint = "remove registrar, or set kind = \"agent\"";
+                report.error("registrar", "a declared service does not register", hint);
+            }
+        }
+        ServiceKind::Agent if service.registrar.is_none() => {
+            let hint = "name the user that its agent logs in as: registrar = \"NAME\"";
+            report.error("registrar", "no one may register this service", hint);
+        }
+        ServiceKind::Agent | ServiceKind::Sip => {}
+    }
+    if service.sip_port == Some(0) {
+        report.error("sip_port", "0 is no port", "write 5060 or leave it out");
+    }
+    if let Some(name) = service.registrar.as_ref().filter(|name| !known.users.contains(name.as_str())) {
+        let hint = format!("add it with: sluicegate user add {name}");
+        report.warn("registrar", format!("there is no user {name:?}, so nothing can register"), hint);
+    }
+    let sip = service.sip_port_or_default().map(|port| PortRange::single(PortProtocol::Udp, port));
+    if let Some(range) = sip.and_then(|sip| service.ports.iter().find(|range| range.overlaps(&sip))) {
+        report.error("ports", format!("{range} includes its SIP port"), "SIP passes the frontend: leave that port out");
+    }
+}
+
+/// What is wrong with `service` besides the ones before it.
+fn service_among(report: &mut Report, service: &Service, earlier: &[Service]) {
+    for other in earlier.iter().filter(|other| other.address == service.address) {
+        let overlap = service.ports.iter().find(|range| other.ports.iter().any(|theirs| theirs.overlaps(range)));
+        if let Some(range) = overlap {
+            let message = format!("{} {range} belongs to service {:?} already", service.address, other.name);
+            report.error("ports", message, "give every port of an address to one service");
+        }
+        if other.mode != service.mode || other.outbound != service.outbound {
+            let message = format!("service {:?} has the same address but another mode or outbound", other.name);
+            report.error("mode", message, "services at one address need the same mode and outbound");
+        }
+    }
+}
+
+fn limits(report: &mut Report, limits: &Limits) {
+    if !LIFETIME_S.contains(&limits.lifetime_s) && limits.lifetime_s != Limits::UNLIMITED.lifetime_s {
+        let message = format!("lifetime_s = {} is out of range", limits.lifetime_s);
+        report.error("grant", message, format!("write {} to {} seconds", LIFETIME_S.start(), LIFETIME_S.end()));
+    }
+    if limits.bytes_max < BYTES_MIN {
+        let message = format!("bytes_max = {} does not carry one packet", limits.bytes_max);
+        report.error("grant", message, "write for example bytes_max = \"10MB\"");
+    }
+    if limits.rate_bps < RATE_BPS_MIN {
+        let message = format!("rate = {} bit/s is less than a grant can say", limits.rate_bps);
+        report.error("grant", message, "write at least \"100kbit\", or \"none\" for no limit");
+    }
+    if limits.flows_max == 0 {
+        report.error("grant", "flows_max = 0 lets no flow through", "write 1 to 65535");
+    }
+}
+
+fn rule(report: &mut Report, rule: &Rule, known: &Known<'_>) {
+    report.name(&rule.name);
+    report.list_len("services", rule.services.len(), LIST_LEN_MAX);
+    report.list_len("subjects", rule.subjects.len(), LIST_LEN_MAX);
+    if rule.services.is_empty() {
+        report.error("services", "it is about no service", "write for example services = [\"pbx\"]");
+    }
+    for name in rule.services.iter().filter(|name| !known.services.contains(name.as_str())) {
+        report.error("services", format!("there is no service {name:?}"), "write the name of a [[service]]");
+    }
+    if rule.subjects.is_empty() {
+        report.error("subjects", "it is about no one", "write for example subjects = [\"group:phones\"]");
+    }
+    known.check_subjects(report, "subjects", &rule.subjects);
+    if rule.from.is_some() && rule.from == rule.to {
+        report.error("to", "it ends when it begins", "leave out from and to for the whole day");
+    }
+    match (&rule.limits, rule.effect) {
+        (Some(_), Effect::Deny) => report.error("grant", "a rule that denies grants nothing", "remove grant"),
+        (Some(of_rule), Effect::Allow) => limits(report, of_rule),
+        (None, _) => {}
+    }
+}
+
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !(v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()),
+        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_multicast()) && v6.to_ipv4_mapped().is_none(),
+    }
+}

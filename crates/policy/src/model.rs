@@ -1,0 +1,253 @@
+use core::{fmt, net::IpAddr};
+
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::{Day, Limits, PortRange, Schedule, Subject, TimeOfDay, limits};
+
+/// Longest name of a user, group, service or rule, in bytes.
+pub const NAME_LEN_MAX: usize = 64;
+/// The SIP port of a service that names none.
+pub const SIP_PORT_DEFAULT: u16 = 5060;
+
+/// Whether `name` can name a user, group, service or rule: 1 to 64 letters, digits, `.`, `_`, `-` or `+`, which are what a
+/// SIP URI and a digest can carry as they are.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    (1..=NAME_LEN_MAX).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-+".contains(&b))
+        && !name.starts_with(['.', '-'])
+}
+
+/// Someone who may ask for grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// The name, also the user part of the SIP address. Case matters.
+    pub name: String,
+    /// The groups that the user is in.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Whether the user may log in.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// What the user's password is checked against; without it the user cannot log in.
+    #[serde(default)]
+    pub credentials: Option<Credentials>,
+    /// Whether the user may log in with the plain realm, as telephones do, and not only with an agent.
+    #[serde(default)]
+    pub phone: bool,
+    /// Grants that the user may have at once.
+    #[serde(default = "User::grants_max_default")]
+    pub grants_max: u16,
+    /// Flows that one grant of the user may have at once.
+    #[serde(default = "User::flows_max_default")]
+    pub flows_max: u16,
+}
+
+impl User {
+    /// A user in no group, enabled, without credentials.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            groups: Vec::new(),
+            enabled: true,
+            credentials: None,
+            phone: false,
+            grants_max: Self::grants_max_default(),
+            flows_max: Self::flows_max_default(),
+        }
+    }
+
+    /// Whether `subject` means this user.
+    #[must_use]
+    pub fn is(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::User(name) => *name == self.name,
+            Subject::Group(name) => self.groups.contains(name),
+        }
+    }
+
+    const fn grants_max_default() -> u16 {
+        64
+    }
+
+    const fn flows_max_default() -> u16 {
+        1024
+    }
+}
+
+/// What a user's password is checked against. Equivalent to the password: erased when dropped, never printed.
+#[derive(Clone, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+pub struct Credentials {
+    /// `SHA-256(user:realm:password)` for digest access (RFC 7616, RFC 8760).
+    pub ha1_sha256: [u8; 32],
+    /// `MD5(user:realm:password)` for old telephones.
+    pub ha1_md5: [u8; 16],
+    /// The secret from which the password of an agent is derived for each epoch (NUTSS 3.1).
+    pub agent_secret: [u8; 32],
+}
+
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        let same = self.ha1_sha256.ct_eq(&other.ha1_sha256)
+            & self.ha1_md5.ct_eq(&other.ha1_md5)
+            & self.agent_secret.ct_eq(&other.agent_secret);
+        same.into()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(..)")
+    }
+}
+
+/// Users under one name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// The name.
+    pub name: String,
+    /// What it is for, in the words of the administrator.
+    #[serde(default)]
+    pub description: String,
+}
+
+/// Who answers for a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceKind {
+    /// No agent: the frontend itself answers the INVITE.
+    #[default]
+    Declared,
+    /// An agent registers the service, and the INVITE is relayed to it.
+    Agent,
+    /// A SIP server: calls are relayed to it, and its answers rewritten.
+    Sip,
+}
+
+/// Whether the gate translates addresses for a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceMode {
+    /// Clients send to the gate's address; the gate translates.
+    #[default]
+    Nat,
+    /// Clients send to the service's own address; the gate only filters.
+    Filter,
+}
+
+/// What a service may start on its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outbound {
+    /// Nothing.
+    #[default]
+    None,
+    /// Flows to anywhere; answers are let back in by address and port.
+    All,
+}
+
+/// A protected service. In configuration: `[[service]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// The name, also the user part of its SIP address: `sip:NAME@REALM`.
+    pub name: String,
+    /// Who answers for it.
+    #[serde(default)]
+    pub kind: ServiceKind,
+    /// Whether the gate translates addresses.
+    #[serde(default)]
+    pub mode: ServiceMode,
+    /// Its own address, behind the gate.
+    pub address: IpAddr,
+    /// What a grant can open.
+    pub ports: Vec<PortRange>,
+    /// Where it takes SIP (kinds `agent` and `sip`), see [`Self::sip_port_or_default`].
+    #[serde(default)]
+    pub sip_port: Option<u16>,
+    /// What it may start on its own.
+    #[serde(default)]
+    pub outbound: Outbound,
+    /// How much one grant may be worth.
+    #[serde(rename = "grant", with = "limits::of_service", default)]
+    pub limits: Limits,
+    /// Who may ask for it at any time.
+    #[serde(default)]
+    pub allow: Vec<Subject>,
+    /// The user that may register as this service (kinds `agent` and `sip`).
+    #[serde(default)]
+    pub registrar: Option<String>,
+}
+
+impl Service {
+    /// The port that its SIP goes to; `None` for a declared service, which gets none.
+    #[must_use]
+    pub fn sip_port_or_default(&self) -> Option<u16> {
+        (self.kind != ServiceKind::Declared).then(|| self.sip_port.unwrap_or(SIP_PORT_DEFAULT))
+    }
+
+    /// Whether all of `wanted` lies in one of the ranges that can be opened.
+    #[must_use]
+    pub fn offers(&self, wanted: &PortRange) -> bool {
+        self.ports.iter().any(|range| range.contains(wanted))
+    }
+}
+
+/// What a rule does with those it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// Lets them ask, within the rule's limits.
+    Allow,
+    /// Refuses them, whatever else allows them.
+    Deny,
+}
+
+/// A permission or refusal for certain times. In configuration: `[[rule]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The name in explanations.
+    pub name: String,
+    /// Names of the services that it is about.
+    pub services: Vec<String>,
+    /// Whom it is about.
+    pub subjects: Vec<Subject>,
+    /// What it does.
+    pub effect: Effect,
+    /// The days (UTC) on which it applies; none: every day.
+    #[serde(default)]
+    pub days: Vec<Day>,
+    /// The time of day (UTC) from which it applies; none: 00:00.
+    #[serde(default)]
+    pub from: Option<TimeOfDay>,
+    /// The time of day (UTC) until which it applies; none: 24:00. Before `from`: past midnight.
+    #[serde(default)]
+    pub to: Option<TimeOfDay>,
+    /// Limits besides those of the service; the stricter holds.
+    #[serde(rename = "grant", with = "limits::of_rule", default)]
+    pub limits: Option<Limits>,
+}
+
+impl Rule {
+    /// When it applies.
+    #[must_use]
+    pub fn schedule(&self) -> Schedule {
+        Schedule::new(&self.days, self.from, self.to)
+    }
+
+    /// Whether it is about this user at this service, at any time.
+    #[must_use]
+    pub fn is_about(&self, user: &User, service: &str) -> bool {
+        self.services.iter().any(|name| name == service) && self.subjects.iter().any(|subject| user.is(subject))
+    }
+}
+
+const fn yes() -> bool {
+    true
+}

@@ -1,0 +1,143 @@
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use crate::{Bounds, Finding, Group, Rule, Service, Severity, User, check};
+
+/// Everything that a policy is made from, as it was read; nothing is promised about it yet.
+#[derive(Debug, Clone, Default)]
+pub struct Draft {
+    /// Users, from the store.
+    pub users: Vec<User>,
+    /// Groups, from the store.
+    pub groups: Vec<Group>,
+    /// Services, from configuration or the store.
+    pub services: Vec<Service>,
+    /// Rules, from configuration or the store.
+    pub rules: Vec<Rule>,
+}
+
+impl Draft {
+    /// Everything that is wrong with it or looks wrong, in the order of its parts.
+    #[must_use]
+    pub fn check(&self, bounds: &Bounds) -> Vec<Finding> {
+        check::draft(self, bounds)
+    }
+}
+
+/// A checked, indexed snapshot of users, groups, services and rules. Cheap to clone: parts are shared.
+///
+/// It holds no more users, groups, services and rules than its [`Bounds`] say.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    users: HashMap<Arc<str>, Arc<User>>,
+    groups: Arc<HashSet<String>>,
+    services: Arc<HashMap<String, Arc<Service>>>,
+    rules: Arc<[Rule]>,
+    bounds: Bounds,
+}
+
+impl Policy {
+    /// A policy that knows no one and therefore denies everyone.
+    #[must_use]
+    pub fn empty(bounds: Bounds) -> Self {
+        Self { users: HashMap::new(), groups: Arc::default(), services: Arc::default(), rules: Arc::new([]), bounds }
+    }
+
+    /// The policy made from `draft`, with the warnings about it.
+    ///
+    /// # Errors
+    /// All findings, if one of them is an error.
+    pub fn build(draft: Draft, bounds: Bounds) -> Result<(Self, Vec<Finding>), Vec<Finding>> {
+        let findings = draft.check(&bounds);
+        if findings.iter().any(|finding| finding.severity == Severity::Error) {
+            return Err(findings);
+        }
+        let policy = Self {
+            users: draft.users.into_iter().map(|user| (Arc::from(user.name.as_str()), Arc::new(user))).collect(),
+            groups: Arc::new(draft.groups.into_iter().map(|group| group.name).collect()),
+            services: Arc::new(draft.services.into_iter().map(|s| (s.name.clone(), Arc::new(s))).collect()),
+            rules: draft.rules.into(),
+            bounds,
+        };
+        Ok((policy, findings))
+    }
+
+    /// Everything that looks wrong with this policy, in the order of its parts. Errors cannot occur in one that was built.
+    #[must_use]
+    pub fn check(&self) -> Vec<Finding> {
+        let mut draft = Draft {
+            users: self.users.values().map(|user| User::clone(user)).collect(),
+            groups: self.groups.iter().map(|name| Group { name: name.clone(), description: String::new() }).collect(),
+            services: self.services.values().map(|service| Service::clone(service)).collect(),
+            rules: self.rules.to_vec(),
+        };
+        draft.users.sort_by(|a, b| a.name.cmp(&b.name));
+        draft.groups.sort_by(|a, b| a.name.cmp(&b.name));
+        draft.services.sort_by(|a, b| a.name.cmp(&b.name));
+        draft.check(&self.bounds)
+    }
+
+    /// Adds a user or replaces the one with this name.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the user, or that there are as many users as there may be.
+    pub fn put_user(&mut self, user: User) -> Result<(), Finding> {
+        if !self.users.contains_key(user.name.as_str()) && self.users.len() >= self.bounds.users_max {
+            return Err(check::too_many_users(self.bounds.users_max));
+        }
+        let known = |group: &str| self.groups.contains(group);
+        let error = check::user(&user, &known).into_iter().find(|finding| finding.severity == Severity::Error);
+        if let Some(error) = error {
+            return Err(error);
+        }
+        self.users.insert(Arc::from(user.name.as_str()), Arc::new(user));
+        Ok(())
+    }
+
+    /// Removes a user; whether there was one.
+    pub fn remove_user(&mut self, name: &str) -> bool {
+        self.users.remove(name).is_some()
+    }
+
+    /// The user with this name.
+    #[must_use]
+    pub fn user(&self, name: &str) -> Option<&Arc<User>> {
+        self.users.get(name)
+    }
+
+    /// The service with this name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&Arc<Service>> {
+        self.services.get(name)
+    }
+
+    /// All users, in no order.
+    pub fn users(&self) -> impl ExactSizeIterator<Item = &Arc<User>> {
+        self.users.values()
+    }
+
+    /// All services, in no order.
+    pub fn services(&self) -> impl ExactSizeIterator<Item = &Arc<Service>> {
+        self.services.values()
+    }
+
+    /// All rules, in the order of the configuration.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Name, used, maximum of each table.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 4] {
+        let gauge = |name, used: usize, max: usize| (name, used as u64, max as u64);
+        [
+            gauge("policy_users", self.users.len(), self.bounds.users_max),
+            gauge("policy_groups", self.groups.len(), self.bounds.groups_max),
+            gauge("policy_services", self.services.len(), self.bounds.services_max),
+            gauge("policy_rules", self.rules.len(), self.bounds.rules_max),
+        ]
+    }
+}

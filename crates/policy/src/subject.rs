@@ -1,0 +1,54 @@
+use core::{fmt, str::FromStr};
+
+use crate::{TextError, is_name, text::serde_as_text};
+
+/// Whom a permission is about. Text form: `user:alice` or `group:phones`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// The user with this name.
+    User(String),
+    /// Every user in the group with this name.
+    Group(String),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Group(name) => write!(f, "group:{name}"),
+        }
+    }
+}
+
+impl FromStr for Subject {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        match text.split_once(':') {
+            Some(("user", name)) if is_name(name) => Ok(Self::User(name.into())),
+            Some(("group", name)) if is_name(name) => Ok(Self::Group(name.into())),
+            _ => Err(TextError::new(text, "user or group", "write \"user:alice\" or \"group:phones\"")),
+        }
+    }
+}
+
+serde_as_text!(Subject, "a user or group such as \"user:alice\" or \"group:phones\"");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_are_read_back() {
+        for text in ["user:alice", "group:phones", "user:+49.30-1"] {
+            assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_subject_without_its_kind_is_refused_with_an_example() {
+        for text in ["", "alice", "phones:group", "user:", "user:a b", "*", "everyone", "user:a:b"] {
+            assert!(text.parse::<Subject>().unwrap_err().to_string().contains("\"group:phones\""), "{text}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Who may do what, when, and how much of it.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use sluicegate_policy::{
+    Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, Policy, PortRange, Request, Rule, Service,
+    User, WANTED_MAX, decide,
+};
+use sluicegate_wire::UnixTime;
+
+/// 2026-11-20 00:00 UTC, a Friday.
+const FRIDAY: u64 = 1_795_132_800;
+const NOON: u64 = FRIDAY + 12 * 3600;
+
+fn user(name: &str, group: &str) -> User {
+    let credentials = Credentials { ha1_sha256: [0; 32], ha1_md5: [0; 16], agent_secret: [0; 32] };
+    User { groups: vec![group.into()], credentials: Some(credentials), ..User::new(name) }
+}
+
+fn service(allow: &str) -> Service {
+    let text =
+        format!("name = \"web\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\", \"udp/100-199\"]\nallow = [{allow}]");
+    toml::from_str(&text).unwrap()
+}
+
+fn rule(name: &str, effect: Effect, rest: &str) -> Rule {
+    let effect = if effect == Effect::Allow { "allow" } else { "deny" };
+    let text =
+        format!("name = \"{name}\"\neffect = \"{effect}\"\nservices = [\"web\"]\nsubjects = [\"group:staff\"]\n{rest}");
+    toml::from_str(&text).unwrap()
+}
+
+fn policy(allow: &str, rules: Vec<Rule>) -> Policy {
+    let group = |name: &str| Group { name: name.into(), description: String::new() };
+    let disabled = User { enabled: false, ..user("mallory", "staff") };
+    let draft = Draft {
+        users: vec![user("alice", "staff"), user("bob", "guests"), disabled],
+        groups: vec![group("staff"), group("guests")],
+        services: vec![service(allow)],
+        rules,
+    };
+    Policy::build(draft, Bounds::default()).unwrap().0
+}
+
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1));
+
+fn ask(policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
+    let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
+    let request =
+        Request { user, service: "web", client: CLIENT, wanted: &wanted, now: UnixTime(now), active_grants: 0 };
+    let decision = decide(policy, &request);
+    assert_eq!(decision, decide(policy, &request), "a decision depends on its arguments alone");
+    assert!(!decision.steps.is_empty());
+    let denied = decision.steps.iter().any(|step| !step.passed);
+    assert_eq!(denied, matches!(decision.outcome, Outcome::Deny(_)), "{decision}");
+    decision.outcome
+}
+
+#[test]
+fn what_nothing_allows_is_denied() {
+    let policy = policy("\"user:bob\"", vec![]);
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Deny(DenyReason::NotAllowed));
+    assert_eq!(ask(&policy, "bob", &["tcp/80"], NOON), Outcome::Allow(Limits::DEFAULT));
+}
+
+#[test]
+fn an_empty_policy_denies_everyone() {
+    let policy = Policy::empty(Bounds::default());
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Deny(DenyReason::UnknownUser));
+}
+
+#[test]
+fn a_group_is_allowed_through_its_members() {
+    let policy = policy("\"group:staff\"", vec![]);
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(Limits::DEFAULT));
+    assert_eq!(ask(&policy, "bob", &["tcp/80"], NOON), Outcome::Deny(DenyReason::NotAllowed));
+    assert_eq!(ask(&policy, "mallory", &["tcp/80"], NOON), Outcome::Deny(DenyReason::UserDisabled));
+    assert_eq!(ask(&policy, "carol", &["tcp/80"], NOON), Outcome::Deny(DenyReason::UnknownUser));
+}
+
+#[test]
+fn only_what_the_service_offers_can_be_opened() {
+    let policy = policy("\"group:staff\"", vec![]);
+    assert!(matches!(ask(&policy, "alice", &["udp/110-120", "tcp/80"], NOON), Outcome::Allow(_)));
+    for wanted in ["tcp/81", "udp/190-200", "udp/80", "icmp"] {
+        let reason = DenyReason::PortNotOffered(wanted.parse().unwrap());
+        assert_eq!(ask(&policy, "alice", &["tcp/80", wanted], NOON), Outcome::Deny(reason));
+    }
+    assert_eq!(ask(&policy, "alice", &[], NOON), Outcome::Deny(DenyReason::NothingWanted));
+    assert_eq!(ask(&policy, "alice", &["tcp/80"; WANTED_MAX + 1], NOON), Outcome::Deny(DenyReason::TooManyPorts));
+}
+
+#[test]
+fn an_ipv6_client_cannot_reach_an_ipv4_service() {
+    let policy = policy("\"group:staff\"", vec![]);
+    let wanted = ["tcp/80".parse().unwrap()];
+    let request = |client: &str| Request {
+        user: "alice",
+        service: "web",
+        client: client.parse().unwrap(),
+        wanted: &wanted,
+        now: UnixTime(NOON),
+        active_grants: 0,
+    };
+    assert_eq!(decide(&policy, &request("2001:db8::1")).outcome, Outcome::Deny(DenyReason::AddressFamily));
+    assert!(matches!(decide(&policy, &request("::ffff:198.51.100.1")).outcome, Outcome::Allow(_)));
+    let unknown = Request { service: "ftp", ..request("198.51.100.1") };
+    assert_eq!(decide(&policy, &unknown).outcome, Outcome::Deny(DenyReason::UnknownService));
+    let busy = Request { active_grants: 64, ..request("198.51.100.1") };
+    assert_eq!(decide(&policy, &busy).outcome, Outcome::Deny(DenyReason::TooManyGrants { active: 64, max: 64 }));
+}
+
+#[test]
+fn a_rule_that_denies_wins_while_it_applies() {
+    let night = rule("night", Effect::Deny, "from = \"22:00\"\nto = \"06:00\"");
+    let policy = policy("\"group:staff\"", vec![rule("always", Effect::Allow, ""), night]);
+    let denied = Outcome::Deny(DenyReason::DeniedByRule("night".into()));
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], FRIDAY + 23 * 3600), denied);
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], FRIDAY + 5 * 3600), denied);
+    assert!(matches!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(_)));
+}
+
+#[test]
+fn a_grant_ends_with_the_permission_behind_it() {
+    let office = rule("office", Effect::Allow, "days = [\"fri\"]\nto = \"18:00\"");
+    let policy_of = |rules| policy("", rules);
+    let lifetime = |outcome| match outcome {
+        Outcome::Allow(limits) => limits.lifetime_s,
+        Outcome::Deny(reason) => panic!("{reason}"),
+    };
+    let policy_office = policy_of(vec![office.clone()]);
+    assert_eq!(lifetime(ask(&policy_office, "alice", &["tcp/80"], NOON)), 300);
+    assert_eq!(lifetime(ask(&policy_office, "alice", &["tcp/80"], FRIDAY + 18 * 3600 - 120)), 120);
+    let closed = Outcome::Deny(DenyReason::OutsideHours("office".into()));
+    assert_eq!(ask(&policy_office, "alice", &["tcp/80"], FRIDAY + 18 * 3600), closed);
+
+    let refused_soon = rule("lunch", Effect::Deny, "from = \"12:01\"\nto = \"13:00\"");
+    let policy_lunch = policy_of(vec![office, refused_soon]);
+    assert_eq!(lifetime(ask(&policy_lunch, "alice", &["tcp/80"], NOON)), 60);
+}
+
+#[test]
+fn the_strictest_limits_of_service_user_and_rules_hold() {
+    let rules = vec![
+        rule("short", Effect::Allow, "grant = { lifetime_s = 30 }"),
+        rule("small", Effect::Allow, "grant = { bytes_max = \"64KB\", flows_max = 9 }"),
+        rule("generous", Effect::Allow, "grant = { bytes_max = \"1GB\", rate = \"none\" }"),
+    ];
+    let mut policy = policy("\"group:staff\"", rules);
+    let expected = Limits { bytes_max: 64_000, lifetime_s: 30, flows_max: 9, ..Limits::DEFAULT };
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(expected));
+    policy.put_user(User { flows_max: 2, ..user("alice", "staff") }).unwrap();
+    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(Limits { flows_max: 2, ..expected }));
+}
+
+#[test]
+fn the_explanation_names_what_decided() {
+    let policy = policy("", vec![rule("office", Effect::Allow, "from = \"08:00\"\nto = \"18:00\"")]);
+    let wanted = ["tcp/80".parse().unwrap()];
+    let request = Request {
+        user: "alice",
+        service: "web",
+        client: CLIENT,
+        wanted: &wanted,
+        now: UnixTime(NOON),
+        active_grants: 0,
+    };
+    let yes = decide(&policy, &request).to_string();
+    assert!(
+        yes.contains("+ rule \"office\" allows it (every day 08:00-18:00 UTC)") && yes.ends_with("= allowed"),
+        "{yes}"
+    );
+    let no = decide(&policy, &Request { now: UnixTime(FRIDAY), ..request }).to_string();
+    assert!(no.contains("- rule \"office\" allows it at other times only"), "{no}");
+}
+
+proptest! {
+    /// A permission given at one second lasts, second by second, at least as long as the lifetime it was given.
+    #[test]
+    fn no_grant_outlives_its_permission(
+        offset in 0u64..14 * 86_400, from in 0u32..24, to in 0u32..25, deny_from in 0u32..24, probe in 0u64..300,
+    ) {
+        prop_assume!(from != to && deny_from + 1 != 24);
+        let window = |from, to| format!("from = \"{from:02}:00\"\nto = \"{to:02}:00\"");
+        let rules = vec![
+            rule("open", Effect::Allow, &format!("days = [\"mon\", \"tue\", \"fri\"]\n{}", window(from, to))),
+            rule("shut", Effect::Deny, &window(deny_from, deny_from + 1)),
+        ];
+        let policy = policy("", rules);
+        if let Outcome::Allow(limits) = ask(&policy, "alice", &["tcp/80"], FRIDAY + offset) {
+            prop_assert!(limits.lifetime_s > 0);
+            let later = FRIDAY + offset + probe.min(u64::from(limits.lifetime_s) - 1);
+            prop_assert!(matches!(ask(&policy, "alice", &["tcp/80"], later), Outcome::Allow(_)));
+        }
+    }
+}

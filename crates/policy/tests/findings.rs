@@ -1,0 +1,135 @@
+//! A policy that cannot work is refused with what is wrong, where, and what to write instead.
+
+use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, Severity, User};
+
+fn service(text: &str) -> Service {
+    toml::from_str(text).unwrap()
+}
+
+fn web() -> Service {
+    service("name = \"web\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]\nallow = [\"group:staff\"]")
+}
+
+fn draft() -> Draft {
+    let rule =
+        "name = \"night\"\neffect = \"deny\"\nservices = [\"web\"]\nsubjects = [\"group:staff\"]\nfrom = \"22:00\"";
+    Draft {
+        users: vec![User { enabled: false, ..User::new("alice") }],
+        groups: vec![Group { name: "staff".into(), description: String::new() }],
+        services: vec![web()],
+        rules: vec![toml::from_str::<Rule>(rule).unwrap()],
+    }
+}
+
+fn findings(change: impl FnOnce(&mut Draft)) -> Vec<Finding> {
+    let mut draft = draft();
+    change(&mut draft);
+    draft.check(&Bounds::default())
+}
+
+#[test]
+fn a_sound_policy_has_no_findings() {
+    assert_eq!(findings(|_| ()), []);
+    let (policy, warnings) = Policy::build(draft(), Bounds::default()).unwrap();
+    assert_eq!((warnings.len(), policy.check().len()), (0, 0));
+}
+
+#[test]
+fn each_error_names_its_place_and_says_what_to_write() {
+    type Change = fn(&mut Draft);
+    let cases: [(Change, &str, &str, &str); 26] = [
+        (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
+        (|d| d.services.push(Service { address: [10, 0, 0, 2].into(), ..web() }), "service", "name", "used twice"),
+        (
+            |d| d.services.push(Service { name: "two".into(), ..web() }),
+            "service",
+            "ports",
+            "belongs to service \"web\"",
+        ),
+        (|d| d.services[0].ports.clear(), "service", "ports", "open anything"),
+        (|d| d.services[0].ports.push("tcp/70-90".parse().unwrap()), "service", "ports", "overlaps tcp/80"),
+        (|d| d.services[0].ports[0].last = 1, "service", "ports", "no port range"),
+        (|d| d.services[0].ports = vec!["tcp/80".parse().unwrap(); 33], "service", "ports", "33 entries"),
+        (|d| d.services[0].address = [0, 0, 0, 0].into(), "service", "address", "no address of a host"),
+        (|d| d.services[0].address = "fd00::1".parse().unwrap(), "service", "mode", "IPv4 only"),
+        (|d| d.services[0].limits.lifetime_s = 5, "service", "grant", "lifetime_s = 5"),
+        (|d| d.services[0].limits.lifetime_s = 90_000, "service", "grant", "lifetime_s = 90000"),
+        (|d| d.services[0].limits.bytes_max = 0, "service", "grant", "bytes_max = 0"),
+        (|d| d.services[0].limits.rate_bps = 99_999, "service", "grant", "rate"),
+        (|d| d.services[0].limits.flows_max = 0, "service", "grant", "flows_max"),
+        (|d| d.services[0].sip_port = Some(5060), "service", "sip_port", "no SIP"),
+        (|d| d.services[0].registrar = Some("alice".into()), "service", "registrar", "does not register"),
+        (
+            |d| {
+                d.services[0] =
+                    service("name = \"web\"\nkind = \"agent\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]")
+            },
+            "service",
+            "registrar",
+            "no one may register",
+        ),
+        (
+            |d| {
+                d.services[0] =
+                    service("name = \"web\"\nkind = \"sip\"\naddress = \"10.0.0.1\"\nports = [\"udp/5000-6000\"]")
+            },
+            "service",
+            "ports",
+            "SIP port",
+        ),
+        (|d| d.rules[0].services.push("ftp".into()), "rule", "services", "no service \"ftp\""),
+        (|d| d.rules[0].services.clear(), "rule", "services", "no service"),
+        (|d| d.rules[0].subjects.clear(), "rule", "subjects", "no one"),
+        (|d| d.rules[0].to = d.rules[0].from, "rule", "to", "ends when it begins"),
+        (|d| d.rules[0].limits = Some(Default::default()), "rule", "grant", "grants nothing"),
+        (|d| d.users.push(d.users[0].clone()), "user", "name", "used twice"),
+        (|d| d.users[0].flows_max = 0, "user", "grants_max", "limit of 0"),
+        (|d| d.groups[0].name = "-".into(), "group", "name", "cannot be used"),
+    ];
+    for (change, place, field, message) in cases {
+        let findings = findings(change);
+        let found = findings.iter().find(|f| f.severity == Severity::Error && f.message.contains(message));
+        let found = found.unwrap_or_else(|| panic!("{message}: {findings:?}"));
+        assert!(found.subject.to_string().starts_with(place), "{found}");
+        assert_eq!(found.field, field, "{found}");
+        assert!(!found.hint.is_empty());
+        let mut draft = draft();
+        change(&mut draft);
+        assert!(Policy::build(draft, Bounds::default()).is_err(), "{message}");
+    }
+}
+
+#[test]
+fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
+    type Change = fn(&mut Draft);
+    let cases: [(Change, &str); 6] = [
+        (|d| d.groups.clear(), "there is no group \"staff\""),
+        (|d| d.services[0].allow.clear(), "no one may use it"),
+        (|d| d.services[0].allow.push("user:bob".parse().unwrap()), "there is no user \"bob\""),
+        (|d| d.users[0].enabled = true, "has no password"),
+        (|d| d.users[0].groups.push("phones".into()), "there is no group \"phones\""),
+        (|d| d.services[0].ports[0] = "udp/10000-20000".parse().unwrap(), "10001 of the gate's external ports"),
+    ];
+    for (change, message) in cases {
+        let findings = findings(change);
+        assert!(findings.iter().all(|f| f.severity == Severity::Warning), "{findings:?}");
+        assert!(findings.iter().any(|f| f.message.contains(message)), "{message}: {findings:?}");
+    }
+}
+
+#[test]
+fn every_table_refuses_one_more_than_its_maximum() {
+    let bounds = Bounds { users_max: 1, groups_max: 1, services_max: 1, rules_max: 1 };
+    let (mut policy, _) = Policy::build(draft(), bounds).unwrap();
+    assert!(policy.gauges().iter().all(|(_, used, max)| (used, max) == (&1, &1)));
+    let refused = policy.put_user(User::new("bob")).unwrap_err();
+    assert_eq!((refused.subject, refused.severity), (Place::Whole, Severity::Error));
+    policy.put_user(User { phone: true, ..User::new("alice") }).unwrap();
+    assert!(policy.remove_user("alice") && !policy.remove_user("alice"));
+    policy.put_user(User::new("bob")).unwrap();
+
+    let none = Bounds { users_max: 0, groups_max: 0, services_max: 0, rules_max: 0 };
+    let errors = Policy::build(draft(), none).unwrap_err();
+    let whole = errors.iter().filter(|f| f.subject == Place::Whole && f.severity == Severity::Error);
+    assert_eq!(whole.count(), 4);
+}

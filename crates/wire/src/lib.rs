@@ -8,11 +8,23 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod checksum;
+pub mod icmpv4;
+pub mod icmpv6;
+pub mod ip;
+pub mod ipv4;
+pub mod ipv6;
+pub mod tcp;
+pub mod udp;
+
+mod field;
 mod frame;
+mod protocol;
 mod reason;
 mod time;
 
 pub use frame::{Frame, FrameBuf, HEADROOM};
+pub use protocol::IpProtocol;
 pub use reason::Reason;
 pub use time::{Instant, UnixTime};
 

@@ -3,8 +3,13 @@
 //! The only crate of the workspace with `unsafe` code: system calls and memory shared with the kernel. Every block says
 //! why it is sound, and everything else sees safe types only.
 
+mod classify;
+mod interface;
+pub mod netlink;
 pub mod offload;
 pub mod raw;
 mod sys;
 
+pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};
+pub use interface::Interface;
 pub use sys::monotonic_nanos;

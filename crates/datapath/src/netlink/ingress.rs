@@ -1,0 +1,354 @@
+//! An nf_tables filter at the ingress hook of the gate's interfaces: the kernel gets ARP, neighbour discovery, and what
+//! is for the gate's own host; everything else is dropped, after the packet sockets have seen it.
+//!
+//! The table belongs to nobody, so it outlives the process: a killed gate leaves its interfaces closed.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Error, Message, Socket, message};
+use crate::classify::Rules;
+
+const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+const REQUEST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+const CREATE: u16 = REQUEST | libc::NLM_F_CREATE as u16;
+const APPEND: u16 = CREATE | libc::NLM_F_APPEND as u16;
+const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+// Attributes of linux/netfilter/nf_tables.h.
+const TABLE_NAME: u16 = 1;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+const HOOK_DEVICE: u16 = 3;
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const LIST_ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+const COUNTER_PACKETS: u16 = 2;
+
+const DROP: i32 = 0;
+const ACCEPT: i32 = 1;
+const GOTO: i32 = -4;
+
+const EQUAL: u32 = 0;
+const NOT_EQUAL: u32 = 1;
+const AT_MOST: u32 = 3;
+const AT_LEAST: u32 = 5;
+
+const NETWORK: u32 = 1;
+const TRANSPORT: u32 = 2;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
+
+const CHAIN_GATE: &str = "gate";
+const CHAIN_LOCAL: &str = "local";
+/// Runs before everything else at the ingress hook.
+const PRIORITY: i32 = -500;
+
+/// What the filter counted since it was installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IngressCounters {
+    /// Packets for the gate's own host above the rate.
+    pub local_rate: u64,
+    /// Packets kept from the kernel. The gate saw them all through its packet socket.
+    pub kept_from_kernel: u64,
+}
+
+/// An installed filter. Dropping the value leaves the filter in place; [`IngressFilter::remove`] takes it away.
+#[derive(Debug)]
+pub struct IngressFilter {
+    table: String,
+    socket: Socket,
+}
+
+impl IngressFilter {
+    /// Installs, or atomically replaces, the filter `table` on `interfaces` of this network namespace.
+    ///
+    /// # Errors
+    /// No such interface, no right to, or a kernel without the netdev family of nf_tables.
+    pub fn install(table: &str, interfaces: &[&str], rules: &Rules) -> Result<Self, Error> {
+        let mut batch = Vec::new();
+        batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
+        batch.push(table_message(libc::NFT_MSG_DELTABLE, table));
+        batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
+        for chain in [CHAIN_LOCAL, "own4", "own6", CHAIN_GATE] {
+            batch.push(chain_message(table, chain, None));
+        }
+        batch.push(rule(table, CHAIN_LOCAL, |rule| {
+            limit(rule, rules.local_rate_pps);
+            verdict(rule, ACCEPT, None);
+        }));
+        batch.push(drop_rule(table, CHAIN_LOCAL));
+        own_host(&mut batch, table, rules, false);
+        own_host(&mut batch, table, rules, true);
+        gate(&mut batch, table, rules);
+        for (number, interface) in interfaces.iter().enumerate() {
+            let name = format!("port{number}");
+            batch.push(chain_message(table, &name, Some(interface)));
+            batch.push(rule(table, &name, |rule| verdict(rule, GOTO, Some(CHAIN_GATE))));
+        }
+        let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
+        transact(&mut socket, "install the ingress filter", batch)?;
+        Ok(Self { table: table.into(), socket })
+    }
+
+    /// Reads the filter's counters.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] if somebody removed the filter.
+    pub fn counters(&mut self) -> Result<IngressCounters, Error> {
+        let local_rate = self.dropped(CHAIN_LOCAL)?;
+        let mut kept_from_kernel = 0;
+        for chain in ["own4", "own6", CHAIN_GATE] {
+            kept_from_kernel += self.dropped(chain)?;
+        }
+        Ok(IngressCounters { local_rate, kept_from_kernel })
+    }
+
+    fn dropped(&mut self, chain: &str) -> Result<u64, Error> {
+        let mut request = Message::new(SUBSYSTEM | libc::NFT_MSG_GETRULE as u16, DUMP, &header(0));
+        request.put_text(RULE_TABLE, &self.table).put_text(RULE_CHAIN, chain);
+        let mut packets = 0;
+        self.socket.dump("read the ingress filter's counters", request, &mut |received| {
+            packets += counted(received.payload.get(4..).unwrap_or_default(), chain);
+        })?;
+        Ok(packets)
+    }
+
+    /// Removes the filter: the kernel receives everything again.
+    ///
+    /// # Errors
+    /// Those of netlink; a filter that is gone already is no error.
+    pub fn remove(mut self) -> Result<(), Error> {
+        let messages = vec![table_message(libc::NFT_MSG_DELTABLE, &self.table)];
+        match transact(&mut self.socket, "remove the ingress filter", messages) {
+            Err(error) if error.is_missing() => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// Packets counted by the rule of a dump message, if it is a rule of `chain`.
+fn counted(payload: &[u8], chain: &str) -> u64 {
+    let of = |bytes: &'_ [u8], wanted: u16| -> Option<Vec<u8>> {
+        message::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
+    };
+    if of(payload, RULE_CHAIN).is_none_or(|name| name.strip_suffix(b"\0") != Some(chain.as_bytes())) {
+        return 0;
+    }
+    let expressions = of(payload, RULE_EXPRESSIONS).unwrap_or_default();
+    message::attributes(&expressions)
+        .filter(|(_, element)| of(element, EXPRESSION_NAME).as_deref() == Some(b"counter\0"))
+        .filter_map(|(_, element)| of(&of(element, EXPRESSION_DATA)?, COUNTER_PACKETS))
+        .filter_map(|packets| packets.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes)))
+        .sum()
+}
+
+/// The chain that decides on packets for the host's own addresses.
+fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
+    let chain = if v6 { "own6" } else { "own4" };
+    let (source_offset, protocol_offset) = if v6 { (8, 6) } else { (12, 9) };
+    if !v6 {
+        // A fragment is never local: its ports are elsewhere.
+        batch.push(rule(table, chain, |rule| {
+            payload(rule, NETWORK, 6, 2);
+            mask(rule, &[0x3f, 0xff]);
+            compare(rule, NOT_EQUAL, &[0, 0]);
+            count(rule);
+            verdict(rule, DROP, None);
+        }));
+    }
+    for peer in rules.peers.iter().filter(|peer| peer.is_ipv6() == v6) {
+        for protocol in [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8] {
+            batch.push(rule(table, chain, |rule| {
+                payload(rule, NETWORK, source_offset, if v6 { 16 } else { 4 });
+                compare(rule, EQUAL, &message::address_bytes(peer.ip()));
+                payload(rule, NETWORK, protocol_offset, 1);
+                compare(rule, EQUAL, &[protocol]);
+                payload(rule, TRANSPORT, 0, 2);
+                compare(rule, EQUAL, &SocketAddr::port(peer).to_be_bytes());
+                verdict(rule, ACCEPT, None);
+            }));
+        }
+    }
+    for local in &rules.local {
+        let icmp = local.protocol == libc::IPPROTO_ICMP as u8;
+        let protocol = if icmp && v6 { libc::IPPROTO_ICMPV6 as u8 } else { local.protocol };
+        batch.push(rule(table, chain, |rule| {
+            payload(rule, NETWORK, protocol_offset, 1);
+            compare(rule, EQUAL, &[protocol]);
+            if !icmp {
+                payload(rule, TRANSPORT, 2, 2);
+                compare(rule, AT_LEAST, &local.first.to_be_bytes());
+                compare(rule, AT_MOST, &local.last.to_be_bytes());
+            }
+            verdict(rule, GOTO, Some(CHAIN_LOCAL));
+        }));
+    }
+    batch.push(drop_rule(table, chain));
+}
+
+/// The chain that every packet of both interfaces enters.
+fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules) {
+    batch.push(rule(table, CHAIN_GATE, |rule| {
+        ethertype(rule, ARP);
+        verdict(rule, ACCEPT, None);
+    }));
+    batch.push(rule(table, CHAIN_GATE, |rule| {
+        ethertype(rule, IPV6);
+        // Next header ICMPv6, hop limit 255: nobody beyond the link can send that (RFC 4861 section 6.1).
+        payload(rule, NETWORK, 6, 2);
+        compare(rule, EQUAL, &[libc::IPPROTO_ICMPV6 as u8, 255]);
+        payload(rule, TRANSPORT, 0, 1);
+        compare(rule, AT_LEAST, &[133]);
+        compare(rule, AT_MOST, &[137]);
+        verdict(rule, ACCEPT, None);
+    }));
+    for own in &rules.own {
+        let (kind, offset, len, chain) = match own {
+            IpAddr::V4(_) => (IPV4, 16, 4, "own4"),
+            IpAddr::V6(_) => (IPV6, 24, 16, "own6"),
+        };
+        batch.push(rule(table, CHAIN_GATE, |rule| {
+            ethertype(rule, kind);
+            payload(rule, NETWORK, offset, len);
+            compare(rule, EQUAL, &message::address_bytes(*own));
+            verdict(rule, GOTO, Some(chain));
+        }));
+    }
+    batch.push(drop_rule(table, CHAIN_GATE));
+}
+
+/// Sends all messages as one transaction: all happen or none.
+fn transact(socket: &mut Socket, what: &str, batch: Vec<Message>) -> Result<(), Error> {
+    let begin = Message::new(BATCH_BEGIN, libc::NLM_F_REQUEST as u16, &batch_header());
+    let mut bytes = begin.finish(socket.next_sequence());
+    let count = batch.len() as u32;
+    let mut first = None;
+    for message in batch {
+        let sequence = socket.next_sequence();
+        first.get_or_insert(sequence);
+        bytes.extend(message.finish(sequence));
+    }
+    let end = Message::new(BATCH_END, libc::NLM_F_REQUEST as u16, &batch_header());
+    bytes.extend(end.finish(socket.next_sequence()));
+    socket.send(&bytes)?;
+    socket.answers(what, first.unwrap_or_default(), count, &mut |_| {})
+}
+
+/// `struct nfgenmsg` for the netdev family.
+fn header(resource: u16) -> [u8; 4] {
+    let [high, low] = resource.to_be_bytes();
+    [libc::NFPROTO_NETDEV as u8, 0, high, low]
+}
+
+fn batch_header() -> [u8; 4] {
+    let [high, low] = (libc::NFNL_SUBSYS_NFTABLES as u16).to_be_bytes();
+    [libc::AF_UNSPEC as u8, 0, high, low]
+}
+
+fn table_message(kind: libc::c_int, table: &str) -> Message {
+    let flags = if kind == libc::NFT_MSG_NEWTABLE { CREATE } else { REQUEST };
+    let mut message = Message::new(SUBSYSTEM | kind as u16, flags, &header(0));
+    message.put_text(TABLE_NAME, table);
+    message
+}
+
+fn chain_message(table: &str, chain: &str, device: Option<&str>) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWCHAIN as u16, CREATE, &header(0));
+    message.put_text(CHAIN_TABLE, table).put_text(CHAIN_NAME, chain);
+    if let Some(device) = device {
+        message.nest(CHAIN_HOOK, |hook| {
+            hook.put_be32(HOOK_NUMBER, 0).put_be32(HOOK_PRIORITY, PRIORITY as u32).put_text(HOOK_DEVICE, device);
+        });
+        message.put_be32(CHAIN_POLICY, DROP as u32).put_text(CHAIN_TYPE, "filter");
+    }
+    message
+}
+
+fn rule(table: &str, chain: &str, expressions: impl FnOnce(&mut Message)) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWRULE as u16, APPEND, &header(0));
+    message.put_text(RULE_TABLE, table).put_text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, expressions);
+    message
+}
+
+fn drop_rule(table: &str, chain: &str) -> Message {
+    rule(table, chain, |rule| {
+        count(rule);
+        verdict(rule, DROP, None);
+    })
+}
+
+fn expression(rule: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
+    rule.nest(LIST_ELEMENT, |element| {
+        element.put_text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, data);
+    });
+}
+
+/// Loads `len` bytes at `offset` of a header into register 1.
+fn payload(rule: &mut Message, base: u32, offset: u32, len: u32) {
+    expression(rule, "payload", |data| {
+        data.put_be32(1, 1).put_be32(2, base).put_be32(3, offset).put_be32(4, len);
+    });
+}
+
+fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
+    expression(rule, "cmp", |data| {
+        data.put_be32(1, 1).put_be32(2, operation).nest(3, |inner| {
+            inner.put(1, value);
+        });
+    });
+}
+
+fn mask(rule: &mut Message, bits: &[u8]) {
+    expression(rule, "bitwise", |data| {
+        data.put_be32(1, 1).put_be32(2, 1).put_be32(3, bits.len() as u32);
+        data.nest(4, |inner| {
+            inner.put(1, bits);
+        });
+        data.nest(5, |inner| {
+            inner.put(1, &vec![0; bits.len()]);
+        });
+    });
+}
+
+fn ethertype(rule: &mut Message, value: u16) {
+    expression(rule, "meta", |data| {
+        data.put_be32(2, libc::NFT_META_PROTOCOL as u32).put_be32(1, 1);
+    });
+    compare(rule, EQUAL, &value.to_be_bytes());
+}
+
+fn verdict(rule: &mut Message, code: i32, chain: Option<&str>) {
+    expression(rule, "immediate", |data| {
+        data.put_be32(1, 0).nest(2, |inner| {
+            inner.nest(2, |verdict| {
+                verdict.put_be32(1, code as u32);
+                if let Some(chain) = chain {
+                    verdict.put_text(2, chain);
+                }
+            });
+        });
+    });
+}
+
+fn count(rule: &mut Message) {
+    expression(rule, "counter", |_| {});
+}
+
+/// Lets a tenth of a second's worth through at once, and `rate_pps` packets per second in the long run.
+fn limit(rule: &mut Message, rate_pps: u32) {
+    expression(rule, "limit", |data| {
+        data.put_be64(1, u64::from(rate_pps.max(1))).put_be64(2, 1).put_be32(3, (rate_pps / 10).max(1)).put_be32(4, 0);
+    });
+}

@@ -1,0 +1,151 @@
+//! Raw sockets and the messages that build a laboratory, on a real veth pair.
+
+mod support;
+
+use std::time::Duration;
+
+use sluicegate_datapath::{Interface, netlink::Route, raw};
+use support::{End, Host, connect, is_root};
+
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    frame.extend([number; 46]);
+    frame
+}
+
+fn experimental() -> raw::Options {
+    raw::Options { filter: Some(raw::Filter::ethertype(0x88b5)), ..raw::Options::default() }
+}
+
+fn collect(socket: &mut raw::Socket, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while frames.len() < count && socket.wait(Duration::from_secs(2)).unwrap() {
+        socket.receive(usize::MAX, &mut |received| {
+            assert!(received.timestamp_ns > 1_600_000_000_000_000_000, "kernel time");
+            assert_eq!(received.wire_len, received.bytes.len());
+            assert!(!received.outgoing);
+            frames.push(received.bytes.to_vec());
+        });
+    }
+    frames
+}
+
+#[test]
+fn a_batch_arrives_whole_in_order_and_with_kernel_timestamps() {
+    if !is_root() {
+        return;
+    }
+    let (left, right) = (Host::new(), Host::new());
+    connect((&left, End::new("l0", 1, &[])), (&right, End::new("r0", 2, &[])));
+    let mut receiver = right.run(|| raw::Socket::open("r0", &experimental()).unwrap());
+    let mut sender = left.run(|| raw::Socket::open("l0", &raw::Options::send_only()).unwrap());
+    let frames: Vec<_> = (0..200).map(frame).collect();
+    let sent = sender.send(&frames).unwrap();
+    assert_eq!(sent, raw::Transmitted { sent: 200, full: 0, refused: 0 });
+    assert_eq!(collect(&mut receiver, 200), frames);
+    assert_eq!(receiver.statistics().unwrap(), raw::Statistics { received: 200, dropped: 0 });
+}
+
+#[test]
+fn a_full_ring_drops_and_counts() {
+    if !is_root() {
+        return;
+    }
+    let (left, right) = (Host::new(), Host::new());
+    connect((&left, End::new("l0", 1, &[])), (&right, End::new("r0", 2, &[])));
+    let options = raw::Options { receive_slots: 64, ..experimental() };
+    let mut receiver = right.run(move || raw::Socket::open("r0", &options).unwrap());
+    let mut sender = left.run(|| raw::Socket::open("l0", &raw::Options::send_only()).unwrap());
+    let frames: Vec<_> = (0..100).map(frame).collect();
+    sender.send(&frames).unwrap();
+    let arrived = collect(&mut receiver, 64);
+    let statistics = receiver.statistics().unwrap();
+    assert_eq!(arrived, frames[..arrived.len()]);
+    assert_eq!(statistics.received, 100);
+    assert_eq!(statistics.dropped + arrived.len() as u64, 100);
+    assert!(statistics.dropped > 0);
+}
+
+#[test]
+fn own_frames_are_seen_only_if_asked_for() {
+    if !is_root() {
+        return;
+    }
+    let (left, right) = (Host::new(), Host::new());
+    connect((&left, End::new("l0", 1, &[])), (&right, End::new("r0", 2, &[])));
+    let (mut deaf, mut curious, mut sender) = left.run(|| {
+        let curious = raw::Options { ignore_outgoing: false, ..experimental() };
+        (
+            raw::Socket::open("l0", &experimental()).unwrap(),
+            raw::Socket::open("l0", &curious).unwrap(),
+            raw::Socket::open("l0", &raw::Options { receive_slots: 0, ..raw::Options::default() }).unwrap(),
+        )
+    });
+    sender.send(&[frame(1)]).unwrap();
+    assert!(curious.wait(Duration::from_secs(2)).unwrap());
+    let mut outgoing = 0;
+    curious.receive(10, &mut |received| outgoing += usize::from(received.outgoing));
+    assert_eq!(outgoing, 1);
+    assert_eq!(deaf.receive(10, &mut |_| {}), 0);
+}
+
+#[test]
+fn interfaces_are_described_as_they_were_configured() {
+    if !is_root() {
+        return;
+    }
+    let (left, right) = (Host::new(), Host::new());
+    let end = End::new("l0", 1, &[("192.0.2.1", 24), ("2001:db8::1", 64)]);
+    connect((&left, end.clone()), (&right, End::new("r0", 2, &[])));
+    let interface = left.run(|| {
+        Route::open().unwrap().set_mtu("l0", 1400).unwrap();
+        Interface::read("l0").unwrap()
+    });
+    assert_eq!((interface.mac, interface.mtu, interface.up), ([2, 0, 0, 0, 0, 1], 1400, true));
+    assert!(end.addresses.iter().all(|address| interface.addresses.contains(address)), "{interface:?}");
+    let missing = left.run(|| Interface::read("nosuch0").unwrap_err());
+    assert!(missing.is_missing(), "{missing}");
+}
+
+#[test]
+fn a_limited_link_drops_what_its_queue_cannot_hold() {
+    if !is_root() {
+        return;
+    }
+    let (left, right) = (Host::new(), Host::new());
+    connect((&left, End::new("l0", 1, &[])), (&right, End::new("r0", 2, &[])));
+    // 1,000 bytes per second: a burst of 25 frames passes at once, ten wait, the rest is refused. The kernel's own
+    // multicast reports may take a few of the places.
+    left.run(|| Route::open().unwrap().limit_rate("l0", 8_000, 1514, 10).unwrap());
+    let mut receiver = right.run(|| raw::Socket::open("r0", &experimental()).unwrap());
+    let options = raw::Options { receive_slots: 0, ..raw::Options::default() };
+    let mut sender = left.run(move || raw::Socket::open("l0", &options).unwrap());
+    let frames: Vec<_> = (0..200).map(frame).collect();
+    let sent = sender.send(&frames).unwrap();
+    assert_eq!(sent.sent + sent.full, 200);
+    assert!((10..100).contains(&sent.sent), "{sent:?}");
+    assert_eq!(collect(&mut receiver, 5)[..5], frames[..5]);
+    left.run(|| Route::open().unwrap().remove_limit("l0").unwrap());
+    assert_eq!(sender.send(&frames).unwrap().sent, 200);
+}
+
+#[test]
+fn a_missing_interface_and_a_second_address_are_told_apart() {
+    if !is_root() {
+        return;
+    }
+    let host = Host::new();
+    host.run(|| {
+        let mut route = Route::open().unwrap();
+        route.create_veth("a0", "b0", None).unwrap();
+        let error = route.create_veth("a0", "c0", None).unwrap_err();
+        assert!(error.is_exists(), "{error}");
+        route.add_address("a0", "192.0.2.1".parse().unwrap(), 24).unwrap();
+        assert!(route.add_address("a0", "192.0.2.1".parse().unwrap(), 24).unwrap_err().is_exists());
+        route.set_up("a0").unwrap();
+        route.add_default_route("192.0.2.2".parse().unwrap(), "a0").unwrap();
+        route.add_neighbour("a0", "192.0.2.2".parse().unwrap(), [2; 6]).unwrap();
+        route.delete_link("b0").unwrap();
+        assert!(route.delete_link("a0").unwrap_err().is_missing());
+    });
+}

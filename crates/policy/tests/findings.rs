@@ -62,7 +62,7 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (
             |d| {
                 d.services[0] =
-                    service("name = \"web\"\nkind = \"agent\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]")
+                    service("name = \"web\"\nkind = \"agent\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]");
             },
             "service",
             "registrar",
@@ -71,7 +71,7 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (
             |d| {
                 d.services[0] =
-                    service("name = \"web\"\nkind = \"sip\"\naddress = \"10.0.0.1\"\nports = [\"udp/5000-6000\"]")
+                    service("name = \"web\"\nkind = \"sip\"\naddress = \"10.0.0.1\"\nports = [\"udp/5000-6000\"]");
             },
             "service",
             "ports",

@@ -9,6 +9,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod digest;
 pub mod message;
+pub mod nonce;
+pub mod replay;
 pub mod uri;
 pub mod write;

@@ -1,0 +1,153 @@
+use alloc::{borrow::Cow, vec::Vec};
+
+use super::{Algorithm, Challenge, DigestError, Ha1, fields, hash};
+use crate::uri::Uri;
+
+/// An authorisation: the value of Authorization or Proxy-Authorization. Quoted values are their insides, escapes as
+/// they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Authorization<'a> {
+    username: &'a [u8],
+    /// Which realm's user.
+    pub realm: &'a [u8],
+    /// The server's nonce.
+    pub nonce: &'a [u8],
+    /// The Request-URI that the client hashed.
+    pub uri: &'a [u8],
+    /// The client's nonce.
+    pub cnonce: &'a [u8],
+    /// Count of uses of the nonce: eight hexadecimal digits, never all zero.
+    pub nc: &'a [u8],
+    /// The hash used.
+    pub algorithm: Algorithm,
+    pub(super) response: &'a [u8],
+}
+
+impl<'a> Authorization<'a> {
+    /// Parses a Digest authorisation with `qop=auth`.
+    ///
+    /// # Errors
+    /// See [`DigestError`]. With [`DigestError::Scheme`] the field is to be ignored (RFC 4475 section 3.3.7).
+    pub fn parse(value: &'a [u8]) -> Result<Self, DigestError> {
+        let (mut username, mut realm, mut nonce, mut uri, mut response) = (None, None, None, None, None);
+        let (mut algorithm, mut cnonce, mut nc, mut qop) = (None, None, None, None);
+        fields::read(value, |name, value| match name {
+            _ if name.eq_ignore_ascii_case(b"username") => fields::keep(&mut username, value),
+            _ if name.eq_ignore_ascii_case(b"realm") => fields::keep(&mut realm, value),
+            _ if name.eq_ignore_ascii_case(b"nonce") => fields::keep(&mut nonce, value),
+            _ if name.eq_ignore_ascii_case(b"uri") => fields::keep(&mut uri, value),
+            _ if name.eq_ignore_ascii_case(b"response") => fields::keep(&mut response, value),
+            _ if name.eq_ignore_ascii_case(b"algorithm") => fields::keep(&mut algorithm, value),
+            _ if name.eq_ignore_ascii_case(b"cnonce") => fields::keep(&mut cnonce, value),
+            _ if name.eq_ignore_ascii_case(b"nc") => fields::keep(&mut nc, value),
+            _ if name.eq_ignore_ascii_case(b"qop") => fields::keep(&mut qop, value),
+            _ => Ok(()),
+        })?;
+        let algorithm = match algorithm {
+            Some(name) => Algorithm::of(name).ok_or(DigestError::Algorithm)?,
+            None => Algorithm::Md5,
+        };
+        match qop {
+            Some(qop) if qop.eq_ignore_ascii_case(b"auth") => {}
+            _ => return Err(DigestError::Qop),
+        }
+        let nc = nc.ok_or(DigestError::Missing("nc"))?;
+        let is_count = nc.len() == 8 && nc.iter().all(u8::is_ascii_hexdigit) && nc.iter().any(|digit| *digit != b'0');
+        if !is_count {
+            return Err(DigestError::Malformed);
+        }
+        Ok(Self {
+            username: username.ok_or(DigestError::Missing("username"))?,
+            realm: realm.ok_or(DigestError::Missing("realm"))?,
+            nonce: nonce.ok_or(DigestError::Missing("nonce"))?,
+            uri: uri.ok_or(DigestError::Missing("uri"))?,
+            cnonce: cnonce.ok_or(DigestError::Missing("cnonce"))?,
+            nc,
+            algorithm,
+            response: response.ok_or(DigestError::Missing("response"))?,
+        })
+    }
+
+    /// The user's name, escapes resolved; `None` if it is not UTF-8. Allocates only if there are escapes.
+    #[must_use]
+    pub fn username(&self) -> Option<Cow<'a, str>> {
+        fields::text(self.username)
+    }
+
+    /// The realm as text, escapes resolved; `None` if it is not UTF-8.
+    #[must_use]
+    pub fn realm_text(&self) -> Option<Cow<'a, str>> {
+        fields::text(self.realm)
+    }
+
+    /// Whether the client hashed the URI that the request now has (RFC 3261 section 22.4 (5)): the same bytes, or the
+    /// same user, host and port.
+    #[must_use]
+    pub fn covers(&self, request_uri: &[u8]) -> bool {
+        self.uri == request_uri
+            || matches!((Uri::parse(self.uri), Uri::parse(request_uri)), (Ok(own), Ok(asked)) if own.names_same_address(&asked))
+    }
+}
+
+impl core::fmt::Debug for Authorization<'_> {
+    /// Without nonce and response, which could be replayed.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Authorization").field("username", &self.username()).finish_non_exhaustive()
+    }
+}
+
+/// A client's answer to a challenge.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    /// What the server asked for.
+    pub challenge: &'a Challenge<'a>,
+    /// Who we are.
+    pub username: &'a str,
+    /// `H(user:realm:password)` with the challenge's realm and algorithm.
+    pub ha1: &'a Ha1,
+    /// The request's method.
+    pub method: &'a [u8],
+    /// The Request-URI.
+    pub uri: &'a [u8],
+    /// Random text without quotes or backslashes.
+    pub cnonce: &'a str,
+    /// How often the nonce was used, this time included; from 1.
+    pub nc: u32,
+}
+
+impl Answer<'_> {
+    /// Appends the value of Authorization or Proxy-Authorization to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut nc = [0; 8];
+        for (position, digit) in nc.iter_mut().enumerate() {
+            let nibble = (self.nc >> (28 - 4 * position)) & 15;
+            *digit = char::from_digit(nibble, 16).map_or(b'0', |digit| digit as u8);
+        }
+        let challenge = self.challenge;
+        let response = hash::response(self.ha1, self.method, self.uri, challenge.nonce, &nc, self.cnonce.as_bytes());
+        out.extend_from_slice(b"Digest username=");
+        fields::push_quoted(out, self.username.as_bytes());
+        for (name, value) in [("realm", challenge.realm), ("nonce", challenge.nonce), ("uri", self.uri)] {
+            push_name(out, name);
+            fields::push_requoted(out, value);
+        }
+        push_name(out, "response");
+        fields::push_requoted(out, response.hex().as_bytes());
+        push_name(out, "algorithm");
+        out.extend_from_slice(challenge.algorithm.name().as_bytes());
+        push_name(out, "cnonce");
+        fields::push_requoted(out, self.cnonce.as_bytes());
+        if let Some(opaque) = challenge.opaque {
+            push_name(out, "opaque");
+            fields::push_requoted(out, opaque);
+        }
+        out.extend_from_slice(b", qop=auth, nc=");
+        out.extend_from_slice(&nc);
+    }
+}
+
+fn push_name(out: &mut Vec<u8>, name: &str) {
+    out.extend_from_slice(b", ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'=');
+}

@@ -1,0 +1,227 @@
+//! Stateless nonces: nothing is remembered of a client before its digest is right.
+//!
+//! A nonce names the frontend replica, its start and its shard, carries the time and a counter, and a MAC over all that
+//! and the client's address. Only the shard that made it accepts it; [`crate::replay`] sees to it that it does so once.
+
+use core::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use siphasher::sip::SipHasher24;
+use sluicegate_wire::UnixTime;
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroize as _;
+
+/// How long a nonce may be used, in seconds.
+pub const WINDOW_S: u64 = 60;
+/// Length of the text form.
+pub const NONCE_TEXT_LEN: usize = 32;
+
+const PLACE_LEN: usize = 8;
+const BODY_LEN: usize = 16;
+const NONCE_LEN: usize = 24;
+
+/// Makes and checks nonces. One per shard and process start; the key is never shared or stored.
+pub struct NonceKey {
+    key: [u8; 16],
+    place: [u8; PLACE_LEN],
+    counter: u32,
+}
+
+/// A nonce as it stands in a header field: base64url, no padding.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NonceText([u8; NONCE_TEXT_LEN]);
+
+/// Names one nonce of one [`NonceKey`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NonceId {
+    pub(crate) minted_s: u32,
+    pub(crate) counter: u32,
+}
+
+/// Why a nonce is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NonceError {
+    /// Not of this replica, start and shard, or not one of ours at all. Challenge again with `stale=true`.
+    #[error("the nonce is of another replica, start or shard")]
+    Foreign,
+    /// Ours, but older than [`WINDOW_S`]. Challenge again with `stale=true`.
+    #[error("the nonce is too old")]
+    Expired,
+    /// The MAC does not fit: made up, or sent from another address than it was given to.
+    #[error("the nonce is forged or was given to another address")]
+    Forged,
+}
+
+impl NonceKey {
+    /// `key` is random and new at each start of the process; `replica` differs between frontends, `boot` between starts
+    /// of one, `shard` between threads.
+    #[must_use]
+    pub fn new(key: [u8; 16], replica: u16, boot: u32, shard: u16) -> Self {
+        let mut place = [0; PLACE_LEN];
+        place[..2].copy_from_slice(&replica.to_be_bytes());
+        place[2..6].copy_from_slice(&boot.to_be_bytes());
+        place[6..].copy_from_slice(&shard.to_be_bytes());
+        Self { key, place, counter: 0 }
+    }
+
+    /// A new nonce for this client. `now` must not go back while the key lives: take it from a monotonic clock.
+    pub fn mint(&mut self, now: UnixTime, client: IpAddr) -> NonceText {
+        let id = NonceId { minted_s: now.0 as u32, counter: self.counter };
+        self.counter = self.counter.wrapping_add(1);
+        let mut bytes = [0; NONCE_LEN];
+        bytes[..BODY_LEN].copy_from_slice(&self.body(id));
+        bytes[BODY_LEN..].copy_from_slice(&self.mac(id, client));
+        let mut text = [0; NONCE_TEXT_LEN];
+        // 24 bytes are exactly 32 characters.
+        let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
+        debug_assert_eq!(written, Ok(NONCE_TEXT_LEN));
+        NonceText(text)
+    }
+
+    /// Whether `text` is a nonce that this key gave to this client not longer than [`WINDOW_S`] ago.
+    ///
+    /// # Errors
+    /// See [`NonceError`].
+    pub fn check(&self, text: &[u8], now: UnixTime, client: IpAddr) -> Result<NonceId, NonceError> {
+        let bytes = decode(text).ok_or(NonceError::Foreign)?;
+        let (place, rest) = bytes.split_at(PLACE_LEN);
+        let (body, mac) = rest.split_at(BODY_LEN - PLACE_LEN);
+        if place != self.place {
+            return Err(NonceError::Foreign);
+        }
+        let number = |at: usize| body.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+        let (Some(minted_s), Some(counter)) = (number(0), number(4)) else { return Err(NonceError::Foreign) };
+        let id = NonceId { minted_s, counter };
+        if !bool::from(self.mac(id, client).ct_eq(mac)) {
+            return Err(NonceError::Forged);
+        }
+        let age_s = (now.0 as u32).wrapping_sub(minted_s);
+        if u64::from(age_s) > WINDOW_S { Err(NonceError::Expired) } else { Ok(id) }
+    }
+
+    fn body(&self, id: NonceId) -> [u8; BODY_LEN] {
+        let mut body = [0; BODY_LEN];
+        body[..PLACE_LEN].copy_from_slice(&self.place);
+        body[PLACE_LEN..12].copy_from_slice(&id.minted_s.to_be_bytes());
+        body[12..].copy_from_slice(&id.counter.to_be_bytes());
+        body
+    }
+
+    fn mac(&self, id: NonceId, client: IpAddr) -> [u8; 8] {
+        let mut input = [0; BODY_LEN + 16];
+        input[..BODY_LEN].copy_from_slice(&self.body(id));
+        input[BODY_LEN..].copy_from_slice(&as_ipv6(client).octets());
+        SipHasher24::new_with_key(&self.key).hash(&input).to_be_bytes()
+    }
+}
+
+impl Drop for NonceKey {
+    fn drop(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl fmt::Debug for NonceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NonceKey").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl NonceText {
+    /// The text.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for NonceText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NonceText")
+    }
+}
+
+/// One form for both families, so that a client on a dual-stack socket stays the same.
+fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+fn decode(text: &[u8]) -> Option<[u8; NONCE_LEN]> {
+    if text.len() != NONCE_TEXT_LEN {
+        return None;
+    }
+    let mut bytes = [0; NONCE_LEN];
+    let len = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+    (len == NONCE_LEN).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    fn key() -> NonceKey {
+        NonceKey::new([7; 16], 1, 2, 3)
+    }
+
+    fn client() -> IpAddr {
+        "192.0.2.1".parse().unwrap()
+    }
+
+    #[test]
+    fn a_nonce_is_accepted_from_its_client_within_the_window() {
+        let mut key = key();
+        let nonce = key.mint(NOW, client());
+        let id = key.check(nonce.as_bytes(), NOW, client()).unwrap();
+        assert_eq!(key.check(nonce.as_bytes(), NOW.plus_secs(WINDOW_S), client()), Ok(id));
+        assert_eq!(key.check(nonce.as_bytes(), NOW, "::ffff:192.0.2.1".parse().unwrap()), Ok(id));
+        assert_eq!(key.check(nonce.as_bytes(), NOW.plus_secs(WINDOW_S + 1), client()), Err(NonceError::Expired));
+        assert_eq!(key.check(nonce.as_bytes(), UnixTime(NOW.0 - 1), client()), Err(NonceError::Expired));
+        assert_eq!(key.check(nonce.as_bytes(), NOW, "192.0.2.2".parse().unwrap()), Err(NonceError::Forged));
+    }
+
+    #[test]
+    fn another_replica_start_or_shard_calls_it_foreign() {
+        let nonce = key().mint(NOW, client());
+        for (replica, boot, shard) in [(2, 2, 3), (1, 3, 3), (1, 2, 4)] {
+            let other = NonceKey::new([7; 16], replica, boot, shard);
+            assert_eq!(other.check(nonce.as_bytes(), NOW, client()), Err(NonceError::Foreign));
+        }
+        for text in [&b""[..], b"f84f1cec41e6cbe5aea9c8e88d359", &[b'!'; 32], &[b'A'; 33]] {
+            assert_eq!(key().check(text, NOW, client()), Err(NonceError::Foreign));
+        }
+        let same_place = NonceKey::new([8; 16], 1, 2, 3);
+        assert_eq!(same_place.check(nonce.as_bytes(), NOW, client()), Err(NonceError::Forged));
+    }
+
+    #[test]
+    fn no_bit_can_be_changed() {
+        let mut key = key();
+        let nonce = decode(key.mint(NOW, client()).as_bytes()).unwrap();
+        for bit in 0..NONCE_LEN * 8 {
+            let mut changed = nonce;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let text = URL_SAFE_NO_PAD.encode(changed);
+            assert!(key.check(text.as_bytes(), NOW, client()).is_err());
+        }
+    }
+
+    #[test]
+    fn no_two_nonces_are_alike() {
+        let mut key = key();
+        assert_ne!(key.mint(NOW, client()).as_str(), key.mint(NOW, client()).as_str());
+    }
+}

@@ -4,12 +4,19 @@
 //! why it is sound, and everything else sees safe types only.
 
 mod classify;
+mod device;
+mod error;
+pub mod forwarding;
 mod interface;
+pub mod loopback;
 pub mod netlink;
 pub mod offload;
+mod packet;
 pub mod raw;
 mod sys;
 
 pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};
+pub use device::{Action, BATCH, Backend, Device, Kind, Options};
+pub use error::OpenError;
 pub use interface::Interface;
-pub use sys::monotonic_nanos;
+pub use sys::{monotonic_nanos, monotonic_now};

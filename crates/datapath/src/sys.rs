@@ -10,6 +10,7 @@ use std::{
 };
 
 use libc::{c_int, c_void, socklen_t};
+use sluicegate_wire::Instant;
 
 /// Opens a close-on-exec, non-blocking socket in the calling thread's network namespace.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
@@ -125,6 +126,12 @@ pub fn monotonic_nanos() -> u64 {
     // SAFETY: `time` is writable; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+/// [`monotonic_nanos`] as an [`Instant`]: the clock for [`crate::Device::heartbeat`].
+#[must_use]
+pub fn monotonic_now() -> Instant {
+    Instant::from_nanos(monotonic_nanos())
 }
 
 /// The index of a network interface in the calling thread's network namespace.

@@ -48,6 +48,8 @@ pub(crate) struct Slot {
     pub(crate) timestamp_ns: u64,
     pub(crate) packet_type: u8,
     pub(crate) checksum_partial: bool,
+    /// The frame carried a VLAN tag, which the kernel took off.
+    pub(crate) vlan: bool,
 }
 
 impl Ring {
@@ -70,11 +72,6 @@ impl Ring {
         sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let memory = Mapping::shared(socket, blocks * BLOCK_BYTES, 0)?;
         Ok(Self { memory, slot_bytes, slots, next: 0, held: 0 })
-    }
-
-    /// Number of slots.
-    pub(crate) fn slots(&self) -> usize {
-        self.slots
     }
 
     fn status(&self, index: usize) -> &AtomicU32 {
@@ -113,6 +110,7 @@ impl Ring {
             timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
             packet_type: address.sll_pkttype,
             checksum_partial: status & libc::TP_STATUS_CSUMNOTREADY != 0,
+            vlan: status & libc::TP_STATUS_VLAN_VALID != 0,
         })
     }
 

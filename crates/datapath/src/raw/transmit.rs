@@ -51,11 +51,6 @@ impl Batch {
         Self { vectors: Box::new([vector; BATCH]), headers: Box::new([header; BATCH]), len: 0 }
     }
 
-    /// Frames waiting for [`Batch::flush`].
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Forgets frames that were pushed and never flushed.
     pub(crate) fn clear(&mut self) {
         self.len = 0;

@@ -1,0 +1,231 @@
+//! A gate's two interfaces behind one interface: the back end is chosen when it is opened.
+
+use std::{io, net::IpAddr, net::SocketAddr, path::PathBuf, time::Duration};
+
+use sluicegate_wire::{Frame, Instant, Port, Reason};
+
+use crate::{
+    Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, PEERS_MAX, Rules, forwarding,
+    loopback::{self, Loopback},
+    packet::Packet,
+};
+
+/// Frames taken from one port before the other has its turn.
+pub const BATCH: usize = 64;
+
+/// What the handler wants done with a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Send it, as it is now, out of this port.
+    Send(Port),
+    /// Forget it. The handler has counted why.
+    Drop,
+}
+
+/// Which back end to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Backend {
+    /// `xdp` where it works, else `packet`.
+    #[default]
+    Auto,
+    /// An XDP program and AF_XDP sockets.
+    Xdp,
+    /// AF_PACKET rings and an nf_tables ingress filter.
+    Packet,
+}
+
+/// The back end in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An XDP program and AF_XDP sockets.
+    Xdp,
+    /// AF_PACKET rings and an nf_tables ingress filter.
+    Packet,
+    /// Queues in memory.
+    Loopback,
+}
+
+impl Kind {
+    /// The name in configuration, logs and metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Xdp => "xdp",
+            Self::Packet => "packet",
+            Self::Loopback => "loopback",
+        }
+    }
+}
+
+/// How to open a [`Device`].
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Which back end.
+    pub backend: Backend,
+    /// The interface towards the Internet.
+    pub outside: String,
+    /// The interface towards the protected link.
+    pub inside: String,
+    /// What the gate's own host may receive; at most [`LOCAL_MAX`] entries.
+    pub local: Vec<LocalRule>,
+    /// Packets per second that `local` lets through in all.
+    pub local_rate_pps: u32,
+    /// Addresses of the gate's host; only packets to these can be local. At most [`OWN_MAX`].
+    pub own: Vec<IpAddr>,
+    /// Remote ends of the host's own connections; at most [`PEERS_MAX`].
+    pub peers: Vec<SocketAddr>,
+    /// Where the kernel program is pinned, so that it outlives a crash.
+    pub state_dir: PathBuf,
+}
+
+impl Options {
+    fn rules(&self) -> Result<Rules, OpenError> {
+        let sizes = [
+            ("local", self.local.len(), LOCAL_MAX),
+            ("own", self.own.len(), OWN_MAX),
+            ("peers", self.peers.len(), PEERS_MAX),
+        ];
+        for (table, given, max) in sizes {
+            if given > max {
+                return Err(OpenError::TooMany { table, given, max });
+            }
+        }
+        Ok(Rules {
+            own: self.own.clone(),
+            local: self.local.clone(),
+            local_rate_pps: self.local_rate_pps,
+            peers: self.peers.clone(),
+        })
+    }
+}
+
+/// Both interfaces of a gate, opened. Used by one thread.
+///
+/// Fails closed: if the value is dropped without [`Device::close`], or its process is killed, the kernel keeps dropping
+/// everything on both interfaces except what `local` and `peers` list, ARP and neighbour discovery.
+#[derive(Debug)]
+pub struct Device {
+    backend: Open,
+    why: String,
+}
+
+#[derive(Debug)]
+enum Open {
+    Packet(Box<Packet>),
+    Loopback(Loopback),
+}
+
+impl Device {
+    /// Opens both interfaces, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; each message says what to do. Nothing that ran before is changed by a refused open.
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let rules = options.rules()?;
+        let outside = interface(&options.outside)?;
+        let inside = interface(&options.inside)?;
+        if outside.index == inside.index {
+            return Err(OpenError::SameInterface { interface: outside.name });
+        }
+        let ports = [outside, inside];
+        for port in &ports {
+            let on = forwarding::is_on(&port.name)
+                .map_err(|source| OpenError::system(format!("read the forwarding switch of {}", port.name), source))?;
+            if on {
+                return Err(OpenError::ForwardingOn { interface: port.name.clone() });
+            }
+        }
+        let backend = Packet::open(ports, rules)?;
+        Ok(Self { backend: Open::Packet(Box::new(backend)), why: "packet: asked for".into() })
+    }
+
+    /// A device of queues in memory, and the far ends of its two cables. For tests.
+    #[must_use]
+    pub fn loopback() -> (Self, loopback::Cables) {
+        let (backend, cables) = loopback::pair();
+        (Self { backend: Open::Loopback(backend), why: "loopback: asked for".into() }, cables)
+    }
+
+    /// The back end in use.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match &self.backend {
+            Open::Packet(_) => Kind::Packet,
+            Open::Loopback(_) => Kind::Loopback,
+        }
+    }
+
+    /// Which back end, in which mode, and why not a faster one. One line for a person.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Tells the kernel program that this process is alive and judging packets. To be called at least every second;
+    /// after two seconds without, the program drops. `now` must be nanoseconds of `CLOCK_MONOTONIC`
+    /// ([`crate::monotonic_nanos`]). Costs nothing in back ends without a kernel program.
+    pub fn heartbeat(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Hands waiting frames of both ports to `handler`, at most [`BATCH`] of each, and does what it answers. Waits up to
+    /// `timeout` if there are none. Returns the number of frames.
+    ///
+    /// A frame starts at its Ethernet header and has at least [`sluicegate_wire::HEADROOM`] bytes of room in front. The
+    /// handler sees no packet that the gate's own host receives.
+    ///
+    /// # Errors
+    /// If an interface went away or down for good. Frames that could not be sent are counted, not reported.
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+        handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action,
+    ) -> io::Result<usize> {
+        match &mut self.backend {
+            Open::Packet(packet) => packet.poll(timeout, handler),
+            Open::Loopback(loopback) => Ok(loopback.poll(timeout, handler)),
+        }
+    }
+
+    /// Sends a frame (from its Ethernet header on) out of `port`. It leaves at the next [`Self::poll`] at the latest.
+    ///
+    /// # Errors
+    /// [`Reason::TransmitFull`] without room, [`Reason::PacketTooBig`] if it exceeds the MTU. The device has counted it.
+    pub fn send(&mut self, port: Port, frame: &[u8]) -> Result<(), Reason> {
+        match &mut self.backend {
+            Open::Packet(packet) => packet.send(port, frame),
+            Open::Loopback(loopback) => loopback.send(port, frame),
+        }
+    }
+
+    /// Frames dropped below the handler since the device was opened, by reason: by the kernel program or filter, for
+    /// full rings, for a full transmit queue.
+    pub fn kernel_counters(&mut self) -> Vec<(Reason, u64)> {
+        match &mut self.backend {
+            Open::Packet(packet) => packet.counters(),
+            Open::Loopback(loopback) => loopback.counters(),
+        }
+    }
+
+    /// Lets go of the interfaces. With `keep_closed` the kernel keeps dropping until the next gate takes over (a
+    /// restart); without, it receives everything again, as before the gate.
+    ///
+    /// # Errors
+    /// If the filter or program could not be removed; the interfaces then stay closed.
+    pub fn close(self, keep_closed: bool) -> Result<(), OpenError> {
+        match self.backend {
+            Open::Packet(packet) => packet.close(keep_closed),
+            Open::Loopback(_) => Ok(()),
+        }
+    }
+}
+
+fn interface(name: &str) -> Result<Interface, OpenError> {
+    match Interface::read(name) {
+        Ok(interface) if interface.up => Ok(interface),
+        Ok(_) => Err(OpenError::Down { interface: name.into() }),
+        Err(error) if error.is_missing() => Err(OpenError::NoInterface { interface: name.into() }),
+        Err(error) if error.errno() == Some(libc::EINVAL) => Err(OpenError::NotEthernet { interface: name.into() }),
+        Err(error) => Err(OpenError::netlink(&format!("read interface {name}"), error)),
+    }
+}

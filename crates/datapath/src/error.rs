@@ -1,0 +1,129 @@
+use std::{io, path::PathBuf};
+
+use crate::netlink;
+
+/// Why a [`crate::Device`] could not be opened, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no interface of this name.
+    #[error("there is no interface `{interface}`; `ip link` lists those that exist")]
+    NoInterface {
+        /// The name as configured.
+        interface: String,
+    },
+    /// Outside and inside are the same interface.
+    #[error("`outside` and `inside` are both `{interface}`; a gate needs two interfaces")]
+    SameInterface {
+        /// The name as configured.
+        interface: String,
+    },
+    /// The interface has no Ethernet address.
+    #[error("`{interface}` is no Ethernet interface; a gate works on Ethernet only")]
+    NotEthernet {
+        /// The name as configured.
+        interface: String,
+    },
+    /// The interface is set down.
+    #[error("`{interface}` is down; set it up with `ip link set {interface} up`")]
+    Down {
+        /// The name as configured.
+        interface: String,
+    },
+    /// The process lacks a right.
+    #[error(
+        "no permission to {action}: {source}; run as root, or grant the service CAP_NET_ADMIN and CAP_NET_RAW \
+         (and CAP_BPF for the xdp back end)"
+    )]
+    NoPermission {
+        /// What was attempted.
+        action: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel would forward packets past the gate.
+    #[error(
+        "the kernel forwards packets that arrive on `{interface}`, past the gate; set `manage_forwarding = true`, or \
+         switch it off with `sysctl net.ipv4.conf.{interface}.forwarding=0 net.ipv6.conf.all.forwarding=0`"
+    )]
+    ForwardingOn {
+        /// The interface on which packets would be accepted for forwarding.
+        interface: String,
+    },
+    /// Somebody else has the interface's XDP hook or its queue.
+    #[error("`{interface}` is in use by {holder}; stop that program, or choose `datapath = \"packet\"`")]
+    Busy {
+        /// The interface.
+        interface: String,
+        /// Who has it, as far as known.
+        holder: String,
+    },
+    /// More rules than the fixed tables hold.
+    #[error("{given} entries in `{table}`, but it holds at most {max}; merge port ranges or drop entries")]
+    TooMany {
+        /// `local`, `own` or `peers`.
+        table: &'static str,
+        /// Entries given.
+        given: usize,
+        /// Entries it holds.
+        max: usize,
+    },
+    /// The interface's frames do not fit the back end's buffers.
+    #[error("`{interface}` has an MTU of {mtu} bytes, the {backend} back end carries at most {max}; lower the MTU")]
+    MtuTooLarge {
+        /// The interface.
+        interface: String,
+        /// Its MTU in bytes.
+        mtu: u32,
+        /// The largest MTU that works, in bytes.
+        max: u32,
+        /// The back end.
+        backend: &'static str,
+    },
+    /// The state directory cannot hold the pins of the kernel program.
+    #[error("cannot pin the kernel program under {path}: {source}; choose a directory on a local disk for `state`", path = path.display())]
+    Pin {
+        /// Where it was to be pinned.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The kernel refused the XDP program.
+    #[error("the kernel refused the XDP program: {reason}; choose `datapath = \"packet\"`")]
+    Program {
+        /// The kernel's or loader's words.
+        reason: String,
+    },
+    /// Netlink failed otherwise.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    /// Another system call failed.
+    #[error("{action} failed: {source}")]
+    System {
+        /// What was attempted.
+        action: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// Sorts an error of a system call that did `action` (an infinitive) into the right variant.
+    pub(crate) fn system(action: impl Into<String>, source: io::Error) -> Self {
+        let action = action.into();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            return Self::NoPermission { action, source };
+        }
+        Self::System { action: format!("to {action}"), source }
+    }
+
+    /// As [`Self::system`], for netlink.
+    pub(crate) fn netlink(action: &str, error: netlink::Error) -> Self {
+        match error.errno() {
+            Some(code @ (libc::EPERM | libc::EACCES)) => {
+                Self::NoPermission { action: action.into(), source: io::Error::from_raw_os_error(code) }
+            }
+            _ => Self::Netlink(error),
+        }
+    }
+}

@@ -13,5 +13,6 @@ pub mod digest;
 pub mod message;
 pub mod nonce;
 pub mod replay;
+pub mod sdp;
 pub mod uri;
 pub mod write;

@@ -90,7 +90,7 @@ fn push_value(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 /// For numbers and other text of our own, line breaks included. Never fails: a vector grows.
-fn push_args(out: &mut Vec<u8>, args: fmt::Arguments<'_>) {
+pub(crate) fn push_args(out: &mut Vec<u8>, args: fmt::Arguments<'_>) {
     struct Text<'b>(&'b mut Vec<u8>);
     impl fmt::Write for Text<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {

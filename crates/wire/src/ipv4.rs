@@ -203,8 +203,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Writes the flags and the fragment offset.
     #[inline]
     pub fn set_fragmentation(&mut self, dont_fragment: bool, more_fragments: bool, offset: FragmentOffset) {
-        let flags = u16::from(dont_fragment) * DONT_FRAGMENT | u16::from(more_fragments) * MORE_FRAGMENTS;
-        put(self.buffer.as_mut(), 6, &(flags | offset.units()).to_be_bytes());
+        let dont_fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
+        let more_fragments = if more_fragments { MORE_FRAGMENTS } else { 0 };
+        put(self.buffer.as_mut(), 6, &(dont_fragment | more_fragments | offset.units()).to_be_bytes());
     }
 
     /// Writes the time to live.

@@ -8,7 +8,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod arp;
 pub mod checksum;
+pub mod ethernet;
 pub mod icmpv4;
 pub mod icmpv6;
 pub mod ip;

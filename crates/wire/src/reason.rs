@@ -1,6 +1,8 @@
 //! Why a packet was dropped. Defined once: code, label and explanation come from this list, and so do the counters,
 //! the `trace` answers and the documentation.
 
+use core::fmt;
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal, $text:literal;)*) => {
         /// Why a packet was dropped. Every dropped packet has exactly one reason, and every reason one counter.
@@ -74,6 +76,14 @@ impl Reason {
         Self::ALL.get(usize::from(code)).copied()
     }
 }
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.explanation())
+    }
+}
+
+impl core::error::Error for Reason {}
 
 #[cfg(test)]
 mod tests {

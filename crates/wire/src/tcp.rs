@@ -195,7 +195,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Writes the data offset, in bytes: a multiple of 4 up to 60. Clears the reserved bits.
     #[inline]
     pub fn set_header_len(&mut self, value: usize) {
-        put(self.buffer.as_mut(), 12, &[(value.min(HEADER_LEN_MAX) / 4 << 4) as u8]);
+        put(self.buffer.as_mut(), 12, &[(value.min(HEADER_LEN_MAX) as u8 / 4) << 4]);
     }
 
     /// Writes the control bits.

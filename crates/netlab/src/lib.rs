@@ -1,10 +1,16 @@
 //! Namespaces, links, clients and attackers for the demo, tests and benchmarks.
 
+pub mod attack;
+pub mod client;
+pub mod clock;
+pub mod count;
 mod error;
 pub mod namespace;
 pub mod process;
 pub mod rtnetlink;
+pub mod sample;
 pub mod topology;
+pub mod worker;
 
 pub use error::LabError;
 pub use namespace::{Namespace, enter_user_namespace};

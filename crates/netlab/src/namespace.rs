@@ -122,7 +122,8 @@ impl Namespace {
     /// # Errors
     /// [`LabError::Process`] if the command cannot be started.
     pub fn spawn(&self, name: &str, command: Command) -> Result<Process, LabError> {
-        let failed = |error: io::Error| LabError::Process { name: name.to_owned(), reason: format!("did not start: {error}") };
+        let failed =
+            |error: io::Error| LabError::Process { name: name.to_owned(), reason: format!("did not start: {error}") };
         Process::start(name, command, |command| self.start(command)).map_err(failed)
     }
 
@@ -144,7 +145,11 @@ impl Namespace {
     ///
     /// # Errors
     /// [`LabError::Kernel`] with what `f` returned.
-    pub fn netlink<R: Send>(&self, what: &str, f: impl FnOnce(&mut Netlink) -> io::Result<R> + Send) -> Result<R, LabError> {
+    pub fn netlink<R: Send>(
+        &self,
+        what: &str,
+        f: impl FnOnce(&mut Netlink) -> io::Result<R> + Send,
+    ) -> Result<R, LabError> {
         self.run_in(|| f(&mut Netlink::open()?)).and_then(|result| result).during(|| format!("{}: {what}", self.name))
     }
 
@@ -186,7 +191,9 @@ impl Drop for Namespace {
 
 /// The namespace's own thread: makes it, and starts its processes until the [`Namespace`] is dropped.
 fn keep(ready: &mpsc::Sender<io::Result<File>>, queue: &mpsc::Receiver<Job>) {
-    let made = unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from).and_then(|()| File::open("/proc/thread-self/ns/net"));
+    let made = unshare(CloneFlags::CLONE_NEWNET)
+        .map_err(io::Error::from)
+        .and_then(|()| File::open("/proc/thread-self/ns/net"));
     let failed = made.is_err();
     if ready.send(made).is_err() || failed {
         return;

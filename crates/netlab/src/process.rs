@@ -40,7 +40,11 @@ pub struct Process {
 
 impl Process {
     /// Starts `command` by `start`, with its standard input and output held by the lab.
-    pub(crate) fn start(name: &str, mut command: Command, start: impl FnOnce(Command) -> io::Result<Child>) -> io::Result<Self> {
+    pub(crate) fn start(
+        name: &str,
+        mut command: Command,
+        start: impl FnOnce(Command) -> io::Result<Child>,
+    ) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = start(command)?;
         let stdin = child.stdin.take();

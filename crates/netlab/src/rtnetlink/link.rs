@@ -124,11 +124,9 @@ impl Netlink {
     pub fn link(&mut self, name: &str) -> io::Result<Link> {
         let links = self.links()?;
         let names = links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
-        links
-            .iter()
-            .find(|link| link.name == name)
-            .cloned()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no interface {name} here; there are {names}")))
+        links.iter().find(|link| link.name == name).cloned().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("no interface {name} here; there are {names}"))
+        })
     }
 }
 
@@ -164,7 +162,9 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             IFLA_STATS64 => link.counters = parse_counters(value).unwrap_or_default(),
             IFLA_LINKINFO => {
-                link.kind = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND).map_or_else(String::new, |(_, value)| text(value));
+                link.kind = attributes(value)
+                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
+                    .map_or_else(String::new, |(_, value)| text(value));
             }
             _ => {}
         }

@@ -1,6 +1,5 @@
 //! Links, addresses, routes, neighbours and queues by netlink, in the network namespace of the calling thread.
 
-mod ethtool;
 mod link;
 mod message;
 mod queue;
@@ -12,7 +11,6 @@ use message::{ACK, DUMP, HEADER_LEN, Message, u32_at};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use link::{Link, LinkCounters};
-pub(crate) use ethtool::switch_offloads_off;
 pub use queue::QueueCounters;
 pub use route::{Destination, Prefix, PrefixParseError};
 

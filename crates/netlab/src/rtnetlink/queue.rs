@@ -49,7 +49,9 @@ impl Netlink {
         let burst = (rate_bytes / 500).max(BURST_BYTES_MIN);
         let mut bucket = qdisc(interface, HANDLE_BUCKET, HANDLE_ROOT, "tbf");
         bucket.nest(TCA_OPTIONS, |options| {
-            options.attribute(TCA_TBF_PARMS, &bucket_parameters(rate_bytes)).attribute(TCA_TBF_BURST, &burst.to_ne_bytes());
+            options
+                .attribute(TCA_TBF_PARMS, &bucket_parameters(rate_bytes))
+                .attribute(TCA_TBF_BURST, &burst.to_ne_bytes());
         });
         self.request(bucket, "adding a token bucket (sch_tbf)")?;
         let mut queue = qdisc(interface, HANDLE_QUEUE, HANDLE_BUCKET | 1, "pfifo");

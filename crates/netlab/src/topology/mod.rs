@@ -6,10 +6,12 @@ use std::{collections::BTreeMap, net::IpAddr, os::fd::AsFd};
 
 pub use site::{Site, SiteOptions};
 
+use sluicegate_datapath::offload;
+
 use crate::{
     LabError, Namespace,
     error::During,
-    rtnetlink::{Destination, Link, LinkCounters, Netlink, Prefix, QueueCounters, switch_offloads_off},
+    rtnetlink::{Destination, Link, LinkCounters, Netlink, Prefix, QueueCounters},
 };
 
 /// Largest packet of every wire.
@@ -246,7 +248,7 @@ fn connect(host: &Namespace, end: &End, peer: (&[Prefix], [u8; 6])) -> Result<()
     let configure = || -> std::io::Result<()> {
         let mut netlink = Netlink::open()?;
         let index = netlink.link(&end.interface)?.index;
-        switch_offloads_off(index)?;
+        offload::disable(&end.interface)?;
         netlink.set_up(index, true)?;
         end.addresses.iter().try_for_each(|prefix| netlink.add_address(index, *prefix))?;
         peer.0.iter().try_for_each(|prefix| netlink.add_neighbour(index, prefix.address, peer.1))?;

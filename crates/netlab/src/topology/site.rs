@@ -37,7 +37,8 @@ pub struct Site {
 
 impl Site {
     /// Hosts with one wire to `core`, in the order of their addresses.
-    pub const EDGE: [&'static str; 8] = ["alice", "bob", "phones", "mallory", "storm_a", "storm_b", "botnet", "frontend"];
+    pub const EDGE: [&'static str; 8] =
+        ["alice", "bob", "phones", "mallory", "storm_a", "storm_b", "botnet", "frontend"];
     /// The gate's interface towards the Internet.
     pub const OUTSIDE: &'static str = "outside";
     /// The gate's interface towards the protected link.
@@ -63,6 +64,14 @@ impl Site {
     #[must_use]
     pub fn botnet() -> Prefix {
         prefix(Ipv4Addr::new(198, 51, 101, 0).into(), 24)
+    }
+
+    /// Sources of the neighbours on a service's own wire, such as multicast reports of the router there. No forged
+    /// packet from outside can carry them this far: routers do not forward link-local and unspecified sources.
+    #[must_use]
+    pub fn own_wire() -> Vec<Prefix> {
+        let link_local = prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
+        vec![link_local, Prefix::host(Ipv6Addr::UNSPECIFIED.into())]
     }
 
     /// The address of a host in [`Site::EDGE`].
@@ -141,7 +150,9 @@ impl Site {
     fn edge(host: &str) -> Result<u8, LabError> {
         let index = Self::EDGE.iter().position(|name| *name == host);
         let index = index.and_then(|index| u8::try_from(index).ok());
-        index.ok_or_else(|| LabError::Plan(format!("{host} is no host at the edge; there are {}", Self::EDGE.join(", "))))
+        index.ok_or_else(|| {
+            LabError::Plan(format!("{host} is no host at the edge; there are {}", Self::EDGE.join(", ")))
+        })
     }
 }
 
@@ -189,19 +200,32 @@ fn inner_hosts() -> Vec<Host> {
 
 fn inner_wires(options: SiteOptions) -> Vec<Wire> {
     let bottleneck = Bottleneck { rate_bps: options.link_rate_bps, queue_packets: options.queue_packets };
-    let addresses = |v4: [u8; 4], net, host| [prefix(Ipv4Addr::from(v4).into(), 30), prefix(inner_v6(net, host).into(), 64)];
+    let addresses =
+        |v4: [u8; 4], net, host| [prefix(Ipv4Addr::from(v4).into(), 30), prefix(inner_v6(net, host).into(), 64)];
     let end = |host, interface, v4, net, number| End::new(host, interface, &addresses(v4, net, number));
     vec![
-        Wire { ends: [end("core", "to_gate", [203, 0, 113, 1], 0x60, 1), end("gate", Site::OUTSIDE, [203, 0, 113, 2], 0x60, 2)] },
+        Wire {
+            ends: [
+                end("core", "to_gate", [203, 0, 113, 1], 0x60, 1),
+                end("gate", Site::OUTSIDE, [203, 0, 113, 2], 0x60, 2),
+            ],
+        },
         Wire {
             ends: [
                 end("gate", Site::INSIDE, [10, 4, 1, 1], 0x61, 1),
                 end("link", "to_gate", [10, 4, 1, 2], 0x61, 2).limited(bottleneck),
             ],
         },
-        Wire { ends: [end("link", "to_lan", [10, 4, 2, 1], 0x62, 1).limited(bottleneck), end("lan", "to_link", [10, 4, 2, 2], 0x62, 2)] },
+        Wire {
+            ends: [
+                end("link", "to_lan", [10, 4, 2, 1], 0x62, 1).limited(bottleneck),
+                end("lan", "to_link", [10, 4, 2, 2], 0x62, 2),
+            ],
+        },
         Wire { ends: [end("lan", "to_pbx", [10, 4, 3, 1], 0x63, 1), end("pbx", "eth0", [10, 4, 3, 2], 0x63, 2)] },
-        Wire { ends: [end("lan", "to_web", [203, 0, 113, 65], 0x66, 1), end("web", "eth0", [203, 0, 113, 66], 0x66, 2)] },
+        Wire {
+            ends: [end("lan", "to_web", [203, 0, 113, 65], 0x66, 1), end("web", "eth0", [203, 0, 113, 66], 0x66, 2)],
+        },
     ]
 }
 
@@ -244,8 +268,13 @@ mod tests {
     #[test]
     fn no_two_interfaces_share_an_address() {
         let plan = Site::plan(SiteOptions::default());
-        let mut addresses: Vec<_> =
-            plan.wires.iter().flat_map(|wire| &wire.ends).flat_map(|end| &end.addresses).map(|prefix| prefix.address).collect();
+        let mut addresses: Vec<_> = plan
+            .wires
+            .iter()
+            .flat_map(|wire| &wire.ends)
+            .flat_map(|end| &end.addresses)
+            .map(|prefix| prefix.address)
+            .collect();
         let all = addresses.len();
         addresses.sort_unstable();
         addresses.dedup();

@@ -1,0 +1,23 @@
+//! Attackers: floods of raw frames, SIP floods, and an insider inside its grant. All are seeded, paced, bounded in time
+//! and number, and refuse to run outside a lab.
+
+mod frames;
+mod guard;
+mod insider;
+mod raw;
+mod sip;
+
+pub use frames::Kind;
+pub(crate) use guard::be_polite;
+pub use guard::require_lab;
+pub use insider::InsiderSpec;
+pub(crate) use insider::insider;
+pub(crate) use raw::flood;
+pub use raw::{FloodSpec, Target};
+pub(crate) use sip::sip_flood;
+pub use sip::{SipFloodSpec, SipMix};
+
+/// Longest attack, in seconds.
+const SECONDS_MAX: u32 = 3_600;
+/// Highest rate of an attack, packets a second.
+const PER_S_MAX: u64 = 5_000_000;

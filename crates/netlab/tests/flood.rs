@@ -1,0 +1,114 @@
+//! The harm that the gate must prevent, shown without a gate: a flood takes down a call over plain forwarding.
+
+use std::{io::Write, net::SocketAddr, path::Path, time::Duration};
+
+use sluicegate_netlab::{
+    Process,
+    attack::{FloodSpec, Kind, Target},
+    client::call::{CallSpec, CallSummary, Calls, SinkSpec},
+    count::CountSpec,
+    namespace::may_make_namespaces,
+    rtnetlink::Prefix,
+    topology::{Site, SiteOptions},
+    worker,
+};
+
+const SECONDS: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn start<S: serde::Serialize>(site: &Site, host: &str, role: &str, spec: &S) -> Process {
+    let command = worker::command(Path::new(env!("CARGO_BIN_EXE_lab-worker")), role, spec);
+    let process = site.lab.host(host).unwrap().spawn(&format!("{role} on {host}"), command).unwrap();
+    process.event("ready", PATIENCE).unwrap();
+    process
+}
+
+/// Runs a call to both services, under the flood if there is one, and says what became of it.
+fn call(site: &Site, flood: Option<&FloodSpec>) -> (CallSummary, serde_json::Value) {
+    let targets: [SocketAddr; 2] = [(Site::NAT, 5004).into(), (Site::WEB, 5004).into()];
+    let sinks = [("pbx", targets[0]), ("web", targets[1])].map(|(host, address)| {
+        start(site, host, "sink", &SinkSpec { listen: vec![address], echo: false, seconds: 60 })
+    });
+    let alice = vec![Prefix::host(Site::address("alice").unwrap().into())];
+    let classes = vec![("call".to_owned(), alice), ("wire".to_owned(), Site::own_wire())];
+    let counter = start(site, "pbx", "count", &CountSpec { interface: "eth0".to_owned(), classes, seconds: 60 });
+    let attacker = flood.map(|flood| start(site, "core", "flood", flood));
+    let spec = CallSpec {
+        to: targets.to_vec(),
+        first_flow: 1,
+        from_ports: Vec::new(),
+        per_s: 50,
+        bytes: 200,
+        seconds: SECONDS,
+    };
+    let caller = start(site, "alice", "call", &spec);
+    let mut calls = Calls::default();
+    while let Some(line) = caller.line(PATIENCE) {
+        calls.take(&line);
+    }
+    if let Some(mut attacker) = attacker {
+        attacker.close_input();
+        attacker.event("result", PATIENCE).unwrap();
+    }
+    for mut sink in sinks {
+        sink.close_input();
+        while let Some(line) = sink.line(PATIENCE) {
+            calls.take(&line);
+        }
+    }
+    let mut counter = counter;
+    counter.close_input();
+    (calls.summary(0, u64::MAX, |_| true), counter.event("result", PATIENCE).unwrap())
+}
+
+fn class(result: &serde_json::Value, name: &str) -> u64 {
+    let classes = result["classes"].as_array().unwrap();
+    classes.iter().find(|class| class["name"] == name).unwrap()["packets"].as_u64().unwrap()
+}
+
+#[test]
+fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
+    if !may_make_namespaces() {
+        let _ = writeln!(std::io::stderr(), "skipped: no right to make network namespaces (run as root)");
+        return;
+    }
+    let options = SiteOptions { link_rate_bps: 5_000_000, queue_packets: 60 };
+    let site = Site::build(options).unwrap();
+    site.gate_off().unwrap();
+    let (calm, counted) = call(&site, None);
+    assert_eq!(calm.sent, u64::from(SECONDS) * 50 * 2);
+    assert_eq!(calm.received, calm.sent, "{calm:?}");
+    assert_eq!((class(&counted, "call"), class(&counted, "stranger")), (calm.sent / 2, 0));
+
+    let gate = site.lab.link("gate", Site::OUTSIDE).unwrap();
+    let core = site.lab.link("core", "to_gate").unwrap();
+    let flood = FloodSpec {
+        interface: "to_gate".to_owned(),
+        destination_mac: gate.mac,
+        source_mac: core.mac,
+        targets: [Site::NAT, Site::WEB]
+            .map(|address| Target { address: address.into(), first: 1, last: 65_535 })
+            .to_vec(),
+        mix: vec![(Kind::Udp, 4), (Kind::Syn, 1)],
+        datagrams: Vec::new(),
+        sources: vec![Site::spoofed()],
+        clients: Vec::new(),
+        clients_percent: 0,
+        frame_bytes: vec![300],
+        // 300-byte frames: eleven times 5 Mbit/s and a little for the SYNs, which are smaller.
+        per_s: 30_000,
+        seconds: 60,
+        frames_max: 10_000_000,
+        seed: 7,
+    };
+    let before = site.lab.counters("gate", Site::OUTSIDE).unwrap();
+    let (flooded, counted) = call(&site, Some(&flood));
+    let offered = site.lab.counters("gate", Site::OUTSIDE).unwrap().since(&before);
+    assert!(offered.rx_bytes * 8 >= 10 * options.link_rate_bps * u64::from(SECONDS), "{offered:?}");
+    assert_eq!(flooded.sent, calm.sent);
+    assert!(flooded.loss >= 0.5, "{flooded:?}");
+    assert!(class(&counted, "stranger") > 1_000, "the flood reaches the service");
+    let queue = site.lab.queue_counters("link", "to_lan").unwrap();
+    assert!(queue.dropped > offered.rx_packets / 2, "{queue:?} of {offered:?}");
+    eprintln!("calm {calm:?}\nflooded {flooded:?}\noffered {offered:?}");
+}

@@ -9,6 +9,7 @@ mod error;
 pub mod forwarding;
 mod interface;
 pub mod loopback;
+pub mod neighbour;
 pub mod netlink;
 pub mod offload;
 mod packet;

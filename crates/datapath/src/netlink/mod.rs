@@ -16,7 +16,7 @@ use std::{
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
 pub(crate) use message::Message;
-pub(crate) use monitor::{read_addresses, read_link};
+pub(crate) use monitor::{Change, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
 
 use crate::sys;
 

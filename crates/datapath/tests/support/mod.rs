@@ -1,6 +1,9 @@
 //! Network namespaces for tests: each test gets fresh ones, which end with it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod scenario;
+pub mod site;
+
 use std::{
     fs::File,
     net::IpAddr,
@@ -38,6 +41,8 @@ impl Host {
         let thread = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
             ready.send(File::open("/proc/thread-self/ns/net").expect("own namespace")).expect("the test waits");
+            // Link-local addresses are usable at once.
+            std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("no address detection");
             Route::open().expect("netlink").set_up("lo").expect("loopback up");
             for job in queue {
                 job();

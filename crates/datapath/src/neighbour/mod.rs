@@ -1,0 +1,209 @@
+//! Next hops: a mirror of the kernel's routes and neighbours for the packet thread.
+//!
+//! A thread of its own follows netlink and publishes snapshots; a look-up reads the newest without a lock. A miss asks
+//! that thread, through a bounded queue, to have the kernel resolve the address. The kernel's own neighbour table stays
+//! the only truth: it does ARP and neighbour discovery, and ages entries; those that look-ups use are confirmed before
+//! it forgets them.
+
+mod snapshot;
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::IpAddr,
+    os::fd::{AsFd, FromRawFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use sluicegate_wire::{Port, Reason};
+
+use crate::{
+    Interface,
+    netlink::{Change, Error, Monitor},
+    sys,
+};
+pub use snapshot::{NEIGHBOURS_MAX, ROUTES_MAX};
+use snapshot::{Snapshot, State};
+
+/// Addresses waiting for the resolver thread; more are forgotten, the next look-up asks again.
+const REQUESTS_MAX: usize = 256;
+/// How often used entries that went stale are confirmed.
+const REFRESH: Duration = Duration::from_secs(5);
+/// How long changes of routes are gathered before all are read again.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Finds the hardware address of the next hop. Cheap to clone; all clones share one mirror.
+#[derive(Debug, Clone)]
+pub struct Table {
+    shared: Arc<Shared>,
+    /// Joins the thread when the last clone goes.
+    _thread: Arc<Follower>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    snapshot: ArcSwap<Snapshot>,
+    requests: SyncSender<(Port, IpAddr)>,
+    wake: Wake,
+    stop: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Follower {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Table {
+    /// Reads the routes and neighbours of the two interfaces (outside, inside) and follows them from then on, in the
+    /// calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If netlink or the thread cannot be set up.
+    pub fn open(ports: &[Interface; 2]) -> Result<Self, Error> {
+        let mut monitor = Monitor::open()?;
+        let mut state = State::new([ports[0].index, ports[1].index]);
+        state.read(&mut monitor)?;
+        let (requests, queue) = sync_channel(REQUESTS_MAX);
+        let shared = Arc::new(Shared {
+            snapshot: ArcSwap::from_pointee(state.snapshot()),
+            requests,
+            wake: Wake::new()?,
+            stop: AtomicBool::new(false),
+        });
+        let thread = {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name("neighbours".into()).spawn(move || follow(&shared, state, monitor, &queue))?
+        };
+        let follower = Follower { shared: Arc::clone(&shared), thread: Some(thread) };
+        Ok(Self { shared, _thread: Arc::new(follower) })
+    }
+
+    /// The hardware address to which a packet for `destination` goes on `port`. Costs well under a microsecond.
+    ///
+    /// # Errors
+    /// [`Reason::NoRoute`] if no route leads there by this port; [`Reason::NoNeighbour`] while the next hop is unknown,
+    /// which also starts its resolution.
+    pub fn lookup(&self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason> {
+        let snapshot = self.shared.snapshot.load();
+        let next_hop = snapshot.next_hop(port, destination).ok_or(Reason::NoRoute)?;
+        if let Some(mac) = snapshot.mac(port, next_hop) {
+            return Ok(mac);
+        }
+        drop(snapshot);
+        self.request(port, next_hop);
+        Err(Reason::NoNeighbour)
+    }
+
+    /// Has the next hop towards `destination` resolved ahead of the first packet.
+    pub fn resolve(&self, port: Port, destination: IpAddr) {
+        let next_hop = self.shared.snapshot.load().next_hop(port, destination);
+        if let Some(next_hop) = next_hop {
+            self.request(port, next_hop);
+        }
+    }
+
+    fn request(&self, port: Port, next_hop: IpAddr) {
+        match self.shared.requests.try_send((port, next_hop)) {
+            Ok(()) => self.shared.wake.wake(),
+            // A full queue: the thread is awake and busy, and the next packet asks again.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// Neighbours and routes known, with their maxima: `(name, used, max)`.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, usize, usize); 2] {
+        let (neighbours, routes) = self.shared.snapshot.load().sizes();
+        [("neighbours", neighbours, NEIGHBOURS_MAX), ("routes", routes, 2 * ROUTES_MAX)]
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread: waits for notifications and requests, keeps the state, publishes snapshots.
+fn follow(shared: &Shared, mut state: State, mut monitor: Monitor, queue: &Receiver<(Port, IpAddr)>) {
+    let mut routes_changed: Option<Instant> = None;
+    let mut refreshed = Instant::now();
+    while !shared.stop.load(Ordering::Acquire) {
+        let wait = if routes_changed.is_some() { SETTLE } else { REFRESH };
+        let ready = sys::wait_readable(&[monitor.fd(), shared.wake.0.as_fd()], wait);
+        shared.wake.clear();
+        if ready.is_err() {
+            thread::sleep(SETTLE);
+        }
+        let mut changed = false;
+        let outcome = monitor.changes(&mut |change| match change {
+            Change::Neighbour(neighbour) => changed |= state.neighbour(neighbour),
+            Change::Routes => {
+                routes_changed.get_or_insert_with(Instant::now);
+            }
+        });
+        if outcome.is_err() || routes_changed.is_some_and(|since| since.elapsed() >= SETTLE) {
+            // Notifications were lost, or routes changed: read everything again.
+            match state.read(&mut monitor) {
+                Ok(()) => routes_changed = None,
+                Err(error) => tracing::warn!(%error, "cannot read routes and neighbours; keeping the known ones"),
+            }
+            changed = true;
+        }
+        for (port, address) in queue.try_iter().take(REQUESTS_MAX) {
+            if state.may_request(port, address) {
+                resolve(&mut monitor, &state, port, address);
+            }
+        }
+        if refreshed.elapsed() >= REFRESH {
+            refreshed = Instant::now();
+            for (port, address) in state.stale_in_use() {
+                resolve(&mut monitor, &state, port, address);
+            }
+        }
+        if changed {
+            shared.snapshot.store(Arc::new(state.snapshot()));
+        }
+    }
+}
+
+fn resolve(monitor: &mut Monitor, state: &State, port: Port, address: IpAddr) {
+    let Some(index) = state.index(port) else { return };
+    if let Err(error) = monitor.resolve(index, address) {
+        tracing::debug!(%address, %error, "cannot resolve");
+    }
+}
+
+/// An event file descriptor which ends the thread's wait.
+#[derive(Debug)]
+struct Wake(File);
+
+impl Wake {
+    fn new() -> io::Result<Self> {
+        // SAFETY: `eventfd` takes no pointers.
+        let fd = sys::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: `fd` was just returned by the kernel and nobody else owns it.
+        Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    fn wake(&self) {
+        // Fails only when the counter is full, that is when the thread is being woken already.
+        let _ = (&self.0).write(&1u64.to_ne_bytes());
+    }
+
+    fn clear(&self) {
+        let _ = (&self.0).read(&mut [0; 8]);
+    }
+}

@@ -1,0 +1,31 @@
+//! The `packet` back end, end to end on real veth pairs.
+
+mod support;
+
+use sluicegate_datapath::Backend;
+use support::scenario;
+
+#[test]
+fn packet_forwards_what_the_handler_sends_and_nothing_else() {
+    scenario::forwards_only_what_the_handler_sends(Backend::Packet);
+}
+
+#[test]
+fn packet_lets_the_kernel_have_local_and_peers_only() {
+    scenario::kernel_receives_local_and_peers_only(Backend::Packet);
+}
+
+#[test]
+fn packet_stays_closed_after_a_crash_and_opens_on_close() {
+    scenario::stays_closed_after_a_crash(Backend::Packet);
+}
+
+#[test]
+fn packet_limits_the_rate_of_local() {
+    scenario::local_is_rate_limited(Backend::Packet);
+}
+
+#[test]
+fn packet_refuses_what_it_cannot_do_safely() {
+    scenario::refusals_say_what_to_do(Backend::Packet);
+}

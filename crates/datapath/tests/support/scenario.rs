@@ -1,0 +1,196 @@
+//! What every back end must do, told once.
+
+use std::fs;
+
+use sluicegate_datapath::{Backend, Device, OpenError, monotonic_now, netlink::Route};
+use sluicegate_wire::Reason;
+
+use super::{
+    is_root,
+    site::{
+        CLIENT, CLIENT6, Capture, GATE_OUTSIDE, GATE_OUTSIDE6, Router, SERVICE, SERVICE6, STRANGER, Site, options,
+        received, send_marker, wait_for,
+    },
+};
+
+pub fn open(backend: Backend, state: &tempfile::TempDir) -> Device {
+    let device = Device::open(&options(backend, state.path())).expect("the device opens");
+    eprintln!("{}", device.why());
+    device
+}
+
+pub fn count(device: &mut Device, reason: Reason) -> u64 {
+    device.kernel_counters().iter().filter(|(counted, _)| *counted == reason).map(|(_, count)| count).sum()
+}
+
+pub fn forwards_only_what_the_handler_sends(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let mut device = open(backend, &state);
+    let mut router = Router::new();
+    let mut at_service = Capture::new(&site.service, "s0");
+    for (client, service) in [(CLIENT, SERVICE), (CLIENT6, SERVICE6)] {
+        let client = Site::udp(&site.client, client, 4000);
+        let socket = Site::udp(&site.service, service, 5004);
+        let mut answered = None;
+        router.drive(&mut device, "request and answer cross the gate", |_| {
+            client.send_to(b"hello", (service, 5004)).unwrap();
+            if let Some((bytes, from)) = received(&socket) {
+                assert_eq!(bytes, b"hello");
+                socket.send_to(b"answer", from).unwrap();
+            }
+            answered = received(&client);
+            answered.is_some()
+        });
+        assert_eq!(answered.unwrap().0, b"answer");
+    }
+    assert!(router.forwarded >= 4);
+    // Drain what the loop above has sent too much of, then only the stranger talks.
+    router.drive(&mut device, "quiet", |_| true);
+    send_marker(&site.gate, "g1");
+    at_service.udp_until_marker();
+    let stranger = Site::udp(&site.client, CLIENT, STRANGER);
+    for _ in 0..20 {
+        stranger.send_to(b"let me in", (SERVICE, 5004)).unwrap();
+    }
+    router.drive(&mut device, "the handler refuses the stranger", |router| router.refused == 20);
+    send_marker(&site.gate, "g1");
+    assert_eq!(at_service.udp_until_marker(), 0);
+    device.close(false).unwrap();
+}
+
+pub fn kernel_receives_local_and_peers_only(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let mut device = open(backend, &state);
+    let mut router = Router::new();
+    for (client, gate) in [(CLIENT, GATE_OUTSIDE), (CLIENT6, GATE_OUTSIDE6)] {
+        let listed = Site::udp(&site.gate, gate, 5060);
+        let unlisted = Site::udp(&site.gate, gate, 5062);
+        let client = Site::udp(&site.client, client, 4000);
+        let before = router.forwarded;
+        client.send_to(b"unlisted", (gate, 5062)).unwrap();
+        client.send_to(b"listed", (gate, 5060)).unwrap();
+        let mut got = None;
+        router.drive(&mut device, "the host receives a listed port", |_| {
+            got = received(&listed);
+            got.is_some()
+        });
+        assert_eq!(got.unwrap().0, b"listed");
+        assert!(received(&unlisted).is_none(), "an unlisted port reached the kernel");
+        assert_eq!(router.forwarded, before, "the handler got the host's packet");
+    }
+    let host = Site::udp(&site.gate, super::site::GATE_INSIDE, 9000);
+    let feed = Site::udp(&site.service, SERVICE, 7443);
+    let other = Site::udp(&site.service, SERVICE, 7444);
+    other.send_to(b"no peer", (super::site::GATE_INSIDE, 9000)).unwrap();
+    feed.send_to(b"peer", (super::site::GATE_INSIDE, 9000)).unwrap();
+    let mut got = None;
+    router.drive(&mut device, "the host receives its peer", |_| {
+        got = received(&host);
+        got.is_some()
+    });
+    assert_eq!(got.unwrap().0, b"peer");
+    device.close(false).unwrap();
+}
+
+pub fn stays_closed_after_a_crash(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let mut device = open(backend, &state);
+    let mut router = Router::new();
+    let client = Site::udp(&site.client, CLIENT, 4000);
+    let service = Site::udp(&site.service, SERVICE, 5004);
+    router.drive(&mut device, "the gate forwards", |_| {
+        client.send_to(b"hello", (SERVICE, 5004)).unwrap();
+        received(&service).is_some()
+    });
+    // The process dies: nothing is detached. The administrator's kernel even forwards.
+    drop(device);
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+    let (mut at_service, mut at_client) = (Capture::new(&site.service, "s0"), Capture::new(&site.client, "c0"));
+    let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);
+    let listed_inside = Site::udp(&site.gate, super::site::GATE_INSIDE, 5060);
+    for _ in 0..20 {
+        client.send_to(b"hello", (SERVICE, 5004)).unwrap();
+        service.send_to(b"hello", (CLIENT, 4000)).unwrap();
+    }
+    client.send_to(b"ssh still works", (GATE_OUTSIDE, 5060)).unwrap();
+    service.send_to(b"ssh still works", (super::site::GATE_INSIDE, 5060)).unwrap();
+    assert_eq!(wait_for(&listed).0, b"ssh still works");
+    assert_eq!(wait_for(&listed_inside).0, b"ssh still works");
+    send_marker(&site.gate, "g1");
+    send_marker(&site.gate, "g0");
+    assert_eq!((at_service.udp_until_marker(), at_client.udp_until_marker()), (0, 0));
+    fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
+
+    // A restart takes over and serves again; a clean close leaves nothing behind.
+    let mut device = open(backend, &state);
+    router.drive(&mut device, "the restarted gate forwards", |_| {
+        client.send_to(b"again", (SERVICE, 5004)).unwrap();
+        received(&service).is_some_and(|(bytes, _)| bytes == b"again")
+    });
+    device.close(true).unwrap();
+    let device = open(backend, &state);
+    device.close(false).unwrap();
+    let unlisted = Site::udp(&site.gate, GATE_OUTSIDE, 5062);
+    client.send_to(b"open again", (GATE_OUTSIDE, 5062)).unwrap();
+    assert_eq!(wait_for(&unlisted).0, b"open again");
+}
+
+pub fn local_is_rate_limited(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let mut limited = options(backend, state.path());
+    limited.local_rate_pps = 50;
+    let mut device = Device::open(&limited).expect("the device opens");
+    device.heartbeat(monotonic_now());
+    let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);
+    let client = Site::udp(&site.client, CLIENT, 4000);
+    for _ in 0..1000 {
+        client.send_to(b"flood", (GATE_OUTSIDE, 5060)).unwrap();
+    }
+    let mut arrived = 0;
+    while received(&listed).is_some() {
+        arrived += 1;
+    }
+    let dropped = count(&mut device, Reason::LocalRate);
+    assert_eq!(arrived + dropped, 1000);
+    assert!(arrived >= 1 && dropped > 500, "{arrived} arrived, {dropped} dropped");
+    device.close(false).unwrap();
+}
+
+pub fn refusals_say_what_to_do(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (_site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let good = options(backend, state.path());
+    let missing = sluicegate_datapath::Options { inside: "nosuch0".into(), ..good.clone() };
+    assert!(matches!(Device::open(&missing), Err(OpenError::NoInterface { .. })));
+    let same = sluicegate_datapath::Options { inside: "g0".into(), ..good.clone() };
+    assert!(matches!(Device::open(&same), Err(OpenError::SameInterface { .. })));
+    let loopback = sluicegate_datapath::Options { inside: "lo".into(), ..good.clone() };
+    assert!(Device::open(&loopback).is_err());
+    let local = vec![good.local[0]; sluicegate_datapath::LOCAL_MAX + 1];
+    let many = sluicegate_datapath::Options { local, ..good.clone() };
+    assert!(matches!(Device::open(&many), Err(OpenError::TooMany { table: "local", .. })));
+    fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
+    let error = Device::open(&good).unwrap_err();
+    assert!(matches!(error, OpenError::ForwardingOn { .. }), "{error}");
+    assert!(sluicegate_datapath::forwarding::is_on("g0").unwrap());
+    sluicegate_datapath::forwarding::switch_off("g0").unwrap();
+    assert!(!sluicegate_datapath::forwarding::is_on("g0").unwrap());
+    Route::open().unwrap().set_down("g1").unwrap();
+    let error = Device::open(&good).unwrap_err();
+    assert!(matches!(&error, OpenError::Down { interface } if interface == "g1"), "{error}");
+    assert!(error.to_string().contains("ip link set g1 up"));
+}

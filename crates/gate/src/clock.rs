@@ -1,0 +1,16 @@
+//! The daemon's two clocks. Every other module takes time as an argument.
+
+use sluicegate_wire::{Instant, UnixTime};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The kernel's monotonic clock, the same one that its packet programs read.
+#[must_use]
+pub(crate) fn monotonic() -> Instant {
+    Instant::from_nanos(sluicegate_datapath::monotonic_nanos())
+}
+
+/// Wall-clock time in seconds; zero if the host's clock stands before 1970.
+#[must_use]
+pub(crate) fn unix() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}

@@ -1,0 +1,253 @@
+//! What a gate is told at start. The binary's TOML reader fills these; defaults are in [`Config::new`].
+
+use crate::error::ConfigError;
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+    str::FromStr,
+};
+
+pub use sluicegate_datapath::{Backend, LocalRule};
+
+/// Feeds a gate holds at once.
+pub const FEEDS_MAX: usize = 16;
+/// Largest `flows_max`: two lines of 64 bytes each, two gibibytes in all.
+pub const FLOWS_MAX_MAX: u32 = 1 << 24;
+/// Largest `pinholes_max`.
+pub const PINHOLES_MAX_MAX: u32 = 1 << 18;
+
+/// Everything a gate is told at start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of this gate in feeds, logs and `status`; 1 to 64 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// Interface towards the Internet.
+    pub outside: String,
+    /// Interface towards the protected link.
+    pub inside: String,
+    /// The external address of NAT services (IPv4), and the gate's own IPv6 address; at most one of each, and on this
+    /// host. May be empty if every service is a filter service.
+    pub addresses: Vec<IpAddr>,
+    /// How packets get in and out.
+    pub datapath: Backend,
+    /// Whether strangers' packets are dropped or only counted.
+    pub mode: Mode,
+    /// What the gate's own host may receive.
+    pub local: Vec<LocalRule>,
+    /// Packets a second that all of `local` may receive together.
+    pub local_rate_pps: u32,
+    /// External ports that bindings are taken from.
+    pub external_ports: RangeInclusive<u16>,
+    /// Whether the gate may switch the kernel's forwarding off by itself.
+    pub manage_forwarding: bool,
+    /// Flows at once, fixed at start.
+    pub flows_max: u32,
+    /// Pinholes at once, fixed at start.
+    pub pinholes_max: u32,
+    /// Directory of keys, pins, bindings and grants; made if it does not exist.
+    pub state_dir: PathBuf,
+    /// Frontends whose feeds this gate holds, besides those joined with [`crate::join`].
+    pub feeds: Vec<FeedAddress>,
+    /// Targets that a feed may open; empty means any.
+    pub may_open: Vec<Prefix>,
+    /// CPU of the packet thread; `None` takes the last one that this process may run on.
+    pub cpu: Option<usize>,
+}
+
+impl Config {
+    /// A gate between two interfaces with the default of every other field.
+    #[must_use]
+    pub fn new(name: &str, outside: &str, inside: &str, state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.to_owned(),
+            outside: outside.to_owned(),
+            inside: inside.to_owned(),
+            addresses: Vec::new(),
+            datapath: Backend::Auto,
+            mode: Mode::Enforce,
+            local: Vec::new(),
+            local_rate_pps: 10_000,
+            external_ports: 20_000..=32_767,
+            manage_forwarding: false,
+            flows_max: 1 << 16,
+            pinholes_max: 1 << 13,
+            state_dir: state_dir.into(),
+            feeds: Vec::new(),
+            may_open: Vec::new(),
+            cpu: None,
+        }
+    }
+
+    /// Checks all that can be checked without looking at the host. Returns every mistake, not only the first.
+    ///
+    /// # Errors
+    /// One [`ConfigError`] for each field that cannot be used.
+    pub fn check(&self) -> Result<(), Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        if !is_name(&self.name) {
+            errors.push(ConfigError::Name { name: self.name.clone() });
+        }
+        if self.outside == self.inside {
+            errors.push(ConfigError::SameInterface { name: self.outside.clone() });
+        }
+        for (index, address) in self.addresses.iter().enumerate() {
+            if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+                errors.push(ConfigError::AddressKind { address: *address });
+            }
+            if self.addresses.iter().take(index).any(|earlier| earlier.is_ipv4() == address.is_ipv4()) {
+                errors.push(ConfigError::AddressTwice { address: *address });
+            }
+        }
+        self.check_ports(&mut errors);
+        self.check_sizes(&mut errors);
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    fn check_ports(&self, errors: &mut Vec<ConfigError>) {
+        let (first, last) = (*self.external_ports.start(), *self.external_ports.end());
+        if first > last || first < 1024 {
+            errors.push(ConfigError::ExternalPorts { first, last });
+        }
+        for rule in self.local.iter().filter(|rule| rule.protocol == 6 || rule.protocol == 17) {
+            if rule.first <= last && rule.last >= first {
+                let rule = format!("{}/{}-{}", protocol_label(rule.protocol), rule.first, rule.last);
+                errors.push(ConfigError::LocalOverlap { rule, first, last });
+            }
+        }
+    }
+
+    fn check_sizes(&self, errors: &mut Vec<ConfigError>) {
+        let sizes =
+            [("flows_max", self.flows_max, FLOWS_MAX_MAX), ("pinholes_max", self.pinholes_max, PINHOLES_MAX_MAX)];
+        for (field, given, max) in sizes {
+            if given == 0 {
+                errors.push(ConfigError::Zero { field });
+            } else if given > max {
+                errors.push(ConfigError::TooMany { field, given: u64::from(given), max: u64::from(max) });
+            }
+        }
+        if self.feeds.len() > FEEDS_MAX {
+            errors.push(ConfigError::TooMany { field: "feeds", given: self.feeds.len() as u64, max: FEEDS_MAX as u64 });
+        }
+        if !self.local.is_empty() && self.local_rate_pps == 0 {
+            errors.push(ConfigError::Zero { field: "local_rate_pps" });
+        }
+    }
+}
+
+/// `udp`, `tcp`, `icmp`, or the number.
+pub(crate) fn protocol_label(protocol: u8) -> String {
+    sluicegate_wire::IpProtocol(protocol).to_string()
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// What happens to a packet that no grant covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It is dropped.
+    Enforce,
+    /// It is counted as if it were dropped, and forwarded.
+    Observe,
+}
+
+/// One frontend's feed: where it is and by which keys it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedAddress {
+    /// TCP address of the feed.
+    pub address: SocketAddr,
+    /// SHA-256 of the frontend's certificate (DER).
+    pub certificate_pin: [u8; 32],
+    /// Ed25519 public key that signs this frontend's grants and batches.
+    pub issuer: [u8; 32],
+}
+
+/// An address prefix such as `192.0.2.0/24` or `2001:db8::/32`; a bare address is a prefix of full length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// Whether `address` lies inside; never across address families.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let shift = 32 - u32::from(self.len);
+                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let shift = 128 - u32::from(self.len);
+                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let wrong = || ConfigError::Prefix { text: text.to_owned() };
+        let (address, len) = match text.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let full: u8 = if address.is_ipv4() { 32 } else { 128 };
+        let len = match len {
+            Some(len) => len.parse().map_err(|_| wrong())?,
+            None => full,
+        };
+        if len > full { Err(wrong()) } else { Ok(Self { address, len }) }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_accepted() {
+        assert_eq!(Config::new("gate-1", "eth0", "eth1", "/nowhere").check(), Ok(()));
+    }
+
+    #[test]
+    fn every_mistake_is_reported_at_once() {
+        let mut config = Config::new("no spaces", "eth0", "eth0", "/nowhere");
+        config.addresses = vec!["127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
+        config.external_ports = 80..=90;
+        config.local = vec![LocalRule { protocol: 6, first: 22, last: 85 }];
+        config.flows_max = 0;
+        config.pinholes_max = PINHOLES_MAX_MAX + 1;
+        assert_eq!(config.check().unwrap_err().len(), 8);
+    }
+
+    #[test]
+    fn a_prefix_contains_its_own_addresses_only() {
+        let prefix: Prefix = "192.0.2.128/25".parse().unwrap();
+        assert!(prefix.contains("192.0.2.200".parse().unwrap()));
+        assert!(!prefix.contains("192.0.2.100".parse().unwrap()));
+        assert!(!prefix.contains("2001:db8::1".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<Prefix>().unwrap().contains("203.0.113.9".parse().unwrap()));
+        assert!("::/0".parse::<Prefix>().unwrap().contains("2001:db8::1".parse().unwrap()));
+        assert!(!"2001:db8::1".parse::<Prefix>().unwrap().contains("2001:db8::2".parse().unwrap()));
+        for wrong in ["192.0.2.0/33", "192.0.2/24", "", "192.0.2.0/", "2001:db8::/129"] {
+            assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What can go wrong, each with what, where and what to do next.
+
+use std::{io, net::IpAddr, path::PathBuf};
+
+/// A field of [`crate::Config`] that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The gate's name is empty, too long, or has other characters than names have.
+    #[error("the gate's name {name:?} must be 1 to 64 letters, digits, '-', '_' or '.'")]
+    Name {
+        /// The name given.
+        name: String,
+    },
+    /// One interface was given for both sides.
+    #[error("outside and inside are both {name:?}; a gate stands between two different interfaces")]
+    SameInterface {
+        /// The interface given twice.
+        name: String,
+    },
+    /// An external address that no host on the Internet can reach.
+    #[error("address {address} is unspecified, multicast or loopback; use an address of the outside interface")]
+    AddressKind {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A second external address of one IP version.
+    #[error("address {address} is the second of its IP version; a gate has one IPv4 and one IPv6 address")]
+    AddressTwice {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A port range that is empty or reaches below 1024.
+    #[error("external_ports {first}-{last} must be an ascending range above 1023, such as \"20000-32767\"")]
+    ExternalPorts {
+        /// First port given.
+        first: u16,
+        /// Last port given.
+        last: u16,
+    },
+    /// A rule of `local` shares ports with `external_ports`, so that its packets could not be told from clients'.
+    #[error("local rule {rule} overlaps external_ports {first}-{last}; move one of the two")]
+    LocalOverlap {
+        /// The rule.
+        rule: String,
+        /// First external port.
+        first: u16,
+        /// Last external port.
+        last: u16,
+    },
+    /// A size of zero where at least one is needed.
+    #[error("{field} must be at least 1")]
+    Zero {
+        /// The field's name.
+        field: &'static str,
+    },
+    /// More than the gate's fixed maximum.
+    #[error("{field} is {given}, at most {max} is possible")]
+    TooMany {
+        /// The field's name.
+        field: &'static str,
+        /// The number given.
+        given: u64,
+        /// The largest number possible.
+        max: u64,
+    },
+    /// Text that is no address prefix.
+    #[error("{text:?} is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32")]
+    Prefix {
+        /// The text given.
+        text: String,
+    },
+}
+
+impl ConfigError {
+    /// The configuration field to look at.
+    #[must_use]
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Self::Name { .. } => "name",
+            Self::SameInterface { .. } => "inside",
+            Self::AddressKind { .. } | Self::AddressTwice { .. } => "address",
+            Self::ExternalPorts { .. } => "external_ports",
+            Self::LocalOverlap { .. } => "local",
+            Self::Zero { field } | Self::TooMany { field, .. } => field,
+            Self::Prefix { .. } => "may_open",
+        }
+    }
+}
+
+/// Why a gate did not start. Nothing is forwarded while it has not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration cannot be used.
+    #[error("{}", list(.0))]
+    Config(Vec<ConfigError>),
+    /// The host's interfaces could not be listed.
+    #[error("cannot list the interfaces of this host: {0}")]
+    Interfaces(io::Error),
+    /// There is no such interface.
+    #[error("{field} interface {name:?} does not exist; this host has: {present}")]
+    NoInterface {
+        /// `outside` or `inside`.
+        field: &'static str,
+        /// The name given.
+        name: String,
+        /// The interfaces that exist.
+        present: String,
+    },
+    /// The interface is administratively down.
+    #[error("{field} interface {name:?} is down; bring it up with: ip link set {name} up")]
+    InterfaceDown {
+        /// `outside` or `inside`.
+        field: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// An external address that this host does not have, so that nobody would answer ARP for it.
+    #[error("address {address} is not an address of this host; add it with: ip address add {address} dev {outside}")]
+    AddressAbsent {
+        /// The address.
+        address: IpAddr,
+        /// The outside interface.
+        outside: String,
+    },
+    /// An external address that belongs to the inside interface.
+    #[error("address {address} belongs to the inside interface {inside:?}; use an address of {outside:?}")]
+    AddressInside {
+        /// The address.
+        address: IpAddr,
+        /// The inside interface.
+        inside: String,
+        /// The outside interface.
+        outside: String,
+    },
+    /// The kernel forwards packets between the interfaces by itself: strangers would pass beside the gate.
+    #[error(
+        "the kernel forwards what arrives on {name:?} past the gate; set manage_forwarding = true, or switch it off \
+         with: sysctl -w net.ipv4.conf.{name}.forwarding=0 net.ipv6.conf.all.forwarding=0"
+    )]
+    KernelForwards {
+        /// The interface.
+        name: String,
+    },
+    /// Forwarding could not be read or switched off.
+    #[error("cannot read or switch off the kernel's forwarding on {name:?}: {source}; the gate needs CAP_NET_ADMIN")]
+    Forwarding {
+        /// The interface.
+        name: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The state directory cannot be made or written.
+    #[error("state directory {}: {source}; make it writable for the gate's user", path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another gate runs on this state directory.
+    #[error("state directory {} is in use by another gate; stop that one or set another state", path.display())]
+    StateInUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file of the state directory cannot be read.
+    #[error("{}: {problem}; restore it from a backup, or move it away to start without it", path.display())]
+    StateFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The gate's key and certificate could not be made.
+    #[error("cannot make the gate's key: {0}")]
+    Identity(String),
+    /// The packet path could not be opened.
+    #[error(transparent)]
+    Device(#[from] sluicegate_datapath::OpenError),
+    /// The routing and neighbour tables of the kernel could not be mirrored.
+    #[error("cannot read the kernel's routes and neighbours: {0}")]
+    Neighbours(sluicegate_datapath::netlink::Error),
+    /// A thread could not be started.
+    #[error("cannot start the {name} thread: {source}")]
+    Thread {
+        /// Which.
+        name: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel gave no random bytes.
+    #[error("no random bytes from the kernel: {0}")]
+    Random(String),
+}
+
+impl StartError {
+    /// The configuration field to look at, where there is one.
+    #[must_use]
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Config(errors) => errors.first().map(ConfigError::field),
+            Self::NoInterface { field, .. } | Self::InterfaceDown { field, .. } => Some(field),
+            Self::AddressAbsent { .. } | Self::AddressInside { .. } => Some("address"),
+            Self::KernelForwards { .. } | Self::Forwarding { .. } => Some("manage_forwarding"),
+            Self::StateDir { .. } | Self::StateInUse { .. } => Some("state"),
+            Self::Device(_) => Some("datapath"),
+            _ => None,
+        }
+    }
+}
+
+fn list(errors: &[ConfigError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Why a running gate stopped. The filter stays closed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The packet path failed.
+    #[error("the packet path of {interfaces} failed: {problem}; the filter stays closed until the gate starts again")]
+    Packets {
+        /// The two interfaces.
+        interfaces: String,
+        /// What happened.
+        problem: String,
+    },
+    /// The state could not be saved at the end.
+    #[error("the last state could not be saved: {0}; flows opened in the last moment may need a new call")]
+    Save(io::Error),
+}
+
+/// Why a request of the control plane was not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// More requests wait than the packet thread takes.
+    #[error("the gate has more than {max} control requests waiting; try again")]
+    Busy {
+        /// Requests that may wait.
+        max: usize,
+    },
+    /// The packet thread has ended.
+    #[error("the gate is stopping")]
+    Stopping,
+}

@@ -1,0 +1,149 @@
+//! The start checks: a gate that could be walked around does not start.
+
+use crate::{config::Config, error::StartError};
+use nix::{
+    ifaddrs::getifaddrs,
+    net::if_::InterfaceFlags,
+    sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage},
+};
+use std::{io, net::IpAddr};
+
+/// One interface of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// The interfaces of a host, as far as the checks look at them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Host {
+    pub(crate) interfaces: Vec<Interface>,
+}
+
+impl Host {
+    /// Reads the interfaces of this network namespace.
+    pub(crate) fn read() -> io::Result<Self> {
+        let mut host = Self::default();
+        for entry in getifaddrs()? {
+            let up = entry.flags.contains(InterfaceFlags::IFF_UP);
+            let position = host.interfaces.iter().position(|interface| interface.name == entry.interface_name);
+            let index = position.unwrap_or_else(|| {
+                host.interfaces.push(Interface { name: entry.interface_name.clone(), up, addresses: Vec::new() });
+                host.interfaces.len() - 1
+            });
+            if let (Some(interface), Some(address)) =
+                (host.interfaces.get_mut(index), entry.address.as_ref().and_then(ip_address))
+            {
+                interface.addresses.push(address);
+            }
+        }
+        Ok(host)
+    }
+
+    /// Every address of the host.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect()
+    }
+
+    fn interface(&self, field: &'static str, name: &str) -> Result<&Interface, StartError> {
+        let Some(interface) = self.interfaces.iter().find(|interface| interface.name == name) else {
+            let present: Vec<&str> = self.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+            return Err(StartError::NoInterface { field, name: name.to_owned(), present: present.join(", ") });
+        };
+        if !interface.up {
+            return Err(StartError::InterfaceDown { field, name: name.to_owned() });
+        }
+        Ok(interface)
+    }
+
+    /// Whether the configured interfaces and addresses are there.
+    pub(crate) fn check(&self, config: &Config) -> Result<(), StartError> {
+        self.interface("outside", &config.outside)?;
+        let inside = self.interface("inside", &config.inside)?;
+        let own = self.addresses();
+        for address in &config.addresses {
+            if inside.addresses.contains(address) {
+                return Err(StartError::AddressInside {
+                    address: *address,
+                    inside: config.inside.clone(),
+                    outside: config.outside.clone(),
+                });
+            }
+            if !own.contains(address) {
+                return Err(StartError::AddressAbsent { address: *address, outside: config.outside.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ip_address(address: &SockaddrStorage) -> Option<IpAddr> {
+    match address.family()? {
+        AddressFamily::Inet => address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip())),
+        AddressFamily::Inet6 => address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Host {
+        let interface = |name: &str, up, address: &str| Interface {
+            name: name.to_owned(),
+            up,
+            addresses: vec![address.parse().unwrap()],
+        };
+        Host {
+            interfaces: vec![
+                interface("lo", true, "127.0.0.1"),
+                interface("out", true, "203.0.113.1"),
+                interface("in", true, "10.0.0.1"),
+                interface("off", false, "10.0.1.1"),
+            ],
+        }
+    }
+
+    fn config(outside: &str, inside: &str, address: &str) -> Config {
+        let mut config = Config::new("g", outside, inside, "/nowhere");
+        config.addresses = vec![address.parse().unwrap()];
+        config
+    }
+
+    #[test]
+    fn a_gate_between_two_present_interfaces_is_accepted() {
+        assert!(host().check(&config("out", "in", "203.0.113.1")).is_ok());
+    }
+
+    #[test]
+    fn an_absent_interface_is_named_with_those_that_exist() {
+        let error = host().check(&config("eth7", "in", "203.0.113.1")).unwrap_err();
+        assert!(matches!(error, StartError::NoInterface { field: "outside", .. }));
+        let text = error.to_string();
+        assert!(text.contains("eth7") && text.contains("lo, out, in, off"), "{text}");
+    }
+
+    #[test]
+    fn an_interface_that_is_down_is_refused() {
+        let error = host().check(&config("out", "off", "203.0.113.1")).unwrap_err();
+        assert!(matches!(error, StartError::InterfaceDown { field: "inside", .. }));
+    }
+
+    #[test]
+    fn an_external_address_must_be_on_the_host_and_not_inside() {
+        let absent = host().check(&config("out", "in", "203.0.113.9")).unwrap_err();
+        assert!(matches!(absent, StartError::AddressAbsent { .. }));
+        let inside = host().check(&config("out", "in", "10.0.0.1")).unwrap_err();
+        assert!(matches!(inside, StartError::AddressInside { .. }));
+        assert_eq!(inside.field(), Some("address"));
+    }
+
+    #[test]
+    fn this_host_has_a_loopback_interface() {
+        let host = Host::read().unwrap();
+        assert!(host.interfaces.iter().any(|interface| interface.name == "lo"));
+    }
+}

@@ -1,0 +1,119 @@
+//! The packet thread: polls the device, judges frames, answers the control side, gives signs of life.
+
+pub(crate) mod command;
+pub(crate) mod path;
+mod turn;
+
+pub(crate) use command::{Command, Commander, EVENTS_MAX, Ended, Explained, Exported, GrantUsage, Installed};
+pub(crate) use turn::Turn;
+
+use crate::{board::Board, clock};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
+use path::{NextHop, Path};
+use sluicegate_datapath::{Action, Device};
+use sluicegate_wire::{Frame, HEADROOM, Instant, Port};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Between two heartbeats and publications.
+pub(crate) const BEAT: Duration = Duration::from_millis(100);
+/// Longest wait for packets while no timer is due, and so the longest that a command waits.
+const POLL_MAX: Duration = Duration::from_millis(1);
+/// Room for the largest packet that is released from a queue.
+const RELEASE_LEN: usize = HEADROOM + 65_536 + HEADROOM;
+
+/// Everything the packet thread owns.
+pub(crate) struct PacketThread<N> {
+    pub(crate) device: Device,
+    pub(crate) path: Path<N>,
+    pub(crate) turn: Turn,
+    pub(crate) board: Arc<Board>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) stop: Arc<AtomicBool>,
+    /// Told once packets flow.
+    pub(crate) ready: Option<oneshot::Sender<()>>,
+}
+
+impl<N: NextHop> PacketThread<N> {
+    /// Runs until `stop` is set or the device fails. Returns itself, so that the last state can be saved.
+    pub(crate) fn run(mut self, cpu: Option<usize>) -> (Self, io::Result<()>) {
+        if let Err(error) = pin(cpu) {
+            tracing::warn!(%error, "packet thread is not pinned to a CPU");
+        }
+        let result = self.forward();
+        (self, result)
+    }
+
+    fn forward(&mut self) -> io::Result<()> {
+        let mut released = vec![0; RELEASE_LEN];
+        let mut next_beat = clock::monotonic();
+        while !self.stop.load(Relaxed) {
+            let now = self.poll(next_beat)?;
+            self.release(now, &mut released);
+            if self.path.translator.poll_timeout().is_some_and(|due| due <= now) {
+                self.path.translator.handle_timeout(now);
+                self.release(now, &mut released);
+            }
+            self.turn.answer(now, &mut self.path, &mut self.commands);
+            if now >= next_beat {
+                self.beat(now)?;
+                next_beat = now + BEAT;
+            }
+        }
+        Ok(())
+    }
+
+    /// One batch of packets. The clock is read once, when the first of them is there.
+    fn poll(&mut self, next_beat: Instant) -> io::Result<Instant> {
+        let before = clock::monotonic();
+        let due = self.path.translator.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
+        let timeout = due.since(before).min(POLL_MAX);
+        let path = &mut self.path;
+        let mut arrived = None;
+        self.device.poll(timeout, &mut |port, frame| {
+            let now = *arrived.get_or_insert_with(clock::monotonic);
+            path.on_frame(now, port, frame).map_or(Action::Drop, Action::Send)
+        })?;
+        Ok(arrived.unwrap_or_else(clock::monotonic))
+    }
+
+    fn release(&mut self, now: Instant, buffer: &mut [u8]) {
+        let device = &mut self.device;
+        if let Some(mut frame) = Frame::new(buffer, HEADROOM, 0) {
+            self.path.release(now, &mut frame, &mut |port: Port, bytes| device.send(port, bytes).is_ok());
+        }
+    }
+
+    fn beat(&mut self, now: Instant) -> io::Result<()> {
+        self.device.heartbeat(now);
+        self.path.beat(now);
+        let (reading, gauges) = self.path.published(&self.device.kernel_counters());
+        self.board.publish(now, &reading, &gauges);
+        if let Some(ready) = self.ready.take() {
+            // Nobody waiting for readiness is no failure.
+            let _ = ready.send(());
+        }
+        Ok(())
+    }
+}
+
+/// Binds this thread to `cpu`, or to the last CPU that it may run on.
+fn pin(cpu: Option<usize>) -> nix::Result<()> {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this)?;
+    let last = (0..CpuSet::count()).rev().find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let Some(cpu) = cpu.or(last) else { return Ok(()) };
+    let mut only = CpuSet::new();
+    only.set(cpu)?;
+    sched_setaffinity(this, &only)
+}

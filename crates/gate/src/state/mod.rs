@@ -1,0 +1,2 @@
+mod checkpoint;
+mod journal;

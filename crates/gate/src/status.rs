@@ -1,0 +1,194 @@
+//! What `status`, `grant ls` and `trace` say, in the shape that the API serves.
+
+use crate::config::Mode;
+use serde::Serialize;
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// The gate as a whole.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The gate's name.
+    pub gate: String,
+    /// Whether strangers' packets are dropped or only counted.
+    pub mode: Mode,
+    /// The packet I/O back end in use.
+    pub backend: String,
+    /// Why that one.
+    pub backend_why: String,
+    /// Interface towards the Internet.
+    pub outside: String,
+    /// Interface towards the protected link.
+    pub inside: String,
+    /// External addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Seconds since this process began to forward.
+    pub uptime_s: u64,
+    /// Milliseconds since the packet thread last gave a sign of life; the kernel program closes at 2,000.
+    pub heartbeat_age_ms: Option<u64>,
+    /// Frames received on both ports.
+    pub received_packets: u64,
+    /// What left by each port.
+    pub ports: Vec<PortStatus>,
+    /// Dropped packets by reason; reasons that never happened are left out.
+    pub dropped: BTreeMap<&'static str, u64>,
+    /// Packets forwarded by observe mode that enforce mode would have dropped, by reason.
+    pub observed: BTreeMap<&'static str, u64>,
+    /// Fill of every bounded table.
+    pub tables: Vec<TableStatus>,
+    /// Services that the feeds announced.
+    pub services: Vec<ServiceStatus>,
+    /// Grants that are open here.
+    pub grants: usize,
+    /// One entry for each frontend.
+    pub feeds: Vec<FeedStatus>,
+    /// Whether the state on disk is current.
+    pub saved: SavedStatus,
+    /// What an operator should look at; empty if all is well.
+    pub alarms: Vec<String>,
+}
+
+/// What left by one port.
+#[derive(Debug, Clone, Serialize)]
+pub struct PortStatus {
+    /// `outside` or `inside`.
+    pub port: &'static str,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes sent, Ethernet headers included.
+    pub sent_bytes: u64,
+}
+
+/// Fill of one bounded table.
+#[derive(Debug, Clone, Serialize)]
+pub struct TableStatus {
+    /// Its name.
+    pub table: &'static str,
+    /// Entries in use.
+    pub used: u64,
+    /// Entries possible.
+    pub max: u64,
+}
+
+/// One service as this gate knows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub service: String,
+    /// `declared`, `agent` or `sip`.
+    pub kind: String,
+    /// `nat` or `filter`.
+    pub mode: String,
+    /// Its address behind the gate.
+    pub address: IpAddr,
+    /// The external address and port of the standing pinhole for the frontends' signalling, if it has one.
+    pub signalling: Option<String>,
+}
+
+/// One feed.
+#[derive(Debug, Clone, Serialize)]
+pub struct FeedStatus {
+    /// Address of the frontend's feed.
+    pub address: String,
+    /// The frontend's name, once it said it.
+    pub frontend: Option<String>,
+    /// Identifier of its issuer key, hexadecimal.
+    pub issuer: String,
+    /// `connected`, `connecting` or `waiting`.
+    pub state: &'static str,
+    /// Seconds in this state.
+    pub state_s: u64,
+    /// Sequence number applied last.
+    pub sequence: Option<u64>,
+    /// Milliseconds since the frontend was last heard.
+    pub silent_ms: Option<u64>,
+    /// Difference of its clock from ours in seconds.
+    pub skew_s: Option<i64>,
+    /// Grants opened for it since start.
+    pub opened: u64,
+    /// Grants refused since start.
+    pub refused: u64,
+    /// Times connected since start.
+    pub connects: u64,
+    /// Why it is not connected.
+    pub last_error: Option<String>,
+}
+
+/// State on disk.
+#[derive(Debug, Clone, Serialize)]
+pub struct SavedStatus {
+    /// Milliseconds since the last checkpoint; `None` before the first.
+    pub checkpoint_age_ms: Option<u64>,
+    /// Bytes of the last checkpoint.
+    pub checkpoint_bytes: u64,
+    /// Microseconds that the packet thread spent on it.
+    pub export_us: u64,
+    /// Why the last attempt to write failed.
+    pub error: Option<String>,
+}
+
+/// One open grant.
+#[derive(Debug, Clone, Serialize)]
+pub struct GrantStatus {
+    /// Grant id, 32 hexadecimal digits.
+    pub grant: String,
+    /// The user it was issued to.
+    pub user: String,
+    /// The service it opens.
+    pub service: String,
+    /// Data mode: `pinhole`, `mac` or `capability`.
+    pub mode: &'static str,
+    /// `udp`, `tcp`, `icmp` or a number.
+    pub protocol: String,
+    /// Client address.
+    pub client: IpAddr,
+    /// Gate address and first and last port.
+    pub gate: (IpAddr, u16, u16),
+    /// Target address and first and last port.
+    pub target: (IpAddr, u16, u16),
+    /// Bytes allowed.
+    pub bytes_max: u64,
+    /// Bytes used; `None` if the packet thread did not answer in time.
+    pub bytes_used: Option<u64>,
+    /// Flows open; `None` as above.
+    pub flows: Option<u32>,
+    /// Seconds until it ends.
+    pub expires_s: u64,
+    /// Identifier of the issuer, hexadecimal.
+    pub issuer: String,
+}
+
+/// The answer to `trace`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Trace {
+    /// What would happen to the packet now.
+    pub verdict: String,
+    /// The reason's label, if it would be dropped.
+    pub reason: Option<&'static str>,
+    /// The reason in a sentence.
+    pub explanation: Option<&'static str>,
+    /// The grant that covers it.
+    pub grant: Option<GrantStatus>,
+    /// How the verdict came about, step by step.
+    pub steps: Vec<String>,
+    /// Recent drops between the same addresses, newest first.
+    pub recent: Vec<RecentDrop>,
+}
+
+/// A packet that was dropped lately.
+#[derive(Debug, Clone, Serialize)]
+pub struct RecentDrop {
+    /// How long ago.
+    pub ago_ms: u64,
+    /// `outside` or `inside`: where it came in.
+    pub port: &'static str,
+    /// The reason's label.
+    pub reason: &'static str,
+    /// The reason in a sentence.
+    pub explanation: &'static str,
+    /// Protocol, or `None` if the packet could not be read.
+    pub protocol: Option<String>,
+    /// Source address and port.
+    pub source: Option<String>,
+    /// Destination address and port.
+    pub destination: Option<String>,
+}

@@ -1,0 +1,256 @@
+//! Writes the first inputs of the `wire_*` fuzz targets: small valid packets of every kind.
+//!
+//! `cargo run -p sluicegate-wire --example fuzz_seeds -- fuzz/corpus`
+
+use std::{
+    env, fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
+
+use sluicegate_wire::{
+    IpProtocol, arp,
+    ethernet::{self, EtherType},
+    icmpv4, icmpv6,
+    ip::FragmentOffset,
+    ipv4, ipv6, ndp,
+    tcp::{self, Timestamps, WindowScale},
+    udp,
+};
+
+const SRC4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const DST4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const SRC6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const DST6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const HOST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+const HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// Names and bytes.
+type Seeds = Vec<(&'static str, Vec<u8>)>;
+
+fn main() -> io::Result<()> {
+    let corpus = env::args_os().nth(1).map_or_else(|| PathBuf::from("fuzz/corpus"), PathBuf::from);
+    let mut icmp = icmpv4_messages();
+    icmp.extend(icmpv6_messages());
+    let targets: [(&str, Seeds); 5] = [
+        ("wire_ethernet", frames()),
+        ("wire_ipv4", ipv4_packets()),
+        ("wire_ipv6", ipv6_packets()),
+        ("wire_transport", transports(IpAddr::V4(SRC4), IpAddr::V4(DST4))),
+        ("wire_icmp", icmp),
+    ];
+    for (target, seeds) in targets {
+        let folder = corpus.join(target);
+        fs::create_dir_all(&folder)?;
+        for (name, bytes) in seeds {
+            fs::write(folder.join(name), bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn frame(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
+    let repr = ethernet::Repr { dst: ethernet::BROADCAST, src: HARDWARE, ethertype };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut ethernet::Packet::new_unchecked(&mut bytes[..]));
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}
+
+fn frames() -> Seeds {
+    let arp_message = |repr: arp::Repr| {
+        let mut bytes = vec![0; repr.buffer_len()];
+        repr.emit(&mut arp::Packet::new_unchecked(&mut bytes[..]));
+        bytes
+    };
+    let request = arp::Repr::request(HARDWARE, SRC4, DST4);
+    let datagram = udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4));
+    let packet = ipv4_packet(IpProtocol::UDP, &datagram);
+    let mut tag = 5u16.to_be_bytes().to_vec();
+    tag.extend_from_slice(&EtherType::IPV4.0.to_be_bytes());
+    tag.extend_from_slice(&packet);
+    vec![
+        ("arp_request", frame(EtherType::ARP, &arp_message(request))),
+        ("arp_reply", frame(EtherType::ARP, &arp_message(request.answer([2, 0, 0, 0, 0, 2])))),
+        ("arp_message", arp_message(request)),
+        ("ipv4", frame(EtherType::IPV4, &packet)),
+        ("ipv6", frame(EtherType::IPV6, &ipv6_packet(IpProtocol::NO_NEXT_HEADER, &[]))),
+        ("vlan", frame(EtherType::VLAN, &tag)),
+    ]
+}
+
+fn ipv4_packet(protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    let repr = ipv4::Repr::new(SRC4, DST4, protocol, payload.len() as u16);
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn ipv4_packets() -> Seeds {
+    let transports = transports(IpAddr::V4(SRC4), IpAddr::V4(DST4));
+    let mut packets: Vec<_> = transports
+        .into_iter()
+        .map(|(name, bytes)| {
+            let protocol = if name.starts_with("udp") { IpProtocol::UDP } else { IpProtocol::TCP };
+            (name, ipv4_packet(protocol, &bytes))
+        })
+        .collect();
+    let ping = icmpv4_message(&icmpv4::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" });
+    packets.push(("icmp_echo", ipv4_packet(IpProtocol::ICMP, &ping)));
+    // Router alert and a loose source route in the first 12 bytes of what was payload.
+    let mut options = ipv4_packet(IpProtocol::UDP, &[148, 4, 0, 0, 131, 7, 4, 203, 0, 113, 1, 0, 1, 2, 3, 4]);
+    let mut view = ipv4::Packet::new_unchecked(&mut options[..]);
+    view.set_version_and_header_len(32);
+    view.fill_checksum();
+    packets.push(("options", options));
+    let mut fragment = ipv4_packet(IpProtocol::UDP, &[7; 16]);
+    let mut view = ipv4::Packet::new_unchecked(&mut fragment[..]);
+    view.set_fragmentation(false, true, FragmentOffset::from_units(185));
+    view.fill_checksum();
+    packets.push(("fragment", fragment));
+    packets
+}
+
+fn ipv6_packet(next_header: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    let repr = ipv6::Repr::new(SRC6, DST6, next_header, payload.len() as u16);
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn ipv6_packets() -> Seeds {
+    let (src, dst) = (IpAddr::V6(SRC6), IpAddr::V6(DST6));
+    let datagram = udp_datagram(src, dst);
+    let mut packets: Vec<_> = transports(src, dst)
+        .into_iter()
+        .map(|(name, bytes)| {
+            let protocol = if name.starts_with("udp") { IpProtocol::UDP } else { IpProtocol::TCP };
+            (name, ipv6_packet(protocol, &bytes))
+        })
+        .collect();
+    let behind = |headers: &[u8]| [headers, &datagram[..]].concat();
+    let hop_by_hop = behind(&[60, 0, 5, 2, 0, 0, 1, 0, 17, 0, 1, 4, 0, 0, 0, 0]);
+    packets.push(("options", ipv6_packet(IpProtocol::HOP_BY_HOP, &hop_by_hop)));
+    let routing = behind(&[17, 0, 4, 0, 0, 0, 0, 0]);
+    packets.push(("routing", ipv6_packet(IpProtocol::IPV6_ROUTE, &routing)));
+    let authentication = behind(&[17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5]);
+    packets.push(("authentication", ipv6_packet(IpProtocol::AUTHENTICATION, &authentication)));
+    let first = [&[17, 0, 0, 1, 0, 0, 0, 9], &datagram[..8]].concat();
+    packets.push(("fragment_first", ipv6_packet(IpProtocol::IPV6_FRAGMENT, &first)));
+    let last = [&[17, 0, 0, 8, 0, 0, 0, 9], &datagram[8..]].concat();
+    packets.push(("fragment_last", ipv6_packet(IpProtocol::IPV6_FRAGMENT, &last)));
+    packets
+}
+
+fn udp_datagram(src: IpAddr, dst: IpAddr) -> Vec<u8> {
+    let repr = udp::Repr { src_port: 40_000, dst_port: 5060, payload: b"OPTIONS sip:" };
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut udp::Packet::new_unchecked(&mut bytes[..]), src, dst);
+    bytes
+}
+
+fn transports(src: IpAddr, dst: IpAddr) -> Seeds {
+    let segment = |repr: tcp::Repr<'_>| {
+        let mut bytes = vec![0; repr.buffer_len()];
+        repr.emit(&mut tcp::Packet::new_unchecked(&mut bytes[..]), src, dst);
+        bytes
+    };
+    let syn = tcp::Repr {
+        mss: Some(1460),
+        window_scale: Some(WindowScale::new(7)),
+        sack_permitted: true,
+        timestamps: Some(Timestamps { value: 1, echo: 0 }),
+        ..tcp::Repr::new(40_000, 22, tcp::Control::Syn, 1)
+    };
+    let data =
+        tcp::Repr { ack: Some(9), push: true, payload: b"data", ..tcp::Repr::new(40_000, 22, tcp::Control::None, 2) };
+    let reset = tcp::Repr { ack: Some(9), ..tcp::Repr::new(40_000, 22, tcp::Control::Rst, 6) };
+    vec![
+        ("udp", udp_datagram(src, dst)),
+        ("tcp_syn", segment(syn)),
+        ("tcp_data", segment(data)),
+        ("tcp_reset", segment(reset)),
+    ]
+}
+
+fn icmpv4_message(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; repr.buffer_len()];
+    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut bytes[..]));
+    bytes
+}
+
+fn icmpv4_messages() -> Seeds {
+    let packet = ipv4_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4)));
+    let quote = icmpv4::Quote::new(&packet).expect("a packet of our own making");
+    let too_big = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1400 };
+    [
+        ("v4_echo", icmpv4::Repr::EchoReply { ident: 1, seq: 2, data: b"ping" }),
+        ("v4_unreachable", icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote }),
+        ("v4_too_big", icmpv4::Repr::Unreachable { why: too_big, quote }),
+        ("v4_time_exceeded", icmpv4::Repr::TimeExceeded { which: icmpv4::TimeExceeded::InTransit, quote }),
+        ("v4_parameter", icmpv4::Repr::ParameterProblem { what: icmpv4::ParameterProblem::Pointer(8), quote }),
+    ]
+    .map(|(name, repr)| (name, icmpv4_message(&repr)))
+    .to_vec()
+}
+
+fn icmpv6_messages() -> Seeds {
+    let packet = ipv6_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6)));
+    let quote = icmpv6::Quote::new(&packet).expect("a packet of our own making");
+    let parameter = icmpv6::ParameterProblem::UnknownNextHeader;
+    let mut messages = [
+        ("v6_echo", icmpv6::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" }),
+        ("v6_unreachable", icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Port, quote }),
+        ("v6_too_big", icmpv6::Repr::PacketTooBig { mtu: 1400, quote }),
+        ("v6_time_exceeded", icmpv6::Repr::TimeExceeded { which: icmpv6::TimeExceeded::InTransit, quote }),
+        ("v6_parameter", icmpv6::Repr::ParameterProblem { what: parameter, pointer: 40, quote }),
+    ]
+    .map(|(name, repr)| {
+        let mut bytes = vec![0; repr.buffer_len()];
+        repr.emit(&mut icmpv6::Packet::new_unchecked(&mut bytes[..]), IpAddr::V6(ROUTER), IpAddr::V6(HOST));
+        (name, bytes)
+    })
+    .to_vec();
+    messages.extend(ndp_messages());
+    messages
+}
+
+fn ndp_messages() -> Seeds {
+    let target = ndp::Target::new(HOST).expect("a unicast address");
+    let envelope = ndp::Envelope { src: ROUTER, dst: HOST, hop_limit: ndp::HOP_LIMIT };
+    let flags = ndp::Flags { router: true, solicited: true, override_cache: false };
+    let prefix = ndp::PrefixInformation {
+        prefix: ndp::Prefix::new(SRC6, 64).expect("64 bits"),
+        on_link: true,
+        autonomous: true,
+        valid_lifetime_s: 86_400,
+        preferred_lifetime_s: 14_400,
+    };
+    let router = ndp::RouterAdvertisement {
+        hop_limit: 64,
+        managed: false,
+        other_configuration: true,
+        lifetime_s: 1800,
+        reachable_ms: 30_000,
+        retransmit_ms: 1000,
+        link_layer: Some(HARDWARE),
+        mtu: Some(1500),
+        prefix: Some(prefix),
+    };
+    [
+        ("ndp_router_solicitation", ndp::Repr::RouterSolicitation { link_layer: Some(HARDWARE) }),
+        ("ndp_router_advertisement", ndp::Repr::RouterAdvertisement(router)),
+        ("ndp_neighbor_solicitation", ndp::Repr::NeighborSolicitation { target, link_layer: Some(HARDWARE) }),
+        ("ndp_neighbor_advertisement", ndp::Repr::NeighborAdvertisement { target, flags, link_layer: Some(HARDWARE) }),
+    ]
+    .map(|(name, repr)| {
+        let mut bytes = vec![0; repr.buffer_len()];
+        repr.emit(&mut ndp::Packet::new_unchecked(&mut bytes[..]), &envelope);
+        (name, bytes)
+    })
+    .to_vec()
+}

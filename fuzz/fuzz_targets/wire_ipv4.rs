@@ -1,0 +1,12 @@
+//! IPv4 packets, the summary that the gate makes of them, and their translation.
+#![no_main]
+
+#[allow(dead_code, reason = "each target uses its part")]
+#[path = "../../crates/wire/tests/exercise/mod.rs"]
+mod exercise;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    exercise::ipv4(bytes);
+});

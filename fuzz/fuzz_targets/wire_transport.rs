@@ -1,0 +1,13 @@
+//! UDP datagrams and TCP segments.
+#![no_main]
+
+#[allow(dead_code, reason = "each target uses its part")]
+#[path = "../../crates/wire/tests/exercise/mod.rs"]
+mod exercise;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    exercise::udp(bytes);
+    exercise::tcp(bytes);
+});

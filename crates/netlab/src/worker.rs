@@ -87,6 +87,7 @@ pub fn run(role: &str, spec_json: &str) -> Result<(), LabError> {
         "sink" => client::call::sink(&parse(role, spec_json)?, &context),
         "transfer" => client::transfer::transfer(&parse(role, spec_json)?, &context),
         "serve" => client::transfer::serve(&parse(role, spec_json)?, &context),
+        "setup" => client::setup::setup(&parse(role, spec_json)?, &context),
         "count" => count::count(&parse(role, spec_json)?, &context),
         "flood" => attack::flood(&parse(role, spec_json)?, &context),
         "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, &context),

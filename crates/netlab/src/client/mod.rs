@@ -1,5 +1,7 @@
 //! Honest clients and the services that they use: calls, transfers, SIP set-ups.
 
 pub mod call;
-pub mod timestamps;
+mod dialog;
+pub mod setup;
+mod timestamps;
 pub mod transfer;

@@ -1,0 +1,287 @@
+use std::sync::Arc;
+
+use serde::{Serialize, de::DeserializeOwned};
+use sluicegate_policy::{Draft, Group, Rule, Service, User, is_name};
+use sluicegate_wire::UnixTime;
+use zeroize::Zeroizing;
+
+use crate::{Expect, Gate, Revision, Store, StoreError, Txn};
+
+/// The version byte in front of every stored record.
+const RECORD_VERSION: u8 = 1;
+/// Records read from the store at a time.
+const PAGE_LEN: usize = 1_024;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A [`User`].
+    User,
+    /// A [`Group`].
+    Group,
+    /// A [`Service`].
+    Service,
+    /// A [`Rule`].
+    Rule,
+    /// A [`Gate`].
+    Gate,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::User, Self::Group, Self::Service, Self::Rule, Self::Gate];
+
+    /// The name in commands and messages, and the first part of its keys.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Service => "service",
+            Self::Rule => "rule",
+            Self::Gate => "gate",
+        }
+    }
+
+    /// What a key from a [`crate::Watch`] stands for: the kind and the name.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<(Self, &str)> {
+        let (label, name) = key.split_once('/')?;
+        Self::ALL.into_iter().find(|kind| kind.label() == label).map(|kind| (kind, name))
+    }
+
+    pub(crate) fn key(self, name: &str) -> String {
+        format!("{}/{name}", self.label())
+    }
+}
+
+impl core::fmt::Display for Kind {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Something that the directory keeps by name.
+pub trait Record: Serialize + DeserializeOwned {
+    /// What it is.
+    const KIND: Kind;
+
+    /// Its name, unique among its kind.
+    fn name(&self) -> &str;
+}
+
+macro_rules! records {
+    ($($type:ident),*) => {$(
+        impl Record for $type {
+            const KIND: Kind = Kind::$type;
+
+            fn name(&self) -> &str {
+                &self.name
+            }
+        }
+    )*};
+}
+
+records!(User, Group, Service, Rule, Gate);
+
+/// Why the directory could not do something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The store failed or refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The name is taken.
+    #[error("{kind} {name:?} exists already; remove it first, or choose another name")]
+    Exists {
+        /// What it is.
+        kind: Kind,
+        /// Its name.
+        name: String,
+    },
+    /// There is no such thing.
+    #[error("there is no {kind} {name:?}; `sluicegate {kind} ls` lists them")]
+    Missing {
+        /// What it is.
+        kind: Kind,
+        /// Its name.
+        name: String,
+    },
+    /// No name that can be used.
+    #[error(
+        "{name:?} cannot name a {kind}: use 1 to 64 letters, digits, '.', '_', '-' or '+', not starting with '.' or '-'"
+    )]
+    Name {
+        /// What it is.
+        kind: Kind,
+        /// The name, cut to a sane length.
+        name: String,
+    },
+    /// A record that this version cannot read.
+    #[error(
+        "the stored record {key:?} cannot be read ({detail}); upgrade sluicegate, or remove the record and add it anew"
+    )]
+    Unreadable {
+        /// Its key.
+        key: String,
+        /// What was found.
+        detail: &'static str,
+    },
+}
+
+/// Users, groups, services, rules and gates by name, on top of any [`Store`].
+#[derive(Clone)]
+pub struct Directory {
+    store: Arc<dyn Store>,
+}
+
+impl Directory {
+    /// The directory in this store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    /// The store underneath, to watch it.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Adds something new.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Exists`] if the name is taken, [`DirectoryError::Name`] if it is none.
+    pub fn add<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
+        let key = checked_key(record)?;
+        let txn = Txn::default().when(&key, Expect::Absent).put(&key, encode(record));
+        self.run(now, &txn, |_| DirectoryError::Exists { kind: R::KIND, name: record.name().into() })
+    }
+
+    /// Replaces what has the same name.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Missing`] if nothing has.
+    pub fn replace<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
+        let key = checked_key(record)?;
+        let txn = Txn::default().when(&key, Expect::Present).put(&key, encode(record));
+        self.run(now, &txn, |_| DirectoryError::Missing { kind: R::KIND, name: record.name().into() })
+    }
+
+    /// Reads, changes and writes one record, and again if someone else changed it meanwhile.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Missing`] if there is none.
+    pub fn change<R: Record>(
+        &self,
+        now: UnixTime,
+        name: &str,
+        mut f: impl FnMut(&mut R),
+    ) -> Result<Revision, DirectoryError> {
+        let missing = || DirectoryError::Missing { kind: R::KIND, name: name.into() };
+        let key = R::KIND.key(name);
+        loop {
+            let entry = self.store.get(now, &key)?.ok_or_else(missing)?;
+            let mut record: R = decode(&key, &entry.value)?;
+            f(&mut record);
+            if record.name() != name {
+                return Err(DirectoryError::Name { kind: R::KIND, name: record.name().chars().take(80).collect() });
+            }
+            let txn = Txn::default().when(&key, Expect::At(entry.revision)).put(&key, encode(&record));
+            match self.store.txn(now, &txn) {
+                // Whoever was faster made progress, so this ends.
+                Err(StoreError::Conflict { .. }) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Removes what has this name.
+    ///
+    /// # Errors
+    /// [`DirectoryError::Missing`] if nothing has.
+    pub fn remove<R: Record>(&self, now: UnixTime, name: &str) -> Result<Revision, DirectoryError> {
+        let key = R::KIND.key(name);
+        let txn = Txn::default().when(&key, Expect::Present).delete(&key);
+        self.run(now, &txn, |_| DirectoryError::Missing { kind: R::KIND, name: name.into() })
+    }
+
+    /// What has this name.
+    ///
+    /// # Errors
+    /// If the store fails or the record cannot be read.
+    pub fn find<R: Record>(&self, now: UnixTime, name: &str) -> Result<Option<R>, DirectoryError> {
+        let key = R::KIND.key(name);
+        self.store.get(now, &key)?.map(|entry| decode(&key, &entry.value)).transpose()
+    }
+
+    /// All of one kind, in the order of their names.
+    ///
+    /// # Errors
+    /// If the store fails or a record cannot be read.
+    pub fn all<R: Record>(&self, now: UnixTime) -> Result<Vec<R>, DirectoryError> {
+        let prefix = R::KIND.key("");
+        let mut after = String::new();
+        let mut records = Vec::new();
+        loop {
+            let page = self.store.range(now, &prefix, &after, PAGE_LEN)?;
+            for entry in &page {
+                records.push(decode(&entry.key, &entry.value)?);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE_LEN => after.clone_from(&last.key),
+                _ => return Ok(records),
+            }
+        }
+    }
+
+    /// Everything that a policy is made from, and the revision to watch from so that no change is missed.
+    ///
+    /// # Errors
+    /// If the store fails or a record cannot be read.
+    pub fn draft(&self, now: UnixTime) -> Result<(Draft, Revision), DirectoryError> {
+        let revision = self.store.revision()?;
+        let draft =
+            Draft { users: self.all(now)?, groups: self.all(now)?, services: self.all(now)?, rules: self.all(now)? };
+        Ok((draft, revision))
+    }
+
+    pub(crate) fn run(
+        &self,
+        now: UnixTime,
+        txn: &Txn,
+        conflict: impl FnOnce(String) -> DirectoryError,
+    ) -> Result<Revision, DirectoryError> {
+        match self.store.txn(now, txn) {
+            Err(StoreError::Conflict { key }) => Err(conflict(key)),
+            other => Ok(other?),
+        }
+    }
+}
+
+fn checked_key<R: Record>(record: &R) -> Result<String, DirectoryError> {
+    let name = record.name();
+    if !is_name(name) {
+        return Err(DirectoryError::Name { kind: R::KIND, name: name.chars().take(80).collect() });
+    }
+    Ok(R::KIND.key(name))
+}
+
+pub(crate) fn encode<R: Serialize>(record: &R) -> Zeroizing<Vec<u8>> {
+    // Only a map of unknown length or a failing `Serialize` can fail here, and our records have neither.
+    let bytes = postcard::to_extend(record, vec![RECORD_VERSION]).unwrap_or_default();
+    debug_assert!(!bytes.is_empty());
+    Zeroizing::new(bytes)
+}
+
+pub(crate) fn decode<R: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<R, DirectoryError> {
+    let unreadable = |detail| DirectoryError::Unreadable { key: key.into(), detail };
+    match bytes.split_first() {
+        Some((&RECORD_VERSION, record)) => match postcard::take_from_bytes(record) {
+            Ok((record, [])) => Ok(record),
+            Ok(_) => Err(unreadable("longer than its content")),
+            Err(_) => Err(unreadable("its content is damaged")),
+        },
+        Some(_) => Err(unreadable("another version wrote it")),
+        None => Err(unreadable("it is empty")),
+    }
+}

@@ -1,0 +1,135 @@
+//! How types of other crates are written in feed messages.
+
+use core::{fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, SeqAccess, Visitor},
+    ser::SerializeTuple,
+};
+
+/// A fixed number of bytes, longer than the arrays that serde knows; written as they are.
+pub(super) mod array {
+    use super::{Deserializer, Error, PhantomData, SeqAccess, SerializeTuple, Serializer, Visitor, fmt};
+
+    pub(in crate::feed) fn serialize<S: Serializer, const N: usize>(bytes: &[u8; N], s: S) -> Result<S::Ok, S::Error> {
+        let mut tuple = s.serialize_tuple(N)?;
+        bytes.iter().try_for_each(|byte| tuple.serialize_element(byte))?;
+        tuple.end()
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(d: D) -> Result<[u8; N], D::Error> {
+        struct Array<const N: usize>(PhantomData<[u8; N]>);
+        impl<'de, const N: usize> Visitor<'de> for Array<N> {
+            type Value = [u8; N];
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{N} bytes")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<[u8; N], A::Error> {
+                let mut bytes = [0; N];
+                for (at, byte) in bytes.iter_mut().enumerate() {
+                    *byte = seq.next_element()?.ok_or_else(|| A::Error::invalid_length(at, &self))?;
+                }
+                Ok(bytes)
+            }
+        }
+        d.deserialize_tuple(N, Array(PhantomData))
+    }
+}
+
+/// A string of bytes: its length, then the bytes.
+pub(super) mod bytes {
+    use super::{Deserializer, Error, Serializer, Visitor, fmt};
+
+    pub(in crate::feed) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(bytes)
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}
+
+/// A list of at most `MAX` elements. Room is made as elements arrive, never for a length that a peer merely claims.
+pub(super) fn bounded<'de, D, T, const MAX: usize>(d: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct List<T, const MAX: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(element) = seq.next_element()? {
+                if list.len() == MAX {
+                    return Err(A::Error::invalid_length(MAX + 1, &self));
+                }
+                list.push(element);
+            }
+            Ok(list)
+        }
+    }
+    d.deserialize_seq(List::<T, MAX>(PhantomData))
+}
+
+/// A grant id: its 16 bytes.
+pub(super) mod grant_id {
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+    use sluicegate_capability::GrantId;
+
+    pub(in crate::feed) fn serialize<S: Serializer>(id: &GrantId, s: S) -> Result<S::Ok, S::Error> {
+        id.0.serialize(s)
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<GrantId, D::Error> {
+        Deserialize::deserialize(d).map(GrantId)
+    }
+}
+
+/// A Unix time: its seconds.
+pub(super) mod unix {
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+    use sluicegate_wire::UnixTime;
+
+    pub(in crate::feed) fn serialize<S: Serializer>(time: &UnixTime, s: S) -> Result<S::Ok, S::Error> {
+        time.0.serialize(s)
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<UnixTime, D::Error> {
+        Deserialize::deserialize(d).map(UnixTime)
+    }
+}
+
+/// A Unix time or none.
+pub(super) mod maybe_unix {
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+    use sluicegate_wire::UnixTime;
+
+    pub(in crate::feed) fn serialize<S: Serializer>(time: &Option<UnixTime>, s: S) -> Result<S::Ok, S::Error> {
+        time.map(|time| time.0).serialize(s)
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<UnixTime>, D::Error> {
+        Ok(Option::<u64>::deserialize(d)?.map(UnixTime))
+    }
+}

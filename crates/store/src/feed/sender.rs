@@ -1,0 +1,292 @@
+use core::time::Duration;
+use std::{collections::VecDeque, sync::Arc};
+
+use sluicegate_capability::{IssuerKey, IssuerPublic};
+use sluicegate_wire::{Instant, UnixTime};
+
+use super::{
+    FRAME_LEN_MAX,
+    codec::encode,
+    message::{Delta, FEED_VERSION, Resume, SignedDeltas, ToGate},
+};
+
+/// Longest time for which changes may be collected before they are signed together.
+pub const WINDOW_MAX: Duration = Duration::from_millis(10);
+/// Time between pings.
+pub const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Room in a frame for what is around the deltas: sequence number, length and signature.
+const AROUND_DELTAS: usize = 128;
+const DELTAS_LEN_MAX: usize = FRAME_LEN_MAX - AROUND_DELTAS;
+/// Seconds for which revokes are repeated in snapshots: as long as the longest grant lives.
+const REVOKE_KEPT_S: u64 = 86_400;
+
+/// The bounds of a [`FeedSender`], fixed at start.
+#[derive(Debug, Clone, Copy)]
+pub struct SenderOptions {
+    /// Time for which changes are collected before they are signed together; at most [`WINDOW_MAX`].
+    pub window: Duration,
+    /// Changes that may wait for their signature.
+    pub pending_max: usize,
+    /// Bytes of past batches that are kept for gates that reconnect.
+    pub log_bytes_max: usize,
+    /// Revokes that are repeated to gates that were away. Full: the oldest is forgotten, and a gate that was away all the
+    /// time lets what it meant live on until it expires.
+    pub revokes_max: usize,
+}
+
+impl Default for SenderOptions {
+    fn default() -> Self {
+        Self { window: WINDOW_MAX, pending_max: 4_096, log_bytes_max: 8 * 1024 * 1024, revokes_max: 4_096 }
+    }
+}
+
+/// Why a change was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// As many changes wait as may.
+    #[error("{0} changes wait for the feed already; try again in a moment")]
+    Full(usize),
+    /// The change does not fit into a message.
+    #[error("a change of {0} bytes does not fit into a feed message; shorten names or lists")]
+    TooLong(usize),
+}
+
+/// The frontend's end of the feed: numbers changes, signs them in batches, and brings gates up to date.
+///
+/// One for all gates of a frontend. Every frame from [`Self::poll_transmit`] goes to every gate that was welcomed, in
+/// order; a gate that cannot keep up is disconnected and resumes. Poll it after [`Self::push`] and at
+/// [`Self::poll_timeout`].
+pub struct FeedSender {
+    key: IssuerKey,
+    public: IssuerPublic,
+    boot_id: u64,
+    name: String,
+    options: SenderOptions,
+    /// Number of the last batch.
+    seq: u64,
+    /// Encoded changes that wait, and since when.
+    pending: VecDeque<Vec<u8>>,
+    pending_since: Instant,
+    last_batch: Option<Instant>,
+    next_ping: Instant,
+    /// Frames of past batches, consecutive, the last being number `seq`.
+    log: VecDeque<Arc<[u8]>>,
+    log_bytes: usize,
+    /// Encoded revokes with the second at which they are forgotten.
+    revokes: VecDeque<(UnixTime, Vec<u8>)>,
+}
+
+impl FeedSender {
+    /// The feed of the frontend `name`. `boot_id` is random, new for each start.
+    #[must_use]
+    pub fn new(key: IssuerKey, boot_id: u64, name: &str, options: SenderOptions) -> Self {
+        let public = key.public();
+        let options = SenderOptions { window: options.window.min(WINDOW_MAX), ..options };
+        Self {
+            key,
+            public,
+            boot_id,
+            name: name.into(),
+            options,
+            seq: 0,
+            pending: VecDeque::new(),
+            pending_since: Instant::ZERO,
+            last_batch: None,
+            next_ping: Instant::ZERO,
+            log: VecDeque::new(),
+            log_bytes: 0,
+            revokes: VecDeque::new(),
+        }
+    }
+
+    /// Takes a change. A revoke that does not say so itself means what was issued up to now, so that repeating it to a
+    /// gate that was away ends nothing newer.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] if too many wait; the request behind the change is then refused.
+    pub fn push(&mut self, now: Instant, unix: UnixTime, mut delta: Delta) -> Result<(), SendError> {
+        if self.pending.len() >= self.options.pending_max {
+            return Err(SendError::Full(self.options.pending_max));
+        }
+        if let Delta::Revoke(selector) = &mut delta {
+            selector.issued_before.get_or_insert(unix.plus_secs(1));
+        }
+        let encoded = encoded(&delta)?;
+        if matches!(delta, Delta::Revoke(_)) {
+            self.keep_revoke(unix, encoded.clone());
+        }
+        if self.pending.is_empty() {
+            self.pending_since = now;
+        }
+        self.pending.push_back(encoded);
+        Ok(())
+    }
+
+    /// When to call [`Self::poll_transmit`] next.
+    ///
+    /// A change after a quiet time goes out at once; while changes keep coming, they wait for each other, never longer
+    /// than the window.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Instant {
+        match self.batch_due() {
+            Some(due) => due.min(self.next_ping),
+            None => self.next_ping,
+        }
+    }
+
+    /// The next frame for every gate, if one is due: a batch or a ping.
+    pub fn poll_transmit(&mut self, now: Instant, unix: UnixTime) -> Option<Arc<[u8]>> {
+        if self.batch_due().is_some_and(|due| due <= now) {
+            return self.batch(now);
+        }
+        if self.next_ping <= now {
+            self.next_ping = now + PING_INTERVAL;
+            return encode(&ToGate::Ping { unix }).ok().map(Arc::from);
+        }
+        None
+    }
+
+    /// The frames that bring a gate up to date which said hello with `resume`. Frames from [`Self::poll_transmit`] follow
+    /// them without a gap.
+    ///
+    /// `state` is everything that is open now, as [`Delta::Service`] and [`Delta::Install`]; it is read only if batches
+    /// cannot be resumed.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`] if a part of the state does not fit into a message.
+    pub fn welcome<I>(
+        &mut self,
+        unix: UnixTime,
+        resume: Option<Resume>,
+        state: impl FnOnce() -> I,
+    ) -> Result<Vec<Arc<[u8]>>, SendError>
+    where
+        I: IntoIterator<Item = Delta>,
+    {
+        let missed = resume.and_then(|resume| self.missed(resume));
+        let hello = ToGate::Hello {
+            version: FEED_VERSION,
+            issuer: self.public.to_bytes(),
+            boot_id: self.boot_id,
+            name: self.name.clone(),
+            resumed: missed.is_some(),
+        };
+        let mut frames = vec![frame(&hello)?];
+        match missed {
+            Some(missed) => frames.extend(self.log.iter().skip(self.log.len() - missed).cloned()),
+            None => self.snapshot(unix, state(), &mut frames)?,
+        }
+        Ok(frames)
+    }
+
+    /// The issuer's public key.
+    #[must_use]
+    pub const fn issuer(&self) -> &IssuerPublic {
+        &self.public
+    }
+
+    /// The key, to sign portable copies of grants.
+    #[must_use]
+    pub const fn key(&self) -> &IssuerKey {
+        &self.key
+    }
+
+    /// Name, used, maximum of each table.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 3] {
+        let gauge = |name, used: usize, max: usize| (name, used as u64, max as u64);
+        [
+            gauge("feed_pending", self.pending.len(), self.options.pending_max),
+            gauge("feed_log_bytes", self.log_bytes, self.options.log_bytes_max),
+            gauge("feed_revokes", self.revokes.len(), self.options.revokes_max),
+        ]
+    }
+
+    fn batch_due(&self) -> Option<Instant> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        let quiet_until = self.last_batch.map_or(Instant::ZERO, |last| last + self.options.window);
+        Some(self.pending_since.max(quiet_until).min(self.pending_since + self.options.window))
+    }
+
+    fn batch(&mut self, now: Instant) -> Option<Arc<[u8]>> {
+        let mut deltas = Vec::new();
+        while let Some(next) = self.pending.pop_front_if(|next| deltas.len() + next.len() <= DELTAS_LEN_MAX) {
+            deltas.extend(next);
+        }
+        self.last_batch = Some(now);
+        let signed = self.sign(false, self.seq + 1, false, deltas);
+        let frame = frame(&ToGate::Batch(signed)).ok()?;
+        self.seq += 1;
+        self.log_bytes += frame.len();
+        self.log.push_back(frame.clone());
+        while self.log_bytes > self.options.log_bytes_max {
+            self.log_bytes -= self.log.pop_front()?.len();
+        }
+        Some(frame)
+    }
+
+    /// How many batches of the log a gate has missed; `None` if the log cannot tell.
+    fn missed(&self, resume: Resume) -> Option<usize> {
+        if resume.issuer != self.public.id() || resume.boot_id != self.boot_id {
+            return None;
+        }
+        let missed = usize::try_from(self.seq.checked_sub(resume.seq)?).ok()?;
+        (missed <= self.log.len()).then_some(missed)
+    }
+
+    /// Appends the parts of a snapshot. Revokes come first: what is open now was issued in spite of them.
+    fn snapshot(
+        &mut self,
+        unix: UnixTime,
+        state: impl IntoIterator<Item = Delta>,
+        frames: &mut Vec<Arc<[u8]>>,
+    ) -> Result<(), SendError> {
+        self.forget_revokes(unix);
+        let revokes: Vec<_> = self.revokes.iter().map(|(_, encoded)| encoded.clone()).collect();
+        let state = state.into_iter().map(|delta| encoded(&delta));
+        let mut part = Vec::new();
+        for next in revokes.into_iter().map(Ok).chain(state) {
+            let next = next?;
+            if part.len() + next.len() > DELTAS_LEN_MAX {
+                let full = core::mem::take(&mut part);
+                frames.push(frame(&ToGate::Snapshot(self.sign(true, self.seq, true, full)))?);
+            }
+            part.extend(next);
+        }
+        frames.push(frame(&ToGate::Snapshot(self.sign(true, self.seq, false, part)))?);
+        Ok(())
+    }
+
+    fn sign(&self, snapshot: bool, seq: u64, more: bool, deltas: Vec<u8>) -> SignedDeltas {
+        let signature = self.key.sign_batch(&SignedDeltas::signed(self.boot_id, snapshot, seq, more, &deltas));
+        SignedDeltas { seq, more, deltas, signature }
+    }
+
+    fn keep_revoke(&mut self, unix: UnixTime, encoded: Vec<u8>) {
+        self.forget_revokes(unix);
+        if self.revokes.len() >= self.options.revokes_max {
+            self.revokes.pop_front();
+        }
+        self.revokes.push_back((unix.plus_secs(REVOKE_KEPT_S), encoded));
+    }
+
+    fn forget_revokes(&mut self, unix: UnixTime) {
+        while self.revokes.pop_front_if(|(forget_at, _)| *forget_at <= unix).is_some() {}
+    }
+}
+
+fn encoded(delta: &Delta) -> Result<Vec<u8>, SendError> {
+    let encoded = postcard::to_allocvec(delta).unwrap_or_default();
+    if encoded.is_empty() || encoded.len() > DELTAS_LEN_MAX {
+        return Err(SendError::TooLong(encoded.len()));
+    }
+    Ok(encoded)
+}
+
+fn frame(message: &ToGate) -> Result<Arc<[u8]>, SendError> {
+    encode(message).map(Arc::from).map_err(|_| SendError::TooLong(FRAME_LEN_MAX))
+}

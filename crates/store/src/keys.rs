@@ -1,0 +1,187 @@
+//! Files that hold secrets: made once, readable by their owner only, and refused when they are not.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use zeroize::Zeroizing;
+
+/// Longest secret file in bytes.
+pub const SECRET_LEN_MAX: usize = 16 * 1024;
+
+/// Why a secret file could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Cannot be created.
+    #[error("cannot create {}: {source}; check that the directory exists and belongs to the user that runs this", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Others than the owner may read or write it.
+    #[error("others may read {}, which holds a secret (mode {mode:04o}); run: chmod 600 {}", path.display(), path.display())]
+    Permissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Not a plain file.
+    #[error("{} is not a plain file", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// Not of the length that this secret has.
+    #[error("{} has {found} bytes where {expected} are needed; restore a copy, or move it away to have a new one made", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        found: usize,
+        /// The length needed.
+        expected: usize,
+    },
+    /// Longer than any secret.
+    #[error("{} is longer than {SECRET_LEN_MAX} bytes, which no secret is", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not text.
+    #[error("{} does not hold UTF-8 text", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system has no random bytes to give.
+    #[error("the system gave no random bytes: {0}")]
+    Random(String),
+}
+
+/// The secret of `len` bytes in the file `path`, made from the system's random bytes on the first call.
+///
+/// # Errors
+/// If the file cannot be read or created, is readable by others, or has another length.
+pub fn load_or_create(path: &Path, len: usize) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    let secret = match read(path) {
+        Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            let mut secret = Zeroizing::new(vec![0; len]);
+            getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
+            match create(path, &secret) {
+                // Someone else was faster: theirs is the secret.
+                Err(KeyError::Create { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => read(path)?,
+                other => other.map(|()| secret)?,
+            }
+        }
+        other => other?,
+    };
+    if secret.len() != len {
+        return Err(KeyError::Length { path: path.into(), found: secret.len(), expected: len });
+    }
+    Ok(secret)
+}
+
+/// The 32 secret bytes in the file `path`, made on the first call, as seeds and keys need them.
+///
+/// # Errors
+/// As [`load_or_create`].
+pub fn load_or_create_seed(path: &Path) -> Result<Zeroizing<[u8; 32]>, KeyError> {
+    let secret = load_or_create(path, 32)?;
+    let mut seed = Zeroizing::new([0; 32]);
+    seed.copy_from_slice(&secret);
+    Ok(seed)
+}
+
+/// The content of a secret file.
+///
+/// # Errors
+/// If it cannot be read, is no plain file, is readable by others or too long.
+pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    let reading = |source| KeyError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(reading)?;
+    // The permissions of the open file, not of whatever the path names a moment later.
+    let metadata = file.metadata().map_err(reading)?;
+    if !metadata.is_file() {
+        return Err(KeyError::NotAFile { path: path.into() });
+    }
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Permissions { path: path.into(), mode });
+    }
+    read_bounded(file, path)
+}
+
+/// The password on the first line of a file, without its line break.
+///
+/// # Errors
+/// As [`read`], or if the file holds no text.
+pub fn read_password(path: &Path) -> Result<Zeroizing<String>, KeyError> {
+    first_line(&read(path)?).ok_or_else(|| KeyError::NotText { path: path.into() })
+}
+
+/// The password on the first line of what `source` gives, such as a file descriptor; `name` stands for it in errors.
+///
+/// # Errors
+/// If it cannot be read, is too long or no text.
+pub fn read_password_from(source: impl Read, name: &Path) -> Result<Zeroizing<String>, KeyError> {
+    first_line(&read_bounded(source, name)?).ok_or_else(|| KeyError::NotText { path: name.into() })
+}
+
+/// Makes a secret file with this content, readable by its owner only. It is whole or not there, whatever happens.
+///
+/// # Errors
+/// If it exists already or cannot be created.
+pub fn create(path: &Path, secret: &[u8]) -> Result<(), KeyError> {
+    let creating = |source| KeyError::Create { path: path.into(), source };
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}.new", std::process::id()));
+    let unfinished = PathBuf::from(unfinished);
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).and_then(|mut file| {
+        file.write_all(secret)?;
+        file.sync_all()?;
+        // Unlike a rename, a link does not replace what is there.
+        fs::hard_link(&unfinished, path)
+    });
+    let removed = fs::remove_file(&unfinished);
+    written.map_err(creating)?;
+    removed.map_err(creating)?;
+    sync_directory(path).map_err(creating)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn read_bounded(source: impl Read, path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    // Room for one byte too many from the start: growing would leave copies of the secret behind.
+    let mut content = Zeroizing::new(Vec::with_capacity(SECRET_LEN_MAX + 1));
+    let limit = SECRET_LEN_MAX as u64 + 1;
+    source.take(limit).read_to_end(&mut content).map_err(|source| KeyError::Read { path: path.into(), source })?;
+    if content.len() > SECRET_LEN_MAX {
+        return Err(KeyError::TooLong { path: path.into() });
+    }
+    Ok(content)
+}
+
+fn first_line(content: &[u8]) -> Option<Zeroizing<String>> {
+    let text = core::str::from_utf8(content).ok()?;
+    Some(Zeroizing::new(text.lines().next().unwrap_or_default().to_owned()))
+}

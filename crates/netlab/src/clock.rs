@@ -105,10 +105,6 @@ impl Random {
     }
 
     /// A number below `limit`; 0 if `limit` is 0.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the high half of a product of two 64-bit numbers fits 64 bits"
-    )]
     pub const fn below(&mut self, limit: u64) -> u64 {
         ((self.next() as u128 * limit as u128) >> 64) as u64
     }

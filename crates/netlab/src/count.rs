@@ -103,10 +103,10 @@ impl<'a> Counter<'a> {
                 self.prefixes.iter().position(fits).unwrap_or(stranger)
             }
         };
-        if let (true, Some(source)) = (index == stranger && self.examples.len() < EXAMPLES_MAX, source) {
-            if !self.examples.contains(&source) {
-                self.examples.push(source);
-            }
+        if let Some(source) = source.filter(|_| index == stranger && self.examples.len() < EXAMPLES_MAX)
+            && !self.examples.contains(&source)
+        {
+            self.examples.push(source);
         }
         self.classes[index].packets += 1;
         self.classes[index].bytes += wire_len as u64;

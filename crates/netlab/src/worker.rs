@@ -17,7 +17,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{LabError, attack, client, count, process};
+use crate::{LabError, attack, client, count, emulator, process};
 
 /// Specification of the worker `exec`: becomes another program, which then dies with the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,6 +89,7 @@ pub fn run(role: &str, spec_json: &str) -> Result<(), LabError> {
         "serve" => client::transfer::serve(&parse(role, spec_json)?, &context),
         "setup" => client::setup::setup(&parse(role, spec_json)?, &context),
         "count" => count::count(&parse(role, spec_json)?, &context),
+        "emulate" => emulator::emulate(&parse(role, spec_json)?, &context),
         "flood" => attack::flood(&parse(role, spec_json)?, &context),
         "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, &context),
         "insider" => attack::insider(&parse(role, spec_json)?, &context),

@@ -121,7 +121,6 @@ fn ephemeral_port(random: &mut Random) -> u16 {
     u16::try_from(1_024 + random.below(64_512)).unwrap_or(u16::MAX)
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "any 32 bits do")]
 fn random_u32(random: &mut Random) -> u32 {
     random.next() as u32
 }

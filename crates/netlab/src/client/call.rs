@@ -316,7 +316,6 @@ impl Calls {
             }
         }
         if summary.sent > 0 {
-            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
             let loss = 1.0 - summary.received as f64 / summary.sent as f64;
             summary.loss = loss;
         }

@@ -81,7 +81,6 @@ impl Prefix {
         match self.address {
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
-                #[expect(clippy::cast_possible_truncation, reason = "the index wraps round the network's size")]
                 IpAddr::V4(Ipv4Addr::from((u32::from(address) & mask) | (index as u32 & !mask)))
             }
             IpAddr::V6(address) => {

@@ -36,9 +36,9 @@ fn answer(dialog: &mut Dialog, now: Instant, request: &[u8], status: u16, header
         writer = writer.header(name, value);
     }
     if body.is_empty() {
-        writer.finish()
+        writer.finish();
     } else {
-        writer.body("application/sdp", body)
+        writer.body("application/sdp", body);
     }
     dialog.on_response(now, &Message::parse(&out).unwrap());
 }

@@ -9,10 +9,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod cookie;
+pub mod dialog;
 pub mod digest;
 pub mod message;
 pub mod nonce;
 pub mod replay;
 pub mod sdp;
+pub mod transaction;
 pub mod uri;
 pub mod write;

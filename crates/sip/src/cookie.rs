@@ -1,0 +1,173 @@
+//! Identifiers that come back from outside and carry their own proof, so that a call needs no memory at the frontend:
+//! the To-tag that names a grant, and the Record-Route parameter that names a relayed call.
+
+use core::fmt;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use siphasher::sip::SipHasher24;
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroize as _;
+
+const MAC_LEN: usize = 8;
+/// Bytes of a grant id.
+pub const GRANT_ID_LEN: usize = 16;
+/// Bytes that the grants of one call share.
+pub const CALL_PREFIX_LEN: usize = 12;
+/// Length of a To-tag made here.
+pub const TO_TAG_LEN: usize = 32;
+/// Length of a route cookie.
+pub const ROUTE_COOKIE_LEN: usize = 27;
+
+/// Makes and checks tags and cookies. All frontends of a site share one key, which outlives a restart.
+#[derive(Clone)]
+pub struct CookieKey([u8; 16]);
+
+/// Keeps a To-tag from passing as a route cookie and the other way round.
+#[derive(Clone, Copy)]
+enum Use {
+    ToTag = 1,
+    Route = 2,
+}
+
+impl CookieKey {
+    /// `key` is random and secret.
+    #[must_use]
+    pub const fn new(key: [u8; 16]) -> Self {
+        Self(key)
+    }
+
+    /// The To-tag that stands for this grant.
+    #[must_use]
+    pub fn to_tag(&self, grant_id: &[u8; GRANT_ID_LEN]) -> CookieText<TO_TAG_LEN> {
+        self.encode::<{ GRANT_ID_LEN + MAC_LEN }, TO_TAG_LEN>(Use::ToTag, grant_id)
+    }
+
+    /// The grant that a To-tag stands for; `None` if it is not one of ours.
+    #[must_use]
+    pub fn check_to_tag(&self, tag: &[u8]) -> Option<[u8; GRANT_ID_LEN]> {
+        self.decode::<GRANT_ID_LEN, { GRANT_ID_LEN + MAC_LEN }>(Use::ToTag, tag)
+    }
+
+    /// The Record-Route parameter that stands for this call.
+    #[must_use]
+    pub fn route(&self, call: &[u8; CALL_PREFIX_LEN]) -> CookieText<ROUTE_COOKIE_LEN> {
+        self.encode::<{ CALL_PREFIX_LEN + MAC_LEN }, ROUTE_COOKIE_LEN>(Use::Route, call)
+    }
+
+    /// The call that a Route parameter stands for; `None` if it is not one of ours.
+    #[must_use]
+    pub fn check_route(&self, cookie: &[u8]) -> Option<[u8; CALL_PREFIX_LEN]> {
+        self.decode::<CALL_PREFIX_LEN, { CALL_PREFIX_LEN + MAC_LEN }>(Use::Route, cookie)
+    }
+
+    fn mac(&self, purpose: Use, id: &[u8]) -> [u8; MAC_LEN] {
+        let mut input = [0; 1 + GRANT_ID_LEN];
+        input[0] = purpose as u8;
+        for (to, from) in input.iter_mut().skip(1).zip(id) {
+            *to = *from;
+        }
+        SipHasher24::new_with_key(&self.0).hash(&input).to_be_bytes()
+    }
+
+    fn encode<const BYTES: usize, const TEXT: usize>(&self, purpose: Use, id: &[u8]) -> CookieText<TEXT> {
+        let mut bytes = [0; BYTES];
+        let (id_part, mac_part) = bytes.split_at_mut(BYTES - MAC_LEN);
+        id_part.copy_from_slice(id);
+        mac_part.copy_from_slice(&self.mac(purpose, id));
+        let mut text = [0; TEXT];
+        let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
+        debug_assert_eq!(written, Ok(TEXT));
+        CookieText(text)
+    }
+
+    fn decode<const ID: usize, const BYTES: usize>(&self, purpose: Use, text: &[u8]) -> Option<[u8; ID]> {
+        // A length that fits is checked first: the decoder wants room for whole groups.
+        if text.len() != (BYTES * 4).div_ceil(3) {
+            return None;
+        }
+        let mut bytes = [0; BYTES];
+        let len = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+        let (id, mac) = bytes.split_at(BYTES - MAC_LEN);
+        let genuine = len == BYTES && bool::from(self.mac(purpose, id).ct_eq(mac));
+        if genuine { id.try_into().ok() } else { None }
+    }
+}
+
+impl Drop for CookieKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl fmt::Debug for CookieKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CookieKey")
+    }
+}
+
+/// base64url text of a tag or cookie: letters, digits, `-` and `_`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CookieText<const LEN: usize>([u8; LEN]);
+
+impl<const LEN: usize> CookieText<LEN> {
+    /// The text.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl<const LEN: usize> fmt::Debug for CookieText<LEN> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CookieText")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRANT: [u8; 16] = [0xa5; 16];
+    const CALL: [u8; 12] = [0x5a; 12];
+
+    #[test]
+    fn tags_and_cookies_give_back_what_they_stand_for() {
+        let key = CookieKey::new([1; 16]);
+        assert_eq!(key.check_to_tag(key.to_tag(&GRANT).as_bytes()), Some(GRANT));
+        assert_eq!(key.check_route(key.route(&CALL).as_bytes()), Some(CALL));
+    }
+
+    #[test]
+    fn a_changed_or_foreign_text_stands_for_nothing() {
+        let key = CookieKey::new([1; 16]);
+        let other = CookieKey::new([2; 16]);
+        assert_eq!(other.check_to_tag(key.to_tag(&GRANT).as_bytes()), None);
+        for position in 0..TO_TAG_LEN {
+            let mut text = key.to_tag(&GRANT).0;
+            text[position] = if text[position] == b'A' { b'B' } else { b'A' };
+            assert_eq!(key.check_to_tag(&text), None);
+        }
+        for position in 0..ROUTE_COOKIE_LEN {
+            let mut text = key.route(&CALL).0;
+            text[position] = if text[position] == b'A' { b'B' } else { b'A' };
+            assert_eq!(key.check_route(&text), None);
+        }
+        for text in [&b""[..], b"1928301774", &[b'='; 32], &[b'A'; 31], &[b'A'; 33]] {
+            assert_eq!((key.check_to_tag(text), key.check_route(text)), (None, None));
+        }
+    }
+
+    #[test]
+    fn one_use_does_not_pass_for_the_other() {
+        let key = CookieKey::new([1; 16]);
+        let mut as_grant = [0; 16];
+        as_grant[..12].copy_from_slice(&CALL);
+        assert_ne!(key.mac(Use::ToTag, &as_grant), key.mac(Use::Route, &as_grant));
+    }
+}

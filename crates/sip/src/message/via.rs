@@ -61,7 +61,7 @@ impl<'a> Via<'a> {
     ///
     /// # Errors
     /// [`Fault::Malformed`].
-    pub(crate) fn parse(value: &'a [u8]) -> Result<Self, Fault> {
+    pub fn parse(value: &'a [u8]) -> Result<Self, Fault> {
         Self::parse_first(value).ok_or(Fault::Malformed(HeaderName::Via))
     }
 

@@ -2,14 +2,14 @@
 //! sender wrote it.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
     ViaLine, push_args, push_body, push_header,
     request::{MAX_FORWARDS, push_request_line},
     response::push_vias,
 };
-use crate::message::{HeaderName, Line, Message, ParseError, Start};
+use crate::message::{HeaderName, Line, Message, ParseError, Start, Via};
 
 /// Why a message cannot be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,9 @@ pub enum ForwardError {
     /// A response whose only Via is ours: it is for this element.
     #[error("the response has no further Via: it ends here")]
     NoNextVia,
+    /// The next Via names a broadcast, multicast or unspecified address: drop it (RFC 4475 section 3.3.10).
+    #[error("the response would go to an address that is not one host's")]
+    NextVia,
     /// A request where a response is wanted, or the other way round.
     #[error("not a message of this direction")]
     Direction,
@@ -117,9 +120,7 @@ impl ForwardResponse<'_, '_> {
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), ForwardError> {
         out.clear();
         let Start::Response { code, reason } = self.response.start() else { return Err(ForwardError::Direction) };
-        if self.response.headers(HeaderName::Via).count() < 2 {
-            return Err(ForwardError::NoNextVia);
-        }
+        check_next_via(self.response)?;
         push_args(out, format_args!("SIP/2.0 {code} "));
         out.extend_from_slice(reason);
         out.extend_from_slice(b"\r\n");
@@ -135,6 +136,16 @@ impl ForwardResponse<'_, '_> {
         push_end(out, self.add, self.body, self.response.body());
         Ok(())
     }
+}
+
+fn check_next_via(response: &Message<'_>) -> Result<(), ForwardError> {
+    let next = response.headers(HeaderName::Via).nth(1).ok_or(ForwardError::NoNextVia)?;
+    let via = Via::parse(next).map_err(|_| ForwardError::NextVia)?;
+    let is_unicast = |address: IpAddr| {
+        let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        !is_broadcast && !address.is_multicast() && !address.is_unspecified()
+    };
+    if via.host.address().is_none_or(is_unicast) { Ok(()) } else { Err(ForwardError::NextVia) }
 }
 
 /// The line as it came, unless it is to be left out or describes a body that is replaced.

@@ -1,7 +1,7 @@
 //! Ethernet frames and ARP.
 #![no_main]
 
-#[allow(dead_code, reason = "each target uses its part")]
+#[allow(dead_code, unused_imports, reason = "each target uses its part")]
 #[path = "../../crates/wire/tests/exercise/mod.rs"]
 mod exercise;
 

@@ -1,7 +1,7 @@
 //! IPv6 packets with extension headers, their summary and their translation.
 #![no_main]
 
-#[allow(dead_code, reason = "each target uses its part")]
+#[allow(dead_code, unused_imports, reason = "each target uses its part")]
 #[path = "../../crates/wire/tests/exercise/mod.rs"]
 mod exercise;
 

@@ -111,11 +111,12 @@ fn a_quoted_packet_may_be_cut_short_behind_its_header() {
 
 #[test]
 fn options_are_listed_without_padding() {
-    let bytes = with_options(&[1, 1, 148, 4, 0, 0, 7, 7, 4, 1, 2, 3, 4, 0, 99, 99]);
+    let bytes = with_options(&[1, 1, 148, 4, 0, 0, 94, 2, 7, 7, 4, 1, 2, 3, 4, 0, 99, 99, 99, 99]);
     let packet = Packet::new_checked(&bytes[..]).unwrap();
     let options: Vec<_> = packet.options().map(Result::unwrap).collect();
     let alert = IpOption { kind: IpOption::ROUTER_ALERT, data: &[0, 0] };
-    assert_eq!(options, [alert, IpOption { kind: IpOption::RECORD_ROUTE, data: &[4, 1, 2, 3, 4] }]);
+    let (empty, route) = (IpOption { kind: 94, data: &[] }, IpOption { kind: 7, data: &[4, 1, 2, 3, 4] });
+    assert_eq!(options, [alert, empty, route]);
     assert_eq!(packet.source_route(), Ok(false));
 }
 

@@ -122,11 +122,14 @@ fn the_walk_ends_at_a_fragment_that_is_not_the_first() {
 
 #[test]
 fn eight_extension_headers_are_walked_and_nine_refused() {
-    let mut payload = [60, 0, 1, 4, 0, 0, 0, 0].repeat(EXTENSION_HEADERS_MAX + 1);
-    assert_eq!(upper(IpProtocol::DESTINATION_OPTIONS, &payload), Err(Reason::IpOptions));
-    payload[(EXTENSION_HEADERS_MAX - 1) * 8] = IpProtocol::UDP.0;
-    let upper = upper(IpProtocol::DESTINATION_OPTIONS, &payload).unwrap();
-    assert_eq!((upper.protocol, upper.extension_headers), (IpProtocol::UDP, EXTENSION_HEADERS_MAX));
+    let chain = |headers: usize| {
+        let mut payload = [60, 0, 1, 4, 0, 0, 0, 0].repeat(headers);
+        payload[(headers - 1) * 8] = IpProtocol::UDP.0;
+        upper(IpProtocol::DESTINATION_OPTIONS, &payload)
+    };
+    let longest = chain(EXTENSION_HEADERS_MAX).unwrap();
+    assert_eq!((longest.protocol, longest.extension_headers), (IpProtocol::UDP, EXTENSION_HEADERS_MAX));
+    assert_eq!(chain(EXTENSION_HEADERS_MAX + 1), Err(Reason::IpOptions));
 }
 
 #[test]

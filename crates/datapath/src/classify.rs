@@ -37,7 +37,7 @@ pub struct Rules {
 /// Who gets a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// ARP or neighbour discovery: the kernel.
+    /// ARP, neighbour or multicast listener discovery: the kernel.
     Link,
     /// From a peer to the host: the kernel.
     Peer,
@@ -79,6 +79,11 @@ fn ipv6(rules: &Rules, packet: &[u8]) -> Option<Class> {
     let transport = &packet[40..];
     let (protocol, hop_limit) = (header[6], header[7]);
     if protocol == 58 && hop_limit == 255 && matches!(transport.first(), Some(133..=137)) {
+        return Some(Class::Link);
+    }
+    // Multicast listener discovery, without which switches forget who wants neighbour discovery (RFC 3810).
+    let link_local_to_group = header[8] == 0xfe && header[9] & 0xc0 == 0x80 && header[24] == 0xff;
+    if protocol == 0 && hop_limit == 1 && link_local_to_group {
         return Some(Class::Link);
     }
     let address = |at: usize| header[at..].first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes));

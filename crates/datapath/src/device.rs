@@ -7,7 +7,8 @@ use sluicegate_wire::{Frame, Instant, Port, Reason};
 use crate::{
     Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, PEERS_MAX, Rules, forwarding,
     loopback::{self, Loopback},
-    packet::Packet,
+    packet::{self, Packet},
+    xdp::{self, Xdp},
 };
 
 /// Frames taken from one port before the other has its turn.
@@ -111,6 +112,7 @@ pub struct Device {
 
 #[derive(Debug)]
 enum Open {
+    Xdp(Box<Xdp>),
     Packet(Box<Packet>),
     Loopback(Loopback),
 }
@@ -135,21 +137,44 @@ impl Device {
                 return Err(OpenError::ForwardingOn { interface: port.name.clone() });
             }
         }
-        let backend = Packet::open(ports, rules)?;
-        Ok(Self { backend: Open::Packet(Box::new(backend)), why: "packet: asked for".into() })
+        match options.backend {
+            Backend::Xdp => Self::open_xdp(&ports, &rules, options, "asked for"),
+            Backend::Packet => Self::open_packet(&ports, rules, options, "asked for"),
+            Backend::Auto => match Self::open_xdp(&ports, &rules, options, "works here") {
+                Err(error @ OpenError::Busy { .. }) => Err(error),
+                Err(error) => Self::open_packet(&ports, rules, options, &format!("because xdp fails here: {error}")),
+                opened => opened,
+            },
+        }
+    }
+
+    fn open_xdp(ports: &[Interface; 2], rules: &Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
+        let xdp = Xdp::open(ports, rules, &options.state_dir)?;
+        // The program has the interfaces now; a filter of a former gate would only stand in the way of `local`.
+        packet::remove_filter(ports)?;
+        let why = format!("xdp, {why} ({})", xdp.describe());
+        Ok(Self { backend: Open::Xdp(Box::new(xdp)), why })
+    }
+
+    fn open_packet(ports: &[Interface; 2], rules: Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
+        let packet = Packet::open(ports, rules)?;
+        // The filter has the interfaces now; a program of a former gate would drop everything.
+        xdp::remove_pinned(&options.state_dir, ports);
+        Ok(Self { backend: Open::Packet(Box::new(packet)), why: format!("packet, {why}") })
     }
 
     /// A device of queues in memory, and the far ends of its two cables. For tests.
     #[must_use]
     pub fn loopback() -> (Self, loopback::Cables) {
         let (backend, cables) = loopback::pair();
-        (Self { backend: Open::Loopback(backend), why: "loopback: asked for".into() }, cables)
+        (Self { backend: Open::Loopback(backend), why: "loopback, asked for".into() }, cables)
     }
 
     /// The back end in use.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match &self.backend {
+            Open::Xdp(_) => Kind::Xdp,
             Open::Packet(_) => Kind::Packet,
             Open::Loopback(_) => Kind::Loopback,
         }
@@ -165,7 +190,9 @@ impl Device {
     /// after two seconds without, the program drops. `now` must be nanoseconds of `CLOCK_MONOTONIC`
     /// ([`crate::monotonic_nanos`]). Costs nothing in back ends without a kernel program.
     pub fn heartbeat(&mut self, now: Instant) {
-        let _ = now;
+        if let Open::Xdp(xdp) = &mut self.backend {
+            xdp.heartbeat(now);
+        }
     }
 
     /// Hands waiting frames of both ports to `handler`, at most [`BATCH`] of each, and does what it answers. Waits up to
@@ -182,6 +209,7 @@ impl Device {
         handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action,
     ) -> io::Result<usize> {
         match &mut self.backend {
+            Open::Xdp(xdp) => xdp.poll(timeout, handler),
             Open::Packet(packet) => packet.poll(timeout, handler),
             Open::Loopback(loopback) => Ok(loopback.poll(timeout, handler)),
         }
@@ -193,6 +221,7 @@ impl Device {
     /// [`Reason::TransmitFull`] without room, [`Reason::PacketTooBig`] if it exceeds the MTU. The device has counted it.
     pub fn send(&mut self, port: Port, frame: &[u8]) -> Result<(), Reason> {
         match &mut self.backend {
+            Open::Xdp(xdp) => xdp.send(port, frame),
             Open::Packet(packet) => packet.send(port, frame),
             Open::Loopback(loopback) => loopback.send(port, frame),
         }
@@ -202,6 +231,7 @@ impl Device {
     /// full rings, for a full transmit queue.
     pub fn kernel_counters(&mut self) -> Vec<(Reason, u64)> {
         match &mut self.backend {
+            Open::Xdp(xdp) => xdp.counters(),
             Open::Packet(packet) => packet.counters(),
             Open::Loopback(loopback) => loopback.counters(),
         }
@@ -214,6 +244,7 @@ impl Device {
     /// If the filter or program could not be removed; the interfaces then stay closed.
     pub fn close(self, keep_closed: bool) -> Result<(), OpenError> {
         match self.backend {
+            Open::Xdp(xdp) => xdp.close(keep_closed),
             Open::Packet(packet) => packet.close(keep_closed),
             Open::Loopback(_) => Ok(()),
         }

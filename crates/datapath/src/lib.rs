@@ -15,6 +15,7 @@ pub mod offload;
 mod packet;
 pub mod raw;
 mod sys;
+mod xdp;
 
 pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};
 pub use device::{Action, BATCH, Backend, Device, Kind, Options};

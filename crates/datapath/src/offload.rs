@@ -20,6 +20,7 @@ const ETHTOOL_SGSO: u32 = 0x24;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_SGRO: u32 = 0x2c;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
 #[repr(C)]
@@ -28,12 +29,33 @@ struct Value {
     data: u32,
 }
 
+/// `struct ethtool_channels`.
 #[repr(C)]
-struct Request {
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+#[repr(C)]
+struct Request<T> {
     name: [libc::c_char; libc::IFNAMSIZ],
-    data: *mut Value,
+    data: *mut T,
     rest: [u8; 16],
 }
+
+/// # Safety
+/// The structure must start with its command and be what the kernel reads and writes for that command.
+unsafe trait Argument {}
+
+// SAFETY: `struct ethtool_value`, used with commands that take one.
+unsafe impl Argument for Value {}
+// SAFETY: `struct ethtool_channels`, used with `ETHTOOL_GCHANNELS` only.
+unsafe impl Argument for Channels {}
 
 /// Switches off every offload of `interface` that changes packets: transmit checksums, scatter/gather, TSO, GSO, GRO,
 /// LRO. What a driver cannot switch off, or does not have, is left as it is.
@@ -76,12 +98,25 @@ fn tolerate(result: io::Result<u32>) -> io::Result<()> {
     }
 }
 
+/// The number of receive queues of an interface; one if its driver cannot tell.
+pub(crate) fn receive_queues(interface: &str) -> io::Result<u32> {
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    match request(interface, &mut channels) {
+        Ok(()) => Ok((channels.receive + channels.combined).max(1)),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        Err(error) => Err(error),
+    }
+}
+
 fn ethtool(interface: &str, command: u32, data: u32) -> io::Result<u32> {
-    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     let mut value = Value { command, data };
-    let mut request = Request { name: sys::interface_name(interface)?, data: &raw mut value, rest: [0; 16] };
-    // SAFETY: `request` has the layout and size of `struct ifreq` (16 name + 24 union bytes on 64-bit targets, 16 + 16
-    // on 32-bit ones, which it exceeds); its data pointer refers to `value`, which outlives the call.
-    sys::check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-    Ok(value.data)
+    request(interface, &mut value).map(|()| value.data)
+}
+
+fn request<T: Argument>(interface: &str, argument: &mut T) -> io::Result<()> {
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut request = Request { name: sys::interface_name(interface)?, data: argument, rest: [0; 16] };
+    // SAFETY: `request` is at least as large as `struct ifreq` (16 name + 24 union bytes on 64-bit targets) and starts
+    // with the same fields; its data pointer refers to what the command takes, which outlives the call.
+    sys::check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }

@@ -50,9 +50,9 @@ struct Counters {
 }
 
 impl Packet {
-    pub(crate) fn open(interfaces: [Interface; 2], rules: Rules) -> Result<Self, OpenError> {
-        let [outside, inside] = &interfaces;
-        for interface in &interfaces {
+    pub(crate) fn open(interfaces: &[Interface; 2], rules: Rules) -> Result<Self, OpenError> {
+        let [outside, inside] = interfaces;
+        for interface in interfaces {
             if interface.mtu > MTU_MAX {
                 let (interface, mtu) = (interface.name.clone(), interface.mtu);
                 return Err(OpenError::MtuTooLarge { interface, mtu, max: MTU_MAX, backend: "packet" });
@@ -166,8 +166,14 @@ impl Packet {
     }
 }
 
+/// Removes what a former gate with the `packet` back end left on these interfaces.
+pub(crate) fn remove_filter(interfaces: &[Interface; 2]) -> Result<(), OpenError> {
+    let [outside, inside] = interfaces;
+    IngressFilter::remove_table(&table_name(outside, inside)).map_err(OpenError::Netlink)
+}
+
 /// The filter's table: one per pair of interfaces, so that two gates on one host do not disturb each other.
-pub(crate) fn table_name(outside: &Interface, inside: &Interface) -> String {
+fn table_name(outside: &Interface, inside: &Interface) -> String {
     format!("sluicegate_{}_{}", outside.name, inside.name)
 }
 

@@ -93,16 +93,20 @@ pub(crate) fn receive(fd: &OwnedFd, buffer: &mut [u8], flags: c_int) -> io::Resu
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// Waits until one of `fds` (at most two) is readable; `true` if so, `false` on timeout or signal.
+/// Most descriptors to wait for at once.
+const WAIT_MAX: usize = 32;
+
+/// Waits until one of `fds` (at most 32) is readable; `true` if so, `false` on timeout or signal.
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
-    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WAIT_MAX];
     for (slot, fd) in polled.iter_mut().zip(fds) {
         slot.fd = fd.as_raw_fd();
     }
     let time = timespec(timeout);
     // SAFETY: `polled` is a live array of the length passed; a null signal mask is allowed.
-    let ready =
-        unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &raw const time, std::ptr::null()) };
+    let ready = unsafe {
+        libc::ppoll(polled.as_mut_ptr(), fds.len().min(WAIT_MAX) as libc::nfds_t, &raw const time, std::ptr::null())
+    };
     match check(ready) {
         Ok(count) => Ok(count > 0),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),

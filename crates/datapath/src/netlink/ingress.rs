@@ -130,11 +130,26 @@ impl IngressFilter {
     /// # Errors
     /// Those of netlink; a filter that is gone already is no error.
     pub fn remove(mut self) -> Result<(), Error> {
-        let messages = vec![table_message(libc::NFT_MSG_DELTABLE, &self.table)];
-        match transact(&mut self.socket, "remove the ingress filter", messages) {
-            Err(error) if error.is_missing() => Ok(()),
-            other => other,
+        remove(&mut self.socket, &self.table)
+    }
+
+    /// Removes the filter `table` that another process installed. None is no error, nor is a kernel without nf_tables.
+    ///
+    /// # Errors
+    /// Those of netlink.
+    pub fn remove_table(table: &str) -> Result<(), Error> {
+        match Socket::open(libc::NETLINK_NETFILTER) {
+            Ok(mut socket) => remove(&mut socket, table),
+            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
+            Err(error) => Err(error.into()),
         }
+    }
+}
+
+fn remove(socket: &mut Socket, table: &str) -> Result<(), Error> {
+    match transact(socket, "remove the ingress filter", vec![table_message(libc::NFT_MSG_DELTABLE, table)]) {
+        Err(error) if error.is_missing() => Ok(()),
+        other => other,
     }
 }
 
@@ -212,6 +227,18 @@ fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules) {
         payload(rule, TRANSPORT, 0, 1);
         compare(rule, AT_LEAST, &[133]);
         compare(rule, AT_MOST, &[137]);
+        verdict(rule, ACCEPT, None);
+    }));
+    batch.push(rule(table, CHAIN_GATE, |rule| {
+        ethertype(rule, IPV6);
+        // Multicast listener discovery: hop-by-hop options, hop limit 1, link-local to a group (RFC 3810).
+        payload(rule, NETWORK, 6, 2);
+        compare(rule, EQUAL, &[0, 1]);
+        payload(rule, NETWORK, 8, 2);
+        mask(rule, &[0xff, 0xc0]);
+        compare(rule, EQUAL, &[0xfe, 0x80]);
+        payload(rule, NETWORK, 24, 1);
+        compare(rule, EQUAL, &[0xff]);
         verdict(rule, ACCEPT, None);
     }));
     for own in &rules.own {

@@ -1,19 +1,19 @@
 //! What every back end must do, told once.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use sluicegate_datapath::{Backend, Device, OpenError, monotonic_now, netlink::Route};
+use sluicegate_datapath::{Action, Backend, Device, OpenError, monotonic_now, netlink::Route};
 use sluicegate_wire::Reason;
 
 use super::{
     is_root,
     site::{
-        CLIENT, CLIENT6, Capture, GATE_OUTSIDE, GATE_OUTSIDE6, Router, SERVICE, SERVICE6, STRANGER, Site, options,
-        received, send_marker, wait_for,
+        CLIENT, CLIENT6, Capture, GATE_OUTSIDE, GATE_OUTSIDE6, Router, SERVICE, SERVICE6, STRANGER, Site, State,
+        options, received, send_marker, wait_for,
     },
 };
 
-pub fn open(backend: Backend, state: &tempfile::TempDir) -> Device {
+pub fn open(backend: Backend, state: &State) -> Device {
     let device = Device::open(&options(backend, state.path())).expect("the device opens");
     eprintln!("{}", device.why());
     device
@@ -27,7 +27,7 @@ pub fn forwards_only_what_the_handler_sends(backend: Backend) {
     if !is_root() {
         return;
     }
-    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let (site, state) = (Site::new(), State::new());
     let mut device = open(backend, &state);
     let mut router = Router::new();
     let mut at_service = Capture::new(&site.service, "s0");
@@ -65,7 +65,7 @@ pub fn kernel_receives_local_and_peers_only(backend: Backend) {
     if !is_root() {
         return;
     }
-    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let (site, state) = (Site::new(), State::new());
     let mut device = open(backend, &state);
     let mut router = Router::new();
     for (client, gate) in [(CLIENT, GATE_OUTSIDE), (CLIENT6, GATE_OUTSIDE6)] {
@@ -102,7 +102,7 @@ pub fn stays_closed_after_a_crash(backend: Backend) {
     if !is_root() {
         return;
     }
-    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let (site, state) = (Site::new(), State::new());
     let mut device = open(backend, &state);
     let mut router = Router::new();
     let client = Site::udp(&site.client, CLIENT, 4000);
@@ -148,7 +148,7 @@ pub fn local_is_rate_limited(backend: Backend) {
     if !is_root() {
         return;
     }
-    let (site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let (site, state) = (Site::new(), State::new());
     let mut limited = options(backend, state.path());
     limited.local_rate_pps = 50;
     let mut device = Device::open(&limited).expect("the device opens");
@@ -172,7 +172,7 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     if !is_root() {
         return;
     }
-    let (_site, state) = (Site::new(), tempfile::tempdir().unwrap());
+    let (_site, state) = (Site::new(), State::new());
     let good = options(backend, state.path());
     let missing = sluicegate_datapath::Options { inside: "nosuch0".into(), ..good.clone() };
     assert!(matches!(Device::open(&missing), Err(OpenError::NoInterface { .. })));
@@ -193,4 +193,36 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     let error = Device::open(&good).unwrap_err();
     assert!(matches!(&error, OpenError::Down { interface } if interface == "g1"), "{error}");
     assert!(error.to_string().contains("ip link set g1 up"));
+}
+
+pub fn stale_heartbeat_drops() {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::new(), State::new());
+    let mut device = open(Backend::Xdp, &state);
+    let mut router = Router::new();
+    let client = Site::udp(&site.client, CLIENT, 4000);
+    let service = Site::udp(&site.service, SERVICE, 5004);
+    router.drive(&mut device, "the gate forwards", |_| {
+        client.send_to(b"hello", (SERVICE, 5004)).unwrap();
+        received(&service).is_some()
+    });
+    while device.poll(Duration::from_millis(10), &mut |_, _| Action::Drop).unwrap() > 0 {}
+    let before = (router.forwarded, count(&mut device, Reason::HeartbeatStale));
+    // The process lives, but its clock says that it was last alive two seconds ago.
+    device.heartbeat(monotonic_now() - Duration::from_secs(3));
+    let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);
+    for _ in 0..10 {
+        client.send_to(b"too late", (SERVICE, 5004)).unwrap();
+    }
+    client.send_to(b"still local", (GATE_OUTSIDE, 5060)).unwrap();
+    assert_eq!(wait_for(&listed).0, b"still local");
+    assert_eq!(device.poll(Duration::ZERO, &mut |_, _| unreachable!("a packet passed")).unwrap(), 0);
+    assert_eq!((router.forwarded, count(&mut device, Reason::HeartbeatStale)), (before.0, before.1 + 10));
+    router.drive(&mut device, "the gate is alive again", |_| {
+        client.send_to(b"alive", (SERVICE, 5004)).unwrap();
+        received(&service).is_some_and(|(bytes, _)| bytes == b"alive")
+    });
+    device.close(false).unwrap();
 }

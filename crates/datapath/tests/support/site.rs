@@ -194,3 +194,23 @@ pub fn send_marker(gate: &Host, interface: &'static str) {
         assert_eq!(socket.send(&[frame]).expect("send").sent, 1);
     });
 }
+
+/// A state directory; a BPF file system that a failed test left in it goes with it.
+pub struct State(tempfile::TempDir);
+
+impl State {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // Not mounted is the rule.
+        let _ = nix::mount::umount2(&self.path().join("bpf"), nix::mount::MntFlags::MNT_DETACH);
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * The XDP program of a gate: ARP, neighbour discovery and what `local` and `peers` list go to the host's kernel;
+ * everything else goes to the gate process, or nowhere if that has not been heard of for a while.
+ *
+ * src/classify.rs makes the same decision; a test compares the two on random packets.
+ */
+#include "kernel.h"
+#include "gate.h"
+
+#define ETH_HEADER 14
+#define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_ARP 0x0806
+#define ETHERTYPE_IPV6 0x86dd
+#define PROTOCOL_ICMP 1
+#define PROTOCOL_TCP 6
+#define PROTOCOL_UDP 17
+#define PROTOCOL_ICMPV6 58
+/* Attempts to take from the bucket before a packet counts as too many. */
+#define BUCKET_TRIES 4
+
+struct {
+	MAP_NUMBER(type, MAP_ARRAY);
+	MAP_NUMBER(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct config);
+} config SEC(".maps");
+
+/* When the gate process was last alive, in nanoseconds of CLOCK_MONOTONIC. */
+struct {
+	MAP_NUMBER(type, MAP_ARRAY);
+	MAP_NUMBER(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} heartbeat SEC(".maps");
+
+/* Time up to which `local` has been spent (generic cell rate algorithm). */
+struct {
+	MAP_NUMBER(type, MAP_ARRAY);
+	MAP_NUMBER(max_entries, 1);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} bucket SEC(".maps");
+
+/* Dropped packets by wire::Reason. */
+struct {
+	MAP_NUMBER(type, MAP_PERCPU_ARRAY);
+	MAP_NUMBER(max_entries, REASONS_MAX);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} counters SEC(".maps");
+
+/* AF_XDP sockets by port * QUEUES_MAX + queue. */
+struct {
+	MAP_NUMBER(type, MAP_XSK);
+	MAP_NUMBER(max_entries, 2 * QUEUES_MAX);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u32);
+} sockets SEC(".maps");
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__u16 length;
+	__u16 id;
+	__u16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__u16 checksum;
+	__u8 source[4];
+	__u8 destination[4];
+} __attribute__((packed));
+
+struct ipv6 {
+	__u8 version_class;
+	__u8 rest[3];
+	__u16 length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 source[16];
+	__u8 destination[16];
+} __attribute__((packed));
+
+enum class { CLASS_GATE, CLASS_LINK, CLASS_PEER, CLASS_LOCAL };
+
+static ALWAYS_INLINE int drop(__u32 reason)
+{
+	__u64 *counter = bpf_map_lookup_elem(&counters, &reason);
+
+	if (counter)
+		*counter += 1;
+	return XDP_DROP;
+}
+
+static ALWAYS_INLINE struct address mapped(const __u8 *ipv4)
+{
+	union {
+		__u8 bytes[16];
+		struct address address;
+	} u = { .bytes = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ipv4[0], ipv4[1], ipv4[2], ipv4[3] } };
+
+	return u.address;
+}
+
+static ALWAYS_INLINE struct address whole(const __u8 *ipv6)
+{
+	struct address address;
+
+	__builtin_memcpy(&address, ipv6, sizeof(address));
+	return address;
+}
+
+static ALWAYS_INLINE int same(struct address a, struct address b)
+{
+	return a.high == b.high && a.low == b.low;
+}
+
+/* A packet for one of the host's own addresses: does the host receive it? */
+static ALWAYS_INLINE enum class own_host(const struct config *config, struct address source, struct address destination,
+					 __u8 protocol, int is_icmp, const __u8 *transport, const __u8 *end)
+{
+	__u16 source_port, port;
+	__u32 i;
+	int own = 0;
+
+	for (i = 0; i < OWN_MAX && i < config->own_count; i++)
+		own |= same(config->own[i], destination);
+	if (!own)
+		return CLASS_GATE;
+	if (is_icmp) {
+		for (i = 0; i < LOCAL_MAX && i < config->local_count; i++)
+			if (config->local[i].protocol == PROTOCOL_ICMP)
+				return CLASS_LOCAL;
+		return CLASS_GATE;
+	}
+	if (transport + 4 > end)
+		return CLASS_GATE;
+	source_port = (__u16)(transport[0] << 8 | transport[1]);
+	port = (__u16)(transport[2] << 8 | transport[3]);
+	if (protocol == PROTOCOL_TCP || protocol == PROTOCOL_UDP)
+		for (i = 0; i < PEERS_MAX && i < config->peer_count; i++)
+			if (config->peers[i].port == source_port && same(config->peers[i].address, source))
+				return CLASS_PEER;
+	for (i = 0; i < LOCAL_MAX && i < config->local_count; i++)
+		if (config->local[i].protocol == protocol && port >= config->local[i].first &&
+		    port <= config->local[i].last)
+			return CLASS_LOCAL;
+	return CLASS_GATE;
+}
+
+static ALWAYS_INLINE enum class classify_ipv4(const struct config *config, const __u8 *packet, const __u8 *end)
+{
+	const struct ipv4 *ip = (const void *)packet;
+	__u32 header_len;
+
+	if (packet + sizeof(*ip) > end)
+		return CLASS_GATE;
+	header_len = (ip->version_ihl & 15) * 4;
+	/* A fragment is never local: its ports are elsewhere. */
+	if (ip->version_ihl >> 4 != 4 || header_len < sizeof(*ip) || packet + header_len > end ||
+	    ip->fragment & htons(0x3fff))
+		return CLASS_GATE;
+	return own_host(config, mapped(ip->source), mapped(ip->destination), ip->protocol, ip->protocol == PROTOCOL_ICMP,
+			packet + header_len, end);
+}
+
+static ALWAYS_INLINE enum class classify_ipv6(const struct config *config, const __u8 *packet, const __u8 *end)
+{
+	const struct ipv6 *ip = (const void *)packet;
+	const __u8 *transport = packet + sizeof(*ip);
+
+	if (transport > end || ip->version_class >> 4 != 6)
+		return CLASS_GATE;
+	/* Neighbour discovery: nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1). */
+	if (ip->next_header == PROTOCOL_ICMPV6 && ip->hop_limit == 255 && transport + 1 <= end &&
+	    transport[0] >= 133 && transport[0] <= 137)
+		return CLASS_LINK;
+	/* Multicast listener discovery, without which switches forget who wants neighbour discovery (RFC 3810). */
+	if (ip->next_header == 0 && ip->hop_limit == 1 && ip->source[0] == 0xfe && (ip->source[1] & 0xc0) == 0x80 &&
+	    ip->destination[0] == 0xff)
+		return CLASS_LINK;
+	return own_host(config, whole(ip->source), whole(ip->destination), ip->next_header,
+			ip->next_header == PROTOCOL_ICMPV6, transport, end);
+}
+
+static ALWAYS_INLINE enum class classify(const struct config *config, const __u8 *frame, const __u8 *end)
+{
+	__u16 ethertype = (__u16)(frame[12] << 8 | frame[13]);
+
+	switch (ethertype) {
+	case ETHERTYPE_ARP:
+		return CLASS_LINK;
+	case ETHERTYPE_IPV4:
+		return classify_ipv4(config, frame + ETH_HEADER, end);
+	case ETHERTYPE_IPV6:
+		return classify_ipv6(config, frame + ETH_HEADER, end);
+	default:
+		return CLASS_GATE;
+	}
+}
+
+/* Spends one packet of `local`'s rate; false if there is nothing left. */
+static ALWAYS_INLINE int within_rate(const struct config *config, __u64 now)
+{
+	__u32 zero = 0;
+	__u64 *spent = bpf_map_lookup_elem(&bucket, &zero);
+	__u64 old, from;
+	int i;
+
+	if (!spent)
+		return 0;
+	for (i = 0; i < BUCKET_TRIES; i++) {
+		old = *(volatile __u64 *)spent;
+		from = old > now ? old : now;
+		if (from - now > config->local_burst_ns)
+			return 0;
+		if (__sync_val_compare_and_swap(spent, old, from + config->local_interval_ns) == old)
+			return 1;
+	}
+	return 0;
+}
+
+static ALWAYS_INLINE int is_foreign(const __u8 *frame, const __u8 *mac)
+{
+	return !(frame[0] & 1) && (frame[0] != mac[0] || frame[1] != mac[1] || frame[2] != mac[2] ||
+				   frame[3] != mac[3] || frame[4] != mac[4] || frame[5] != mac[5]);
+}
+
+SEC("xdp")
+int gate(struct xdp_md *ctx)
+{
+	const __u8 *frame = (const void *)(long)ctx->data;
+	const __u8 *end = (const void *)(long)ctx->data_end;
+	__u32 zero = 0, port;
+	const struct config *configured = bpf_map_lookup_elem(&config, &zero);
+	const __u64 *alive = bpf_map_lookup_elem(&heartbeat, &zero);
+	__u64 now;
+	long result;
+
+	if (frame + ETH_HEADER > end)
+		return drop(REASON_FRAME_TRUNCATED);
+	if (!configured || !alive)
+		return drop(REASON_HEARTBEAT_STALE);
+	port = ctx->ingress_ifindex == configured->ifindex[1];
+	if (is_foreign(frame, configured->mac[port]))
+		return drop(REASON_NOT_FOR_SERVICE);
+
+	now = bpf_ktime_get_ns();
+	switch (classify(configured, frame, end)) {
+	case CLASS_LINK:
+	case CLASS_PEER:
+		return XDP_PASS;
+	case CLASS_LOCAL:
+		return within_rate(configured, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
+	case CLASS_GATE:
+		break;
+	}
+	if ((__s64)(now - *(volatile const __u64 *)alive) > (__s64)configured->heartbeat_limit_ns)
+		return drop(REASON_HEARTBEAT_STALE);
+	if (ctx->rx_queue_index >= QUEUES_MAX)
+		return drop(REASON_RECEIVE_FULL);
+	result = bpf_redirect_map(&sockets, port * QUEUES_MAX + ctx->rx_queue_index, XDP_DROP);
+	if (result != XDP_REDIRECT)
+		return drop(REASON_RECEIVE_FULL);
+	return XDP_REDIRECT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What the gate process and its XDP program share. Mirrored in src/xdp/layout.rs, whose tests read this file's numbers.
+ */
+#ifndef SLUICEGATE_GATE_H
+#define SLUICEGATE_GATE_H
+
+#define LOCAL_MAX 32
+#define OWN_MAX 32
+#define PEERS_MAX 32
+#define QUEUES_MAX 16
+#define REASONS_MAX 64
+
+/* Codes of wire::Reason. */
+#define REASON_FRAME_TRUNCATED 0
+#define REASON_NOT_FOR_SERVICE 12
+#define REASON_LOCAL_RATE 31
+#define REASON_HEARTBEAT_STALE 32
+#define REASON_RECEIVE_FULL 33
+
+/* An IPv6 address, or an IPv4 address mapped into IPv6, as it lies in the packet. */
+struct address {
+	__u64 high;
+	__u64 low;
+};
+
+struct peer {
+	struct address address;
+	__u16 port; /* host byte order */
+	__u16 pad[3];
+};
+
+struct local_rule {
+	__u8 protocol;
+	__u8 pad;
+	__u16 first; /* host byte order */
+	__u16 last;
+	__u16 pad2;
+};
+
+struct config {
+	__u64 heartbeat_limit_ns;
+	__u64 local_interval_ns; /* time that one packet costs */
+	__u64 local_burst_ns;	 /* time that may be spent ahead */
+	__u32 ifindex[2];
+	__u8 mac[2][8]; /* six bytes used */
+	__u32 own_count;
+	__u32 peer_count;
+	__u32 local_count;
+	__u32 pad;
+	struct address own[OWN_MAX];
+	struct peer peers[PEERS_MAX];
+	struct local_rule local[LOCAL_MAX];
+};
+
+#endif

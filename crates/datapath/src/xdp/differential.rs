@@ -1,0 +1,118 @@
+//! The kernel program and its mirror in Rust must agree on every packet.
+
+use std::net::{IpAddr, SocketAddr};
+
+use aya::{
+    Ebpf,
+    programs::{TestRun, TestRunOptions},
+};
+
+use super::{layout::Config, program};
+use crate::{Class, Interface, LocalRule, Rules, classify};
+
+const XDP_PASS: u32 = 2;
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn verdict(ebpf: &mut Ebpf, frame: &[u8]) -> u32 {
+    let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
+    program::program(ebpf).unwrap().test_run(options).unwrap().return_value
+}
+
+fn rules() -> Rules {
+    Rules {
+        own: ["192.0.2.1", "198.51.100.1", "2001:db8::1", "fe80::1"].map(|text| text.parse().unwrap()).to_vec(),
+        local: vec![
+            LocalRule { protocol: 6, first: 22, last: 22 },
+            LocalRule { protocol: 17, first: 5060, last: 5062 },
+            LocalRule { protocol: 1, first: 0, last: 0 },
+        ],
+        local_rate_pps: u32::MAX,
+        peers: vec!["203.0.113.9:7443".parse::<SocketAddr>().unwrap(), "[2001:db8::9]:7443".parse().unwrap()],
+    }
+}
+
+/// A small generator (xorshift): the same packets in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % below
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.next(from.len())]
+    }
+}
+
+/// A frame whose fields are mostly interesting values, sometimes mutilated.
+fn frame(random: &mut Random) -> Vec<u8> {
+    let mut frame = MAC.to_vec();
+    frame.extend([2, 0, 0, 0, 0, 9]);
+    let protocol = random.pick(&[0u8, 1, 6, 17, 58, 132]);
+    let port = |random: &mut Random| random.pick(&[21u16, 22, 23, 5059, 5060, 5062, 5063, 7443, 0x8500]).to_be_bytes();
+    let transport = [port(random), port(random)].concat();
+    let address = |random: &mut Random, v6: bool| -> Vec<u8> {
+        let v4 = ["192.0.2.1", "192.0.2.2", "198.51.100.1", "203.0.113.9"];
+        let v6s = ["2001:db8::1", "2001:db8::2", "fe80::1", "2001:db8::9", "ff02::16"];
+        match (if v6 { random.pick(&v6s) } else { random.pick(&v4) }).parse().unwrap() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        }
+    };
+    match random.next(10) {
+        0 => frame.extend([0x08, 0x06]),
+        1 => frame.extend([0x81, 0x00]),
+        2..=5 => {
+            let options = random.pick(&[0usize, 0, 0, 4, 40]);
+            frame.extend([0x08, 0x00, 0x40 | (5 + options / 4) as u8, 0, 0, 40, 0, 0]);
+            frame.extend(random.pick(&[[0u8, 0], [0x40, 0], [0x20, 0], [0, 1], [0x80, 0]]));
+            frame.extend([64, protocol, 0, 0]);
+            frame.extend(address(random, false));
+            frame.extend(address(random, false));
+            frame.extend(vec![1; options]);
+        }
+        _ => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, protocol, random.pick(&[1u8, 64, 254, 255])]);
+            frame.extend(address(random, true));
+            frame.extend(address(random, true));
+        }
+    }
+    if protocol == 58 && random.next(2) == 0 {
+        frame.push(random.pick(&[132u8, 133, 135, 137, 138]));
+    }
+    frame.extend(transport);
+    frame.extend([0; 16]);
+    if random.next(3) == 0 {
+        let at = random.next(frame.len() - 12) + 12;
+        frame[at] = random.next(256) as u8;
+    }
+    if random.next(3) == 0 {
+        frame.truncate(random.next(frame.len() - 14) + 14);
+    }
+    frame
+}
+
+#[test]
+fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
+    // SAFETY: takes no pointers.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let port = |index| Interface { name: "test".into(), index, mac: MAC, mtu: 1500, up: true, addresses: Vec::new() };
+    let rules = rules();
+    let mut ebpf = program::configured(&Config::new(&[port(1), port(2)], &rules)).unwrap();
+    let mut random = Random(0x5eed_5eed_5eed_5eed);
+    let mut seen = [0usize; 4];
+    for round in 0..200_000 {
+        let frame = frame(&mut random);
+        let class = classify(&rules, &frame);
+        let verdict = verdict(&mut ebpf, &frame);
+        assert_eq!(verdict == XDP_PASS, class != Class::Gate, "round {round}: {class:?}, {verdict}: {frame:02x?}");
+        seen[class as usize] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 100), "the packets are too alike: {seen:?}");
+}

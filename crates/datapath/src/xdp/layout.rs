@@ -1,0 +1,140 @@
+//! The structures shared with the XDP program: the mirror of `bpf/gate.h`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::{Interface, LOCAL_MAX, OWN_MAX, PEERS_MAX, Rules};
+
+/// Queues per interface that the program can tell apart.
+pub(super) const QUEUES_MAX: u32 = 16;
+/// Counters of the program, by code of `wire::Reason`.
+pub(super) const REASONS_MAX: u32 = 64;
+/// The program drops when the gate has not been heard of for this long.
+const HEARTBEAT_LIMIT_NS: u64 = 2_000_000_000;
+/// `local` may spend this much of its rate at once.
+const LOCAL_BURST_NS: u64 = 100_000_000;
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Address([u8; 16]);
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Peer {
+    address: Address,
+    port: u16,
+    pad: [u16; 3],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Local {
+    protocol: u8,
+    pad: u8,
+    first: u16,
+    last: u16,
+    pad2: u16,
+}
+
+/// Everything that the program knows about its gate.
+#[repr(C, align(8))]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Config {
+    heartbeat_limit_ns: u64,
+    local_interval_ns: u64,
+    local_burst_ns: u64,
+    ifindex: [u32; 2],
+    mac: [[u8; 8]; 2],
+    own_count: u32,
+    peer_count: u32,
+    local_count: u32,
+    pad: u32,
+    own: [Address; OWN_MAX],
+    peers: [Peer; PEERS_MAX],
+    local: [Local; LOCAL_MAX],
+}
+
+// SAFETY: `repr(C)` structures of integers without implicit padding (checked by the size test below).
+unsafe impl aya::Pod for Config {}
+
+impl Config {
+    /// The configuration for these interfaces and rules, which fit its tables.
+    pub(super) fn new(ports: &[Interface; 2], rules: &Rules) -> Self {
+        let mut config = Self {
+            heartbeat_limit_ns: HEARTBEAT_LIMIT_NS,
+            local_interval_ns: 1_000_000_000 / u64::from(rules.local_rate_pps.max(1)),
+            local_burst_ns: LOCAL_BURST_NS,
+            ifindex: [ports[0].index, ports[1].index],
+            mac: [[0; 8]; 2],
+            own_count: rules.own.len().min(OWN_MAX) as u32,
+            peer_count: rules.peers.len().min(PEERS_MAX) as u32,
+            local_count: rules.local.len().min(LOCAL_MAX) as u32,
+            pad: 0,
+            own: Default::default(),
+            peers: Default::default(),
+            local: Default::default(),
+        };
+        for (mac, port) in config.mac.iter_mut().zip(ports) {
+            mac[..6].copy_from_slice(&port.mac);
+        }
+        for (slot, own) in config.own.iter_mut().zip(&rules.own) {
+            *slot = mapped(*own);
+        }
+        for (slot, peer) in config.peers.iter_mut().zip(&rules.peers) {
+            *slot = Peer { address: mapped(peer.ip()), port: SocketAddr::port(peer), pad: [0; 3] };
+        }
+        for (slot, rule) in config.local.iter_mut().zip(&rules.local) {
+            *slot = Local { protocol: rule.protocol, first: rule.first, last: rule.last, ..Local::default() };
+        }
+        config
+    }
+}
+
+/// An IPv4 address is mapped into IPv6, so that one comparison serves both.
+fn mapped(address: IpAddr) -> Address {
+    Address(match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = include_str!("../../bpf/gate.h");
+
+    fn defined(name: &str) -> u32 {
+        let line = HEADER.lines().find_map(|line| line.strip_prefix(&format!("#define {name} ")));
+        line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("{name} is not in gate.h"))
+    }
+
+    #[test]
+    fn the_header_and_its_mirror_have_the_same_numbers() {
+        use sluicegate_wire::Reason;
+        let mirrored = [
+            ("LOCAL_MAX", LOCAL_MAX as u32),
+            ("OWN_MAX", OWN_MAX as u32),
+            ("PEERS_MAX", PEERS_MAX as u32),
+            ("QUEUES_MAX", QUEUES_MAX),
+            ("REASONS_MAX", REASONS_MAX),
+            ("REASON_FRAME_TRUNCATED", Reason::FrameTruncated as u32),
+            ("REASON_NOT_FOR_SERVICE", Reason::NotForService as u32),
+            ("REASON_LOCAL_RATE", Reason::LocalRate as u32),
+            ("REASON_HEARTBEAT_STALE", Reason::HeartbeatStale as u32),
+            ("REASON_RECEIVE_FULL", Reason::ReceiveFull as u32),
+        ];
+        for (name, value) in mirrored {
+            assert_eq!(defined(name), value, "{name}");
+        }
+        assert!(Reason::ALL.len() <= REASONS_MAX as usize);
+    }
+
+    #[test]
+    fn the_structures_have_no_hidden_padding() {
+        assert_eq!(size_of::<Address>(), 16);
+        assert_eq!(size_of::<Peer>(), 24);
+        assert_eq!(size_of::<Local>(), 8);
+        let head = 3 * 8 + 2 * 4 + 2 * 8 + 4 * 4;
+        assert_eq!(size_of::<Config>(), head + 16 * OWN_MAX + 24 * PEERS_MAX + 8 * LOCAL_MAX);
+    }
+}

@@ -1,0 +1,278 @@
+//! The `xdp` back end: an XDP program hands the gate's packets to AF_XDP sockets, whose frames are shared by both
+//! interfaces: forwarding moves a frame from one's receive ring to the other's transmit ring without a copy here.
+
+#[cfg(test)]
+mod differential;
+mod layout;
+mod program;
+mod ring;
+mod socket;
+mod umem;
+
+use std::{io, os::fd::AsFd, path::Path, time::Duration};
+
+use sluicegate_wire::{Frame, Instant, Port, Reason};
+
+use crate::{
+    Interface, OpenError, Rules,
+    device::{Action, BATCH},
+    offload, sys,
+};
+use layout::QUEUES_MAX;
+use program::Program;
+pub(crate) use program::remove_pinned;
+use socket::{Place, RING, Socket};
+use umem::{HEADROOM, Umem};
+
+/// Frames per socket: one ring's worth to receive into, one's worth on its way out.
+const FRAMES_PER_SOCKET: usize = 2 * RING as usize;
+/// Largest MTU for frames of 2048 and of 4096 bytes.
+const MTU_SMALL: u32 = 1700;
+const MTU_MAX: u32 = 3500;
+/// The program is told no more often than this.
+const HEARTBEAT_STEP: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Xdp {
+    program: Program,
+    /// By port, then queue.
+    ports: [Vec<Socket>; 2],
+    umem: Umem,
+    mtu: [usize; 2],
+    transmit_full: u64,
+    too_big: u64,
+    told: Option<Instant>,
+}
+
+impl Xdp {
+    /// Opens sockets on every queue first, then attaches: whoever runs there already is not disturbed by a refusal.
+    pub(crate) fn open(interfaces: &[Interface; 2], rules: &Rules, state_dir: &Path) -> Result<Self, OpenError> {
+        let mtu = interfaces.iter().map(|interface| interface.mtu).max().unwrap_or_default();
+        if let Some(large) = interfaces.iter().find(|interface| interface.mtu > MTU_MAX) {
+            let (interface, mtu) = (large.name.clone(), large.mtu);
+            return Err(OpenError::MtuTooLarge { interface, mtu, max: MTU_MAX, backend: "xdp" });
+        }
+        let frame_bytes = if mtu <= MTU_SMALL { 2048 } else { 4096 };
+        for interface in interfaces {
+            offload::disable_receive(&interface.name)
+                .map_err(|source| OpenError::system(format!("switch off GRO on {}", interface.name), source))?;
+        }
+        let queues = [queues(&interfaces[0])?, queues(&interfaces[1])?];
+        let frames = (queues[0] + queues[1]) as usize * FRAMES_PER_SOCKET;
+        let (umem, ports) = match sockets(interfaces, queues, frames, frame_bytes, false) {
+            // One card can and the other cannot write into the frames directly: then neither does.
+            Err(_) => sockets(interfaces, queues, frames, frame_bytes, true)?,
+            Ok(opened) => opened,
+        };
+        let mut program = Program::load(interfaces, rules, state_dir)?;
+        for (port, sockets) in (0u32..).zip(&ports) {
+            for (queue, socket) in (0u32..).zip(sockets) {
+                program.connect(port, queue, socket)?;
+            }
+        }
+        program.attach(interfaces)?;
+        let mtu = [interfaces[0].mtu as usize, interfaces[1].mtu as usize];
+        let mut xdp = Self { program, ports, umem, mtu, transmit_full: 0, too_big: 0, told: None };
+        xdp.recycle();
+        Ok(xdp)
+    }
+
+    /// How the program and the sockets work on each interface.
+    pub(crate) fn describe(&self) -> String {
+        let copying = self.ports.iter().map(|sockets| {
+            let zero_copy = sockets.first().is_some_and(Socket::is_zero_copy);
+            if zero_copy { "zero copy" } else { "copy" }
+        });
+        let sides: Vec<_> = ["outside", "inside"]
+            .iter()
+            .zip(self.program.modes)
+            .zip(copying)
+            .zip(&self.ports)
+            .map(|(((side, mode), copying), sockets)| {
+                format!("{side}: {mode} hook, {copying} mode, {} queue(s)", sockets.len())
+            })
+            .collect();
+        sides.join("; ")
+    }
+
+    pub(crate) fn heartbeat(&mut self, now: Instant) {
+        let fresh = self.told.is_some_and(|told| now >= told && now.since(told) < HEARTBEAT_STEP);
+        if !fresh {
+            self.told = Some(now);
+            self.program.heartbeat(now.as_nanos());
+        }
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        timeout: Duration,
+        handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action,
+    ) -> io::Result<usize> {
+        let count = self.receive_all(handler);
+        if count > 0 || timeout.is_zero() {
+            return Ok(count);
+        }
+        let mut fds = [self.ports[0][0].as_fd(); 2 * QUEUES_MAX as usize];
+        let mut len = 0;
+        for (slot, socket) in fds.iter_mut().zip(self.ports.iter().flatten()) {
+            *slot = socket.as_fd();
+            len += 1;
+        }
+        // Frames that the kernel has not taken yet are tried again soon.
+        let pending = self.ports.iter().flatten().any(Socket::is_pending);
+        let timeout = if pending { timeout.min(Duration::from_millis(1)) } else { timeout };
+        if sys::wait_readable(&fds[..len], timeout)? { Ok(self.receive_all(handler)) } else { Ok(0) }
+    }
+
+    fn receive_all(&mut self, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> usize {
+        let mut count = 0;
+        for port in [Port::OUTSIDE, Port::INSIDE] {
+            for queue in 0..self.ports[usize::from(port.0)].len() {
+                count += self.receive(port, queue, handler);
+            }
+            self.kick();
+        }
+        self.recycle();
+        count
+    }
+
+    /// One batch of one queue.
+    fn receive(&mut self, port: Port, queue: usize, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> usize {
+        let mut count = 0;
+        while count < BATCH {
+            let Some(descriptor) = self.ports[usize::from(port.0)][queue].receive.pop() else { break };
+            count += 1;
+            let (address, len) = (descriptor.addr, descriptor.len as usize);
+            let base = self.umem.base(address);
+            let (action, start, len) = match self.umem.frame(address, len) {
+                Some(mut frame) => {
+                    let action = handler(port, &mut frame);
+                    (action, frame.start(), frame.len())
+                }
+                None => (Action::Drop, 0, 0),
+            };
+            let sent = match action {
+                Action::Send(to) => self.transmit(to, queue, base + start as u64, len).is_ok(),
+                Action::Drop => false,
+            };
+            if !sent {
+                self.umem.give(base);
+            }
+        }
+        if count > 0 {
+            self.ports[usize::from(port.0)][queue].receive.release();
+        }
+        count
+    }
+
+    /// Queues a frame; on failure it still belongs to the caller.
+    fn transmit(&mut self, port: Port, queue: usize, address: u64, len: usize) -> Result<(), Reason> {
+        let Some(sockets) = self.ports.get_mut(usize::from(port.0)) else { return Err(Reason::NoRoute) };
+        if len > self.mtu[usize::from(port.0)] + ETHERNET_BYTES {
+            self.too_big += 1;
+            return Err(Reason::PacketTooBig);
+        }
+        let last = sockets.len() - 1;
+        if sockets[queue.min(last)].queue(address, len) {
+            return Ok(());
+        }
+        self.transmit_full += 1;
+        Err(Reason::TransmitFull)
+    }
+
+    pub(crate) fn send(&mut self, port: Port, bytes: &[u8]) -> Result<(), Reason> {
+        let Some(base) = self.umem.take() else {
+            self.transmit_full += 1;
+            return Err(Reason::TransmitFull);
+        };
+        let start = base + HEADROOM as u64;
+        let written = self.umem.frame(start, bytes.len()).map(|mut frame| frame.bytes_mut().copy_from_slice(bytes));
+        let outcome = match written {
+            Some(()) => self.transmit(port, 0, start, bytes.len()),
+            None => {
+                self.too_big += 1;
+                Err(Reason::PacketTooBig)
+            }
+        };
+        if outcome.is_err() {
+            self.umem.give(base);
+        }
+        outcome
+    }
+
+    fn kick(&mut self) {
+        self.ports.iter_mut().flatten().for_each(Socket::kick);
+    }
+
+    fn recycle(&mut self) {
+        for socket in self.ports.iter_mut().flatten() {
+            socket.recycle(&mut self.umem);
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Vec<(Reason, u64)> {
+        let mut counters = self.program.counters();
+        let full: u64 = self.ports.iter().flatten().map(Socket::dropped).sum();
+        let own = [
+            (Reason::ReceiveFull, full),
+            (Reason::TransmitFull, self.transmit_full),
+            (Reason::PacketTooBig, self.too_big),
+        ];
+        for (reason, count) in own {
+            match counters.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, known)) => *known += count,
+                None => counters.push((reason, count)),
+            }
+        }
+        counters
+    }
+
+    pub(crate) fn close(self, keep_closed: bool) -> Result<(), OpenError> {
+        if keep_closed { Ok(()) } else { self.program.detach() }
+    }
+}
+
+/// Length of an Ethernet header without tag.
+const ETHERNET_BYTES: usize = 14;
+
+fn queues(interface: &Interface) -> Result<u32, OpenError> {
+    let count = offload::receive_queues(&interface.name)
+        .map_err(|source| OpenError::system(format!("count the queues of {}", interface.name), source))?;
+    if count > QUEUES_MAX {
+        return Err(OpenError::TooMany {
+            table: "queues (see `ethtool -L`)",
+            given: count as usize,
+            max: QUEUES_MAX as usize,
+        });
+    }
+    Ok(count)
+}
+
+type Opened = (Umem, [Vec<Socket>; 2]);
+
+/// One socket per queue of each interface, all over the same frames.
+fn sockets(
+    interfaces: &[Interface; 2],
+    queues: [u32; 2],
+    frames: usize,
+    frame_bytes: usize,
+    copy: bool,
+) -> Result<Opened, OpenError> {
+    let umem = Umem::new(frames, frame_bytes).map_err(|source| OpenError::system("allocate frames", source))?;
+    let mut ports = [Vec::new(), Vec::new()];
+    for number in 0..ports.len() {
+        let interface = &interfaces[number];
+        for queue in 0..queues[number] {
+            let place = Place { ifindex: interface.index, queue, sharing: ports[0].first(), copy };
+            let socket = Socket::open(&umem, place).map_err(|source| match source.raw_os_error() {
+                Some(libc::EBUSY) => OpenError::Busy {
+                    interface: interface.name.clone(),
+                    holder: format!("another AF_XDP program (queue {queue})"),
+                },
+                _ => OpenError::system(format!("open an AF_XDP socket on {}", interface.name), source),
+            })?;
+            ports[number].push(socket);
+        }
+    }
+    Ok((umem, ports))
+}

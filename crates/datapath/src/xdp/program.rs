@@ -1,0 +1,293 @@
+//! The XDP program: loaded, told its rules, attached to both interfaces, and pinned so that it outlives the process.
+//!
+//! Fails closed in every order of events: the program drops until the first heartbeat; a killed gate leaves it attached
+//! and the heartbeat ages; a restarted gate replaces it atomically, by another that drops until its first heartbeat.
+
+use std::{
+    fs, io,
+    os::{fd::AsRawFd, linux::fs::MetadataExt, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, MapData, PerCpuArray, XskMap},
+    programs::{
+        ProgramError, Xdp, XdpMode,
+        links::{FdLink, PinnedLink},
+        xdp::XdpLink,
+    },
+};
+use sluicegate_wire::Reason;
+
+use super::{
+    layout::{Config, QUEUES_MAX, REASONS_MAX},
+    socket::Socket,
+};
+use crate::{Interface, OpenError, Rules, sys};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/gate.bpf.o"));
+/// `statfs` type of a BPF file system.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// Maps pinned beside the links, for whoever wants to look at a running program.
+const PINNED_MAPS: [&str; 2] = ["counters", "heartbeat"];
+
+pub(super) struct Program {
+    ebpf: Ebpf,
+    heartbeat: Array<MapData, u64>,
+    counters: PerCpuArray<MapData, u64>,
+    sockets: XskMap<MapData>,
+    pins: Pins,
+    /// Dropped without detaching: the pins keep them alive.
+    links: Vec<PinnedLink>,
+    /// How the program runs on each interface.
+    pub(super) modes: [&'static str; 2],
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("pins", &self.pins).field("modes", &self.modes).finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// Loads the program and tells it its rules. Attaches nothing.
+    pub(super) fn load(ports: &[Interface; 2], rules: &Rules, state_dir: &Path) -> Result<Self, OpenError> {
+        let mut ebpf = configured(&Config::new(ports, rules))?;
+        let pins = Pins::open(state_dir, ports)?;
+        for name in PINNED_MAPS {
+            let path = pins.directory.join(name);
+            let _ = fs::remove_file(&path);
+            let map = ebpf.map(name).ok_or_else(|| refused("the object lacks a map"))?;
+            map.pin(&path).map_err(|error| OpenError::Pin { path, source: io::Error::other(error) })?;
+        }
+        Ok(Self {
+            heartbeat: take(&mut ebpf, "heartbeat")?,
+            counters: take(&mut ebpf, "counters")?,
+            sockets: take(&mut ebpf, "sockets")?,
+            ebpf,
+            pins,
+            links: Vec::new(),
+            modes: [""; 2],
+        })
+    }
+
+    /// Hands the frames of one queue of one port to a socket.
+    pub(super) fn connect(&mut self, port: u32, queue: u32, socket: &Socket) -> Result<(), OpenError> {
+        self.sockets.set(port * QUEUES_MAX + queue, socket.as_raw_fd(), 0).map_err(|error| refused(&error))
+    }
+
+    /// Attaches the program to both interfaces, or puts it atomically in the place of a former gate's.
+    pub(super) fn attach(&mut self, ports: &[Interface; 2]) -> Result<(), OpenError> {
+        for (number, port) in ports.iter().enumerate() {
+            let path = self.pins.link(port);
+            let (link, mode) = match self.replace(&path)? {
+                Some(link) => (link, "in place of the former program"),
+                None => self.attach_new(port)?,
+            };
+            self.links.push(link);
+            self.modes[number] = mode;
+        }
+        Ok(())
+    }
+
+    /// Puts the program into a link that a former gate pinned; `None` if there is none, or its interface is gone.
+    fn replace(&mut self, path: &Path) -> Result<Option<PinnedLink>, OpenError> {
+        let Ok(pinned) = PinnedLink::from_pin(path) else {
+            let _ = fs::remove_file(path);
+            return Ok(None);
+        };
+        let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|error| refused(&error))?;
+        let program = program(&mut self.ebpf)?;
+        match program.attach_to_link(link) {
+            // The program keeps its copy of the link only until the pinned one is opened: see below.
+            Ok(id) => drop(program.take_link(id).map_err(|error| refused(&error))?),
+            Err(_) => {
+                fs::remove_file(path).map_err(|source| OpenError::Pin { path: path.into(), source })?;
+                return Ok(None);
+            }
+        }
+        PinnedLink::from_pin(path).map(Some).map_err(|error| refused(&error))
+    }
+
+    fn attach_new(&mut self, port: &Interface) -> Result<(PinnedLink, &'static str), OpenError> {
+        let program = program(&mut self.ebpf)?;
+        let (id, mode) = match program.attach_to_if_index(port.index, XdpMode::Driver) {
+            Ok(id) => (id, "native"),
+            Err(error) if is_busy(&error) => return Err(busy(port)),
+            Err(_) => match program.attach_to_if_index(port.index, XdpMode::Skb) {
+                Ok(id) => (id, "generic"),
+                Err(error) if is_busy(&error) => return Err(busy(port)),
+                Err(error) => return Err(refused(&error)),
+            },
+        };
+        let link = program.take_link(id).map_err(|error| refused(&error))?;
+        let link = FdLink::try_from(link).map_err(|error| refused(&error))?;
+        let path = self.pins.link(port);
+        let pinned =
+            link.pin(&path).map_err(|error| OpenError::Pin { path: path.clone(), source: io::Error::other(error) })?;
+        Ok((pinned, mode))
+    }
+
+    /// Tells the program when the gate was last alive, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) fn heartbeat(&mut self, now_ns: u64) {
+        if let Err(error) = self.heartbeat.set(0, now_ns, 0) {
+            tracing::error!(%error, "cannot tell the kernel program that the gate is alive; it will drop");
+        }
+    }
+
+    /// What the program dropped, by reason.
+    pub(super) fn counters(&self) -> Vec<(Reason, u64)> {
+        (0..REASONS_MAX)
+            .filter_map(|code| {
+                let reason = Reason::from_code(code as u8)?;
+                let total: u64 = self.counters.get(&code, 0).ok()?.iter().sum();
+                (total > 0).then_some((reason, total))
+            })
+            .collect()
+    }
+
+    /// Detaches the program from both interfaces, which the kernel then receives wholly again.
+    pub(super) fn detach(mut self) -> Result<(), OpenError> {
+        for link in self.links.drain(..) {
+            let unpinned = link.unpin();
+            unpinned.map_err(|source| OpenError::Pin { path: self.pins.directory.clone(), source })?;
+        }
+        for name in PINNED_MAPS {
+            let _ = fs::remove_file(self.pins.directory.join(name));
+        }
+        self.pins.close();
+        Ok(())
+    }
+}
+
+/// Removes what a former gate with the `xdp` back end left attached to these interfaces.
+pub(crate) fn remove_pinned(state_dir: &Path, ports: &[Interface; 2]) {
+    let Some(pins) = Pins::existing(state_dir, ports) else { return };
+    for port in ports {
+        let _ = fs::remove_file(pins.link(port));
+    }
+    for name in PINNED_MAPS {
+        let _ = fs::remove_file(pins.directory.join(name));
+    }
+    pins.close();
+}
+
+/// Loads the program and its configuration into the kernel.
+pub(super) fn configured(config: &Config) -> Result<Ebpf, OpenError> {
+    let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|error| refused(&error))?;
+    program(&mut ebpf)?.load().map_err(|error| refused(&error))?;
+    let mut map: Array<MapData, Config> = take(&mut ebpf, "config")?;
+    map.set(0, config, 0).map_err(|error| refused(&error))?;
+    Ok(ebpf)
+}
+
+pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, OpenError> {
+    let program = ebpf.program_mut("gate").ok_or_else(|| refused("the object has no program `gate`"))?;
+    program.try_into().map_err(|error: ProgramError| refused(&error))
+}
+
+fn take<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, OpenError> {
+    let map = ebpf.take_map(name).ok_or_else(|| refused("the object lacks a map"))?;
+    M::try_from(map).map_err(|_| refused("a map of the object has another type"))
+}
+
+/// An error with all its causes, on one line.
+fn refused(error: &(impl ToString + ?Sized)) -> OpenError {
+    OpenError::Program { reason: error.to_string().replace('\n', " ") }
+}
+
+fn busy(port: &Interface) -> OpenError {
+    OpenError::Busy { interface: port.name.clone(), holder: "another XDP program".into() }
+}
+
+fn is_busy(error: &ProgramError) -> bool {
+    matches!(error, ProgramError::SyscallError(error) if error.io_error.raw_os_error() == Some(libc::EBUSY))
+}
+
+/// Where the links and maps are pinned.
+#[derive(Debug)]
+struct Pins {
+    directory: PathBuf,
+    /// A BPF file system that is mounted for this gate alone, and goes with its last pin.
+    own_mount: Option<PathBuf>,
+}
+
+impl Pins {
+    /// `STATE/bpf`, where a BPF file system is mounted if there is none. A process in a mount namespace of its own (a
+    /// sandboxed service) would lose such a mount with its last process, and the program with it; there the host's own
+    /// BPF file system is used.
+    fn open(state_dir: &Path, ports: &[Interface; 2]) -> Result<Self, OpenError> {
+        if let Some(existing) = Self::existing(state_dir, ports) {
+            return Ok(existing);
+        }
+        if let Some(directory) = Self::host_directory(ports) {
+            fs::create_dir_all(&directory).map_err(|source| OpenError::Pin { path: directory.clone(), source })?;
+            return Ok(Self { directory, own_mount: None });
+        }
+        let directory = state_dir.join("bpf");
+        let failed = |source| OpenError::Pin { path: directory.clone(), source };
+        fs::create_dir_all(&directory).map_err(failed)?;
+        mount(&directory).map_err(failed)?;
+        Ok(Self { own_mount: Some(directory.clone()), directory })
+    }
+
+    /// The directory of a former gate, if there is one.
+    fn existing(state_dir: &Path, ports: &[Interface; 2]) -> Option<Self> {
+        let directory = state_dir.join("bpf");
+        if is_bpf(&directory) {
+            return Some(Self { own_mount: Some(directory.clone()), directory });
+        }
+        let directory = Self::host_directory(ports)?;
+        directory.exists().then_some(Self { directory, own_mount: None })
+    }
+
+    /// In the host's BPF file system, named after this network namespace and its interfaces.
+    fn host_directory(ports: &[Interface; 2]) -> Option<PathBuf> {
+        let inode = |path: &str| fs::metadata(path).map(|metadata| metadata.st_ino()).ok();
+        let sandboxed = inode("/proc/self/ns/mnt") != inode("/proc/1/ns/mnt");
+        let host = Path::new("/sys/fs/bpf");
+        let network = inode("/proc/thread-self/ns/net")?;
+        (sandboxed && is_bpf(host))
+            .then(|| host.join(format!("sluicegate/{network}_{}_{}", ports[0].name, ports[1].name)))
+    }
+
+    fn link(&self, port: &Interface) -> PathBuf {
+        self.directory.join(format!("link_{}", port.name))
+    }
+
+    fn close(self) {
+        match self.own_mount {
+            Some(mounted) => unmount(&mounted),
+            None => drop(fs::remove_dir(&self.directory)),
+        }
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
+    std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn is_bpf(path: &Path) -> bool {
+    let Ok(path) = c_path(path) else { return false };
+    // SAFETY: all-zero bytes are a valid `statfs`.
+    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is NUL-terminated, `status` writable.
+    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut status) };
+    result == 0 && status.f_type as i64 == BPF_FS_MAGIC
+}
+
+fn mount(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    // SAFETY: all strings are NUL-terminated and live during the call.
+    let result =
+        unsafe { libc::mount(c"bpf".as_ptr(), path.as_ptr(), c"bpf".as_ptr(), flags, c"mode=0700".as_ptr().cast()) };
+    sys::check(result).map(drop)
+}
+
+fn unmount(path: &Path) {
+    let Ok(path) = c_path(path) else { return };
+    // SAFETY: `path` is NUL-terminated. A mount that is still used stays.
+    let _ = unsafe { libc::umount2(path.as_ptr(), libc::UMOUNT_NOFOLLOW) };
+}

@@ -1,0 +1,180 @@
+//! One AF_XDP socket: the receive and transmit rings of one queue of one interface, with its own `fill` and
+//! `completion` rings over the shared frames.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    ring::{Consumer, Producer},
+    umem::Umem,
+};
+use crate::sys;
+
+/// Descriptors in each ring.
+pub(super) const RING: u32 = 2048;
+/// A killed gate's sockets are torn down by the kernel a little later.
+const BUSY_TRIES: usize = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// System calls in a row to have one transmit ring emptied.
+const KICKS_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    pub(super) fill: Producer<u64>,
+    pub(super) completion: Consumer<u64>,
+    pub(super) receive: Consumer<libc::xdp_desc>,
+    pub(super) transmit: Producer<libc::xdp_desc>,
+    /// Frames were put into `transmit` since the last kick.
+    dirty: bool,
+}
+
+/// Where to bind a socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) ifindex: u32,
+    pub(super) queue: u32,
+    /// The socket that registered the frames; `None` for that socket itself.
+    pub(super) sharing: Option<&'a Socket>,
+    /// Do not try to have the card write into the frames directly.
+    pub(super) copy: bool,
+}
+
+impl Socket {
+    pub(super) fn open(umem: &Umem, place: Place<'_>) -> io::Result<Self> {
+        let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        if place.sharing.is_none() {
+            sys::set_option(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+        }
+        let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
+        for ring in rings {
+            sys::set_option(&fd, libc::SOL_XDP, ring, &(RING as i32))?;
+        }
+        let offsets: libc::xdp_mmap_offsets = sys::option(&fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let fill = Producer::map(&fd, libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fr.into(), RING)?;
+        let completion = Consumer::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, offsets.cr.into(), RING)?;
+        let receive = Consumer::map(&fd, libc::XDP_PGOFF_RX_RING, offsets.rx.into(), RING)?;
+        let transmit = Producer::map(&fd, libc::XDP_PGOFF_TX_RING, offsets.tx.into(), RING)?;
+        let _ = sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(4 << 20));
+        let socket = Self { fd, fill, completion, receive, transmit, dirty: false };
+        socket.bind(place)?;
+        Ok(socket)
+    }
+
+    fn bind(&self, place: Place<'_>) -> io::Result<()> {
+        let (flags, shared) = match place.sharing {
+            Some(first) => (libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32),
+            None if place.copy => (libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY, 0),
+            None => (libc::XDP_USE_NEED_WAKEUP, 0),
+        };
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: place.ifindex,
+            sxdp_queue_id: place.queue,
+            sxdp_shared_umem_fd: shared,
+        };
+        for _ in 0..BUSY_TRIES {
+            match sys::bind(&self.fd, &address) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(BUSY_PAUSE),
+                other => return other,
+            }
+        }
+        sys::bind(&self.fd, &address)
+    }
+
+    /// Whether the card writes into the frames directly.
+    pub(super) fn is_zero_copy(&self) -> bool {
+        sys::option::<i32>(&self.fd, libc::SOL_XDP, libc::XDP_OPTIONS)
+            .is_ok_and(|options| options as u32 & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// Frames that arrived at this queue and found no room.
+    pub(super) fn dropped(&self) -> u64 {
+        let statistics: Option<libc::xdp_statistics> = sys::option(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS).ok();
+        statistics.map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
+    }
+
+    /// Takes back frames that were sent, and lends the kernel as many empty ones as fit.
+    pub(super) fn recycle(&mut self, umem: &mut Umem) {
+        let mut reaped = false;
+        while let Some(address) = self.completion.pop() {
+            umem.give(address);
+            reaped = true;
+        }
+        if reaped {
+            self.completion.release();
+        }
+        let room = self.fill.room_now();
+        // A quarter at once: one release per batch, not per frame.
+        if room < RING / 4 {
+            return;
+        }
+        for _ in 0..room {
+            let Some(address) = umem.take() else { break };
+            if !self.fill.push(address) {
+                umem.give(address);
+                break;
+            }
+        }
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            // An empty read makes the driver look at the fill ring.
+            let _ = sys::receive(&self.fd, &mut [], libc::MSG_DONTWAIT);
+        }
+    }
+
+    /// Queues the packet of `len` bytes at `address`; `false` if the ring is full, even after a kick.
+    pub(super) fn queue(&mut self, address: u64, len: usize) -> bool {
+        if self.transmit.room() == 0 {
+            self.kick();
+            if self.transmit.room_now() == 0 {
+                return false;
+            }
+        }
+        self.dirty = true;
+        self.transmit.push(libc::xdp_desc { addr: address, len: len as u32, options: 0 })
+    }
+
+    /// Has the kernel send what was queued. In copy mode it takes some 32 frames per call.
+    pub(super) fn kick(&mut self) {
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        self.transmit.publish();
+        if !self.transmit.needs_wakeup() {
+            return;
+        }
+        for _ in 0..KICKS_MAX {
+            match sys::send(&self.fd, &[]) {
+                Ok(_) => break,
+                // More to do than fits one call, or the interface is busy for the moment.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && self.transmit.is_pending() => {}
+                // Down, or a frame above the MTU (which the kernel has discarded): the rest goes with the next kick.
+                Err(_) => break,
+            }
+        }
+        self.dirty = self.transmit.is_pending();
+    }
+
+    /// Frames in `transmit` that the kernel has not taken.
+    pub(super) fn is_pending(&self) -> bool {
+        self.transmit.is_pending()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}

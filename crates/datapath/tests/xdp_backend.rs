@@ -1,0 +1,36 @@
+//! The `xdp` back end, end to end on real veth pairs.
+
+mod support;
+
+use sluicegate_datapath::Backend;
+use support::scenario;
+
+#[test]
+fn xdp_forwards_what_the_handler_sends_and_nothing_else() {
+    scenario::forwards_only_what_the_handler_sends(Backend::Xdp);
+}
+
+#[test]
+fn xdp_lets_the_kernel_have_local_and_peers_only() {
+    scenario::kernel_receives_local_and_peers_only(Backend::Xdp);
+}
+
+#[test]
+fn xdp_stays_closed_after_a_crash_and_opens_on_close() {
+    scenario::stays_closed_after_a_crash(Backend::Xdp);
+}
+
+#[test]
+fn xdp_limits_the_rate_of_local() {
+    scenario::local_is_rate_limited(Backend::Xdp);
+}
+
+#[test]
+fn xdp_refuses_what_it_cannot_do_safely() {
+    scenario::refusals_say_what_to_do(Backend::Xdp);
+}
+
+#[test]
+fn xdp_drops_when_the_heartbeat_is_stale_and_counts_it() {
+    scenario::stale_heartbeat_drops();
+}

@@ -1,0 +1,224 @@
+//! What a frontend is told at start. The binary's TOML reader fills it.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sluicegate_policy::{Rule, Service};
+
+use crate::shard::{DigestName, Tables};
+
+/// Most listening addresses.
+pub const LISTEN_MAX: usize = 8;
+/// Most shards.
+pub const SHARDS_MAX: usize = 64;
+/// Most gates connected at once.
+pub const GATES_MAX: usize = 64;
+/// Longest realm, in bytes.
+const REALM_LEN_MAX: usize = 128;
+
+/// A transport and a local address. Text form: `udp/203.0.113.1:5060`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// The UDP address.
+    pub address: SocketAddr,
+}
+
+impl FromStr for Listen {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let address = text.strip_prefix("udp/").and_then(|address| address.parse().ok());
+        Ok(Self { address: address.ok_or_else(|| ConfigError::Listen(text.to_owned()))? })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "udp/{}", self.address)
+    }
+}
+
+impl Serialize for Listen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Everything a frontend is told at start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of this frontend in feeds, logs and `status`.
+    pub name: String,
+    /// Where keys, certificate and the store lie; made with mode 0700 if missing.
+    pub state_dir: PathBuf,
+    /// SIP addresses. Each must be one that clients can answer to, so not `0.0.0.0`.
+    pub listen: Vec<Listen>,
+    /// The realm, also the domain of all SIP addresses here.
+    pub realm: String,
+    /// Digest algorithms offered to telephones, preferred first.
+    pub digest: Vec<DigestName>,
+    /// Where gates dial the feed.
+    pub feed: SocketAddr,
+    /// SIP threads; 0: one per processor.
+    pub shards: usize,
+    /// Services from the configuration file.
+    pub services: Vec<Service>,
+    /// Rules from the configuration file.
+    pub rules: Vec<Rule>,
+    /// Grants at once.
+    pub grants_max: usize,
+    /// Longest registration of an agent, in seconds.
+    pub registration_secs_max: u32,
+    /// Sizes of each shard's tables.
+    pub tables: Tables,
+}
+
+impl Config {
+    /// A frontend on these addresses with the default of every other field.
+    #[must_use]
+    pub fn new(name: &str, realm: &str, listen: SocketAddr, feed: SocketAddr, state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.to_owned(),
+            state_dir: state_dir.into(),
+            listen: vec![Listen { address: listen }],
+            realm: realm.to_owned(),
+            digest: vec![DigestName::Sha256, DigestName::Md5],
+            feed,
+            shards: 0,
+            services: Vec::new(),
+            rules: Vec::new(),
+            grants_max: 65_536,
+            registration_secs_max: 120,
+            tables: Tables::default(),
+        }
+    }
+
+    /// Checks all that can be checked without looking at the host. Returns every mistake, not only the first. Services
+    /// and rules are checked by [`sluicegate_policy::Draft::check`].
+    ///
+    /// # Errors
+    /// One [`ConfigError`] for each field that cannot be used.
+    pub fn check(&self) -> Result<(), Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        if !sluicegate_policy::is_name(&self.name) {
+            errors.push(ConfigError::Name(self.name.clone()));
+        }
+        let is_domain_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+        if !(1..=REALM_LEN_MAX).contains(&self.realm.len()) || !self.realm.bytes().all(is_domain_byte) {
+            errors.push(ConfigError::Realm(self.realm.clone()));
+        }
+        if !(1..=LISTEN_MAX).contains(&self.listen.len()) {
+            errors.push(ConfigError::ListenCount(self.listen.len()));
+        }
+        for (index, listen) in self.listen.iter().enumerate() {
+            if listen.address.ip().is_unspecified() || listen.address.ip().is_multicast() {
+                errors.push(ConfigError::ListenAddress(*listen));
+            }
+            if self.listen.iter().take(index).any(|earlier| earlier == listen && listen.address.port() != 0) {
+                errors.push(ConfigError::ListenTwice(*listen));
+            }
+        }
+        let twice = |(index, name): (usize, &DigestName)| self.digest.iter().take(index).any(|earlier| earlier == name);
+        if self.digest.is_empty() || self.digest.iter().enumerate().any(twice) {
+            errors.push(ConfigError::Digest);
+        }
+        if self.shards > SHARDS_MAX {
+            errors.push(ConfigError::Shards(self.shards));
+        }
+        let tables = &self.tables;
+        let sizes = [
+            ("grants_max", self.grants_max),
+            ("transactions_max", tables.transactions_max),
+            ("transactions_per_user_max", tables.transactions_per_user_max),
+            ("replays_max", tables.replays_max),
+            ("bindings_max", tables.bindings_max),
+            ("events_max", tables.events_max),
+        ];
+        errors.extend(sizes.iter().filter(|(_, size)| *size == 0).map(|(field, _)| ConfigError::Zero(field)));
+        if !(30..=86_400).contains(&self.registration_secs_max) {
+            errors.push(ConfigError::Registration(self.registration_secs_max));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
+/// A field that cannot be used: what it is and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The node name is no name.
+    #[error("name {0:?} is not 1 to 64 letters, digits, '-', '_', '.' or '+'")]
+    Name(String),
+    /// The realm is no domain.
+    #[error("realm {0:?} is not a domain name; write the domain of your SIP addresses, such as \"example.net\"")]
+    Realm(String),
+    /// A listening address that cannot be read.
+    #[error("listen {0:?} is not a SIP address; write \"udp/203.0.113.1:5060\" or \"udp/[2001:db8::1]:5060\"")]
+    Listen(String),
+    /// None, or too many.
+    #[error("listen names {0} addresses; write 1 to {LISTEN_MAX}")]
+    ListenCount(usize),
+    /// An address that cannot stand in a SIP message.
+    #[error("listen \"{0}\" is not an address that clients can answer to; write one address of this host per entry")]
+    ListenAddress(Listen),
+    /// The same address again.
+    #[error("listen \"{0}\" is there twice; remove one")]
+    ListenTwice(Listen),
+    /// No digest algorithm, or one twice.
+    #[error("digest must name \"SHA-256\", \"MD5\" or both, each once")]
+    Digest,
+    /// Too many shards.
+    #[error("shards = {0} is more than {SHARDS_MAX}; write one per processor, or 0 to have it chosen")]
+    Shards(usize),
+    /// A table of size zero.
+    #[error("{0} = 0 leaves no room for anything; write a larger number or leave it out")]
+    Zero(&'static str),
+    /// A registration time out of range.
+    #[error("registration_secs_max = {0} is not between 30 and 86400")]
+    Registration(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let address = |text: &str| text.parse().unwrap();
+        Config::new("f1", "example.net", address("203.0.113.1:5060"), address("203.0.113.1:7443"), "/nowhere")
+    }
+
+    #[test]
+    fn the_defaults_are_accepted() {
+        assert_eq!(config().check(), Ok(()));
+    }
+
+    #[test]
+    fn every_mistake_is_reported_at_once() {
+        let mut wrong = config();
+        wrong.name = "no spaces".into();
+        wrong.realm = "exa mple".into();
+        wrong.listen = vec!["udp/0.0.0.0:5060".parse().unwrap(), "udp/0.0.0.0:5060".parse().unwrap()];
+        wrong.digest = Vec::new();
+        wrong.shards = 1000;
+        wrong.grants_max = 0;
+        wrong.registration_secs_max = 1;
+        assert_eq!(wrong.check().unwrap_err().len(), 9);
+    }
+
+    #[test]
+    fn listening_addresses_are_read_back_and_others_refused_with_an_example() {
+        for text in ["udp/203.0.113.1:5060", "udp/[2001:db8::1]:5060"] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+        for text in ["", "203.0.113.1:5060", "tcp/203.0.113.1:5060", "udp/203.0.113.1", "udp/example.net:5060"] {
+            let error = text.parse::<Listen>().unwrap_err().to_string();
+            assert!(error.contains("\"udp/203.0.113.1:5060\""), "{text}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The directory of grants: what was asked of which gate, what it answered, and how much of it is used.
+//!
+//! It is a view, not an authority: gates keep their own pinholes and fail static. A row is made when an opening is sent
+//! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde::Serialize;
+use sluicegate_capability::{Grant, GrantId};
+use sluicegate_store::feed::{GrantDelta, Selector};
+use sluicegate_wire::UnixTime;
+
+/// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
+const GRACE_SECS: u64 = 5;
+
+/// Where a grant stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GrantState {
+    /// Sent to the gate, not answered yet.
+    Opening,
+    /// The gate has opened it.
+    Open,
+}
+
+/// One grant, as `grant ls` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct GrantRow {
+    /// Grant id, 32 hexadecimal digits.
+    #[serde(serialize_with = "as_text")]
+    pub id: GrantId,
+    /// Whose it is.
+    pub user: String,
+    /// What it opens.
+    pub service: String,
+    /// The gate that holds its pinhole.
+    pub gate: String,
+    /// The one address that packets may come from.
+    pub client: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// The service's own address.
+    pub target: IpAddr,
+    /// The service's ports.
+    pub target_ports: (u16, u16),
+    /// The gate's address, once it has answered.
+    pub gate_address: Option<IpAddr>,
+    /// The gate's ports, once it has answered.
+    pub gate_ports: (u16, u16),
+    /// Issued or last renewed, Unix seconds.
+    pub not_before: u64,
+    /// End, Unix seconds.
+    pub not_after: u64,
+    /// Budget N in bytes.
+    pub bytes_max: u64,
+    /// Bytes used, as last reported.
+    pub bytes_used: u64,
+    /// Flows open, as last reported.
+    pub flows: u32,
+    /// Where it stands.
+    pub state: GrantState,
+}
+
+fn as_text<S: serde::Serializer>(id: &GrantId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    shown: GrantRow,
+    delta: GrantDelta,
+    /// The shard that waits for the gate's answer.
+    shard: Option<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    by_id: BTreeMap<GrantId, Row>,
+    per_user: HashMap<String, u32>,
+}
+
+/// The directory has as many grants as it may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the frontend holds as many grants as it may ({0}); raise grants_max or shorten lifetimes")]
+pub(crate) struct LedgerFull(usize);
+
+/// All grants that this frontend knows of. Shared by shards, feed and control.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    rows: Mutex<Rows>,
+    grants_max: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(grants_max: usize) -> Self {
+        Self { rows: Mutex::default(), grants_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that `grant` is being opened or renewed at `gate` and that `shard` waits for the answer.
+    ///
+    /// # Errors
+    /// [`LedgerFull`] for a new grant when there is no room.
+    pub(crate) fn opening(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: u8) -> Result<(), LedgerFull> {
+        self.put(delta, grant, gate, Some(shard))
+    }
+
+    /// Merges a grant that a gate reports as live, such as one issued before a restart.
+    pub(crate) fn active(&self, delta: &GrantDelta, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
+        self.put(delta, grant, gate, None)
+    }
+
+    fn put(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
+        let mut rows = self.lock();
+        if let Some(row) = rows.by_id.get_mut(&grant.id) {
+            row.shown.not_before = row.shown.not_before.max(grant.not_before.0);
+            row.shown.not_after = row.shown.not_after.max(grant.not_after.0);
+            row.shown.gate.clear();
+            row.shown.gate.push_str(gate);
+            row.shard = shard.or(row.shard);
+            if shard.is_some() {
+                row.delta = delta.clone();
+            } else {
+                row.note_opened(grant);
+            }
+            return Ok(());
+        }
+        if rows.by_id.len() >= self.grants_max {
+            return Err(LedgerFull(self.grants_max));
+        }
+        *rows.per_user.entry(delta.user.clone()).or_default() += 1;
+        let mut row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), shard };
+        if shard.is_none() {
+            row.note_opened(grant);
+        }
+        rows.by_id.insert(grant.id, row);
+        Ok(())
+    }
+
+    /// The gate has opened a grant. Returns the shard that waits for it.
+    pub(crate) fn opened(&self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
+        let mut rows = self.lock();
+        let row = rows.by_id.get_mut(&id)?;
+        row.shown.state = GrantState::Open;
+        row.shown.gate_address = Some(address);
+        row.shown.gate_ports = ports;
+        row.shard.take()
+    }
+
+    /// The gate has refused a grant. A grant that was already open stays: only its renewal failed.
+    pub(crate) fn refused(&self, id: GrantId) -> Option<u8> {
+        let mut rows = self.lock();
+        let row = rows.by_id.get_mut(&id)?;
+        let shard = row.shard.take();
+        if row.shown.state == GrantState::Opening {
+            rows.remove(id);
+        }
+        shard
+    }
+
+    /// A gate reports how much is used.
+    pub(crate) fn used(&self, id: GrantId, bytes: u64, flows: u32) {
+        if let Some(row) = self.lock().by_id.get_mut(&id) {
+            row.shown.bytes_used = bytes;
+            row.shown.flows = flows;
+        }
+    }
+
+    /// A grant has ended.
+    pub(crate) fn ended(&self, id: GrantId) -> Option<GrantRow> {
+        self.lock().remove(id)
+    }
+
+    /// Removes what has expired.
+    pub(crate) fn expire(&self, now: UnixTime) -> usize {
+        let mut rows = self.lock();
+        let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
+        let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
+        over.iter().for_each(|id| drop(rows.remove(*id)));
+        over.len()
+    }
+
+    /// Removes what a revocation names and returns it.
+    pub(crate) fn revoke(&self, selector: &Selector) -> Vec<GrantRow> {
+        let mut rows = self.lock();
+        let named = |row: &Row| {
+            row.delta.grant().is_ok_and(|grant| selector.selects(&grant, &row.shown.user, &row.shown.service))
+        };
+        let ids: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| named(row)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| rows.remove(id)).collect()
+    }
+
+    /// Whether this call has grants, and if so whose and for which service.
+    pub(crate) fn call(&self, call: [u8; 12]) -> Option<(String, String)> {
+        let rows = self.lock();
+        let (id, row) = rows.by_id.range(GrantId::of_call(call, 0)..).next()?;
+        (id.call() == call).then(|| (row.shown.user.clone(), row.shown.service.clone()))
+    }
+
+    /// Grants that the user has, without those of the call `besides`.
+    pub(crate) fn active_of_user(&self, user: &str, besides: Option<[u8; 12]>) -> u32 {
+        let rows = self.lock();
+        let all = rows.per_user.get(user).copied().unwrap_or(0);
+        let renewed = besides.map_or(0, |call| {
+            let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
+            u32::try_from(of_call.filter(|(_, row)| row.shown.user == user).count()).unwrap_or(u32::MAX)
+        });
+        all.saturating_sub(renewed)
+    }
+
+    /// Every grant, in order of id.
+    pub(crate) fn rows(&self) -> Vec<GrantRow> {
+        self.lock().by_id.values().map(|row| row.shown.clone()).collect()
+    }
+
+    /// What a gate that connects must be told: its live grants. A snapshot only adds, so leaving one out closes nothing.
+    pub(crate) fn snapshot(&self, is_for_gate: impl Fn(&GrantRow) -> bool) -> Vec<GrantDelta> {
+        self.lock().by_id.values().filter(|row| is_for_gate(&row.shown)).map(|row| row.delta.clone()).collect()
+    }
+
+    /// Used and maximum.
+    pub(crate) fn gauge(&self) -> (u64, u64) {
+        (self.lock().by_id.len() as u64, self.grants_max as u64)
+    }
+}
+
+impl Row {
+    fn note_opened(&mut self, grant: &Grant) {
+        if grant.is_opened() {
+            self.shown.state = GrantState::Open;
+            self.shown.gate_address = Some(grant.gate_address);
+            self.shown.gate_ports = grant.gate_ports;
+        }
+    }
+}
+
+impl Rows {
+    fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
+        let row = self.by_id.remove(&id)?;
+        if let Some(count) = self.per_user.get_mut(&row.shown.user) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.per_user.remove(&row.shown.user);
+            }
+        }
+        Some(row.shown)
+    }
+}
+
+fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
+    GrantRow {
+        id: grant.id,
+        user: delta.user.clone(),
+        service: delta.service.clone(),
+        gate: gate.to_owned(),
+        client: grant.client_address,
+        protocol: grant.protocol,
+        target: delta.target,
+        target_ports: delta.target_ports,
+        gate_address: None,
+        gate_ports: (0, 0),
+        not_before: grant.not_before.0,
+        not_after: grant.not_after.0,
+        bytes_max: grant.bytes,
+        bytes_used: 0,
+        flows: 0,
+        state: GrantState::Opening,
+    }
+}

@@ -1,0 +1,126 @@
+//! Answers that no memory is spent on.
+
+use sluicegate_sip::{
+    message::{HeaderName, Message, Method, Rport},
+    write::{Headers, Response},
+};
+
+use super::{Now, Shard, settings::AMPLIFICATION_MAX};
+use crate::{
+    metrics::{Count, Kind, Outcome},
+    transmits::{Flow, Transmits},
+};
+
+/// The methods that the frontend answers or passes on, for Allow.
+pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, REGISTER";
+/// Where a sender without a port in its Via is reached (RFC 3261 section 19.1.2).
+const SIP_PORT_DEFAULT: u16 = 5060;
+
+/// Where answers to a request go: back to its source, unless a client that is not behind a NAT wants them at the port in
+/// its Via (RFC 3261 section 18.2.2, RFC 3581). Never to another address than the source's.
+pub(super) fn answer_flow(flow: Flow, message: &Message<'_>) -> Flow {
+    let mut to = flow;
+    if let Ok(via) = message.top_via()
+        && via.rport == Rport::Absent
+        && via.host.address() == Some(flow.peer.ip())
+    {
+        to.peer.set_port(via.port.unwrap_or(SIP_PORT_DEFAULT));
+    }
+    to
+}
+
+pub(super) const fn kind_of(method: Method<'_>, in_dialog: bool) -> Kind {
+    match method {
+        Method::Invite if in_dialog => Kind::Reinvite,
+        Method::Invite => Kind::Invite,
+        Method::Ack => Kind::Ack,
+        Method::Cancel => Kind::Cancel,
+        Method::Bye => Kind::Bye,
+        Method::Options => Kind::Options,
+        Method::Register => Kind::Register,
+        Method::Other(_) => Kind::Other,
+    }
+}
+
+/// Which header fields a challenge and its credentials stand in.
+pub(super) const fn credential_fields(method: Method<'_>) -> (u16, &'static str, HeaderName) {
+    match method {
+        Method::Register => (401, "WWW-Authenticate", HeaderName::Authorization),
+        _ => (407, "Proxy-Authenticate", HeaderName::ProxyAuthorization),
+    }
+}
+
+impl Shard {
+    /// Answers a request whose sender is not proved, if the answer is not much larger than the request: who spoofs a
+    /// source gains nothing by it. `add` may add header fields.
+    pub(super) fn answer_stranger(
+        &mut self,
+        flow: Flow,
+        message: &Message<'_>,
+        code: u16,
+        out: &mut Transmits,
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        self.write_answer(flow, message, code, add);
+        if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
+            self.metrics.one(Count::AnswersTooLarge);
+            return;
+        }
+        out.push(answer_flow(flow, message), &self.scratch);
+    }
+
+    /// The same for a proved sender: sent whatever its size.
+    pub(super) fn answer_once(&mut self, flow: Flow, message: &Message<'_>, code: u16, out: &mut Transmits) {
+        self.write_answer(flow, message, code, |headers| headers);
+        out.push(answer_flow(flow, message), &self.scratch);
+    }
+
+    fn write_answer(
+        &mut self,
+        flow: Flow,
+        message: &Message<'_>,
+        code: u16,
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
+        let tag = self.keys.stateless_tag(message);
+        let response = Response::to(message, code).source(flow.peer).to_tag(tag.as_bytes());
+        add(response.begin(&mut self.scratch)).finish();
+    }
+
+    /// Asks for credentials: 401 for REGISTER, 407 for everything else.
+    pub(super) fn challenge(
+        &mut self,
+        now: Now,
+        flow: Flow,
+        message: &Message<'_>,
+        method: Method<'_>,
+        stale: bool,
+        out: &mut Transmits,
+    ) {
+        let agent = message.lists(HeaderName::Supported, b"sluicegate");
+        let (code, field, _) = credential_fields(method);
+        let mut values: Vec<Vec<u8>> = Vec::with_capacity(2);
+        self.authenticator.challenges(
+            (now.instant, now.unix),
+            &self.settings,
+            (agent, stale),
+            flow.peer.ip(),
+            |value| values.push(value.to_vec()),
+        );
+        self.answer_stranger(flow, message, code, out, |headers| {
+            values.iter().fold(headers, |headers, value| headers.header(field, value))
+        });
+    }
+
+    /// Answers what could not be parsed, if it is answerable at all.
+    pub(super) fn answer_malformed(&mut self, flow: Flow, datagram: &[u8], status: Option<u16>, out: &mut Transmits) {
+        let Some((code, message)) = status.zip(Message::salvage(datagram)) else {
+            self.metrics.one(Count::Garbage);
+            return;
+        };
+        let kind = message.method().map_or(Kind::Other, |method| kind_of(method, false));
+        self.metrics.request(kind, Outcome::Malformed);
+        self.answer_stranger(flow, &message, code, out, |headers| headers);
+    }
+}

@@ -1,0 +1,99 @@
+//! What a shard asks of its surroundings, and what it is told by them.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use sluicegate_capability::GrantId;
+use sluicegate_policy::Policy;
+use sluicegate_store::feed::{GrantDelta, Selector};
+use sluicegate_wire::Instant;
+
+use crate::{decisions::Decided, transmits::Flow};
+
+/// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Have these grants of one call opened at the gate of this service; each is answered by a [`GateAnswer`].
+    Open {
+        /// The service.
+        service: String,
+        /// One delta per grant.
+        deltas: Vec<GrantDelta>,
+    },
+    /// End grants at once.
+    Revoke(Selector),
+    /// An agent registered a service, or took it back: to be told to all other shards.
+    Bind(Binding),
+    /// A datagram that belongs to a transaction of another shard.
+    HandOver {
+        /// The shard that owns it; `None`: one of the others, no telling which.
+        shard: Option<u8>,
+        /// Where the datagram came from.
+        flow: Flow,
+        /// The datagram.
+        datagram: Vec<u8>,
+    },
+    /// For the memory behind `trace user`.
+    Decided(Decided),
+}
+
+/// A gate's answer to one grant of an [`Event::Open`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateAnswer {
+    /// The pinhole is open.
+    Opened {
+        /// The grant.
+        id: GrantId,
+        /// The gate's address.
+        address: IpAddr,
+        /// First and last of the gate's ports.
+        ports: (u16, u16),
+    },
+    /// The gate would not, or there is no gate.
+    Refused {
+        /// The grant.
+        id: GrantId,
+        /// Why, for the log and `trace`; never shown to the client.
+        reason: String,
+    },
+}
+
+/// Where a service can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The service.
+    pub service: String,
+    /// Where its agent sent the registration from.
+    pub flow: Flow,
+    /// The agent's Contact URI: the Request-URI of what is relayed to it.
+    pub contact: Vec<u8>,
+    /// When the registration ends; not after now if it was taken back.
+    pub expires: Instant,
+}
+
+/// What a shard is told besides datagrams.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A gate has answered.
+    Gate(GateAnswer),
+    /// Another shard took a registration.
+    Bind(Binding),
+    /// Another shard received a datagram of ours.
+    Datagram {
+        /// Where it came from.
+        flow: Flow,
+        /// The datagram.
+        bytes: Vec<u8>,
+    },
+    /// A gate tells under which of its own addresses a service takes SIP; `None`: reach the service itself.
+    Standing {
+        /// The service.
+        service: String,
+        /// The gate's address and port for it.
+        address: Option<SocketAddr>,
+    },
+    /// Users, services or rules have changed.
+    Policy(Arc<Policy>),
+}

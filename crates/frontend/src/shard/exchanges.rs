@@ -1,0 +1,257 @@
+//! What the shard remembers of authenticated requests: transactions by listener, what each INVITE without a final answer
+//! waits for, and how many of them each user has.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use sluicegate_capability::GrantId;
+use sluicegate_sip::transaction::{ClientTransactions, ServerTransactions, Token};
+use sluicegate_wire::Instant;
+
+use super::{
+    grants::Opening,
+    relay::Relay,
+    settings::{OPENING_MAX, TRANSACTION_LIFE, Tables},
+};
+use crate::transmits::Flow;
+
+/// Names a transaction: tokens are unique within one listener's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Id {
+    pub(super) listener: u8,
+    pub(super) token: Token,
+}
+
+/// What an INVITE without a final answer waits for.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The gate of a declared service.
+    Opening(Box<Opening>),
+    /// The relayed service, and after its answer perhaps the gate.
+    Relaying(Box<Relay>),
+}
+
+/// An INVITE that was let in and has no final answer yet.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    /// Where it came from.
+    pub(super) flow: Flow,
+    pub(super) request: Vec<u8>,
+    pub(super) started: Instant,
+    pub(super) stage: Stage,
+    /// When the gate must have answered.
+    pub(super) gate_deadline: Option<Instant>,
+}
+
+/// Both tables of one listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) server: ServerTransactions,
+    pub(super) client: ClientTransactions,
+}
+
+/// All exchanges of a shard. Every map is bounded by the slots of the tables.
+#[derive(Debug)]
+pub(super) struct Exchanges {
+    pub(super) listeners: Vec<Listener>,
+    pending: HashMap<Id, Exchange>,
+    /// Answered with 200 and not acknowledged: the call that ends if it never is.
+    unacknowledged: HashMap<Id, [u8; 12]>,
+    /// From what we sent to a service to what we owe the client.
+    relayed: HashMap<Id, Id>,
+    /// Relayed INVITEs whose 2xx may come again, oldest first.
+    lingering: VecDeque<(Instant, Id)>,
+    /// Which exchange waits for which grant.
+    openings: HashMap<GrantId, Id>,
+    gate_deadlines: VecDeque<(Instant, Id)>,
+    users: Users,
+}
+
+impl Exchanges {
+    pub(super) fn new(listeners: usize, tables: &Tables, key: [u8; 16]) -> Self {
+        let listener = |_| Listener {
+            server: ServerTransactions::new(tables.transactions_max, key),
+            client: ClientTransactions::new(tables.transactions_max, key),
+        };
+        Self {
+            listeners: (0..listeners).map(listener).collect(),
+            pending: HashMap::new(),
+            unacknowledged: HashMap::new(),
+            relayed: HashMap::new(),
+            lingering: VecDeque::new(),
+            openings: HashMap::new(),
+            gate_deadlines: VecDeque::new(),
+            users: Users::new(tables.transactions_per_user_max),
+        }
+    }
+
+    pub(super) fn listener(&mut self, listener: u8) -> Option<&mut Listener> {
+        self.listeners.get_mut(usize::from(listener))
+    }
+
+    /// Counts one more transaction of this user; `false` if there are as many as there may be.
+    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
+        self.users.charge(now, user)
+    }
+
+    pub(super) fn begin(&mut self, id: Id, exchange: Exchange) {
+        self.pending.insert(id, exchange);
+    }
+
+    pub(super) fn pending(&mut self, id: Id) -> Option<&mut Exchange> {
+        self.pending.get_mut(&id)
+    }
+
+    /// The exchange has its final answer, or none will come.
+    pub(super) fn end(&mut self, id: Id) -> Option<Exchange> {
+        let exchange = self.pending.remove(&id)?;
+        let opening = match &exchange.stage {
+            Stage::Opening(opening) => Some(&**opening),
+            Stage::Relaying(relay) => relay.opening(),
+        };
+        if let Some(opening) = opening {
+            for grant in opening.ids() {
+                self.openings.remove(&grant);
+            }
+        }
+        Some(exchange)
+    }
+
+    /// From now on the gate's answers for `grants` belong to this exchange, and are missed after [`OPENING_MAX`].
+    pub(super) fn await_gate(&mut self, now: Instant, id: Id, grants: impl Iterator<Item = GrantId>) {
+        let deadline = now + OPENING_MAX;
+        for grant in grants {
+            self.openings.insert(grant, id);
+        }
+        if let Some(exchange) = self.pending.get_mut(&id) {
+            exchange.gate_deadline = Some(deadline);
+            self.gate_deadlines.push_back((deadline, id));
+        }
+    }
+
+    /// The exchange that waits for this grant; it no longer does.
+    pub(super) fn waiting_for(&mut self, grant: GrantId) -> Option<Id> {
+        self.openings.remove(&grant)
+    }
+
+    /// An exchange whose gate has not answered in time.
+    pub(super) fn missed_gate(&mut self, now: Instant) -> Option<Id> {
+        while let Some((deadline, id)) = self.gate_deadlines.front().copied() {
+            if deadline > now {
+                return None;
+            }
+            self.gate_deadlines.pop_front();
+            // A later opening of the same exchange has a later deadline.
+            if self.pending.get(&id).is_some_and(|exchange| exchange.gate_deadline == Some(deadline)) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(super) fn await_ack(&mut self, id: Id, call: [u8; 12]) {
+        self.unacknowledged.insert(id, call);
+    }
+
+    /// The ACK came, or will never come: the call that hung on it.
+    pub(super) fn acknowledged(&mut self, id: Id) -> Option<[u8; 12]> {
+        self.unacknowledged.remove(&id)
+    }
+
+    pub(super) fn relay(&mut self, sent: Id, owed: Id) {
+        self.relayed.insert(sent, owed);
+    }
+
+    /// The client's transaction for what we sent to a service.
+    pub(super) fn owed(&self, sent: Id) -> Option<Id> {
+        self.relayed.get(&sent).copied()
+    }
+
+    /// A relayed INVITE was accepted: its 2xx may come again until the client transaction ends.
+    pub(super) fn linger(&mut self, now: Instant, sent: Id) {
+        self.lingering.push_back((now + TRANSACTION_LIFE, sent));
+    }
+
+    /// No more answers of interest can come to what we sent.
+    pub(super) fn forget(&mut self, sent: Id) {
+        self.relayed.remove(&sent);
+    }
+
+    /// Drops what lingered long enough.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        while let Some((at, id)) = self.lingering.front().copied()
+            && at <= now
+        {
+            self.lingering.pop_front();
+            self.relayed.remove(&id);
+        }
+    }
+
+    /// When something is due: a transaction's timer or a gate's answer.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let timers = self.listeners.iter().flat_map(|l| [l.server.poll_timeout(), l.client.poll_timeout()]).flatten();
+        let gate = self.gate_deadlines.front().map(|(at, _)| *at);
+        let lingering = self.lingering.front().map(|(at, _)| *at);
+        timers.chain(gate).chain(lingering).min()
+    }
+
+    /// Used and maximum slots of server transactions, and of client transactions.
+    pub(super) fn gauges(&self) -> [(u64, u64); 2] {
+        let sum = |of: fn(&Listener) -> (usize, usize)| {
+            self.listeners.iter().map(of).fold((0, 0), |sum, next| (sum.0 + next.0 as u64, sum.1 + next.1 as u64))
+        };
+        [sum(|l| (l.server.used(), l.server.max())), sum(|l| (l.client.used(), l.client.max()))]
+    }
+}
+
+/// Transactions opened by each user within the last one to two lives of a transaction: an upper bound of how many slots
+/// the user holds, without having to be told when each ends.
+#[derive(Debug)]
+struct Users {
+    current: HashMap<String, usize>,
+    previous: HashMap<String, usize>,
+    since: Instant,
+    max: usize,
+}
+
+impl Users {
+    fn new(max: usize) -> Self {
+        Self { current: HashMap::new(), previous: HashMap::new(), since: Instant::ZERO, max }
+    }
+
+    fn charge(&mut self, now: Instant, user: &str) -> bool {
+        let age: Duration = now.since(self.since);
+        if age >= TRANSACTION_LIFE {
+            self.previous = std::mem::take(&mut self.current);
+            if age >= TRANSACTION_LIFE * 2 {
+                self.previous.clear();
+            }
+            self.since = now;
+        }
+        let before = self.previous.get(user).copied().unwrap_or(0);
+        let count = self.current.entry(user.to_owned()).or_default();
+        if before + *count >= self.max {
+            return false;
+        }
+        *count += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_transactions_and_gets_them_back_after_their_life() {
+        let mut users = Users::new(3);
+        let now = Instant::from_secs(100);
+        assert!((0..3).all(|_| users.charge(now, "alice")));
+        assert!(!users.charge(now, "alice"));
+        assert!(users.charge(now, "bob"));
+        assert!(!users.charge(now + TRANSACTION_LIFE, "alice"));
+        assert!(users.charge(now + TRANSACTION_LIFE * 3, "alice"));
+    }
+}

@@ -1,0 +1,209 @@
+//! The ladder: what a datagram must pass before anything is done for it, cheap steps first.
+
+use sluicegate_sip::{
+    message::{Essentials, HeaderName, Message, Method, Start},
+    transaction::Received,
+    uri::Uri,
+};
+
+use super::{
+    Now, Shard,
+    answer::{ALLOW, credential_fields, kind_of},
+    auth::Verdict,
+    events::Event,
+    settings::RETRY_AFTER_SECS,
+};
+use crate::{
+    decisions::Decided,
+    metrics::{Count, Kind, Outcome},
+    transmits::{Flow, Transmits},
+};
+
+/// One request on its way up the ladder.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'m, 'a> {
+    pub(super) flow: Flow,
+    pub(super) message: &'m Message<'a>,
+    pub(super) essentials: &'m Essentials<'a>,
+    pub(super) method: Method<'a>,
+    pub(super) kind: Kind,
+}
+
+impl Asked<'_, '_> {
+    /// The user part of the Request-URI: the service. Empty if there is none.
+    pub(super) fn service(&self) -> String {
+        let uri = self.message.request_uri().and_then(|uri| Uri::parse(uri).ok());
+        let user: Vec<u8> =
+            uri.and_then(|uri| uri.user).map(|user| sluicegate_sip::uri::unescape(user).collect()).unwrap_or_default();
+        String::from_utf8(user).unwrap_or_default()
+    }
+}
+
+impl Shard {
+    /// Takes one datagram from `flow`.
+    pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) {
+        self.metrics.one(Count::Datagrams);
+        if is_keepalive(datagram) {
+            self.metrics.one(Count::Keepalives);
+            return;
+        }
+        match Message::parse(datagram) {
+            Err(error) => self.answer_malformed(flow, datagram, error.status(), out),
+            Ok(message) => match message.start() {
+                Start::Response { code, .. } => self.on_response(now, flow, &message, code, out),
+                Start::Request { method, .. } => self.on_request(now, flow, &message, method, out),
+            },
+        }
+        self.metrics.add(Count::TransmitDropped, out.take_dropped());
+    }
+
+    fn on_request(&mut self, now: Now, flow: Flow, message: &Message<'_>, method: Method<'_>, out: &mut Transmits) {
+        let essentials = match message.essentials() {
+            Ok(essentials) => essentials,
+            Err(error) => return self.answer_malformed(flow, message.as_bytes(), error.status(), out),
+        };
+        let in_dialog = essentials.to.tag.is_some();
+        let kind = kind_of(method, in_dialog);
+        let asked = Asked { flow, message, essentials: &essentials, method, kind };
+        match method {
+            Method::Ack => return self.on_ack(now, asked, out),
+            Method::Cancel => return self.on_cancel(now, asked, out),
+            _ => {}
+        }
+        if self.absorb(now, asked, out) {
+            self.metrics.request(kind, Outcome::Absorbed);
+            return;
+        }
+        match method {
+            _ if in_dialog => self.on_in_dialog(now, asked, out),
+            Method::Options => self.on_options(asked, out),
+            Method::Invite => self.on_invite(now, asked, out),
+            Method::Register => self.on_register(now, asked, out),
+            Method::Bye => self.unmatched(asked, out),
+            _ => {
+                self.metrics.request(kind, Outcome::Unsupported);
+                self.answer_stranger(flow, message, 405, out, |headers| headers.header("Allow", ALLOW));
+            }
+        }
+    }
+
+    /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.
+    fn absorb(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> bool {
+        let listener = asked.flow.listener;
+        let Some(tables) = self.exchanges.listener(listener) else { return true };
+        match tables.server.receive(now.instant, asked.message, asked.essentials) {
+            Received::New => return false,
+            Received::Resend(token) => {
+                if let Some((bytes, peer)) = tables.server.response(token) {
+                    out.push(Flow { listener, peer }, bytes);
+                }
+            }
+            Received::Absorbed | Received::Acknowledged(_) => {}
+        }
+        true
+    }
+
+    /// 481: names a dialog or transaction that it does not prove to know.
+    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
+        self.metrics.request(asked.kind, Outcome::Unmatched);
+        self.answer_stranger(asked.flow, asked.message, 481, out, |headers| headers);
+    }
+
+    /// 503 without a transaction, for a proved sender.
+    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
+        self.metrics.request(asked.kind, Outcome::Unavailable);
+        self.answer_stranger(asked.flow, asked.message, 503, out, |headers| {
+            headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
+        });
+    }
+
+    fn on_options(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
+        self.metrics.request(asked.kind, Outcome::Answered);
+        self.answer_stranger(asked.flow, asked.message, 200, out, |headers| {
+            headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
+        });
+    }
+
+    /// The user that proved to have sent this, or `None` after having asked for (other) credentials.
+    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<String> {
+        let Asked { flow, message, method, kind, .. } = asked;
+        let (_, _, field) = credential_fields(method);
+        let verdict = self.authenticator.judge(
+            (now.instant, now.unix),
+            &self.settings,
+            &self.policy,
+            (field, message),
+            flow.peer.ip(),
+        );
+        match verdict {
+            Verdict::Proved(user) => return Some(user),
+            Verdict::Challenge { stale, outcome, claimed } => {
+                self.metrics.request(kind, outcome);
+                if let Some(user) = claimed {
+                    let why = match outcome {
+                        Outcome::Replay => "these credentials had been used before",
+                        _ => "wrong password, disabled, or not allowed to log in this way",
+                    };
+                    self.decided(now, asked, &user, (outcome, if kind == Kind::Register { 401 } else { 407 }), [why]);
+                }
+                self.challenge(now, flow, message, method, stale, out);
+            }
+            Verdict::Malformed => {
+                self.metrics.request(kind, Outcome::Malformed);
+                self.answer_stranger(flow, message, 400, out, |headers| headers);
+            }
+            Verdict::Full => {
+                self.metrics.one(Count::TableFull);
+                self.unavailable_once(asked, out);
+            }
+        }
+        None
+    }
+
+    /// Leaves a note for `trace user`.
+    pub(super) fn decided<S: Into<String>>(
+        &mut self,
+        now: Now,
+        asked: Asked<'_, '_>,
+        user: &str,
+        (outcome, status): (Outcome, u16),
+        steps: impl IntoIterator<Item = S>,
+    ) {
+        // Names are bounded by the policy; the service is whatever the request says.
+        let service = asked.service().chars().take(sluicegate_policy::NAME_LEN_MAX).collect();
+        let decided = Decided {
+            unix: now.unix.0,
+            user: user.to_owned(),
+            service,
+            client: asked.flow.peer,
+            outcome: outcome.label(),
+            status,
+            steps: steps.into_iter().map(Into::into).collect(),
+        };
+        self.raise(Event::Decided(decided));
+    }
+
+    /// Whether the request names us or our realm: no one else's calls are carried.
+    pub(super) fn is_for_us(&self, message: &Message<'_>) -> bool {
+        let Some(Ok(uri)) = message.request_uri().map(Uri::parse) else { return false };
+        uri.host_is(&self.settings.realm)
+            || uri
+                .host
+                .and_then(|host| host.address())
+                .is_some_and(|ip| self.settings.addresses.iter().any(|own| own.ip() == ip))
+    }
+
+    /// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).
+    pub(super) fn unsupported(message: &Message<'_>) -> Vec<u8> {
+        let fields = [HeaderName::Require, HeaderName::ProxyRequire];
+        let tags = fields.into_iter().flat_map(|field| message.headers(field));
+        let unknown: Vec<&[u8]> = tags.filter(|tag| !tag.eq_ignore_ascii_case(b"sluicegate")).collect();
+        unknown.join(&b", "[..])
+    }
+}
+
+/// Line breaks (RFC 5626 section 4.4.1), nothing at all, or STUN, which never begins like text.
+fn is_keepalive(datagram: &[u8]) -> bool {
+    let is_stun = datagram.len() >= 20 && datagram.get(4..8) == Some(&[0x21, 0x12, 0xa4, 0x42]);
+    is_stun || datagram.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0))
+}

@@ -1,0 +1,231 @@
+//! One shard of the frontend as a pure state machine: no socket, clock or randomness.
+//!
+//! The invariant: every call that takes `now` is followed by draining the [`Transmits`] and [`Shard::poll_event`], and
+//! [`Shard::on_time`] is called no later than [`Shard::poll_timeout`] says.
+//!
+//! A datagram climbs a ladder whose cheap steps come first, and leaves at the first "no": keep-alive or garbage, parse,
+//! ACK, retransmission, nonce, digest, replay set, policy, opening. Nothing is remembered of a client before its digest
+//! is right.
+
+mod admission;
+mod answer;
+mod auth;
+mod declared;
+mod dialog;
+mod events;
+mod exchanges;
+mod grants;
+mod keys;
+mod ladder;
+mod media;
+mod register;
+mod relay;
+mod responses;
+mod settings;
+
+pub use events::{Binding, Event, GateAnswer, Input};
+pub use settings::{DigestName, Settings, Tables};
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+};
+
+use sha2::{Digest as _, Sha256};
+use sluicegate_policy::Policy;
+use sluicegate_sip::transaction::Due;
+use sluicegate_store::feed::{Selected, Selector};
+use sluicegate_wire::{Instant, UnixTime};
+
+use self::{
+    auth::Authenticator,
+    exchanges::{Exchanges, Id, Stage},
+    keys::Keys,
+};
+use crate::{
+    ledger::Ledger,
+    metrics::{Count, ShardMetrics},
+    transmits::{Flow, Transmits},
+};
+
+/// The time, on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// Monotonic.
+    pub instant: Instant,
+    /// Wall clock.
+    pub unix: UnixTime,
+}
+
+/// One shard: all SIP of the clients whose datagrams the kernel gives to its socket.
+#[derive(Debug)]
+pub struct Shard {
+    settings: Settings,
+    keys: Keys,
+    policy: Arc<Policy>,
+    ledger: Arc<Ledger>,
+    metrics: Arc<ShardMetrics>,
+    authenticator: Authenticator,
+    exchanges: Exchanges,
+    bindings: HashMap<String, Binding>,
+    /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
+    standing: HashMap<String, SocketAddr>,
+    events: VecDeque<Event>,
+    scratch: Vec<u8>,
+    /// Counts calls and requests of our own, for names that are never used twice.
+    numbers: u64,
+    /// Whether the present datagram came from another shard, so that it is not handed over again.
+    handed_over: bool,
+}
+
+impl Shard {
+    /// A shard that knows no bindings yet and decides by `policy`.
+    #[must_use]
+    pub fn new(settings: Settings, policy: Arc<Policy>, ledger: Arc<Ledger>, metrics: Arc<ShardMetrics>) -> Self {
+        let tables = settings.tables;
+        let keys = Keys::new(&settings);
+        Self {
+            authenticator: Authenticator::new(&settings),
+            exchanges: Exchanges::new(settings.addresses.len(), &tables, keys.tables),
+            keys,
+            bindings: HashMap::new(),
+            standing: HashMap::new(),
+            events: VecDeque::new(),
+            scratch: Vec::new(),
+            numbers: 0,
+            handed_over: false,
+            settings,
+            policy,
+            ledger,
+            metrics,
+        }
+    }
+
+    /// Takes anything but a datagram from the network.
+    pub fn on_input(&mut self, now: Now, input: Input, out: &mut Transmits) {
+        match input {
+            Input::Gate(answer) => self.on_gate_answer(now, answer, out),
+            Input::Bind(binding) => drop(self.bind(now, binding)),
+            Input::Datagram { flow, bytes } => {
+                self.handed_over = true;
+                self.on_datagram(now, flow, &bytes, out);
+                self.handed_over = false;
+            }
+            Input::Standing { service, address: Some(address) } => drop(self.standing.insert(service, address)),
+            Input::Standing { service, address: None } => drop(self.standing.remove(&service)),
+            Input::Policy(policy) => {
+                self.standing.retain(|service, _| policy.service(service).is_some());
+                self.policy = policy;
+            }
+        }
+    }
+
+    /// Does what is due: repeats requests and answers, and gives up on what did not come.
+    pub fn on_time(&mut self, now: Now, out: &mut Transmits) {
+        for listener in 0..u8::try_from(self.exchanges.listeners.len()).unwrap_or(u8::MAX) {
+            self.poll_server(now, listener, out);
+            self.poll_client(now, listener, out);
+        }
+        while let Some(id) = self.exchanges.missed_gate(now.instant) {
+            self.metrics.one(Count::OpeningTimeouts);
+            self.on_gate_failed(now, id, out);
+        }
+        self.exchanges.sweep(now.instant);
+        self.metrics.add(Count::TransmitDropped, out.take_dropped());
+    }
+
+    fn poll_server(&mut self, now: Now, listener: u8, out: &mut Transmits) {
+        while let Some(due) = self.exchanges.listener(listener).and_then(|tables| tables.server.poll(now.instant)) {
+            match due {
+                Due::Transmit { peer, bytes } => {
+                    self.metrics.one(Count::Retransmitted);
+                    out.push(Flow { listener, peer }, bytes);
+                }
+                Due::TimedOut(token) => self.on_unacknowledged(Id { listener, token }),
+            }
+        }
+    }
+
+    fn poll_client(&mut self, now: Now, listener: u8, out: &mut Transmits) {
+        while let Some(due) = self.exchanges.listener(listener).and_then(|tables| tables.client.poll(now.instant)) {
+            match due {
+                Due::Transmit { peer, bytes } => {
+                    self.metrics.one(Count::Retransmitted);
+                    out.push(Flow { listener, peer }, bytes);
+                }
+                Due::TimedOut(token) => self.on_relay_timeout(now, listener, token, out),
+            }
+        }
+    }
+
+    /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
+    fn on_unacknowledged(&mut self, id: Id) {
+        let ended = self.exchanges.end(id).and_then(|exchange| match exchange.stage {
+            Stage::Opening(opening) => (!opening.renewal).then_some(opening.call),
+            Stage::Relaying(relay) => (!relay.renewal).then_some(relay.call),
+        });
+        if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
+            self.raise(Event::Revoke(Selector::all(Selected::Call(call))));
+        }
+    }
+
+    /// The next thing that the shard asks of its surroundings.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::on_time`] must be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.exchanges.next_deadline()
+    }
+
+    /// Name, used and maximum of each table.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 5] {
+        let [server, client] = self.exchanges.gauges();
+        let replays = self.authenticator.gauge();
+        [
+            ("server_transactions", server.0, server.1),
+            ("client_transactions", client.0, client.1),
+            ("replays", replays.0, replays.1),
+            ("bindings", self.bindings.len() as u64, self.settings.tables.bindings_max as u64),
+            ("events", self.events.len() as u64, self.settings.tables.events_max as u64),
+        ]
+    }
+
+    /// Queues an event; `false` if there was no room for it.
+    fn raise(&mut self, event: Event) -> bool {
+        if self.events.len() >= self.settings.tables.events_max {
+            self.metrics.one(Count::EventsDropped);
+            return false;
+        }
+        self.events.push_back(event);
+        true
+    }
+
+    /// A number that this shard uses once.
+    const fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A call id that no one can guess and no other shard or start makes.
+    fn new_call(&mut self) -> [u8; 12] {
+        let number = self.next_number();
+        let mut hash = Sha256::new();
+        hash.update(self.keys.calls);
+        hash.update(number.to_be_bytes());
+        let digest = hash.finalize();
+        std::array::from_fn(|at| digest.get(at).copied().unwrap_or(0))
+    }
+}
+
+/// A key of its own for each purpose: `SHA-256(key ‖ label)`.
+fn derive(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(key);
+    hash.update(label);
+    hash.finalize().into()
+}

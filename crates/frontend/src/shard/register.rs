@@ -1,0 +1,130 @@
+//! Agents register their services: a bounded table of where each service is reached.
+
+use std::time::Duration;
+
+use sluicegate_policy::ServiceKind;
+use sluicegate_sip::{
+    message::NameAddr,
+    transaction::Role,
+    uri::{Uri, unescape},
+    write::Response,
+};
+
+use super::{
+    Now, Shard,
+    events::{Binding, Event},
+    ladder::Asked,
+};
+use crate::{
+    metrics::{Count, Outcome},
+    transmits::Transmits,
+};
+
+/// Registration without an Expires.
+const REGISTRATION_SECS_DEFAULT: u32 = 3_600;
+/// Shortest registration but 0 (RFC 3261 section 10.3).
+const REGISTRATION_SECS_MIN: u32 = 10;
+
+impl Shard {
+    /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
+    /// from, whatever its Contact says.
+    pub(super) fn on_register(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
+        let Some(user) = self.authenticate(now, asked, out) else { return };
+        if !self.exchanges.charge(now.instant, &user) {
+            self.metrics.one(Count::TableFull);
+            return self.unavailable_once(asked, out);
+        }
+        let name = user_part(&asked.essentials.to);
+        let service = name.and_then(|name| self.policy.service(&name).cloned());
+        let registrar = |kind, registrar: &Option<String>| {
+            kind != ServiceKind::Declared && registrar.as_deref() == Some(user.as_str())
+        };
+        let Some(service) = service.filter(|service| registrar(service.kind, &service.registrar)) else {
+            self.metrics.request(asked.kind, Outcome::Denied);
+            self.decided(
+                now,
+                asked,
+                &user,
+                (Outcome::Denied, 403),
+                ["the user is not the registrar of such a service"],
+            );
+            return self.refuse_with(now, asked, 403, None, out);
+        };
+        let contact = match asked.message.contact() {
+            Ok(contact) => contact,
+            Err(_) => {
+                self.metrics.request(asked.kind, Outcome::Malformed);
+                return self.refuse_with(now, asked, 400, None, out);
+            }
+        };
+        // Without a Contact the agent only asks what is registered.
+        let Some(contact) = contact else { return self.confirm(now, asked, &service.name, out) };
+        let secs = self.registration_secs(asked, &contact);
+        if secs != 0 && secs < REGISTRATION_SECS_MIN {
+            self.metrics.request(asked.kind, Outcome::Unsupported);
+            let min = REGISTRATION_SECS_MIN.to_string().into_bytes();
+            return self.refuse_with(now, asked, 423, Some(("Min-Expires", min)), out);
+        }
+        let binding = Binding {
+            service: service.name.clone(),
+            flow: asked.flow,
+            contact: contact.uri.to_vec(),
+            expires: now.instant + Duration::from_secs(secs.into()),
+        };
+        if !self.bind(now, binding.clone()) {
+            self.metrics.one(Count::TableFull);
+            self.metrics.request(asked.kind, Outcome::Unavailable);
+            return self.refuse_with(now, asked, 503, None, out);
+        }
+        self.raise(Event::Bind(binding));
+        self.confirm(now, asked, &service.name, out);
+    }
+
+    fn registration_secs(&self, asked: Asked<'_, '_>, contact: &NameAddr<'_>) -> u32 {
+        let of_contact = contact.params.value(b"expires").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let asked_secs = of_contact.or(asked.message.expires()).unwrap_or(REGISTRATION_SECS_DEFAULT);
+        asked_secs.min(self.settings.registration_secs_max)
+    }
+
+    /// Writes a registration into the table; `false` if there is no room. One that has ended frees its place.
+    pub(super) fn bind(&mut self, now: Now, binding: Binding) -> bool {
+        if binding.expires <= now.instant {
+            self.bindings.remove(&binding.service);
+            return true;
+        }
+        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.settings.tables.bindings_max {
+            self.bindings.retain(|_, other| other.expires > now.instant);
+            if self.bindings.len() >= self.settings.tables.bindings_max {
+                return false;
+            }
+        }
+        self.bindings.insert(binding.service.clone(), binding);
+        true
+    }
+
+    /// 200 with what is registered now.
+    fn confirm(&mut self, now: Now, asked: Asked<'_, '_>, service: &str, out: &mut Transmits) {
+        self.metrics.request(asked.kind, Outcome::Admitted);
+        let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
+        let tag = self.keys.stateless_tag(asked.message);
+        let mut answer = std::mem::take(&mut self.scratch);
+        let headers =
+            Response::to(asked.message, 200).source(asked.flow.peer).to_tag(tag.as_bytes()).begin(&mut answer);
+        match self.bindings.get(service).filter(|binding| binding.expires > now.instant) {
+            Some(binding) => {
+                let secs = binding.expires.since(now.instant).as_secs();
+                let contact = [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat();
+                headers.header("Contact", contact).finish();
+            }
+            None => headers.finish(),
+        }
+        self.send_answer(now, id, 200, &answer, out);
+        self.scratch = answer;
+    }
+}
+
+/// The user part of an address of record.
+fn user_part(address: &NameAddr<'_>) -> Option<String> {
+    let user = Uri::parse(address.uri).ok()?.user?;
+    String::from_utf8(unescape(user).collect()).ok()
+}

@@ -1,0 +1,107 @@
+//! What a shard is told once, at its start.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use sluicegate_capability::IssuerKey;
+use zeroize::Zeroizing;
+
+/// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
+pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
+/// How long a gate may take to open a pinhole.
+pub(crate) const OPENING_MAX: Duration = Duration::from_millis(500);
+/// What a client is told to wait when nothing could be opened, in seconds.
+pub(crate) const RETRY_AFTER_SECS: u32 = 5;
+/// Longest answer to an unproved request, in multiples of that request: a spoofed source gains no more than this.
+pub(crate) const AMPLIFICATION_MAX: usize = 3;
+/// Fixed sizes of a shard's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tables {
+    /// Transactions of authenticated requests, kept for their retransmissions.
+    pub transactions_max: usize,
+    /// Transactions that one user may fill.
+    pub transactions_per_user_max: usize,
+    /// Nonces used within their life.
+    pub replays_max: usize,
+    /// Services registered by agents.
+    pub bindings_max: usize,
+    /// Events waiting for the feed.
+    pub events_max: usize,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            transactions_max: 16_384,
+            transactions_per_user_max: 1_024,
+            replays_max: 1 << 17,
+            bindings_max: 1_024,
+            events_max: 4_096,
+        }
+    }
+}
+
+/// What a shard is told once. Everything random is drawn by the caller.
+#[derive(Clone)]
+pub struct Settings {
+    /// The realm, also the domain of all SIP addresses here.
+    pub realm: String,
+    /// Digest algorithms offered to telephones, preferred first.
+    pub algorithms: Vec<DigestName>,
+    /// The listening addresses as peers know them, in the order of [`crate::Flow::listener`].
+    pub addresses: Vec<SocketAddr>,
+    /// Differs between the frontends of a site.
+    pub replica: u16,
+    /// Differs between the starts of this frontend.
+    pub boot: u32,
+    /// Which of the frontend's shards this is.
+    pub shard: u8,
+    /// Longest registration, in seconds.
+    pub registration_secs_max: u32,
+    /// Sizes of its tables.
+    pub tables: Tables,
+    /// Key of dialog tags, cookies, branches and pseudonyms. Lasts over restarts.
+    pub dialog_key: Arc<Zeroizing<[u8; 32]>>,
+    /// Key of nonces and call ids. New at every start, and different in every shard.
+    pub start_key: Arc<Zeroizing<[u8; 32]>>,
+    /// Signs portable copies of grants.
+    pub issuer: Arc<IssuerKey>,
+}
+
+impl Settings {
+    /// The listening address number `listener`; the first one for numbers that there are not.
+    pub(crate) fn address(&self, listener: u8) -> SocketAddr {
+        let address = self.addresses.get(usize::from(listener)).or(self.addresses.first());
+        address.copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5060)))
+    }
+
+    /// The listener for peers at `ip`: the first of its address family.
+    pub(crate) fn listener_for(&self, ip: IpAddr) -> u8 {
+        let position = self.addresses.iter().position(|own| own.is_ipv4() == ip.is_ipv4());
+        position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0)
+    }
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("realm", &self.realm)
+            .field("addresses", &self.addresses)
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A digest algorithm as named in configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum DigestName {
+    /// SHA-256 (RFC 7616, RFC 8760).
+    #[serde(rename = "SHA-256")]
+    Sha256,
+    /// MD5, for old telephones.
+    #[serde(rename = "MD5")]
+    Md5,
+}

@@ -1,0 +1,119 @@
+//! Datagrams on their way out: one reused byte arena, so that answering a flood allocates nothing.
+
+use std::net::SocketAddr;
+
+/// Where a datagram came from or goes to: a peer, seen through one of the frontend's listening sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Index of the listening address in the configuration.
+    pub listener: u8,
+    /// The peer's address and port.
+    pub peer: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Item {
+    flow: Flow,
+    start: usize,
+    end: usize,
+}
+
+/// The datagrams that a shard wants to have sent, in order.
+///
+/// Bounded by [`Transmits::DATAGRAMS_MAX`]; what does not fit is counted and dropped, as a full socket buffer would do.
+#[derive(Debug)]
+pub struct Transmits {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+    dropped: u64,
+}
+
+impl Default for Transmits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Transmits {
+    /// Most datagrams held between two flushes.
+    pub const DATAGRAMS_MAX: usize = 4096;
+    /// Longest datagram, in bytes: what UDP over IPv4 can carry.
+    pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+    /// An empty list.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { bytes: Vec::with_capacity(64 * 1024), items: Vec::with_capacity(64), dropped: 0 }
+    }
+
+    /// Queues one datagram; `false` if it did not fit and was counted as dropped.
+    pub fn push(&mut self, flow: Flow, datagram: &[u8]) -> bool {
+        if self.items.len() >= Self::DATAGRAMS_MAX || datagram.len() > Self::DATAGRAM_BYTES_MAX {
+            self.dropped += 1;
+            return false;
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(datagram);
+        self.items.push(Item { flow, start, end: self.bytes.len() });
+        true
+    }
+
+    /// The queued datagrams, oldest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Flow, &[u8])> {
+        self.items.iter().map(|item| (item.flow, self.bytes.get(item.start..item.end).unwrap_or_default()))
+    }
+
+    /// Number of queued datagrams.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether nothing is queued.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Forgets everything queued; keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.items.clear();
+    }
+
+    /// Datagrams dropped since the last call because the list was full or they were too long.
+    pub const fn take_dropped(&mut self) -> u64 {
+        std::mem::replace(&mut self.dropped, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> Flow {
+        Flow { listener: 0, peer: "192.0.2.1:5060".parse().unwrap() }
+    }
+
+    #[test]
+    fn datagrams_come_out_in_the_order_they_went_in() {
+        let mut transmits = Transmits::new();
+        assert!(transmits.push(flow(), b"one") && transmits.push(flow(), b"two"));
+        let all: Vec<_> = transmits.iter().map(|(_, bytes)| bytes.to_vec()).collect();
+        assert_eq!(all, [b"one".to_vec(), b"two".to_vec()]);
+        transmits.clear();
+        assert!(transmits.is_empty());
+    }
+
+    #[test]
+    fn a_full_list_drops_and_counts() {
+        let mut transmits = Transmits::new();
+        for _ in 0..Transmits::DATAGRAMS_MAX {
+            assert!(transmits.push(flow(), b"x"));
+        }
+        assert!(!transmits.push(flow(), b"x"));
+        assert!(!Transmits::new().push(flow(), &vec![0; Transmits::DATAGRAM_BYTES_MAX + 1]));
+        assert_eq!(transmits.take_dropped(), 1);
+        assert_eq!(transmits.take_dropped(), 0);
+    }
+}

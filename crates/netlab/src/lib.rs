@@ -8,6 +8,7 @@ pub mod emulator;
 mod error;
 pub mod namespace;
 pub mod process;
+pub mod report;
 pub mod rtnetlink;
 pub mod sample;
 pub mod topology;

@@ -27,14 +27,13 @@ pub const MARKER: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6c75, 0x6963, 0x6567, 0x617
 
 /// Kernel settings of every namespace. Reverse-path filters would hide spoofed packets from the gate, and duplicate
 /// address detection would delay the start.
-const SETTINGS: [(&str, &str); 12] = [
+const SETTINGS: [(&str, &str); 11] = [
     ("net/ipv4/conf/all/rp_filter", "0"),
     ("net/ipv4/conf/default/rp_filter", "0"),
     ("net/ipv4/conf/all/accept_local", "1"),
     ("net/ipv4/conf/default/accept_local", "1"),
     ("net/ipv4/conf/all/send_redirects", "0"),
     ("net/ipv4/conf/default/send_redirects", "0"),
-    ("net/ipv4/ping_group_range", "0 2147483647"),
     ("net/ipv6/conf/all/disable_ipv6", "0"),
     ("net/ipv6/conf/default/disable_ipv6", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),

@@ -1,0 +1,234 @@
+//! What a run measured: figures with thresholds, a time series, and their JSON and SVG forms.
+
+mod svg;
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
+};
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
+
+use crate::LabError;
+
+/// Seconds of one run that are kept.
+const SECONDS_MAX: usize = 3_600;
+
+/// What a figure has to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Threshold {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Threshold {
+    /// Whether `value` satisfies it. What is no number satisfies nothing.
+    #[must_use]
+    pub fn accepts(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(least) => write!(f, ">= {least}"),
+            Self::AtMost(most) => write!(f, "<= {most}"),
+        }
+    }
+}
+
+impl Serialize for Threshold {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One measured figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The phase of the run that it belongs to.
+    pub phase: String,
+    /// What was measured; its unit is last in the name.
+    pub metric: String,
+    /// The value.
+    pub value: f64,
+    /// What it has to be; `None` if it is only reported.
+    pub threshold: Option<Threshold>,
+    /// Whether it is so; `None` without a threshold.
+    pub pass: Option<bool>,
+}
+
+/// One part of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name.
+    pub name: String,
+    /// When it began, seconds since the start of the run.
+    pub from_s: u32,
+    /// When it ended.
+    pub to_s: u32,
+}
+
+/// One second of a run. What was not measured in it is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Seconds since the start of the run.
+    pub at_s: u32,
+    /// Bits of honest clients that reached the services.
+    pub goodput_bps: Option<f64>,
+    /// Bits offered at the gate's outside port.
+    pub offered_bps: Option<f64>,
+    /// Share of the calls' packets that were lost, 0 to 1.
+    pub loss: Option<f64>,
+    /// 99th percentile of the calls' delay, milliseconds.
+    pub delay_p99_ms: Option<f64>,
+    /// SIP set-ups established.
+    pub setups: Option<f64>,
+    /// Packets that the gate dropped, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// A whole run.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What ran.
+    pub title: String,
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// Rate of the protected link, bits a second.
+    pub link_rate_bps: u64,
+    /// Its parts, in order.
+    pub phases: Vec<Phase>,
+    /// Its seconds, in order.
+    pub seconds: Vec<Second>,
+    /// Its figures, in the order in which they were measured.
+    pub figures: Vec<Figure>,
+}
+
+impl Report {
+    /// Adds a figure that has to satisfy a threshold; returns whether it does.
+    pub fn require(&mut self, phase: &str, metric: &str, value: f64, threshold: Threshold) -> bool {
+        let pass = threshold.accepts(value);
+        let (phase, metric) = (phase.to_owned(), metric.to_owned());
+        self.figures.push(Figure { phase, metric, value, threshold: Some(threshold), pass: Some(pass) });
+        pass
+    }
+
+    /// Adds a figure that is only reported.
+    pub fn note(&mut self, phase: &str, metric: &str, value: f64) {
+        let (phase, metric) = (phase.to_owned(), metric.to_owned());
+        self.figures.push(Figure { phase, metric, value, threshold: None, pass: None });
+    }
+
+    /// The second `at_s`, made if it is not there yet; `None` beyond the longest run.
+    pub fn second(&mut self, at_s: u32) -> Option<&mut Second> {
+        let index = usize::try_from(at_s).ok().filter(|index| *index < SECONDS_MAX)?;
+        for missing in self.seconds.len()..=index {
+            self.seconds.push(Second { at_s: u32::try_from(missing).unwrap_or(u32::MAX), ..Second::default() });
+        }
+        self.seconds.get_mut(index)
+    }
+
+    /// Whether every threshold is satisfied. A run without one has shown nothing and does not pass.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        let mut thresholds = self.figures.iter().filter_map(|figure| figure.pass).peekable();
+        thresholds.peek().is_some() && thresholds.all(|pass| pass)
+    }
+
+    /// One JSON object a line: every figure, and last a summary with the time series.
+    #[must_use]
+    pub fn to_json_lines(&self) -> String {
+        let mut text = String::new();
+        for figure in &self.figures {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(text, "{}", json!(figure));
+        }
+        let failed: Vec<_> = self.figures.iter().filter(|figure| figure.pass == Some(false)).collect();
+        let summary = json!({
+            "summary": self.title, "pass": self.passes(), "seed": self.seed, "link_rate_bps": self.link_rate_bps,
+            "figures": self.figures.len(), "failed": failed, "phases": self.phases, "series": self.seconds,
+        });
+        let _ = writeln!(text, "{summary}");
+        text
+    }
+
+    /// The time series as a picture: goodput and flood, loss, delay, drops by reason.
+    ///
+    /// # Errors
+    /// [`LabError::Report`] if it cannot be drawn.
+    pub fn to_svg(&self) -> Result<String, LabError> {
+        svg::draw(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut report = Report { title: "demo".to_owned(), seed: 7, link_rate_bps: 5_000_000, ..Report::default() };
+        report.phases = vec![
+            Phase { name: "calm".to_owned(), from_s: 0, to_s: 5 },
+            Phase { name: "gate <off>".to_owned(), from_s: 5, to_s: 10 },
+        ];
+        for at_s in 0..10 {
+            let second = report.second(at_s).unwrap();
+            second.goodput_bps = Some(160_000.0);
+            second.offered_bps = Some(if at_s < 5 { 0.0 } else { 6.0e7 });
+            second.loss = (at_s > 0).then_some(0.1);
+            second.delay_p99_ms = Some(0.3);
+            second.drops = BTreeMap::from([("no_pinhole".to_owned(), u64::from(at_s) * 1_000)]);
+        }
+        report
+    }
+
+    #[test]
+    fn a_run_passes_only_if_it_has_thresholds_and_all_hold() {
+        let mut report = report();
+        report.note("calm", "offered_bps", 1.0);
+        assert!(!report.passes(), "nothing was required");
+        assert!(report.require("calm", "loss", 0.0, Threshold::AtMost(0.005)));
+        assert!(report.passes());
+        assert!(!report.require("calm", "loss", f64::NAN, Threshold::AtMost(0.005)));
+        assert!(!report.passes());
+    }
+
+    #[test]
+    fn every_json_line_is_an_object_and_the_last_is_the_summary() {
+        let mut report = report();
+        report.require("gate off", "call_loss", 0.9, Threshold::AtLeast(0.5));
+        let text = report.to_json_lines();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["threshold"], ">= 0.5");
+        assert_eq!(lines[0]["pass"], true);
+        assert_eq!((&lines[1]["pass"], &lines[1]["seed"]), (&json!(true), &json!(7)));
+        assert_eq!(lines[1]["series"].as_array().unwrap().len(), 10);
+    }
+
+    #[test]
+    fn the_picture_names_every_phase_and_reason_and_is_well_formed() {
+        let svg = report().to_svg().unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for text in ["calm", "gate &lt;off&gt;", "no_pinhole", "goodput", "flood"] {
+            assert!(svg.contains(text), "{text}");
+        }
+        assert!(Report::default().to_svg().is_ok(), "an empty run is an empty picture");
+    }
+
+    #[test]
+    fn seconds_are_filled_up_and_bounded() {
+        let mut report = Report::default();
+        report.second(3).unwrap().setups = Some(1.0);
+        assert_eq!(report.seconds.iter().map(|second| second.at_s).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert!(report.second(u32::MAX).is_none());
+    }
+}

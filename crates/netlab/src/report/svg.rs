@@ -1,0 +1,186 @@
+use std::{collections::BTreeSet, ops::Range};
+
+use plotters::{
+    chart::{ChartBuilder, ChartContext, LabelAreaPosition},
+    coord::{
+        Shift,
+        ranged1d::{Ranged, ValueFormatter},
+        types::RangedCoordf64,
+    },
+    drawing::{DrawingArea, IntoDrawingArea},
+    element::{PathElement, Rectangle, Text},
+    prelude::{Cartesian2d, IntoLogRange, LineSeries, SVGBackend},
+    style::{Color, FontTransform, IntoFont, RGBColor, WHITE},
+};
+
+use super::{Report, Second};
+use crate::LabError;
+
+const WIDTH: u32 = 1_000;
+const PANEL_HEIGHT: u32 = 210;
+const TITLE_HEIGHT: u32 = 40;
+const PANELS: u32 = 4;
+/// Lowest value of logarithmic axes: what is below is drawn there.
+const BITS_MIN: f64 = 1.0e3;
+const PACKETS_MIN: f64 = 1.0;
+
+const BLUE: RGBColor = RGBColor(0, 94, 162);
+const RED: RGBColor = RGBColor(198, 40, 40);
+const GREY: RGBColor = RGBColor(110, 110, 110);
+/// Told apart also by people who confuse red and green (Okabe and Ito).
+const REASON_COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(90, 90, 90),
+    RGBColor(180, 170, 20),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Line = (String, RGBColor, Vec<(f64, f64)>);
+
+pub(super) fn draw(report: &Report) -> Result<String, LabError> {
+    let mut svg = String::new();
+    draw_into(report, &mut svg).map_err(|error| LabError::Report(error.to_string()))?;
+    Ok(svg)
+}
+
+fn draw_into(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(svg, (WIDTH, TITLE_HEIGHT + PANELS * PANEL_HEIGHT)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (head, body) = root.split_vertically(TITLE_HEIGHT);
+    let title = format!("{}: link {} kbit/s, seed {}", report.title, report.link_rate_bps / 1_000, report.seed);
+    head.draw(&Text::new(title, (12, 12), ("sans-serif", 18).into_font()))?;
+    let panels = body.split_evenly((PANELS as usize, 1));
+    let [traffic, loss, delay, drops] = panels.as_slice() else { return Ok(()) };
+
+    let pick = |value: fn(&Second) -> Option<f64>, scale: f64| -> Vec<(f64, f64)> {
+        let points = report.seconds.iter().filter_map(|second| Some((f64::from(second.at_s), value(second)? * scale)));
+        points.collect()
+    };
+    let traffic_lines: [Line; 2] = [
+        ("goodput".to_owned(), BLUE, pick(|second| second.goodput_bps, 1.0)),
+        ("flood at the gate".to_owned(), RED, pick(|second| second.offered_bps, 1.0)),
+    ];
+    logarithmic(report, traffic, "bit/s", BITS_MIN, &traffic_lines)?;
+    let loss_lines = [("packets lost, %".to_owned(), BLUE, pick(|second| second.loss, 100.0))];
+    linear(report, loss, "call loss, %", 0.0..100.0, &loss_lines)?;
+    let delays = pick(|second| second.delay_p99_ms, 1.0);
+    let highest = delays.iter().map(|(_, ms)| *ms).fold(1.0, f64::max) * 1.1;
+    linear(report, delay, "call delay p99, ms", 0.0..highest, &[("delay p99, ms".to_owned(), BLUE, delays)])?;
+    logarithmic(report, drops, "drops, packets/s", PACKETS_MIN, &drop_lines(report))?;
+    root.present()?;
+    Ok(())
+}
+
+fn drop_lines(report: &Report) -> Vec<Line> {
+    let reasons: BTreeSet<&str> =
+        report.seconds.iter().flat_map(|second| second.drops.keys()).map(String::as_str).collect();
+    let colours = REASON_COLOURS.iter().cycle();
+    let line = |(reason, colour): (&str, &RGBColor)| {
+        let packets = |second: &Second| {
+            let count = second.drops.get(reason).copied().unwrap_or(0);
+            (f64::from(second.at_s), count as f64)
+        };
+        (reason.to_owned(), *colour, report.seconds.iter().map(packets).collect())
+    };
+    reasons.into_iter().zip(colours).map(line).collect()
+}
+
+fn span(report: &Report) -> Range<f64> {
+    let end = report.seconds.last().map_or(0, |second| second.at_s);
+    let end = report.phases.iter().map(|phase| phase.to_s).fold(end, u32::max);
+    0.0..f64::from(end.max(1))
+}
+
+fn linear(
+    report: &Report,
+    area: &Area<'_>,
+    label: &str,
+    range: Range<f64>,
+    lines: &[Line],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (bottom, top) = (range.start, range.end);
+    let mut chart = builder(area).build_cartesian_2d(span(report), range)?;
+    finish(report, &mut chart, label, (bottom, top), lines)
+}
+
+fn logarithmic(
+    report: &Report,
+    area: &Area<'_>,
+    label: &str,
+    bottom: f64,
+    lines: &[Line],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let highest = lines.iter().flat_map(|line| &line.2).map(|(_, value)| *value).fold(bottom * 10.0, f64::max);
+    let top = highest * 2.0;
+    let mut chart = builder(area).build_cartesian_2d(span(report), (bottom..top).log_scale())?;
+    finish(report, &mut chart, label, (bottom, top), lines)
+}
+
+fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .margin(8)
+        .margin_right(16)
+        .set_label_area_size(LabelAreaPosition::Left, 70)
+        .set_label_area_size(LabelAreaPosition::Bottom, 24);
+    builder
+}
+
+fn finish<'a, 'b: 'a, Y>(
+    report: &Report,
+    chart: &mut ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>,
+    label: &str,
+    (bottom, top): (f64, f64),
+    lines: &[Line],
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64> + 'a,
+{
+    for (index, phase) in report.phases.iter().enumerate() {
+        let (from, to) = (f64::from(phase.from_s), f64::from(phase.to_s));
+        let shade = GREY.mix(if index % 2 == 0 { 0.04 } else { 0.12 }).filled();
+        chart.draw_series([Rectangle::new([(from, bottom), (to, top)], shade)])?;
+    }
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(GREY.mix(0.2))
+        .x_desc("s")
+        .y_desc(label)
+        .y_labels(6)
+        .y_label_formatter(&|value| short(*value))
+        .label_style(("sans-serif", 12))
+        .draw()?;
+    for (name, colour, points) in lines {
+        let raised = points.iter().map(|(at, value)| (*at, value.clamp(bottom, top)));
+        let colour = *colour;
+        chart
+            .draw_series(LineSeries::new(raised, colour.stroke_width(2)))?
+            .label(name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+    }
+    let font = ("sans-serif", 11).into_font().transform(FontTransform::None).color(&GREY);
+    for phase in &report.phases {
+        let place = (f64::from(phase.from_s), top);
+        chart.draw_series([Text::new(format!(" {}", phase.name), place, font.clone())])?;
+    }
+    if !lines.is_empty() {
+        chart.configure_series_labels().background_style(WHITE.mix(0.8)).label_font(("sans-serif", 12)).draw()?;
+    }
+    Ok(())
+}
+
+/// A number with the usual letter for thousands and millions.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 1.0e9 => format!("{}G", value / 1.0e9),
+        value if value >= 1.0e6 => format!("{}M", value / 1.0e6),
+        value if value >= 1.0e3 => format!("{}k", value / 1.0e3),
+        value => format!("{}", (value * 100.0).round() / 100.0),
+    }
+}

@@ -1,6 +1,12 @@
 //! A gate's two interfaces behind one interface: the back end is chosen when it is opened.
 
-use std::{io, net::IpAddr, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::{linux::net::SocketAddrExt, unix::net},
+    path::PathBuf,
+    time::Duration,
+};
 
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
@@ -108,6 +114,8 @@ impl Options {
 pub struct Device {
     backend: Open,
     why: String,
+    /// Held as long as the process lives, however it ends.
+    _claims: Vec<net::UnixListener>,
 }
 
 #[derive(Debug)]
@@ -137,12 +145,19 @@ impl Device {
                 return Err(OpenError::ForwardingOn { interface: port.name.clone() });
             }
         }
+        let claims = [claim(&ports[0])?, claim(&ports[1])?];
+        let mut device = Self::open_backend(&ports, rules, options)?;
+        device._claims = claims.into();
+        Ok(device)
+    }
+
+    fn open_backend(ports: &[Interface; 2], rules: Rules, options: &Options) -> Result<Self, OpenError> {
         match options.backend {
-            Backend::Xdp => Self::open_xdp(&ports, &rules, options, "asked for"),
-            Backend::Packet => Self::open_packet(&ports, rules, options, "asked for"),
-            Backend::Auto => match Self::open_xdp(&ports, &rules, options, "works here") {
+            Backend::Xdp => Self::open_xdp(ports, &rules, options, "asked for"),
+            Backend::Packet => Self::open_packet(ports, rules, options, "asked for"),
+            Backend::Auto => match Self::open_xdp(ports, &rules, options, "works here") {
                 Err(error @ OpenError::Busy { .. }) => Err(error),
-                Err(error) => Self::open_packet(&ports, rules, options, &format!("because xdp fails here: {error}")),
+                Err(error) => Self::open_packet(ports, rules, options, &format!("because xdp fails here: {error}")),
                 opened => opened,
             },
         }
@@ -153,21 +168,21 @@ impl Device {
         // The program has the interfaces now; a filter of a former gate would only stand in the way of `local`.
         packet::remove_filter(ports)?;
         let why = format!("xdp, {why} ({})", xdp.describe());
-        Ok(Self { backend: Open::Xdp(Box::new(xdp)), why })
+        Ok(Self { backend: Open::Xdp(Box::new(xdp)), why, _claims: Vec::new() })
     }
 
     fn open_packet(ports: &[Interface; 2], rules: Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
         let packet = Packet::open(ports, rules)?;
         // The filter has the interfaces now; a program of a former gate would drop everything.
         xdp::remove_pinned(&options.state_dir, ports);
-        Ok(Self { backend: Open::Packet(Box::new(packet)), why: format!("packet, {why}") })
+        Ok(Self { backend: Open::Packet(Box::new(packet)), why: format!("packet, {why}"), _claims: Vec::new() })
     }
 
     /// A device of queues in memory, and the far ends of its two cables. For tests.
     #[must_use]
     pub fn loopback() -> (Self, loopback::Cables) {
         let (backend, cables) = loopback::pair();
-        (Self { backend: Open::Loopback(backend), why: "loopback, asked for".into() }, cables)
+        (Self { backend: Open::Loopback(backend), why: "loopback, asked for".into(), _claims: Vec::new() }, cables)
     }
 
     /// The back end in use.
@@ -249,6 +264,19 @@ impl Device {
             Open::Loopback(_) => Ok(()),
         }
     }
+}
+
+/// Makes sure that no second gate of this network namespace uses the interface: an abstract socket name belongs to one
+/// process of a network namespace, and goes with it.
+fn claim(port: &Interface) -> Result<net::UnixListener, OpenError> {
+    let name = format!("sluicegate/gate/{}", port.name);
+    let listener = net::SocketAddr::from_abstract_name(name).and_then(|name| net::UnixListener::bind_addr(&name));
+    listener.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            OpenError::Busy { interface: port.name.clone(), holder: "another gate on this host".into() }
+        }
+        _ => OpenError::system(format!("claim {}", port.name), source),
+    })
 }
 
 fn interface(name: &str) -> Result<Interface, OpenError> {

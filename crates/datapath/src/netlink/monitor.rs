@@ -6,8 +6,9 @@ use super::{Error, Message, Socket, link, message};
 use crate::sys;
 
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-/// `RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE`.
-const GROUPS: u32 = 0x4 | 0x40 | 0x400;
+/// `RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE`. Links, because the kernel is silent about the
+/// IPv4 routes that go with one.
+const GROUPS: u32 = 0x1 | 0x4 | 0x40 | 0x400;
 /// Neighbour states in which the address may be used.
 const USABLE: u16 =
     libc::NUD_REACHABLE | libc::NUD_STALE | libc::NUD_DELAY | libc::NUD_PROBE | libc::NUD_PERMANENT | libc::NUD_NOARP;
@@ -76,7 +77,7 @@ impl Monitor {
             match received.kind {
                 libc::RTM_NEWNEIGH => neighbour(received.payload, false),
                 libc::RTM_DELNEIGH => neighbour(received.payload, true),
-                libc::RTM_NEWROUTE | libc::RTM_DELROUTE => Some(Change::Routes),
+                libc::RTM_NEWROUTE | libc::RTM_DELROUTE | libc::RTM_NEWLINK | libc::RTM_DELLINK => Some(Change::Routes),
                 _ => None,
             }
             .into_iter()

@@ -2,7 +2,8 @@ use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
 use crate::{
-    Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, is_name,
+    Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, WANTED_MAX,
+    is_name,
 };
 
 /// How many of each a policy may hold. Fixed at start.
@@ -24,8 +25,6 @@ impl Default for Bounds {
     }
 }
 
-/// Port ranges of one service.
-const RANGES_MAX: usize = 32;
 /// Groups of one user, subjects and services of one rule, subjects of one service.
 const LIST_LEN_MAX: usize = 256;
 const LIFETIME_S: core::ops::RangeInclusive<u32> = 10..=86_400;
@@ -256,7 +255,7 @@ pub(crate) fn user(user: &User, known_group: &dyn Fn(&str) -> bool) -> Vec<Findi
 fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
     report.name(&service.name);
     report.list_len("allow", service.allow.len(), LIST_LEN_MAX);
-    report.list_len("ports", service.ports.len(), RANGES_MAX);
+    report.list_len("ports", service.ports.len(), WANTED_MAX);
     if !is_host(service.address) {
         report.error(
             "address",

@@ -4,8 +4,8 @@ use sluicegate_wire::UnixTime;
 
 use crate::{Effect, Limits, Policy, PortRange, Service, User};
 
-/// Port ranges that one request may name.
-pub const WANTED_MAX: usize = 8;
+/// Port ranges that one request may name, and that one service may offer.
+pub const WANTED_MAX: usize = 32;
 
 /// One question to the policy.
 #[derive(Debug, Clone, Copy)]

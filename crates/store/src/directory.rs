@@ -267,8 +267,11 @@ fn checked_key<R: Record>(record: &R) -> Result<String, DirectoryError> {
 }
 
 pub(crate) fn encode<R: Serialize>(record: &R) -> Zeroizing<Vec<u8>> {
+    // Room from the start: growing would leave copies of credentials behind.
+    let mut bytes = Vec::with_capacity(4_096);
+    bytes.push(RECORD_VERSION);
     // Only a map of unknown length or a failing `Serialize` can fail here, and our records have neither.
-    let bytes = postcard::to_extend(record, vec![RECORD_VERSION]).unwrap_or_default();
+    let bytes = postcard::to_extend(record, bytes).unwrap_or_default();
     debug_assert!(!bytes.is_empty());
     Zeroizing::new(bytes)
 }

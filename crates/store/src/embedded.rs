@@ -418,7 +418,9 @@ fn refused(path: &Path, error: redb::DatabaseError) -> StoreError {
     let path: PathBuf = path.into();
     match error {
         redb::DatabaseError::DatabaseAlreadyOpen => StoreError::InUse { path },
-        redb::DatabaseError::Storage(redb::StorageError::Io(source)) if source.kind() != io::ErrorKind::InvalidData => {
+        redb::DatabaseError::Storage(redb::StorageError::Io(source))
+            if !matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
             StoreError::Open { path, source }
         }
         other => StoreError::Corrupt { path, detail: other.to_string() },

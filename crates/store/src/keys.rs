@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -36,6 +36,14 @@ pub enum KeyError {
     #[error("others may read {}, which holds a secret (mode {mode:04o}); run: chmod 600 {}", path.display(), path.display())]
     Permissions {
         /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Others than the owner may write to the directory.
+    #[error("others may write to {}, which is to hold secrets (mode {mode:04o}); run: chmod 700 {}", path.display(), path.display())]
+    Directory {
+        /// The directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -107,6 +115,20 @@ pub fn load_or_create_seed(path: &Path) -> Result<Zeroizing<[u8; 32]>, KeyError>
     Ok(seed)
 }
 
+/// Makes sure that there is a directory for secrets and state: a new one is for its owner alone (mode 0700).
+///
+/// # Errors
+/// If it cannot be created, or others may write to it and so replace what is in it.
+pub fn private_directory(path: &Path) -> Result<(), KeyError> {
+    let creating = |source| KeyError::Create { path: path.into(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(creating)?;
+    let mode = fs::metadata(path).map_err(creating)?.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(KeyError::Directory { path: path.into(), mode });
+    }
+    Ok(())
+}
+
 /// The content of a secret file.
 ///
 /// # Errors
@@ -148,19 +170,17 @@ pub fn read_password_from(source: impl Read, name: &Path) -> Result<Zeroizing<St
 /// If it exists already or cannot be created.
 pub fn create(path: &Path, secret: &[u8]) -> Result<(), KeyError> {
     let creating = |source| KeyError::Create { path: path.into(), source };
+    let mut suffix = [0; 8];
+    getrandom::fill(&mut suffix).map_err(|error| KeyError::Random(error.to_string()))?;
     let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(format!(".{}.new", std::process::id()));
+    unfinished.push(format!(".{:016x}.new", u64::from_be_bytes(suffix)));
     let unfinished = PathBuf::from(unfinished);
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).and_then(|mut file| {
-        file.write_all(secret)?;
-        file.sync_all()?;
-        // Unlike a rename, a link does not replace what is there.
-        fs::hard_link(&unfinished, path)
-    });
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(creating)?;
+    // Unlike a rename, a link does not replace what is there.
+    let finished =
+        file.write_all(secret).and_then(|()| file.sync_all()).and_then(|()| fs::hard_link(&unfinished, path));
     let removed = fs::remove_file(&unfinished);
-    written.map_err(creating)?;
-    removed.map_err(creating)?;
-    sync_directory(path).map_err(creating)
+    finished.and(removed).and_then(|()| sync_directory(path)).map_err(creating)
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

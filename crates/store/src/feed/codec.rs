@@ -92,8 +92,8 @@ impl<M: Message> Decoder<M> {
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let space = self.space();
         let taken = bytes.len().min(space.len());
-        for (to, from) in space.iter_mut().zip(bytes) {
-            *to = *from;
+        if let (Some(to), Some(from)) = (space.get_mut(..taken), bytes.get(..taken)) {
+            to.copy_from_slice(from);
         }
         self.advance(taken);
         taken

@@ -55,11 +55,11 @@ pub enum SendError {
 
 /// The frontend's end of the feed: numbers changes, signs them in batches, and brings gates up to date.
 ///
-/// One for all gates of a frontend. Every frame from [`Self::poll_transmit`] goes to every gate that was welcomed, in
+/// One for all gates that get the same, or one for each gate. Every frame from [`Self::poll_transmit`] goes to every gate that was welcomed, in
 /// order; a gate that cannot keep up is disconnected and resumes. Poll it after [`Self::push`] and at
 /// [`Self::poll_timeout`].
 pub struct FeedSender {
-    key: IssuerKey,
+    key: Arc<IssuerKey>,
     public: IssuerPublic,
     boot_id: u64,
     name: String,
@@ -79,9 +79,10 @@ pub struct FeedSender {
 }
 
 impl FeedSender {
-    /// The feed of the frontend `name`. `boot_id` is random, new for each start.
+    /// The feed of the frontend `name`. `boot_id` is random, new for each start and each feed.
     #[must_use]
-    pub fn new(key: IssuerKey, boot_id: u64, name: &str, options: SenderOptions) -> Self {
+    pub fn new(key: impl Into<Arc<IssuerKey>>, boot_id: u64, name: &str, options: SenderOptions) -> Self {
+        let key = key.into();
         let public = key.public();
         let options = SenderOptions { window: options.window.min(WINDOW_MAX), ..options };
         Self {
@@ -189,7 +190,7 @@ impl FeedSender {
 
     /// The key, to sign portable copies of grants.
     #[must_use]
-    pub const fn key(&self) -> &IssuerKey {
+    pub fn key(&self) -> &IssuerKey {
         &self.key
     }
 

@@ -1,1 +1,22 @@
-//! The agent: client and service side host proxy.
+//! The agent: the host's side of Sluicegate.
+//!
+//! [`connect`] signs a user in and makes a service reachable for the programs of this host. [`serve`] registers a service,
+//! answers its invitations, and ends clients that misbehave.
+
+mod account;
+mod call;
+mod command;
+mod connect;
+mod endpoint;
+mod forward;
+mod opening;
+pub mod serve;
+mod session;
+mod socks;
+
+pub use account::Account;
+pub use call::CallError;
+pub use connect::{Config, ConnectError, connect};
+pub use endpoint::ExchangeError;
+pub use forward::Forward;
+pub use session::Session;

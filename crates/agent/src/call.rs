@@ -1,0 +1,340 @@
+//! The client's side of one call: sign in for a range of the service's ports, renew, say goodbye.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use sluicegate_capability::{GRANT_LEN, Grant, SIGNED_GRANT_LEN};
+use sluicegate_policy::{PortProtocol, PortRange};
+use sluicegate_sip::{
+    dialog::{Dialog, DialogError},
+    message::{HeaderName, Message},
+    sdp::{ServiceOffer, ServicePorts, Session, Transport, Wanted},
+    write::{Headers, Party, Request, ViaLine},
+};
+use tokio::time::Instant;
+
+use crate::{
+    account::{Account, random_bits, random_token},
+    endpoint::{Endpoint, ExchangeError},
+    opening::OpenRange,
+};
+
+/// The part of a 200 that carries the signed grants.
+pub(crate) const GRANT_TYPE: &str = "application/vnd.sluicegate.grant";
+/// Challenges answered in a row: one for the realm, one for a nonce that was too old.
+const CHALLENGES_MAX: usize = 3;
+/// A grant without a readable end is renewed after this.
+const LIFETIME_FALLBACK: Duration = Duration::from_secs(30);
+
+/// Why a call was not opened or renewed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// No answer, or no way to ask.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The frontend wants other credentials.
+    #[error("the frontend does not accept the password of {user} in realm {realm}; check the three")]
+    Credentials {
+        /// The user's name.
+        user: String,
+        /// The realm.
+        realm: String,
+    },
+    /// The frontend said no.
+    #[error("the frontend refused {range} of {service}: {code} {reason}")]
+    Refused {
+        /// What was asked for.
+        range: PortRange,
+        /// The service.
+        service: String,
+        /// SIP status code.
+        code: u16,
+        /// The reason phrase.
+        reason: String,
+    },
+    /// An answer that does not say what was opened.
+    #[error("the frontend's answer cannot be used: {0}")]
+    Answer(String),
+}
+
+impl From<DialogError> for CallError {
+    fn from(error: DialogError) -> Self {
+        Self::Answer(error.to_string())
+    }
+}
+
+/// An open call: one range of the service's ports.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) range: PortRange,
+    pub(crate) open: OpenRange,
+    /// When the grant is to be renewed: at half its lifetime.
+    pub(crate) renew_at: Instant,
+    /// When it ends if it is not.
+    pub(crate) ends_at: Instant,
+    service: String,
+    dialog: Dialog,
+    session_id: u64,
+    version: u64,
+}
+
+impl Call {
+    /// Signs in to `service` and opens `range` of its ports.
+    pub(crate) async fn open(
+        endpoint: &mut Endpoint,
+        account: &Account,
+        service: &str,
+        range: PortRange,
+    ) -> Result<Self, CallError> {
+        let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
+        let (call_id, tag) = (random_token(), random_token());
+        let session_id = u64::from(u32::from_be_bytes(random_bits()[..4].try_into().unwrap_or_default()));
+        let offer = offer(endpoint.local(), range, session_id, 1);
+        let mut cseq = 0;
+        let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
+            cseq += 1;
+            let headers = Request {
+                method: b"INVITE",
+                uri: uri.as_bytes(),
+                via,
+                from: Party { uri: from.as_bytes(), tag: Some(tag.as_bytes()) },
+                to: Party { uri: uri.as_bytes(), tag: None },
+                call_id: call_id.as_bytes(),
+                cseq,
+                routes: &[],
+            }
+            .begin(out);
+            finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
+        };
+        let (answer, dialog) = invite(endpoint, account, (service, range), write).await?;
+        let lifetime = lifetime(&answer);
+        let now = Instant::now();
+        Ok(Self {
+            range,
+            open: opened(&answer, range)?,
+            renew_at: now + lifetime / 2,
+            ends_at: now + lifetime,
+            service: service.to_owned(),
+            dialog,
+            session_id,
+            version: 1,
+        })
+    }
+
+    /// Renews the grant by an INVITE within the call.
+    pub(crate) async fn renew(&mut self, endpoint: &mut Endpoint, account: &Account) -> Result<(), CallError> {
+        self.version += 1;
+        let offer = offer(endpoint.local(), self.range, self.session_id, self.version);
+        let dialog = &mut self.dialog;
+        let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
+            let headers = dialog.begin(b"INVITE", via, out);
+            finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
+        };
+        let (answer, _) = invite(endpoint, account, (&self.service, self.range), write).await?;
+        let lifetime = lifetime(&answer);
+        let now = Instant::now();
+        self.open = opened(&answer, self.range)?;
+        (self.renew_at, self.ends_at) = (now + lifetime / 2, now + lifetime);
+        Ok(())
+    }
+
+    /// Ends the call: the gate closes. A frontend that does not answer lets the grant run out.
+    pub(crate) async fn bye(&mut self, endpoint: &mut Endpoint) {
+        let branch = branch();
+        let mut bye = Vec::new();
+        self.dialog.begin(b"BYE", via(endpoint.local(), &branch), &mut bye).header("Supported", "sluicegate").finish();
+        let _ = tokio::time::timeout(Duration::from_secs(2), endpoint.exchange(&bye)).await;
+    }
+
+    /// Whether a request from the other side belongs to this call.
+    pub(crate) fn owns(&mut self, request: &Message<'_>) -> bool {
+        request.essentials().is_ok_and(|fields| self.dialog.accept(request, &fields).is_ok())
+    }
+}
+
+/// A header field that answers a challenge.
+type Credentials = (&'static str, Vec<u8>);
+
+/// Sends an INVITE, answers challenges, acknowledges the 2xx; returns it with its dialog. `write` writes the request, each
+/// time with the next sequence number.
+async fn invite(
+    endpoint: &mut Endpoint,
+    account: &Account,
+    (service, range): (&str, PortRange),
+    mut write: impl FnMut(ViaLine<'_>, Option<&Credentials>, &mut Vec<u8>),
+) -> Result<(Vec<u8>, Dialog), CallError> {
+    let mut credentials: Option<Credentials> = None;
+    for _ in 0..=CHALLENGES_MAX {
+        let mut request = Vec::new();
+        let branch = branch();
+        write(via(endpoint.local(), &branch), credentials.as_ref(), &mut request);
+        let (token, answer) = endpoint.exchange(&request).await?;
+        let (code, reason, next) = {
+            let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
+            let code = response.status().unwrap_or(0);
+            let uri = Message::parse(&request).ok().and_then(|sent| sent.request_uri().map(<[u8]>::to_vec));
+            (code, reason_phrase(&response), account.answer(&response, b"INVITE", &uri.unwrap_or_default()))
+        };
+        match (code, next) {
+            (200..=299, _) => {
+                let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
+                let dialog = Dialog::from_response(&response)?;
+                let mut ack = Vec::new();
+                let branch = self::branch();
+                dialog.begin_ack(dialog.local_number(), via(endpoint.local(), &branch), &mut ack).finish();
+                endpoint.acknowledge(token, ack).await;
+                return Ok((answer, dialog));
+            }
+            (401 | 407, Some(next)) => credentials = Some(next),
+            (401 | 407, None) => break,
+            _ => return Err(CallError::Refused { range, service: service.to_owned(), code, reason }),
+        }
+    }
+    Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
+}
+
+fn finish_invite(headers: Headers<'_>, contact: String, credentials: Option<&Credentials>, offer: &[u8]) {
+    let headers = headers.header("Contact", contact).header("Supported", "sluicegate");
+    let headers = match credentials {
+        Some((name, value)) => headers.header(name, value),
+        None => headers,
+    };
+    headers
+        .header("Accept", "application/sdp, multipart/mixed, application/vnd.sluicegate.grant")
+        .body("application/sdp", offer);
+}
+
+fn endpoint_contact(local: SocketAddr, account: &Account) -> String {
+    format!("<sip:{}@{local}>", account.user)
+}
+
+pub(crate) fn branch() -> String {
+    format!("z9hG4bK{}", random_token())
+}
+
+pub(crate) fn via(local: SocketAddr, branch: &str) -> ViaLine<'_> {
+    ViaLine { transport: "UDP", sent_by: local, branch: branch.as_bytes(), rport: true }
+}
+
+fn offer(local: SocketAddr, range: PortRange, session_id: u64, version: u64) -> Vec<u8> {
+    let transport = if range.protocol == PortProtocol::Tcp { Transport::Tcp } else { Transport::Udp };
+    let ports = [ServicePorts { transport, first: range.first, last: range.last }];
+    let mut out = Vec::new();
+    ServiceOffer { session_id, version, address: local.ip(), ports: &ports }.write(&mut out);
+    out
+}
+
+pub(crate) fn reason_phrase(response: &Message<'_>) -> String {
+    match response.start() {
+        sluicegate_sip::message::Start::Response { reason, .. } => String::from_utf8_lossy(reason).into_owned(),
+        sluicegate_sip::message::Start::Request { .. } => String::new(),
+    }
+}
+
+/// Where the gate offers `range`, from the session description in the answer.
+fn opened(answer: &[u8], range: PortRange) -> Result<OpenRange, CallError> {
+    let wrong = |what: &str| CallError::Answer(what.to_owned());
+    let message = Message::parse(answer).map_err(|error| wrong(&error.to_string()))?;
+    let text = part(&message, "application/sdp").ok_or_else(|| wrong("it has no session description"))?;
+    let session = Session::parse(text).map_err(|error| wrong(&error.to_string()))?;
+    let Some(Wanted::Service { media, .. }) = session.wanted().next() else {
+        return Err(wrong("it opens nothing"));
+    };
+    let line = session.media().get(media).ok_or_else(|| wrong("it opens nothing"))?;
+    let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
+    Ok(OpenRange { service: range, address, external_first: line.port })
+}
+
+/// How long the grants in the answer last from now.
+fn lifetime(answer: &[u8]) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let end = Message::parse(answer).ok().and_then(|message| {
+        let grants = part(&message, GRANT_TYPE)?;
+        let ends =
+            grants.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok());
+        ends.map(|grant| grant.not_after.0).min()
+    });
+    end.map_or(LIFETIME_FALLBACK, |end| Duration::from_secs(end.saturating_sub(now).max(2)))
+}
+
+/// The body of this content type, alone or as a part of `multipart/mixed` (RFC 2046 section 5.1).
+pub(crate) fn part<'a>(message: &Message<'a>, content_type: &str) -> Option<&'a [u8]> {
+    let whole = message.header(HeaderName::ContentType)?;
+    if has_type(whole, content_type) {
+        return Some(message.body());
+    }
+    if !has_type(whole, "multipart/mixed") {
+        return None;
+    }
+    let text = std::str::from_utf8(whole).ok()?;
+    let boundary = text.split_once("boundary=")?.1.split(';').next()?.trim().trim_matches('"');
+    let delimiter = format!("--{boundary}");
+    let mut rest = message.body();
+    loop {
+        let start = find(rest, delimiter.as_bytes())? + delimiter.len();
+        rest = rest.get(start..)?;
+        let inner = rest.strip_prefix(b"\r\n")?;
+        let head = find(inner, b"\r\n\r\n")?;
+        let body = inner.get(head + 4..)?;
+        let end = find(body, format!("\r\n{delimiter}").as_bytes())?;
+        let fits = inner.get(..head)?.split(|byte| *byte == b'\n').any(|line| {
+            line.split_first_chunk::<13>().is_some_and(|(name, value)| {
+                name.eq_ignore_ascii_case(b"content-type:") && has_type(value, content_type)
+            })
+        });
+        if fits {
+            return body.get(..end);
+        }
+        rest = body.get(end..)?;
+    }
+}
+
+fn has_type(value: &[u8], content_type: &str) -> bool {
+    let value = value.split(|byte| *byte == b';').next().unwrap_or_default();
+    value.trim_ascii().eq_ignore_ascii_case(content_type.as_bytes())
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(content_type: &str, body: &str) -> Vec<u8> {
+        format!(
+            "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:c@b>;tag=2\r\n\
+             Call-ID: 1\r\nCSeq: 1 INVITE\r\nContact: <sip:x@192.0.2.1>\r\nContent-Type: {content_type}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .into_bytes()
+    }
+
+    const SDP: &str = "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\n\
+                       m=application 31000 TCP sluicegate\r\na=service-ports:22\r\n";
+
+    #[test]
+    fn the_gates_address_and_port_are_read_from_a_plain_and_a_multipart_answer() {
+        let range: PortRange = "tcp/22".parse().unwrap();
+        let multipart = format!(
+            "--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\nxyz\r\n--b1--\r\n"
+        );
+        for bytes in [answer("application/sdp", SDP), answer("multipart/mixed;boundary=b1", &multipart)] {
+            let open = opened(&bytes, range).unwrap();
+            assert_eq!((open.address, open.external_first), ("192.0.2.1".parse().unwrap(), 31_000));
+        }
+        let bytes = answer("multipart/mixed; boundary=\"b1\"", &multipart);
+        assert_eq!(part(&Message::parse(&bytes).unwrap(), GRANT_TYPE), Some(&b"xyz"[..]));
+    }
+
+    #[test]
+    fn a_refused_media_line_is_no_opening() {
+        let bytes = answer("application/sdp", &SDP.replace("31000", "0"));
+        assert!(opened(&bytes, "tcp/22".parse().unwrap()).is_err());
+    }
+}

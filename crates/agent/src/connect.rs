@@ -1,0 +1,115 @@
+//! The client side: `sluicegate connect`.
+
+use std::{io, net::SocketAddr};
+
+use sluicegate_policy::PortProtocol;
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::{
+    account::Account,
+    command,
+    forward::{self, Forward},
+    session::Session,
+    socks,
+};
+
+/// What to reach, and how programs get at it.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The frontend's SIP address.
+    pub frontend: SocketAddr,
+    /// Who signs in.
+    pub account: Account,
+    /// The service's name.
+    pub service: String,
+    /// The TCP port that a command connects to.
+    pub port: Option<u16>,
+    /// Port forwards.
+    pub forwards: Vec<Forward>,
+    /// Where to offer SOCKS5.
+    pub socks: Option<SocketAddr>,
+    /// A command to run; its end ends the session.
+    pub command: Vec<String>,
+}
+
+/// Why `connect` ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nothing to do.
+    #[error("nothing to do: give a forward (-L 8080:80), --socks 127.0.0.1:1080, or a command after --")]
+    Nothing,
+    /// A command without a port to connect to.
+    #[error("name the service's port that the command connects to: USER@SERVICE:PORT, such as alice@ssh:22")]
+    NoPort,
+    /// The frontend or the gate refused.
+    #[error("{0}")]
+    Refused(String),
+    /// A local address cannot be used.
+    #[error("cannot listen at {0}: {1}; is it in use already?")]
+    Listen(SocketAddr, io::Error),
+    /// No UDP socket.
+    #[error("cannot open a UDP socket: {0}")]
+    Socket(io::Error),
+    /// The command cannot be started.
+    #[error("cannot run {0}: {1}")]
+    Command(String, io::Error),
+}
+
+/// Signs in, offers what `config` says, and stays until the command ends or `shutdown` resolves; then says goodbye.
+/// Returns the command's exit code, 0 without one.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Result<i32, ConnectError> {
+    if config.forwards.is_empty() && config.socks.is_none() && config.command.is_empty() {
+        return Err(ConnectError::Nothing);
+    }
+    let started = Session::start(config.frontend, config.account.clone(), &config.service).await;
+    let (session, keeper) = started.map_err(ConnectError::Socket)?;
+    let result = tokio::select! {
+        result = serve(&config, &session) => result,
+        () = shutdown => Ok(0),
+    };
+    drop(session);
+    // Waits for the goodbyes, which are bounded.
+    let _ = keeper.await;
+    result
+}
+
+async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> {
+    // Open at once what is known to be needed, so that a wrong password shows now.
+    for forward in &config.forwards {
+        session.address(forward.protocol, forward.service_port).await.map_err(ConnectError::Refused)?;
+    }
+    let mut listeners = JoinSet::new();
+    for forward in &config.forwards {
+        let (forward, session) = (forward.clone(), session.clone());
+        listeners.spawn(async move { (forward.listen, forward::run(forward, session).await) });
+    }
+    if let Some(listen) = config.socks {
+        let session = session.clone();
+        listeners.spawn(async move { (listen, socks::run(listen, session).await) });
+    }
+    if config.command.is_empty() {
+        info!(service = config.service, "ready; end with Ctrl-C");
+        return listen_until_failure(&mut listeners).await.map(|()| 0);
+    }
+    let port = config.port.ok_or(ConnectError::NoPort)?;
+    let gate = session.address(PortProtocol::Tcp, port).await.map_err(ConnectError::Refused)?;
+    tokio::select! {
+        status = command::run(&config.command, gate) => {
+            let name = config.command.first().cloned().unwrap_or_default();
+            status.map(|status| status.code().unwrap_or(1)).map_err(|error| ConnectError::Command(name, error))
+        }
+        failure = listen_until_failure(&mut listeners), if !listeners.is_empty() => failure.map(|()| 0),
+    }
+}
+
+async fn listen_until_failure(listeners: &mut JoinSet<(SocketAddr, io::Result<()>)>) -> Result<(), ConnectError> {
+    match listeners.join_next().await {
+        Some(Ok((listen, Err(error)))) => Err(ConnectError::Listen(listen, error)),
+        _ => Ok(()),
+    }
+}

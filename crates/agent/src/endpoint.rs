@@ -1,0 +1,248 @@
+//! One UDP association with a frontend: requests out, responses and requests in, retransmissions by the tables of
+//! `sluicegate-sip`.
+
+use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
+
+use sluicegate_sip::{
+    message::Message,
+    transaction::{ClientTransactions, Due, Received, Reply, Role, ServerTransactions, Token},
+};
+use sluicegate_wire::Instant;
+use tokio::{net::UdpSocket, time};
+use tracing::debug;
+
+use crate::account::random_bits;
+
+/// Requests under way at once.
+const CLIENT_TRANSACTIONS_MAX: usize = 64;
+/// Answers remembered at once.
+const SERVER_TRANSACTIONS_MAX: usize = 4096;
+/// Requests that wait for their user.
+const WAITING_MAX: usize = 1024;
+/// Largest SIP datagram.
+const DATAGRAM_BYTES_MAX: usize = 65_535;
+
+/// A request that came in, with the transaction to answer it through (none for ACK).
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) token: Option<Token>,
+}
+
+/// Why a request got no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Silence.
+    #[error("the frontend at {0} does not answer; check the address, and that UDP reaches it")]
+    Silent(SocketAddr),
+    /// The socket failed.
+    #[error("cannot talk to the frontend at {0}: {1}")]
+    Socket(SocketAddr, io::Error),
+    /// Too many requests under way.
+    #[error("more than {CLIENT_TRANSACTIONS_MAX} requests are under way")]
+    Busy,
+}
+
+/// A UDP socket connected to a frontend.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    socket: UdpSocket,
+    local: SocketAddr,
+    frontend: SocketAddr,
+    started: time::Instant,
+    clients: ClientTransactions,
+    servers: ServerTransactions,
+    waiting: VecDeque<Incoming>,
+    /// Final responses, or `None` for a timeout, until [`Endpoint::exchange`] takes them.
+    answers: VecDeque<(Token, Option<Vec<u8>>)>,
+    /// ACKs of 2xx responses, to be sent again when one of those comes again.
+    acks: VecDeque<(Token, Vec<u8>)>,
+    datagram: Vec<u8>,
+}
+
+impl Endpoint {
+    /// Binds to `local` (port 0: any) and talks to `frontend` only: the kernel drops datagrams of everyone else.
+    pub(crate) async fn open(local: Option<SocketAddr>, frontend: SocketAddr) -> io::Result<Self> {
+        let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+        let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+        socket.connect(frontend).await?;
+        Ok(Self {
+            local: socket.local_addr()?,
+            socket,
+            frontend,
+            started: time::Instant::now(),
+            clients: ClientTransactions::new(CLIENT_TRANSACTIONS_MAX, random_bits()),
+            servers: ServerTransactions::new(SERVER_TRANSACTIONS_MAX, random_bits()),
+            waiting: VecDeque::new(),
+            answers: VecDeque::new(),
+            acks: VecDeque::new(),
+            datagram: vec![0; DATAGRAM_BYTES_MAX],
+        })
+    }
+
+    /// The local address, as the Via and Contact of requests name it.
+    pub(crate) const fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends a request and waits for its final response. Requests that come in meanwhile wait for
+    /// [`Endpoint::incoming`]. A 2xx to an INVITE is to be acknowledged with [`Endpoint::acknowledge`].
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(Token, Vec<u8>), ExchangeError> {
+        let failed = |error| ExchangeError::Socket(self.frontend, error);
+        let message = Message::parse(request).map_err(|error| failed(io::Error::other(error.to_string())))?;
+        let token = self.clients.start(self.now(), &message, self.frontend).map_err(|_| ExchangeError::Busy)?;
+        self.send(request).await;
+        loop {
+            if let Some(position) = self.answers.iter().position(|(answered, _)| *answered == token) {
+                let answer = self.answers.remove(position).and_then(|(_, answer)| answer);
+                return answer.map(|answer| (token, answer)).ok_or(ExchangeError::Silent(self.frontend));
+            }
+            self.turn(None).await.map_err(|error| ExchangeError::Socket(self.frontend, error))?;
+        }
+    }
+
+    /// Sends the ACK of a 2xx, now and whenever the 2xx comes again.
+    pub(crate) async fn acknowledge(&mut self, token: Token, ack: Vec<u8>) {
+        self.send(&ack).await;
+        if self.acks.len() >= CLIENT_TRANSACTIONS_MAX {
+            self.acks.pop_front();
+        }
+        self.acks.push_back((token, ack));
+    }
+
+    async fn send(&self, bytes: &[u8]) {
+        // A refused datagram (ICMP from a frontend that restarts) is repeated by its timer like a lost one.
+        if let Err(error) = self.socket.send(bytes).await {
+            debug!(frontend = %self.frontend, %error, "datagram not sent");
+        }
+    }
+
+    /// The next request from the frontend, or `None` when `until` has passed.
+    pub(crate) async fn incoming(&mut self, until: time::Instant) -> io::Result<Option<Incoming>> {
+        loop {
+            if let Some(request) = self.waiting.pop_front() {
+                return Ok(Some(request));
+            }
+            if time::Instant::now() >= until {
+                return Ok(None);
+            }
+            self.turn(Some(until)).await?;
+        }
+    }
+
+    /// Answers a request; the response is repeated as its transaction demands.
+    pub(crate) async fn respond(&mut self, token: Token, code: u16, response: &[u8]) {
+        if self.servers.respond(self.now(), token, code, response) {
+            self.send(response).await;
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Waits for a datagram, a timer, or `until`, and handles it.
+    async fn turn(&mut self, until: Option<time::Instant>) -> io::Result<()> {
+        let timer = [self.clients.poll_timeout(), self.servers.poll_timeout()].into_iter().flatten().min();
+        let timer = timer.map(|at| self.started + Duration::from_nanos(at.as_nanos()));
+        let wake =
+            [timer, until].into_iter().flatten().min().unwrap_or_else(|| time::Instant::now() + Duration::from_secs(1));
+        match time::timeout_at(wake, self.socket.recv(&mut self.datagram)).await {
+            Ok(Ok(len)) => self.receive(len).await,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                debug!(frontend = %self.frontend, "nobody listens at the frontend's address");
+            }
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {}
+        }
+        self.timers().await;
+        Ok(())
+    }
+
+    async fn receive(&mut self, len: usize) {
+        let bytes = self.datagram.get(..len).unwrap_or_default().to_vec();
+        let Ok(message) = Message::parse(&bytes) else { return };
+        let now = self.now();
+        if message.status().is_some() {
+            match self.clients.receive(now, &message) {
+                Reply::Deliver(token) => match self.acks.iter().find(|(acknowledged, _)| *acknowledged == token) {
+                    Some((_, ack)) => self.send(ack).await,
+                    None => self.deliver(token, &message, &bytes),
+                },
+                Reply::DeliverAndAck(token) => {
+                    self.deliver(token, &message, &bytes);
+                    self.resend_request(token).await;
+                }
+                Reply::Ack(token) => self.resend_request(token).await,
+                Reply::Absorbed | Reply::Unmatched => {}
+            }
+            return;
+        }
+        let Ok(fields) = message.essentials() else { return };
+        match self.servers.receive(now, &message, &fields) {
+            Received::New => {
+                let is_ack = message.method() == Some(sluicegate_sip::message::Method::Ack);
+                let token = if is_ack {
+                    None
+                } else {
+                    let opened = self.servers.open(now, &message, &fields, self.frontend, Role::UserAgent);
+                    let Ok(token) = opened else { return };
+                    Some(token)
+                };
+                if self.waiting.len() < WAITING_MAX {
+                    self.waiting.push_back(Incoming { bytes, token });
+                }
+            }
+            Received::Resend(token) => {
+                if let Some((response, _)) = self.servers.response(token) {
+                    let response = response.to_vec();
+                    self.send(&response).await;
+                }
+            }
+            Received::Absorbed | Received::Acknowledged(_) => {}
+        }
+    }
+
+    fn deliver(&mut self, token: Token, message: &Message<'_>, bytes: &[u8]) {
+        if message.status().is_some_and(|code| code >= 200) {
+            self.finish(token, Some(bytes.to_vec()));
+        }
+    }
+
+    fn finish(&mut self, token: Token, answer: Option<Vec<u8>>) {
+        if self.answers.len() >= CLIENT_TRANSACTIONS_MAX {
+            self.answers.pop_front();
+        }
+        self.answers.push_back((token, answer));
+    }
+
+    async fn resend_request(&mut self, token: Token) {
+        if let Some((request, _)) = self.clients.request(token) {
+            let request = request.to_vec();
+            self.send(&request).await;
+        }
+    }
+
+    async fn timers(&mut self) {
+        let now = self.now();
+        let (mut due, mut silent) = (Vec::new(), Vec::new());
+        while let Some(event) = self.clients.poll(now) {
+            match event {
+                Due::Transmit { bytes, .. } => due.push(bytes.to_vec()),
+                Due::TimedOut(token) => silent.push(token),
+            }
+        }
+        for token in silent {
+            self.finish(token, None);
+        }
+        while let Some(event) = self.servers.poll(now) {
+            if let Due::Transmit { bytes, .. } = event {
+                due.push(bytes.to_vec());
+            }
+        }
+        for bytes in due {
+            self.send(&bytes).await;
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The service side: registers a service, answers its invitations, ends clients that misbehave.
+
+mod clients;
+mod meter;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use sluicegate_policy::PortRange;
+use sluicegate_sip::{
+    dialog::Dialog,
+    message::{HeaderName, Message, Method},
+    sdp::{Answer, MediaAnswer, Session, Transport, Wanted},
+    uri::Uri,
+    write::{Party, Request, Response},
+};
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{info, warn};
+
+use self::clients::{Admission, Clients, Refusal};
+pub use self::meter::Limit;
+use crate::{
+    account::{Account, random_token},
+    call::{branch, part, via},
+    endpoint::{Endpoint, ExchangeError, Incoming},
+};
+
+/// Seconds that a registration asks for.
+const EXPIRES_S: u32 = 60;
+/// A registration that failed is tried again after this.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Everything the service side agent is told at start.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The frontend's SIP address.
+    pub frontend: SocketAddr,
+    /// The service's `registrar`.
+    pub account: Account,
+    /// The service's name.
+    pub service: String,
+    /// The service's address as the gate reaches it, and the agent's own SIP port.
+    pub sip: SocketAddr,
+    /// What may be opened.
+    pub ports: Vec<PortRange>,
+    /// Users let in; empty: all whom the policy lets in.
+    pub allow: Vec<String>,
+    /// Users refused.
+    pub deny: Vec<String>,
+    /// Clients at once.
+    pub clients_max: usize,
+    /// How much one client may send before it is ended.
+    pub limit: Option<Limit>,
+}
+
+/// Why the agent ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The SIP port cannot be used.
+    #[error("cannot listen for SIP at udp/{0}: {1}; is the address this host's, and the port free?")]
+    Listen(SocketAddr, io::Error),
+    /// Traffic cannot be measured.
+    #[error("cannot measure traffic on interface {0:?}: {1}; abuse_rate needs CAP_NET_RAW and an existing interface")]
+    Meter(String, io::Error),
+    /// The frontend does not let this user register.
+    #[error("the frontend refused to register {service}: {code} {reason}; is {user} its registrar?")]
+    Refused {
+        /// The service.
+        service: String,
+        /// The user.
+        user: String,
+        /// SIP status code.
+        code: u16,
+        /// Reason phrase.
+        reason: String,
+    },
+    /// The socket failed.
+    #[error("cannot talk to the frontend: {0}")]
+    Socket(io::Error),
+}
+
+/// Runs until `shutdown` resolves. `ready` is called when the service is registered for the first time.
+///
+/// # Errors
+/// See [`ServeError`]. A frontend that does not answer is not an error: the agent keeps trying.
+pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    let endpoint = Endpoint::open(Some(config.sip), config.frontend)
+        .await
+        .map_err(|error| ServeError::Listen(config.sip, error))?;
+    let (abusers, mut abusive) = mpsc::channel(64);
+    let _meter = match &config.limit {
+        Some(limit) => Some(
+            meter::start(limit, config.sip.ip(), abusers)
+                .map_err(|error| ServeError::Meter(limit.interface.clone(), error))?,
+        ),
+        None => None,
+    };
+    let clients = Clients::new(config.clients_max, config.allow.clone(), config.deny.clone());
+    let mut server = Server { endpoint, clients, config, cseq: 0, call_id: random_token(), tag: random_token() };
+    let mut ready = Some(ready);
+    let mut register_at = Instant::now();
+    tokio::pin!(shutdown);
+    loop {
+        if register_at <= Instant::now() {
+            register_at = Instant::now() + server.register(EXPIRES_S, &mut ready).await?;
+        }
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(client) = abusive.recv() => server.end(client).await,
+            request = server.endpoint.incoming(register_at) => match request {
+                Ok(Some(request)) => server.request(request).await,
+                Ok(None) => {}
+                Err(error) => return Err(ServeError::Socket(error)),
+            },
+        }
+    }
+    // Expires 0: nobody is sent here any more.
+    let _ = tokio::time::timeout(RETRY, server.register(0, &mut None::<fn()>)).await;
+    Ok(())
+}
+
+struct Server {
+    endpoint: Endpoint,
+    clients: Clients,
+    config: Config,
+    cseq: u32,
+    call_id: String,
+    tag: String,
+}
+
+impl Server {
+    /// Registers once; returns when to do it again.
+    async fn register(&mut self, expires_s: u32, ready: &mut Option<impl FnOnce()>) -> Result<Duration, ServeError> {
+        match self.try_register(expires_s).await {
+            Ok((200..=299, _)) => {
+                if let Some(ready) = ready.take() {
+                    info!(service = self.config.service, frontend = %self.config.frontend, "registered");
+                    ready();
+                }
+                Ok(Duration::from_secs(u64::from(expires_s) / 2))
+            }
+            Ok((code @ (401 | 403 | 404 | 407), reason)) => Err(ServeError::Refused {
+                service: self.config.service.clone(),
+                user: self.config.account.user.clone(),
+                code,
+                reason,
+            }),
+            Ok((code, reason)) => {
+                warn!(code, reason, "not registered; trying again");
+                Ok(RETRY)
+            }
+            Err(error) => {
+                warn!(%error, "not registered; trying again");
+                Ok(RETRY)
+            }
+        }
+    }
+
+    async fn try_register(&mut self, expires_s: u32) -> Result<(u16, String), ExchangeError> {
+        let realm = self.config.account.realm.clone();
+        let registrar = format!("sip:{realm}");
+        let aor = format!("sip:{}@{realm}", self.config.service);
+        let mut credentials: Option<(&'static str, Vec<u8>)> = None;
+        let mut last = (0, String::new());
+        for _ in 0..3 {
+            self.cseq += 1;
+            let (mut request, branch) = (Vec::new(), branch());
+            let headers = Request {
+                method: b"REGISTER",
+                uri: registrar.as_bytes(),
+                via: via(self.endpoint.local(), &branch),
+                from: Party { uri: aor.as_bytes(), tag: Some(self.tag.as_bytes()) },
+                to: Party { uri: aor.as_bytes(), tag: None },
+                call_id: self.call_id.as_bytes(),
+                cseq: self.cseq,
+                routes: &[],
+            }
+            .begin(&mut request)
+            .header("Contact", format!("<sip:{}@{}>", self.config.service, self.config.sip))
+            .header("Supported", "sluicegate")
+            .header_args("Expires", format_args!("{expires_s}"));
+            match &credentials {
+                Some((name, value)) => headers.header(name, value).finish(),
+                None => headers.finish(),
+            }
+            let (_, answer) = self.endpoint.exchange(&request).await?;
+            let Ok(response) = Message::parse(&answer) else { continue };
+            last = (response.status().unwrap_or(0), crate::call::reason_phrase(&response));
+            credentials = self.config.account.answer(&response, b"REGISTER", registrar.as_bytes());
+            if credentials.is_none() {
+                break;
+            }
+        }
+        Ok(last)
+    }
+
+    async fn request(&mut self, incoming: Incoming) {
+        let Incoming { bytes, token: Some(token) } = incoming else { return };
+        let Ok(message) = Message::parse(&bytes) else { return };
+        let mut response = Vec::new();
+        let code = match message.method() {
+            Some(Method::Invite) => self.invite(&message, &mut response),
+            Some(Method::Bye) => {
+                let code = if self.clients.remove_by_request(&message) { 200 } else { 481 };
+                Response::to(&message, code).begin(&mut response).finish();
+                code
+            }
+            Some(Method::Options) => {
+                Response::to(&message, 200).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                200
+            }
+            Some(Method::Cancel) => {
+                Response::to(&message, 481).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                481
+            }
+            _ => {
+                Response::to(&message, 405).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                405
+            }
+        };
+        self.endpoint.respond(token, code, &response).await;
+    }
+
+    /// Decides about an invitation, writes the answer, and returns its code.
+    fn invite(&mut self, message: &Message<'_>, response: &mut Vec<u8>) -> u16 {
+        let user = asserted_user(message).unwrap_or_default();
+        let is_renewal = self.clients.knows(message);
+        let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok());
+        let Some(offer) = offer else { return refuse(message, 488, response) };
+        let media = self.answers(&offer);
+        if !media.iter().any(|media| matches!(media, MediaAnswer::Accepted { .. })) {
+            warn!(user, "refused: asks for ports that this service does not offer");
+            return refuse(message, 488, response);
+        }
+        let tag = random_token();
+        if !is_renewal {
+            let client = offer.media().iter().find_map(|media| media.address).or(offer.address);
+            let (Some(client), Ok(dialog)) = (client, Dialog::from_request(message, tag.as_bytes())) else {
+                return refuse(message, 400, response);
+            };
+            if let Err(refusal) = self.clients.admit(Admission { user: user.clone(), client, dialog }) {
+                warn!(user, %client, %refusal, "refused");
+                return refuse(message, if refusal == Refusal::Full { 486 } else { 603 }, response);
+            }
+            info!(user, %client, "let in");
+        }
+        let mut description = Vec::new();
+        let answer = Answer { offer: &offer, session_id: 1, version: 1, address: self.config.sip.ip(), media: &media };
+        answer.write(&mut description);
+        Response::to(message, 200)
+            .to_tag(tag.as_bytes())
+            .record_route()
+            .begin(response)
+            .header("Contact", format!("<sip:{}@{}>", self.config.service, self.config.sip))
+            .body("application/sdp", &description);
+        200
+    }
+
+    /// One answer for each offered media line: ports of this service are accepted as they are.
+    fn answers(&self, offer: &Session<'_>) -> Vec<MediaAnswer> {
+        let mut answers = vec![MediaAnswer::Refused; offer.media().len()];
+        for wanted in offer.wanted() {
+            let Wanted::Service { media, transport, first, last } = wanted else { continue };
+            let protocol = match transport {
+                Transport::Tcp => sluicegate_policy::PortProtocol::Tcp,
+                Transport::Udp => sluicegate_policy::PortProtocol::Udp,
+                Transport::Other => continue,
+            };
+            let range = PortRange { protocol, first, last };
+            if self.config.ports.iter().any(|own| own.contains(&range))
+                && let Some(answer) = answers.get_mut(media)
+            {
+                *answer = MediaAnswer::Accepted { address: self.config.sip.ip(), port: first };
+            }
+        }
+        answers
+    }
+
+    /// Ends everything that a client has open: BYE to the frontend, which revokes the grants.
+    async fn end(&mut self, client: IpAddr) {
+        for mut admission in self.clients.remove_client(client) {
+            warn!(user = admission.user, %client, "ended: it sent faster than abuse_rate");
+            let (mut bye, branch) = (Vec::new(), branch());
+            admission.dialog.begin(b"BYE", via(self.endpoint.local(), &branch), &mut bye).finish();
+            if let Err(error) = self.endpoint.exchange(&bye).await {
+                warn!(%client, %error, "the frontend did not hear that the client is ended");
+            }
+        }
+    }
+}
+
+fn refuse(message: &Message<'_>, code: u16, response: &mut Vec<u8>) -> u16 {
+    Response::to(message, code).to_tag(random_token().as_bytes()).begin(response).finish();
+    code
+}
+
+/// The user that the frontend authenticated (RFC 3325). Only the frontend can send to this socket.
+fn asserted_user(message: &Message<'_>) -> Option<String> {
+    let value = message.header(HeaderName::PAssertedIdentity)?;
+    let uri = Uri::parse(sluicegate_sip::message::NameAddr::parse(value)?.uri).ok()?;
+    String::from_utf8(uri.user?.to_vec()).ok()
+}

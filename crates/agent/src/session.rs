@@ -1,0 +1,180 @@
+//! Keeps what a program needs open, and open for as long as it runs: one call for each range of ports.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use sluicegate_policy::{PortProtocol, PortRange};
+use sluicegate_sip::{
+    message::{Message, Method},
+    write::Response,
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+use tracing::{info, warn};
+
+use crate::{
+    account::Account,
+    call::{Call, CallError},
+    endpoint::{Endpoint, Incoming},
+    opening::Opening,
+};
+
+/// Ranges of ports that one session keeps open.
+const CALLS_MAX: usize = 64;
+/// Questions that wait.
+const ASKS_MAX: usize = 64;
+/// A renewal that failed is tried again after this.
+const RETRY: Duration = Duration::from_secs(2);
+
+struct Ask {
+    range: PortRange,
+    answer: oneshot::Sender<Result<SocketAddr, String>>,
+}
+
+/// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped or on
+/// [`Session::close`].
+#[derive(Debug, Clone)]
+pub struct Session {
+    asks: mpsc::Sender<Ask>,
+    opening: watch::Receiver<Opening>,
+}
+
+impl Session {
+    /// Starts a session with the frontend at `frontend`. Nothing is opened before somebody asks for it.
+    ///
+    /// # Errors
+    /// When no UDP socket can be had.
+    pub async fn start(frontend: SocketAddr, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
+        let endpoint = Endpoint::open(None, frontend).await?;
+        let (asks, questions) = mpsc::channel(ASKS_MAX);
+        let (publish, opening) = watch::channel(Opening::default());
+        let keeper = Keeper { endpoint, account, service: service.to_owned(), calls: Vec::new(), publish };
+        let task = tokio::spawn(keeper.run(questions));
+        Ok((Self { asks, opening }, task))
+    }
+
+    /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
+    ///
+    /// # Errors
+    /// Why the frontend or the gate refused, for a person.
+    pub async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
+        if let Some(address) = self.opening.borrow().address(protocol, port) {
+            return Ok(address);
+        }
+        let (answer, answered) = oneshot::channel();
+        let stopped = || "the session has ended".to_owned();
+        self.asks.send(Ask { range: PortRange::single(protocol, port), answer }).await.map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
+    }
+}
+
+struct Keeper {
+    endpoint: Endpoint,
+    account: Account,
+    service: String,
+    calls: Vec<Call>,
+    publish: watch::Sender<Opening>,
+}
+
+impl Keeper {
+    async fn run(mut self, mut questions: mpsc::Receiver<Ask>) {
+        loop {
+            let wake = self.calls.iter().map(|call| call.renew_at).min();
+            let wake = wake.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                ask = questions.recv() => match ask {
+                    Some(ask) => self.answer(ask).await,
+                    None => break,
+                },
+                request = self.endpoint.incoming(wake) => match request {
+                    Ok(Some(request)) => self.request(request).await,
+                    Ok(None) => self.renew().await,
+                    Err(error) => {
+                        warn!(%error, "the connection to the frontend failed; open flows go on until their grants end");
+                        tokio::time::sleep(RETRY).await;
+                    }
+                },
+            }
+        }
+        for call in &mut self.calls {
+            call.bye(&mut self.endpoint).await;
+        }
+    }
+
+    async fn answer(&mut self, ask: Ask) {
+        let known = self.publish.borrow().address(ask.range.protocol, ask.range.first);
+        let result = match known {
+            Some(address) => Ok(address),
+            None => self.open(ask.range).await,
+        };
+        // Whoever asked may have gone away meanwhile.
+        let _ = ask.answer.send(result);
+    }
+
+    async fn open(&mut self, range: PortRange) -> Result<SocketAddr, String> {
+        if self.calls.len() >= CALLS_MAX {
+            return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
+        }
+        let call =
+            Call::open(&mut self.endpoint, &self.account, &self.service, range).await.map_err(|e| e.to_string())?;
+        let address = SocketAddr::new(call.open.address, call.open.external_first);
+        let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
+        info!(service = %self.service, %range, gate = %address, lasts_s, "open");
+        self.calls.push(call);
+        self.publish();
+        Ok(address)
+    }
+
+    async fn renew(&mut self) {
+        let now = Instant::now();
+        let mut ended = Vec::new();
+        for (index, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| call.renew_at <= now) {
+            match call.renew(&mut self.endpoint, &self.account).await {
+                Ok(()) => info!(service = %self.service, range = %call.range, "renewed"),
+                Err(error) => {
+                    warn!(service = %self.service, range = %call.range, %error, "not renewed");
+                    call.renew_at = Instant::now() + RETRY;
+                    let is_gone = matches!(error, CallError::Refused { code: 481, .. });
+                    if is_gone || call.renew_at >= call.ends_at {
+                        ended.push(index);
+                    }
+                }
+            }
+        }
+        let again: Vec<PortRange> = ended.iter().rev().map(|index| self.calls.swap_remove(*index).range).collect();
+        for range in again {
+            if let Err(error) = self.open(range).await {
+                warn!(service = %self.service, %range, error, "closed; the next use signs in again");
+            }
+        }
+        self.publish();
+    }
+
+    /// A request from the other side: BYE when the service or the frontend ends the call.
+    async fn request(&mut self, incoming: Incoming) {
+        let Incoming { bytes, token: Some(token) } = incoming else { return };
+        let Ok(message) = Message::parse(&bytes) else { return };
+        let owner = self.calls.iter_mut().position(|call| call.owns(&message));
+        let code = match (message.method(), owner) {
+            (Some(Method::Bye), Some(index)) => {
+                let call = self.calls.swap_remove(index);
+                warn!(service = %self.service, range = %call.range, "the service ended this");
+                self.publish();
+                200
+            }
+            (Some(Method::Options), _) => 200,
+            (_, None) => 481,
+            _ => 405,
+        };
+        let mut response = Vec::new();
+        Response::to(&message, code).begin(&mut response).finish();
+        self.endpoint.respond(token, code, &response).await;
+    }
+
+    fn publish(&self) {
+        let ranges = self.calls.iter().map(|call| call.open.clone()).collect();
+        self.publish.send_replace(Opening { ranges });
+    }
+}

@@ -10,7 +10,7 @@ pub const VALUE_LEN_MAX: usize = 64 * 1024;
 /// Comparisons and operations of one transaction, each.
 pub const OPS_MAX: usize = 256;
 /// Leases that live at once.
-pub const LEASES_MAX: u64 = 1_024;
+pub const LEASES_MAX: u64 = 256;
 
 /// Counts transactions that changed something; the store's own clock.
 pub type Revision = u64;

@@ -87,6 +87,13 @@ impl Embedded {
         Ok(Self { database: Arc::new(database), options, news })
     }
 
+    fn commit(&self, write: WriteTransaction, revision: Revision) -> Result<(), StoreError> {
+        write.commit().map_err(failed)?;
+        *self.news.revision.lock().unwrap_or_else(PoisonError::into_inner) = revision;
+        self.news.moved.notify_all();
+        Ok(())
+    }
+
     /// Name, used, maximum of each table.
     ///
     /// # Errors
@@ -144,29 +151,15 @@ impl Store for Embedded {
         let write = self.database.begin_write().map_err(failed)?;
         // On an error the transaction is dropped, and with it everything that it did.
         let revision = Writing::begin(&write)?.run(now, txn, &self.options)?;
-        write.commit().map_err(failed)?;
-        *self.news.revision.lock().unwrap_or_else(PoisonError::into_inner) = revision;
-        self.news.moved.notify_all();
+        self.commit(write, revision)?;
         Ok(revision)
     }
 
     fn lease(&self, now: UnixTime, ttl_s: u64) -> Result<LeaseId, StoreError> {
-        // Ended leases make room first.
-        self.txn(now, &Txn::default())?;
         let write = self.database.begin_write().map_err(failed)?;
-        let id = {
-            let mut leases = write.open_table(LEASES).map_err(failed)?;
-            if leases.len().map_err(failed)? >= LEASES_MAX {
-                return Err(StoreError::LeasesFull);
-            }
-            let mut meta = write.open_table(META).map_err(failed)?;
-            let id = counter(&meta, LAST_LEASE)? + 1;
-            meta.insert(LAST_LEASE, id).map_err(failed)?;
-            leases.insert(id, now.plus_secs(ttl_s).0).map_err(failed)?;
-            id
-        };
-        write.commit().map_err(failed)?;
-        Ok(LeaseId(id))
+        let (id, revision) = Writing::begin(&write)?.open_lease(now, ttl_s, &self.options)?;
+        self.commit(write, revision)?;
+        Ok(id)
     }
 
     fn renew(&self, now: UnixTime, lease: LeaseId, ttl_s: u64) -> Result<(), StoreError> {
@@ -229,6 +222,27 @@ impl<'t> Writing<'t> {
                 Op::Delete { key } => self.delete(key)?,
             }
         }
+        self.finish(options)
+    }
+
+    /// A new lease, and the revision afterwards: ended leases make room first.
+    fn open_lease(
+        mut self,
+        now: UnixTime,
+        ttl_s: u64,
+        options: &EmbeddedOptions,
+    ) -> Result<(LeaseId, Revision), StoreError> {
+        self.end_leases(now)?;
+        if self.leases.len().map_err(failed)? >= LEASES_MAX {
+            return Err(StoreError::LeasesFull);
+        }
+        let id = counter(&self.meta, LAST_LEASE)? + 1;
+        self.meta.insert(LAST_LEASE, id).map_err(failed)?;
+        self.leases.insert(id, now.plus_secs(ttl_s).0).map_err(failed)?;
+        Ok((LeaseId(id), self.finish(options)?))
+    }
+
+    fn finish(mut self, options: &EmbeddedOptions) -> Result<Revision, StoreError> {
         if self.changes == 0 {
             return Ok(self.revision - 1);
         }

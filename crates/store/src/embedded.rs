@@ -89,7 +89,10 @@ impl Embedded {
 
     fn commit(&self, write: WriteTransaction, revision: Revision) -> Result<(), StoreError> {
         write.commit().map_err(failed)?;
-        *self.news.revision.lock().unwrap_or_else(PoisonError::into_inner) = revision;
+        let mut newest = self.news.revision.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever committed after us may have come here before us.
+        *newest = revision.max(*newest);
+        drop(newest);
         self.news.moved.notify_all();
         Ok(())
     }

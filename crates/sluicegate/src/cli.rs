@@ -1,0 +1,358 @@
+//! The command line, defined once: help, completions and man pages come from here.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Keeps a private service reachable while its link is being flooded.
+///
+/// A gate at the upstream end of a link drops every packet without permission; clients sign in over SIP and get a
+/// grant that opens the gate for them alone.
+#[derive(Debug, Parser)]
+#[command(name = "sluicegate", version, arg_required_else_help = true, max_term_width = 110)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+
+    /// Log level: error, warn, info, debug or trace.
+    #[arg(long, global = true, default_value = "info", value_name = "LEVEL")]
+    pub(crate) log: String,
+
+    /// Write log lines as JSON.
+    #[arg(long, global = true)]
+    pub(crate) log_json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run frontend and gate in one process from one configuration file.
+    Up {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Run a gate.
+    Gate {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Run a frontend.
+    Frontend {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Run the service side agent: register the service, answer its invitations, end abusive clients.
+    Agent {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Serve the service named in the file's `[agent]` section.
+        #[arg(long, required = true)]
+        serve: bool,
+    },
+    /// Sign in to a service and use it: port forwards, SOCKS5, or a command.
+    Connect(Connect),
+    /// Validate a configuration file; changes nothing.
+    Check {
+        #[command(flatten)]
+        config: ConfigFile,
+        /// Print findings as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what a running node does.
+    Status(Reading),
+    /// Explain why a packet, flow or user was refused, or would be.
+    Trace(Trace),
+    /// Count what would be dropped instead of dropping it.
+    Observe {
+        /// Switch observe mode on or off.
+        state: Switch,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Add, list and remove users.
+    User {
+        #[command(subcommand)]
+        action: UserAction,
+    },
+    /// Add, list and remove groups.
+    Group {
+        #[command(subcommand)]
+        action: GroupAction,
+    },
+    /// Add, list and remove services.
+    Service {
+        #[command(subcommand)]
+        action: ServiceAction,
+    },
+    /// List and revoke grants.
+    Grant {
+        #[command(subcommand)]
+        action: GrantAction,
+    },
+    /// Ask what the policy decides, and why.
+    Policy {
+        #[command(subcommand)]
+        action: PolicyAction,
+    },
+    /// Bind a gate to a frontend: print a join token there, use it here.
+    GateJoin(GateJoin),
+    /// Attack a real service behind a real gate in network namespaces, and judge what survives.
+    Demo(Demo),
+    /// Send a flood; refuses to run outside a lab namespace.
+    Attack {
+        /// Flood description as JSON (`sluicegate attack --example` prints one).
+        #[arg(required_unless_present = "example")]
+        spec: Option<String>,
+        /// Print an example description.
+        #[arg(long)]
+        example: bool,
+    },
+    /// Measure this build against its peers on this machine.
+    Bench {
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Write shell completions to standard output.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man page to standard output.
+    Man,
+    /// A worker process of the lab.
+    #[command(hide = true)]
+    LabWorker {
+        /// What the worker is.
+        role: String,
+        /// Its description as JSON.
+        spec: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFile {
+    /// The configuration file.
+    #[arg(value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeAddress {
+    /// The node's configuration file: says where its state and control socket are.
+    #[arg(long, value_name = "FILE", default_value = "/etc/sluicegate/sluicegate.toml")]
+    pub(crate) config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reading {
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Password {
+    /// Read the password from the first line of this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "password_fd")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Read the password from the first line of this open file descriptor.
+    #[arg(long, value_name = "FD")]
+    pub(crate) password_fd: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Connect {
+    /// Who signs in to what, such as `alice@web`.
+    #[arg(value_name = "USER@SERVICE")]
+    pub(crate) target: String,
+    /// The frontend's SIP address.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) frontend: SocketAddr,
+    /// The realm users belong to.
+    #[arg(long)]
+    pub(crate) realm: String,
+    #[command(flatten)]
+    pub(crate) password: Password,
+    /// Forward a local port to a port of the service: `[BIND:]LOCAL:SERVICE[/udp]`.
+    #[arg(short = 'L', long = "forward", value_name = "FORWARD")]
+    pub(crate) forwards: Vec<String>,
+    /// Offer SOCKS5 (CONNECT and UDP ASSOCIATE) at this address; the host name is the service's name.
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) socks: Option<SocketAddr>,
+    /// Run a command once the gate is open; `{host}` and `{port}` stand for the gate's address and port.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
+    /// Which recent sign-ins of this user were refused, and by which rule.
+    #[arg(long, value_name = "USER", conflicts_with = "flow", required_unless_present = "flow")]
+    pub(crate) user: Option<String>,
+    /// What becomes of a packet, such as `tcp 198.51.100.7:40000 > 203.0.113.1:22`; from the outside unless `--inside`.
+    #[arg(long, value_name = "FLOW")]
+    pub(crate) flow: Option<String>,
+    /// The packet arrives at the inside port.
+    #[arg(long, requires = "flow")]
+    pub(crate) inside: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserAction {
+    /// Add a user; the password is asked for, or read from a file or descriptor.
+    Add {
+        /// The user's name.
+        name: String,
+        /// A group the user belongs to; may be repeated.
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+        /// The user has no phone: refuse the plain digest realm, accept agents only.
+        #[arg(long)]
+        no_phone: bool,
+        #[command(flatten)]
+        password: Password,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// List users.
+    Ls(Reading),
+    /// Remove a user and revoke the user's grants.
+    Rm {
+        /// The user's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupAction {
+    /// Add a group.
+    Add {
+        /// The group's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// List groups.
+    Ls(Reading),
+    /// Remove a group.
+    Rm {
+        /// The group's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceAction {
+    /// Add a service from a TOML file that holds one `[[service]]` table.
+    Add {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// List services.
+    Ls(Reading),
+    /// Remove a service and revoke its grants.
+    Rm {
+        /// The service's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GrantAction {
+    /// List live grants.
+    Ls(Reading),
+    /// Revoke grants; every gate acts within a second.
+    Revoke {
+        /// The grant's id, as `grant ls` shows it.
+        #[arg(value_name = "GRANT", required_unless_present_any = ["user", "service"])]
+        id: Option<String>,
+        /// Revoke all grants of this user.
+        #[arg(long, conflicts_with_all = ["id", "service"])]
+        user: Option<String>,
+        /// Revoke all grants for this service.
+        #[arg(long, conflicts_with = "id")]
+        service: Option<String>,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyAction {
+    /// Decide for this user and service, now, and explain each step.
+    Test {
+        /// The user's name.
+        user: String,
+        /// The service's name.
+        service: String,
+        #[command(flatten)]
+        reading: Reading,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GateJoin {
+    /// Print a new one-time token; run this on the frontend's host.
+    #[arg(long, conflicts_with = "token_file")]
+    pub(crate) new: bool,
+    /// Read the token from this file (`-` for standard input); run this on the gate's host.
+    #[arg(long, value_name = "FILE", required_unless_present = "new")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// No terminal view.
+    #[arg(long)]
+    pub(crate) headless: bool,
+    /// Write the result as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the time series as SVG.
+    #[arg(long, value_name = "FILE", default_value = "sluicegate-demo.svg")]
+    pub(crate) svg: PathBuf,
+    /// Seed of everything random in the lab.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Packets through a gate: each back end against kernel forwarding and nftables masquerade.
+    Gate {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `established_64b`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A shorter run, for smoke tests.
+        #[arg(long)]
+        short: bool,
+    },
+}

@@ -1,0 +1,189 @@
+//! The configuration file as TOML describes it. Unknown fields are errors; units stand in names or values.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+use sluicegate_gate::{Backend, Mode};
+use sluicegate_policy::{Rate, Rule, Service};
+
+/// Where keys, the store and the control socket live unless the file says otherwise.
+pub(crate) const STATE_DEFAULT: &str = "/var/lib/sluicegate";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    #[serde(default)]
+    pub(crate) node: Node,
+    pub(crate) frontend: Option<Frontend>,
+    pub(crate) gate: Option<Gate>,
+    pub(crate) agent: Option<Agent>,
+    #[serde(default)]
+    pub(crate) metrics: Metrics,
+    #[serde(default, rename = "service")]
+    pub(crate) services: Vec<Service>,
+    #[serde(default, rename = "rule")]
+    pub(crate) rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Node {
+    /// Name in feeds, logs and `status`; the host's name unless given.
+    pub(crate) name: Option<String>,
+    /// Directory of keys, the store and the control socket.
+    pub(crate) state: PathBuf,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { name: None, state: STATE_DEFAULT.into() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Frontend {
+    /// SIP addresses, such as `udp/203.0.113.1:5060`.
+    pub(crate) listen: Vec<String>,
+    /// The realm users belong to.
+    pub(crate) realm: String,
+    /// Digest algorithms in the order they are offered.
+    #[serde(default = "digest_default")]
+    pub(crate) digest: Vec<String>,
+    /// Where gates dial in; needed by `frontend`, chosen by `up`.
+    pub(crate) feed: Option<SocketAddr>,
+    /// SIP threads; one per core unless given.
+    pub(crate) shards: Option<usize>,
+}
+
+fn digest_default() -> Vec<String> {
+    vec!["SHA-256".to_owned(), "MD5".to_owned()]
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Gate {
+    /// Interface towards the Internet.
+    pub(crate) outside: String,
+    /// Interface towards the protected link.
+    pub(crate) inside: String,
+    /// External addresses of `nat` services; the outside interface's first IPv4 address unless given.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(crate) address: Vec<IpAddr>,
+    /// Packet I/O back end.
+    #[serde(default = "backend_default", deserialize_with = "backend")]
+    pub(crate) datapath: Backend,
+    /// Drop what no grant covers, or only count it.
+    #[serde(default = "mode_default")]
+    pub(crate) mode: Mode,
+    /// What the gate's own host may receive, such as `tcp/22`.
+    #[serde(default)]
+    pub(crate) local: Vec<String>,
+    /// Packets a second that `local` may receive in all.
+    pub(crate) local_rate_pps: Option<u32>,
+    /// External ports for bindings, such as `20000-32767`.
+    pub(crate) external_ports: Option<String>,
+    /// Switch the kernel's forwarding off instead of refusing to start.
+    #[serde(default)]
+    pub(crate) manage_forwarding: bool,
+    /// Flow lines, fixed at start.
+    pub(crate) flows_max: Option<usize>,
+    /// Pinholes, fixed at start.
+    pub(crate) pinholes_max: Option<usize>,
+    /// Addresses that a feed may open, such as `10.4.0.0/24`; any unless given.
+    #[serde(default)]
+    pub(crate) may_open: Vec<String>,
+}
+
+const fn backend_default() -> Backend {
+    Backend::Auto
+}
+
+const fn mode_default() -> Mode {
+    Mode::Enforce
+}
+
+/// One address, or a list of them.
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    struct Addresses;
+    impl<'de> serde::de::Visitor<'de> for Addresses {
+        type Value = Vec<IpAddr>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an IP address such as \"203.0.113.1\", or a list of them")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            text.parse().map(|address| vec![address]).map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut addresses = Vec::new();
+            while let Some(address) = list.next_element()? {
+                addresses.push(address);
+            }
+            Ok(addresses)
+        }
+    }
+    deserializer.deserialize_any(Addresses)
+}
+
+fn backend<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.as_str() {
+        "auto" => Ok(Backend::Auto),
+        "xdp" => Ok(Backend::Xdp),
+        "packet" => Ok(Backend::Packet),
+        _ => Err(serde::de::Error::custom(format!("`{text}` is no datapath; write auto, xdp or packet"))),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Metrics {
+    /// Where Prometheus scrapes; loopback only.
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { listen: Some(([127, 0, 0, 1], 9469).into()) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Agent {
+    /// The frontend's SIP address.
+    pub(crate) frontend: SocketAddr,
+    /// The realm.
+    pub(crate) realm: String,
+    /// The user that may register the service (the service's `registrar`).
+    pub(crate) user: String,
+    /// File with that user's password on its first line, mode 0600.
+    pub(crate) password_file: PathBuf,
+    /// The service.
+    pub(crate) service: String,
+    /// Address of the service as the gate reaches it.
+    pub(crate) address: IpAddr,
+    /// Ports to offer, such as `tcp/22`.
+    pub(crate) ports: Vec<String>,
+    /// Users that are let in; everyone whom the policy allows unless given.
+    #[serde(default)]
+    pub(crate) allow: Vec<String>,
+    /// Users that are refused.
+    #[serde(default)]
+    pub(crate) deny: Vec<String>,
+    /// Clients at once.
+    pub(crate) clients_max: Option<usize>,
+    /// A client that sends faster than this for `abuse_ms` is ended.
+    pub(crate) abuse_rate: Option<Rate>,
+    /// How long a client may exceed `abuse_rate`, in milliseconds.
+    pub(crate) abuse_ms: Option<u32>,
+    /// Interface on which client traffic arrives, to measure it.
+    pub(crate) interface: Option<String>,
+}

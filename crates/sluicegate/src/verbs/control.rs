@@ -1,0 +1,60 @@
+//! Talks to a running node and prints what it says.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use hyper::Method;
+use serde_json::Value;
+
+use crate::config;
+
+/// A running node, found through its configuration file.
+pub(crate) struct Node {
+    socket: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Node {
+    /// The node whose configuration is `file`.
+    pub(crate) fn of(file: &Path) -> Result<Self> {
+        let socket = config::state_dir(file)?.join("control.sock");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+        Ok(Self { socket, runtime })
+    }
+
+    /// Calls the node's API.
+    pub(crate) fn call(&self, method: Method, uri: &str, body: Option<Value>) -> Result<Value> {
+        Ok(self.runtime.block_on(sluicegate_admin::client::call(&self.socket, method, uri, body.as_ref()))?)
+    }
+}
+
+/// Prints indented JSON.
+pub(crate) fn print_json(value: &Value) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Prints an array of objects as a table of `(heading, key)` columns.
+pub(crate) fn table(rows: &Value, columns: &[(&str, &str)]) {
+    let mut lines = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>()];
+    for row in rows.as_array().into_iter().flatten() {
+        lines.push(columns.iter().map(|(_, key)| cell(row.get(*key))).collect());
+    }
+    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    for line in &lines {
+        let padded: Vec<String> = line.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
+        println!("{}", padded.join("  ").trim_end());
+    }
+}
+
+/// One value as a person writes it.
+pub(crate) fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(flag)) => if *flag { "yes" } else { "no" }.to_owned(),
+        Some(Value::Array(items)) => items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(","),
+        Some(other) => other.to_string(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Holds the shape of the code base: dependency direction, file length, purity of the protocol crates, documentation.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use sluicegate_wire::Reason;
+
+/// Crates from the lowest layer to the highest; a crate may depend only on crates of a lower layer.
+const LAYERS: &[&[&str]] = &[
+    &["wire"],
+    &["capability", "sip", "policy", "datapath"],
+    &["flow", "store"],
+    &["nat"],
+    &["gate", "frontend", "agent", "netlab"],
+    &["admin"],
+    &["sluicegate"],
+];
+
+/// Crates that do no I/O: `no_std`, no clock, socket or thread.
+const SANS_IO: &[&str] = &["wire", "sip", "capability", "flow", "nat"];
+
+/// A file is one screenful of ideas.
+const LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn crates() -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(root().join("crates"))
+        .expect("crates/")
+        .map(|entry| entry.expect("entry").file_name().into_string().expect("name"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn files_under(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&next) else { continue };
+        for entry in entries {
+            let path = entry.expect("entry").path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target" && name != "corpus") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn sources(name: &str) -> Vec<PathBuf> {
+    files_under(&root().join("crates").join(name).join("src"), "rs")
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let layer: BTreeMap<&str, usize> =
+        LAYERS.iter().enumerate().flat_map(|(rank, names)| names.iter().map(move |name| (*name, rank))).collect();
+    for name in crates() {
+        let rank = *layer.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} has no layer in tidy.rs"));
+        let manifest: toml::Table = read(&root().join("crates").join(&name).join("Cargo.toml")).parse().expect("manifest");
+        for dependency in manifest["dependencies"].as_table().expect("table").keys() {
+            if let Some(lower) = dependency.strip_prefix("sluicegate-") {
+                assert!(layer[lower] < rank, "crates/{name} must not depend on crates/{lower}: dependencies point down");
+            }
+        }
+    }
+}
+
+#[test]
+fn protocol_crates_do_no_io() {
+    for name in SANS_IO {
+        let main = read(&root().join("crates").join(name).join("src/lib.rs"));
+        assert!(main.contains("#![no_std]"), "crates/{name} must be no_std");
+        for path in sources(name) {
+            let text = read(&path);
+            let product = text.split("#[cfg(test)]").next().expect("first part");
+            for word in ["std::net::Tcp", "std::net::Udp", "std::time", "std::thread", "std::fs", "getrandom", "tokio"] {
+                let used = path.file_name().is_some_and(|file| file != "tests.rs") && product.contains(word);
+                assert!(!used, "{}: a protocol crate must not use {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_datapath_has_unsafe_code() {
+    for name in crates() {
+        let manifest = read(&root().join("crates").join(&name).join("Cargo.toml"));
+        assert_eq!(
+            manifest.contains("[lints]\nworkspace = true"),
+            name != "datapath",
+            "crates/{name}: every crate but datapath takes the workspace lints, which forbid unsafe code"
+        );
+    }
+}
+
+#[test]
+fn files_are_one_screenful_of_ideas() {
+    for name in crates() {
+        for path in files_under(&root().join("crates").join(&name), "rs") {
+            let lines = read(&path).lines().count();
+            assert!(lines <= LINES_MAX, "{} has {lines} lines; split it by idea (limit {LINES_MAX})", path.display());
+        }
+    }
+}
+
+#[test]
+fn product_code_has_no_unfinished_marks() {
+    for name in crates() {
+        for path in sources(&name) {
+            let text = read(&path);
+            for mark in ["todo!(", "unimplemented!(", "FIXME", "XXX"] {
+                assert!(!text.contains(mark), "{} contains {mark}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_drop_reason_is_documented() {
+    let page = read(&root().join("docs/src/reference/drop-reasons.md"));
+    for reason in Reason::ALL {
+        let row = format!("| `{}` | {} |", reason.label(), reason.explanation());
+        assert!(page.contains(&row), "docs/src/reference/drop-reasons.md lacks the row\n{row}");
+    }
+    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, Reason::ALL.len(), "docs/src/reference/drop-reasons.md documents a reason that does not exist");
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_summary() {
+    let summary = read(&root().join("docs/src/SUMMARY.md"));
+    for path in files_under(&root().join("docs/src"), "md") {
+        let relative = path.strip_prefix(root().join("docs/src")).expect("inside").display().to_string();
+        assert!(relative == "SUMMARY.md" || summary.contains(&format!("({relative})")), "SUMMARY.md does not list {relative}");
+    }
+}
+
+#[test]
+fn every_verb_and_setting_is_documented() {
+    let page = read(&root().join("docs/src/reference/cli.md"));
+    let source = read(&root().join("crates/sluicegate/src/cli.rs"));
+    let verbs = source.split("pub(crate) enum Verb {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("Verb");
+    let names = verbs.lines().filter_map(|line| {
+        let word = line.strip_prefix("    ")?;
+        let name: String = word.chars().take_while(char::is_ascii_alphanumeric).collect();
+        (word.starts_with(|first: char| first.is_ascii_uppercase()) && name != "LabWorker").then_some(name)
+    });
+    for name in names {
+        let mut verb = String::new();
+        for (index, letter) in name.char_indices() {
+            if letter.is_ascii_uppercase() && index > 0 {
+                verb.push('-');
+            }
+            verb.push(letter.to_ascii_lowercase());
+        }
+        assert!(page.contains(&format!("## `{verb}`")), "docs/src/reference/cli.md lacks a section for `{verb}`");
+    }
+}

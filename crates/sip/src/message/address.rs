@@ -1,6 +1,6 @@
 //! `name-addr` and parameters (RFC 3261 sections 20.10 and 25.1).
 
-use super::scan::{Cursor, is_lws, is_token_byte, trim, unquoted};
+use super::scan::{Cursor, is_lws, is_token_byte, is_uri_byte, trim, unquoted};
 
 /// A value of From, To, Contact, Route or Record-Route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,14 +34,14 @@ impl<'a> NameAddr<'a> {
         }
         let display = trim(cursor.since(display_at));
         let uri = if cursor.eat(b'<') {
-            let uri = cursor.take_while(|byte| is_uri_byte(byte) && byte != b'>');
+            let uri = cursor.take_while(is_uri_byte);
             cursor.eat(b'>').then_some(uri)?
         } else if value.get(display_at) == Some(&b'"') {
             return None;
         } else {
             cursor = Cursor::new(value.get(display_at..)?);
             // Without brackets a comma, semicolon or question mark is not the URI's (RFC 3261 section 20).
-            let uri = cursor.take_while(|byte| is_uri_byte(byte) && !matches!(byte, b';' | b',' | b'?' | b'<'));
+            let uri = cursor.take_while(|byte| is_uri_byte(byte) && !matches!(byte, b';' | b',' | b'?'));
             return Self::finish(&[], uri, cursor);
         };
         Self::finish(display, uri, cursor)
@@ -60,10 +60,6 @@ impl<'a> NameAddr<'a> {
     pub const fn is_star(&self) -> bool {
         self.uri.is_empty()
     }
-}
-
-const fn is_uri_byte(byte: u8) -> bool {
-    byte > b' ' && byte != 0x7f && byte != b'"'
 }
 
 /// One parameter.

@@ -9,14 +9,17 @@ impl<'a> Message<'a> {
     /// The value of the first header field of this name, trimmed, commas and folds included.
     #[must_use]
     pub fn header(&self, name: HeaderName) -> Option<&'a [u8]> {
-        self.headers_raw(name).next()
+        self.index.value(self.bytes, self.index.first(name)?)
     }
 
     /// The values of all header fields of this name, one per line, commas included.
     pub fn headers_raw(&self, name: HeaderName) -> impl Iterator<Item = &'a [u8]> {
-        (0..self.index.len())
-            .filter(move |position| self.index.name(*position) == Some(name))
-            .filter_map(|position| self.index.value(self.bytes, position))
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let position = self.index.next(name, from)?;
+            from = position + 1;
+            self.index.value(self.bytes, position)
+        })
     }
 
     /// The values of all header fields of this name in their order, comma lists taken apart where the field is a list
@@ -132,9 +135,8 @@ impl<'a> Message<'a> {
 
     /// The one value of a field that must be there. A list field gives its first member.
     pub(super) fn single(&self, name: HeaderName, once: bool) -> Result<&'a [u8], ParseError> {
-        let mut values = self.headers_raw(name);
-        let value = values.next().ok_or_else(|| self.refuse(Fault::Missing(name)))?;
-        if once && values.next().is_some() {
+        let value = self.header(name).ok_or_else(|| self.refuse(Fault::Missing(name)))?;
+        if once && self.index.is_repeated(name) {
             return Err(self.refuse(Fault::Repeated(name)));
         }
         Ok(value)
@@ -165,8 +167,7 @@ impl<'a> Iterator for Values<'a, '_> {
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
             if self.rest.is_empty() {
-                let position = (self.next..self.message.index.len())
-                    .find(|position| self.message.index.name(*position) == Some(self.name))?;
+                let position = self.message.index.next(self.name, self.next)?;
                 self.next = position + 1;
                 self.rest = self.message.index.value(self.message.bytes, position)?;
             }

@@ -3,7 +3,7 @@
 use super::{
     HEADERS_MAX, HeaderName,
     error::Fault,
-    scan::{is_token_byte, trim},
+    scan::{is_token, trim, trim_end},
 };
 
 /// One header field, folds included. Offsets fit because a message is at most `MESSAGE_LEN_MAX` long.
@@ -23,7 +23,14 @@ const EMPTY: Slot = Slot { line: 0, value: 0, end: 0, name: HeaderName::Other, n
 pub(super) struct Index {
     slots: [Slot; HEADERS_MAX],
     used: usize,
+    /// By name: 1 + the position of the first such field, 0 if there is none.
+    first: [u8; NAMES],
+    /// By name, one bit each: there is more than one such field.
+    repeated: u64,
 }
+
+const NAMES: usize = HeaderName::ALL.len() + 1;
+const _: () = assert!(NAMES <= u64::BITS as usize && HEADERS_MAX < u8::MAX as usize);
 
 /// One header field as it stands in the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub(super) enum Strictness {
 
 impl Index {
     pub(super) const fn new() -> Self {
-        Self { slots: [EMPTY; HEADERS_MAX], used: 0 }
+        Self { slots: [EMPTY; HEADERS_MAX], used: 0, first: [0; NAMES], repeated: 0 }
     }
 
     /// Fills the index from `bytes`, whose header fields begin at `at`. Returns where the body begins.
@@ -82,27 +89,48 @@ impl Index {
             previous.ok_or(Fault::HeaderLine)?.end = end;
             return Ok(());
         }
-        let name_len = line.iter().position(|byte| !is_token_byte(*byte)).ok_or(Fault::HeaderLine)?;
-        let mut colon = name_len;
-        while line.get(colon).is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
-            colon += 1;
-        }
-        if name_len == 0 || name_len > usize::from(u8::MAX) || line.get(colon) != Some(&b':') {
+        let colon = find_colon(line).ok_or(Fault::HeaderLine)?;
+        let name_text = trim_end(line.get(..colon).unwrap_or_default());
+        let name_len = u8::try_from(name_text.len()).map_err(|_| Fault::HeaderLine)?;
+        let name = HeaderName::of(name_text);
+        // Names that are known are tokens.
+        if name == HeaderName::Other && !is_token(name_text) {
             return Err(Fault::HeaderLine);
         }
         let slot = self.slots.get_mut(self.used).ok_or(Fault::HeaderCount)?;
-        let name = HeaderName::of(line.get(..name_len).unwrap_or_default());
-        *slot = Slot { line: at as u16, value: (at + colon + 1) as u16, end, name, name_len: name_len as u8 };
+        *slot = Slot { line: at as u16, value: (at + colon + 1) as u16, end, name, name_len };
         self.used += 1;
+        match self.first.get_mut(name as usize) {
+            Some(first) if *first == 0 => *first = self.used as u8,
+            _ => self.repeated |= 1 << name as u8,
+        }
         Ok(())
+    }
+
+    /// The position of the first field of this name.
+    pub(super) fn first(&self, name: HeaderName) -> Option<usize> {
+        usize::from(*self.first.get(name as usize)?).checked_sub(1)
+    }
+
+    /// The position of the first field of this name from `from` on.
+    pub(super) fn next(&self, name: HeaderName, from: usize) -> Option<usize> {
+        let first = self.first(name)?;
+        if from <= first {
+            return Some(first);
+        }
+        if !self.is_repeated(name) {
+            return None;
+        }
+        let rest = self.slots.get(from..self.used)?;
+        rest.iter().position(|slot| slot.name == name).map(|position| from + position)
+    }
+
+    pub(super) const fn is_repeated(&self, name: HeaderName) -> bool {
+        self.repeated >> name as u8 & 1 == 1
     }
 
     pub(super) const fn len(&self) -> usize {
         self.used
-    }
-
-    pub(super) fn name(&self, position: usize) -> Option<HeaderName> {
-        self.slots.get(position).filter(|_| position < self.used).map(|slot| slot.name)
     }
 
     pub(super) fn value<'a>(&self, bytes: &'a [u8], position: usize) -> Option<&'a [u8]> {
@@ -129,5 +157,38 @@ pub(super) fn find_line(bytes: &[u8]) -> Result<usize, Fault> {
         Some(b"\r\n") => Ok(at),
         None if bytes.get(at) == Some(&b'\r') => Err(Fault::Unterminated),
         _ => Err(Fault::LineEnding),
+    }
+}
+
+/// Where the first colon stands. Eight bytes at a time: names are short, and this runs for each line of a flood.
+fn find_colon(line: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut at = 0;
+    while let Some(chunk) = line.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let zero_where_colon = u64::from_le_bytes(*chunk) ^ (ONES * b':' as u64);
+        let found = zero_where_colon.wrapping_sub(ONES) & !zero_where_colon & (ONES << 7);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    line.get(at..)?.iter().position(|byte| *byte == b':').map(|position| at + position)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_colon_is_found_wherever_it_stands() {
+        for len in 0..40 {
+            for colon in 0..len {
+                let mut line = [b'x'; 40];
+                line[colon] = b':';
+                line[len - 1] = b':';
+                assert_eq!(find_colon(&line[..len]), Some(colon));
+            }
+            assert_eq!(find_colon(&[0xba; 40][..len]), None);
+        }
     }
 }

@@ -133,11 +133,10 @@ impl<'a> Message<'a> {
     }
 
     fn body_len(&self, present: usize) -> Result<usize, Fault> {
-        let mut values = self.headers_raw(HeaderName::ContentLength);
-        let len = match (values.next(), values.next()) {
-            (None, _) => present,
-            (Some(value), None) => decimal(value, present as u64).ok_or(Fault::ContentLength)? as usize,
-            (Some(_), Some(_)) => return Err(Fault::ContentLength),
+        let len = match self.header(HeaderName::ContentLength) {
+            None => present,
+            Some(_) if self.index.is_repeated(HeaderName::ContentLength) => return Err(Fault::ContentLength),
+            Some(value) => decimal(value, present as u64).ok_or(Fault::ContentLength)? as usize,
         };
         if len > BODY_LEN_MAX { Err(Fault::BodyLength) } else { Ok(len) }
     }

@@ -77,12 +77,14 @@ header_names! {
 
 const BUCKETS: usize = 1024;
 const NONE: u8 = u8::MAX;
-/// Index into `ALL` by (length, first letter), with linear probing.
+/// Index into `ALL` by length, first and last letter, with linear probing.
 static BUCKET: [u8; BUCKETS] = buckets();
+/// The long forms, in the order of `ALL`.
+static TEXT: [&[u8]; HeaderName::ALL.len()] = texts();
 
-/// 5 bits of length, 5 bits of the letter: letters differ in their low five bits whatever their case.
-const fn bucket(len: usize, first: u8) -> usize {
-    ((len & 31) << 5) | (first & 31) as usize
+/// Letters differ in their low five bits whatever their case.
+const fn bucket(len: usize, first: u8, last: u8) -> usize {
+    (((first & 31) as usize) << 5 | (last & 31) as usize) ^ ((len & 31) << 3)
 }
 
 const fn buckets() -> [u8; BUCKETS] {
@@ -90,17 +92,27 @@ const fn buckets() -> [u8; BUCKETS] {
     let mut index = 0;
     while index < HeaderName::ALL.len() {
         let long = HeaderName::ALL[index].as_str().as_bytes();
-        insert(&mut table, bucket(long.len(), long[0]), index);
+        insert(&mut table, bucket(long.len(), long[0], long[long.len() - 1]), index);
         if let Some(compact) = HeaderName::ALL[index].compact() {
-            insert(&mut table, bucket(1, compact), index);
+            insert(&mut table, bucket(1, compact, compact), index);
         }
         index += 1;
     }
     table
 }
 
+const fn texts() -> [&'static [u8]; HeaderName::ALL.len()] {
+    let mut table: [&[u8]; HeaderName::ALL.len()] = [&[]; HeaderName::ALL.len()];
+    let mut index = 0;
+    while index < table.len() {
+        table[index] = HeaderName::ALL[index].as_str().as_bytes();
+        index += 1;
+    }
+    table
+}
+
 const fn insert(table: &mut [u8; BUCKETS], mut slot: usize, index: usize) {
-    // Linear probing; `of` follows the same path. The table is nearly empty, so paths are one or two long.
+    // `of` follows the same path. The table is nearly empty, so paths are short.
     while table[slot] != NONE {
         slot = (slot + 1) % BUCKETS;
     }
@@ -111,14 +123,15 @@ impl HeaderName {
     /// Which header field `name` is, in any case, long or compact form.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
-        let Some(first) = name.first() else { return Self::Other };
-        let mut slot = bucket(name.len(), *first);
+        let (Some(first), Some(last)) = (name.first(), name.last()) else { return Self::Other };
+        let mut slot = bucket(name.len(), *first, *last);
         loop {
-            let index = BUCKET[slot];
-            let Some(candidate) = Self::ALL.get(usize::from(index)) else { return Self::Other };
+            let index = usize::from(BUCKET[slot]);
+            let Some(candidate) = Self::ALL.get(index) else { return Self::Other };
             let matches = match name {
                 [letter] => candidate.compact() == Some(letter.to_ascii_lowercase()),
-                _ => name.eq_ignore_ascii_case(candidate.as_str().as_bytes()),
+                // Nearly all senders write names as the RFC does, and equality is the cheaper test.
+                _ => name == TEXT[index] || name.eq_ignore_ascii_case(TEXT[index]),
             };
             if matches {
                 return *candidate;

@@ -5,6 +5,9 @@ const TOKEN: u8 = 1;
 /// Bit in [`CLASS`]: may stand in an unquoted parameter value. Wider than `token`, for hosts and addresses.
 const VALUE: u8 = 2;
 
+/// Bit in [`CLASS`]: may stand in a URI that is not quoted or bracketed.
+const URI: u8 = 4;
+
 static CLASS: [u8; 256] = classes();
 
 const fn classes() -> [u8; 256] {
@@ -20,6 +23,9 @@ const fn classes() -> [u8; 256] {
         if b > b' ' && b != 0x7f && !matches!(b, b';' | b',' | b'"' | b'<' | b'>') {
             table[byte] |= VALUE;
         }
+        if b > b' ' && b != 0x7f && !matches!(b, b'<' | b'>' | b'"') {
+            table[byte] |= URI;
+        }
         byte += 1;
     }
     table
@@ -31,6 +37,10 @@ pub(crate) fn is_token_byte(byte: u8) -> bool {
 
 fn is_value_byte(byte: u8) -> bool {
     CLASS[usize::from(byte)] & VALUE != 0
+}
+
+pub(crate) fn is_uri_byte(byte: u8) -> bool {
+    CLASS[usize::from(byte)] & URI != 0
 }
 
 /// Linear white space, folds included: pass 1 made sure that a line break inside a value is followed by a blank.

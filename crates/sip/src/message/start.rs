@@ -2,7 +2,7 @@
 
 use super::{
     error::Fault,
-    scan::{decimal_u16, is_token},
+    scan::{decimal_u16, is_token, is_uri_byte},
 };
 
 /// A request method (RFC 3261 section 7.1). Case matters.
@@ -154,15 +154,16 @@ fn is_request_uri(uri: &[u8]) -> bool {
     let (scheme, rest) = uri.split_at(colon);
     let scheme_is_valid = scheme.first().is_some_and(u8::is_ascii_alphabetic)
         && scheme.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
-    let rest_is_valid =
-        rest.len() > 1 && rest.iter().all(|b| *b > b' ' && *b != 0x7f && !matches!(b, b'<' | b'>' | b'"'));
+    let rest_is_valid = rest.len() > 1 && rest.iter().all(|byte| is_uri_byte(*byte));
     if !scheme_is_valid || !rest_is_valid {
         return false;
     }
+    let Some(question_mark) = memchr::memchr(b'?', rest) else { return true };
     let is_sip = scheme.eq_ignore_ascii_case(b"sip") || scheme.eq_ignore_ascii_case(b"sips");
     // The user part may hold a question mark; what follows the `@` may not.
-    let after_user = memchr::memrchr(b'@', rest).and_then(|at| rest.get(at..)).unwrap_or(rest);
-    !(is_sip && after_user.contains(&b'?'))
+    let in_user = memchr::memrchr(b'@', rest)
+        .is_some_and(|at| question_mark < at && !rest.iter().skip(at).any(|byte| *byte == b'?'));
+    !is_sip || in_user
 }
 
 #[cfg(test)]

@@ -39,9 +39,7 @@ impl Headers<'_> {
         push_name(self.out, name);
         let value_at = self.out.len();
         push_args(self.out, value);
-        for byte in self.out.iter_mut().skip(value_at).filter(|byte| matches!(**byte, b'\r' | b'\n')) {
-            *byte = b' ';
-        }
+        blank_line_breaks(self.out, value_at);
         self.out.extend_from_slice(b"\r\n");
         self
     }
@@ -86,7 +84,17 @@ fn push_name(out: &mut Vec<u8>, name: &str) {
 
 /// Writes `value` so that it stays one line.
 fn push_value(out: &mut Vec<u8>, value: &[u8]) {
-    out.extend(value.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
+    let start = out.len();
+    out.extend_from_slice(value);
+    if memchr::memchr2(b'\r', b'\n', value).is_some() {
+        blank_line_breaks(out, start);
+    }
+}
+
+fn blank_line_breaks(out: &mut [u8], start: usize) {
+    for byte in out.iter_mut().skip(start).filter(|byte| matches!(**byte, b'\r' | b'\n')) {
+        *byte = b' ';
+    }
 }
 
 /// For numbers and other text of our own, line breaks included. Never fails: a vector grows.

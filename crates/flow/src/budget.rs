@@ -39,11 +39,11 @@ impl Budget {
         self.spent_before + (self.granted - self.left)
     }
 
-    /// Lends a line what it needs for a packet of `need` bytes: at most [`SLICE_MAX`] and a quarter of what is left,
-    /// but at least the packet. `None`: not that much is left.
-    pub fn lend(&mut self, need: u32) -> Option<u32> {
+    /// Lends a line what it needs for a packet of `need` bytes: at most `slice_max`, [`SLICE_MAX`] and a quarter of
+    /// what is left, but at least the packet. `None`: not that much is left.
+    pub fn lend(&mut self, need: u32, slice_max: u32) -> Option<u32> {
         let quarter = u32::try_from(self.left / 4).unwrap_or(u32::MAX);
-        let slice = quarter.min(SLICE_MAX).max(need);
+        let slice = quarter.min(SLICE_MAX).min(slice_max).max(need);
         self.left = self.left.checked_sub(u64::from(slice))?;
         Some(slice)
     }
@@ -66,28 +66,28 @@ mod tests {
     #[test]
     fn a_slice_is_at_most_64_kb_and_a_quarter_of_what_is_left() {
         let mut budget = Budget::new(10_000_000);
-        assert_eq!(budget.lend(100), Some(SLICE_MAX));
+        assert_eq!(budget.lend(100, SLICE_MAX), Some(SLICE_MAX));
         let mut budget = Budget::new(8_000);
-        assert_eq!(budget.lend(100), Some(2_000));
-        assert_eq!(budget.lend(100), Some(1_500));
+        assert_eq!(budget.lend(100, SLICE_MAX), Some(2_000));
+        assert_eq!(budget.lend(100, SLICE_MAX), Some(1_500));
     }
 
     #[test]
     fn the_last_bytes_are_lent_packet_by_packet_and_never_more_than_n() {
         let mut budget = Budget::new(1_000);
         let mut lent = 0;
-        while let Some(slice) = budget.lend(90) {
+        while let Some(slice) = budget.lend(90, SLICE_MAX) {
             lent += slice;
         }
         assert!(lent <= 1_000 && lent > 1_000 - 90, "{lent}");
-        assert_eq!(budget.lend(91), None);
+        assert_eq!(budget.lend(91, SLICE_MAX), None);
         assert_eq!(budget.taken(), u64::from(lent));
     }
 
     #[test]
     fn what_was_not_spent_comes_back() {
         let mut budget = Budget::new(4_000);
-        let slice = budget.lend(10).unwrap();
+        let slice = budget.lend(10, SLICE_MAX).unwrap();
         budget.give_back(slice - 10);
         assert_eq!((budget.left(), budget.taken()), (3_990, 10));
     }
@@ -95,10 +95,10 @@ mod tests {
     #[test]
     fn a_renewal_grants_n_again_and_keeps_the_account() {
         let mut budget = Budget::new(100);
-        assert_eq!(budget.lend(80), Some(80));
+        assert_eq!(budget.lend(80, SLICE_MAX), Some(80));
         budget.renew(50);
         assert_eq!((budget.left(), budget.taken()), (50, 80));
-        assert_eq!(budget.lend(60), None);
+        assert_eq!(budget.lend(60, SLICE_MAX), None);
         let restored = Budget::restored(50, budget.left(), budget.taken());
         assert_eq!(restored, Budget { granted: 50, left: 50, spent_before: 80 });
     }

@@ -1,1 +1,55 @@
-//! UDP, TCP and ICMP translation and filtering.
+//! The gate's packet path: who may pass, what is rewritten, what it costs. UDP, TCP and ICMP; IPv4 with or without
+//! translation, IPv6 without.
+//!
+//! A [`Translator`] takes IP packets (no link-layer header) and says what becomes of them. It does no I/O, reads no
+//! clock, and allocates nothing for a packet; its tables have a fixed size. The caller drives it:
+//!
+//! 1. [`Translator::on_packet`] for every packet; after [`sluicegate_wire::Verdict::Queue`] or a forwarded fragment,
+//!    [`Translator::poll_output`] until `None`.
+//! 2. [`Translator::handle_timeout`] at or after [`Translator::poll_timeout`].
+//! 3. [`Translator::poll_event`] until `None`, now and then.
+//!
+//! Default-off: without a pinhole that was made from a grant, or a flow that the service may start, nothing passes.
+//! Mapping is endpoint-independent and filtering is by address and port (RFC 4787, 5382, 5508, 7857).
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod binding;
+mod config;
+mod counters;
+mod explain;
+mod flows;
+mod fragment;
+mod grants;
+mod hosts;
+mod icmp;
+mod inbound;
+mod index;
+mod lifecycle;
+mod outbound;
+mod packet;
+mod passage;
+mod pinhole;
+mod ports;
+mod random;
+mod reply;
+mod rules;
+mod services;
+mod sources;
+mod state;
+mod tcp;
+mod translator;
+mod view;
+
+pub use config::{
+    Config, EndCause, Ended, Event, InstallError, Mode, Opened, PEERS_MAX, PinholeSpec, Service, ServicesError,
+    StandingSpec, Timers,
+};
+pub use counters::Counters;
+pub use explain::{Explanation, LineView, Probe};
+pub use state::{ImportError, Imported};
+pub use translator::Translator;
+pub use view::{PinholeKind, PinholeView, Usage};

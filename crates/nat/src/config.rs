@@ -1,0 +1,249 @@
+use alloc::vec::Vec;
+use core::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
+
+use sluicegate_capability::{Grant, GrantError, GrantId};
+
+/// How large the tables are and how long things live. Fixed at start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The external IPv4 address of all `nat` services; unspecified if there are none.
+    pub gate_address: Ipv4Addr,
+    /// The gate's IPv6 address, as the source of its ICMPv6 errors; without one they come from the packet's
+    /// destination.
+    pub gate_address_v6: Option<Ipv6Addr>,
+    /// First and last external port (and ICMP identifier) that may be bound.
+    pub external_ports: (u16, u16),
+    /// MTU in bytes of the link behind each port, indexed by [`sluicegate_wire::Port`].
+    pub mtu: [u16; 2],
+    /// IPv4 flows at once; each takes two lines of 64 bytes.
+    pub flows_max: u32,
+    /// IPv6 flows at once; each takes two lines of 128 bytes.
+    pub flows_v6_max: u32,
+    /// Flows of one grant at once, where the grant does not say.
+    pub flows_per_grant: u16,
+    /// Flows that one service may have started itself (`outbound = "all"`) at once.
+    pub flows_per_service: u32,
+    /// Pinholes at once; ended ones are remembered in the same table until their place is needed.
+    pub pinholes_max: u32,
+    /// Ports of one pinhole at most.
+    pub ports_per_pinhole: u16,
+    /// Services at once.
+    pub services_max: u16,
+    /// Packets in virtual reassembly at once.
+    pub fragmented_packets_max: u16,
+    /// Fragments held until their first fragment comes, or until they are sent.
+    pub fragments_held_max: u16,
+    /// ICMP errors translated or made, a second.
+    pub icmp_errors_per_s: u32,
+    /// Idle times.
+    pub timers: Timers,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            gate_address: Ipv4Addr::UNSPECIFIED,
+            gate_address_v6: None,
+            external_ports: (20_000, 32_767),
+            mtu: [1_500, 1_500],
+            flows_max: 65_536,
+            flows_v6_max: 8_192,
+            flows_per_grant: 64,
+            flows_per_service: 4_096,
+            pinholes_max: 8_192,
+            ports_per_pinhole: 256,
+            services_max: 256,
+            fragmented_packets_max: 256,
+            fragments_held_max: 256,
+            icmp_errors_per_s: 1_000,
+            timers: Timers::default(),
+        }
+    }
+}
+
+/// How long an idle flow lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timers {
+    /// UDP; RFC 4787 REQ-5 asks for two minutes at least and recommends five.
+    pub udp: Duration,
+    /// TCP with both handshakes done; RFC 5382 REQ-5 asks for 2 h 4 min at least.
+    pub tcp_established: Duration,
+    /// TCP while it opens or after it closed; RFC 5382 REQ-5 asks for 4 minutes at least.
+    pub tcp_transitory: Duration,
+    /// ICMP echo; RFC 5508 REQ-2 asks for 60 s at least.
+    pub icmp: Duration,
+    /// How long a port is not given to another pinhole, and an ended grant is remembered (RFC 6888 REQ-8).
+    pub port_rest: Duration,
+    /// How long fragments wait for each other.
+    pub fragments: Duration,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            udp: Duration::from_secs(300),
+            tcp_established: Duration::from_secs(7_440),
+            tcp_transitory: Duration::from_secs(240),
+            icmp: Duration::from_secs(60),
+            port_rest: Duration::from_secs(120),
+            fragments: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Whether the service's address is its own or the gate's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Clients see the gate's address and external ports. IPv4 only.
+    Nat,
+    /// Clients see the service's own address; nothing is translated.
+    Filter,
+}
+
+/// A host behind the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service {
+    /// Its number; pinholes refer to it.
+    pub id: u16,
+    /// Translated or only filtered. All services of one address have the same mode.
+    pub mode: Mode,
+    /// Its own address.
+    pub address: IpAddr,
+    /// Whether it may start flows to anybody.
+    pub outbound_all: bool,
+}
+
+/// Why a list of services was refused. The list in force stays in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServicesError {
+    /// More than [`Config::services_max`].
+    #[error("there are more services than `services_max` = {0}; raise it and restart the gate")]
+    TooMany(u16),
+    /// One address in both modes.
+    #[error("services at {0} are both `nat` and `filter`; give an address one mode")]
+    ModeConflict(IpAddr),
+    /// No address that a host can have, or the gate's own.
+    #[error("{0} cannot be the address of a service")]
+    Address(IpAddr),
+    /// A `nat` service with an IPv6 address.
+    #[error("the service at {0} is `nat`, which is for IPv4 only; use `filter`")]
+    NatIpv6(IpAddr),
+    /// No pinhole is left for a service that may start flows.
+    #[error("all {0} pinholes are in use; raise `pinholes_max` and restart the gate")]
+    PinholesFull(u32),
+    /// A `nat` service behind a gate without external address.
+    #[error("there is a `nat` service but the gate has no external IPv4 address; set `address` of the gate")]
+    NoGateAddress,
+}
+
+/// What a pinhole is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinholeSpec {
+    /// The permission, already verified. Gate ports other than `(0, 0)` are taken if they are free.
+    pub grant: Grant,
+    /// The service it opens, see [`Service::id`].
+    pub service: u16,
+    /// The service's own address.
+    pub target: IpAddr,
+    /// First and last port of the service; ignored for ICMP.
+    pub target_ports: (u16, u16),
+    /// Whether the service is a `filter` service: address and ports are its own.
+    pub filter: bool,
+}
+
+/// A pinhole that belongs to no grant: the frontends' way to a service's SIP port, and the service's way to the
+/// frontends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandingSpec {
+    /// The service.
+    pub service: u16,
+    /// Its own address.
+    pub target: IpAddr,
+    /// Its SIP port (UDP).
+    pub target_port: u16,
+    /// The frontends' addresses, at most [`PEERS_MAX`], of the same version as `target`.
+    pub peers: Vec<IpAddr>,
+    /// What all peers together may send, in bytes a second; 0: no limit.
+    pub rate_bytes_per_s: u64,
+}
+
+/// Peers of one standing pinhole.
+pub const PEERS_MAX: usize = 16;
+
+/// Where a pinhole listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Address that clients send to.
+    pub address: IpAddr,
+    /// First and last port there; they stand for the target ports in order. `(0, 0)` for ICMP.
+    pub ports: (u16, u16),
+}
+
+/// Why a pinhole could not be installed. Nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstallError {
+    /// The grant contradicts itself.
+    #[error("the grant is invalid: {0}")]
+    Grant(#[from] GrantError),
+    /// The grant's protocol is none that this gate translates.
+    #[error("IP protocol {0} cannot be opened here; UDP, TCP and ICMP can")]
+    Protocol(u8),
+    /// The grant ended before it came.
+    #[error("the grant has already expired; compare the clocks of frontend and gate")]
+    Expired,
+    /// The grant was revoked here; only a new grant opens the service again.
+    #[error("grant {0} was revoked; the client must ask for a new one")]
+    Revoked(GrantId),
+    /// The same id was installed before for another client, protocol or target.
+    #[error("grant {0} is already installed for something else")]
+    Conflict(GrantId),
+    /// No service with this number and address.
+    #[error("service {0} is not known to this gate with that address and mode; send the services first")]
+    Service(u16),
+    /// An empty, reversed or too long range of target ports.
+    #[error("the target ports must be a range of 1 to {0} ports")]
+    Ports(u16),
+    /// No peers, too many, or of another IP version than the target.
+    #[error("a standing pinhole needs 1 to 16 peers of the target's IP version")]
+    Peers,
+    /// No block of external ports of that length is free.
+    #[error("no external ports are free; widen `external_ports`")]
+    NoExternalPort,
+    /// The pinhole table is full.
+    #[error("all {0} pinholes are in use; raise `pinholes_max` and restart the gate")]
+    Full(u32),
+}
+
+/// Why a pinhole ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndCause {
+    /// Its time was over.
+    Expired,
+    /// Its budget was spent. The pinhole stays until it expires, and a renewal refills it.
+    Spent,
+    /// Somebody revoked it.
+    Revoked,
+}
+
+/// The account of an ended grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Which grant.
+    pub id: GrantId,
+    /// Why.
+    pub cause: EndCause,
+    /// IP bytes that its client sent to the service, over all renewals.
+    pub bytes_used: u64,
+}
+
+/// What happened without anybody asking, see [`crate::Translator::poll_event`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A grant expired or spent its budget.
+    Ended(Ended),
+}

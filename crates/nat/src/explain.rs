@@ -1,0 +1,213 @@
+//! Why a packet would pass or not: the same look-ups as for a packet, in words, without any effect.
+
+use alloc::{format, string::String, vec::Vec};
+use core::{net::IpAddr, time::Duration};
+
+use sluicegate_capability::GrantId;
+use sluicegate_flow::Kind;
+use sluicegate_wire::{Instant, IpProtocol, Port, Reason, UnixTime, Verdict};
+
+use crate::{
+    Translator,
+    flows::{ANSWERED, Family, Flows, TRANSLATED, is_echo},
+    inbound::{Located, locate},
+    outbound::{locate_hairpin, locate_outbound},
+    packet::Tuple,
+    pinhole::Holder,
+    rules::Rules,
+    tcp::State,
+};
+
+/// A packet to ask about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source address.
+    pub src: IpAddr,
+    /// Source port; for ICMP echo the identifier.
+    pub src_port: u16,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Destination port; ignored for ICMP, which means echo.
+    pub dst_port: u16,
+    /// The port by which it would come in.
+    pub port: Port,
+}
+
+/// A line that knows the packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineView {
+    /// State of the TCP connection, or "answered" or "not answered".
+    pub state: &'static str,
+    /// Time since the last packet of this direction.
+    pub idle: Duration,
+    /// What the line may still spend before it asks its pinhole, in bytes.
+    pub lent: u32,
+    /// The translated destination (from outside) or source (from inside).
+    pub translated: Option<(IpAddr, u16)>,
+}
+
+/// The answer to a [`Probe`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// What would become of the packet, TCP numbers and budget apart.
+    pub verdict: Verdict,
+    /// The grant it belongs to, live or ended.
+    pub pinhole: Option<GrantId>,
+    /// The line that knows it.
+    pub line: Option<LineView>,
+    /// How the verdict was found, one sentence each.
+    pub steps: Vec<String>,
+}
+
+impl Translator {
+    /// Says what would become of a packet, and why. For TCP it asks about a new connection or a segment within the
+    /// window of an old one.
+    #[must_use]
+    pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
+        let mut explanation =
+            if probe.src.is_ipv4() { explain(self, &self.v4, now, probe) } else { explain(self, &self.v6, now, probe) };
+        if let Some(id) = explanation.pinhole
+            && let Some(slot) = self.rules.pinholes.by_id(id)
+        {
+            explanation.steps.extend(self.tell_pinhole(now, unix, slot));
+        }
+        explanation
+    }
+
+    fn tell_pinhole(&self, now: Instant, unix: UnixTime, slot: u32) -> Vec<String> {
+        let mut steps = Vec::new();
+        let Some(pinhole) = self.rules.pinholes.at(slot) else { return steps };
+        let Some(grant) = pinhole.grant() else { return steps };
+        let (used, lent) = (pinhole.budget.taken(), self.lent(slot));
+        steps.push(format!(
+            "Grant {}: {} of {} bytes used, {} of {} flows, valid from {} to {} (now {unix}).",
+            grant.id,
+            used.saturating_sub(lent),
+            grant.bytes,
+            pinhole.flows,
+            pinhole.flows_max,
+            grant.not_before,
+            grant.not_after,
+        ));
+        if pinhole.is_live() && now < pinhole.not_before {
+            steps.push(String::from("The grant is not valid yet: compare the clocks of frontend and gate."));
+        }
+        if pinhole.spent {
+            steps.push(String::from(Reason::BudgetSpent.explanation()));
+        }
+        steps
+    }
+}
+
+fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, probe: &Probe) -> Explanation {
+    let rules = &translator.rules;
+    let from_inside = probe.port == Port::INSIDE;
+    let kind = if from_inside { Kind::Outbound } else { Kind::Inbound };
+    let to = if from_inside && !rules.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };
+    for tuple in tuples(probe).into_iter().flatten() {
+        if let Some(index) = flows.find(kind, &tuple) {
+            return explain_line(rules, flows, now, index, to);
+        }
+    }
+    let mut steps = alloc::vec![String::from("No flow has this packet: it would have to start one.")];
+    let Some(tuple) = tuples(probe)[0] else {
+        steps.push(String::from(Reason::ProtocolUnsupported.explanation()));
+        return Explanation { verdict: Verdict::Drop(Reason::ProtocolUnsupported), pinhole: None, line: None, steps };
+    };
+    let located = if from_inside { locate_from_inside(rules, now, &tuple) } else { locate(rules, now, &tuple) };
+    let (slot, verdict) = match located {
+        Ok(slot) => (Some(slot), admitted(rules, slot, to, from_inside)),
+        Err((reason, slot)) => (slot, Verdict::Drop(reason)),
+    };
+    if let Verdict::Drop(reason) = verdict {
+        steps.push(String::from(reason.explanation()));
+        if rules.observe && slot.is_none() {
+            steps.push(String::from("Observe mode is on: for a `filter` service it would be counted and forwarded."));
+        }
+    } else {
+        steps.push(String::from("A pinhole admits it."));
+    }
+    let pinhole = slot.and_then(|slot| rules.pinholes.at(slot));
+    if let Some(pinhole) = pinhole {
+        steps.push(format!(
+            "Pinhole of service {}: {} port {}-{} stands for {} port {}-{}.",
+            pinhole.service,
+            pinhole.gate.address,
+            pinhole.gate.ports.0,
+            pinhole.gate.ports.1,
+            pinhole.target,
+            pinhole.target_ports.0,
+            pinhole.target_ports.1
+        ));
+    }
+    Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), line: None, steps }
+}
+
+/// What stands in the way of a new flow under a pinhole that is open.
+fn admitted(rules: &Rules, slot: u32, to: Port, from_inside: bool) -> Verdict {
+    let Some(pinhole) = rules.pinholes.at(slot) else { return Verdict::Drop(Reason::NoPinhole) };
+    if pinhole.spent && !from_inside {
+        return Verdict::Drop(Reason::BudgetSpent);
+    }
+    Verdict::Forward(to)
+}
+
+fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
+    let Some(host) = rules.hosts.find(tuple.src.0) else { return Err((Reason::AddressInvalid, None)) };
+    if rules.is_gate(tuple.dst.0) {
+        return locate_hairpin(rules, now, tuple);
+    }
+    if rules.hosts.find(tuple.dst.0).is_some() {
+        return Err((Reason::NotForService, None));
+    }
+    locate_outbound(rules, now, tuple, &host)
+}
+
+/// The packets that a probe may mean: an echo is a request or a reply.
+fn tuples(probe: &Probe) -> [Option<Tuple>; 2] {
+    let tuple = |dst_port| {
+        Some(Tuple { protocol: probe.protocol, src: (probe.src, probe.src_port), dst: (probe.dst, dst_port) })
+    };
+    match IpProtocol(probe.protocol) {
+        IpProtocol::ICMP => [tuple(8), tuple(0)],
+        IpProtocol::ICMPV6 => [tuple(128), tuple(129)],
+        IpProtocol::TCP | IpProtocol::UDP => [tuple(probe.dst_port), None],
+        _ => [None, None],
+    }
+}
+
+fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index: u32, to: Port) -> Explanation {
+    let line = flows.line(index);
+    let (address, port, flags) = line.rewrite();
+    let state = match State::from_code(line.state()) {
+        State::None if line.notes() & ANSWERED != 0 => "answered",
+        State::None => "not answered",
+        state => state.label(),
+    };
+    let idle = line.seen().age(now);
+    let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
+    let mut steps = alloc::vec![format!("A flow has this packet: {state}, last packet {} s ago.", idle.as_secs())];
+    if let Some((address, port)) = translated {
+        steps.push(if is_echo(sluicegate_flow::Key::protocol(&line.key())) {
+            format!("It is translated to {address}, identifier {port}.")
+        } else {
+            format!("It is translated to {address} port {port}.")
+        });
+    }
+    let pinhole = rules.pinholes.at(line.owner());
+    let verdict = match pinhole {
+        Some(pinhole) if pinhole.spent && to == Port::INSIDE => Verdict::Drop(Reason::BudgetSpent),
+        _ => Verdict::Forward(to),
+    };
+    if let Some(Holder::Service) = pinhole.map(|pinhole| &pinhole.holder) {
+        steps.push(String::from("The service started it."));
+    }
+    Explanation {
+        verdict,
+        pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)),
+        line: Some(LineView { state, idle, lent: line.lent(), translated }),
+        steps,
+    }
+}

@@ -1,0 +1,298 @@
+//! Flows: two lines each, with timers and the lists of their pinhole.
+
+use alloc::{boxed::Box, vec};
+use core::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
+
+use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Table, Tick, Wheel};
+use sluicegate_wire::{Instant, IpProtocol};
+
+use crate::{config::Timers, packet::Tuple, tcp::State};
+
+const GRANULARITY_NANOS: u64 = 50_000_000;
+
+/// Set in a line's flags: addresses and ports are rewritten.
+pub(crate) const TRANSLATED: u16 = 1;
+/// The pinhole's budget or rate pays for the bytes of this line.
+pub(crate) const CHARGED: u16 = 2;
+/// The inside sent the first packet.
+pub(crate) const FROM_INSIDE: u16 = 4;
+/// The external port belongs to a binding, not to the pinhole.
+pub(crate) const BOUND: u16 = 8;
+
+/// Set in a line's notes: the side that did not start the flow has answered.
+pub(crate) const ANSWERED: u16 = 1;
+/// The flow is in the list of lasting flows.
+pub(crate) const LASTING: u16 = 2;
+/// Imported TCP numbers that nobody has confirmed, see [`crate::tcp::Resync`].
+pub(crate) const WAITING: u16 = 4;
+/// Imported TCP numbers that the inside has confirmed.
+pub(crate) const ANCHORED: u16 = 8;
+
+/// The address family of a kind of line.
+pub(crate) trait Family: Line {
+    /// The address of this family; unspecified for one of the other.
+    fn address(ip: IpAddr) -> <Self::Key as Key>::Address;
+    fn ip(address: <Self::Key as Key>::Address) -> IpAddr;
+    /// A translated address as a line keeps it, and back.
+    fn pack(ip: IpAddr) -> u32;
+    fn unpack(bits: u32) -> IpAddr;
+    const IS_IPV4: bool;
+
+    #[inline]
+    fn key_of(kind: Kind, tuple: &Tuple) -> Self::Key {
+        let (src, dst) = (tuple.src, tuple.dst);
+        Self::Key::new(kind, tuple.protocol, (Self::address(src.0), src.1), (Self::address(dst.0), dst.1))
+    }
+
+    fn tuple_of(key: &Self::Key) -> Tuple {
+        let (src, dst) = (key.src(), key.dst());
+        Tuple { protocol: key.protocol(), src: (Self::ip(src.0), src.1), dst: (Self::ip(dst.0), dst.1) }
+    }
+}
+
+impl Family for Line4 {
+    const IS_IPV4: bool = true;
+
+    #[inline]
+    fn address(ip: IpAddr) -> Ipv4Addr {
+        if let IpAddr::V4(v4) = ip { v4 } else { Ipv4Addr::UNSPECIFIED }
+    }
+
+    fn ip(address: Ipv4Addr) -> IpAddr {
+        IpAddr::V4(address)
+    }
+
+    fn pack(ip: IpAddr) -> u32 {
+        Self::address(ip).to_bits()
+    }
+
+    #[inline]
+    fn unpack(bits: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(bits))
+    }
+}
+
+impl Family for Line6 {
+    const IS_IPV4: bool = false;
+
+    #[inline]
+    fn address(ip: IpAddr) -> Ipv6Addr {
+        if let IpAddr::V6(v6) = ip { v6 } else { Ipv6Addr::UNSPECIFIED }
+    }
+
+    fn ip(address: Ipv6Addr) -> IpAddr {
+        IpAddr::V6(address)
+    }
+
+    fn pack(_: IpAddr) -> u32 {
+        0
+    }
+
+    fn unpack(_: u32) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    }
+}
+
+/// A list of flows, oldest first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct List {
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+}
+
+impl List {
+    pub(crate) const EMPTY: Self = Self { head: NO_LINE, tail: NO_LINE };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    next: u32,
+    prev: u32,
+}
+
+/// What a flow is made of, as seen from outside and from inside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewFlow {
+    /// Pinhole slot.
+    pub(crate) owner: u32,
+    /// A packet from outside, on arrival.
+    pub(crate) inbound: Tuple,
+    /// A packet from inside, on arrival.
+    pub(crate) outbound: Tuple,
+    /// Of both lines; [`CHARGED`] goes to the inbound line only.
+    pub(crate) flags: u16,
+}
+
+/// The flows of one address family. A flow is named by the index of its inbound line.
+#[derive(Debug)]
+pub(crate) struct Flows<L> {
+    pub(crate) table: Table<L>,
+    links: Box<[Link]>,
+    wheel: Wheel,
+    pub(crate) flows: u32,
+    pub(crate) flows_max: u32,
+}
+
+impl<L: Family> Flows<L> {
+    pub(crate) fn new(flows_max: u32, hash_key: &[u8; 16]) -> Self {
+        let flows_max = flows_max.clamp(1, 1 << 25);
+        let table = Table::new(flows_max * 2, hash_key);
+        let ids = table.index_end();
+        Self {
+            table,
+            links: vec![Link { next: NO_LINE, prev: NO_LINE }; ids as usize].into_boxed_slice(),
+            wheel: Wheel::new(ids, GRANULARITY_NANOS),
+            flows: 0,
+            flows_max,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, kind: Kind, tuple: &Tuple) -> Option<u32> {
+        let key = L::key_of(kind, tuple);
+        self.table.find(self.table.hash(&key), &key)
+    }
+
+    #[inline]
+    pub(crate) fn line(&self, index: u32) -> &L {
+        self.table.line(index)
+    }
+
+    /// The flow that a line belongs to.
+    #[inline]
+    pub(crate) fn flow_of(&self, index: u32) -> u32 {
+        let line = self.table.line(index);
+        if line.key().kind() == Kind::Inbound { index } else { line.peer() }
+    }
+
+    /// Makes both lines; neither may be there yet. `None`: no room.
+    pub(crate) fn insert(&mut self, now: Instant, new: &NewFlow) -> Option<u32> {
+        if self.flows >= self.flows_max {
+            return None;
+        }
+        let seen = Tick::at(now);
+        let entry = |to: (IpAddr, u16), flags| Entry {
+            owner: new.owner,
+            new_address: L::pack(to.0),
+            new_port: to.1,
+            flags,
+            seen,
+        };
+        // A packet from outside goes where those from inside come from, and the other way round. An echo identifier
+        // stands in the source's port on both ways.
+        let is_echo = is_echo(new.inbound.protocol);
+        let (in_port, out_port) =
+            if is_echo { (new.outbound.src.1, new.inbound.src.1) } else { (new.outbound.src.1, new.inbound.dst.1) };
+        let inbound = L::key_of(Kind::Inbound, &new.inbound);
+        let to = entry((new.outbound.src.0, in_port), new.flags);
+        let flow = self.table.insert(self.table.hash(&inbound), &inbound, &to)?;
+        let outbound = L::key_of(Kind::Outbound, &new.outbound);
+        let to = entry((new.inbound.dst.0, out_port), new.flags & !CHARGED);
+        let Some(back) = self.table.insert(self.table.hash(&outbound), &outbound, &to) else {
+            self.table.free(flow);
+            return None;
+        };
+        self.table.line(flow).set_peer(back);
+        self.table.line(back).set_peer(flow);
+        self.flows += 1;
+        Some(flow)
+    }
+
+    /// Frees both lines. The caller has taken the flow off its list.
+    pub(crate) fn free(&mut self, flow: u32) {
+        let back = self.table.line(flow).peer();
+        self.wheel.cancel(flow);
+        self.table.free(back);
+        self.table.free(flow);
+        self.flows -= 1;
+    }
+
+    pub(crate) fn push_back(&mut self, list: &mut List, flow: u32) {
+        self.links[flow as usize] = Link { next: NO_LINE, prev: list.tail };
+        if list.tail == NO_LINE {
+            list.head = flow;
+        } else {
+            self.links[list.tail as usize].next = flow;
+        }
+        list.tail = flow;
+    }
+
+    pub(crate) fn unlink(&mut self, list: &mut List, flow: u32) {
+        let Link { next, prev } = self.links[flow as usize];
+        if prev == NO_LINE {
+            list.head = next;
+        } else {
+            self.links[prev as usize].next = next;
+        }
+        if next == NO_LINE {
+            list.tail = prev;
+        } else {
+            self.links[next as usize].prev = prev;
+        }
+        self.links[flow as usize] = Link { next: NO_LINE, prev: NO_LINE };
+    }
+
+    /// The flow behind this one in its list.
+    pub(crate) fn next(&self, flow: u32) -> Option<u32> {
+        let next = self.links[flow as usize].next;
+        (next != NO_LINE).then_some(next)
+    }
+
+    /// How long the flow may be idle.
+    pub(crate) fn idle_max(&self, flow: u32, timers: &Timers) -> Duration {
+        let line = self.table.line(flow);
+        match IpProtocol(line.key().protocol()) {
+            IpProtocol::TCP if State::from_code(line.state()).is_lasting() => timers.tcp_established,
+            IpProtocol::TCP => timers.tcp_transitory,
+            IpProtocol::UDP => timers.udp,
+            _ => timers.icmp,
+        }
+    }
+
+    /// How long ago the last packet of either direction came.
+    pub(crate) fn idle(&self, flow: u32, now: Instant) -> Duration {
+        let line = self.table.line(flow);
+        line.seen().age(now).min(self.table.line(line.peer()).seen().age(now))
+    }
+
+    /// Looks at the flow again when it may have become too old.
+    pub(crate) fn schedule(&mut self, now: Instant, flow: u32, timers: &Timers) {
+        let rest = self.idle_max(flow, timers).saturating_sub(self.idle(flow, now));
+        self.wheel.schedule(flow, now, now + rest);
+    }
+
+    /// A flow whose time is over. Flows that were used meanwhile are scheduled again. Call until `None`.
+    pub(crate) fn pop_idle(&mut self, now: Instant, timers: &Timers) -> Option<u32> {
+        loop {
+            let flow = self.wheel.pop_due(now)?;
+            if self.idle(flow, now) >= self.idle_max(flow, timers) {
+                return Some(flow);
+            }
+            self.schedule(now, flow, timers);
+        }
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.wheel.next_due()
+    }
+
+    /// Writes state and notes into both lines.
+    pub(crate) fn set_state(&self, flow: u32, state: State, notes: u16) {
+        let line = self.table.line(flow);
+        line.set_state(state as u8, notes);
+        self.table.line(line.peer()).set_state(state as u8, notes);
+    }
+
+    /// All flows, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
+        self.table.used_lines().filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
+    }
+}
+
+/// ICMP echo of either version.
+pub(crate) const fn is_echo(protocol: u8) -> bool {
+    matches!(IpProtocol(protocol), IpProtocol::ICMP | IpProtocol::ICMPV6)
+}

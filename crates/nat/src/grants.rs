@@ -1,0 +1,321 @@
+//! Installing, renewing and revoking grants.
+
+use core::time::Duration;
+
+use sluicegate_capability::{Grant, GrantError, GrantId, Protocol};
+use sluicegate_flow::Budget;
+use sluicegate_wire::{Instant, UnixTime};
+
+use crate::{
+    Translator,
+    config::{EndCause, Ended, Event, InstallError, Mode, Opened, PinholeSpec},
+    flows::is_echo,
+    lifecycle::{end_flows, reclaim},
+    pinhole::{Holder, Life, NewPinhole, Pinhole, rate},
+    ports,
+    rules::account,
+};
+
+/// How much earlier than its `not_before` a grant opens: the clock skew between frontend and gate that is no alarm.
+const SKEW_MAX: Duration = Duration::from_secs(2);
+/// Pinholes ended or forgotten in one go, so that a mass expiry does not stall packets.
+const EXPIRE_MAX: usize = 256;
+const NANOS_PER_SEC: i128 = 1_000_000_000;
+
+/// Where Unix time lies on the monotonic clock.
+///
+/// Unix time comes in whole seconds, so each look is up to a second late; the earliest of all looks is kept.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Clock {
+    offset_nanos: Option<i128>,
+}
+
+impl Clock {
+    pub(crate) fn look(&mut self, now: Instant, unix: UnixTime) {
+        let seen = i128::from(now.as_nanos()) - i128::from(unix.0) * NANOS_PER_SEC;
+        self.offset_nanos = match self.offset_nanos {
+            // More than the skew apart: somebody set the wall clock.
+            Some(known) if (seen - known).abs() <= SKEW_MAX.as_nanos() as i128 => Some(known.min(seen)),
+            _ => Some(seen),
+        };
+    }
+
+    /// When `unix` is, or was; the start of the clock if it was before that.
+    pub(crate) fn instant(&self, unix: UnixTime) -> Instant {
+        let nanos = i128::from(unix.0) * NANOS_PER_SEC + self.offset_nanos.unwrap_or(0);
+        Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX - 1))
+    }
+}
+
+impl Translator {
+    /// Opens what a grant permits, or renews it.
+    ///
+    /// Installing the same grant again changes nothing. The same id with a later end is a renewal: the budget is
+    /// refilled to N, ports and flows stay, also if the grant had expired but its ports still rest. The grant opens up
+    /// to two seconds before its `not_before`, which is the clock skew that a gate tolerates.
+    ///
+    /// # Errors
+    /// See [`InstallError`]; nothing was changed then.
+    pub fn install(&mut self, now: Instant, unix: UnixTime, spec: PinholeSpec) -> Result<Opened, InstallError> {
+        self.expire(now);
+        self.clock.look(now, unix);
+        let grant = &spec.grant;
+        grant.check()?;
+        if !matches!(grant.protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMP | Protocol::ICMPV6) {
+            return Err(InstallError::Protocol(grant.protocol));
+        }
+        if grant.client_address.is_ipv4() != spec.target.is_ipv4() {
+            return Err(GrantError::AddressFamily.into());
+        }
+        if unix >= grant.not_after {
+            return Err(InstallError::Expired);
+        }
+        if let Some(slot) = self.rules.pinholes.by_id(grant.id) {
+            return self.renew(now, slot, spec);
+        }
+        let mode = if spec.filter { Mode::Filter } else { Mode::Nat };
+        let service = self.rules.hosts.service(spec.service);
+        if !service.is_some_and(|service| service.address == spec.target && service.mode == mode) {
+            return Err(InstallError::Service(spec.service));
+        }
+        let target_ports = self.target_ports(grant, spec.target_ports)?;
+        let times = self.times(grant);
+        let budget = Budget::new(grant.bytes);
+        self.open(now, spec, target_ports, times, budget)
+    }
+
+    /// Ends a grant now. Gives its account, which does not come as an event; `None` if it is not installed (any more).
+    pub fn revoke(&mut self, now: Instant, id: GrantId) -> Option<Ended> {
+        self.expire(now);
+        let slot = self.rules.pinholes.by_id(id)?;
+        let pinhole = self.rules.pinholes.at_mut(slot)?;
+        match pinhole.life {
+            Life::Live => self.end_pinhole(now, slot, EndCause::Revoked),
+            _ => {
+                // A renewal that comes late must not open it again.
+                pinhole.life = Life::Ended(EndCause::Revoked);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn times(&self, grant: &Grant) -> (Instant, Instant) {
+        (self.clock.instant(grant.not_before) - SKEW_MAX, self.clock.instant(grant.not_after))
+    }
+
+    pub(crate) fn target_ports(&self, grant: &Grant, ports: (u16, u16)) -> Result<(u16, u16), InstallError> {
+        if is_echo(grant.protocol) {
+            return Ok((0, 0));
+        }
+        let ports_max = self.rules.config.ports_per_pinhole;
+        let is_right = ports.0 != 0 && ports.0 <= ports.1 && ports.1 - ports.0 < ports_max;
+        if is_right { Ok(ports) } else { Err(InstallError::Ports(ports_max)) }
+    }
+
+    /// Fills a slot, with ports of its own for `nat`.
+    pub(crate) fn open(
+        &mut self,
+        now: Instant,
+        spec: PinholeSpec,
+        target_ports: (u16, u16),
+        times: (Instant, Instant),
+        budget: Budget,
+    ) -> Result<Opened, InstallError> {
+        let PinholeSpec { grant, service, target, filter, .. } = spec;
+        let (protocol, client, wanted) = (grant.protocol, grant.client_address, grant.gate_ports);
+        let flows_max = if grant.flows == 0 { self.rules.config.flows_per_grant } else { grant.flows };
+        let rate_bytes_per_s = u64::from(grant.rate_100kbps) * 12_500;
+        let slot = self.reserve().ok_or(InstallError::Full(self.rules.config.pinholes_max))?;
+        let opened = if filter {
+            Some(Opened { address: target, ports: target_ports })
+        } else {
+            self.external(slot, protocol, target_ports, wanted)
+        };
+        let Some(gate) = opened else {
+            self.rules.pinholes.give_up(slot);
+            return Err(InstallError::NoExternalPort);
+        };
+        let new = NewPinhole {
+            holder: Holder::Granted(grant.into()),
+            protocol,
+            service,
+            filter,
+            gate,
+            target,
+            target_ports,
+            times,
+            budget,
+            rate_bytes_per_s,
+            flows_max: flows_max.into(),
+        };
+        self.put(now, slot, new.build(now))?;
+        self.rules.sources.add(client);
+        Ok(gate)
+    }
+
+    /// A slot: a free one, or that of the pinhole that ended longest ago.
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        if let Some(slot) = self.rules.pinholes.reserve() {
+            return Some(slot);
+        }
+        let oldest = self.rules.pinholes.oldest_ended()?;
+        self.rules.forget(oldest);
+        self.rules.pinholes.reserve()
+    }
+
+    /// Fills a reserved slot; if the index is full, remembered pinholes make room.
+    pub(crate) fn put(&mut self, now: Instant, slot: u32, pinhole: Pinhole) -> Result<(), InstallError> {
+        while !self.rules.pinholes.put(now, slot, pinhole.clone()) {
+            let Some(oldest) = self.rules.pinholes.oldest_ended() else {
+                if crate::rules::owns_ports(&pinhole) {
+                    self.rules.ports.give_back(pinhole.protocol, pinhole.gate.ports);
+                }
+                self.rules.pinholes.give_up(slot);
+                return Err(InstallError::Full(self.rules.config.pinholes_max));
+            };
+            self.rules.forget(oldest);
+        }
+        self.note_due();
+        Ok(())
+    }
+
+    /// External ports for as many target ports: the wanted ones if they are free, else random ones, else those of
+    /// pinholes that ended and rest.
+    pub(crate) fn external(
+        &mut self,
+        slot: u32,
+        protocol: u8,
+        (first, last): (u16, u16),
+        wanted: (u16, u16),
+    ) -> Option<Opened> {
+        let address = self.rules.config.gate_address.into();
+        if is_echo(protocol) {
+            return Some(Opened { address, ports: (0, 0) });
+        }
+        let rules = &mut self.rules;
+        let holder = ports::Holder::Pinhole(slot);
+        let more = last - first;
+        if wanted.0 != 0 && wanted.1 - wanted.0 == more && rules.ports.take_exactly(protocol, wanted, holder) {
+            return Some(Opened { address, ports: wanted });
+        }
+        loop {
+            if let Some(port) = rules.ports.take(protocol, more + 1, first, holder, &mut rules.random) {
+                return Some(Opened { address, ports: (port, port + more) });
+            }
+            let oldest = rules.pinholes.oldest_ended()?;
+            rules.forget(oldest);
+        }
+    }
+
+    fn renew(&mut self, now: Instant, slot: u32, spec: PinholeSpec) -> Result<Opened, InstallError> {
+        let times = self.times(&spec.grant);
+        let conflict = InstallError::Conflict(spec.grant.id);
+        let target_ports = self.target_ports(&spec.grant, spec.target_ports)?;
+        let pinhole = self.rules.pinholes.at(slot).ok_or(conflict)?;
+        let known = pinhole.grant().ok_or(conflict)?;
+        let is_same = (known.client_address, known.protocol) == (spec.grant.client_address, spec.grant.protocol)
+            && (pinhole.target, pinhole.target_ports) == (spec.target, target_ports)
+            && (pinhole.service, pinhole.filter) == (spec.service, spec.filter);
+        if !is_same {
+            return Err(conflict);
+        }
+        let (gate, life, is_later) = (pinhole.gate, pinhole.life, spec.grant.not_after > known.not_after);
+        match life {
+            Life::Ended(EndCause::Revoked) => return Err(InstallError::Revoked(spec.grant.id)),
+            Life::Ended(_) if !is_later => return Err(InstallError::Expired),
+            Life::Ended(_) => {
+                self.rules.pinholes.revive(slot);
+                self.rules.sources.add(spec.grant.client_address);
+            }
+            _ if !is_later => return Ok(gate),
+            _ => self.reclaim(slot),
+        }
+        let flows_default = self.rules.config.flows_per_grant;
+        let pinhole = self.rules.pinholes.at_mut(slot).ok_or(conflict)?;
+        let rate_changed = pinhole.grant().is_none_or(|grant| grant.rate_100kbps != spec.grant.rate_100kbps);
+        if rate_changed {
+            let bytes_per_s = u64::from(spec.grant.rate_100kbps) * 12_500;
+            (pinhole.bucket, pinhole.slice_max) = rate(now, bytes_per_s);
+        }
+        (pinhole.not_before, pinhole.not_after) = times;
+        pinhole.budget.renew(spec.grant.bytes);
+        pinhole.spent = false;
+        pinhole.flows_max = if spec.grant.flows == 0 { flows_default } else { spec.grant.flows }.into();
+        pinhole.holder = Holder::Granted(spec.grant.into());
+        self.rules.pinholes.schedule(now, slot);
+        self.note_due();
+        Ok(gate)
+    }
+
+    fn reclaim(&mut self, slot: u32) {
+        if self.is_ipv4(slot) {
+            reclaim(&self.v4, &mut self.rules, slot);
+        } else {
+            reclaim(&self.v6, &mut self.rules, slot);
+        }
+    }
+
+    pub(crate) fn is_ipv4(&self, slot: u32) -> bool {
+        self.rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.target.is_ipv4())
+    }
+
+    /// Ends a pinhole with all its flows and remembers it.
+    pub(crate) fn end_pinhole(&mut self, now: Instant, slot: u32, cause: EndCause) -> Option<Ended> {
+        if self.is_ipv4(slot) {
+            end_flows(&mut self.v4, &mut self.rules, slot);
+        } else {
+            end_flows(&mut self.v6, &mut self.rules, slot);
+        }
+        let rest = self.rules.config.timers.port_rest;
+        let pinhole = self.rules.pinholes.at(slot)?;
+        let ended = account(pinhole, cause);
+        // A revoked grant is remembered for as long as somebody might present it again.
+        let remember = if cause == EndCause::Revoked { pinhole.not_after.since(now).max(rest) } else { rest };
+        if let Some(client) = pinhole.grant().map(|grant| grant.client_address) {
+            self.rules.sources.remove(client);
+        }
+        self.rules.pinholes.end(now, slot, cause, remember);
+        self.note_due();
+        ended
+    }
+
+    /// Ends pinholes whose time is over and forgets those that were remembered long enough.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        if now < self.due {
+            return;
+        }
+        for _ in 0..EXPIRE_MAX {
+            let Some(slot) = self.rules.pinholes.pop_due(now) else { break };
+            let Some(pinhole) = self.rules.pinholes.at(slot) else { continue };
+            let (life, not_after, spent) = (pinhole.life, pinhole.not_after, pinhole.spent);
+            match life {
+                Life::Live if not_after <= now => {
+                    let ended = self.end_pinhole(now, slot, EndCause::Expired);
+                    // Spending the budget was reported when it happened.
+                    if let Some(ended) = ended.filter(|_| !spent) {
+                        self.rules.push_event(Event::Ended(ended));
+                    }
+                }
+                Life::Live => self.rules.pinholes.schedule(now, slot),
+                _ => self.forget_or_wait(now, slot),
+            }
+        }
+        self.note_due();
+    }
+
+    /// The wheel reaches two minutes ahead; a revoked grant may have to be remembered for longer.
+    fn forget_or_wait(&mut self, now: Instant, slot: u32) {
+        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
+        let is_needed = pinhole.life == Life::Ended(EndCause::Revoked) && now < pinhole.not_after;
+        if is_needed {
+            let at = pinhole.not_after;
+            self.rules.pinholes.schedule_at(now, slot, at);
+        } else {
+            self.rules.forget(slot);
+        }
+    }
+
+    pub(crate) fn note_due(&mut self) {
+        self.due = self.rules.pinholes.next_due().unwrap_or(Instant::from_nanos(u64::MAX));
+    }
+}

@@ -1,0 +1,115 @@
+//! The hosts behind the gate: what the services' addresses may do.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use sluicegate_flow::Hasher;
+
+use crate::{
+    config::{Config, Mode, Service, ServicesError},
+    index::Index,
+    pinhole::octets,
+};
+
+/// One inside address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub(crate) address: IpAddr,
+    pub(crate) mode: Mode,
+    /// The first service at this address that may start flows.
+    pub(crate) outbound: Option<u16>,
+}
+
+/// The services' addresses, replaced as a whole.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    services: Vec<Service>,
+    hosts: Vec<Host>,
+    by_address: Index,
+    hasher: Hasher,
+    services_max: u16,
+}
+
+impl Hosts {
+    pub(crate) fn new(services_max: u16, hash_key: &[u8; 16]) -> Self {
+        let services_max = services_max.max(1);
+        Self {
+            services: Vec::with_capacity(services_max.into()),
+            hosts: Vec::with_capacity(services_max.into()),
+            by_address: Index::new(services_max.into()),
+            hasher: Hasher::new(hash_key),
+            services_max,
+        }
+    }
+
+    pub(crate) fn check(&self, services: &[Service], config: &Config) -> Result<(), ServicesError> {
+        if services.len() > self.services_max.into() {
+            return Err(ServicesError::TooMany(self.services_max));
+        }
+        for service in services {
+            let address = service.address;
+            if !is_host(address) || address == IpAddr::V4(config.gate_address) {
+                return Err(ServicesError::Address(address));
+            }
+            if service.mode == Mode::Nat && !address.is_ipv4() {
+                return Err(ServicesError::NatIpv6(address));
+            }
+            if service.mode == Mode::Nat && config.gate_address.is_unspecified() {
+                return Err(ServicesError::NoGateAddress);
+            }
+            if services.iter().any(|other| other.address == address && other.mode != service.mode) {
+                return Err(ServicesError::ModeConflict(address));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the list, which was checked.
+    pub(crate) fn replace(&mut self, services: &[Service]) {
+        for (index, host) in self.hosts.iter().enumerate() {
+            self.by_address.remove(self.hasher.hash(&octets(host.address)), index as u32);
+        }
+        self.hosts.clear();
+        self.services.clear();
+        for service in services {
+            self.services.push(*service);
+            let outbound = service.outbound_all.then_some(service.id);
+            match self.hosts.iter_mut().find(|host| host.address == service.address) {
+                Some(host) => host.outbound = host.outbound.or(outbound),
+                None => {
+                    let hash = self.hasher.hash(&octets(service.address));
+                    self.by_address.insert(hash, self.hosts.len() as u32);
+                    self.hosts.push(Host { address: service.address, mode: service.mode, outbound });
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, address: IpAddr) -> Option<Host> {
+        let hash = self.hasher.hash(&octets(address));
+        let hosts = self.by_address.matches(hash).filter_map(|index| self.hosts.get(index as usize));
+        hosts.copied().find(|host| host.address == address)
+    }
+
+    pub(crate) fn service(&self, id: u16) -> Option<&Service> {
+        self.services.iter().find(|service| service.id == id)
+    }
+
+    pub(crate) fn services(&self) -> &[Service] {
+        &self.services
+    }
+
+    pub(crate) const fn max(&self) -> u16 {
+        self.services_max
+    }
+}
+
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            !(v4.is_unspecified() || v4.is_loopback() || v4.is_multicast() || v4.is_broadcast() || v4.is_link_local())
+        }
+        IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_loopback() || v6.is_multicast()),
+    }
+}

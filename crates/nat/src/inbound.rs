@@ -1,0 +1,230 @@
+//! Packets from outside.
+
+use core::net::IpAddr;
+
+use sluicegate_flow::{Kind, Line};
+use sluicegate_wire::{Instant, Port, Reason};
+
+use crate::{
+    config::Mode,
+    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, NewFlow, TRANSLATED, WAITING},
+    lifecycle::{charge, establish, settle},
+    packet::{EchoType, Packet, Transport, Tuple},
+    passage::{LineRef, Passage},
+    pinhole::{Found, Holder as PinholeHolder, Pinhole},
+    ports::Holder,
+    rules::{Rules, closed_reason},
+    tcp::{self, Connection, Resync, State},
+};
+
+/// Decides about a packet from outside and keeps account of it.
+///
+/// Costs one hash and one line for an established UDP flow, two lines for TCP.
+#[inline]
+pub(crate) fn inbound<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<Passage, Reason> {
+    let index = match flows.find(Kind::Inbound, &packet.tuple) {
+        Some(index) => index,
+        None => match open_from_outside(flows, rules, now, packet)? {
+            Some(index) => index,
+            None => return Ok(Passage::unchanged(Port::INSIDE)),
+        },
+    };
+    pass(flows, rules, now, index, packet, Kind::Inbound)
+}
+
+/// Lets a packet through by its line: window, budget, timers.
+#[inline]
+pub(crate) fn pass<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    index: u32,
+    packet: &Packet,
+    from: Kind,
+) -> Result<Passage, Reason> {
+    let to = if from == Kind::Inbound { Port::INSIDE } else { Port::OUTSIDE };
+    if packet.ip.dont_fragment && !rules.fits(packet.ip.total_len, to) {
+        return Err(Reason::PacketTooBig);
+    }
+    let line = flows.line(index);
+    let (address, port, flags) = line.rewrite();
+    let next = match &packet.transport {
+        Transport::Tcp(segment) => {
+            let connection = connection(line, flows.line(line.peer()));
+            match tcp::judge(from, &connection, segment) {
+                Ok(next) => Some((connection, next)),
+                Err(reason) => rules.waive(reason).map(|()| None)?,
+            }
+        }
+        _ => None,
+    };
+    if flags & CHARGED == 0 || from == Kind::Outbound {
+        line.touch(sluicegate_flow::Tick::at(now));
+    } else if let Err(reason) = charge(flows, rules, now, index, packet.len()) {
+        rules.waive(reason)?;
+    }
+    let line = flows.line(index);
+    if let Some((before, next)) = next {
+        line.set_tcp(&next.own);
+        flows.line(line.peer()).set_tcp(&next.peer);
+        if (before.state, before.resync) != (next.state, next.resync) {
+            change(flows, rules, now, index, &next);
+        }
+    }
+    let line = flows.line(index);
+    let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound);
+    if is_answer && line.notes() & ANSWERED == 0 {
+        let flow = flows.flow_of(index);
+        flows.set_state(flow, State::from_code(line.state()), line.notes() | ANSWERED);
+        settle(flows, rules, now, flow);
+    }
+    let line = flows.line(index);
+    let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
+    let (src, dst) = if from == Kind::Inbound { (None, translated) } else { (translated, None) };
+    Ok(Passage { to, src, dst, line: Some(LineRef { index, generation: line.generation() }) })
+}
+
+#[inline]
+fn connection<L: Line>(own: &L, peer: &L) -> Connection {
+    let notes = own.notes();
+    let resync = match (notes & WAITING != 0, notes & ANCHORED != 0) {
+        (false, false) => Resync::Done,
+        (true, _) => Resync::Waiting,
+        (false, true) => Resync::Anchored,
+    };
+    Connection { state: State::from_code(own.state()), resync, own: own.tcp(), peer: peer.tcp() }
+}
+
+#[cold]
+fn change<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, index: u32, next: &Connection) {
+    let flow = flows.flow_of(index);
+    let notes = flows.line(flow).notes() & !(WAITING | ANCHORED);
+    let notes = match next.resync {
+        Resync::Done => notes,
+        Resync::Waiting => notes | WAITING,
+        Resync::Anchored => notes | ANCHORED,
+    };
+    flows.set_state(flow, next.state, notes);
+    settle(flows, rules, now, flow);
+}
+
+/// What stands in the way of a new flow from outside, and the pinhole it is about.
+pub(crate) type Located = Result<u32, (Reason, Option<u32>)>;
+
+/// The pinhole for a packet from outside that no line knows.
+pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
+    let found = if rules.is_gate(tuple.dst.0) {
+        match rules.ports.holder(tuple.protocol, tuple.dst.1) {
+            _ if EchoType::of(tuple.protocol, tuple.dst.1).is_some() => rules.pinholes.by_inbound(now, tuple),
+            Some(Holder::Pinhole(slot)) => match rules.pinholes.at(slot) {
+                Some(pinhole) if !pinhole.admits_inbound(tuple) => Found::Nothing,
+                Some(pinhole) if pinhole.is_open(now) => Found::Open(slot),
+                Some(_) => Found::Closed(slot),
+                None => Found::Nothing,
+            },
+            Some(Holder::Binding(_)) | None => Found::Nothing,
+        }
+    } else {
+        match rules.hosts.find(tuple.dst.0) {
+            Some(host) if host.mode == Mode::Filter => rules.pinholes.by_inbound(now, tuple),
+            _ => return Err((Reason::NotForService, None)),
+        }
+    };
+    opened(rules, now, found)
+}
+
+/// The slot if it is open, else why not.
+pub(crate) fn opened(rules: &Rules, now: Instant, found: Found) -> Located {
+    match found {
+        Found::Open(slot) => Ok(slot),
+        Found::Closed(slot) => {
+            let reason = rules.pinholes.at(slot).map_or(Reason::NoPinhole, |pinhole| closed_reason(pinhole, now));
+            Err((reason, Some(slot)))
+        }
+        Found::Nothing => Err((Reason::NoPinhole, None)),
+    }
+}
+
+/// Makes the flow of a packet that no line knows. `None`: a `filter` service in observe mode, forwarded all the same.
+#[inline(never)]
+fn open_from_outside<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<Option<u32>, Reason> {
+    packet.ip.check_addresses()?;
+    check_source(rules, packet.tuple.src.0)?;
+    let result = locate(rules, now, &packet.tuple)
+        .map_err(|(reason, _)| reason)
+        .and_then(|slot| open_inbound(flows, rules, now, packet, slot));
+    match result {
+        Ok(index) => Ok(Some(index)),
+        // Without a translation there is nothing to forward; what the packet itself lacks is no policy either.
+        Err(reason) if !rules.is_gate(packet.tuple.dst.0) && reason != Reason::NotForService => {
+            rules.waive(reason).map(|()| None)
+        }
+        Err(reason) => Err(reason),
+    }
+}
+
+/// Nobody outside may use an address of this side.
+fn check_source(rules: &Rules, source: IpAddr) -> Result<(), Reason> {
+    if rules.is_gate(source) || rules.hosts.find(source).is_some() { Err(Reason::AddressInvalid) } else { Ok(()) }
+}
+
+/// Makes the flow of an admitted packet.
+pub(crate) fn open_inbound<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+    slot: u32,
+) -> Result<u32, Reason> {
+    match packet.transport {
+        Transport::Tcp(segment) if !segment.is_opening() => return Err(Reason::TcpState),
+        Transport::Echo(EchoType::Reply) => return Err(Reason::NoPinhole),
+        _ => {}
+    }
+    let pinhole = rules.pinholes.at(slot).ok_or(Reason::NoPinhole)?;
+    if pinhole.spent {
+        return Err(Reason::BudgetSpent);
+    }
+    let tuple = packet.tuple;
+    let is_echo = matches!(packet.transport, Transport::Echo(_));
+    let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };
+    let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed();
+    let new = NewFlow { owner: slot, inbound: tuple, outbound, flags: flags_of(pinhole) };
+    let flow = establish(flows, rules, now, &new)?;
+    start(flows, flow, Kind::Inbound, &packet.transport);
+    Ok(flow)
+}
+
+/// The flags that lines under this pinhole have.
+pub(crate) const fn flags_of(pinhole: &Pinhole) -> u16 {
+    let charged = match &pinhole.holder {
+        PinholeHolder::Granted(_) => true,
+        PinholeHolder::Standing { .. } => pinhole.bucket.is_some(),
+        PinholeHolder::Service => false,
+    };
+    let translated = if pinhole.filter { 0 } else { TRANSLATED };
+    translated | if charged { CHARGED } else { 0 }
+}
+
+/// Writes the first state of a new flow.
+pub(crate) fn start<L: Family>(flows: &Flows<L>, flow: u32, from: Kind, transport: &Transport) {
+    if let Transport::Tcp(segment) = transport {
+        let connection = tcp::open(from, segment);
+        let (inside, outside) =
+            if from == Kind::Inbound { (connection.own, connection.peer) } else { (connection.peer, connection.own) };
+        let line = flows.line(flow);
+        line.set_tcp(&inside);
+        flows.line(line.peer()).set_tcp(&outside);
+        flows.set_state(flow, connection.state, 0);
+    }
+}

@@ -1,0 +1,180 @@
+//! Packets from inside.
+
+use core::net::IpAddr;
+
+use sluicegate_flow::Kind;
+use sluicegate_wire::{Instant, Port, Reason};
+
+use crate::{
+    config::Mode,
+    flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
+    hosts::Host,
+    inbound::{Located, flags_of, locate, open_inbound, opened, pass, start},
+    lifecycle::establish,
+    packet::{EchoType, Packet, Transport, Tuple},
+    passage::Passage,
+    rules::Rules,
+};
+
+/// Decides about a packet from inside and keeps account of it. A packet to the gate's own external address turns round
+/// (hairpin, RFC 4787 REQ-9) and takes the cost of both directions.
+#[inline]
+pub(crate) fn outbound<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<Passage, Reason> {
+    if rules.is_gate(packet.tuple.dst.0) {
+        return hairpin(flows, rules, now, packet);
+    }
+    let index = match flows.find(Kind::Outbound, &packet.tuple) {
+        Some(index) => index,
+        None => match open_from_inside(flows, rules, now, packet)? {
+            Some(index) => index,
+            None => return Ok(Passage::unchanged(Port::OUTSIDE)),
+        },
+    };
+    pass(flows, rules, now, index, packet, Kind::Outbound)
+}
+
+/// The pinhole under which a packet from inside may start a flow: that of the client it is for, or else that of its
+/// own service.
+pub(crate) fn locate_outbound(rules: &Rules, now: Instant, tuple: &Tuple, host: &Host) -> Located {
+    let found = opened(rules, now, rules.pinholes.by_outbound(now, tuple));
+    match (found, host.outbound.and_then(|service| rules.service_slot(service))) {
+        (Ok(slot), _) | (Err(_), Some(slot)) => Ok(slot),
+        (Err((Reason::NoPinhole, slot)), None) => Err((Reason::OutboundDisabled, slot)),
+        (Err(closed), None) => Err(closed),
+    }
+}
+
+#[inline(never)]
+fn open_from_inside<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<Option<u32>, Reason> {
+    packet.ip.check_addresses()?;
+    let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
+    if rules.hosts.find(packet.tuple.dst.0).is_some() {
+        // From one service to another by their own addresses: that is no way through the gate.
+        return Err(Reason::NotForService);
+    }
+    let result = locate_outbound(rules, now, &packet.tuple, &host)
+        .map_err(|(reason, _)| reason)
+        .and_then(|slot| open_outbound(flows, rules, now, packet, slot, None));
+    match result {
+        Ok(index) => Ok(Some(index)),
+        // An untranslated packet never leaves, so observe mode has nothing to forward for `nat`.
+        Err(reason) if host.mode == Mode::Filter => rules.waive(reason).map(|()| None),
+        Err(reason) => Err(reason),
+    }
+}
+
+/// Makes the flow of an admitted packet; gives the index of its outbound line. `flags` replaces those of the pinhole.
+fn open_outbound<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+    slot: u32,
+    flags: Option<u16>,
+) -> Result<u32, Reason> {
+    match packet.transport {
+        Transport::Tcp(segment) if !segment.is_opening() => return Err(Reason::TcpState),
+        Transport::Echo(EchoType::Reply) => return Err(Reason::OutboundDisabled),
+        _ => {}
+    }
+    let pinhole = rules.pinholes.at(slot).ok_or(Reason::OutboundDisabled)?;
+    let tuple = packet.tuple;
+    let mut flags = flags.unwrap_or(flags_of(pinhole)) | FROM_INSIDE;
+    let mut inbound = tuple.reversed();
+    let mut bound = None;
+    if !pinhole.filter {
+        let is_echo = matches!(packet.transport, Transport::Echo(_));
+        let own = if is_echo || pinhole.target != tuple.src.0 { None } else { pinhole.gate_port(tuple.src.1) };
+        if own.is_none() {
+            flags |= BOUND;
+            bound = rules.bindings.join(tuple.protocol, tuple.src, &mut rules.ports, &mut rules.random);
+        }
+        let port = own.or(bound).ok_or(Reason::NoExternalPort)?;
+        inbound.dst.0 = IpAddr::V4(rules.config.gate_address);
+        if is_echo {
+            inbound.src.1 = port;
+        } else {
+            inbound.dst.1 = port;
+        }
+    }
+    let new = NewFlow { owner: slot, inbound, outbound: tuple, flags };
+    let flow = match establish(flows, rules, now, &new) {
+        Ok(flow) => flow,
+        Err(reason) => {
+            if let Some(port) = bound {
+                rules.bindings.leave(tuple.protocol, port, &mut rules.ports);
+            }
+            return Err(reason);
+        }
+    };
+    start(flows, flow, Kind::Outbound, &packet.transport);
+    Ok(sluicegate_flow::Line::peer(flows.line(flow)))
+}
+
+/// From one inside host to another by the gate's external address: out with the external source, and in again.
+fn hairpin<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<Passage, Reason> {
+    let index = match flows.find(Kind::Outbound, &packet.tuple) {
+        Some(index) => index,
+        None => open_hairpin(flows, rules, now, packet)?,
+    };
+    let out = pass(flows, rules, now, index, packet, Kind::Outbound)?;
+    let src = out.src.ok_or(Reason::NoPinhole)?;
+    let turned = Packet { tuple: Tuple { src, ..packet.tuple }, ..*packet };
+    let back = match flows.find(Kind::Inbound, &turned.tuple) {
+        Some(index) => pass(flows, rules, now, index, &turned, Kind::Inbound)?,
+        None => {
+            let slot = locate_hairpin(rules, now, &packet.tuple).map_err(|(reason, _)| reason)?;
+            let index = open_inbound(flows, rules, now, &turned, slot)?;
+            pass(flows, rules, now, index, &turned, Kind::Inbound)?
+        }
+    };
+    Ok(Passage { src: Some(src), ..back })
+}
+
+/// The pinhole that a hairpin packet is for. Its client may have been seen with its inside address, by a frontend on
+/// this side, or with the gate's.
+pub(crate) fn locate_hairpin(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
+    let as_gate = Tuple { src: (IpAddr::V4(rules.config.gate_address), tuple.src.1), ..*tuple };
+    locate(rules, now, tuple).or_else(|_| {
+        // The external port is not known yet, so a grant for certain client ports does not match here.
+        locate(rules, now, &as_gate)
+    })
+}
+
+#[inline(never)]
+fn open_hairpin<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    packet: &Packet,
+) -> Result<u32, Reason> {
+    packet.ip.check_addresses()?;
+    let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
+    if host.mode != Mode::Nat || matches!(packet.transport, Transport::Echo(_)) {
+        return Err(Reason::NoPinhole);
+    }
+    let target = locate_hairpin(rules, now, &packet.tuple).map_err(|(reason, _)| reason)?;
+    let knows_inside = rules.pinholes.at(target).is_some_and(|pinhole| pinhole.admits_client(packet.tuple.src));
+    let slot = match host.outbound.and_then(|service| rules.service_slot(service)) {
+        Some(slot) => slot,
+        None if knows_inside => target,
+        None => return Err(Reason::OutboundDisabled),
+    };
+    // The way out is not charged; the way back in is.
+    open_outbound(flows, rules, now, packet, slot, Some(crate::flows::TRANSLATED))
+}

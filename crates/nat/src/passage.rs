@@ -1,0 +1,91 @@
+//! How an admitted packet leaves.
+
+use core::net::IpAddr;
+
+use sluicegate_wire::{
+    IpProtocol, Port, Reason, icmpv4,
+    ip::{Ports, Summary},
+};
+
+use crate::packet::{Packet, Transport};
+
+/// The line that paid for a packet, as later fragments of it refer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LineRef {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Where a packet goes and what is written into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passage {
+    pub(crate) to: Port,
+    /// New source address and port (or echo identifier).
+    pub(crate) src: Option<(IpAddr, u16)>,
+    /// New destination address and port (or echo identifier).
+    pub(crate) dst: Option<(IpAddr, u16)>,
+    pub(crate) line: Option<LineRef>,
+}
+
+impl Passage {
+    /// Out of the other side, unchanged.
+    pub(crate) const fn unchanged(to: Port) -> Self {
+        Self { to, src: None, dst: None, line: None }
+    }
+
+    /// Writes addresses and ports into a whole packet or a first fragment.
+    #[inline]
+    pub(crate) fn apply(&self, packet: &mut Packet, bytes: &mut [u8]) {
+        if self.src.is_none() && self.dst.is_none() {
+            return;
+        }
+        let mut delta = self.apply_addresses(&mut packet.ip, bytes);
+        match packet.transport {
+            Transport::Echo(_) => {
+                if let Some((_, ident)) = self.src.or(self.dst)
+                    && packet.ip.protocol == IpProtocol::ICMP
+                {
+                    icmpv4::Packet::new_unchecked(packet.ip.transport_mut(bytes)).replace_ident(ident);
+                }
+            }
+            Transport::Udp | Transport::Tcp(_) => {
+                let old = Ports { src: packet.tuple.src.1, dst: packet.tuple.dst.1 };
+                let new = Ports {
+                    src: self.src.map_or(old.src, |(_, port)| port),
+                    dst: self.dst.map_or(old.dst, |(_, port)| port),
+                };
+                delta = delta.and(old.replace(packet.ip.transport_mut(bytes), new));
+                packet.ip.adjust_transport_checksum(bytes, delta);
+            }
+            Transport::Error => {}
+        }
+    }
+
+    /// Writes addresses only: all that a later fragment has.
+    #[inline]
+    pub(crate) fn apply_addresses(&self, ip: &mut Summary, bytes: &mut [u8]) -> sluicegate_wire::checksum::Delta {
+        let mut delta = sluicegate_wire::checksum::Delta::NONE;
+        if let Some((address, _)) = self.src {
+            delta = delta.and(ip.set_src(bytes, address));
+        }
+        if let Some((address, _)) = self.dst {
+            delta = delta.and(ip.set_dst(bytes, address));
+        }
+        delta
+    }
+}
+
+/// Checks what every packet must satisfy before anything is looked up.
+#[inline]
+pub(crate) fn check_header(ip: &Summary) -> Result<(), Reason> {
+    if ip.source_route {
+        return Err(Reason::SourceRoute);
+    }
+    if ip.has_options {
+        return Err(Reason::IpOptions);
+    }
+    if ip.ttl <= 1 {
+        return Err(Reason::TtlExpired);
+    }
+    Ok(())
+}

@@ -1,0 +1,478 @@
+//! Pinholes: what a grant opens at this gate, in a fixed table. Consulted when no line matches.
+
+use alloc::{boxed::Box, vec::Vec};
+use core::{net::IpAddr, time::Duration};
+
+use sluicegate_capability::{Grant, GrantId};
+use sluicegate_flow::{Budget, Hasher, TokenBucket, Wheel};
+use sluicegate_wire::Instant;
+
+use crate::{
+    config::{EndCause, Opened},
+    flows::{List, is_echo},
+    index::Index,
+    packet::Tuple,
+};
+
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+const GRANULARITY_NANOS: u64 = 50_000_000;
+/// Ports are indexed in groups of 16, so that a range of 100 ports takes 7 or 8 entries.
+const PORT_GROUP_SHIFT: u32 = 4;
+/// Index entries for each slot, on average.
+const ENTRIES_PER_SLOT: u32 = 8;
+
+/// Where a slot stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    Live,
+    /// Over, but remembered: its ports rest and its packets get the right reason.
+    Ended(EndCause),
+}
+
+/// Who may use a pinhole.
+#[derive(Debug, Clone)]
+pub(crate) enum Holder {
+    /// A grant's client.
+    Granted(Box<Grant>),
+    /// The frontends.
+    Standing { peers: Box<[IpAddr]>, rate_bytes_per_s: u64 },
+    /// The service itself: flows that it starts. In no index.
+    Service,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Pinhole {
+    pub(crate) life: Life,
+    pub(crate) holder: Holder,
+    pub(crate) protocol: u8,
+    pub(crate) service: u16,
+    pub(crate) filter: bool,
+    /// Where it listens.
+    pub(crate) gate: Opened,
+    pub(crate) target: IpAddr,
+    pub(crate) target_ports: (u16, u16),
+    pub(crate) not_before: Instant,
+    /// [`Instant`] of the largest value: never.
+    pub(crate) not_after: Instant,
+    pub(crate) budget: Budget,
+    /// A packet did not fit the budget any more; cleared by a renewal.
+    pub(crate) spent: bool,
+    pub(crate) bucket: Option<TokenBucket>,
+    /// The most that one line is lent, in bytes.
+    pub(crate) slice_max: u32,
+    pub(crate) flows_max: u32,
+    pub(crate) flows: u32,
+    /// Flows that may be recycled: half-open, closing, or not answered.
+    pub(crate) recent: List,
+    /// The others.
+    pub(crate) lasting: List,
+    pub(crate) bytes_used_at_end: u64,
+    ended_next: u32,
+    ended_prev: u32,
+}
+
+const fn contains((first, last): (u16, u16), port: u16) -> bool {
+    first <= port && port <= last
+}
+
+impl Pinhole {
+    pub(crate) const fn grant(&self) -> Option<&Grant> {
+        if let Holder::Granted(grant) = &self.holder { Some(grant) } else { None }
+    }
+
+    pub(crate) const fn is_live(&self) -> bool {
+        matches!(self.life, Life::Live)
+    }
+
+    /// Live and inside its time.
+    pub(crate) fn is_open(&self, now: Instant) -> bool {
+        self.is_live() && self.not_before <= now && now < self.not_after
+    }
+
+    /// Whether `remote` is somebody this was opened for.
+    pub(crate) fn admits_client(&self, remote: (IpAddr, u16)) -> bool {
+        match &self.holder {
+            Holder::Granted(grant) => {
+                let port = is_echo(self.protocol) || contains(grant.client_ports, remote.1);
+                grant.client_address == remote.0 && port
+            }
+            Holder::Standing { peers, .. } => peers.contains(&remote.0),
+            Holder::Service => false,
+        }
+    }
+
+    /// Whether a packet that arrives from outside is meant for this.
+    pub(crate) fn admits_inbound(&self, tuple: &Tuple) -> bool {
+        let port = is_echo(self.protocol) || contains(self.gate.ports, tuple.dst.1);
+        self.protocol == tuple.protocol && self.gate.address == tuple.dst.0 && port && self.admits_client(tuple.src)
+    }
+
+    /// Whether a packet that arrives from inside belongs to this.
+    pub(crate) fn admits_outbound(&self, tuple: &Tuple) -> bool {
+        let any_port = is_echo(self.protocol) || matches!(self.holder, Holder::Standing { .. });
+        let port = any_port || contains(self.target_ports, tuple.src.1);
+        self.protocol == tuple.protocol && self.target == tuple.src.0 && port && self.admits_client(tuple.dst)
+    }
+
+    /// The target port that stands behind a gate port.
+    pub(crate) const fn target_port(&self, gate_port: u16) -> u16 {
+        self.target_ports.0.wrapping_add(gate_port.wrapping_sub(self.gate.ports.0))
+    }
+
+    /// The gate port in front of a target port, if there is one.
+    pub(crate) fn gate_port(&self, target_port: u16) -> Option<u16> {
+        contains(self.target_ports, target_port).then(|| self.gate.ports.0 + (target_port - self.target_ports.0))
+    }
+
+    /// The two lists of flows.
+    pub(crate) fn list(&mut self, lasting: bool) -> &mut List {
+        if lasting { &mut self.lasting } else { &mut self.recent }
+    }
+
+    fn clients(&self) -> &[IpAddr] {
+        match &self.holder {
+            Holder::Granted(grant) => core::slice::from_ref(&grant.client_address),
+            Holder::Standing { peers, .. } => peers,
+            Holder::Service => &[],
+        }
+    }
+}
+
+/// What a look-up found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// An open pinhole.
+    Open(u32),
+    /// One that ended, or has not begun.
+    Closed(u32),
+    Nothing,
+}
+
+/// The fixed table of pinholes with its indices.
+#[derive(Debug)]
+pub(crate) struct Pinholes {
+    slots: Vec<Option<Pinhole>>,
+    free: Vec<u32>,
+    by_id: Index,
+    by_tuple: Index,
+    hasher: Hasher,
+    wheel: Wheel,
+    ended_head: u32,
+    ended_tail: u32,
+    live: u32,
+    ended: u32,
+}
+
+const INBOUND: u8 = 1;
+const OUTBOUND: u8 = 2;
+/// Outbound from whatever port.
+const OUTBOUND_ANY: u8 = 3;
+
+impl Pinholes {
+    pub(crate) fn new(pinholes_max: u32, hash_key: &[u8; 16]) -> Self {
+        let pinholes_max = pinholes_max.clamp(1, 1 << 24);
+        Self {
+            slots: (0..pinholes_max).map(|_| None).collect(),
+            free: (0..pinholes_max).rev().collect(),
+            by_id: Index::new(pinholes_max),
+            by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT),
+            hasher: Hasher::new(hash_key),
+            wheel: Wheel::new(pinholes_max, GRANULARITY_NANOS),
+            ended_head: NO_SLOT,
+            ended_tail: NO_SLOT,
+            live: 0,
+            ended: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, slot: u32) -> Option<&Pinhole> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn at_mut(&mut self, slot: u32) -> Option<&mut Pinhole> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Pinhole)> {
+        self.slots.iter().enumerate().filter_map(|(slot, pinhole)| Some((slot as u32, pinhole.as_ref()?)))
+    }
+
+    pub(crate) const fn live(&self) -> u32 {
+        self.live
+    }
+
+    pub(crate) const fn ended(&self) -> u32 {
+        self.ended
+    }
+
+    pub(crate) fn max(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    pub(crate) fn index_used_and_max(&self) -> (u32, u32) {
+        (self.by_tuple.used(), self.by_tuple.max())
+    }
+
+    /// The slot of a grant, live or remembered.
+    pub(crate) fn by_id(&self, id: GrantId) -> Option<u32> {
+        let is_it = |slot: &u32| self.at(*slot).and_then(Pinhole::grant).is_some_and(|grant| grant.id == id);
+        self.by_id.matches(self.hasher.hash(&id.0)).find(is_it)
+    }
+
+    /// The pinhole for a packet from outside to an address that is looked up by client: `filter` services and ICMP.
+    pub(crate) fn by_inbound(&self, now: Instant, tuple: &Tuple) -> Found {
+        let hash = self.hash(INBOUND, tuple.protocol, tuple.dst, tuple.src.0);
+        self.first(now, hash, |pinhole| pinhole.admits_inbound(tuple))
+    }
+
+    /// The pinhole for a packet from inside.
+    pub(crate) fn by_outbound(&self, now: Instant, tuple: &Tuple) -> Found {
+        let hash = self.hash(OUTBOUND, tuple.protocol, tuple.src, tuple.dst.0);
+        let found = self.first(now, hash, |pinhole| pinhole.admits_outbound(tuple));
+        if matches!(found, Found::Open(_)) {
+            return found;
+        }
+        let hash = self.hash(OUTBOUND_ANY, tuple.protocol, (tuple.src.0, 0), tuple.dst.0);
+        match self.first(now, hash, |pinhole| pinhole.admits_outbound(tuple)) {
+            Found::Nothing => found,
+            other => other,
+        }
+    }
+
+    /// The newest open pinhole that fits, or else the newest closed one.
+    fn first(&self, now: Instant, hash: u64, fits: impl Fn(&Pinhole) -> bool) -> Found {
+        let mut closed = Found::Nothing;
+        for slot in self.by_tuple.matches(hash) {
+            let Some(pinhole) = self.at(slot).filter(|pinhole| fits(pinhole)) else { continue };
+            if pinhole.is_open(now) {
+                return Found::Open(slot);
+            }
+            if closed == Found::Nothing {
+                closed = Found::Closed(slot);
+            }
+        }
+        closed
+    }
+
+    /// A free slot, kept for the caller until [`Self::put`] or [`Self::give_up`].
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub(crate) fn give_up(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Fills a reserved slot; `false` (and no change) if the index has no room.
+    pub(crate) fn put(&mut self, now: Instant, slot: u32, pinhole: Pinhole) -> bool {
+        let entries = self.entries(&pinhole);
+        if self.by_tuple.used() as usize + entries.len() > self.by_tuple.max() as usize {
+            return false;
+        }
+        for hash in &entries {
+            self.by_tuple.insert(*hash, slot);
+        }
+        if let Some(grant) = pinhole.grant() {
+            self.by_id.insert(self.hasher.hash(&grant.id.0), slot);
+        }
+        self.slots[slot as usize] = Some(pinhole);
+        self.live += 1;
+        self.schedule(now, slot);
+        true
+    }
+
+    /// Looks at the pinhole when its time is over.
+    pub(crate) fn schedule(&mut self, now: Instant, slot: u32) {
+        if let Some(not_after) = self.at(slot).map(|pinhole| pinhole.not_after) {
+            if not_after == Instant::from_nanos(u64::MAX) {
+                self.wheel.cancel(slot);
+            } else {
+                self.wheel.schedule(slot, now, not_after);
+            }
+        }
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.wheel.next_due()
+    }
+
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        self.wheel.pop_due(now)
+    }
+
+    /// Looks at the slot again at `at`.
+    pub(crate) fn schedule_at(&mut self, now: Instant, slot: u32, at: Instant) {
+        self.wheel.schedule(slot, now, at);
+    }
+
+    /// Turns a live pinhole into a remembered one until `forget_at`. Its flows are gone already.
+    pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: EndCause, forget_after: Duration) {
+        let tail = self.ended_tail;
+        let Some(pinhole) = self.at_mut(slot).filter(|pinhole| pinhole.is_live()) else { return };
+        debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
+        pinhole.life = Life::Ended(cause);
+        pinhole.bytes_used_at_end = pinhole.budget.taken();
+        (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
+        if let Some(before) = self.at_mut(tail) {
+            before.ended_next = slot;
+        } else {
+            self.ended_head = slot;
+        }
+        self.ended_tail = slot;
+        self.live -= 1;
+        self.ended += 1;
+        self.wheel.schedule(slot, now, now + forget_after);
+    }
+
+    /// The pinhole that ended longest ago.
+    pub(crate) const fn oldest_ended(&self) -> Option<u32> {
+        if self.ended_head == NO_SLOT { None } else { Some(self.ended_head) }
+    }
+
+    /// Makes a remembered pinhole live again: a renewal that came late.
+    pub(crate) fn revive(&mut self, slot: u32) {
+        if self.take_off_ended(slot) {
+            if let Some(pinhole) = self.at_mut(slot) {
+                pinhole.life = Life::Live;
+            }
+            self.live += 1;
+        }
+    }
+
+    /// Forgets an ended pinhole and gives its ports to the caller, who frees them.
+    pub(crate) fn forget(&mut self, slot: u32) -> Option<Pinhole> {
+        if !self.take_off_ended(slot) {
+            return None;
+        }
+        self.wheel.cancel(slot);
+        let pinhole = self.slots[slot as usize].take()?;
+        for hash in &self.entries(&pinhole) {
+            self.by_tuple.remove(*hash, slot);
+        }
+        if let Some(grant) = pinhole.grant() {
+            self.by_id.remove(self.hasher.hash(&grant.id.0), slot);
+        }
+        self.free.push(slot);
+        Some(pinhole)
+    }
+
+    fn take_off_ended(&mut self, slot: u32) -> bool {
+        let Some(pinhole) = self.at(slot).filter(|pinhole| matches!(pinhole.life, Life::Ended(_))) else {
+            return false;
+        };
+        let (prev, next) = (pinhole.ended_prev, pinhole.ended_next);
+        match self.at_mut(prev) {
+            Some(before) => before.ended_next = next,
+            None => self.ended_head = next,
+        }
+        match self.at_mut(next) {
+            Some(behind) => behind.ended_prev = prev,
+            None => self.ended_tail = prev,
+        }
+        self.ended -= 1;
+        true
+    }
+
+    /// The index entries of a pinhole.
+    fn entries(&self, pinhole: &Pinhole) -> Vec<u64> {
+        let mut entries = Vec::new();
+        let is_echo = is_echo(pinhole.protocol);
+        let groups = |(first, last): (u16, u16)| {
+            let range = if is_echo { 0..=0 } else { first >> PORT_GROUP_SHIFT..=last >> PORT_GROUP_SHIFT };
+            range.map(|group| group << PORT_GROUP_SHIFT)
+        };
+        for client in pinhole.clients() {
+            if pinhole.filter || is_echo {
+                for port in groups(pinhole.gate.ports) {
+                    entries.push(self.hash(INBOUND, pinhole.protocol, (pinhole.gate.address, port), *client));
+                }
+            }
+            for port in groups(pinhole.target_ports) {
+                entries.push(self.hash(OUTBOUND, pinhole.protocol, (pinhole.target, port), *client));
+            }
+            if matches!(pinhole.holder, Holder::Standing { .. }) {
+                entries.push(self.hash(OUTBOUND_ANY, pinhole.protocol, (pinhole.target, 0), *client));
+            }
+        }
+        entries
+    }
+
+    fn hash(&self, side: u8, protocol: u8, address: (IpAddr, u16), client: IpAddr) -> u64 {
+        let port = if is_echo(protocol) { 0 } else { address.1 >> PORT_GROUP_SHIFT };
+        let mut input = [0; 36];
+        input[0] = side;
+        input[1] = protocol;
+        input[2..4].copy_from_slice(&port.to_le_bytes());
+        input[4..20].copy_from_slice(&octets(address.0));
+        input[20..36].copy_from_slice(&octets(client));
+        self.hasher.hash(&input)
+    }
+}
+
+/// An address in 16 bytes, IPv4-mapped.
+pub(crate) const fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// A pinhole without flows, ready to be put.
+pub(crate) struct NewPinhole {
+    pub(crate) holder: Holder,
+    pub(crate) protocol: u8,
+    pub(crate) service: u16,
+    pub(crate) filter: bool,
+    pub(crate) gate: Opened,
+    pub(crate) target: IpAddr,
+    pub(crate) target_ports: (u16, u16),
+    pub(crate) times: (Instant, Instant),
+    pub(crate) budget: Budget,
+    pub(crate) rate_bytes_per_s: u64,
+    pub(crate) flows_max: u32,
+}
+
+/// How much a rated pinhole may send at once: a quarter of a second, but at least one full slice.
+const BURST_MIN: u64 = 64 * 1024;
+
+impl NewPinhole {
+    pub(crate) fn build(self, now: Instant) -> Pinhole {
+        let (bucket, slice_max) = rate(now, self.rate_bytes_per_s);
+        Pinhole {
+            life: Life::Live,
+            holder: self.holder,
+            protocol: self.protocol,
+            service: self.service,
+            filter: self.filter,
+            gate: self.gate,
+            target: self.target,
+            target_ports: self.target_ports,
+            not_before: self.times.0,
+            not_after: self.times.1,
+            budget: self.budget,
+            spent: false,
+            bucket,
+            slice_max,
+            flows_max: self.flows_max,
+            flows: 0,
+            recent: List::EMPTY,
+            lasting: List::EMPTY,
+            bytes_used_at_end: 0,
+            ended_next: NO_SLOT,
+            ended_prev: NO_SLOT,
+        }
+    }
+}
+
+/// The bucket for a rate in bytes a second (0: none), and the slices that lines get under it: 10 ms, so that the
+/// bucket is asked a hundred times a second and not for every packet.
+pub(crate) fn rate(now: Instant, bytes_per_s: u64) -> (Option<TokenBucket>, u32) {
+    if bytes_per_s == 0 {
+        return (None, u32::MAX);
+    }
+    let depth = (bytes_per_s / 4).max(BURST_MIN);
+    let slice = u32::try_from(bytes_per_s / 100).unwrap_or(u32::MAX);
+    (Some(TokenBucket::new(now, bytes_per_s, depth)), slice)
+}

@@ -1,0 +1,144 @@
+//! Everything the translator knows besides flows.
+
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
+
+use sluicegate_flow::TokenBucket;
+use sluicegate_wire::{Instant, Port, Reason};
+
+use crate::{
+    binding::Bindings,
+    config::{Config, EndCause, Ended, Event},
+    counters::Counters,
+    hosts::Hosts,
+    pinhole::{Life, Pinhole, Pinholes},
+    ports::Ports,
+    random::Random,
+    sources::Sources,
+};
+
+/// The tables and switches that decisions are made from.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) config: Config,
+    pub(crate) hosts: Hosts,
+    pub(crate) pinholes: Pinholes,
+    pub(crate) ports: Ports,
+    pub(crate) bindings: Bindings,
+    pub(crate) sources: Sources,
+    pub(crate) random: Random,
+    pub(crate) counters: Counters,
+    pub(crate) icmp: TokenBucket,
+    pub(crate) observe: bool,
+    /// The pinhole of each service that may start flows: (service, slot), sorted by service.
+    pub(crate) service_slots: alloc::vec::Vec<(u16, u32)>,
+    events: VecDeque<Event>,
+    events_max: usize,
+}
+
+impl Rules {
+    pub(crate) fn new(config: Config, hash_key: &[u8; 16], random_seed: u64) -> Self {
+        let ports = Ports::new(config.external_ports);
+        let events_max = config.pinholes_max.max(1) as usize;
+        Self {
+            hosts: Hosts::new(config.services_max, hash_key),
+            pinholes: Pinholes::new(config.pinholes_max, hash_key),
+            bindings: Bindings::new(ports.max() * 3, hash_key),
+            ports,
+            sources: Sources::new(hash_key),
+            random: Random::new(hash_key, random_seed),
+            counters: Counters::default(),
+            icmp: TokenBucket::new(
+                Instant::ZERO,
+                config.icmp_errors_per_s.into(),
+                u64::from(config.icmp_errors_per_s).div_ceil(10),
+            ),
+            observe: false,
+            service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
+            events: VecDeque::with_capacity(events_max),
+            events_max,
+            config,
+        }
+    }
+
+    /// A policy says no: in observe mode it is counted and overruled.
+    #[inline]
+    pub(crate) fn waive(&mut self, reason: Reason) -> Result<(), Reason> {
+        if self.observe {
+            self.counters.count_observed(reason);
+            Ok(())
+        } else {
+            Err(reason)
+        }
+    }
+
+    /// Whether one more ICMP error may be sent now.
+    pub(crate) fn admit_icmp(&mut self, now: Instant) -> Result<(), Reason> {
+        if self.icmp.take(now, 1) { Ok(()) } else { Err(Reason::IcmpRate) }
+    }
+
+    pub(crate) fn push_event(&mut self, event: Event) {
+        if self.events.len() >= self.events_max {
+            self.events.pop_front();
+            self.counters.count_event_lost();
+        }
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn pop_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn events_used_and_max(&self) -> (u32, u32) {
+        (self.events.len() as u32, self.events_max as u32)
+    }
+
+    /// The slot that holds the flows which this service starts.
+    pub(crate) fn service_slot(&self, service: u16) -> Option<u32> {
+        let at = self.service_slots.binary_search_by_key(&service, |(id, _)| *id).ok()?;
+        Some(self.service_slots[at].1)
+    }
+
+    /// Whether a packet to this address is for the gate's own external address.
+    #[inline]
+    pub(crate) fn is_gate(&self, address: IpAddr) -> bool {
+        address == IpAddr::V4(self.config.gate_address) && !self.config.gate_address.is_unspecified()
+    }
+
+    /// Whether a packet of this length leaves by `to` in one piece.
+    #[inline]
+    pub(crate) fn fits(&self, len: usize, to: Port) -> bool {
+        len <= usize::from(self.config.mtu[usize::from(to.0 & 1)])
+    }
+
+    /// Forgets an ended pinhole and frees its ports.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(pinhole) = self.pinholes.forget(slot)
+            && owns_ports(&pinhole)
+        {
+            self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
+        }
+    }
+}
+
+/// Whether a pinhole holds external ports.
+pub(crate) const fn owns_ports(pinhole: &Pinhole) -> bool {
+    !pinhole.filter && pinhole.gate.ports.0 != 0
+}
+
+/// Why packets for a pinhole that is not open are dropped.
+pub(crate) fn closed_reason(pinhole: &Pinhole, now: Instant) -> Reason {
+    match pinhole.life {
+        Life::Ended(EndCause::Revoked) => Reason::GrantRevoked,
+        Life::Ended(EndCause::Expired) => Reason::GrantExpired,
+        Life::Ended(EndCause::Spent) => Reason::BudgetSpent,
+        Life::Live if now >= pinhole.not_after => Reason::GrantExpired,
+        Life::Live => Reason::NoPinhole,
+    }
+}
+
+/// The account of a granted pinhole.
+pub(crate) fn account(pinhole: &Pinhole, cause: EndCause) -> Option<Ended> {
+    let id = pinhole.grant()?.id;
+    Some(Ended { id, cause, bytes_used: pinhole.budget.taken() })
+}

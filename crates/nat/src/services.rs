@@ -1,0 +1,175 @@
+//! The services behind the gate, and the pinholes that they have without a grant.
+
+use core::net::IpAddr;
+
+use alloc::vec::Vec;
+
+use sluicegate_capability::Protocol;
+use sluicegate_flow::Budget;
+use sluicegate_wire::Instant;
+
+use crate::{
+    Translator,
+    config::{EndCause, InstallError, Mode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec},
+    pinhole::{Holder, NewPinhole},
+};
+
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+const EVER: (Instant, Instant) = (Instant::ZERO, NEVER);
+
+impl Translator {
+    /// Replaces the list of services. Grants of services that are gone stay until they end; flows that such a service
+    /// started itself, and its standing pinhole, end now.
+    ///
+    /// # Errors
+    /// See [`ServicesError`]; the old list stays in force then.
+    pub fn set_services(&mut self, services: &[Service]) -> Result<(), ServicesError> {
+        let now = self.now;
+        self.rules.hosts.check(services, &self.rules.config)?;
+        let starts = |id: u16| services.iter().find(|service| service.id == id && service.outbound_all);
+        for service in services.iter().filter(|service| service.outbound_all) {
+            self.open_for_service(now, service)?;
+        }
+        let gone: Vec<u16> =
+            self.rules.service_slots.iter().map(|(id, _)| *id).filter(|id| starts(*id).is_none()).collect();
+        for id in gone {
+            self.close_for_service(now, id);
+        }
+        let is_known =
+            |id: u16, target: IpAddr| services.iter().any(|service| service.id == id && service.address == target);
+        let standing = self.rules.pinholes.iter().filter(|(_, pinhole)| {
+            pinhole.is_live()
+                && matches!(pinhole.holder, Holder::Standing { .. })
+                && !is_known(pinhole.service, pinhole.target)
+        });
+        let standing: Vec<u32> = standing.map(|(slot, _)| slot).collect();
+        for slot in standing {
+            self.drop_pinhole(now, slot);
+        }
+        self.rules.hosts.replace(services);
+        Ok(())
+    }
+
+    /// Opens a service's SIP port (UDP) to the frontends, and the frontends to the service from whatever port.
+    /// Never expires. Installing the same again changes nothing; other peers or another rate replace the old ones and
+    /// keep the external port.
+    ///
+    /// # Errors
+    /// See [`InstallError`].
+    pub fn install_standing(&mut self, now: Instant, spec: StandingSpec) -> Result<Opened, InstallError> {
+        self.open_standing(now, spec, (0, 0))
+    }
+
+    /// As [`Self::install_standing`], at these external ports if they are free.
+    pub(crate) fn open_standing(
+        &mut self,
+        now: Instant,
+        spec: StandingSpec,
+        mut wanted: (u16, u16),
+    ) -> Result<Opened, InstallError> {
+        let service = self.rules.hosts.service(spec.service);
+        let unknown = InstallError::Service(spec.service);
+        let filter = service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == Mode::Filter;
+        let same_family = spec.peers.iter().all(|peer| peer.is_ipv4() == spec.target.is_ipv4());
+        if spec.peers.is_empty() || spec.peers.len() > PEERS_MAX || !same_family {
+            return Err(InstallError::Peers);
+        }
+        if spec.target_port == 0 {
+            return Err(InstallError::Ports(1));
+        }
+        if let Some((slot, opened, is_same)) = self.find_standing(&spec) {
+            if is_same {
+                return Ok(opened);
+            }
+            wanted = opened.ports;
+            self.drop_pinhole(now, slot);
+        }
+        let target_ports = (spec.target_port, spec.target_port);
+        let slot = self.reserve().ok_or(InstallError::Full(self.rules.config.pinholes_max))?;
+        let opened = if filter {
+            Some(Opened { address: spec.target, ports: target_ports })
+        } else {
+            self.external(slot, Protocol::UDP, target_ports, wanted)
+        };
+        let Some(gate) = opened else {
+            self.rules.pinholes.give_up(slot);
+            return Err(InstallError::NoExternalPort);
+        };
+        let new = NewPinhole {
+            holder: Holder::Standing { peers: spec.peers.clone().into(), rate_bytes_per_s: spec.rate_bytes_per_s },
+            protocol: Protocol::UDP,
+            service: spec.service,
+            filter,
+            gate,
+            target: spec.target,
+            target_ports,
+            times: EVER,
+            budget: Budget::new(u64::MAX),
+            rate_bytes_per_s: spec.rate_bytes_per_s,
+            flows_max: self.rules.config.flows_per_service,
+        };
+        self.put(now, slot, new.build(now))?;
+        spec.peers.iter().for_each(|peer| self.rules.sources.add(*peer));
+        Ok(gate)
+    }
+
+    fn find_standing(&self, spec: &StandingSpec) -> Option<(u32, Opened, bool)> {
+        self.rules.pinholes.iter().find_map(|(slot, pinhole)| {
+            let Holder::Standing { peers, rate_bytes_per_s } = &pinhole.holder else { return None };
+            let is_it = pinhole.is_live()
+                && (pinhole.service, pinhole.target) == (spec.service, spec.target)
+                && pinhole.target_ports.0 == spec.target_port;
+            let is_same = peers[..] == spec.peers[..] && *rate_bytes_per_s == spec.rate_bytes_per_s;
+            is_it.then_some((slot, pinhole.gate, is_same))
+        })
+    }
+
+    fn open_for_service(&mut self, now: Instant, service: &Service) -> Result<(), ServicesError> {
+        if let Some(slot) = self.rules.service_slot(service.id) {
+            let is_same = self.rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.target == service.address);
+            if is_same {
+                return Ok(());
+            }
+            self.close_for_service(now, service.id);
+        }
+        let full = ServicesError::PinholesFull(self.rules.config.pinholes_max);
+        let slot = self.reserve().ok_or(full)?;
+        let new = NewPinhole {
+            holder: Holder::Service,
+            protocol: 0,
+            service: service.id,
+            filter: service.mode == Mode::Filter,
+            gate: Opened { address: service.address, ports: (0, 0) },
+            target: service.address,
+            // No port: nothing from outside is ever meant for it.
+            target_ports: (1, 0),
+            times: EVER,
+            budget: Budget::new(u64::MAX),
+            rate_bytes_per_s: 0,
+            flows_max: self.rules.config.flows_per_service,
+        };
+        self.put(now, slot, new.build(now)).map_err(|_| full)?;
+        let slots = &mut self.rules.service_slots;
+        let at = slots.partition_point(|(id, _)| *id < service.id);
+        slots.insert(at, (service.id, slot));
+        Ok(())
+    }
+
+    fn close_for_service(&mut self, now: Instant, id: u16) {
+        if let Some(slot) = self.rules.service_slot(id) {
+            self.rules.service_slots.retain(|(known, _)| *known != id);
+            self.drop_pinhole(now, slot);
+        }
+    }
+
+    /// Ends a pinhole without grant and forgets it at once.
+    fn drop_pinhole(&mut self, now: Instant, slot: u32) {
+        let peers = match self.rules.pinholes.at(slot).map(|pinhole| &pinhole.holder) {
+            Some(Holder::Standing { peers, .. }) => peers.to_vec(),
+            _ => Vec::new(),
+        };
+        peers.iter().for_each(|peer| self.rules.sources.remove(*peer));
+        self.end_pinhole(now, slot, EndCause::Revoked);
+        self.rules.forget(slot);
+    }
+}

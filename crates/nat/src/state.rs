@@ -1,0 +1,270 @@
+//! State that survives a restart of the gate: pinholes and flows as a flat list of records.
+//!
+//! `magic 8 | version 2 | records | end record | checksum 8`, little-endian; a record is a kind byte and fields of
+//! fixed length. The checksum (SipHash-2-4 under a fixed key) finds damage, not forgery: the file is the gate's own.
+
+mod reader;
+mod record;
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use sluicegate_capability::{Grant, GrantId};
+use sluicegate_flow::{Budget, Tick};
+use sluicegate_wire::{Instant, UnixTime};
+
+use self::{
+    reader::{Checker, Reader},
+    record::{FlowRecord, GrantRecord, Record, StandingRecord},
+};
+use crate::{
+    Translator,
+    config::{PinholeSpec, StandingSpec},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, NewFlow, WAITING},
+    lifecycle::{end_flow, establish, settle},
+    pinhole::Holder,
+    rules::Rules,
+    tcp::State,
+};
+
+const MAGIC: [u8; 8] = *b"SGTABLES";
+const VERSION: u16 = 1;
+
+/// What an import brought back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Imported {
+    /// Pinholes that are open again.
+    pub pinholes: u32,
+    /// Flows that go on.
+    pub flows: u32,
+    /// Records that no longer apply: expired, their service gone, or no room.
+    pub skipped: u32,
+}
+
+/// Why exported state was refused as a whole. Nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Not written by `export_state`.
+    #[error("this is no exported gate state; delete the file and restart the gate")]
+    Magic,
+    /// Written by another version.
+    #[error("exported gate state of version {0} is unknown; this gate reads version 1; delete the file to start empty")]
+    Version(u16),
+    /// Cut short or damaged.
+    #[error("the exported gate state is damaged; delete the file, the frontends' snapshot opens the grants again")]
+    Damaged,
+}
+
+impl Translator {
+    /// Writes all granted and standing pinholes and their flows to `sink`, in pieces. What lines hold of a budget is
+    /// written as left.
+    ///
+    /// Costs a walk over the tables. After a kill, flows go on whose numbers moved less than 4 MiB since the export.
+    pub fn export_state(&self, sink: &mut dyn FnMut(&[u8])) {
+        let mut checker = Checker::default();
+        let mut write = |bytes: &[u8]| {
+            checker.add(bytes);
+            sink(bytes);
+        };
+        write(&MAGIC);
+        write(&VERSION.to_le_bytes());
+        let mut slots = Vec::new();
+        for (slot, pinhole) in self.rules.pinholes.iter().filter(|(_, pinhole)| pinhole.is_live()) {
+            let record = match &pinhole.holder {
+                Holder::Granted(grant) => Record::Grant(GrantRecord {
+                    body: grant.encode(),
+                    service: pinhole.service,
+                    target: pinhole.target,
+                    target_ports: pinhole.target_ports,
+                    gate_ports: pinhole.gate.ports,
+                    filter: pinhole.filter,
+                    spent: pinhole.spent,
+                    left: pinhole.budget.left().saturating_add(self.lent(slot)),
+                    used: pinhole.budget.taken().saturating_sub(self.lent(slot)),
+                }),
+                Holder::Standing { peers, rate_bytes_per_s } => Record::Standing(StandingRecord {
+                    service: pinhole.service,
+                    target: pinhole.target,
+                    target_port: pinhole.target_ports.0,
+                    gate_ports: pinhole.gate.ports,
+                    rate_bytes_per_s: *rate_bytes_per_s,
+                    peers: peers.to_vec(),
+                }),
+                Holder::Service => Record::Service(pinhole.service),
+            };
+            slots.push(slot);
+            record.write(&mut write);
+        }
+        // Records name pinholes by their place among the pinhole records; those are in the order of slots.
+        export_flows(&self.v4, self.now, &slots, &mut write);
+        export_flows(&self.v6, self.now, &slots, &mut write);
+        Record::End.write(&mut write);
+        let sum = checker.sum();
+        sink(&sum.to_le_bytes());
+    }
+
+    /// Brings back what [`Self::export_state`] wrote: on a fresh translator, after the services were set. What has
+    /// expired or no longer fits is left out. TCP connections wait for the inside's first segment and take the
+    /// outside's only near the written numbers until then.
+    ///
+    /// # Errors
+    /// See [`ImportError`]; nothing was changed then.
+    pub fn import_state(&mut self, now: Instant, unix: UnixTime, bytes: &[u8]) -> Result<Imported, ImportError> {
+        self.now = now;
+        self.clock.look(now, unix);
+        let records = Reader::new(bytes)?;
+        // All records are read before the first is applied.
+        records.clone().check()?;
+        let mut imported = Imported::default();
+        let mut slots = Vec::new();
+        for record in records {
+            let done = match record {
+                Record::Grant(grant) => {
+                    slots.push(self.import_grant(now, unix, &grant));
+                    slots.last().is_some_and(Option::is_some).then_some(&mut imported.pinholes)
+                }
+                Record::Standing(standing) => {
+                    slots.push(self.import_standing(now, standing));
+                    slots.last().is_some_and(Option::is_some).then_some(&mut imported.pinholes)
+                }
+                Record::Service(service) => {
+                    slots.push(self.rules.service_slot(service));
+                    continue;
+                }
+                Record::Flow(flow) => {
+                    let slot = slots.get(flow.owner as usize).copied().flatten();
+                    let flows = slot.and_then(|slot| self.import_flow(now, slot, &flow));
+                    flows.map(|()| &mut imported.flows)
+                }
+                Record::End => break,
+            };
+            *done.unwrap_or(&mut imported.skipped) += 1;
+        }
+        Ok(imported)
+    }
+
+    fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord) -> Option<u32> {
+        let mut grant = Grant::decode(&record.body).ok()?;
+        let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
+        grant.gate_ports = wanted;
+        let (target, target_ports) = (record.target, record.target_ports);
+        let spec = PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter };
+        let opened = self.install(now, unix, spec).ok()?;
+        let slot = self.rules.pinholes.by_id(id)?;
+        if opened.ports != wanted && !record.filter {
+            // Its old ports are taken: better no pinhole than one that the client does not know.
+            self.revoke(now, id);
+            self.rules.forget(slot);
+            return None;
+        }
+        let pinhole = self.rules.pinholes.at_mut(slot)?;
+        if let Holder::Granted(grant) = &mut pinhole.holder {
+            grant.gate_ports = body_ports;
+            pinhole.budget = Budget::restored(grant.bytes, record.left, record.used);
+        }
+        pinhole.spent = record.spent;
+        Some(slot)
+    }
+
+    fn import_standing(&mut self, now: Instant, record: StandingRecord) -> Option<u32> {
+        let (service, target, port) = (record.service, record.target, record.target_port);
+        let spec = StandingSpec {
+            service,
+            target,
+            target_port: port,
+            peers: record.peers,
+            rate_bytes_per_s: record.rate_bytes_per_s,
+        };
+        self.open_standing(now, spec, record.gate_ports).ok()?;
+        let found = self.rules.pinholes.iter().find(|(_, pinhole)| {
+            matches!(pinhole.holder, Holder::Standing { .. })
+                && (pinhole.service, pinhole.target, pinhole.target_ports.0) == (service, target, port)
+        });
+        found.map(|(slot, _)| slot)
+    }
+
+    fn import_flow(&mut self, now: Instant, slot: u32, record: &FlowRecord) -> Option<()> {
+        if record.inbound.src.0.is_ipv4() {
+            import_flow(&mut self.v4, &mut self.rules, now, slot, record)
+        } else {
+            import_flow(&mut self.v6, &mut self.rules, now, slot, record)
+        }
+    }
+}
+
+fn export_flows<L: Family>(flows: &Flows<L>, now: Instant, slots: &[u32], write: &mut dyn FnMut(&[u8])) {
+    for flow in flows.all() {
+        let line = flows.line(flow);
+        let back = flows.line(line.peer());
+        let Ok(owner) = slots.binary_search(&line.owner()) else { continue };
+        let millis = |age: Duration| u32::try_from(age.as_millis()).unwrap_or(u32::MAX);
+        let record = FlowRecord {
+            owner: owner as u32,
+            inbound: L::tuple_of(&line.key()),
+            outbound: L::tuple_of(&back.key()),
+            flags: line.rewrite().2,
+            state: line.state(),
+            notes: line.notes(),
+            halves: [line.tcp(), back.tcp()],
+            idle_ms: [millis(line.seen().age(now)), millis(back.seen().age(now))],
+        };
+        Record::Flow(record).write(write);
+    }
+}
+
+fn import_flow<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    slot: u32,
+    record: &FlowRecord,
+) -> Option<()> {
+    let pinhole = rules.pinholes.at(slot)?;
+    let (inbound, outbound) = (record.inbound, record.outbound);
+    let is_bound = record.flags & BOUND != 0;
+    let fits = match &pinhole.holder {
+        Holder::Service => record.flags & FROM_INSIDE != 0 && outbound.src.0 == pinhole.target,
+        _ => pinhole.admits_outbound(&outbound) && (is_bound || pinhole.admits_inbound(&inbound)),
+    };
+    if !fits || inbound.src.0.is_ipv4() != L::IS_IPV4 || outbound.src.0.is_ipv4() != L::IS_IPV4 {
+        return None;
+    }
+    let state = State::from_code(record.state);
+    let is_opening =
+        matches!(state, State::SynIn | State::SynOut | State::SynBoth | State::AnsweredIn | State::AnsweredOut);
+    if is_opening {
+        // Its peers try again.
+        return None;
+    }
+    let protocol = inbound.protocol;
+    let port = if crate::flows::is_echo(protocol) { inbound.src.1 } else { inbound.dst.1 };
+    if is_bound && !rules.bindings.rejoin(protocol, outbound.src, port, &mut rules.ports) {
+        return None;
+    }
+    let new = NewFlow { owner: slot, inbound, outbound, flags: record.flags };
+    let Ok(flow) = establish(flows, rules, now, &new) else {
+        if is_bound {
+            rules.bindings.leave(protocol, port, &mut rules.ports);
+        }
+        return None;
+    };
+    let mut notes = record.notes & ANSWERED;
+    if state != State::None {
+        notes |= WAITING;
+    }
+    let ages = record.idle_ms.map(|ms| Tick::before(now, Duration::from_millis(ms.into())));
+    let line = flows.line(flow);
+    for (line, (half, seen)) in [line, flows.line(line.peer())].into_iter().zip(record.halves.iter().zip(ages)) {
+        line.set_tcp(half);
+        line.touch(seen);
+    }
+    flows.set_state(flow, state, notes);
+    settle(flows, rules, now, flow);
+    if flows.idle(flow, now) >= flows.idle_max(flow, &rules.config.timers) {
+        end_flow(flows, rules, flow);
+        return None;
+    }
+    flows.schedule(now, flow, &rules.config.timers);
+    Some(())
+}

@@ -1,0 +1,416 @@
+//! What a TCP connection may do next: the states of RFC 7857 section 2 and the window check of RFC 9293 3.10.7.4 as
+//! seen from the middle (van Rooij, "Real Stateful TCP Packet Filtering in IP Filter").
+//!
+//! Pure functions over two halves; lines and timers are the caller's.
+
+use sluicegate_flow::{Kind, TcpHalf};
+use sluicegate_wire::{
+    Reason,
+    tcp::{Flags, Packet, TcpOption},
+};
+
+/// In a half's `shift` while the handshake runs: the sender offered no window scale.
+const NOT_OFFERED: u8 = 15;
+/// How far an acknowledgement may lie behind: the largest window without scaling, and some more for reordering.
+const ACK_BEHIND_MIN: u32 = 66_000;
+/// Data that a SYN may carry (RFC 7413) and the answer may leave unacknowledged.
+const SYN_DATA_MAX: u32 = 1 << 14;
+/// Around the numbers of an imported connection: what may have been retransmitted from.
+const RESYNC_BEHIND: u32 = 1 << 20;
+/// What may have been sent since they were written: a second at 32 Mbit/s. A blind segment meets both numbers with
+/// (5 MiB / 4 GiB)^2, about one in 670,000, and only until the service's first packet.
+const RESYNC_AHEAD: u32 = 4 << 20;
+
+/// Where a connection stands. "In" is opened, or finished, by the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Not TCP.
+    None = 0,
+    /// A SYN came in.
+    SynIn = 1,
+    /// A SYN went out.
+    SynOut = 2,
+    /// SYNs crossed: simultaneous open (RFC 5382 REQ-2a).
+    SynBoth = 3,
+    /// A SYN came in and was answered; the opener's ACK is missing.
+    AnsweredIn = 4,
+    /// A SYN went out and was answered; the opener's ACK is missing.
+    AnsweredOut = 5,
+    /// Open.
+    Established = 6,
+    /// The outside will send no more.
+    FinIn = 7,
+    /// The inside will send no more.
+    FinOut = 8,
+    /// Nobody will send more.
+    Closing = 9,
+    /// A reset passed. Kept for a while, because the reset may get lost behind the gate (RFC 7857 2.2).
+    Reset = 10,
+}
+
+impl State {
+    pub(crate) const fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::SynIn,
+            2 => Self::SynOut,
+            3 => Self::SynBoth,
+            4 => Self::AnsweredIn,
+            5 => Self::AnsweredOut,
+            6 => Self::Established,
+            7 => Self::FinIn,
+            8 => Self::FinOut,
+            9 => Self::Closing,
+            10 => Self::Reset,
+            _ => Self::None,
+        }
+    }
+
+    /// Whether the long timer runs and the flow is not recycled: open or half closed.
+    pub(crate) const fn is_lasting(self) -> bool {
+        matches!(self, Self::Established | Self::FinIn | Self::FinOut)
+    }
+
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::None => "not TCP",
+            Self::SynIn => "SYN from outside",
+            Self::SynOut => "SYN from inside",
+            Self::SynBoth => "simultaneous open",
+            Self::AnsweredIn | Self::AnsweredOut => "SYN answered",
+            Self::Established => "established",
+            Self::FinIn => "finished by outside",
+            Self::FinOut => "finished by inside",
+            Self::Closing => "closing",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// The parts of a segment that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    /// Sequence space it takes: data, SYN and FIN.
+    pub(crate) len: u32,
+    pub(crate) window: u16,
+    pub(crate) flags: Flags,
+    /// Window scale option; looked for in SYNs only.
+    pub(crate) scale: Option<u8>,
+    /// A first fragment: the end of its data is not here.
+    pub(crate) is_cut: bool,
+}
+
+impl Segment {
+    #[inline]
+    pub(crate) fn parse(transport: &[u8], is_cut: bool) -> Result<Self, Reason> {
+        let packet = Packet::new_checked(transport)?;
+        let flags = packet.flags();
+        if !flags.are_consistent() {
+            return Err(Reason::TransportHeaderInvalid);
+        }
+        let scale = if flags.has(Flags::SYN) { window_scale(&packet)? } else { None };
+        Ok(Self {
+            seq: packet.seq(),
+            ack: packet.ack(),
+            len: packet.sequence_len(),
+            window: packet.window(),
+            flags,
+            scale,
+            is_cut,
+        })
+    }
+
+    const fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.len)
+    }
+
+    /// A SYN without ACK: somebody opens.
+    pub(crate) const fn is_opening(&self) -> bool {
+        self.flags.has(Flags::SYN) && !self.flags.has(Flags::ACK)
+    }
+}
+
+fn window_scale(packet: &Packet<&[u8]>) -> Result<Option<u8>, Reason> {
+    for option in packet.options() {
+        if let TcpOption::WindowScale(scale) = option? {
+            return Ok(Some(scale.shift()));
+        }
+    }
+    Ok(None)
+}
+
+/// A connection as one sender's segment sees it: `own` are the sender's numbers, `peer` the other side's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    pub(crate) resync: Resync,
+    pub(crate) own: TcpHalf,
+    pub(crate) peer: TcpHalf,
+}
+
+/// How far an imported connection's numbers can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resync {
+    /// They are exact.
+    Done,
+    /// Nobody spoke since the import: both sides may be ahead.
+    Waiting,
+    /// The inside spoke. The outside may still acknowledge what was sent before the restart.
+    Anchored,
+}
+
+/// `a` lies behind `b` in sequence space (RFC 9293 3.4).
+#[inline]
+const fn after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+#[inline]
+const fn later(a: u32, b: u32) -> u32 {
+    if after(a, b) { a } else { b }
+}
+
+/// The connection that `segment`, a SYN without ACK, opens.
+pub(crate) fn open(from: Kind, segment: &Segment) -> Connection {
+    let shift = segment.scale.unwrap_or(NOT_OFFERED);
+    let end = segment.end();
+    let own = TcpHalf { end, limit: end, window: segment.window, shift, peer_shift: NOT_OFFERED, ..TcpHalf::default() };
+    let peer = TcpHalf {
+        peer_end: end,
+        peer_window: segment.window,
+        shift: NOT_OFFERED,
+        peer_shift: shift,
+        ..TcpHalf::default()
+    };
+    let state = if from == Kind::Inbound { State::SynIn } else { State::SynOut };
+    Connection { state, resync: Resync::Done, own, peer }
+}
+
+/// The connection after `segment` from side `from`.
+///
+/// # Errors
+/// [`Reason::TcpState`] for a segment that has no place in this state, [`Reason::TcpWindow`] for one whose numbers
+/// lie outside the window.
+#[inline]
+pub(crate) fn judge(from: Kind, connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    if connection.resync != Resync::Done {
+        return resynchronise(from, connection, segment);
+    }
+    match (connection.state, from) {
+        (State::SynIn, Kind::Inbound) | (State::SynOut, Kind::Outbound) => by_opener(from, connection, segment),
+        (State::SynIn, Kind::Outbound) | (State::SynOut, Kind::Inbound) => by_answerer(connection, segment),
+        (State::Closing | State::Reset, _) if segment.is_opening() => Ok(open(from, segment)),
+        _ => in_window(from, connection, segment),
+    }
+}
+
+/// More from the side whose SYN was not answered yet.
+fn by_opener(from: Kind, connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    if segment.is_opening() {
+        // A retransmission, or a new attempt from the same port; the other side has not committed to the old one.
+        return Ok(open(from, segment));
+    }
+    if segment.flags.has(Flags::RST) && segment.seq == connection.own.end {
+        return Ok(Connection { state: State::Reset, ..*connection });
+    }
+    Err(Reason::TcpState)
+}
+
+/// The first word of the side that got the SYN.
+fn by_answerer(connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    let (flags, opened) = (segment.flags, connection.own.peer_end);
+    if flags.has(Flags::RST.with(Flags::ACK)) {
+        let right = segment.ack == opened;
+        return if right { Ok(Connection { state: State::Reset, ..*connection }) } else { Err(Reason::TcpWindow) };
+    }
+    if !flags.has(Flags::SYN) {
+        return Err(Reason::TcpState);
+    }
+    let is_answer = flags.has(Flags::ACK);
+    if is_answer && opened.wrapping_sub(segment.ack) > SYN_DATA_MAX {
+        return Err(Reason::TcpWindow);
+    }
+    let (mut own, mut peer) = (connection.own, connection.peer);
+    let scales = segment.scale.filter(|_| peer.shift != NOT_OFFERED);
+    let (own_shift, peer_shift) = scales.map_or((0, 0), |own_shift| (own_shift, peer.shift));
+    // Windows in SYNs are not scaled (RFC 7323 2.2).
+    own.end = segment.end();
+    own.limit = later(own.end, segment.seq.wrapping_add(1 + u32::from(peer.window).max(1)));
+    peer.limit = if is_answer { segment.ack } else { opened }.wrapping_add(u32::from(segment.window).max(1));
+    own.window = unscaled(segment.window, own_shift);
+    peer.window = unscaled(peer.window, peer_shift);
+    (own.shift, peer.shift) = (own_shift, peer_shift);
+    let state = match (connection.state, is_answer) {
+        (_, false) => State::SynBoth,
+        (State::SynIn, true) => State::AnsweredIn,
+        (_, true) => State::AnsweredOut,
+    };
+    Ok(mirrored(Connection { state, resync: Resync::Done, own, peer }))
+}
+
+/// A window of so many bytes in units of `1 << shift`, rounded up.
+const fn unscaled(bytes: u16, shift: u8) -> u16 {
+    ((bytes as u32 + (1 << shift) - 1) >> shift) as u16
+}
+
+/// Copies to each half what it holds of the other.
+#[inline]
+const fn mirrored(mut connection: Connection) -> Connection {
+    let (own, peer) = (&mut connection.own, &mut connection.peer);
+    (own.peer_end, own.peer_window, own.peer_shift) = (peer.end, peer.window, peer.shift);
+    (peer.peer_end, peer.peer_window, peer.peer_shift) = (own.end, own.window, own.shift);
+    connection
+}
+
+#[inline]
+const fn window(raw: u16, shift: u8) -> u32 {
+    (raw as u32) << shift
+}
+
+/// Bounds of what is acceptable, ends included.
+struct Bounds {
+    seq_min: u32,
+    end_max: u32,
+    ack_min: u32,
+    ack_max: u32,
+}
+
+impl Bounds {
+    #[inline]
+    fn admit(&self, segment: &Segment) -> bool {
+        lies_in(self.seq_min, self.end_max, segment.seq, segment.len)
+            && (!segment.flags.has(Flags::ACK) || lies_in(self.ack_min, self.ack_max, segment.ack, 0))
+    }
+}
+
+/// Whether `at..at + len` lies in `min..=max` on the circle of sequence numbers.
+#[inline]
+const fn lies_in(min: u32, max: u32, at: u32, len: u32) -> bool {
+    let span = max.wrapping_sub(min);
+    span <= i32::MAX as u32 && at.wrapping_sub(min) as u64 + len as u64 <= span as u64
+}
+
+#[inline]
+fn in_window(from: Kind, connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    let own = &connection.own;
+    let is_handshake = matches!(connection.state, State::AnsweredIn | State::AnsweredOut | State::SynBoth);
+    let ack_behind = if is_handshake { SYN_DATA_MAX } else { window(own.window, own.shift).max(ACK_BEHIND_MIN) };
+    let bounds = Bounds {
+        // One less for keep-alives (RFC 9293 3.8.4).
+        seq_min: own.end.wrapping_sub(window(own.peer_window, own.peer_shift).max(1) + 1),
+        end_max: own.limit,
+        ack_min: own.peer_end.wrapping_sub(ack_behind),
+        ack_max: own.peer_end,
+    };
+    if !bounds.admit(segment) {
+        return Err(Reason::TcpWindow);
+    }
+    if segment.flags.has(Flags::SYN) && after(segment.end(), own.end) {
+        // RFC 5961 4: a SYN in the middle of a connection is not a new one.
+        return Err(Reason::TcpState);
+    }
+    Ok(advance(from, connection, segment))
+}
+
+/// Takes over the numbers of an accepted segment and moves the state.
+#[inline]
+fn advance(from: Kind, connection: &Connection, segment: &Segment) -> Connection {
+    let mut next = *connection;
+    next.state = next_state(from, connection, segment);
+    let (own, peer) = (&mut next.own, &mut next.peer);
+    if !segment.flags.has(Flags::RST) {
+        // The length of a fragmented segment is unknown until the receiver acknowledges it.
+        own.end = later(own.end, if segment.is_cut { own.limit } else { segment.end() });
+        if segment.flags.has(Flags::ACK) {
+            let is_syn = segment.flags.has(Flags::SYN);
+            let bytes = window(segment.window, if is_syn { 0 } else { own.shift });
+            // A probe of one byte into a closed window is legal (RFC 9293 3.8.6.1).
+            peer.limit = later(peer.limit, segment.ack.wrapping_add(bytes.max(1)));
+            let raw = if is_syn { unscaled(segment.window, own.shift) } else { segment.window };
+            own.window = own.window.max(raw);
+        }
+    }
+    mirrored(next)
+}
+
+#[inline]
+fn next_state(from: Kind, connection: &Connection, segment: &Segment) -> State {
+    let state = connection.state;
+    let flags = segment.flags;
+    if flags.has(Flags::RST) {
+        return State::Reset;
+    }
+    if flags.has(Flags::FIN) {
+        return match (state, from) {
+            (State::FinOut, Kind::Inbound) | (State::FinIn, Kind::Outbound) | (State::Closing, _) => State::Closing,
+            (State::Reset, _) => State::Reset,
+            (_, Kind::Inbound) => State::FinIn,
+            (_, Kind::Outbound) => State::FinOut,
+        };
+    }
+    let is_ack = flags.has(Flags::ACK) && !flags.has(Flags::SYN);
+    match (state, from) {
+        (State::AnsweredIn, Kind::Inbound) | (State::AnsweredOut, Kind::Outbound) if is_ack => State::Established,
+        (State::SynBoth, _) if flags.has(Flags::ACK) && segment.ack == connection.own.peer_end => State::Established,
+        // RFC 7857 2: data after a reset shows that the reset was not believed.
+        (State::Reset, _) if segment.len > 0 && !flags.has(Flags::SYN) => State::Established,
+        _ => state,
+    }
+}
+
+/// The first segments of an imported connection. The inside is behind the gate and tells the truth: its first
+/// segment sets the numbers. The outside must meet the written ones within bounds.
+fn resynchronise(from: Kind, connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    if segment.flags.has(Flags::SYN) || !segment.flags.has(Flags::ACK) {
+        return Err(Reason::TcpState);
+    }
+    match (from, connection.resync) {
+        (Kind::Outbound, Resync::Waiting) => Ok(anchor(connection, segment)),
+        (Kind::Outbound, _) => in_window(from, connection, segment),
+        (Kind::Inbound, Resync::Waiting) => {
+            let own = &connection.own;
+            let bounds = Bounds {
+                seq_min: own.end.wrapping_sub(RESYNC_BEHIND),
+                end_max: own.end.wrapping_add(RESYNC_AHEAD),
+                ack_min: own.peer_end.wrapping_sub(RESYNC_BEHIND),
+                ack_max: own.peer_end.wrapping_add(RESYNC_AHEAD),
+            };
+            if !bounds.admit(segment) {
+                return Err(Reason::TcpWindow);
+            }
+            Ok(advance(from, &acknowledged(connection, segment), segment))
+        }
+        (Kind::Inbound, _) => {
+            let mut next = *connection;
+            let ahead = segment.ack.wrapping_sub(next.own.peer_end);
+            if ahead <= window(next.own.window, next.own.shift) {
+                next = acknowledged(&next, segment);
+            }
+            let next = in_window(from, &next, segment)?;
+            Ok(Connection { resync: Resync::Done, ..next })
+        }
+    }
+}
+
+/// The other side has sent at least what this segment acknowledges.
+fn acknowledged(connection: &Connection, segment: &Segment) -> Connection {
+    let mut next = *connection;
+    next.peer.end = later(next.peer.end, segment.ack);
+    mirrored(next)
+}
+
+fn anchor(connection: &Connection, segment: &Segment) -> Connection {
+    let mut next = *connection;
+    let (own, peer) = (&mut next.own, &mut next.peer);
+    own.end = later(own.end, segment.end());
+    own.limit = own.end.wrapping_add(window(peer.window, peer.shift).max(u32::from(u16::MAX)));
+    peer.end = segment.ack;
+    peer.limit = segment.ack.wrapping_add(window(segment.window, own.shift).max(1));
+    next.resync = Resync::Anchored;
+    advance(Kind::Outbound, &mirrored(next), segment)
+}
+
+#[cfg(test)]
+mod tests;

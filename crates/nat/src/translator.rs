@@ -1,0 +1,205 @@
+use sluicegate_flow::{Line4, Line6};
+use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict, ip::Summary};
+
+use crate::{
+    config::{Config, Event},
+    counters::Counters,
+    flows::Flows,
+    fragment::Fragments,
+    grants::Clock,
+    icmp,
+    inbound::inbound,
+    lifecycle::end_flow,
+    outbound::outbound,
+    packet::{Packet, Transport},
+    passage::{Passage, check_header},
+    reply,
+    rules::Rules,
+};
+
+/// Flows looked at in one call of `handle_timeout`.
+const IDLE_FLOWS_MAX: usize = 1_024;
+
+/// The gate's packet path over IP packets. See the crate's documentation for how it is driven.
+///
+/// **Observe mode** ([`Translator::observe`]) counts what policy would drop and forwards it: strangers' packets, spent
+/// budgets, rates, flow limits, TCP windows. It never forwards what is malformed. For `filter` services everything
+/// that policy refuses is forwarded. For `nat` services a packet without pinhole cannot be mapped to any host, and a
+/// packet from inside without binding would show an inside address, so those are counted as drops and dropped.
+#[derive(Debug)]
+pub struct Translator {
+    pub(crate) rules: Rules,
+    pub(crate) v4: Flows<Line4>,
+    pub(crate) v6: Flows<Line6>,
+    pub(crate) fragments: Fragments,
+    pub(crate) clock: Clock,
+    /// The latest time that anybody told.
+    pub(crate) now: Instant,
+    /// When a pinhole may expire.
+    pub(crate) due: Instant,
+}
+
+/// What became of a packet that was not dropped.
+pub(crate) enum Fate {
+    Forward(Port),
+    Held,
+}
+
+impl Translator {
+    /// A translator without services and pinholes. Allocates all its tables. `hash_key` places everything in them and
+    /// must be secret and random; it and `random_seed` choose external ports.
+    #[must_use]
+    pub fn new(config: Config, hash_key: [u8; 16], random_seed: u64) -> Self {
+        Self {
+            v4: Flows::new(config.flows_max, &hash_key),
+            v6: Flows::new(config.flows_v6_max, &hash_key),
+            fragments: Fragments::new(&config, &hash_key),
+            rules: Rules::new(config, &hash_key, random_seed),
+            clock: Clock::default(),
+            now: Instant::ZERO,
+            due: Instant::from_nanos(u64::MAX),
+        }
+    }
+
+    /// Judges one IP packet that came in by `port` and rewrites it in place. Bytes behind the IP packet (link-layer
+    /// padding) are cut off. A dropped packet is left as it came.
+    #[inline]
+    pub fn on_packet(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
+        self.now = now;
+        if now >= self.due {
+            self.expire(now);
+        }
+        match self.judge(now, port, frame) {
+            Ok(Fate::Forward(to)) => {
+                self.rules.counters.count_forward(to, frame.len());
+                Verdict::Forward(to)
+            }
+            Ok(Fate::Held) => {
+                self.rules.counters.count_held();
+                Verdict::Queue
+            }
+            Err(reason) => self.refuse(now, port, frame, reason),
+        }
+    }
+
+    #[inline]
+    fn judge(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Result<Fate, Reason> {
+        let ip = Summary::parse(frame.bytes())?;
+        check_header(&ip)?;
+        frame.truncate(ip.total_len);
+        if ip.fragment.is_some() {
+            return self.judge_fragment(now, port, frame, ip);
+        }
+        let mut packet = Packet::parse(ip, frame.bytes())?;
+        if packet.transport == Transport::Error {
+            let to = icmp::translate(self, now, port, &mut packet.ip, frame.bytes_mut())?;
+            packet.ip.decrement_ttl(frame.bytes_mut())?;
+            return Ok(Fate::Forward(to));
+        }
+        let passage = self.decide(now, port, &packet)?;
+        self.send(&passage, &mut packet, frame)
+    }
+
+    /// Who the packet belongs to and where it goes. Accounts for it, and changes nothing in it.
+    #[inline]
+    pub(crate) fn decide(&mut self, now: Instant, port: Port, packet: &Packet) -> Result<Passage, Reason> {
+        match (packet.ip.src.is_ipv4(), port == Port::INSIDE) {
+            (true, false) => inbound(&mut self.v4, &mut self.rules, now, packet),
+            (true, true) => outbound(&mut self.v4, &mut self.rules, now, packet),
+            (false, false) => inbound(&mut self.v6, &mut self.rules, now, packet),
+            (false, true) => outbound(&mut self.v6, &mut self.rules, now, packet),
+        }
+    }
+
+    /// Rewrites an admitted packet. One that is too long for the next link is cut into fragments.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        passage: &Passage,
+        packet: &mut Packet,
+        frame: &mut Frame<'_>,
+    ) -> Result<Fate, Reason> {
+        passage.apply(packet, frame.bytes_mut());
+        packet.ip.decrement_ttl(frame.bytes_mut())?;
+        if !self.rules.fits(packet.ip.total_len, passage.to) {
+            let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
+            self.fragments.split(&packet.ip, frame, passage.to, mtu)?;
+        }
+        Ok(Fate::Forward(passage.to))
+    }
+
+    /// Counts a drop; an admitted packet that is too long is answered, so that its sender learns the path's MTU.
+    #[cold]
+    fn refuse(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, reason: Reason) -> Verdict {
+        self.rules.counters.count_drop(reason);
+        if reason == Reason::PacketTooBig
+            && self.rules.admit_icmp(now).is_ok()
+            && reply::too_big(&self.rules.config, port, frame).is_some()
+        {
+            self.rules.counters.count_reply();
+            return Verdict::Reply;
+        }
+        Verdict::Drop(reason)
+    }
+
+    /// A packet that was held: writes it into `frame` (at its start, which keeps its headroom) and says where it
+    /// leaves. Call until `None`.
+    pub fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<Port> {
+        self.now = now;
+        loop {
+            match self.next_held(now, frame)? {
+                Ok(to) => {
+                    self.rules.counters.count_forward(to, frame.len());
+                    return Some(to);
+                }
+                Err(reason) => self.rules.counters.count_drop(reason),
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] must be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let pinholes = (self.due != Instant::from_nanos(u64::MAX)).then_some(self.due);
+        [pinholes, self.v4.next_due(), self.v6.next_due(), self.fragments.next_due()].into_iter().flatten().min()
+    }
+
+    /// Ends pinholes, flows and fragments whose time is over. Each call does a bounded part of what is due; call
+    /// again while [`Self::poll_timeout`] lies in the past. A pinhole ends within 50 ms of its time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        self.expire(now);
+        let timers = self.rules.config.timers;
+        for _ in 0..IDLE_FLOWS_MAX {
+            let Some(flow) = self.v4.pop_idle(now, &timers) else { break };
+            end_flow(&mut self.v4, &mut self.rules, flow);
+        }
+        for _ in 0..IDLE_FLOWS_MAX {
+            let Some(flow) = self.v6.pop_idle(now, &timers) else { break };
+            end_flow(&mut self.v6, &mut self.rules, flow);
+        }
+        self.fragments.expire(now, &mut self.rules.counters);
+    }
+
+    /// What happened unasked. Call until `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.rules.pop_event()
+    }
+
+    /// Switches observe mode.
+    pub const fn observe(&mut self, on: bool) {
+        self.rules.observe = on;
+    }
+
+    /// Whether observe mode is on.
+    #[must_use]
+    pub const fn is_observing(&self) -> bool {
+        self.rules.observe
+    }
+
+    /// What happened to packets.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.rules.counters
+    }
+}

@@ -80,11 +80,11 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     assert_eq!(calm.received, calm.sent, "{calm:?}");
     assert_eq!((class(&counted, "call"), class(&counted, "stranger")), (calm.sent / 2, 0));
 
-    let gate = site.lab.link("gate", Site::OUTSIDE).unwrap();
-    let core = site.lab.link("core", "to_gate").unwrap();
+    let bypass = site.lab.link("bypass", Site::OUTSIDE).unwrap();
+    let core = site.lab.link("core", "to_bypass").unwrap();
     let flood = FloodSpec {
-        interface: "to_gate".to_owned(),
-        destination_mac: gate.mac,
+        interface: "to_bypass".to_owned(),
+        destination_mac: bypass.mac,
         source_mac: core.mac,
         targets: [Site::NAT, Site::WEB]
             .map(|address| Target { address: address.into(), first: 1, last: 65_535 })
@@ -101,9 +101,9 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
         frames_max: 10_000_000,
         seed: 7,
     };
-    let before = site.lab.counters("gate", Site::OUTSIDE).unwrap();
+    let before = site.lab.counters("bypass", Site::OUTSIDE).unwrap();
     let (flooded, counted) = call(&site, Some(&flood));
-    let offered = site.lab.counters("gate", Site::OUTSIDE).unwrap().since(&before);
+    let offered = site.lab.counters("bypass", Site::OUTSIDE).unwrap().since(&before);
     assert!(offered.rx_bytes * 8 >= 10 * options.link_rate_bps * u64::from(SECONDS), "{offered:?}");
     assert_eq!(flooded.sent, calm.sent);
     assert!(flooded.loss >= 0.5, "{flooded:?}");

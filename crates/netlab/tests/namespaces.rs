@@ -52,7 +52,7 @@ fn a_process_is_started_inside_and_ends_with_the_namespace() {
 }
 
 #[test]
-fn the_site_connects_clients_with_services_only_while_the_gate_host_forwards() {
+fn the_site_connects_clients_with_services_only_while_the_gate_is_bypassed() {
     if !namespaces_allowed() {
         return;
     }
@@ -68,14 +68,14 @@ fn the_site_connects_clients_with_services_only_while_the_gate_host_forwards() {
     let targets: [(&str, SocketAddr); 2] = [("web", (Site::WEB, 9).into()), ("web", (Site::WEB_V6, 9).into())];
     let public = ("pbx", SocketAddr::from((Site::NAT, 9)));
     for (server, address) in targets {
-        assert!(!reaches(server, address), "{address} before anything forwards");
+        assert!(!reaches(server, address), "{address} without a gate process");
     }
     site.gate_off().unwrap();
     for (server, address) in targets.into_iter().chain([public]) {
-        assert!(reaches(server, address), "{address} while the kernel forwards");
+        assert!(reaches(server, address), "{address} by way of the plain router");
     }
     site.gate_on().unwrap();
     for (server, address) in targets.into_iter().chain([public]) {
-        assert!(!reaches(server, address), "{address} after forwarding ended");
+        assert!(!reaches(server, address), "{address} by way of the gate again");
     }
 }

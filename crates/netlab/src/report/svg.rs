@@ -66,11 +66,11 @@ fn draw_into(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error
         ("flood at the gate".to_owned(), RED, pick(|second| second.offered_bps, 1.0)),
     ];
     logarithmic(report, traffic, "bit/s", BITS_MIN, &traffic_lines)?;
-    let loss_lines = [("packets lost, %".to_owned(), BLUE, pick(|second| second.loss, 100.0))];
+    let loss_lines = [("call loss, %".to_owned(), BLUE, pick(|second| second.loss, 100.0))];
     linear(report, loss, "call loss, %", 0.0..100.0, &loss_lines)?;
     let delays = pick(|second| second.delay_p99_ms, 1.0);
     let highest = delays.iter().map(|(_, ms)| *ms).fold(1.0, f64::max) * 1.1;
-    linear(report, delay, "call delay p99, ms", 0.0..highest, &[("delay p99, ms".to_owned(), BLUE, delays)])?;
+    linear(report, delay, "call delay p99, ms", 0.0..highest, &[("call delay p99, ms".to_owned(), BLUE, delays)])?;
     logarithmic(report, drops, "drops, packets/s", PACKETS_MIN, &drop_lines(report))?;
     root.present()?;
     Ok(())
@@ -148,9 +148,10 @@ where
     }
     chart
         .configure_mesh()
-        .light_line_style(WHITE)
+        .max_light_lines(0)
         .bold_line_style(GREY.mix(0.2))
         .x_desc("s")
+        .x_label_formatter(&|at| format!("{at:.0}"))
         .y_desc(label)
         .y_labels(6)
         .y_label_formatter(&|value| short(*value))
@@ -169,7 +170,8 @@ where
         let place = (f64::from(phase.from_s), top);
         chart.draw_series([Text::new(format!(" {}", phase.name), place, font.clone())])?;
     }
-    if !lines.is_empty() {
+    // A line whose name is the axis's needs no legend.
+    if lines.iter().any(|(name, ..)| name != label) {
         chart.configure_series_labels().background_style(WHITE.mix(0.8)).label_font(("sans-serif", 12)).draw()?;
     }
     Ok(())

@@ -22,13 +22,13 @@ impl Default for SiteOptions {
 /// The lab of the demo and the end-to-end tests.
 ///
 /// ```text
-/// alice bob phones mallory ─┐                             ┌─ pbx   (nat service)
-/// storm_a storm_b botnet ───┼─ core ── gate ── link ══ lan┤
-/// frontend ─────────────────┘                             └─ web   (filter service)
+/// alice bob phones mallory ─┐      ┌─ gate ───┐         ┌─ pbx   (nat service)
+/// storm_a storm_b botnet ───┼─ core┤          ├link ══ lan┤
+/// frontend ─────────────────┘      └─ bypass ─┘         └─ web   (filter service)
 /// ```
 ///
-/// `link` is the bottleneck in both directions. Every host has IPv4 and IPv6. `gate` forwards nothing until it is told
-/// to: by [`Site::gate_off`] (the kernel forwards) or by a gate process.
+/// `link` is the bottleneck in both directions. Every host has IPv4 and IPv6. `gate` forwards nothing until a gate
+/// process runs in it; `bypass` is a plain router that can take its place, see [`Site::gate_off`].
 #[derive(Debug)]
 pub struct Site {
     /// The running lab.
@@ -45,7 +45,7 @@ impl Site {
     pub const INSIDE: &'static str = "inside";
     /// The gate host's own address.
     pub const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
-    /// The public address behind which the gate translates; no host owns it while the gate is on.
+    /// The public address behind which the gate translates.
     pub const NAT: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
     /// The private address of the `nat` service.
     pub const PBX: Ipv4Addr = Ipv4Addr::new(10, 4, 3, 2);
@@ -121,30 +121,29 @@ impl Site {
         Ok(Self { lab: Self::plan(options).build()? })
     }
 
-    /// The site without a gate: the kernel of the host `gate` forwards, and the public address itself is on `pbx`.
+    /// The site as it would be without a gate: all traffic goes by way of the plain router `bypass`, and the public
+    /// address itself is on `pbx`. A gate process keeps running, aside.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn gate_off(&self) -> Result<(), LabError> {
-        let public = Prefix::host(Self::NAT.into());
-        self.lab.add_route("gate", public, Via::Gateway(Ipv4Addr::new(10, 4, 1, 2).into()))?;
-        self.lab.add_route("link", public, Via::Gateway(Ipv4Addr::new(10, 4, 2, 2).into()))?;
-        self.lab.add_route("lan", public, Via::Gateway(Self::PBX.into()))?;
-        self.lab.add_route("pbx", public, Via::Itself)?;
-        self.lab.host("gate")?.forward(true)
+        self.add_routes(&turns(BYPASS))?;
+        self.add_routes(&public_on_pbx())
     }
 
-    /// Takes back what [`Site::gate_off`] did; nothing passes the host `gate` until a gate process runs.
+    /// Leads all traffic by way of the gate again.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn gate_on(&self) -> Result<(), LabError> {
-        let public = Prefix::host(Self::NAT.into());
-        self.lab.host("gate")?.forward(false)?;
-        self.lab.remove_route("pbx", public, Via::Itself)?;
-        self.lab.remove_route("lan", public, Via::Gateway(Self::PBX.into()))?;
-        self.lab.remove_route("link", public, Via::Gateway(Ipv4Addr::new(10, 4, 2, 2).into()))?;
-        self.lab.remove_route("gate", public, Via::Gateway(Ipv4Addr::new(10, 4, 1, 2).into()))
+        for (host, prefix, via) in public_on_pbx() {
+            self.lab.remove_route(host, prefix, via)?;
+        }
+        self.add_routes(&turns(GATE))
+    }
+
+    fn add_routes(&self, routes: &[Turn]) -> Result<(), LabError> {
+        routes.iter().try_for_each(|(host, prefix, via)| self.lab.add_route(host, *prefix, *via))
     }
 
     fn edge(host: &str) -> Result<u8, LabError> {
@@ -156,13 +155,70 @@ impl Site {
     }
 }
 
+/// A route of a host.
+type Turn = (&'static str, Prefix, Via);
+
+/// One of the two ways between `core` and `link`: its addresses on either side.
+#[derive(Clone, Copy)]
+struct Way {
+    outside_v4: Ipv4Addr,
+    outside_v6: Ipv6Addr,
+    inside_v4: Ipv4Addr,
+    inside_v6: Ipv6Addr,
+}
+
+const GATE: Way = Way {
+    outside_v4: Site::GATE,
+    outside_v6: inner_v6(0x60, 2),
+    inside_v4: Ipv4Addr::new(10, 4, 1, 1),
+    inside_v6: inner_v6(0x61, 1),
+};
+const BYPASS: Way = Way {
+    outside_v4: Ipv4Addr::new(203, 0, 113, 6),
+    outside_v6: inner_v6(0x67, 2),
+    inside_v4: Ipv4Addr::new(10, 4, 4, 1),
+    inside_v6: inner_v6(0x64, 1),
+};
+
+/// The routes that decide which way is taken.
+fn turns(way: Way) -> Vec<Turn> {
+    let v4 = |address: Ipv4Addr| Via::Gateway(address.into());
+    let v6 = |address: Ipv6Addr| Via::Gateway(address.into());
+    vec![
+        ("core", Prefix::host(Site::NAT.into()), v4(way.outside_v4)),
+        ("core", filter_v4(), v4(way.outside_v4)),
+        ("core", filter_v6(), v6(way.outside_v6)),
+        ("link", all_v4(), v4(way.inside_v4)),
+        ("link", all_v6(), v6(way.inside_v6)),
+    ]
+}
+
+/// The public address moved to the service that it stands for.
+fn public_on_pbx() -> [Turn; 4] {
+    let public = Prefix::host(Site::NAT.into());
+    let v4 = |text: [u8; 4]| Via::Gateway(Ipv4Addr::from(text).into());
+    [
+        ("bypass", public, v4([10, 4, 4, 2])),
+        ("link", public, v4([10, 4, 2, 2])),
+        ("lan", public, v4(Site::PBX.octets())),
+        ("pbx", public, Via::Itself),
+    ]
+}
+
 fn inner_hosts() -> Vec<Host> {
     let v4 = |text: [u8; 4]| Via::Gateway(Ipv4Addr::from(text).into());
     let v6 = |net: u16, host: u16| Via::Gateway(inner_v6(net, host).into());
-    let filter_v4 = prefix(Ipv4Addr::new(203, 0, 113, 64).into(), 30);
-    let inside_v4 = prefix(Ipv4Addr::new(10, 4, 0, 0).into(), 16);
-    let filter_v6 = prefix(inner_v6(0x66, 0).into(), 64);
-    let inside_v6 = prefix(inner_v6(0x63, 0).into(), 64);
+    let pbx_v4 = prefix(Ipv4Addr::new(10, 4, 3, 0).into(), 30);
+    let pbx_v6 = prefix(inner_v6(0x63, 0).into(), 64);
+    let router = |name, outside_v4, outside_net, link_v4, link_net| {
+        Host::new(name)
+            .route(all_v4(), v4(outside_v4))
+            .route(all_v6(), v6(outside_net, 1))
+            .route(prefix(Ipv4Addr::new(10, 4, 0, 0).into(), 16), v4(link_v4))
+            .route(filter_v4(), v4(link_v4))
+            .route(filter_v6(), v6(link_net, 2))
+            .route(pbx_v6, v6(link_net, 2))
+    };
     let service = |name, gateway_v4, gateway_v6| {
         // A service must not answer the flood: its answers would be a second flood, and the lab would measure that.
         Host::new(name)
@@ -170,50 +226,53 @@ fn inner_hosts() -> Vec<Host> {
             .route(all_v6(), v6(gateway_v6, 1))
             .route(Site::spoofed(), Via::Blackhole)
     };
-    vec![
-        Host::new("core")
-            .forwarding()
-            .route(Site::spoofed(), Via::Blackhole)
-            .route(Prefix::host(Site::NAT.into()), v4([203, 0, 113, 2]))
-            .route(filter_v4, v4([203, 0, 113, 2]))
-            .route(filter_v6, v6(0x60, 2)),
-        Host::new("gate")
-            .route(all_v4(), v4([203, 0, 113, 1]))
-            .route(all_v6(), v6(0x60, 1))
-            .route(inside_v4, v4([10, 4, 1, 2]))
-            .route(filter_v4, v4([10, 4, 1, 2]))
-            .route(filter_v6, v6(0x61, 2))
-            .route(inside_v6, v6(0x61, 2)),
+    let mut hosts = vec![
+        Host::new("core").forwarding().route(Site::spoofed(), Via::Blackhole),
+        router("gate", [203, 0, 113, 1], 0x60, [10, 4, 1, 2], 0x61),
+        router("bypass", [203, 0, 113, 5], 0x67, [10, 4, 4, 2], 0x64).forwarding(),
         Host::new("link")
             .forwarding()
-            .route(all_v4(), v4([10, 4, 1, 1]))
-            .route(all_v6(), v6(0x61, 1))
-            .route(prefix(Ipv4Addr::new(10, 4, 3, 0).into(), 30), v4([10, 4, 2, 2]))
-            .route(filter_v4, v4([10, 4, 2, 2]))
-            .route(filter_v6, v6(0x62, 2))
-            .route(inside_v6, v6(0x62, 2)),
+            .route(pbx_v4, v4([10, 4, 2, 2]))
+            .route(filter_v4(), v4([10, 4, 2, 2]))
+            .route(filter_v6(), v6(0x62, 2))
+            .route(pbx_v6, v6(0x62, 2)),
         Host::new("lan").forwarding().route(all_v4(), v4([10, 4, 2, 1])).route(all_v6(), v6(0x62, 1)),
         service("pbx", [10, 4, 3, 1], 0x63),
         service("web", [203, 0, 113, 65], 0x66),
-    ]
+    ];
+    for (name, prefix, via) in turns(GATE) {
+        hosts.iter_mut().filter(|host| host.name == name).for_each(|host| host.routes.push((prefix, via)));
+    }
+    hosts
 }
 
 fn inner_wires(options: SiteOptions) -> Vec<Wire> {
     let bottleneck = Bottleneck { rate_bps: options.link_rate_bps, queue_packets: options.queue_packets };
-    let addresses =
-        |v4: [u8; 4], net, host| [prefix(Ipv4Addr::from(v4).into(), 30), prefix(inner_v6(net, host).into(), 64)];
-    let end = |host, interface, v4, net, number| End::new(host, interface, &addresses(v4, net, number));
+    let end = |host, interface, v4: [u8; 4], net, number| {
+        let v4 = prefix(Ipv4Addr::from(v4).into(), 30);
+        End::new(host, interface, &[v4, prefix(inner_v6(net, number).into(), 64)])
+    };
+    let mut gate = end("gate", Site::OUTSIDE, GATE.outside_v4.octets(), 0x60, 2);
+    gate.addresses.push(Prefix::host(Site::NAT.into()));
+    let (bypass_outside, bypass_inside) = (BYPASS.outside_v4.octets(), BYPASS.inside_v4.octets());
     vec![
+        Wire { ends: [end("core", "to_gate", [203, 0, 113, 1], 0x60, 1), gate] },
         Wire {
             ends: [
-                end("core", "to_gate", [203, 0, 113, 1], 0x60, 1),
-                end("gate", Site::OUTSIDE, [203, 0, 113, 2], 0x60, 2),
+                end("core", "to_bypass", [203, 0, 113, 5], 0x67, 1),
+                end("bypass", Site::OUTSIDE, bypass_outside, 0x67, 2),
             ],
         },
         Wire {
             ends: [
-                end("gate", Site::INSIDE, [10, 4, 1, 1], 0x61, 1),
+                end("gate", Site::INSIDE, GATE.inside_v4.octets(), 0x61, 1),
                 end("link", "to_gate", [10, 4, 1, 2], 0x61, 2).limited(bottleneck),
+            ],
+        },
+        Wire {
+            ends: [
+                end("bypass", Site::INSIDE, bypass_inside, 0x64, 1),
+                end("link", "to_bypass", [10, 4, 4, 2], 0x64, 2).limited(bottleneck),
             ],
         },
         Wire {
@@ -227,6 +286,14 @@ fn inner_wires(options: SiteOptions) -> Vec<Wire> {
             ends: [end("lan", "to_web", [203, 0, 113, 65], 0x66, 1), end("web", "eth0", [203, 0, 113, 66], 0x66, 2)],
         },
     ]
+}
+
+const fn filter_v4() -> Prefix {
+    prefix(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 64)), 30)
+}
+
+const fn filter_v6() -> Prefix {
+    prefix(IpAddr::V6(inner_v6(0x66, 0)), 64)
 }
 
 const fn prefix(address: IpAddr, len: u8) -> Prefix {
@@ -279,7 +346,6 @@ mod tests {
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len(), all);
-        assert!(!addresses.contains(&Site::NAT.into()), "the translated address belongs to no host");
     }
 
     #[test]

@@ -52,7 +52,14 @@ impl<'a> NameAddr<'a> {
             return None;
         }
         let params = Params::parse(&mut cursor)?;
-        cursor.is_at_end().then(|| Self { display, uri, tag: params.value(b"tag"), params })
+        if !cursor.is_at_end() {
+            return None;
+        }
+        let tag = match params.find(b"tag") {
+            Some(param) => Some(unquoted(param.value?)),
+            None => None,
+        };
+        Some(Self { display, uri, tag, params })
     }
 
     /// The `*` of a REGISTER that removes all bindings (RFC 3261 section 10.2.2).

@@ -126,6 +126,7 @@ fn addresses_without_brackets_leave_parameters_to_the_header() {
         b"\"W\" < sip:a@b >",
         b"sip:a@b?Route=x",
         b"<sip:a@b>;;",
+        b"<sip:a@b>;tag",
         b"<sip:a@b> x",
         b"<sip:a@b",
         b"",

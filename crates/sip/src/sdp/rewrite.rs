@@ -125,7 +125,8 @@ pub(super) fn push_origin_of(out: &mut Vec<u8>, session_id: u64, version: u64, a
 }
 
 fn push_line(out: &mut Vec<u8>, text: &[u8]) {
-    out.extend_from_slice(text.trim_ascii_end());
+    let line = text.strip_suffix(b"\n").unwrap_or(text);
+    out.extend_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
     out.extend_from_slice(b"\r\n");
 }
 

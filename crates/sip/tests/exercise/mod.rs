@@ -1,0 +1,201 @@
+//! What must hold for any bytes at all. Shared by the property tests and the fuzz targets.
+
+#![allow(dead_code, reason = "each fuzz target uses one of these functions")]
+
+use std::net::IpAddr;
+
+use sluicegate_sip::{
+    cookie::CookieKey,
+    dialog::Dialog,
+    digest::{Algorithm, Authorization, Challenge, VALUE_LEN_MAX, ha1, strongest, verify},
+    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Via},
+    nonce::NonceKey,
+    sdp::{self, MediaAnswer, MediaEdit, Session},
+    uri::{Host, Uri, unescape},
+    write::{ForwardRequest, ForwardResponse, NewBody, Response, ViaLine, ack_for_final, cancel_for},
+};
+
+const SOURCE: &str = "198.51.100.7:40000";
+
+/// Parses a datagram, reads every field, answers it and forwards it; what is written can be read back.
+pub(crate) fn message(datagram: &[u8]) {
+    let message = match Message::parse(datagram) {
+        Ok(message) => message,
+        Err(error) => {
+            let _ = (error.status(), error.to_string());
+            if let Some(salvaged) = Message::salvage(datagram) {
+                read_all(&salvaged);
+                answer(&salvaged);
+            }
+            return;
+        }
+    };
+    assert!(message.as_bytes().len() <= datagram.len());
+    assert!(message.as_bytes().ends_with(message.body()));
+    let again = Message::parse(message.as_bytes()).expect("a message without the noise around it");
+    assert_eq!((again.start(), again.body()), (message.start(), message.body()));
+    read_all(&message);
+    if message.method().is_some() {
+        answer(&message);
+        forward(&message);
+        let _ = cancel_for(&message, &mut Vec::new());
+        let _ = ack_for_final(&message, &message, &mut Vec::new());
+    } else {
+        let back = ForwardResponse { response: &message, remove: &[], add: &[], body: None };
+        let mut out = Vec::new();
+        if back.write(&mut out).is_ok() && out.len() <= MESSAGE_LEN_MAX {
+            let forwarded = Message::parse(&out).expect("a forwarded response");
+            assert_eq!(forwarded.headers(HeaderName::Via).count() + 1, message.headers(HeaderName::Via).count());
+        }
+    }
+    let _ = Dialog::from_response(&message);
+    let _ = Dialog::from_request(&message, b"tag");
+}
+
+fn read_all(message: &Message<'_>) {
+    for name in HeaderName::ALL {
+        let raw = message.headers_raw(*name).count();
+        let lines = message.lines().filter(|line| line.name == *name).count();
+        assert_eq!(raw, lines);
+        assert!(message.headers(*name).all(|value| !value.is_empty()));
+        assert_eq!(message.header(*name), message.headers_raw(*name).next());
+    }
+    for address in message.contacts().chain(message.routes()).chain(message.record_routes()).flatten() {
+        let _ = Uri::parse(address.uri);
+        assert!(address.params.iter().count() <= address.params.as_bytes().len());
+    }
+    let _ = (message.essentials(), message.expires(), message.content_type(), message.header_named(b"X-Foo"));
+    assert!(!format!("{message:?}").is_empty());
+    if let Some(uri) = message.request_uri() {
+        let _ = Uri::parse(uri);
+    }
+}
+
+fn answer(request: &Message<'_>) {
+    let mut out = Vec::new();
+    Response::to(request, 400).source(SOURCE.parse().unwrap()).to_tag(b"t").record_route().begin(&mut out).finish();
+    if out.len() > MESSAGE_LEN_MAX {
+        return;
+    }
+    let response = Message::parse(&out).expect("an answer");
+    assert_eq!(response.status(), Some(400));
+    let Ok(fields) = request.essentials() else { return };
+    let answered = response.essentials().expect("an answer to a valid request");
+    assert_eq!((answered.call_id, answered.cseq), (fields.call_id, fields.cseq));
+    assert_eq!((answered.via.branch, answered.via.host), (fields.via.branch, fields.via.host));
+    assert!(answered.to.tag.is_some());
+    assert_eq!(response.headers(HeaderName::Via).count(), request.headers(HeaderName::Via).count());
+}
+
+fn forward(request: &Message<'_>) {
+    let edits = ForwardRequest {
+        request,
+        source: SOURCE.parse().unwrap(),
+        via: ViaLine {
+            transport: "UDP",
+            sent_by: "[2001:db8::1]:5060".parse().unwrap(),
+            branch: b"z9hG4bKus",
+            rport: true,
+        },
+        uri: Some(b"sip:next"),
+        record_routes: &[b"<sip:us;lr>"],
+        remove_first_route: true,
+        remove: &[HeaderName::ProxyAuthorization],
+        add: &[("X-Added", b"x")],
+        body: Some(NewBody { content_type: b"application/sdp", bytes: b"v=0" }),
+    };
+    let mut out = Vec::new();
+    let is_written = edits.write(&mut out).is_ok();
+    if !is_written || out.len() > MESSAGE_LEN_MAX || request.lines().count() + 8 > HEADERS_MAX {
+        return;
+    }
+    let forwarded = Message::parse(&out).expect("a forwarded request");
+    assert_eq!((forwarded.method(), forwarded.body()), (request.method(), &b"v=0"[..]));
+    let via = forwarded.top_via().expect("our Via");
+    assert_eq!(via.branch, Some(&b"z9hG4bKus"[..]));
+    assert_eq!(forwarded.headers(HeaderName::Via).count(), request.headers(HeaderName::Via).count() + 1);
+    assert_eq!(forwarded.header(HeaderName::ProxyAuthorization), None);
+    if let Ok(fields) = request.essentials() {
+        let next = forwarded.essentials().expect("a valid request stays valid");
+        assert_eq!(
+            (next.call_id, next.from, next.to, next.cseq),
+            (fields.call_id, fields.from, fields.to, fields.cseq)
+        );
+    }
+}
+
+/// Takes a URI, an address and a Via value apart.
+pub(crate) fn uri(text: &[u8]) {
+    if let Ok(uri) = Uri::parse(text) {
+        assert!(uri.names_same_address(&uri));
+        let _ = (uri.param(b"lr"), uri.host_is("example.net"), uri.user_is("alice"));
+        if let Some(host) = uri.host {
+            assert_eq!(Host::parse(host.to_string().as_bytes()), Some(host));
+        }
+    }
+    if let Some(address) = NameAddr::parse(text) {
+        assert_eq!(address.tag, address.params.value(b"tag"));
+    }
+    if let Ok(via) = Via::parse(text) {
+        assert!(via.len <= text.len() && via.head.len() <= via.len);
+    }
+    assert!(unescape(text).count() <= text.len());
+}
+
+/// Takes a session description apart, rewrites and answers it; what is written can be read back.
+pub(crate) fn sdp(body: &[u8]) {
+    let Ok(session) = Session::parse(body) else { return };
+    let _ = session.wanted().count();
+    let gate: IpAddr = "203.0.113.1".parse().unwrap();
+    let edits: Vec<_> = (0..session.media().len())
+        .step_by(2)
+        .map(|media| MediaEdit { media, address: gate, port: 20_000 + media as u16, rtcp_port: Some(30_000) })
+        .collect();
+    let mut out = Vec::new();
+    sdp::Rewrite { session: &session, address: gate, edits: &edits }.write(&mut out);
+    if out.len() <= BODY_LEN_MAX {
+        let rewritten = Session::parse(&out).expect("a rewritten description");
+        assert_eq!(rewritten.media().len(), session.media().len());
+        for (position, (new, old)) in rewritten.media().iter().zip(session.media()).enumerate() {
+            let is_edited = position % 2 == 0;
+            assert_eq!(new.port, if is_edited { 20_000 + position as u16 } else { old.port });
+            assert_eq!(new.address, if is_edited { Some(gate) } else { old.address.or(new.address) });
+            assert_eq!((new.kind, new.protocol, new.formats), (old.kind, old.protocol, old.formats));
+        }
+    }
+    let media = [MediaAnswer::Accepted { address: gate, port: 20_000 }; 3];
+    let mut out = Vec::new();
+    sdp::Answer { offer: &session, session_id: 1, version: 1, address: gate, media: &media }.write(&mut out);
+    if out.len() <= BODY_LEN_MAX {
+        let answer = Session::parse(&out).expect("an answer");
+        assert_eq!(answer.media().len(), session.media().len());
+        assert!(answer.media().iter().skip(3).all(|media| media.port == 0));
+    }
+}
+
+/// Takes challenges, authorisations, nonces and cookies apart. Nothing verifies by chance.
+pub(crate) fn digest(value: &[u8]) {
+    if let Ok(challenge) = Challenge::parse(value) {
+        let mut out = Vec::new();
+        challenge.write(&mut out);
+        if out.len() <= VALUE_LEN_MAX {
+            let again = Challenge::parse(&out).expect("a challenge");
+            assert_eq!((again.algorithm, again.stale), (challenge.algorithm, challenge.stale));
+        }
+        let _ = challenge.realm_text();
+        assert!(strongest([value].into_iter()).is_some());
+    }
+    let client = "192.0.2.1".parse().unwrap();
+    let nonces = NonceKey::new([1; 16], 1, 1, 1);
+    if let Ok(authorization) = Authorization::parse(value) {
+        let _ = (authorization.username(), authorization.realm_text(), authorization.covers(b"sip:a@b"));
+        assert!(!verify(&authorization, b"INVITE", None));
+        for algorithm in [Algorithm::Md5, Algorithm::Sha256] {
+            assert!(!verify(&authorization, b"INVITE", Some(&ha1(algorithm, "u", "r", "not guessed"))));
+        }
+        assert!(nonces.check(authorization.nonce, sluicegate_wire::UnixTime(0), client).is_err());
+    }
+    assert!(nonces.check(value, sluicegate_wire::UnixTime(0), client).is_err());
+    let cookies = CookieKey::new([1; 16]);
+    assert!(cookies.check_to_tag(value).is_none() && cookies.check_route(value).is_none());
+}

@@ -7,37 +7,37 @@ use sluicegate_wire::{Instant, Port, Reason};
 use std::{collections::VecDeque, net::IpAddr};
 
 /// Drops kept.
-pub const DROPS_MAX: usize = 4096;
+pub(crate) const DROPS_MAX: usize = 4096;
 
 /// Drops of one reason recorded between two calls of [`DropLog::refill`].
-pub const SAMPLES_PER_INTERVAL_MAX: u16 = 32;
+pub(crate) const SAMPLES_PER_INTERVAL_MAX: u16 = 32;
 
 /// What a packet said about itself: enough to recognise one's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuple {
+pub(crate) struct Tuple {
     /// IP protocol number.
-    pub protocol: u8,
+    pub(crate) protocol: u8,
     /// Source address.
-    pub source: IpAddr,
+    pub(crate) source: IpAddr,
     /// Source port; zero where the protocol has none. The identifier of an ICMP echo.
-    pub source_port: u16,
+    pub(crate) source_port: u16,
     /// Destination address.
-    pub destination: IpAddr,
+    pub(crate) destination: IpAddr,
     /// Destination port; zero where the protocol has none.
-    pub destination_port: u16,
+    pub(crate) destination_port: u16,
 }
 
 /// One dropped packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DroppedPacket {
+pub(crate) struct DroppedPacket {
     /// When, on the monotonic clock.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The port it came in by.
-    pub port: Port,
+    pub(crate) port: Port,
     /// Why.
-    pub reason: Reason,
+    pub(crate) reason: Reason,
     /// Its addresses and ports; `None` if it was no readable IP packet.
-    pub tuple: Option<Tuple>,
+    pub(crate) tuple: Option<Tuple>,
 }
 
 /// Bounded ring of [`DroppedPacket`]s with a sampling budget per reason.
@@ -49,10 +49,7 @@ pub(crate) struct DropLog {
 
 impl DropLog {
     pub(crate) fn new() -> Self {
-        Self {
-            ring: VecDeque::with_capacity(DROPS_MAX),
-            samples_left: [SAMPLES_PER_INTERVAL_MAX; Reason::ALL.len()],
-        }
+        Self { ring: VecDeque::with_capacity(DROPS_MAX), samples_left: [SAMPLES_PER_INTERVAL_MAX; Reason::ALL.len()] }
     }
 
     /// Records a drop if its reason has samples left; `tuple` is only called then.

@@ -64,6 +64,12 @@ pub enum ConfigError {
         /// The largest number possible.
         max: u64,
     },
+    /// The key of a feed is no public key.
+    #[error("the issuer key of feed {address} is no Ed25519 key; join that frontend again")]
+    Issuer {
+        /// The feed.
+        address: std::net::SocketAddr,
+    },
     /// Text that is no address prefix.
     #[error("{text:?} is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32")]
     Prefix {
@@ -84,6 +90,7 @@ impl ConfigError {
             Self::LocalOverlap { .. } => "local",
             Self::Zero { field } | Self::TooMany { field, .. } => field,
             Self::Prefix { .. } => "may_open",
+            Self::Issuer { .. } => "feeds",
         }
     }
 }
@@ -174,8 +181,8 @@ pub enum StartError {
         problem: String,
     },
     /// The gate's key and certificate could not be made.
-    #[error("cannot make the gate's key: {0}")]
-    Identity(String),
+    #[error("the gate's key: {0}")]
+    Identity(sluicegate_store::feed::tls::TlsError),
     /// The packet path could not be opened.
     #[error(transparent)]
     Device(#[from] sluicegate_datapath::OpenError),

@@ -3,130 +3,164 @@
 
 use crate::config::PINHOLES_MAX_MAX;
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::{Grant, GrantId};
-use sluicegate_store::feed::{FeedService, Selector, SelectorKind};
-use sluicegate_wire::UnixTime;
+use sluicegate_capability::{Grant, GrantId, ISSUER_ID_LEN};
+use sluicegate_store::feed::{FeedService, GrantDelta, Resume, Selector};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Services of one gate.
 pub(crate) const SERVICES_MAX: usize = 1024;
+/// Issuers whose place in the feed is remembered.
+const ISSUERS_MAX: usize = 64;
+
+/// Identifier of an issuer key.
+pub(crate) type IssuerId = [u8; ISSUER_ID_LEN];
 
 /// A grant that is open here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// The grant as issued (136 bytes).
-    #[serde(with = "body")]
-    pub(crate) grant: Grant,
-    pub(crate) user: String,
-    pub(crate) service: String,
-    pub(crate) target: IpAddr,
-    pub(crate) target_ports: (u16, u16),
-    /// What the gate opened.
+    /// As it came.
+    pub(crate) delta: GrantDelta,
+    /// What the gate opened for it.
     pub(crate) address: IpAddr,
     pub(crate) ports: (u16, u16),
     /// Order among all installs and ends, as counted by the packet thread.
     pub(crate) stamp: u64,
 }
 
+impl Entry {
+    /// The grant; `None` only for bytes that no feed delivered.
+    pub(crate) fn grant(&self) -> Option<Grant> {
+        self.delta.grant().ok()
+    }
+}
+
 /// A service and the number by which the packet thread knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NumberedService {
+pub(crate) struct Listed {
     pub(crate) number: u16,
     pub(crate) service: FeedService,
+    /// Feeds that announce it.
+    pub(crate) issuers: Vec<IssuerId>,
 }
 
 /// One change, as the journal keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {
     /// A service appeared or changed.
-    Service(NumberedService),
+    Service(Listed),
+    /// No feed announces this service any more.
+    ServiceForgotten(String),
     /// A grant was opened or renewed.
-    Opened(Entry),
+    Opened(Box<Entry>),
     /// A grant ended.
-    Ended {
-        id: GrantIdBytes,
-        stamp: u64,
-    },
+    Ended { id: [u8; 16], stamp: u64 },
+    /// Everything up to here was applied.
+    Applied(Resume),
 }
-
-/// A grant id in a record.
-pub(crate) type GrantIdBytes = [u8; 16];
 
 /// Why the ledger refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LedgerError {
-    #[error("the gate knows {SERVICES_MAX} services already")]
+    #[error("the gate knows {SERVICES_MAX} services already; remove some")]
     ServicesFull,
 }
 
 /// Services and open grants by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ledger {
-    services: BTreeMap<String, NumberedService>,
-    grants: BTreeMap<GrantIdBytes, Entry>,
+    services: BTreeMap<String, Listed>,
+    grants: BTreeMap<[u8; 16], Entry>,
+    resumes: BTreeMap<IssuerId, Resume>,
     next_number: u16,
 }
 
 impl Ledger {
-    /// Takes a service in; `None` if it is known exactly so. A known name keeps its number.
-    pub(crate) fn set_service(&mut self, service: FeedService) -> Result<Option<Record>, LedgerError> {
-        let known = self.services.get(&service.name);
-        if known.is_some_and(|known| known.service == service) {
-            return Ok(None);
+    /// What the service would be listed as if this feed's announcement is accepted. A known name keeps its number.
+    pub(crate) fn announced(&self, issuer: IssuerId, service: FeedService) -> Result<Listed, LedgerError> {
+        if let Some(known) = self.services.get(&service.name) {
+            let mut issuers = known.issuers.clone();
+            if !issuers.contains(&issuer) {
+                issuers.push(issuer);
+            }
+            return Ok(Listed { number: known.number, service, issuers });
         }
-        let number = match known {
-            Some(known) => known.number,
-            None if self.services.len() >= SERVICES_MAX => return Err(LedgerError::ServicesFull),
-            None => self.next_number,
-        };
-        let numbered = NumberedService { number, service };
-        let record = Record::Service(numbered);
-        self.apply(record.clone());
-        Ok(Some(record))
+        if self.services.len() >= SERVICES_MAX {
+            return Err(LedgerError::ServicesFull);
+        }
+        // Not the number of a service that is gone, as far as possible: its grants may still be open.
+        let mut number = self.next_number;
+        while self.services.values().any(|listed| listed.number == number) {
+            number = number.wrapping_add(1);
+        }
+        Ok(Listed { number, service, issuers: vec![issuer] })
     }
 
-    /// Notes that a grant was opened or renewed.
-    pub(crate) fn opened(&mut self, entry: Entry) -> Record {
-        let record = Record::Opened(entry);
-        self.apply(record.clone());
-        record
+    /// What changes when this feed withdraws the service; `None` if it does not announce it.
+    pub(crate) fn withdrawn(&self, issuer: IssuerId, name: &str) -> Option<Record> {
+        let mut listed = self.services.get(name).filter(|listed| listed.issuers.contains(&issuer))?.clone();
+        listed.issuers.retain(|other| *other != issuer);
+        Some(if listed.issuers.is_empty() {
+            Record::ServiceForgotten(name.to_owned())
+        } else {
+            Record::Service(listed)
+        })
     }
 
-    /// Notes that a grant ended, and returns what it was; `None` if it is not known or was opened again since.
-    pub(crate) fn ended(&mut self, id: GrantId, stamp: u64) -> Option<(Entry, Record)> {
-        let entry = self.grants.get(&id.0).filter(|entry| entry.stamp <= stamp)?.clone();
-        let record = Record::Ended { id: id.0, stamp };
-        self.apply(record.clone());
-        Some((entry, record))
-    }
-
-    /// Applies a record, from the journal or just made.
+    /// Applies a record: one just made, or one from the journal.
     pub(crate) fn apply(&mut self, record: Record) {
         match record {
-            Record::Service(numbered) => {
-                self.next_number = self.next_number.max(numbered.number.saturating_add(1));
-                self.services.insert(numbered.service.name.clone(), numbered);
+            Record::Service(listed) => {
+                self.next_number = listed.number.wrapping_add(1);
+                self.services.insert(listed.service.name.clone(), listed);
             }
-            Record::Opened(entry) if self.grants.len() < PINHOLES_MAX_MAX => {
-                self.grants.insert(entry.grant.id.0, entry);
+            Record::ServiceForgotten(name) => {
+                self.services.remove(&name);
             }
-            Record::Opened(_) => {}
+            Record::Opened(entry) => self.open(*entry),
             Record::Ended { id, stamp } => {
                 if self.grants.get(&id).is_some_and(|entry| entry.stamp <= stamp) {
                     self.grants.remove(&id);
                 }
             }
+            Record::Applied(resume) => {
+                if self.resumes.len() < ISSUERS_MAX || self.resumes.contains_key(&resume.issuer) {
+                    self.resumes.insert(resume.issuer, resume);
+                }
+            }
         }
     }
 
+    fn open(&mut self, mut entry: Entry) {
+        let Some(grant) = entry.grant() else { return };
+        match self.grants.get(&grant.id.0) {
+            // An older message that came again changes nothing but its place in the order.
+            Some(known) if known.grant().is_some_and(|known| known.not_after > grant.not_after) => {
+                entry.delta = known.delta.clone();
+            }
+            None if self.grants.len() >= PINHOLES_MAX_MAX as usize => return,
+            _ => {}
+        }
+        self.grants.insert(grant.id.0, entry);
+    }
+
+    /// The grant that ended at `stamp`; `None` if it is not known, or was opened again since.
+    pub(crate) fn ended(&self, id: GrantId, stamp: u64) -> Option<&Entry> {
+        self.grants.get(&id.0).filter(|entry| entry.stamp <= stamp)
+    }
+
     /// The service of that name.
-    pub(crate) fn service(&self, name: &str) -> Option<&NumberedService> {
+    pub(crate) fn service(&self, name: &str) -> Option<&Listed> {
         self.services.get(name)
     }
 
     /// All services, by name.
-    pub(crate) fn services(&self) -> impl Iterator<Item = &NumberedService> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = &Listed> {
         self.services.values()
+    }
+
+    /// A copy of the services alone.
+    pub(crate) fn without_grants(&self) -> Self {
+        Self { services: self.services.clone(), next_number: self.next_number, ..Self::default() }
     }
 
     /// The grant with that id.
@@ -135,8 +169,8 @@ impl Ledger {
     }
 
     /// All open grants, by id; those of one call follow each other.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = &Entry> {
-        self.grants.values()
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (GrantId, &Entry)> {
+        self.grants.iter().map(|(id, entry)| (GrantId(*id), entry))
     }
 
     /// Number of open grants.
@@ -144,9 +178,21 @@ impl Ledger {
         self.grants.len()
     }
 
-    /// Ids of the open grants that `selector` names.
-    pub(crate) fn select(&self, selector: &Selector) -> Vec<GrantId> {
-        self.grants().filter(|entry| is_selected(entry, selector)).map(|entry| entry.grant.id).collect()
+    /// Ids of the open grants that `selector` names, of one issuer or of all.
+    pub(crate) fn select(&self, selector: &Selector, issuer: Option<IssuerId>) -> Vec<GrantId> {
+        let selected = |entry: &Entry| {
+            entry.grant().is_some_and(|grant| {
+                issuer.is_none_or(|issuer| grant.issuer == issuer)
+                    && selector.selects(&grant, &entry.delta.user, &entry.delta.service)
+            })
+        };
+        self.grants().filter(|(_, entry)| selected(entry)).map(|(id, _)| id).collect()
+    }
+
+    /// Ids of the open grants of one issuer.
+    pub(crate) fn of_issuer(&self, issuer: IssuerId) -> Vec<GrantId> {
+        let from = |entry: &Entry| entry.grant().is_some_and(|grant| grant.issuer == issuer);
+        self.grants().filter(|(_, entry)| from(entry)).map(|(id, _)| id).collect()
     }
 
     /// Forgets the grants that `keep` does not name: those that ended while nobody listened.
@@ -156,37 +202,14 @@ impl Ledger {
 
     /// Largest stamp of any grant.
     pub(crate) fn stamp_max(&self) -> u64 {
-        self.grants().map(|entry| entry.stamp).max().unwrap_or(0)
+        self.grants.values().map(|entry| entry.stamp).max().unwrap_or(0)
+    }
+
+    /// Where the feed of `issuer` left off.
+    pub(crate) fn resume(&self, issuer: IssuerId) -> Option<Resume> {
+        self.resumes.get(&issuer).copied()
     }
 }
 
-fn is_selected(entry: &Entry, selector: &Selector) -> bool {
-    let named = match &selector.kind {
-        SelectorKind::Grant(id) => entry.grant.id == *id,
-        SelectorKind::Call(call) => entry.grant.id.call() == *call,
-        SelectorKind::User(user) => entry.user == *user,
-        SelectorKind::Service(service) => entry.service == *service,
-    };
-    named && selector.issued_before.is_none_or(|before| issued_at(entry) < before)
-}
-
-/// A grant is issued at the start of its validity.
-fn issued_at(entry: &Entry) -> UnixTime {
-    entry.grant.not_before
-}
-
-mod body {
-    //! A grant in its 136-byte form.
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use sluicegate_capability::Grant;
-
-    pub(super) fn serialize<S: Serializer>(grant: &Grant, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&grant.encode())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grant, D::Error> {
-        let bytes = Vec::<u8>::deserialize(deserializer)?;
-        Grant::decode(&bytes).map_err(D::Error::custom)
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -74,10 +74,8 @@ pub struct TableStatus {
 pub struct ServiceStatus {
     /// Its name.
     pub service: String,
-    /// `declared`, `agent` or `sip`.
-    pub kind: String,
     /// `nat` or `filter`.
-    pub mode: String,
+    pub mode: &'static str,
     /// Its address behind the gate.
     pub address: IpAddr,
     /// The external address and port of the standing pinhole for the frontends' signalling, if it has one.

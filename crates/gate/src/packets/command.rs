@@ -4,7 +4,9 @@
 use crate::drops::DroppedPacket;
 use crate::error::ControlError;
 use sluicegate_capability::GrantId;
-use sluicegate_nat::{EndCause, Explanation, InstallError, Opened, PinholeSpec, Probe, Service, StandingSpec};
+use sluicegate_nat::{
+    EndCause, Explanation, InstallError, Opened, PinholeSpec, Probe, Service, ServicesError, StandingSpec,
+};
 use sluicegate_wire::UnixTime;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -25,7 +27,7 @@ pub(crate) enum Command {
     /// End grants; says how many there were.
     Revoke { ids: Vec<GrantId>, answer: oneshot::Sender<usize> },
     /// Replace the list of services.
-    Services { services: Vec<Service>, answer: oneshot::Sender<()> },
+    Services { services: Vec<Service>, answer: oneshot::Sender<Result<(), ServicesError>> },
     /// What would happen to this packet, and what did to those like it.
     Explain { probe: Probe, unix: UnixTime, answer: oneshot::Sender<Explained> },
     /// Only count strangers' packets (`true`), or drop them.
@@ -99,7 +101,10 @@ impl Commander {
     }
 
     /// Asks and awaits the answer.
-    pub(crate) async fn call<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ControlError> {
+    pub(crate) async fn call<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, ControlError> {
         self.ask(question)?.await.map_err(|_| ControlError::Stopping)
     }
 }

@@ -4,7 +4,7 @@ pub(crate) mod command;
 pub(crate) mod path;
 mod turn;
 
-pub(crate) use command::{Command, Commander, EVENTS_MAX, Ended, Explained, Exported, GrantUsage, Installed};
+pub(crate) use command::{Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use turn::Turn;
 
 use crate::{board::Board, clock};
@@ -66,7 +66,7 @@ impl<N: NextHop> PacketThread<N> {
             }
             self.turn.answer(now, &mut self.path, &mut self.commands);
             if now >= next_beat {
-                self.beat(now)?;
+                self.beat(now);
                 next_beat = now + BEAT;
             }
         }
@@ -90,20 +90,22 @@ impl<N: NextHop> PacketThread<N> {
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {
         let device = &mut self.device;
         if let Some(mut frame) = Frame::new(buffer, HEADROOM, 0) {
-            self.path.release(now, &mut frame, &mut |port: Port, bytes| device.send(port, bytes).is_ok());
+            self.path.release(now, &mut frame, &mut |port: Port, bytes| {
+                // The device has counted what it could not send.
+                let _ = device.send(port, bytes);
+            });
         }
     }
 
-    fn beat(&mut self, now: Instant) -> io::Result<()> {
+    fn beat(&mut self, now: Instant) {
         self.device.heartbeat(now);
-        self.path.beat(now);
+        self.path.beat();
         let (reading, gauges) = self.path.published(&self.device.kernel_counters());
         self.board.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.
             let _ = ready.send(());
         }
-        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! One packet's way through the gate: link header off, translator, next hop, link header on. No I/O, no clock.
 
 use crate::{
-    board::{REASONS, Reading, Sent},
-    drops::{DropLog, Tuple},
+    board::{Gauge, REASONS, Reading, Sent},
+    drops::{DROPS_MAX, DropLog, Tuple},
 };
+use sluicegate_datapath::neighbour::Table;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
@@ -22,6 +23,32 @@ pub(crate) trait NextHop {
     fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason>;
     /// The gate's own link address on `port`.
     fn own_link_address(&self, port: Port) -> [u8; 6];
+    /// Fill of its tables.
+    fn gauges(&self) -> Vec<Gauge>;
+}
+
+/// The kernel's routes and neighbours, mirrored.
+pub(crate) struct Neighbours {
+    pub(crate) table: Table,
+    pub(crate) own: [[u8; 6]; 2],
+}
+
+impl NextHop for Neighbours {
+    fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason> {
+        self.table.lookup(port, destination)
+    }
+
+    fn own_link_address(&self, port: Port) -> [u8; 6] {
+        self.own[usize::from(port.0 & 1)]
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        self.table.gauges().into_iter().map(|(name, used, max)| gauge(name, used as u64, max as u64)).collect()
+    }
+}
+
+fn gauge(name: &'static str, used: u64, max: u64) -> Gauge {
+    Gauge { name, used, max }
 }
 
 /// The packet path and what it counts besides the translator.
@@ -84,11 +111,14 @@ impl<N: NextHop> Path<N> {
     }
 
     /// Hands every packet that the translator released to `send`, link header on.
-    pub(crate) fn release(&mut self, now: Instant, frame: &mut Frame<'_>, send: &mut dyn FnMut(Port, &[u8]) -> bool) {
+    pub(crate) fn release(&mut self, now: Instant, frame: &mut Frame<'_>, send: &mut dyn FnMut(Port, &[u8])) {
         while let Some(out) = self.translator.poll_output(now, frame) {
             match self.address(out, frame) {
-                Ok(()) if send(out, frame.bytes()) => {}
-                Ok(()) => self.dropped[Reason::TransmitFull as usize] += 1,
+                Ok(()) => {
+                    send(out, frame.bytes());
+                    // Back to where the next packet starts.
+                    let _ = frame.pull_front(LINK_HEADER_LEN);
+                }
                 Err(reason) => {
                     self.dropped[reason as usize] += 1;
                     self.drops.record(now, out.opposite(), reason, || tuple(frame.bytes()));
@@ -96,6 +126,30 @@ impl<N: NextHop> Path<N> {
             }
             frame.truncate(0);
         }
+    }
+
+    /// Starts a new interval of drop samples.
+    pub(crate) fn beat(&mut self) {
+        self.drops.refill();
+    }
+
+    /// All counters and gauges; `below` are the frames that the device dropped before they got here.
+    pub(crate) fn published(&self, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
+        let counters = self.translator.counters();
+        let mut reading = Reading { received: self.received, sent: self.sent, ..Reading::default() };
+        for reason in Reason::ALL {
+            let index = *reason as usize;
+            reading.dropped[index] = counters.dropped(*reason) + self.dropped[index];
+            reading.observed[index] = counters.observed(*reason);
+        }
+        for (reason, count) in below {
+            reading.dropped[*reason as usize] += count;
+        }
+        let tables = self.translator.gauges().into_iter();
+        let mut gauges: Vec<Gauge> = tables.map(|(name, used, max)| gauge(name, used.into(), max.into())).collect();
+        gauges.push(gauge("recent_drops", self.drops.len() as u64, DROPS_MAX as u64));
+        gauges.extend(self.next_hop.gauges());
+        (reading, gauges)
     }
 
     fn address(&mut self, out: Port, frame: &mut Frame<'_>) -> Result<(), Reason> {

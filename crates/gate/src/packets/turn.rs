@@ -5,9 +5,11 @@ use super::{
     path::{NextHop, Path},
 };
 use crate::{clock, drops::DroppedPacket};
-use sluicegate_nat::{Event, Probe};
+use sluicegate_capability::GrantId;
+use sluicegate_nat::{Event, Probe, Translator};
 use sluicegate_wire::Instant;
-use tokio::sync::mpsc;
+use std::collections::VecDeque;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 /// Drops shown in an explanation.
 const RECENT_MAX: usize = 16;
@@ -15,8 +17,8 @@ const RECENT_MAX: usize = 16;
 /// Answers commands and passes on what ended.
 pub(crate) struct Turn {
     events: mpsc::Sender<Ended>,
-    /// An event that the full queue did not take.
-    waiting: Option<Ended>,
+    /// Events that the full queue did not take: at most those of one revoke.
+    waiting: VecDeque<Ended>,
     /// Counts installs and ends, so that the control side can order what it hears on different channels.
     stamp: u64,
 }
@@ -24,7 +26,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Stamps start above `stamp`.
     pub(crate) const fn new(events: mpsc::Sender<Ended>, stamp: u64) -> Self {
-        Self { events, waiting: None, stamp }
+        Self { events, waiting: VecDeque::new(), stamp }
     }
 
     /// Answers at most [`COMMANDS_PER_TURN_MAX`] questions.
@@ -56,19 +58,14 @@ impl Turn {
                 let _ = answer.send(translator.install_standing(now, spec));
             }
             Command::Revoke { ids, answer } => {
-                let mut ended = 0;
-                for id in ids {
-                    if let Some(end) = translator.revoke(now, id) {
-                        ended += 1;
-                        let stamp = self.next_stamp();
-                        self.events_push(Ended { id, cause: end.cause, bytes_used: end.bytes_used, stamp });
-                    }
+                let ended: Vec<_> = ids.into_iter().filter_map(|id| translator.revoke(now, id)).collect();
+                let _ = answer.send(ended.len());
+                for ended in ended {
+                    self.tell(ended);
                 }
-                let _ = answer.send(ended);
             }
             Command::Services { services, answer } => {
-                translator.set_services(&services);
-                let _ = answer.send(());
+                let _ = answer.send(translator.set_services(&services));
             }
             Command::Explain { probe, unix, answer } => {
                 let explanation = translator.explain(now, unix, &probe);
@@ -80,10 +77,7 @@ impl Turn {
                 let _ = answer.send(());
             }
             Command::Usage { ids, answer } => {
-                let usage = ids.into_iter().filter_map(|id| {
-                    translator.usage(id).map(|used| GrantUsage { id, bytes_used: used.bytes_used, flows: used.flows })
-                });
-                let _ = answer.send(usage.collect());
+                let _ = answer.send(ids.into_iter().filter_map(|id| usage(translator, id)).collect());
             }
             Command::Export { mut buffer, answer } => {
                 translator.export_state(&mut |bytes| buffer.extend_from_slice(bytes));
@@ -92,4 +86,51 @@ impl Turn {
             }
         }
     }
+
+    /// Passes on what ended, as far as the control side keeps up; the translator holds the rest.
+    fn pass_on<N: NextHop>(&mut self, path: &mut Path<N>) {
+        self.retry();
+        while self.waiting.is_empty() {
+            let Some(Event::Ended(ended)) = path.translator.poll_event() else { return };
+            self.tell(ended);
+        }
+    }
+
+    fn retry(&mut self) {
+        while let Some(ended) = self.waiting.pop_front() {
+            if let Err(TrySendError::Full(ended)) = self.events.try_send(ended) {
+                self.waiting.push_front(ended);
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, ended: sluicegate_nat::Ended) {
+        let stamp = self.next_stamp();
+        self.waiting.push_back(Ended { id: ended.id, cause: ended.cause, bytes_used: ended.bytes_used, stamp });
+        self.retry();
+    }
+
+    const fn next_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+}
+
+fn usage(translator: &Translator, id: GrantId) -> Option<GrantUsage> {
+    translator.usage(id).map(|used| GrantUsage { id, bytes_used: used.bytes_used, flows: used.flows })
+}
+
+/// Whether the dropped packet went between the ends that `probe` names, in either direction. Ports are compared only
+/// where the probe names them.
+fn is_like(drop: &DroppedPacket, probe: &Probe) -> bool {
+    let Some(tuple) = drop.tuple else { return false };
+    let fits = |port: u16, wanted: u16| wanted == 0 || port == wanted;
+    let forward = (tuple.source, tuple.destination) == (probe.src, probe.dst)
+        && fits(tuple.source_port, probe.src_port)
+        && fits(tuple.destination_port, probe.dst_port);
+    let back = (tuple.source, tuple.destination) == (probe.dst, probe.src)
+        && fits(tuple.source_port, probe.dst_port)
+        && fits(tuple.destination_port, probe.src_port);
+    tuple.protocol == probe.protocol && (forward || back)
 }

@@ -14,7 +14,7 @@ use crate::{
 use sluicegate_wire::Instant;
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError},
@@ -40,11 +40,11 @@ pub(crate) struct Saved {
 
 /// Owns the state files.
 pub(crate) struct Keeper {
-    pub(crate) dir: PathBuf,
-    pub(crate) books: Arc<Books>,
-    pub(crate) commander: Commander,
-    pub(crate) board: Arc<Board>,
-    pub(crate) saved: Arc<Mutex<Saved>>,
+    dir: PathBuf,
+    books: Arc<Books>,
+    commander: Commander,
+    board: Arc<Board>,
+    saved: Arc<Mutex<Saved>>,
     journal: Journal,
     generation: u64,
     /// Records were appended since the last checkpoint.
@@ -61,7 +61,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Starts the journal of `generation`.
     pub(crate) fn new(
-        dir: PathBuf,
+        dir: &Path,
         generation: u64,
         books: Arc<Books>,
         commander: Commander,
@@ -69,8 +69,8 @@ impl Keeper {
     ) -> io::Result<Self> {
         let now = clock::monotonic();
         Ok(Self {
-            journal: Journal::create(&dir, generation)?,
-            dir,
+            journal: Journal::create(dir, generation)?,
+            dir: dir.to_owned(),
             books,
             commander,
             board,
@@ -83,6 +83,11 @@ impl Keeper {
             next_sync: now + SYNC_INTERVAL,
             buffer: Vec::new(),
         })
+    }
+
+    /// What `status` says.
+    pub(crate) fn saved(&self) -> Arc<Mutex<Saved>> {
+        Arc::clone(&self.saved)
     }
 
     /// Runs until it is told to close or everyone who could tell it is gone.

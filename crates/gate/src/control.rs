@@ -1,0 +1,224 @@
+//! The handle by which the API, the metrics endpoint and the terminal ask and steer a running gate.
+
+use crate::{
+    clock,
+    config::protocol_label,
+    drops::DroppedPacket,
+    error::ControlError,
+    feed::usage,
+    ledger::Entry,
+    metrics::{self, Metric},
+    packets::Command,
+    shared::Shared,
+    state::Saved,
+    status::{GrantStatus, PortStatus, RecentDrop, SavedStatus, ServiceStatus, Status, TableStatus, Trace},
+};
+use sluicegate_capability::GrantId;
+use sluicegate_nat::Probe;
+use sluicegate_policy::ServiceMode;
+use sluicegate_store::feed::Selector;
+use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+};
+
+/// A running gate's control handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("gate", &self.shared.config.name).finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// How the gate is doing. Reads published numbers only; never waits for the packet thread.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let shared = &*self.shared;
+        let now = clock::monotonic();
+        let reading = shared.board.reading();
+        let tables: Vec<TableStatus> = shared
+            .board
+            .gauges()
+            .into_iter()
+            .map(|gauge| TableStatus { table: gauge.name, used: gauge.used, max: gauge.max })
+            .collect();
+        let ports = [("outside", Port::OUTSIDE), ("inside", Port::INSIDE)].map(|(port, index)| {
+            let sent = reading.sent[usize::from(index.0)];
+            PortStatus { port, sent_packets: sent.packets, sent_bytes: sent.bytes }
+        });
+        let mut status = Status {
+            gate: shared.config.name.clone(),
+            mode: shared.mode(),
+            backend: shared.backend.0.to_owned(),
+            backend_why: shared.backend.1.clone(),
+            outside: shared.config.outside.clone(),
+            inside: shared.config.inside.clone(),
+            addresses: shared.config.addresses.clone(),
+            uptime_s: now.since(shared.started).as_secs(),
+            heartbeat_age_ms: shared.board.heartbeat().map(|at| millis(now, at)),
+            received_packets: reading.received,
+            ports: ports.into(),
+            dropped: by_reason(&reading.dropped),
+            observed: by_reason(&reading.observed),
+            tables,
+            services: self.services(),
+            grants: shared.books.read().grants_len(),
+            feeds: shared.feeds.iter().map(|feed| feed.progress.status(now)).collect(),
+            saved: saved(now, &shared.saved.lock().unwrap_or_else(PoisonError::into_inner)),
+            alarms: Vec::new(),
+        };
+        status.alarms = metrics::alarms(&status);
+        status
+    }
+
+    fn services(&self) -> Vec<ServiceStatus> {
+        let ledger = self.shared.books.read();
+        let described = ledger.services().map(|listed| ServiceStatus {
+            service: listed.service.name.clone(),
+            mode: match listed.service.mode {
+                ServiceMode::Nat => "nat",
+                ServiceMode::Filter => "filter",
+            },
+            address: listed.service.address,
+            signalling: self.shared.standing(&listed.service.name).map(|at| at.to_string()),
+        });
+        described.collect()
+    }
+
+    /// The open grants, by id, with what they have used.
+    pub async fn grants(&self) -> Vec<GrantStatus> {
+        let ids: Vec<GrantId> = self.shared.books.read().grants().map(|(id, _)| id).collect();
+        let usage = usage::of(&self.shared, &ids).await;
+        let unix = clock::unix();
+        let ledger = self.shared.books.read();
+        let described = ids.iter().filter_map(|id| {
+            let mut status = describe(ledger.grant(*id)?, unix)?;
+            if let Some(used) = usage.get(id) {
+                (status.bytes_used, status.flows) = (Some(used.bytes_used), Some(used.flows));
+            }
+            Some(status)
+        });
+        described.collect()
+    }
+
+    /// Ends the selected grants of all issuers now, and tells their frontends. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`ControlError`] if the packet thread cannot take the request; nothing ended then.
+    pub async fn revoke(&self, selector: &Selector) -> Result<usize, ControlError> {
+        let ids = self.shared.books.read().select(selector, None);
+        self.shared.revoke(ids).await
+    }
+
+    /// Switches between only counting strangers' packets (`true`) and dropping them. Not kept over a restart.
+    ///
+    /// # Errors
+    /// [`ControlError`] if the packet thread cannot take the request; the mode is unchanged then.
+    pub async fn observe(&self, on: bool) -> Result<(), ControlError> {
+        self.shared.observe(on).await
+    }
+
+    /// What would happen to this packet now, why, and what happened to those like it. Ports of zero in the probe stand
+    /// for any among the recent drops.
+    ///
+    /// # Errors
+    /// [`ControlError`] if the packet thread cannot take the request.
+    pub async fn trace(&self, probe: Probe) -> Result<Trace, ControlError> {
+        let unix = clock::unix();
+        let explained = self.shared.commander.call(|answer| Command::Explain { probe, unix, answer }).await?;
+        let now = clock::monotonic();
+        let explanation = explained.explanation;
+        let reason = if let Verdict::Drop(reason) = explanation.verdict { Some(reason) } else { None };
+        let ledger = self.shared.books.read();
+        let grant = explanation.pinhole.and_then(|id| describe(ledger.grant(id)?, unix));
+        Ok(Trace {
+            verdict: verdict_text(explanation.verdict),
+            reason: reason.map(Reason::label),
+            explanation: reason.map(Reason::explanation),
+            grant,
+            steps: explanation.steps.iter().map(ToString::to_string).collect(),
+            recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
+        })
+    }
+
+    /// Every counter and gauge, for the metrics endpoint.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        metrics::of(&self.status())
+    }
+}
+
+fn millis(now: Instant, then: Instant) -> u64 {
+    u64::try_from(now.since(then).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn by_reason(counts: &[u64]) -> BTreeMap<&'static str, u64> {
+    let counted = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
+    counted.map(|(reason, count)| (reason.label(), *count)).collect()
+}
+
+fn saved(now: Instant, saved: &Saved) -> SavedStatus {
+    SavedStatus {
+        checkpoint_age_ms: saved.at.map(|at| millis(now, at)),
+        checkpoint_bytes: saved.bytes,
+        export_us: u64::try_from(saved.export.as_micros()).unwrap_or(u64::MAX),
+        error: saved.error.clone(),
+    }
+}
+
+fn describe(entry: &Entry, unix: UnixTime) -> Option<GrantStatus> {
+    let grant = entry.grant()?;
+    Some(GrantStatus {
+        grant: grant.id.to_string(),
+        user: entry.delta.user.clone(),
+        service: entry.delta.service.clone(),
+        mode: grant.least_mode.label(),
+        protocol: protocol_label(grant.protocol),
+        client: grant.client_address,
+        gate: (entry.address, entry.ports.0, entry.ports.1),
+        target: (entry.delta.target, entry.delta.target_ports.0, entry.delta.target_ports.1),
+        bytes_max: grant.bytes,
+        bytes_used: None,
+        flows: None,
+        expires_s: unix.secs_until(grant.not_after),
+        issuer: grant.issuer.iter().map(|byte| format!("{byte:02x}")).collect(),
+    })
+}
+
+fn verdict_text(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Forward(Port::INSIDE) => "forwarded to the inside".into(),
+        Verdict::Forward(_) => "forwarded to the outside".into(),
+        Verdict::Drop(_) => "dropped".into(),
+        Verdict::Reply => "answered by the gate".into(),
+        Verdict::Queue => "held until the rest of the packet arrives".into(),
+        Verdict::Punt => "handed to the control plane".into(),
+    }
+}
+
+fn recent(now: Instant, drop: &DroppedPacket) -> RecentDrop {
+    let end = |address, port| match port {
+        0 => format!("{address}"),
+        port => SocketAddr::new(address, port).to_string(),
+    };
+    RecentDrop {
+        ago_ms: millis(now, drop.at),
+        port: if drop.port == Port::OUTSIDE { "outside" } else { "inside" },
+        reason: drop.reason.label(),
+        explanation: drop.reason.explanation(),
+        protocol: drop.tuple.map(|tuple| protocol_label(tuple.protocol)),
+        source: drop.tuple.map(|tuple| end(tuple.source, tuple.source_port)),
+        destination: drop.tuple.map(|tuple| end(tuple.destination, tuple.destination_port)),
+    }
+}

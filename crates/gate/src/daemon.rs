@@ -1,0 +1,347 @@
+//! Starting, running and stopping a gate.
+
+use crate::{
+    board::Board,
+    clock,
+    config::{Config, FeedAddress, Mode},
+    control::Control,
+    ends,
+    error::{ConfigError, RunError, StartError},
+    feed::{Feed, Progress},
+    files,
+    host::Host,
+    join,
+    packets::{
+        Commander, EVENTS_MAX, PacketThread, Turn,
+        path::{Neighbours, NextHop, Path},
+    },
+    shared::{FeedSlot, Parts, Shared, WAITING_MAX},
+    state::{Keeper, restore},
+};
+use nix::fcntl::{Flock, FlockArg};
+use sluicegate_capability::IssuerPublic;
+use sluicegate_datapath::{Device, Interface, Options, forwarding, neighbour::Table};
+use sluicegate_nat::{self as nat, Translator};
+use sluicegate_store::feed::{FromGate, tls::Identity};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::Path as FilePath,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// Flows of IPv6 for each of IPv4: filter services only, so fewer.
+const V6_SHARE: u32 = 8;
+
+/// What a stopped gate leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ending {
+    /// The kernel keeps dropping everything but `local` until a gate starts again.
+    #[default]
+    KeepClosed,
+    /// The interfaces receive everything again, as before the gate.
+    Open,
+}
+
+/// A started gate: packets are judged from now on.
+pub struct Gate {
+    control: Control,
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    ready: Option<oneshot::Receiver<()>>,
+    stopped: oneshot::Receiver<Stopped>,
+    tasks: JoinSet<()>,
+    /// Held for as long as the gate runs: one gate for each state directory.
+    _lock: Flock<File>,
+}
+
+/// What the packet thread leaves when it ends.
+struct Stopped {
+    tables: Vec<u8>,
+    device: Device,
+    result: io::Result<()>,
+}
+
+/// What a gate stands on: real interfaces, or queues in a test.
+pub(crate) struct Ground<N> {
+    pub(crate) device: Device,
+    pub(crate) next_hop: N,
+    pub(crate) mtu: [u16; 2],
+}
+
+/// Starts a gate on the interfaces of this network namespace. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// See [`StartError`]; nothing is forwarded then, and nothing that ran before is changed, except that with
+/// `manage_forwarding` the kernel's forwarding may be off.
+pub async fn start(config: Config) -> Result<Gate, StartError> {
+    config.check().map_err(StartError::Config)?;
+    let host = Host::read().map_err(StartError::Interfaces)?;
+    host.check(&config)?;
+    switch_forwarding_off(&config)?;
+    let lock = lock(&config.state_dir)?;
+    let feeds = feeds(&config)?;
+    let ground = open(&config, &host, &feeds)?;
+    start_on(config, feeds, ground, lock)
+}
+
+/// Starts a gate and runs it until `shutdown` is ready.
+///
+/// # Errors
+/// See [`StartError`] and [`RunError`].
+pub async fn run(config: Config, shutdown: impl Future<Output = Ending>) -> Result<(), Error> {
+    Ok(start(config).await?.run(shutdown).await?)
+}
+
+/// Why [`run`] ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The gate did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The gate ran and failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Opens interfaces that a gate left closed, as if it had never been there.
+///
+/// # Errors
+/// See [`StartError`]; [`StartError::StateInUse`] while the gate runs.
+pub fn release(config: &Config) -> Result<(), StartError> {
+    let _lock = lock(&config.state_dir)?;
+    let host = Host::read().map_err(StartError::Interfaces)?;
+    let Ground { device, .. } = open(config, &host, &[])?;
+    Ok(device.close(false)?)
+}
+
+fn switch_forwarding_off(config: &Config) -> Result<(), StartError> {
+    for name in [&config.outside, &config.inside] {
+        let failed = |source| StartError::Forwarding { name: name.clone(), source };
+        if !forwarding::is_on(name).map_err(failed)? {
+            continue;
+        }
+        if !config.manage_forwarding {
+            return Err(StartError::KernelForwards { name: name.clone() });
+        }
+        forwarding::switch_off(name).map_err(failed)?;
+        tracing::warn!(interface = name, "the kernel's forwarding was on; switched it off (manage_forwarding)");
+    }
+    Ok(())
+}
+
+/// Makes the state directory and takes it.
+pub(crate) fn lock(dir: &FilePath) -> Result<Flock<File>, StartError> {
+    let unusable = |source| StartError::StateDir { path: dir.to_owned(), source };
+    files::make_dir(dir).map_err(unusable)?;
+    let path = dir.join("gate.lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    Flock::lock(file.map_err(unusable)?, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| StartError::StateInUse { path: dir.to_owned() })
+}
+
+/// The configured and the joined feeds, each once.
+fn feeds(config: &Config) -> Result<Vec<FeedAddress>, StartError> {
+    let mut feeds = config.feeds.clone();
+    let joined = join::joined(&config.state_dir)
+        .map_err(|error| StartError::StateFile { path: config.state_dir.clone(), problem: error.to_string() })?;
+    for feed in joined {
+        if !feeds.iter().any(|known| known.address == feed.address || known.issuer == feed.issuer) {
+            feeds.push(feed);
+        }
+    }
+    Ok(feeds)
+}
+
+fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Neighbours>, StartError> {
+    let read = |name: &str| Interface::read(name).map_err(StartError::Neighbours);
+    let ports = [read(&config.outside)?, read(&config.inside)?];
+    let device = Device::open(&Options {
+        backend: config.datapath,
+        outside: config.outside.clone(),
+        inside: config.inside.clone(),
+        local: config.local.clone(),
+        local_rate_pps: config.local_rate_pps,
+        own: host.addresses(),
+        peers: feeds.iter().map(|feed| feed.address).collect(),
+        state_dir: config.state_dir.clone(),
+    })?;
+    let table = Table::open(&ports).map_err(StartError::Neighbours)?;
+    let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
+    Ok(Ground { device, next_hop: Neighbours { table, own: [ports[0].mac, ports[1].mac] }, mtu })
+}
+
+/// Starts everything on an open device.
+pub(crate) fn start_on<N: NextHop + Send + 'static>(
+    config: Config,
+    feeds: Vec<FeedAddress>,
+    ground: Ground<N>,
+    lock: Flock<File>,
+) -> Result<Gate, StartError> {
+    let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
+    let mut translator = translator(&config, ground.mtu)?;
+    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &mut translator)?;
+    for loss in &restored.losses {
+        tracing::error!("{loss}");
+    }
+    translator.observe(config.mode == Mode::Observe);
+    let stamp = restored.ledger.stamp_max();
+    let (commander, commands) = Commander::new();
+    let (books, orders) = crate::state::Books::new(restored.ledger);
+    let books = Arc::new(books);
+    let board = Arc::new(Board::new());
+    let keeper =
+        Keeper::new(&config.state_dir, restored.generation, Arc::clone(&books), commander.clone(), Arc::clone(&board))
+            .map_err(|source| StartError::StateDir { path: config.state_dir.clone(), source })?;
+    let saved = keeper.saved();
+    let (events, ended) = mpsc::channel(EVENTS_MAX);
+    let (slots, outboxes) = slots(&feeds)?;
+    let shared = Arc::new(Shared::new(Parts {
+        commander,
+        books,
+        board: Arc::clone(&board),
+        saved,
+        feeds: slots,
+        backend: (ground.device.kind().label(), ground.device.why().to_owned()),
+        started: clock::monotonic(),
+        config,
+    }));
+    let (ready, is_ready) = oneshot::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let packets = PacketThread {
+        device: ground.device,
+        path: Path::new(translator, ground.next_hop),
+        turn: Turn::new(events, stamp),
+        board,
+        commands,
+        stop: Arc::clone(&stop),
+        ready: Some(ready),
+    };
+    spawn("keeper", move || keeper.run(&orders))?;
+    let stopped = spawn_packets(packets, shared.config.cpu)?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(ends::follow(Arc::clone(&shared), ended));
+    spawn_feeds(&mut tasks, &shared, identity, outboxes);
+    let control = Control::new(Arc::clone(&shared));
+    Ok(Gate { control, shared, stop, ready: Some(is_ready), stopped, tasks, _lock: lock })
+}
+
+type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>);
+
+fn slots(feeds: &[FeedAddress]) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartError> {
+    let mut slots = Vec::with_capacity(feeds.len());
+    let mut outboxes = Vec::with_capacity(feeds.len());
+    for feed in feeds {
+        let wrong = |_| StartError::Config(vec![ConfigError::Issuer { address: feed.address }]);
+        let issuer = IssuerPublic::from_bytes(&feed.issuer).map_err(wrong)?;
+        let (outbox, waiting) = mpsc::channel(WAITING_MAX);
+        let progress = Progress::new(feed.clone(), issuer.id(), clock::monotonic());
+        slots.push(FeedSlot { progress, outbox });
+        outboxes.push((issuer, waiting));
+    }
+    Ok((slots, outboxes))
+}
+
+fn spawn_feeds(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, identity: Identity, outboxes: Vec<Outbox>) {
+    let identity = Arc::new(identity);
+    for (index, (issuer, outbox)) in outboxes.into_iter().enumerate() {
+        let (shared, identity) = (Arc::clone(shared), Arc::clone(&identity));
+        tasks.spawn(Feed { shared, index, identity, issuer, outbox }.run());
+    }
+}
+
+fn spawn(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+    // Detached: it ends when those it serves do.
+    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(|source| StartError::Thread { name, source })
+}
+
+fn spawn_packets<N: NextHop + Send + 'static>(
+    packets: PacketThread<N>,
+    cpu: Option<usize>,
+) -> Result<oneshot::Receiver<Stopped>, StartError> {
+    let (stopped, has_stopped) = oneshot::channel();
+    spawn("packets", move || {
+        let (packets, result) = packets.run(cpu);
+        let mut tables = Vec::new();
+        packets.path.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
+        // Nobody waiting any more: the device is dropped, and the filter stays closed.
+        let _ = stopped.send(Stopped { tables, device: packets.device, result });
+    })?;
+    Ok(has_stopped)
+}
+
+fn translator(config: &Config, mtu: [u16; 2]) -> Result<Translator, StartError> {
+    let random = |error: getrandom::Error| StartError::Random(error.to_string());
+    let mut hash_key = [0; 16];
+    getrandom::fill(&mut hash_key).map_err(random)?;
+    let seed = getrandom::u64().map_err(random)?;
+    let v4 = config.addresses.iter().find_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
+    let v6 = config.addresses.iter().find_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
+    let defaults = nat::Config::default();
+    let tables = nat::Config {
+        gate_address: v4.unwrap_or(defaults.gate_address),
+        gate_address_v6: v6,
+        external_ports: (*config.external_ports.start(), *config.external_ports.end()),
+        mtu,
+        flows_max: config.flows_max,
+        flows_v6_max: (config.flows_max / V6_SHARE).max(1),
+        pinholes_max: config.pinholes_max,
+        services_max: crate::ledger::SERVICES_MAX as u16,
+        ..defaults
+    };
+    Ok(Translator::new(tables, hash_key, seed))
+}
+
+impl Gate {
+    /// The control handle, for the API and the terminal.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Ready once packets are judged. Does not wait for frontends: a gate without feed forwards what it was granted
+    /// before. Only the first call waits.
+    pub async fn ready(&mut self) {
+        if let Some(ready) = self.ready.take() {
+            // The packet thread failed instead: `run` says why.
+            let _ = ready.await;
+        }
+    }
+
+    /// Runs until `shutdown` is ready or the packet path fails; saves the state, and leaves the filter as `shutdown`
+    /// says (closed if anything failed).
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub async fn run(mut self, shutdown: impl Future<Output = Ending>) -> Result<(), RunError> {
+        let (stopped, ending) = tokio::select! {
+            ending = shutdown => {
+                self.stop.store(true, Relaxed);
+                ((&mut self.stopped).await, ending)
+            }
+            stopped = &mut self.stopped => (stopped, Ending::KeepClosed),
+        };
+        self.tasks.shutdown().await;
+        let interfaces = format!("{} and {}", self.shared.config.outside, self.shared.config.inside);
+        let failed = |problem: String| RunError::Packets { interfaces: interfaces.clone(), problem };
+        let Ok(Stopped { tables, device, result }) = stopped else {
+            return Err(failed("its thread panicked; please report this".into()));
+        };
+        let saved = self.shared.books.close(tables).await;
+        if let Err(error) = result {
+            return Err(failed(error.to_string()));
+        }
+        device.close(ending == Ending::KeepClosed).map_err(|error| failed(error.to_string()))?;
+        saved.map_err(RunError::Save)
+    }
+}

@@ -1,0 +1,55 @@
+//! Grants that end: out of the ledger, into the journal, and told to the frontend that issued them.
+
+use crate::{
+    ledger::{IssuerId, Record},
+    packets::Ended,
+    shared::Shared,
+};
+use sluicegate_nat as nat;
+use sluicegate_store::feed::{EndCause, FromGate};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Ends taken together.
+const PART: usize = 256;
+
+/// Runs until the packet thread is gone.
+pub(crate) async fn follow(shared: Arc<Shared>, mut events: mpsc::Receiver<Ended>) {
+    let mut ended = Vec::with_capacity(PART);
+    while events.recv_many(&mut ended, PART).await > 0 {
+        let told = shared.books.write(|ledger| {
+            let mut told: Vec<(IssuerId, FromGate)> = Vec::with_capacity(ended.len());
+            let mut records = Vec::with_capacity(ended.len());
+            for end in ended.drain(..) {
+                let issuer = ledger.ended(end.id, end.stamp).and_then(|entry| Some(entry.grant()?.issuer));
+                let Some(issuer) = issuer else { continue };
+                let record = Record::Ended { id: end.id.0, stamp: end.stamp };
+                ledger.apply(record.clone());
+                records.push(record);
+                told.push((issuer, message(&end)));
+            }
+            (told, records)
+        });
+        for (issuer, message) in told.await {
+            tell(&shared, issuer, message);
+        }
+    }
+}
+
+/// A feed that is away or far behind hears of it from the next `Active` instead.
+fn tell(shared: &Shared, issuer: IssuerId, message: FromGate) {
+    for feed in shared.feeds.iter().filter(|feed| feed.progress.issuer() == issuer) {
+        if let Err(error) = feed.outbox.try_send(message.clone()) {
+            tracing::debug!(%error, "an end is not told");
+        }
+    }
+}
+
+fn message(end: &Ended) -> FromGate {
+    let cause = match end.cause {
+        nat::EndCause::Expired => EndCause::Expired,
+        nat::EndCause::Spent => EndCause::Spent,
+        nat::EndCause::Revoked => EndCause::Revoked,
+    };
+    FromGate::Ended { id: end.id, cause, bytes_used: end.bytes_used }
+}

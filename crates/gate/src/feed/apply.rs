@@ -1,0 +1,232 @@
+//! Does what a feed says: installs, revokes and services become commands; their results become answers.
+
+use crate::{
+    clock,
+    ledger::{Entry, IssuerId, Listed, Record},
+    packets::{Command, Installed},
+    shared::{FeedSlot, Shared, recorded},
+};
+use sluicegate_capability::{Grant, GrantId};
+use sluicegate_nat::{InstallError, PEERS_MAX, PinholeSpec, StandingSpec};
+use sluicegate_policy::ServiceMode;
+use sluicegate_store::feed::{
+    ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume,
+};
+use std::net::{IpAddr, SocketAddr};
+use tokio::sync::oneshot;
+
+/// An install whose answer is on its way.
+struct Asked {
+    id: GrantId,
+    delta: GrantDelta,
+    answer: oneshot::Receiver<Result<Installed, InstallError>>,
+}
+
+/// Applies the events of one message, in order.
+pub(crate) struct Applier<'a> {
+    shared: &'a Shared,
+    feed: &'a FeedSlot,
+    issuer: IssuerId,
+    asked: Vec<Asked>,
+    answers: Vec<FromGate>,
+}
+
+impl<'a> Applier<'a> {
+    pub(crate) const fn new(shared: &'a Shared, feed: &'a FeedSlot) -> Self {
+        Self { shared, feed, issuer: feed.progress.issuer(), asked: Vec::new(), answers: Vec::new() }
+    }
+
+    /// Does what the events say and returns the answers. Installs that follow each other are on their way together, and
+    /// are answered when the journal has them. Also says up to where everything is applied, if the events say so.
+    pub(crate) async fn apply(mut self, events: Vec<Event>) -> (Vec<FromGate>, Option<Resume>) {
+        let mut applied = None;
+        for event in events {
+            match event {
+                Event::Install(install) => {
+                    let (grant, delta) = *install;
+                    self.ask(grant, delta).await;
+                    continue;
+                }
+                Event::Refuse(id, reason) => self.refuse(id, reason),
+                Event::Reply(answer) => self.answers.push(answer),
+                Event::Skew(skew_s) => {
+                    tracing::warn!(skew_s, "the frontend's clock and this one differ; set both by NTP");
+                    self.feed.progress.skew(Some(skew_s));
+                }
+                Event::Service(service) => {
+                    self.settle().await;
+                    self.announce(service).await;
+                }
+                Event::ServiceGone(name) => {
+                    self.settle().await;
+                    self.withdraw(&name).await;
+                }
+                Event::Revoke(selector) => {
+                    self.settle().await;
+                    let ids = self.shared.books.read().select(&selector, Some(self.issuer));
+                    if let Err(error) = self.shared.revoke(ids).await {
+                        tracing::error!(%error, "a revoke was not carried out");
+                    }
+                }
+                Event::UpToDate(resume) => {
+                    self.settle().await;
+                    applied = Some(resume);
+                    self.shared.books.write(|ledger| ((), recorded(ledger, vec![Record::Applied(resume)]))).await;
+                }
+            }
+        }
+        self.settle().await;
+        (self.answers, applied)
+    }
+
+    /// Puts an install on its way, or refuses it.
+    async fn ask(&mut self, grant: Grant, delta: GrantDelta) {
+        let id = grant.id;
+        let spec = match self.spec(grant, &delta) {
+            Ok(spec) => spec,
+            Err(reason) => return self.refuse(id, reason),
+        };
+        let unix = clock::unix();
+        let install = |spec| move |answer| Command::Install { spec: Box::new(spec), unix, answer };
+        let mut sent = self.shared.commander.ask(install(spec.clone()));
+        if sent.is_err() {
+            // The queue is full of what this feed asked before: wait for that.
+            self.settle().await;
+            sent = self.shared.commander.ask(install(spec));
+        }
+        match sent {
+            Ok(answer) => self.asked.push(Asked { id, delta, answer }),
+            Err(error) => self.refuse(id, error.to_string()),
+        }
+    }
+
+    fn spec(&self, grant: Grant, delta: &GrantDelta) -> Result<PinholeSpec, String> {
+        if !self.shared.may_open(delta.target) {
+            return Err(format!("{} is not in this gate's may_open", delta.target));
+        }
+        let ledger = self.shared.books.read();
+        let Some(listed) = ledger.service(&delta.service) else {
+            return Err(format!("this gate knows no service {:?}", delta.service));
+        };
+        Ok(PinholeSpec {
+            grant,
+            service: listed.number,
+            target: delta.target,
+            target_ports: delta.target_ports,
+            filter: delta.mode == ServiceMode::Filter,
+        })
+    }
+
+    /// Awaits the installs that are on their way, writes them to the journal, and answers.
+    async fn settle(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let mut records = Vec::with_capacity(self.asked.len());
+        let mut opened = Vec::with_capacity(self.asked.len());
+        for Asked { id, delta, answer } in std::mem::take(&mut self.asked) {
+            match answer.await {
+                Ok(Ok(Installed { opened: at, stamp })) => {
+                    opened.push(FromGate::Opened { id, address: at.address, ports: at.ports });
+                    let entry = Entry { delta, address: at.address, ports: at.ports, stamp };
+                    records.push(Record::Opened(Box::new(entry)));
+                }
+                Ok(Err(error)) => self.refuse(id, error.to_string()),
+                Err(_) => self.refuse(id, "the gate is stopping".into()),
+            }
+        }
+        self.feed.progress.answered(opened.len() as u64, 0);
+        self.shared.books.write(|ledger| ((), recorded(ledger, records))).await;
+        self.answers.append(&mut opened);
+    }
+
+    fn refuse(&mut self, id: GrantId, reason: String) {
+        tracing::debug!(%id, reason, "grant refused");
+        self.feed.progress.answered(0, 1);
+        self.answers.push(FromGate::Refused { id, reason });
+    }
+
+    async fn announce(&mut self, service: FeedService) {
+        let name = service.name.clone();
+        if let Err(reason) = self.take_service(service).await {
+            tracing::warn!(service = name, reason, "service refused");
+            self.answers.push(FromGate::ServiceRefused { service: name, reason });
+        }
+    }
+
+    async fn take_service(&mut self, service: FeedService) -> Result<(), String> {
+        if !self.shared.may_open(service.address) {
+            return Err(format!("{} is not in this gate's may_open", service.address));
+        }
+        let listed = self.shared.books.read().announced(self.issuer, service).map_err(|error| error.to_string())?;
+        if self.shared.books.read().service(&listed.service.name) != Some(&listed) {
+            self.shared.change_services(Record::Service(listed.clone())).await?;
+        }
+        match &listed.service.sip {
+            Some(sip) => self.open_standing(&listed, sip).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn open_standing(&mut self, listed: &Listed, sip: &FeedSip) -> Result<(), String> {
+        let spec = standing(listed, sip, self.feed.progress.address().address.ip());
+        let answer = self.shared.commander.call(|answer| Command::Standing { spec, answer }).await;
+        let opened = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let (service, port) = (listed.service.name.clone(), opened.ports.0);
+        self.shared.set_standing(&service, Some(SocketAddr::new(opened.address, port)));
+        self.answers.push(FromGate::Standing { service, address: opened.address, port });
+        Ok(())
+    }
+
+    async fn withdraw(&mut self, name: &str) {
+        let withdrawn = self.shared.books.read().withdrawn(self.issuer, name);
+        if let Some(record) = withdrawn
+            && let Err(error) = self.shared.change_services(record).await
+        {
+            tracing::warn!(service = name, error, "service not withdrawn");
+        }
+    }
+}
+
+/// The standing pinhole for the frontends that the feed names, or else for the one at the other end of the feed.
+pub(crate) fn standing(listed: &Listed, sip: &FeedSip, frontend: IpAddr) -> StandingSpec {
+    let target = listed.service.address;
+    let named: &[IpAddr] = if sip.peers.is_empty() { &[frontend] } else { &sip.peers };
+    let peers = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4());
+    StandingSpec {
+        service: listed.number,
+        target,
+        target_port: sip.port,
+        peers: peers.take(PEERS_MAX).collect(),
+        rate_bytes_per_s: sip.rate_bps / 8,
+    }
+}
+
+/// What is open here for one issuer, in as many messages as it takes.
+pub(crate) async fn active(shared: &Shared, issuer: IssuerId) -> Vec<FromGate> {
+    let ids = shared.books.read().of_issuer(issuer);
+    let usage = super::usage::of(shared, &ids).await;
+    let grants: Vec<ActiveGrant> = {
+        let ledger = shared.books.read();
+        let described = ids.iter().filter_map(|id| {
+            let entry = ledger.grant(*id)?;
+            let used = usage.get(id);
+            Some(ActiveGrant {
+                delta: entry.delta.clone(),
+                address: entry.address,
+                ports: entry.ports,
+                bytes_used: used.map_or(0, |used| used.bytes_used),
+                flows: used.map_or(0, |used| u16::try_from(used.flows).unwrap_or(u16::MAX)),
+            })
+        });
+        described.collect()
+    };
+    // Half of what may be in one message: names may be long.
+    let chunks: Vec<Vec<ActiveGrant>> = grants.chunks(ACTIVE_GRANTS_MAX / 2).map(<[ActiveGrant]>::to_vec).collect();
+    let last = chunks.len().saturating_sub(1);
+    if chunks.is_empty() {
+        return vec![FromGate::Active { grants: Vec::new(), more: false }];
+    }
+    let message = |(index, grants)| FromGate::Active { grants, more: index < last };
+    chunks.into_iter().enumerate().map(message).collect()
+}

@@ -1,0 +1,182 @@
+//! The gate's metrics, defined once: name, help and kind. Names are those of `status`.
+
+use crate::status::Status;
+use sluicegate_wire::Reason;
+
+/// A table is nearly full from this share on, in percent.
+const NEARLY_FULL_PERCENT: u64 = 90;
+/// A heartbeat older than this is an alarm, in milliseconds; the kernel program closes at 2,000.
+const HEARTBEAT_LATE_MS: u64 = 1_000;
+
+/// Whether a metric only grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows, until the gate restarts.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// One metric with all its samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metric {
+    /// Its name; counters end in `_total`.
+    pub name: &'static str,
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub kind: MetricKind,
+    /// Name of the label that tells the samples apart; empty if there is only one.
+    pub label: &'static str,
+    /// Label value and number.
+    pub samples: Vec<(String, f64)>,
+}
+
+/// What an operator should look at.
+pub(crate) fn alarms(status: &Status) -> Vec<String> {
+    let mut alarms = Vec::new();
+    match status.heartbeat_age_ms {
+        None => alarms.push("the packet thread has not started yet".into()),
+        Some(age) if age > HEARTBEAT_LATE_MS => {
+            alarms.push(format!("the packet thread is stuck for {age} ms; nothing passes after 2,000"));
+        }
+        Some(_) => {}
+    }
+    for feed in &status.feeds {
+        if let Some(error) = &feed.last_error {
+            alarms.push(format!("feed {} is {}: {error}", feed.address, feed.state));
+        }
+        if let Some(skew_s) = feed.skew_s {
+            alarms.push(format!("the clock of frontend {} differs by {skew_s} s; set both by NTP", feed.address));
+        }
+    }
+    if status.feeds.is_empty() {
+        alarms.push("no frontend is joined; get a token with `sluicegate gate-join` there".into());
+    }
+    if let Some(error) = &status.saved.error {
+        alarms.push(format!("the state is not saved ({error}); what is opened now is lost at a restart"));
+    }
+    for table in &status.tables {
+        // A full ring of recent drops is its normal state.
+        if table.table != "recent_drops" && table.used * 100 >= table.max * NEARLY_FULL_PERCENT && table.max > 0 {
+            alarms.push(format!("table {} is nearly full: {} of {}", table.table, table.used, table.max));
+        }
+    }
+    alarms
+}
+
+/// All metrics of a status.
+pub(crate) fn of(status: &Status) -> Vec<Metric> {
+    let mut metrics = packets(status);
+    metrics.extend(tables(status));
+    metrics.extend(feeds(status));
+    metrics.push(single("sluicegate_gate_grants", "Grants that are open.", status.grants as f64));
+    metrics.push(single(
+        "sluicegate_gate_services",
+        "Services that the feeds announced.",
+        status.services.len() as f64,
+    ));
+    metrics.push(single("sluicegate_gate_uptime_seconds", "Time since the gate started.", status.uptime_s as f64));
+    metrics.push(single(
+        "sluicegate_gate_alarms",
+        "Things that an operator should look at; `status` lists them.",
+        status.alarms.len() as f64,
+    ));
+    if let Some(age) = status.heartbeat_age_ms {
+        let help = "Time since the packet thread last gave a sign of life.";
+        metrics.push(single("sluicegate_gate_heartbeat_age_seconds", help, age as f64 / 1e3));
+    }
+    if let Some(age) = status.saved.checkpoint_age_ms {
+        let help = "Time since the state was last saved.";
+        metrics.push(single("sluicegate_gate_checkpoint_age_seconds", help, age as f64 / 1e3));
+    }
+    metrics
+}
+
+fn packets(status: &Status) -> Vec<Metric> {
+    let counter = |name, help, label, samples| Metric { name, help, kind: MetricKind::Counter, label, samples };
+    let by_reason = |counts: &std::collections::BTreeMap<&'static str, u64>| {
+        let count = |reason: &Reason| counts.get(reason.label()).copied().unwrap_or(0) as f64;
+        Reason::ALL.iter().map(|reason| (reason.label().to_owned(), count(reason))).collect()
+    };
+    let by_port = |value: fn(&crate::status::PortStatus) -> u64| {
+        status.ports.iter().map(|port| (port.port.to_owned(), value(port) as f64)).collect()
+    };
+    vec![
+        counter(
+            "sluicegate_gate_received_packets_total",
+            "Frames received on both ports.",
+            "",
+            vec![(String::new(), status.received_packets as f64)],
+        ),
+        counter(
+            "sluicegate_gate_sent_packets_total",
+            "Packets sent, by the port that they left by.",
+            "port",
+            by_port(|port| port.sent_packets),
+        ),
+        counter(
+            "sluicegate_gate_sent_bytes_total",
+            "Bytes sent, Ethernet headers included, by the port that they left by.",
+            "port",
+            by_port(|port| port.sent_bytes),
+        ),
+        counter(
+            "sluicegate_gate_dropped_packets_total",
+            "Packets dropped, by reason.",
+            "reason",
+            by_reason(&status.dropped),
+        ),
+        counter(
+            "sluicegate_gate_observed_packets_total",
+            "Packets forwarded in observe mode that would have been dropped, by reason.",
+            "reason",
+            by_reason(&status.observed),
+        ),
+    ]
+}
+
+fn tables(status: &Status) -> [Metric; 2] {
+    let gauge = |name, help, value: fn(&crate::status::TableStatus) -> u64| Metric {
+        name,
+        help,
+        kind: MetricKind::Gauge,
+        label: "table",
+        samples: status.tables.iter().map(|table| (table.table.to_owned(), value(table) as f64)).collect(),
+    };
+    [
+        gauge("sluicegate_gate_table_used", "Entries in use, by table.", |table| table.used),
+        gauge("sluicegate_gate_table_max", "Entries possible, by table.", |table| table.max),
+    ]
+}
+
+fn feeds(status: &Status) -> [Metric; 4] {
+    let feed = |name, help, kind, value: fn(&crate::status::FeedStatus) -> f64| Metric {
+        name,
+        help,
+        kind,
+        label: "feed",
+        samples: status.feeds.iter().map(|feed| (feed.address.clone(), value(feed))).collect(),
+    };
+    [
+        feed("sluicegate_gate_feed_connected", "1 while the feed is up to date.", MetricKind::Gauge, |feed| {
+            f64::from(u8::from(feed.state == "connected"))
+        }),
+        feed("sluicegate_gate_feed_opened_total", "Grants opened for the feed.", MetricKind::Counter, |feed| {
+            feed.opened as f64
+        }),
+        feed("sluicegate_gate_feed_refused_total", "Grants refused to the feed.", MetricKind::Counter, |feed| {
+            feed.refused as f64
+        }),
+        feed(
+            "sluicegate_gate_feed_skew_seconds",
+            "Difference of the frontend's clock from the gate's; 0 while it is small.",
+            MetricKind::Gauge,
+            |feed| feed.skew_s.unwrap_or(0) as f64,
+        ),
+    ]
+}
+
+fn single(name: &'static str, help: &'static str, value: f64) -> Metric {
+    Metric { name, help, kind: MetricKind::Gauge, label: "", samples: vec![(String::new(), value)] }
+}

@@ -1,0 +1,165 @@
+//! What the tasks of the control side have in common.
+
+use crate::{
+    board::Board,
+    config::{Config, Mode},
+    error::ControlError,
+    feed::Progress,
+    ledger::{Ledger, Listed, Record},
+    packets::{Command, Commander},
+    state::{Books, Saved},
+};
+use sluicegate_capability::GrantId;
+use sluicegate_nat as nat;
+use sluicegate_policy::{Outbound, ServiceMode};
+use sluicegate_store::feed::{FeedService, FromGate};
+use sluicegate_wire::Instant;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+use tokio::sync::mpsc;
+
+/// Answers for a feed that may wait while it is busy or away. What does not fit is told by the next `Active` instead.
+pub(crate) const WAITING_MAX: usize = 4096;
+
+/// One feed as the other tasks see it.
+#[derive(Debug)]
+pub(crate) struct FeedSlot {
+    pub(crate) progress: Progress,
+    /// Messages that are not answers: grants that ended.
+    pub(crate) outbox: mpsc::Sender<FromGate>,
+}
+
+/// The control side's state.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) commander: Commander,
+    pub(crate) books: Arc<Books>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) saved: Arc<Mutex<Saved>>,
+    pub(crate) feeds: Vec<FeedSlot>,
+    pub(crate) backend: (&'static str, String),
+    pub(crate) started: Instant,
+    observing: AtomicBool,
+    /// Where the frontends reach each service's SIP port.
+    standing: Mutex<BTreeMap<String, SocketAddr>>,
+    /// Held while the list of services changes, so that ledger and packet thread agree.
+    services: tokio::sync::Mutex<()>,
+}
+
+/// What [`Shared::new`] is made of.
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) commander: Commander,
+    pub(crate) books: Arc<Books>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) saved: Arc<Mutex<Saved>>,
+    pub(crate) feeds: Vec<FeedSlot>,
+    pub(crate) backend: (&'static str, String),
+    pub(crate) started: Instant,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { config, commander, books, board, saved, feeds, backend, started } = parts;
+        let observing = AtomicBool::new(config.mode == Mode::Observe);
+        Self {
+            config,
+            commander,
+            books,
+            board,
+            saved,
+            feeds,
+            backend,
+            started,
+            observing,
+            standing: Mutex::default(),
+            services: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.observing.load(Relaxed) { Mode::Observe } else { Mode::Enforce }
+    }
+
+    /// Switches between counting and dropping strangers' packets.
+    pub(crate) async fn observe(&self, on: bool) -> Result<(), ControlError> {
+        self.commander.call(|answer| Command::Observe { on, answer }).await?;
+        self.observing.store(on, Relaxed);
+        Ok(())
+    }
+
+    /// Whether a feed may open this target.
+    pub(crate) fn may_open(&self, target: IpAddr) -> bool {
+        self.config.may_open.is_empty() || self.config.may_open.iter().any(|prefix| prefix.contains(target))
+    }
+
+    /// Ends grants; the packet thread reports each on the events channel.
+    pub(crate) async fn revoke(&self, ids: Vec<GrantId>) -> Result<usize, ControlError> {
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        self.commander.call(|answer| Command::Revoke { ids, answer }).await
+    }
+
+    /// Changes the list of services, or says why not. Then the ledger and the packet thread have it, or neither does.
+    pub(crate) async fn change_services(&self, record: Record) -> Result<(), String> {
+        let _changing = self.services.lock().await;
+        let services = {
+            let mut changed = self.books.read().without_grants();
+            changed.apply(record.clone());
+            changed.services().map(service_spec).collect()
+        };
+        let answer = self.commander.call(|answer| Command::Services { services, answer }).await;
+        answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        if let Record::ServiceForgotten(name) = &record {
+            self.set_standing(name, None);
+        }
+        self.books.write(|ledger| ((), recorded(ledger, vec![record]))).await;
+        Ok(())
+    }
+
+    /// Notes where the frontends reach a service's SIP port.
+    pub(crate) fn set_standing(&self, service: &str, at: Option<SocketAddr>) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        match at {
+            Some(at) => standing.insert(service.to_owned(), at),
+            None => standing.remove(service),
+        };
+    }
+
+    /// Where the frontends reach a service's SIP port.
+    pub(crate) fn standing(&self, service: &str) -> Option<SocketAddr> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).get(service).copied()
+    }
+}
+
+/// Applies records to the ledger and returns them for the journal.
+pub(crate) fn recorded(ledger: &mut Ledger, records: Vec<Record>) -> Vec<Record> {
+    for record in &records {
+        ledger.apply(record.clone());
+    }
+    records
+}
+
+/// A service as the packet thread knows it.
+pub(crate) fn service_spec(listed: &Listed) -> nat::Service {
+    nat::Service {
+        id: listed.number,
+        mode: mode(&listed.service),
+        address: listed.service.address,
+        outbound_all: listed.service.outbound == Outbound::All,
+    }
+}
+
+fn mode(service: &FeedService) -> nat::Mode {
+    match service.mode {
+        ServiceMode::Nat => nat::Mode::Nat,
+        ServiceMode::Filter => nat::Mode::Filter,
+    }
+}

@@ -71,6 +71,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Rules from the configuration file.
     pub rules: Vec<Rule>,
+    /// Which gate protects which service, as (service, gate). Services that are not here are opened at the first gate
+    /// that is connected and can.
+    pub service_gates: Vec<(String, String)>,
     /// Grants at once.
     pub grants_max: usize,
     /// Longest registration of an agent, in seconds.
@@ -93,6 +96,7 @@ impl Config {
             shards: 0,
             services: Vec::new(),
             rules: Vec::new(),
+            service_gates: Vec::new(),
             grants_max: 65_536,
             registration_secs_max: 120,
             tables: Tables::default(),

@@ -7,7 +7,6 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_wire::UnixTime;
 
 /// What was decided about one request, for a person asking why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,12 +25,6 @@ pub struct Decided {
     pub status: u16,
     /// Why, in steps.
     pub steps: Vec<String>,
-}
-
-impl Decided {
-    pub(crate) fn at(unix: UnixTime) -> u64 {
-        unix.0
-    }
 }
 
 /// The last decisions of all shards, oldest dropped first.

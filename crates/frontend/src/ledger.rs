@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_capability::{Grant, GrantId};
-use sluicegate_store::feed::{GrantDelta, Selector};
+use sluicegate_store::feed::{ActiveGrant, GrantDelta, Selector};
 use sluicegate_wire::UnixTime;
 
 /// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
@@ -60,7 +60,7 @@ pub struct GrantRow {
     /// Bytes used, as last reported.
     pub bytes_used: u64,
     /// Flows open, as last reported.
-    pub flows: u32,
+    pub flows: u16,
     /// Where it stands.
     pub state: GrantState,
 }
@@ -90,13 +90,15 @@ pub(crate) struct LedgerFull(usize);
 
 /// All grants that this frontend knows of. Shared by shards, feed and control.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     rows: Mutex<Rows>,
     grants_max: usize,
 }
 
 impl Ledger {
-    pub(crate) fn new(grants_max: usize) -> Self {
+    /// A directory with room for so many grants.
+    #[must_use]
+    pub fn new(grants_max: usize) -> Self {
         Self { rows: Mutex::default(), grants_max }
     }
 
@@ -113,8 +115,11 @@ impl Ledger {
     }
 
     /// Merges a grant that a gate reports as live, such as one issued before a restart.
-    pub(crate) fn active(&self, delta: &GrantDelta, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
-        self.put(delta, grant, gate, None)
+    pub(crate) fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
+        self.put(&active.delta, grant, gate, None)?;
+        self.opened(grant.id, active.address, active.ports);
+        self.used(grant.id, active.bytes_used, active.flows);
+        Ok(())
     }
 
     fn put(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
@@ -127,8 +132,6 @@ impl Ledger {
             row.shard = shard.or(row.shard);
             if shard.is_some() {
                 row.delta = delta.clone();
-            } else {
-                row.note_opened(grant);
             }
             return Ok(());
         }
@@ -136,10 +139,7 @@ impl Ledger {
             return Err(LedgerFull(self.grants_max));
         }
         *rows.per_user.entry(delta.user.clone()).or_default() += 1;
-        let mut row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), shard };
-        if shard.is_none() {
-            row.note_opened(grant);
-        }
+        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), shard };
         rows.by_id.insert(grant.id, row);
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Ledger {
     }
 
     /// A gate reports how much is used.
-    pub(crate) fn used(&self, id: GrantId, bytes: u64, flows: u32) {
+    pub(crate) fn used(&self, id: GrantId, bytes: u64, flows: u16) {
         if let Some(row) = self.lock().by_id.get_mut(&id) {
             row.shown.bytes_used = bytes;
             row.shown.flows = flows;
@@ -187,14 +187,17 @@ impl Ledger {
         over.len()
     }
 
-    /// Removes what a revocation names and returns it.
-    pub(crate) fn revoke(&self, selector: &Selector) -> Vec<GrantRow> {
+    /// What a revocation names.
+    pub(crate) fn matching(&self, selector: &Selector) -> Vec<GrantRow> {
+        self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
+    }
+
+    /// Removes what a revocation names.
+    pub(crate) fn revoke(&self, selector: &Selector) {
         let mut rows = self.lock();
-        let named = |row: &Row| {
-            row.delta.grant().is_ok_and(|grant| selector.selects(&grant, &row.shown.user, &row.shown.service))
-        };
-        let ids: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| named(row)).map(|(id, _)| *id).collect();
-        ids.into_iter().filter_map(|id| rows.remove(id)).collect()
+        let ids: Vec<GrantId> =
+            rows.by_id.iter().filter(|(_, row)| row.is_selected(selector)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| drop(rows.remove(id)));
     }
 
     /// Whether this call has grants, and if so whose and for which service.
@@ -232,12 +235,8 @@ impl Ledger {
 }
 
 impl Row {
-    fn note_opened(&mut self, grant: &Grant) {
-        if grant.is_opened() {
-            self.shown.state = GrantState::Open;
-            self.shown.gate_address = Some(grant.gate_address);
-            self.shown.gate_ports = grant.gate_ports;
-        }
+    fn is_selected(&self, selector: &Selector) -> bool {
+        self.delta.grant().is_ok_and(|grant| selector.selects(&grant, &self.shown.user, &self.shown.service))
     }
 }
 

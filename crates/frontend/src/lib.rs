@@ -1,13 +1,34 @@
-//! The frontend daemon.
+//! The frontend daemon: SIP registrar and proxy outside the bottleneck. It authenticates, applies policy, issues grants
+//! and has gates open them; it never contacts a protected service to say no.
+//!
+//! - [`Shard`] is all of SIP as a pure state machine: no socket, clock or randomness.
+//! - One plain thread per shard moves datagrams in batches.
+//! - The feed takes gates in over TLS, tells them what to open and routes their answers back.
+//! - [`Frontend`] starts all that from a [`Config`]; [`Control`] asks and changes it while it runs; [`Catalog`] edits its
+//!   users and services while it does not.
 
+mod catalog;
 mod clock;
-pub mod config;
+mod config;
+mod control;
+mod daemon;
 mod decisions;
+mod feed;
+mod inbox;
 mod ledger;
 mod metrics;
 mod shard;
 mod transmits;
 mod udp;
+mod worker;
 
-pub use shard::Shard;
+pub use catalog::{Catalog, EditError, NewUser};
+pub use config::{Config, ConfigError, GATES_MAX, LISTEN_MAX, Listen, SHARDS_MAX};
+pub use control::{Control, ControlError, Status};
+pub use daemon::{Frontend, StartError, run};
+pub use decisions::Decided;
+pub use feed::HubStatus;
+pub use ledger::{GrantRow, GrantState, Ledger};
+pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
+pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Settings, Shard, Tables};
 pub use transmits::{Flow, Transmits};

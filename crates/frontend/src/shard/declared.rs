@@ -20,9 +20,13 @@ use super::{
     settings::RETRY_AFTER_SECS,
 };
 use crate::{
-    metrics::Count,
+    decisions::Decided,
+    metrics::{Count, Outcome},
     transmits::{Flow, Transmits},
 };
+
+/// Why a gate could not even be asked.
+pub(super) const NO_ROOM: &str = "as many events wait for the feed as may";
 
 /// Shortest session timer that RFC 4028 allows, in seconds.
 const SESSION_TIMER_SECS_MIN: u32 = 90;
@@ -39,7 +43,7 @@ impl Shard {
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(id, exchange);
         if !self.raise(event) {
-            return self.fail(now, id, 503, out);
+            return self.fail(now, id, 503, NO_ROOM, out);
         }
         self.exchanges.await_gate(now.instant, id, ids.into_iter());
         self.send_trying(now, id, asked.flow, asked.message, out);
@@ -72,9 +76,9 @@ impl Shard {
         let Some(id) = self.exchanges.waiting_for(grant) else { return };
         match answer {
             GateAnswer::Opened { address, ports, .. } => self.on_opened(now, id, grant, (address, ports), out),
-            GateAnswer::Refused { .. } => {
+            GateAnswer::Refused { reason, .. } => {
                 self.metrics.one(Count::OpeningRefused);
-                self.on_gate_failed(now, id, out);
+                self.on_gate_failed(now, id, &reason, out);
             }
         }
     }
@@ -103,11 +107,11 @@ impl Shard {
     }
 
     /// Nothing could be opened: the gate refused, or has not answered in time.
-    pub(super) fn on_gate_failed(&mut self, now: Now, id: Id, out: &mut Transmits) {
+    pub(super) fn on_gate_failed(&mut self, now: Now, id: Id, why: &str, out: &mut Transmits) {
         let Some(exchange) = self.exchanges.pending(id) else { return };
         match &exchange.stage {
-            Stage::Opening(_) => self.fail(now, id, 503, out),
-            Stage::Relaying(_) => self.on_relay_gate_failed(now, id, out),
+            Stage::Opening(_) => self.fail(now, id, 503, why, out),
+            Stage::Relaying(_) => self.on_relay_gate_failed(now, id, why, out),
         }
     }
 
@@ -152,13 +156,23 @@ impl Shard {
         self.scratch = answer;
     }
 
-    /// Ends a pending exchange with a refusal, and with it whatever was opened for it.
-    pub(super) fn fail(&mut self, now: Now, id: Id, code: u16, out: &mut Transmits) {
+    /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
+    /// is.
+    pub(super) fn fail(&mut self, now: Now, id: Id, code: u16, why: &str, out: &mut Transmits) {
         let Some(exchange) = self.exchanges.end(id) else { return };
-        let opening = match &exchange.stage {
-            Stage::Opening(opening) => Some(&**opening),
-            Stage::Relaying(relay) => relay.last_opening(),
+        let (opening, user, service) = match &exchange.stage {
+            Stage::Opening(opening) => (Some(&**opening), &opening.user, &opening.service),
+            Stage::Relaying(relay) => (relay.last_opening(), &relay.user, &relay.service),
         };
+        self.raise(Event::Decided(Decided {
+            unix: now.unix.0,
+            user: user.clone(),
+            service: service.name.clone(),
+            client: exchange.flow.peer,
+            outcome: Outcome::Unavailable.label(),
+            status: code,
+            steps: vec![format!("- {why}")],
+        }));
         if let Some(opening) = opening.filter(|opening| !opening.renewal) {
             self.raise(Event::Revoke(opening.selector()));
         }

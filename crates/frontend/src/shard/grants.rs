@@ -16,9 +16,6 @@ use super::{
     settings::Settings,
 };
 
-/// A gate's clock may be this many seconds behind ours.
-const SKEW_SECS: u64 = 2;
-
 /// One grant that is being opened.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
@@ -138,7 +135,7 @@ fn grant(settings: &Settings, keys: &Keys, unix: UnixTime, terms: &Terms<'_>, id
         id,
         issuer: settings.issuer.public().id(),
         epoch: Epoch::at(unix).0,
-        not_before: UnixTime(unix.0.saturating_sub(SKEW_SECS)),
+        not_before: unix,
         not_after: unix.plus_secs(terms.limits.lifetime_s.into()),
         bytes: terms.limits.bytes_max,
         client_id: client_id(keys, terms.call),

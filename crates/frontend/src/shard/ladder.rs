@@ -19,6 +19,9 @@ use crate::{
     transmits::{Flow, Transmits},
 };
 
+/// Notes for `trace user` about senders that are not proved, per second.
+const UNPROVED_NOTES_PER_SEC: u32 = 20;
+
 /// One request on its way up the ladder.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'m, 'a> {
@@ -169,6 +172,9 @@ impl Shard {
         (outcome, status): (Outcome, u16),
         steps: impl IntoIterator<Item = S>,
     ) {
+        if matches!(outcome, Outcome::BadDigest | Outcome::Replay) && !self.may_note(now) {
+            return;
+        }
         // Names are bounded by the policy; the service is whatever the request says.
         let service = asked.service().chars().take(sluicegate_policy::NAME_LEN_MAX).collect();
         let decided = Decided {
@@ -181,6 +187,16 @@ impl Shard {
             steps: steps.into_iter().map(Into::into).collect(),
         };
         self.raise(Event::Decided(decided));
+    }
+
+    /// Whether one more note about an unproved sender may be left: a flood of wrong passwords must not push out everything
+    /// else.
+    const fn may_note(&mut self, now: Now) -> bool {
+        if self.notes.0 != now.unix.0 {
+            self.notes = (now.unix.0, 0);
+        }
+        self.notes.1 += 1;
+        self.notes.1 <= UNPROVED_NOTES_PER_SEC
     }
 
     /// Whether the request names us or our realm: no one else's calls are carried.

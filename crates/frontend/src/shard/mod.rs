@@ -75,6 +75,8 @@ pub struct Shard {
     scratch: Vec<u8>,
     /// Counts calls and requests of our own, for names that are never used twice.
     numbers: u64,
+    /// Second and number of the notes left about unproved senders in it.
+    notes: (u64, u32),
     /// Whether the present datagram came from another shard, so that it is not handed over again.
     handed_over: bool,
 }
@@ -94,6 +96,7 @@ impl Shard {
             events: VecDeque::new(),
             scratch: Vec::new(),
             numbers: 0,
+            notes: (0, 0),
             handed_over: false,
             settings,
             policy,
@@ -129,7 +132,7 @@ impl Shard {
         }
         while let Some(id) = self.exchanges.missed_gate(now.instant) {
             self.metrics.one(Count::OpeningTimeouts);
-            self.on_gate_failed(now, id, out);
+            self.on_gate_failed(now, id, "the gate has not answered in time", out);
         }
         self.exchanges.sweep(now.instant);
         self.metrics.add(Count::TransmitDropped, out.take_dropped());
@@ -195,6 +198,11 @@ impl Shard {
         ]
     }
 
+    /// Counts datagrams that the socket did not take.
+    pub(crate) fn count_unsent(&self, datagrams: u64) {
+        self.metrics.add(Count::TransmitDropped, datagrams);
+    }
+
     /// Queues an event; `false` if there was no room for it.
     fn raise(&mut self, event: Event) -> bool {
         if self.events.len() >= self.settings.tables.events_max {
@@ -223,7 +231,7 @@ impl Shard {
 }
 
 /// A key of its own for each purpose: `SHA-256(key ‖ label)`.
-fn derive(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
+pub(crate) fn derive(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(key);
     hash.update(label);

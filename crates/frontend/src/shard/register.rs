@@ -50,12 +50,9 @@ impl Shard {
             );
             return self.refuse_with(now, asked, 403, None, out);
         };
-        let contact = match asked.message.contact() {
-            Ok(contact) => contact,
-            Err(_) => {
-                self.metrics.request(asked.kind, Outcome::Malformed);
-                return self.refuse_with(now, asked, 400, None, out);
-            }
+        let Ok(contact) = asked.message.contact() else {
+            self.metrics.request(asked.kind, Outcome::Malformed);
+            return self.refuse_with(now, asked, 400, None, out);
         };
         // Without a Contact the agent only asks what is registered.
         let Some(contact) = contact else { return self.confirm(now, asked, &service.name, out) };

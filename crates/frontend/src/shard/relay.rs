@@ -14,11 +14,11 @@ use sluicegate_sip::{
     transaction::Role,
     write::{ForwardError, ForwardRequest, NewBody, ViaLine, cancel_for},
 };
-use sluicegate_store::feed::{Selected, Selector};
 
 use super::{
     Now, Shard,
     admission::Admitted,
+    declared::NO_ROOM,
     events::Event,
     exchanges::{Exchange, Id, Stage},
     grants::Opening,
@@ -70,10 +70,6 @@ impl Relay {
     /// Notes a gate's answer; whether now everything is open.
     pub(super) fn note(&mut self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> bool {
         self.opening.as_mut().is_some_and(|opening| opening.note(id, address, ports))
-    }
-
-    pub(super) const fn selector(&self) -> Selector {
-        Selector::all(Selected::Call(self.call))
     }
 }
 
@@ -137,7 +133,9 @@ impl Shard {
         }));
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(owed, exchange);
-        let Some(sent) = sent else { return self.fail(now, owed, 503, out) };
+        let Some(sent) = sent else {
+            return self.fail(now, owed, 503, "the table of requests to services is full", out);
+        };
         self.exchanges.relay(sent, owed);
         self.send_trying(now, owed, asked.flow, asked.message, out);
     }
@@ -202,7 +200,7 @@ impl Shard {
         // Answered already: then the CANCEL changes nothing (RFC 3261 section 9.2).
         let Some(exchange) = self.exchanges.pending(id) else { return };
         match &mut exchange.stage {
-            Stage::Opening(_) => self.fail(now, id, 487, out),
+            Stage::Opening(_) => self.fail(now, id, 487, "the client cancelled", out),
             Stage::Relaying(relay) => {
                 relay.cancelled = true;
                 let (sent, hop) = (relay.sent, relay.hop);
@@ -256,7 +254,7 @@ impl Shard {
         }
         self.exchanges.await_gate(now.instant, owed, ids.into_iter());
         if !raised {
-            self.on_gate_failed(now, owed, out);
+            self.on_gate_failed(now, owed, NO_ROOM, out);
         }
     }
 }

@@ -173,7 +173,7 @@ impl Shard {
 
     /// The gate would not open what the service's answer names: the client gets no early media, or a 503 and the service
     /// the end of a call that it thinks it has.
-    pub(super) fn on_relay_gate_failed(&mut self, now: Now, owed: Id, out: &mut Transmits) {
+    pub(super) fn on_relay_gate_failed(&mut self, now: Now, owed: Id, why: &str, out: &mut Transmits) {
         let Some(Exchange { stage: Stage::Relaying(relay), gate_deadline, .. }) = self.exchanges.pending(owed) else {
             return;
         };
@@ -187,7 +187,7 @@ impl Shard {
         let (sent, hop, forwarded) = (relay.sent, relay.hop, std::mem::take(&mut relay.forwarded));
         self.exchanges.forget(sent);
         self.hang_up(now, hop, &forwarded, &message, out);
-        self.fail(now, owed, 503, out);
+        self.fail(now, owed, 503, why, out);
     }
 
     /// Acknowledges and ends a call that only the service thinks it has.
@@ -227,8 +227,9 @@ impl Shard {
         let Some(owed) = self.exchanges.owed(sent) else { return };
         self.exchanges.forget(sent);
         let Some(Exchange { stage: Stage::Relaying(relay), .. }) = self.exchanges.pending(owed) else { return };
-        let code = if relay.cancelled { 487 } else { 408 };
-        self.fail(now, owed, code, out);
+        let (code, why) =
+            if relay.cancelled { (487, "the client cancelled") } else { (408, "the service did not answer") };
+        self.fail(now, owed, code, why, out);
     }
 }
 

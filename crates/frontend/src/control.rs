@@ -1,0 +1,357 @@
+//! What the control side of a running frontend can ask and do. Serves the CLI and the HTTP API.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arc_swap::ArcSwap;
+use serde::Serialize;
+use sluicegate_capability::IssuerPublic;
+use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Service, User, decide};
+use sluicegate_store::{
+    Gate, JoinError,
+    feed::{JoinSecret, JoinToken, Selected, Selector},
+};
+use sluicegate_wire::UnixTime;
+use tokio::sync::mpsc;
+
+use crate::{
+    catalog::{Catalog, EditError, NewUser},
+    clock::Clock,
+    decisions::{Decided, Decisions},
+    feed::{Ask, Door, HubStatus},
+    ledger::{GrantRow, Ledger},
+    metrics::{MetricsSnapshot, ShardMetrics},
+    worker::Gauges,
+};
+
+/// Why something asked of a running frontend could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The change was refused.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// No join token could be made.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The store failed.
+    #[error(transparent)]
+    Directory(#[from] sluicegate_store::DirectoryError),
+    /// The frontend is stopping, or has more to do than it can.
+    #[error("the frontend is stopping or overloaded; try again in a moment")]
+    Busy,
+    /// The system has no random bytes to give.
+    #[error("the system gave no random bytes: {0}")]
+    Random(String),
+}
+
+/// A frontend's state in one view.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Realm of its users.
+    pub realm: String,
+    /// SIP addresses.
+    pub listen: Vec<SocketAddr>,
+    /// Where gates dial.
+    pub feed: SocketAddr,
+    /// SIP threads.
+    pub shards: usize,
+    /// Seconds since its start.
+    pub uptime_s: u64,
+    /// The gates it knows.
+    pub gates: Vec<HubStatus>,
+    /// Users, services.
+    pub users: usize,
+    /// Services.
+    pub services: usize,
+    /// Grants in the directory.
+    pub grants: u64,
+}
+
+/// What the frontend is reached by and known as.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) realm: String,
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) feed: SocketAddr,
+    pub(crate) certificate: [u8; 32],
+    pub(crate) issuer: IssuerPublic,
+}
+
+pub(crate) struct Inner {
+    pub(crate) identity: Identity,
+    pub(crate) catalog: Catalog,
+    pub(crate) policy: ArcSwap<Policy>,
+    pub(crate) asks: mpsc::Sender<Ask>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) decisions: Arc<Decisions>,
+    pub(crate) metrics: Vec<Arc<ShardMetrics>>,
+    pub(crate) gauges: Vec<Gauges>,
+    pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) clock: Clock,
+    /// Held while a policy is read and put in place, so that an older one never replaces a newer.
+    pub(crate) reloading: Mutex<()>,
+}
+
+/// A handle on a running frontend. Cheap to clone; methods that edit block for the time of a disk write.
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("identity", &self.inner.identity.name).finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    fn now(&self) -> UnixTime {
+        self.inner.clock.unix()
+    }
+
+    /// Everything at a glance.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let policy = inner.policy.load();
+        Status {
+            name: inner.identity.name.clone(),
+            realm: inner.identity.realm.clone(),
+            listen: inner.identity.listen.clone(),
+            feed: inner.identity.feed,
+            shards: inner.metrics.len(),
+            uptime_s: inner.clock.now().as_nanos() / 1_000_000_000,
+            gates: inner.gates.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            users: policy.users().len(),
+            services: policy.services().len(),
+            grants: inner.ledger.gauge().0,
+        }
+    }
+
+    /// Every grant, in order of id.
+    #[must_use]
+    pub fn grants(&self) -> Vec<GrantRow> {
+        self.inner.ledger.rows()
+    }
+
+    /// Ends what is selected, at every gate; what is known of it here.
+    ///
+    /// # Errors
+    /// [`ControlError::Busy`].
+    pub fn revoke(&self, selector: Selector) -> Result<Vec<GrantRow>, ControlError> {
+        let rows = self.inner.ledger.matching(&selector);
+        self.inner.asks.try_send(Ask::Revoke(selector)).map_err(|_| ControlError::Busy)?;
+        Ok(rows)
+    }
+
+    /// A token with which one gate can join within the next hour.
+    ///
+    /// # Errors
+    /// If as many are open as may be, or the store fails.
+    pub fn join_token(&self) -> Result<JoinToken, ControlError> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| ControlError::Random(error.to_string()))?;
+        let secret = JoinSecret::new(bytes);
+        let directory = self.inner.catalog.directory();
+        directory.open_join(self.now(), &secret)?;
+        self.inner.door.refresh(directory, self.now())?;
+        let identity = &self.inner.identity;
+        Ok(JoinToken {
+            feed: identity.feed,
+            certificate: identity.certificate,
+            issuer: identity.issuer.clone(),
+            secret,
+        })
+    }
+
+    /// The gates that have joined.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn gates(&self) -> Result<Vec<Gate>, ControlError> {
+        Ok(self.inner.catalog.directory().all(self.now())?)
+    }
+
+    /// Removes a gate: it is cut off, and cannot come back without a new token.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn gate_remove(&self, name: &str) -> Result<(), ControlError> {
+        let directory = self.inner.catalog.directory();
+        directory.remove::<Gate>(self.now(), name)?;
+        self.inner.door.refresh(directory, self.now())?;
+        let names = self.gates()?.into_iter().map(|gate| gate.name).collect();
+        self.inner.asks.try_send(Ask::Gates(names)).map_err(|_| ControlError::Busy)
+    }
+
+    /// What the policy would say now to this user, service and client, and why. Without `wanted`: to all that the service
+    /// offers, as far as one request may name it.
+    #[must_use]
+    pub fn policy_test(&self, user: &str, service: &str, client: Option<IpAddr>, wanted: &[PortRange]) -> Decision {
+        let policy = self.inner.policy.load();
+        let known = policy.service(service);
+        let all: Vec<PortRange> = known.map(|known| known.ports.clone()).unwrap_or_default();
+        let wanted = if wanted.is_empty() { all.get(..sluicegate_policy::WANTED_MAX).unwrap_or(&all) } else { wanted };
+        let client = client.or_else(|| known.map(|known| known.address)).unwrap_or(IpAddr::from([192, 0, 2, 1]));
+        let active_grants = self.inner.ledger.active_of_user(user, None);
+        decide(&policy, &Request { user, service, client, wanted, now: self.now(), active_grants })
+    }
+
+    /// What was decided about a user lately, newest first.
+    #[must_use]
+    pub fn trace_user(&self, user: &str) -> Vec<Decided> {
+        self.inner.decisions.of_user(user)
+    }
+
+    /// All counters and gauges.
+    #[must_use]
+    pub fn metrics(&self) -> MetricsSnapshot {
+        let inner = &self.inner;
+        let mut snapshot = MetricsSnapshot::of(inner.metrics.iter().map(|metrics| &**metrics));
+        let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
+        for gauges in &inner.gauges {
+            for (name, used, max) in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                match sums.iter_mut().find(|(known, ..)| known == name) {
+                    Some(sum) => (sum.1, sum.2) = (sum.1 + used, sum.2 + max),
+                    None => sums.push((name, *used, *max)),
+                }
+            }
+        }
+        let (grants, grants_max) = inner.ledger.gauge();
+        let (decisions, decisions_max) = inner.decisions.gauge();
+        sums.extend([("grants", grants, grants_max), ("decisions", decisions, decisions_max)]);
+        sums.extend(inner.policy.load().gauges());
+        sums.into_iter().for_each(|(name, used, max)| snapshot.push_gauge(name, used, max));
+        let connected =
+            inner.gates.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|g| g.connected).count();
+        snapshot.push_gauge("gates", connected as u64, crate::config::GATES_MAX as u64);
+        snapshot
+    }
+
+    /// The policy that shards decide by.
+    #[must_use]
+    pub fn policy(&self) -> Arc<Policy> {
+        self.inner.policy.load_full()
+    }
+
+    /// Reads users, groups, services and rules anew and puts them in place.
+    ///
+    /// # Errors
+    /// If the store cannot be read or they do not fit together: then the old ones stay.
+    pub fn reload(&self) -> Result<(), ControlError> {
+        let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let (policy, _) = self.inner.catalog.policy(self.now())?;
+        let policy = Arc::new(policy);
+        self.inner.policy.store(Arc::clone(&policy));
+        self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy)
+    }
+
+    /// Adds a user.
+    ///
+    /// # Errors
+    /// See [`Catalog::user_add`].
+    pub fn user_add(&self, new: &NewUser) -> Result<(), ControlError> {
+        self.inner.catalog.user_add(self.now(), new)?;
+        self.reload()
+    }
+
+    /// Gives a user another password. Grants stay.
+    ///
+    /// # Errors
+    /// See [`Catalog::user_password`].
+    pub fn user_password(&self, name: &str, password: &str) -> Result<(), ControlError> {
+        self.inner.catalog.user_password(self.now(), name, password)?;
+        self.reload()
+    }
+
+    /// Lets a user log in, or no longer; then the user's grants end.
+    ///
+    /// # Errors
+    /// See [`Catalog::user_enable`].
+    pub fn user_enable(&self, name: &str, enabled: bool) -> Result<(), ControlError> {
+        self.inner.catalog.user_enable(self.now(), name, enabled)?;
+        self.reload()?;
+        if !enabled {
+            self.revoke(Selector::all(Selected::User(name.to_owned())))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a user, and ends the user's grants.
+    ///
+    /// # Errors
+    /// See [`Catalog::user_remove`].
+    pub fn user_remove(&self, name: &str) -> Result<(), ControlError> {
+        self.inner.catalog.user_remove(self.now(), name)?;
+        self.reload()?;
+        self.revoke(Selector::all(Selected::User(name.to_owned()))).map(drop)
+    }
+
+    /// All users, without what their passwords are checked against.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn users(&self) -> Result<Vec<User>, ControlError> {
+        Ok(self.inner.catalog.users(self.now())?)
+    }
+
+    /// Adds a group.
+    ///
+    /// # Errors
+    /// See [`Catalog::group_add`].
+    pub fn group_add(&self, group: &Group) -> Result<(), ControlError> {
+        self.inner.catalog.group_add(self.now(), group)?;
+        self.reload()
+    }
+
+    /// Removes a group.
+    ///
+    /// # Errors
+    /// See [`Catalog::group_remove`].
+    pub fn group_remove(&self, name: &str) -> Result<(), ControlError> {
+        self.inner.catalog.group_remove(self.now(), name)?;
+        self.reload()
+    }
+
+    /// All groups.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn groups(&self) -> Result<Vec<Group>, ControlError> {
+        Ok(self.inner.catalog.groups(self.now())?)
+    }
+
+    /// Adds a service.
+    ///
+    /// # Errors
+    /// See [`Catalog::service_add`].
+    pub fn service_add(&self, service: &Service) -> Result<(), ControlError> {
+        self.inner.catalog.service_add(self.now(), service)?;
+        self.reload()
+    }
+
+    /// Removes a service, and ends its grants.
+    ///
+    /// # Errors
+    /// See [`Catalog::service_remove`].
+    pub fn service_remove(&self, name: &str) -> Result<(), ControlError> {
+        self.inner.catalog.service_remove(self.now(), name)?;
+        self.reload()?;
+        self.revoke(Selector::all(Selected::Service(name.to_owned()))).map(drop)
+    }
+
+    /// All services, those of the configuration file first.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn services(&self) -> Result<Vec<Service>, ControlError> {
+        Ok(self.inner.catalog.services(self.now())?)
+    }
+}

@@ -1,0 +1,406 @@
+//! Starting and stopping a frontend: keys, store, sockets, threads, tasks.
+
+use std::{
+    collections::HashMap,
+    fs::DirBuilder,
+    io,
+    net::SocketAddr,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use sluicegate_capability::{IssuerKey, IssuerPublic};
+use sluicegate_policy::Policy;
+use sluicegate_store::{
+    DirectoryError, Gate, Kind, StoreError,
+    feed::tls::{self, TlsError},
+    keys::{self, KeyError},
+};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use zeroize::Zeroizing;
+
+use crate::{
+    catalog::{Catalog, EditError},
+    clock::Clock,
+    config::{Config, ConfigError},
+    control::{Control, Identity, Inner},
+    decisions::Decisions,
+    feed::{Ask, Hub, HubParts, Listener, Queues},
+    inbox::{ShardSender, shard_queue},
+    ledger::Ledger,
+    metrics::ShardMetrics,
+    shard::{Event, Settings, Shard},
+    udp::Udp,
+    worker::{Gauges, Worker},
+};
+
+/// Events on their way from all shards to the hub.
+const EVENTS_MAX: usize = 8_192;
+/// Questions of the control side that wait.
+const ASKS_MAX: usize = 256;
+/// Messages of gates that wait.
+const GATE_EVENTS_MAX: usize = 1_024;
+/// Time between looks at who may join.
+const DOOR_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why a frontend could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration cannot be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Config(Vec<ConfigError>),
+    /// The state directory cannot be made.
+    #[error("cannot make the state directory {}: {source}", path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Certificate and key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store cannot be read.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// Users, services and rules do not fit together.
+    #[error(transparent)]
+    Policy(#[from] EditError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {what}: {source}; is the address on this host, and free?")]
+    Listen {
+        /// Which.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system has no random bytes to give.
+    #[error("the system gave no random bytes: {0}")]
+    Random(String),
+    /// A thread or queue cannot be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running frontend. Dropping it stops its threads.
+pub struct Frontend {
+    control: Control,
+    tasks: JoinSet<()>,
+    threads: Vec<JoinHandle<()>>,
+    shards: Vec<ShardSender>,
+    stop: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Frontend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Frontend").field("control", &self.control).finish_non_exhaustive()
+    }
+}
+
+/// Keys that last over restarts, and random numbers of this start.
+struct Secrets {
+    dialog: Zeroizing<[u8; 32]>,
+    issuer_seed: Zeroizing<[u8; 32]>,
+    tls: tls::Identity,
+    boot_id: u64,
+    start: Zeroizing<[u8; 32]>,
+}
+
+impl Secrets {
+    fn load(state_dir: &Path, name: &str) -> Result<Self, StartError> {
+        let mut start = Zeroizing::new([0; 32]);
+        let mut boot = [0; 8];
+        let random = |bytes: &mut [u8]| getrandom::fill(bytes).map_err(|error| StartError::Random(error.to_string()));
+        random(&mut *start)?;
+        random(&mut boot)?;
+        Ok(Self {
+            dialog: keys::load_or_create_seed(&state_dir.join("frontend-dialog.key"))?,
+            issuer_seed: keys::load_or_create_seed(&state_dir.join("frontend-issuer.key"))?,
+            tls: tls::Identity::load_or_create(&state_dir.join("frontend-tls.pem"), name)?,
+            boot_id: u64::from_be_bytes(boot),
+            start,
+        })
+    }
+
+    fn issuer(&self) -> IssuerKey {
+        IssuerKey::from_seed(*self.issuer_seed)
+    }
+}
+
+/// What all shards are made from.
+struct Common {
+    secrets: Arc<Secrets>,
+    policy: Arc<Policy>,
+    ledger: Arc<Ledger>,
+    clock: Clock,
+    stop: Arc<AtomicBool>,
+    events: mpsc::Sender<(u8, Event)>,
+}
+
+/// The shards' ends that the rest of the daemon holds.
+#[derive(Default)]
+struct Shards {
+    senders: Vec<ShardSender>,
+    metrics: Vec<Arc<ShardMetrics>>,
+    gauges: Vec<Gauges>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Frontend {
+    /// Starts a frontend: it answers SIP and takes gates when this returns.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        config.check().map_err(StartError::Config)?;
+        make_state_dir(&config.state_dir)?;
+        let secrets = Arc::new(Secrets::load(&config.state_dir, &config.name)?);
+        let clock = Clock::start();
+        let catalog = Catalog::open(&config.state_dir, &config.realm, config.services.clone(), config.rules.clone())?;
+        let (policy, findings) = catalog.policy(clock.unix())?;
+        findings
+            .iter()
+            .for_each(|finding| tracing::warn!("{}: {}; {}", finding.subject, finding.message, finding.hint));
+        let policy = Arc::new(policy);
+        let ledger = Arc::new(Ledger::new(config.grants_max));
+        let listening = |source| StartError::Listen { what: config.feed.to_string(), source };
+        let socket = TcpListener::bind(config.feed).await.map_err(listening)?;
+        let feed = socket.local_addr().map_err(listening)?;
+
+        let (events, shard_events) = mpsc::channel(EVENTS_MAX);
+        let stop = Arc::new(AtomicBool::new(false));
+        let common = Common { secrets, policy, ledger, clock, stop, events };
+        let shards = start_shards(&config, &common)?;
+        let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
+        let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
+        let control = control(&config, &common, &shards, (catalog, asks, feed));
+        let hub = hub(&config, &common, &shards, &control);
+        let inner = Arc::clone(&control.inner);
+        inner.door.refresh(inner.catalog.directory(), clock.unix())?;
+        let known = inner.catalog.directory().all::<Gate>(clock.unix())?;
+        let _ = inner.asks.try_send(Ask::Gates(known.into_iter().map(|gate| gate.name).collect()));
+        let _ = inner.asks.try_send(Ask::Policy(inner.policy.load_full()));
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(hub.run(Queues { shards: shard_events, gates, asks: ask_queue }));
+        let listener = Listener {
+            socket,
+            tls: tls::server_config(&common.secrets.tls, Arc::clone(&inner.door) as Arc<dyn tls::Admission>)?,
+            directory: inner.catalog.directory().clone(),
+            door: Arc::clone(&inner.door),
+            events: gate_events,
+            clock,
+        };
+        tasks.spawn(listener.run());
+        tasks.spawn(watch_door(control.clone()));
+        let watching = watch_store(control.clone(), Arc::clone(&common.stop))?;
+        tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
+        let threads = shards.threads.into_iter().chain([watching]).collect();
+        Ok(Self { control, tasks, threads, shards: shards.senders, stop: common.stop })
+    }
+
+    /// A handle to ask and change it by.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Runs until `shutdown` is done, then stops. Grants live on at the gates.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        tokio::select! {
+            () = shutdown => {}
+            ended = self.tasks.join_next() => tracing::error!(?ended, "a task of the frontend ended by itself"),
+        }
+        self.tasks.shutdown().await;
+        self.stop_threads();
+        let threads = std::mem::take(&mut self.threads);
+        let _ = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
+        tracing::info!("the frontend is down");
+    }
+
+    fn stop_threads(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.shards.iter().for_each(ShardSender::wake);
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+/// Starts a frontend and runs it until `shutdown` is done.
+///
+/// # Errors
+/// See [`StartError`].
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
+    Frontend::start(config).await?.run(shutdown).await;
+    Ok(())
+}
+
+fn make_state_dir(path: &Path) -> Result<(), StartError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| StartError::StateDir { path: path.to_owned(), source })
+}
+
+fn start_shards(config: &Config, common: &Common) -> Result<Shards, StartError> {
+    let count = match config.shards {
+        0 => thread::available_parallelism().map_or(1, usize::from).min(crate::config::SHARDS_MAX),
+        count => count,
+    };
+    let mut shards = Shards::default();
+    let mut workers = Vec::new();
+    for number in (0..count).filter_map(|number| u8::try_from(number).ok()) {
+        let sockets = bind(config, count > 1, &shards.addresses)?;
+        if shards.addresses.is_empty() {
+            let local = sockets.iter().map(Udp::local_addr).collect::<io::Result<Vec<_>>>();
+            shards.addresses = local.map_err(StartError::Thread)?;
+        }
+        let metrics = Arc::new(ShardMetrics::default());
+        let gauges = Gauges::default();
+        let settings = settings(config, &common.secrets, number, &shards.addresses);
+        let shard = Shard::new(settings, Arc::clone(&common.policy), Arc::clone(&common.ledger), Arc::clone(&metrics));
+        let (sender, inbox) = shard_queue().map_err(StartError::Thread)?;
+        shards.senders.push(sender);
+        shards.metrics.push(metrics);
+        shards.gauges.push(Arc::clone(&gauges));
+        let (events, stop) = (common.events.clone(), Arc::clone(&common.stop));
+        workers.push(Worker { shard, number, sockets, inbox, events, clock: common.clock, stop, gauges });
+    }
+    for worker in workers {
+        shards.threads.push(worker.spawn().map_err(StartError::Thread)?);
+    }
+    Ok(shards)
+}
+
+/// One socket per listening address. A port left to the system by the first shard is the same for the others.
+fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>, StartError> {
+    let bind = |(at, listen): (usize, &crate::config::Listen)| {
+        let address = chosen.get(at).copied().unwrap_or(listen.address);
+        Udp::bind(address, shared).map_err(|source| StartError::Listen { what: listen.to_string(), source })
+    };
+    config.listen.iter().enumerate().map(bind).collect()
+}
+
+fn settings(config: &Config, secrets: &Secrets, shard: u8, addresses: &[SocketAddr]) -> Settings {
+    let public = secrets.issuer().public().id();
+    let start_key = crate::shard::derive(&secrets.start, &[shard]);
+    Settings {
+        realm: config.realm.clone(),
+        algorithms: config.digest.clone(),
+        addresses: addresses.to_vec(),
+        // Nonces of different frontends must not be taken for each other's; the MAC sees to it where this does not.
+        replica: u16::from_be_bytes([public[0], public[1]]),
+        boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
+        shard,
+        registration_secs_max: config.registration_secs_max,
+        tables: config.tables,
+        dialog_key: Arc::new(secrets.dialog.clone()),
+        start_key: Arc::new(Zeroizing::new(start_key)),
+        issuer: Arc::new(secrets.issuer()),
+    }
+}
+
+fn control(
+    config: &Config,
+    common: &Common,
+    shards: &Shards,
+    (catalog, asks, feed): (Catalog, mpsc::Sender<Ask>, SocketAddr),
+) -> Control {
+    let issuer: IssuerPublic = common.secrets.issuer().public();
+    let identity = Identity {
+        name: config.name.clone(),
+        realm: config.realm.clone(),
+        listen: shards.addresses.clone(),
+        feed,
+        certificate: common.secrets.tls.fingerprint(),
+        issuer,
+    };
+    let inner = Inner {
+        identity,
+        catalog,
+        policy: ArcSwap::new(Arc::clone(&common.policy)),
+        asks,
+        ledger: Arc::clone(&common.ledger),
+        decisions: Arc::new(Decisions::new()),
+        metrics: shards.metrics.clone(),
+        gauges: shards.gauges.clone(),
+        gates: Arc::default(),
+        door: Arc::default(),
+        clock: common.clock,
+        reloading: Mutex::new(()),
+    };
+    Control { inner: Arc::new(inner) }
+}
+
+fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> Hub {
+    let assigned: HashMap<String, String> = config.service_gates.iter().cloned().collect();
+    Hub::new(HubParts {
+        clock: common.clock,
+        ledger: Arc::clone(&common.ledger),
+        decisions: Arc::clone(&control.inner.decisions),
+        shards: shards.senders.clone(),
+        statuses: Arc::clone(&control.inner.gates),
+        assigned,
+        peers: shards.addresses.iter().map(SocketAddr::ip).collect(),
+        issuer_seed: common.secrets.issuer_seed.clone(),
+        boot_id: common.secrets.boot_id,
+        name: config.name.clone(),
+    })
+}
+
+/// Join secrets end by themselves: then strangers need not even finish a handshake.
+async fn watch_door(control: Control) {
+    loop {
+        tokio::time::sleep(DOOR_INTERVAL).await;
+        let inner = &control.inner;
+        if let Err(error) = inner.door.refresh(inner.catalog.directory(), inner.clock.unix()) {
+            tracing::error!(%error, "cannot read who may join");
+        }
+    }
+}
+
+/// Puts changes in place that others make to the store.
+fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
+    let store = Arc::clone(control.inner.catalog.directory().store());
+    let mut watch = store.watch(store.revision()?)?;
+    let run = move || {
+        while !stop.load(Ordering::Relaxed) {
+            match watch.next(Duration::from_millis(500)) {
+                Ok(changes) => {
+                    let matters = |key: &str| Kind::of_key(key).is_some_and(|(kind, _)| kind != Kind::Gate);
+                    if changes.iter().any(|change| matters(&change.key))
+                        && let Err(error) = control.reload()
+                    {
+                        tracing::error!(%error, "the changed users, services and rules were not put in place");
+                    }
+                }
+                Err(StoreError::Compacted { .. }) => match store.revision().and_then(|now| store.watch(now)) {
+                    Ok(anew) => {
+                        watch = anew;
+                        let _ = control.reload();
+                    }
+                    Err(error) => return tracing::error!(%error, "cannot watch the store"),
+                },
+                Err(error) => return tracing::error!(%error, "cannot watch the store"),
+            }
+        }
+    };
+    thread::Builder::new().name("store-watch".to_owned()).spawn(run).map_err(StartError::Thread)
+}

@@ -1,0 +1,470 @@
+//! The hub between shards and gates: which gate opens what, whose answer goes where, and who must be told of a change.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::Serialize;
+use sluicegate_capability::{GrantId, IssuerKey};
+use sluicegate_policy::{Policy, Service};
+use sluicegate_store::feed::{
+    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selector, SenderOptions, skew_alarm,
+};
+use sluicegate_wire::Instant;
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use super::GateEvent;
+use crate::{
+    clock::Clock,
+    decisions::Decisions,
+    inbox::ShardSender,
+    ledger::Ledger,
+    shard::{Event, GateAnswer, Input},
+};
+
+/// Rate of SIP that a gate lets frontends send to one service, in bit/s.
+const SIP_RATE_BPS: u64 = 2_000_000;
+/// Bytes of past batches kept for each gate that may come back.
+const LOG_BYTES_MAX: usize = 1 << 20;
+/// Frames of a welcome are sent in pieces of about this size.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Time between looks at what has expired.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the control side asks of the hub.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// End grants at every gate.
+    Revoke(Selector),
+    /// Services may have changed.
+    Policy(Arc<Policy>),
+    /// This gate was let in, or removed.
+    Gates(Vec<String>),
+}
+
+/// A gate, as `status` shows it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct HubStatus {
+    /// Its name.
+    pub gate: String,
+    /// Whether its feed is connected.
+    pub connected: bool,
+    /// Where it dialled from.
+    pub peer: Option<SocketAddr>,
+    /// Whether it runs on the frontend's own host.
+    pub is_local: bool,
+    /// Seconds by which its clock is ahead, if that is an alarm.
+    pub skew_s: Option<i64>,
+    /// Services that it cannot protect, and why.
+    pub refused: BTreeMap<String, String>,
+}
+
+struct Gate {
+    sender: FeedSender,
+    frames: Option<(u64, mpsc::Sender<Arc<[u8]>>)>,
+    status: HubStatus,
+}
+
+/// Everything between shards and gates. Driven by one task; sockets and threads are on the other ends of its queues.
+pub(crate) struct Hub {
+    clock: Clock,
+    ledger: Arc<Ledger>,
+    decisions: Arc<Decisions>,
+    shards: Vec<ShardSender>,
+    statuses: Arc<Mutex<Vec<HubStatus>>>,
+    /// Which gate protects a service, where configuration says so.
+    assigned: HashMap<String, String>,
+    /// The frontend's own addresses, from which it relays SIP.
+    peers: Vec<IpAddr>,
+    issuer_seed: Zeroizing<[u8; 32]>,
+    boot_id: u64,
+    name: String,
+    gates: BTreeMap<String, Gate>,
+    services: BTreeMap<String, FeedService>,
+}
+
+/// What a [`Hub`] is made of.
+pub(crate) struct HubParts {
+    pub(crate) clock: Clock,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) decisions: Arc<Decisions>,
+    pub(crate) shards: Vec<ShardSender>,
+    pub(crate) statuses: Arc<Mutex<Vec<HubStatus>>>,
+    pub(crate) assigned: HashMap<String, String>,
+    pub(crate) peers: Vec<IpAddr>,
+    pub(crate) issuer_seed: Zeroizing<[u8; 32]>,
+    pub(crate) boot_id: u64,
+    pub(crate) name: String,
+}
+
+/// The queues that drive a hub.
+pub(crate) struct Queues {
+    pub(crate) shards: mpsc::Receiver<(u8, Event)>,
+    pub(crate) gates: mpsc::Receiver<GateEvent>,
+    pub(crate) asks: mpsc::Receiver<Ask>,
+}
+
+impl Hub {
+    pub(crate) fn new(parts: HubParts) -> Self {
+        Self {
+            clock: parts.clock,
+            ledger: parts.ledger,
+            decisions: parts.decisions,
+            shards: parts.shards,
+            statuses: parts.statuses,
+            assigned: parts.assigned,
+            peers: parts.peers,
+            issuer_seed: parts.issuer_seed,
+            boot_id: parts.boot_id,
+            name: parts.name,
+            gates: BTreeMap::new(),
+            services: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until the control side is gone.
+    pub(crate) async fn run(mut self, mut queues: Queues) {
+        let mut next_sweep = Instant::ZERO;
+        loop {
+            let now = self.clock.now();
+            if next_sweep <= now {
+                next_sweep = now + SWEEP_INTERVAL;
+                self.ledger.expire(self.clock.unix());
+            }
+            let due = self.poll().min(next_sweep);
+            let sleep = tokio::time::sleep(due.since(self.clock.now()));
+            tokio::select! {
+                Some((shard, event)) = queues.shards.recv() => {
+                    self.on_shard(shard, event);
+                    // What came together is signed together.
+                    for _ in 0..512 {
+                        let Ok((shard, event)) = queues.shards.try_recv() else { break };
+                        self.on_shard(shard, event);
+                    }
+                }
+                Some(event) = queues.gates.recv() => self.on_gate(event),
+                ask = queues.asks.recv() => match ask {
+                    Some(ask) => self.on_ask(ask),
+                    None => return,
+                },
+                () = sleep => {}
+            }
+        }
+    }
+
+    /// Sends what is due to each connected gate; when to look again.
+    fn poll(&mut self) -> Instant {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        let mut due = now + SWEEP_INTERVAL;
+        for gate in self.gates.values_mut() {
+            while let Some(frame) = gate.sender.poll_transmit(now, unix) {
+                gate.send(frame);
+            }
+            due = due.min(gate.sender.poll_timeout().max(now));
+        }
+        due
+    }
+
+    fn on_shard(&mut self, shard: u8, event: Event) {
+        match event {
+            Event::Open { service, deltas } => self.open(shard, &service, deltas),
+            Event::Revoke(selector) => self.revoke(selector),
+            Event::Bind(binding) => self.tell_others(shard, &Input::Bind(binding)),
+            Event::HandOver { shard: Some(owner), flow, datagram } => {
+                self.tell(owner, Input::Datagram { flow, bytes: datagram });
+            }
+            Event::HandOver { shard: None, flow, datagram } => {
+                self.tell_others(shard, &Input::Datagram { flow, bytes: datagram });
+            }
+            Event::Decided(decided) => self.decisions.push(decided),
+        }
+    }
+
+    fn tell(&self, shard: u8, input: Input) {
+        if let Some(sender) = self.shards.get(usize::from(shard))
+            && !sender.send(input)
+        {
+            tracing::warn!(shard, "a shard's queue is full; what was meant for it is lost");
+        }
+    }
+
+    fn tell_others(&self, besides: u8, input: &Input) {
+        for shard in (0..self.shards.len()).filter_map(|shard| u8::try_from(shard).ok()) {
+            if shard != besides {
+                self.tell(shard, input.clone());
+            }
+        }
+    }
+
+    /// Has the grants of one call opened, all or none.
+    fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        let name = self.gate_of(service);
+        let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
+            let reason = format!("no gate for the service {service:?} is connected");
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        };
+        let mut refused = Vec::new();
+        for delta in deltas {
+            let Ok(grant) = delta.grant() else { continue };
+            let booked = self.ledger.opening(&delta, &grant, &name, shard).map_err(|full| full.to_string());
+            let install = Delta::Install(Box::new(delta.clone()));
+            let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
+            if let Err(reason) = pushed {
+                self.ledger.refused(grant.id);
+                refused.push((delta, reason));
+            }
+        }
+        for (delta, reason) in refused {
+            self.refuse(shard, &delta, &reason);
+        }
+    }
+
+    fn refuse(&self, shard: u8, delta: &GrantDelta, reason: &str) {
+        tracing::warn!(service = delta.service, user = delta.user, reason, "a grant could not be opened");
+        if let Ok(grant) = delta.grant() {
+            self.tell(shard, Input::Gate(GateAnswer::Refused { id: grant.id, reason: reason.to_owned() }));
+        }
+    }
+
+    /// The gate that protects a service: the one that configuration names, or else the first that is connected and has not
+    /// said that it cannot.
+    fn gate_of(&self, service: &str) -> Option<String> {
+        if let Some(name) = self.assigned.get(service) {
+            return self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.clone());
+        }
+        let can = |gate: &&Gate| gate.frames.is_some() && !gate.status.refused.contains_key(service);
+        self.gates.values().find(can).map(|gate| gate.status.gate.clone())
+    }
+
+    /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
+    fn revoke(&mut self, selector: Selector) {
+        self.ledger.revoke(&selector);
+        self.tell_gates(&Delta::Revoke(selector));
+    }
+
+    fn tell_gates(&mut self, delta: &Delta) {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        for (name, gate) in &mut self.gates {
+            if let Err(error) = gate.sender.push(now, unix, delta.clone()) {
+                tracing::error!(gate = name, %error, "a gate cannot be told of a change");
+                // Cut off, it comes back and is brought up to date.
+                gate.frames = None;
+            }
+        }
+    }
+
+    fn on_gate(&mut self, event: GateEvent) {
+        match event {
+            GateEvent::Connected { gate, connection, peer, is_local, resume, frames } => {
+                self.welcome(gate, (connection, peer, is_local), resume, frames);
+            }
+            GateEvent::Said { gate, connection, message } => {
+                let is_current = |known: &Gate| known.frames.as_ref().is_some_and(|(number, _)| *number == connection);
+                if self.gates.get(&gate).is_some_and(is_current) {
+                    self.on_said(&gate, *message);
+                }
+            }
+            GateEvent::Gone { gate, connection } => {
+                if let Some(known) = self.gates.get_mut(&gate)
+                    && known.frames.as_ref().is_none_or(|(number, _)| *number == connection)
+                {
+                    known.frames = None;
+                    known.status.connected = false;
+                }
+            }
+        }
+        self.publish();
+    }
+
+    fn welcome(
+        &mut self,
+        name: String,
+        (connection, peer, is_local): (u64, SocketAddr, bool),
+        resume: Option<Resume>,
+        frames: mpsc::Sender<Arc<[u8]>>,
+    ) {
+        let unix = self.clock.unix();
+        self.know(&name);
+        let services: Vec<Delta> = self.services.values().cloned().map(Delta::Service).collect();
+        let grants = self.ledger.snapshot(|row| row.gate == name);
+        let Some(gate) = self.gates.get_mut(&name) else { return };
+        let state = services.into_iter().chain(grants.into_iter().map(|delta| Delta::Install(Box::new(delta))));
+        match gate.sender.welcome(unix, resume, || state) {
+            Ok(welcome) => {
+                tracing::info!(gate = name, %peer, resumed = resume.is_some(), "a gate is connected");
+                gate.frames = Some((connection, frames));
+                gate.status =
+                    HubStatus { gate: name, connected: true, peer: Some(peer), is_local, ..HubStatus::default() };
+                pieces(&welcome).into_iter().for_each(|piece| gate.send(piece));
+            }
+            Err(error) => tracing::error!(gate = name, %error, "a gate cannot be brought up to date"),
+        }
+    }
+
+    /// Makes a place for a gate, so that revokes are kept for it.
+    fn know(&mut self, name: &str) {
+        if self.gates.contains_key(name) || self.gates.len() >= crate::config::GATES_MAX {
+            return;
+        }
+        let key = IssuerKey::from_seed(*self.issuer_seed);
+        let options = SenderOptions { log_bytes_max: LOG_BYTES_MAX, ..SenderOptions::default() };
+        let sender = FeedSender::new(key, self.boot_id, &self.name, options);
+        let status = HubStatus { gate: name.to_owned(), ..HubStatus::default() };
+        self.gates.insert(name.to_owned(), Gate { sender, frames: None, status });
+    }
+
+    fn on_said(&mut self, name: &str, message: FromGate) {
+        match message {
+            FromGate::Opened { id, address, ports } => {
+                if let Some(shard) = self.ledger.opened(id, address, ports) {
+                    self.tell(shard, Input::Gate(GateAnswer::Opened { id, address, ports }));
+                }
+            }
+            FromGate::Refused { id, reason } => self.on_refused(name, id, reason),
+            FromGate::Ended { id, cause, bytes_used } => {
+                if let Some(row) = self.ledger.ended(id) {
+                    tracing::info!(grant = %id, user = row.user, service = row.service, ?cause, bytes_used, "a grant ended");
+                }
+            }
+            FromGate::Usage { grants } => {
+                grants.iter().for_each(|used| self.ledger.used(used.id, used.bytes_used, used.flows));
+            }
+            FromGate::Active { grants, .. } => {
+                for active in &grants {
+                    let merged = active.delta.grant().map(|grant| self.ledger.active(active, &grant, name));
+                    if let Ok(Err(full)) = merged {
+                        tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
+                        break;
+                    }
+                }
+            }
+            FromGate::Standing { service, address, port } => self.on_standing(name, service, (address, port).into()),
+            FromGate::ServiceRefused { service, reason } => {
+                tracing::warn!(gate = name, service, reason, "a gate cannot protect a service");
+                if let Some(gate) = self.gates.get_mut(name)
+                    && gate.status.refused.len() < self.services.len().max(1)
+                {
+                    gate.status.refused.insert(service, reason);
+                }
+            }
+            FromGate::Pong { unix } => {
+                if let Some(gate) = self.gates.get_mut(name) {
+                    gate.status.skew_s = skew_alarm(self.clock.unix(), unix);
+                }
+            }
+            FromGate::Hello { .. } | FromGate::Join { .. } => {
+                tracing::warn!(gate = name, "a gate said hello twice");
+            }
+        }
+    }
+
+    fn on_refused(&mut self, name: &str, id: GrantId, reason: String) {
+        tracing::warn!(gate = name, grant = %id, reason, "a gate refused a grant");
+        if let Some(shard) = self.ledger.refused(id) {
+            self.tell(shard, Input::Gate(GateAnswer::Refused { id, reason }));
+        }
+    }
+
+    /// Where a service takes SIP. A gate on this host stands beside the frontend's own way to the service, not in it.
+    fn on_standing(&mut self, name: &str, service: String, address: SocketAddr) {
+        let is_local = self.gates.get(name).is_some_and(|gate| gate.status.is_local);
+        let address = (!is_local).then_some(address);
+        self.shards.iter().for_each(|shard| {
+            shard.send(Input::Standing { service: service.clone(), address });
+        });
+    }
+
+    fn on_ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Revoke(selector) => self.revoke(selector),
+            Ask::Policy(policy) => self.on_policy(&policy),
+            Ask::Gates(names) => {
+                names.iter().for_each(|name| self.know(name));
+                // One that was removed is cut off, and cannot come back.
+                self.gates.retain(|name, _| names.contains(name));
+                self.publish();
+            }
+        }
+    }
+
+    /// Tells gates which services there are now, and shards by which policy to decide.
+    fn on_policy(&mut self, policy: &Arc<Policy>) {
+        let services: BTreeMap<String, FeedService> =
+            policy.services().map(|service| (service.name.clone(), self.feed_service(service))).collect();
+        let gone: Vec<String> = self.services.keys().filter(|name| !services.contains_key(*name)).cloned().collect();
+        let changed: Vec<FeedService> = services
+            .iter()
+            .filter(|(name, new)| self.services.get(*name) != Some(new))
+            .map(|(_, new)| new.clone())
+            .collect();
+        self.services = services;
+        for name in gone {
+            self.tell_gates(&Delta::ServiceGone(name));
+        }
+        for service in changed {
+            for gate in self.gates.values_mut() {
+                gate.status.refused.remove(&service.name);
+            }
+            self.tell_gates(&Delta::Service(service));
+        }
+        for shard in &self.shards {
+            shard.send(Input::Policy(Arc::clone(policy)));
+        }
+    }
+
+    fn feed_service(&self, service: &Service) -> FeedService {
+        let same_family = |ip: &IpAddr| ip.is_ipv4() == service.address.is_ipv4();
+        let sip = service.sip_port_or_default().map(|port| FeedSip {
+            port,
+            peers: self.peers.iter().copied().filter(same_family).collect(),
+            rate_bps: SIP_RATE_BPS,
+        });
+        FeedService {
+            name: service.name.clone(),
+            mode: service.mode,
+            address: service.address,
+            ports: service.ports.clone(),
+            outbound: service.outbound,
+            sip,
+        }
+    }
+
+    fn publish(&self) {
+        let statuses = self.gates.values().map(|gate| gate.status.clone()).collect();
+        *self.statuses.lock().unwrap_or_else(PoisonError::into_inner) = statuses;
+    }
+}
+
+impl Gate {
+    /// Queues a frame; a gate that is too slow for its queue is cut off.
+    fn send(&mut self, frame: Arc<[u8]>) {
+        if let Some((_, frames)) = &self.frames
+            && frames.try_send(frame).is_err()
+        {
+            tracing::warn!(gate = self.status.gate, "a gate is too slow for its feed and is cut off");
+            self.frames = None;
+            self.status.connected = false;
+        }
+    }
+}
+
+/// Joins many small frames into few larger pieces.
+fn pieces(frames: &[Arc<[u8]>]) -> Vec<Arc<[u8]>> {
+    let mut pieces = Vec::new();
+    let mut piece = Vec::new();
+    for frame in frames {
+        piece.extend_from_slice(frame);
+        if piece.len() >= PIECE_BYTES {
+            pieces.push(Arc::from(std::mem::take(&mut piece)));
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(Arc::from(piece));
+    }
+    pieces
+}

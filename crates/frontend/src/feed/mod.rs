@@ -1,0 +1,38 @@
+//! The feed's end at the frontend: gates dial in over TLS, are recognised by their pinned certificates, are told what to
+//! open and answer what they opened.
+
+mod door;
+mod hub;
+mod listener;
+
+pub(crate) use door::Door;
+pub use hub::HubStatus;
+pub(crate) use hub::{Ask, Hub, HubParts, Queues};
+pub(crate) use listener::Listener;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use sluicegate_store::feed::{FromGate, Resume};
+use tokio::sync::mpsc;
+
+/// Frames on their way to one gate. When as many wait, the gate is too slow: it is cut off, and resumes.
+pub(crate) const FRAMES_MAX: usize = 1_024;
+
+/// From a gate's connection to the hub.
+#[derive(Debug)]
+pub(crate) enum GateEvent {
+    /// A known gate said hello.
+    Connected {
+        gate: String,
+        connection: u64,
+        peer: SocketAddr,
+        /// Whether the gate runs on this very host, which then reaches services by itself.
+        is_local: bool,
+        resume: Option<Resume>,
+        frames: mpsc::Sender<Arc<[u8]>>,
+    },
+    /// It said something.
+    Said { gate: String, connection: u64, message: Box<FromGate> },
+    /// The connection ended.
+    Gone { gate: String, connection: u64 },
+}

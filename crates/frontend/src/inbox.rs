@@ -1,0 +1,95 @@
+//! The way into a shard from other threads: a bounded queue, and a byte in a socket that wakes its thread.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+};
+
+use crate::shard::Input;
+
+/// Most inputs that wait for one shard. Beyond that they are dropped, and the requests behind them time out.
+const INPUTS_MAX: usize = 8_192;
+
+/// Sends to one shard. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardSender {
+    queue: SyncSender<Input>,
+    wake: Arc<UnixStream>,
+}
+
+impl ShardSender {
+    /// Queues an input and wakes the shard; `false` if the queue is full or the shard is gone.
+    pub(crate) fn send(&self, input: Input) -> bool {
+        let taken = self.queue.try_send(input).is_ok();
+        self.wake();
+        taken
+    }
+
+    /// Wakes the shard without telling it anything.
+    pub(crate) fn wake(&self) {
+        // A full socket means that the shard is about to wake anyway.
+        let _ = (&*self.wake).write(&[1]);
+    }
+}
+
+/// The shard's end.
+#[derive(Debug)]
+pub(crate) struct ShardInbox {
+    queue: Receiver<Input>,
+    woken: UnixStream,
+}
+
+impl ShardInbox {
+    /// Takes the bytes that woke the shard. To be called before the inputs are read, or a wake-up could be missed.
+    pub(crate) fn clear_wakes(&mut self) {
+        let mut bytes = [0; 256];
+        while matches!(self.woken.read(&mut bytes), Ok(n) if n > 0) {}
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Input> {
+        self.queue.try_recv().ok()
+    }
+}
+
+impl AsFd for ShardInbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+}
+
+/// Both ends of the way into one shard.
+pub(crate) fn shard_queue() -> io::Result<(ShardSender, ShardInbox)> {
+    let (wake, woken) = UnixStream::pair()?;
+    wake.set_nonblocking(true)?;
+    woken.set_nonblocking(true)?;
+    let (sender, receiver) = sync_channel(INPUTS_MAX);
+    Ok((ShardSender { queue: sender, wake: Arc::new(wake) }, ShardInbox { queue: receiver, woken }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input() -> Input {
+        Input::Standing { service: String::new(), address: None }
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_says_so() {
+        let (sender, mut inbox) = shard_queue().unwrap();
+        for _ in 0..INPUTS_MAX {
+            assert!(sender.send(input()));
+        }
+        assert!(!sender.send(input()));
+        inbox.clear_wakes();
+        assert!(inbox.next().is_some());
+        assert!(sender.send(input()));
+    }
+}

@@ -1,0 +1,161 @@
+//! A shard's thread: sockets, clock and queues around the pure state machine.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use sluicegate_wire::Instant;
+use tokio::sync::mpsc::{Sender, error::TrySendError};
+
+use crate::{
+    clock::Clock,
+    inbox::ShardInbox,
+    shard::{Event, Now, Shard},
+    transmits::{Flow, Transmits},
+    udp::{BATCH, Inbox, Udp, send_all},
+};
+
+/// Longest sleep, so that gauges stay fresh and a stop is noticed.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Batches read from one socket before answers are sent and other work is done.
+const BATCHES_PER_TURN: usize = 4;
+
+/// Name, used and maximum of each of a shard's tables, as last published.
+pub(crate) type Gauges = Arc<Mutex<Vec<(&'static str, u64, u64)>>>;
+
+/// Everything that a shard's thread owns.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shard: Shard,
+    pub(crate) number: u8,
+    pub(crate) sockets: Vec<Udp>,
+    pub(crate) inbox: ShardInbox,
+    pub(crate) events: Sender<(u8, Event)>,
+    pub(crate) clock: Clock,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) gauges: Gauges,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(crate) fn spawn(self) -> io::Result<JoinHandle<()>> {
+        thread::Builder::new().name(format!("sip-{}", self.number)).spawn(move || self.run())
+    }
+
+    fn run(mut self) {
+        let mut memory = Inbox::new();
+        let mut out = Transmits::new();
+        let mut stalled: Option<Event> = None;
+        let mut published = Instant::ZERO;
+        while !self.stop.load(Ordering::Relaxed) {
+            let readable = self.wait(stalled.is_some());
+            self.inbox.clear_wakes();
+            let now = self.now();
+            while let Some(input) = self.inbox.next() {
+                self.shard.on_input(now, input, &mut out);
+            }
+            for listener in readable {
+                self.receive(listener, &mut memory, &mut out);
+            }
+            let now = self.now();
+            if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
+                self.shard.on_time(now, &mut out);
+            }
+            self.flush(&mut out);
+            self.pass_events(&mut stalled);
+            if now.instant.since(published) >= Duration::from_millis(200) {
+                published = now.instant;
+                self.publish();
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: self.clock.now(), unix: self.clock.unix() }
+    }
+
+    /// Sleeps until something is to be done; the listeners that have datagrams.
+    fn wait(&self, stalled: bool) -> Vec<usize> {
+        let now = self.clock.now();
+        let due = self.shard.poll_timeout().map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
+        // Events that found the queue full are tried again soon.
+        let due = if stalled { due.min(Duration::from_millis(1)) } else { due };
+        // Rounded up, so that the shard is not woken just before its time and put to sleep again.
+        let millis = u16::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
+        let mut fds: Vec<PollFd<'_>> =
+            self.sockets.iter().map(|udp| PollFd::new(udp.as_fd(), PollFlags::POLLIN)).collect();
+        fds.push(PollFd::new(self.inbox.as_fd(), PollFlags::POLLIN));
+        match poll(&mut fds, PollTimeout::from(millis)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => {
+                tracing::error!(%errno, "cannot wait for datagrams");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        fds.iter().take(self.sockets.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(at, _)| at).collect()
+    }
+
+    fn receive(&mut self, listener: usize, memory: &mut Inbox, out: &mut Transmits) {
+        let Some(socket) = self.sockets.get(listener) else { return };
+        let listener = u8::try_from(listener).unwrap_or(u8::MAX);
+        for _ in 0..BATCHES_PER_TURN {
+            let now = Now { instant: self.clock.now(), unix: self.clock.unix() };
+            let shard = &mut self.shard;
+            let received = memory.receive(socket, |peer, bytes| {
+                shard.on_datagram(now, Flow { listener, peer }, bytes, out);
+            });
+            match received {
+                Ok(BATCH) => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot receive");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn flush(&self, out: &mut Transmits) {
+        if out.is_empty() {
+            return;
+        }
+        for (listener, socket) in self.sockets.iter().enumerate() {
+            let of_listener = out.iter().filter(|(flow, _)| usize::from(flow.listener) == listener);
+            let dropped = send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
+            self.shard.count_unsent(dropped);
+        }
+        out.clear();
+    }
+
+    /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.
+    fn pass_events(&mut self, stalled: &mut Option<Event>) {
+        while let Some(event) = stalled.take().or_else(|| self.shard.poll_event()) {
+            match self.events.try_send((self.number, event)) {
+                Ok(()) => {}
+                Err(TrySendError::Full((_, event))) => {
+                    *stalled = Some(event);
+                    return;
+                }
+                Err(TrySendError::Closed(_)) => return,
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        gauges.clear();
+        gauges.extend(self.shard.gauges());
+    }
+}

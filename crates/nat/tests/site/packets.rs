@@ -1,0 +1,159 @@
+//! Packets of all kinds.
+
+use std::net::IpAddr;
+
+use sluicegate_wire::{
+    IpProtocol, icmpv4, icmpv6,
+    ip::{Fragment, FragmentOffset},
+    ipv4, ipv6, tcp, udp,
+};
+
+pub type End = (IpAddr, u16);
+
+/// An IP packet with a time to live of 64 that must not be fragmented (IPv4).
+pub fn ip(src: IpAddr, dst: IpAddr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            ipv4_packet(&ipv4::Repr::new(src, dst, protocol, payload.len() as u16), payload)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let repr = ipv6::Repr::new(src, dst, protocol, payload.len() as u16);
+            let mut packet = vec![0; repr.buffer_len()];
+            repr.emit(&mut ipv6::Packet::new_unchecked(&mut packet));
+            packet.extend_from_slice(payload);
+            packet
+        }
+        _ => panic!("mixed families"),
+    }
+}
+
+pub fn ipv4_packet(repr: &ipv4::Repr, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0; repr.buffer_len()];
+    packet.extend_from_slice(payload);
+    repr.emit(&mut ipv4::Packet::new_unchecked(&mut packet));
+    packet
+}
+
+pub fn udp(src: End, dst: End, payload: &[u8]) -> Vec<u8> {
+    let repr = udp::Repr { src_port: src.1, dst_port: dst.1, payload };
+    let mut datagram = vec![0; repr.buffer_len()];
+    repr.emit(&mut udp::Packet::new_unchecked(&mut datagram), src.0, dst.0);
+    ip(src.0, dst.0, IpProtocol::UDP, &datagram)
+}
+
+pub fn tcp(src: End, dst: End, repr: tcp::Repr<'_>) -> Vec<u8> {
+    let repr = tcp::Repr { src_port: src.1, dst_port: dst.1, ..repr };
+    let mut segment = vec![0; repr.buffer_len()];
+    repr.emit(&mut tcp::Packet::new_unchecked(&mut segment), src.0, dst.0);
+    ip(src.0, dst.0, IpProtocol::TCP, &segment)
+}
+
+pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, is_request: bool) -> Vec<u8> {
+    let (seq, data) = (1, &b"echo data"[..]);
+    if src.is_ipv4() {
+        let repr = match is_request {
+            true => icmpv4::Repr::EchoRequest { ident, seq, data },
+            false => icmpv4::Repr::EchoReply { ident, seq, data },
+        };
+        ip(src, dst, IpProtocol::ICMP, &icmp(&repr))
+    } else {
+        let repr = match is_request {
+            true => icmpv6::Repr::EchoRequest { ident, seq, data },
+            false => icmpv6::Repr::EchoReply { ident, seq, data },
+        };
+        let mut message = vec![0; repr.buffer_len()];
+        repr.emit(&mut icmpv6::Packet::new_unchecked(&mut message), src, dst);
+        ip(src, dst, IpProtocol::ICMPV6, &message)
+    }
+}
+
+/// The identifier of an echo.
+pub fn ident(packet: &[u8]) -> u16 {
+    let at = if packet[0] >> 4 == 4 { 24 } else { 44 };
+    u16::from_be_bytes([packet[at], packet[at + 1]])
+}
+
+pub fn icmp(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
+    let mut message = vec![0; repr.buffer_len()];
+    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut message));
+    message
+}
+
+/// "Port unreachable" about `quoted`, which is cut to `len` bytes behind its IP header.
+pub fn unreachable(src: IpAddr, dst: IpAddr, quoted: &[u8], len: usize) -> Vec<u8> {
+    let quoted = &quoted[..quoted.len().min(20 + len)];
+    let quote = icmpv4::Quote::new(quoted).unwrap();
+    ip(src, dst, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote }))
+}
+
+/// "Packet too big" about `quoted`.
+pub fn too_big_v6(src: IpAddr, dst: IpAddr, quoted: &[u8]) -> Vec<u8> {
+    let quote = icmpv6::Quote::new(quoted).unwrap();
+    let repr = icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
+    let mut message = vec![0; repr.buffer_len()];
+    repr.emit(&mut icmpv6::Packet::new_unchecked(&mut message), src, dst);
+    ip(src, dst, IpProtocol::ICMPV6, &message)
+}
+
+/// Cuts a packet into fragments with `len` bytes of payload each, a multiple of 8.
+pub fn fragments(packet: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
+    let total = packet.len();
+    if packet[0] >> 4 == 4 {
+        let repr = ipv4::Repr::parse(&ipv4::Packet::new_unchecked(packet)).unwrap();
+        return chunks(total - 20, len)
+            .map(|(start, end)| {
+                let part = ipv4::Repr {
+                    ident: id,
+                    dont_fragment: false,
+                    more_fragments: end < total - 20,
+                    fragment_offset: FragmentOffset::from_bytes(start as u16).unwrap(),
+                    payload_len: (end - start) as u16,
+                    ..repr
+                };
+                ipv4_packet(&part, &packet[20 + start..20 + end])
+            })
+            .collect();
+    }
+    let repr = ipv6::Repr::parse(&ipv6::Packet::new_unchecked(packet)).unwrap();
+    chunks(total - 40, len)
+        .map(|(start, end)| {
+            let offset = FragmentOffset::from_bytes(start as u16).unwrap();
+            let fragment = Fragment { id: id.into(), offset, more: end < total - 40 };
+            let header = ipv6::FragmentRepr { next_header: repr.next_header, fragment }.to_bytes();
+            let payload = [&header[..], &packet[40 + start..40 + end]].concat();
+            ip(repr.src.into(), repr.dst.into(), IpProtocol::IPV6_FRAGMENT, &payload)
+        })
+        .collect()
+}
+
+fn chunks(total: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..total).step_by(len).map(move |start| (start, (start + len).min(total)))
+}
+
+/// Puts fragments together again (any order, no gaps).
+pub fn reassemble(parts: &[Vec<u8>]) -> Vec<u8> {
+    if parts[0][0] >> 4 == 4 {
+        let mut parts: Vec<_> = parts.iter().map(|part| ipv4::Packet::new_checked(&part[..]).unwrap()).collect();
+        parts.sort_by_key(|part| part.fragment_offset());
+        let mut payload = Vec::new();
+        for part in &parts {
+            assert_eq!(part.fragment_offset().bytes(), payload.len(), "no gap and no overlap");
+            payload.extend_from_slice(part.payload());
+        }
+        assert!(!parts.last().unwrap().more_fragments());
+        let first = ipv4::Repr::parse(&parts[0]).unwrap();
+        let whole = ipv4::Repr { more_fragments: false, payload_len: payload.len() as u16, ..first };
+        return ipv4_packet(&whole, &payload);
+    }
+    let mut parts: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            let packet = ipv6::Packet::new_checked(&part[..]).unwrap();
+            let header = ipv6::FragmentRepr::parse(packet.payload()).unwrap();
+            (header, packet.src(), packet.dst(), packet.payload()[8..].to_vec())
+        })
+        .collect();
+    parts.sort_by_key(|part| part.0.fragment.offset);
+    let payload: Vec<u8> = parts.iter().flat_map(|part| part.3.clone()).collect();
+    ip(parts[0].1.into(), parts[0].2.into(), parts[0].0.next_header, &payload)
+}

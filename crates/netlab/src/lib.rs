@@ -4,6 +4,7 @@ pub mod attack;
 pub mod client;
 pub mod clock;
 pub mod count;
+pub mod demo;
 pub mod emulator;
 mod error;
 pub mod namespace;

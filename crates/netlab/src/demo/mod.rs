@@ -1,0 +1,83 @@
+//! The demo: real services behind a real gate, attacked in a lab, and judged.
+//!
+//! Phases: **calm**; **gate off** (a plain router in the gate's place) under a flood; **gate on** under the same flood;
+//! **front end** flooded instead; **insider** floods inside its grant; verdict. Two services at once, one translated by
+//! the gate (`nat`) and one only filtered (`filter`).
+//!
+//! Everything that is judged is measured outside the processes under test: calls by kernel timestamps at both ends,
+//! strangers' bytes by a raw socket on the service's own interface, the flood by the counters of the wire to the gate.
+
+mod cast;
+mod daemons;
+mod files;
+mod ledger;
+mod phases;
+mod verdict;
+
+use std::path::PathBuf;
+
+use crate::{
+    LabError,
+    report::{Figure, Report, Second},
+    topology::{Site, SiteOptions},
+};
+
+pub use verdict::Requirements;
+
+/// How to run the demo.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `sluicegate` binary: daemons and workers are processes of it.
+    pub program: PathBuf,
+    /// An empty directory, of this user alone, for configuration, keys and control sockets.
+    pub directory: PathBuf,
+    /// Seed of everything random in the lab.
+    pub seed: u64,
+    /// The gate's back end as its configuration names it: `auto`, `xdp` or `packet`.
+    pub datapath: String,
+    /// The protected link.
+    pub site: SiteOptions,
+    /// Seconds measured in each of the four phases with calls; fewer than 15 are too few packets for the verdict.
+    pub phase_s: u32,
+}
+
+impl Options {
+    /// The demo that the README shows: a 5 Mbit/s link, phases of 15 s.
+    #[must_use]
+    pub fn new(program: PathBuf, directory: PathBuf) -> Self {
+        let site = SiteOptions::default();
+        Self { program, directory, seed: 1, datapath: "auto".to_owned(), site, phase_s: 15 }
+    }
+}
+
+/// What happens, as it happens.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A step of building the lab, for people.
+    Step(String),
+    /// A phase begins.
+    Phase(String),
+    /// A second is over. Loss and delay are those of a second two before, because packets were still under way.
+    Second(Second),
+    /// A figure was measured.
+    Figure(Figure),
+}
+
+/// Runs the demo and returns what was measured. The demo is passed if [`Report::passes`].
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, LabError> {
+    tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
+    let site = Site::build(options.site)?;
+    tell(Event::Step("starting front end and gate, adding users".to_owned()));
+    let daemons = daemons::start(options, &site)?;
+    tell(Event::Step("starting services, calling them through the gate".to_owned()));
+    let cast = cast::Cast::start(options, &site, &daemons)?;
+    let mut stage = phases::Stage::new(options, &site, &daemons, cast, tell);
+    let measured = stage.play()?;
+    let (mut report, requirements) = (stage.into_report(), Requirements::of(options));
+    verdict::judge(&mut report, &measured, &requirements);
+    report.figures.iter().cloned().for_each(|figure| tell(Event::Figure(figure)));
+    Ok(report)
+}

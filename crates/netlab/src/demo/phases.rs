@@ -1,0 +1,463 @@
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Event, Options,
+    cast::{Cast, FOREVER_S, calling, opened, start},
+    daemons::Daemons,
+    files::{INSIDER_BYTES_MAX, REALM, SERVICES, UDP_PORT},
+    ledger::{Ledger, Origin},
+    verdict::{Insider, Measured, SipAttack},
+};
+use crate::{
+    LabError, Process,
+    attack::{FloodSpec, InsiderSpec, Kind, SipFloodSpec, SipMix, Target},
+    client::{call::CallSpec, setup::SetupSpec, transfer::TransferSpec},
+    clock::unix_ns,
+    report::{Phase, Report},
+    rtnetlink::LinkCounters,
+    topology::Site,
+};
+
+/// Time between a change (an attack begins, the way is switched) and what is measured.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long workers may take to end after their time.
+const DRAIN_MAX: Duration = Duration::from_secs(8);
+const TICK: Duration = Duration::from_millis(50);
+const INSIDER_S: u32 = 6;
+/// Frames a second of each of the two outside attackers, and of the one that sends garbage no router would forward.
+const FLOOD_PER_S: u64 = 20_000;
+const GARBAGE_PER_S: u64 = 4_000;
+const SIP_FLOOD_PER_S: u64 = 30_000;
+const CALL_PER_S: u32 = 50;
+const CALL_BYTES: usize = 200;
+const TRANSFER_BYTES: u32 = 20_000;
+const TRANSFERS_PER_MINUTE: u32 = 190;
+const SETUPS_PER_S: u32 = 150;
+/// Flow numbers: phase, then service, then call.
+const FLOWS_PER_PHASE: u32 = 100;
+const FLOWS_PER_SERVICE: u32 = 10;
+const ETHERNET_LEN: u64 = 14;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The run of the phases: workers come and go, everything that they say is kept.
+pub(super) struct Stage<'a> {
+    options: &'a Options,
+    site: &'a Site,
+    daemons: &'a Daemons,
+    cast: Cast,
+    tell: &'a mut dyn FnMut(Event),
+    running: Vec<(Origin, Process)>,
+    ledger: Ledger,
+    report: Report,
+    start: Instant,
+    start_ns: u64,
+    sampled_s: u32,
+    sampled: (u64, BTreeMap<String, u64>),
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(
+        options: &'a Options,
+        site: &'a Site,
+        daemons: &'a Daemons,
+        cast: Cast,
+        tell: &'a mut dyn FnMut(Event),
+    ) -> Self {
+        let title = "sluicegate demo".to_owned();
+        let (seed, link_rate_bps) = (options.seed, options.site.link_rate_bps);
+        Self {
+            options,
+            site,
+            daemons,
+            cast,
+            tell,
+            running: Vec::new(),
+            ledger: Ledger::default(),
+            report: Report { title, seed, link_rate_bps, ..Report::default() },
+            start: Instant::now(),
+            start_ns: unix_ns(),
+            sampled_s: 0,
+            sampled: (0, BTreeMap::new()),
+        }
+    }
+
+    /// Plays all phases and returns what was measured in each.
+    pub(super) fn play(&mut self) -> Result<Vec<Measured>, LabError> {
+        self.sampled = (self.offered()?.rx_bytes, self.drops());
+        let mut measured = vec![self.measure("calm", true)?];
+
+        self.site.gate_off()?;
+        self.start_flood()?;
+        self.start_garbage("bypass", "to_bypass")?;
+        measured.push(self.measure("gate off", false)?);
+
+        self.stop(Origin::Flood, "core")?;
+        self.site.gate_on()?;
+        self.start_garbage("gate", "to_gate")?;
+        measured.push(self.measure("gate on", true)?);
+        self.stop(Origin::Flood, "")?;
+
+        self.start_sip_flood()?;
+        let mut frontend = self.measure("front end", true)?;
+        self.stop(Origin::SipFlood, "")?;
+        frontend.sip_attack = self.sip_attack();
+        measured.push(frontend);
+
+        measured.push(self.insider()?);
+        self.close()?;
+        Ok(measured)
+    }
+
+    /// What the phases left for the report: time series and phases.
+    pub(super) fn into_report(self) -> Report {
+        self.report
+    }
+
+    /// Runs calls, transfers and set-ups with both services for the length of a phase.
+    fn measure(&mut self, name: &'static str, through_gate: bool) -> Result<Measured, LabError> {
+        (self.tell)(Event::Phase(name.to_owned()));
+        let number = u32::try_from(self.report.phases.len()).unwrap_or(0);
+        self.run_for(SETTLE)?;
+        let from_s = self.elapsed_s();
+        let (from_ns, before) = (unix_ns(), self.offered()?);
+        let began = Instant::now();
+        for service in 0..SERVICES.len() {
+            self.start_clients(service, number, through_gate)?;
+        }
+        self.run_for(Duration::from_secs(self.options.phase_s.into()))?;
+        let (to_ns, offered) = (unix_ns(), self.offered()?.since(&before));
+        let seconds = began.elapsed().as_secs_f64();
+        self.report.phases.push(Phase { name: name.to_owned(), from_s, to_s: self.elapsed_s() });
+        self.drain_clients()?;
+        // A counter's tick tells of the half second before it.
+        let (count_from, count_to) = (from_ns, unix_ns());
+        let flows = |service: u32| {
+            let first = number * FLOWS_PER_PHASE + service * FLOWS_PER_SERVICE;
+            move |flow: u32| (first..first + FLOWS_PER_SERVICE).contains(&flow)
+        };
+        let call = |service: u32| self.ledger.calls(from_ns, u64::MAX, flows(service));
+        Ok(Measured {
+            name,
+            calls: [call(0), call(1)],
+            transfers: [0, 1].map(|service| self.ledger.transfers(service, from_ns, to_ns)),
+            setups: [0, 1].map(|service| self.ledger.setups(service, from_ns, to_ns)),
+            stranger_bytes: [0, 1].map(|service| self.ledger.counted(service, "stranger", count_from, count_to).1),
+            offered_bps: offered.rx_bytes as f64 * 8.0 / seconds,
+            offered_pps: offered.rx_packets as f64 / seconds,
+            sip_attack: None,
+            insider: None,
+        })
+    }
+
+    fn start_clients(&mut self, service: usize, phase: u32, through_gate: bool) -> Result<(), LabError> {
+        let what = SERVICES[service];
+        let calls = self.cast.call_targets[service].len();
+        let direct = vec![(what.public(), UDP_PORT).into(); calls];
+        let call = CallSpec {
+            to: if through_gate { self.cast.call_targets[service].clone() } else { direct },
+            first_flow: phase * FLOWS_PER_PHASE + u32::try_from(service).unwrap_or(0) * FLOWS_PER_SERVICE,
+            from_ports: self.cast.call_ports[service].clone(),
+            per_s: CALL_PER_S,
+            bytes: CALL_BYTES,
+            seconds: self.options.phase_s,
+        };
+        self.start(Origin::Call, "alice", "call", &call)?;
+        let transfer = TransferSpec {
+            to: Cast::transfer_target(service, through_gate),
+            from: None,
+            bytes: TRANSFER_BYTES,
+            deadline_ms: 3_000,
+            per_minute: TRANSFERS_PER_MINUTE,
+            seconds: self.options.phase_s,
+        };
+        self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;
+        let setup = SetupSpec {
+            users: self.daemons.files.phones(),
+            sockets: 8,
+            per_s: SETUPS_PER_S,
+            calls: SETUPS_PER_S * self.options.phase_s,
+            seconds: self.options.phase_s,
+            talk_ms: Some(0),
+            seed: self.options.seed ^ (u64::from(phase) << 8 | service as u64),
+            ..calling(self.options, self.daemons, "alice", what.name, 41_000)?
+        };
+        self.start(Origin::Setup(service), "phones", "setup", &setup)
+    }
+
+    fn start_flood(&mut self) -> Result<(), LabError> {
+        for (number, host) in ["storm_a", "storm_b"].into_iter().enumerate() {
+            let mut spec = self.flood(host, "eth0", ("core", &format!("to_{host}")))?;
+            spec.seed ^= number as u64 + 1;
+            self.start(Origin::Flood, host, "flood", &spec)?;
+        }
+        Ok(())
+    }
+
+    /// What no router forwards is sent by the last one before the gate.
+    fn start_garbage(&mut self, router: &str, interface: &str) -> Result<(), LabError> {
+        let mut spec = self.flood("core", interface, (router, Site::OUTSIDE))?;
+        spec.mix = vec![(Kind::Garbage, 1)];
+        spec.per_s = GARBAGE_PER_S;
+        self.start(Origin::Flood, "core", "flood", &spec)
+    }
+
+    fn flood(&self, host: &str, interface: &str, next_hop: (&str, &str)) -> Result<FloodSpec, LabError> {
+        let clients = ["alice", "bob", "phones"].map(Site::address).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let everywhere = |address: std::net::Ipv4Addr| Target { address: address.into(), first: 1, last: u16::MAX };
+        Ok(FloodSpec {
+            interface: interface.to_owned(),
+            destination_mac: self.site.lab.link(next_hop.0, next_hop.1)?.mac,
+            source_mac: self.site.lab.link(host, interface)?.mac,
+            targets: [Site::NAT, Site::WEB, Site::GATE].map(everywhere).to_vec(),
+            mix: vec![(Kind::Udp, 4), (Kind::Syn, 2), (Kind::Icmp, 1), (Kind::Fragment, 1)],
+            datagrams: Vec::new(),
+            sources: vec![Site::spoofed()],
+            clients: clients.into_iter().map(Into::into).collect(),
+            clients_percent: 10,
+            frame_bytes: vec![100, 300, 600],
+            per_s: FLOOD_PER_S,
+            seconds: FOREVER_S,
+            frames_max: u64::MAX,
+            seed: self.options.seed,
+        })
+    }
+
+    fn start_sip_flood(&mut self) -> Result<(), LabError> {
+        let known = self.daemons.files.users.iter().take(4).map(|user| user.name.clone());
+        let spec = SipFloodSpec {
+            to: vec![self.daemons.frontend],
+            sources: Site::botnet(),
+            sockets: 200,
+            per_s: SIP_FLOOD_PER_S,
+            seconds: FOREVER_S,
+            requests_max: u64::MAX,
+            realm: REALM.to_owned(),
+            service: SERVICES[0].name.to_owned(),
+            users: known.chain(["nobody".to_owned(), "root".to_owned()]).collect(),
+            mix: SipMix { invite: 4, bad_digest: 3, replay: 2, garbage: 1 },
+            recorded: self.cast.recorded.iter().map(|(_, message)| message.clone()).collect(),
+            seed: self.options.seed,
+        };
+        self.start(Origin::SipFlood, "botnet", "sip_flood", &spec)
+    }
+
+    fn sip_attack(&self) -> Option<SipAttack> {
+        let result = self.ledger.results(Origin::SipFlood).last()?;
+        let requests = result["requests"].as_u64()?;
+        let per_s = requests as f64 * 1_000.0 / result["ms"].as_u64()?.max(1) as f64;
+        Some(SipAttack { per_s, accepted: result["accepted"].as_u64()? })
+    }
+
+    /// Mallory is let in to both services and floods both.
+    fn insider(&mut self) -> Result<Measured, LabError> {
+        (self.tell)(Event::Phase("insider".to_owned()));
+        let from_s = self.elapsed_s();
+        let from_ns = unix_ns();
+        let mut phones = Vec::new();
+        let mut pinholes = Vec::new();
+        for (port, service) in (42_000..).zip(SERVICES) {
+            let spec = calling(self.options, self.daemons, "mallory", service.name, port)?;
+            let phone = start(self.site, self.daemons, "mallory", "setup", &spec)?;
+            pinholes.push(opened(&phone)?);
+            phones.push(phone);
+        }
+        let offered = pinholes.len() as u64;
+        let spec = InsiderSpec { to: pinholes, bytes: 1_200, per_s: 10_000, seconds: INSIDER_S, bytes_max: u64::MAX };
+        self.start(Origin::Insider, "mallory", "insider", &spec)?;
+        self.run_for(Duration::from_secs(INSIDER_S.into()))?;
+        self.stop(Origin::Insider, "")?;
+        self.run_for(SETTLE)?;
+        let to_ns = unix_ns();
+        self.report.phases.push(Phase { name: "insider".to_owned(), from_s, to_s: self.elapsed_s() });
+        let sent = self.ledger.results(Origin::Insider).last().and_then(|result| result["bytes"].as_u64()).unwrap_or(0);
+        let insider = [0, 1].map(|service| {
+            // The grant counts IP bytes.
+            let (packets, bytes) = self.ledger.counted(service, "insider", from_ns, to_ns);
+            Insider {
+                received: bytes - packets * ETHERNET_LEN,
+                offered: sent / offered.max(1),
+                allowed: INSIDER_BYTES_MAX,
+            }
+        });
+        let mut measured = Measured::empty("insider");
+        measured.stranger_bytes = [0, 1].map(|service| self.ledger.counted(service, "stranger", from_ns, to_ns).1);
+        measured.insider = Some(insider);
+        Ok(measured)
+    }
+
+    /// Ends sinks and counters, and completes the time series.
+    fn close(&mut self) -> Result<(), LabError> {
+        let counters = std::mem::take(&mut self.cast.counters);
+        self.running
+            .extend(counters.into_iter().enumerate().map(|(service, counter)| (Origin::Count(service), counter)));
+        for (service, what) in SERVICES.iter().enumerate() {
+            self.stop(Origin::Count(service), "")?;
+            let lost = self.ledger.results(Origin::Count(service)).last().and_then(|result| result["lost"].as_u64());
+            let lost = lost.ok_or_else(|| LabError::Process {
+                name: "count".to_owned(),
+                reason: "ended without a result".to_owned(),
+            })?;
+            self.report.require(
+                "verdict",
+                &format!("frames_not_counted.{}", what.mode),
+                lost as f64,
+                crate::report::Threshold::AtMost(0.0),
+            );
+        }
+        (0..self.sampled_s).for_each(|second| self.complete(second));
+        Ok(())
+    }
+
+    fn start<S: serde::Serialize>(&mut self, origin: Origin, host: &str, role: &str, spec: &S) -> Result<(), LabError> {
+        let process = start(self.site, self.daemons, host, role, spec)?;
+        self.running.push((origin, process));
+        Ok(())
+    }
+
+    /// Ends the workers of this origin, on hosts whose name contains `host`, and keeps what they say last.
+    fn stop(&mut self, origin: Origin, host: &str) -> Result<(), LabError> {
+        let chosen = |(of, process): &mut (Origin, Process)| *of == origin && process.name().ends_with(host);
+        let mut ending: Vec<_> = self.running.extract_if(.., chosen).collect();
+        ending.iter_mut().for_each(|(_, process)| process.close_input());
+        for (origin, process) in &mut ending {
+            while let Some(line) = process.line(DRAIN_MAX) {
+                self.ledger.take(*origin, &line);
+            }
+            process.wait(DRAIN_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on until all callers, transfers and phones have ended, and their last packets are counted.
+    fn drain_clients(&mut self) -> Result<(), LabError> {
+        let is_client = |origin: Origin| matches!(origin, Origin::Call | Origin::Transfer(_) | Origin::Setup(_));
+        let end = Instant::now() + DRAIN_MAX;
+        while Instant::now() < end && self.running.iter().any(|(origin, _)| is_client(*origin)) {
+            self.turn()?;
+        }
+        // Sinks print twice a second.
+        self.run_for(Duration::from_millis(700))?;
+        self.running.retain(|(origin, _)| !is_client(*origin));
+        Ok(())
+    }
+
+    fn run_for(&mut self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Reads what was said, samples each second once, forgets workers that have ended.
+    fn turn(&mut self) -> Result<(), LabError> {
+        thread::sleep(TICK);
+        for (origin, process) in &self.running {
+            while let Some(line) = process.line_now() {
+                self.ledger.take(*origin, &line);
+            }
+        }
+        for sink in &self.cast.sinks {
+            while let Some(line) = sink.line_now() {
+                self.ledger.take(Origin::Call, &line);
+            }
+        }
+        for (service, counter) in self.cast.counters.iter().enumerate() {
+            while let Some(line) = counter.line_now() {
+                self.ledger.take(Origin::Count(service), &line);
+            }
+        }
+        self.forget_ended()?;
+        while self.sampled_s < self.elapsed_s() {
+            self.sample()?;
+        }
+        Ok(())
+    }
+
+    fn forget_ended(&mut self) -> Result<(), LabError> {
+        let mut failed = None;
+        let ledger = &mut self.ledger;
+        self.running.retain_mut(|(origin, process)| {
+            let Ok(success) = process.wait(Duration::ZERO) else { return true };
+            // Its output is read to the end, which comes at once now.
+            while let Some(line) = process.line(Duration::from_millis(200)) {
+                ledger.take(*origin, &line);
+            }
+            if !success {
+                failed = Some(process.name().to_owned());
+            }
+            false
+        });
+        match failed {
+            Some(name) => Err(LabError::Process { name, reason: "failed; see its message above".to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    fn sample(&mut self) -> Result<(), LabError> {
+        let (offered, drops) = (self.offered()?.rx_bytes, self.drops());
+        let second = self.sampled_s;
+        self.sampled_s += 1;
+        if let Some(entry) = self.report.second(second) {
+            entry.offered_bps = Some((offered.saturating_sub(self.sampled.0)) as f64 * 8.0);
+            let new = |(reason, count): (&String, &u64)| {
+                let before = self.sampled.1.get(reason).copied().unwrap_or(0);
+                (reason.clone(), count.saturating_sub(before))
+            };
+            entry.drops = drops.iter().map(new).filter(|(_, count)| *count > 0).collect();
+        }
+        self.sampled = (offered, drops);
+        // Two seconds later everything that was sent has arrived or is lost, and both ends have said so.
+        if let Some(settled) = second.checked_sub(2) {
+            self.complete(settled);
+            if let Some(entry) = self.report.second(settled) {
+                let entry = entry.clone();
+                (self.tell)(Event::Second(entry));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what the clients of a second said.
+    fn complete(&mut self, second: u32) {
+        let from_ns = self.start_ns + u64::from(second) * SECOND_NS;
+        let to_ns = from_ns + SECOND_NS;
+        let calls = self.ledger.calls(from_ns, to_ns, |_| true);
+        let transfers = self.ledger.transfers_completed(from_ns, to_ns) as f64;
+        let setups: u64 =
+            (0..SERVICES.len()).map(|service| self.ledger.setups(service, from_ns, to_ns).established).sum();
+        let Some(entry) = self.report.second(second) else { return };
+        let bytes = calls.received as f64 * CALL_BYTES as f64 + transfers * f64::from(TRANSFER_BYTES);
+        entry.goodput_bps = Some(bytes * 8.0);
+        entry.loss = (calls.sent > 0).then_some(calls.loss);
+        entry.delay_p99_ms = (calls.received > 0).then_some(calls.delay_us.p99 as f64 / 1_000.0);
+        entry.setups = Some(setups as f64);
+    }
+
+    /// What arrived at the outside port of the gate, or of the plain router in its place, since the lab was built.
+    fn offered(&self) -> Result<LinkCounters, LabError> {
+        let gate = self.site.lab.counters("gate", Site::OUTSIDE)?;
+        let bypass = self.site.lab.counters("bypass", Site::OUTSIDE)?;
+        Ok(LinkCounters {
+            rx_packets: gate.rx_packets + bypass.rx_packets,
+            rx_bytes: gate.rx_bytes + bypass.rx_bytes,
+            ..LinkCounters::default()
+        })
+    }
+
+    fn drops(&self) -> BTreeMap<String, u64> {
+        let mut drops = BTreeMap::new();
+        for (reason, count) in self.daemons.drops(self.site) {
+            *drops.entry(reason).or_insert(0) += count;
+        }
+        drops
+    }
+
+    fn elapsed_s(&self) -> u32 {
+        u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+}

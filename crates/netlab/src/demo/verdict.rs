@@ -1,0 +1,292 @@
+use super::{Options, files::SERVICES};
+use crate::{
+    client::{call::CallSummary, setup::SetupSummary, transfer::TransferSummary},
+    report::{
+        Report,
+        Threshold::{AtLeast, AtMost},
+    },
+};
+
+/// What was measured in one phase; pairs are `nat` and `filter`.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub name: &'static str,
+    pub calls: [CallSummary; 2],
+    pub transfers: [TransferSummary; 2],
+    pub setups: [SetupSummary; 2],
+    /// Bytes of strangers at the services' own interfaces.
+    pub stranger_bytes: [u64; 2],
+    /// At the outside port of the gate or of the router in its place.
+    pub offered_bps: f64,
+    pub offered_pps: f64,
+    pub sip_attack: Option<SipAttack>,
+    pub insider: Option<[Insider; 2]>,
+}
+
+/// A flood of the front end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SipAttack {
+    pub per_s: f64,
+    /// Requests that were answered with success.
+    pub accepted: u64,
+}
+
+/// The insider's flood of one service, in IP bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Insider {
+    pub received: u64,
+    pub offered: u64,
+    pub allowed: u64,
+}
+
+impl Measured {
+    pub(super) fn empty(name: &'static str) -> Self {
+        Self {
+            name,
+            calls: Default::default(),
+            transfers: Default::default(),
+            setups: Default::default(),
+            stranger_bytes: [0; 2],
+            offered_bps: 0.0,
+            offered_pps: 0.0,
+            sip_attack: None,
+            insider: None,
+        }
+    }
+}
+
+/// What a run must show to be passed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Requirements {
+    /// Rate of the protected link, bits a second.
+    pub link_rate_bps: f64,
+    /// Call packets sent in a phase, per service.
+    pub call_packets_min: f64,
+    /// Transfers begun in a phase, per service.
+    pub transfers_min: f64,
+    /// Set-ups begun in a phase, per service.
+    pub setups_min: f64,
+    /// The flood in both gate phases, times the link.
+    pub flood_ratio_min: f64,
+    /// Difference of the two floods, as a share of the larger.
+    pub flood_difference_max: f64,
+    /// Loss of the call without the gate.
+    pub loss_gate_off_min: f64,
+    /// Loss of the call with the gate.
+    pub loss_gate_on_max: f64,
+    /// Delay that the flood may add to the calm p99, milliseconds.
+    pub delay_added_ms_max: f64,
+    /// Longest transfer, milliseconds.
+    pub transfer_ms_max: f64,
+    /// Rate of the attack on the front end, requests a second.
+    pub sip_flood_per_s_min: f64,
+    /// Share of set-ups that succeed.
+    pub setups_share_min: f64,
+    /// p99 of the set-up time under attack, milliseconds.
+    pub setup_ms_max: f64,
+}
+
+impl Requirements {
+    /// The demo's promise, for this link.
+    #[must_use]
+    pub const fn of(options: &Options) -> Self {
+        Self {
+            link_rate_bps: options.site.link_rate_bps as f64,
+            call_packets_min: 1_500.0,
+            transfers_min: 40.0,
+            setups_min: 2_000.0,
+            flood_ratio_min: 10.0,
+            flood_difference_max: 0.1,
+            loss_gate_off_min: 0.5,
+            loss_gate_on_max: 0.005,
+            delay_added_ms_max: 2.0,
+            transfer_ms_max: 3_000.0,
+            sip_flood_per_s_min: 25_000.0,
+            setups_share_min: 0.99,
+            setup_ms_max: 200.0,
+        }
+    }
+}
+
+/// Adds the figures of all phases to the report. `measured` holds calm, gate off, gate on, front end, insider.
+pub(super) fn judge(report: &mut Report, measured: &[Measured], needed: &Requirements) {
+    let [calm, off, on, frontend, insider] = measured else {
+        report.require("verdict", "phases", measured.len() as f64, AtLeast(5.0));
+        return;
+    };
+    for phase in [calm, off, on, frontend] {
+        for service in 0..SERVICES.len() {
+            amounts(report, phase, service, needed);
+            quality(report, phase, service, needed, calm);
+        }
+    }
+    floods(report, off, on, needed);
+    let attack = frontend.sip_attack.unwrap_or(SipAttack { per_s: 0.0, accepted: u64::MAX });
+    report.require(frontend.name, "sip_flood_requests_per_s", attack.per_s, AtLeast(needed.sip_flood_per_s_min));
+    report.require(frontend.name, "sip_flood_accepted", attack.accepted as f64, AtMost(0.0));
+    insiders(report, insider);
+}
+
+/// Whether enough was tried for the rest to mean something.
+fn amounts(report: &mut Report, phase: &Measured, service: usize, needed: &Requirements) {
+    let mode = SERVICES[service].mode;
+    let counts = [
+        ("call_packets", phase.calls[service].sent, needed.call_packets_min),
+        ("transfers", phase.transfers[service].started, needed.transfers_min),
+        ("setups", phase.setups[service].started, needed.setups_min),
+    ];
+    for (metric, count, least) in counts {
+        report.require(phase.name, &format!("{metric}.{mode}"), count as f64, AtLeast(least));
+    }
+}
+
+fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requirements, calm: &Measured) {
+    let mode = SERVICES[service].mode;
+    let (call, transfers, setups) = (&phase.calls[service], &phase.transfers[service], &phase.setups[service]);
+    let name = |metric: &str| format!("{metric}.{mode}");
+    let p99_ms = |call: &CallSummary| call.delay_us.p99 as f64 / 1_000.0;
+    let complete = share(transfers.complete, transfers.started);
+    let established = share(setups.established, setups.started);
+    let setup_ms = setups.us.p99 as f64 / 1_000.0;
+    if phase.name == "gate off" {
+        report.require(phase.name, &name("call_loss_share"), call.loss, AtLeast(needed.loss_gate_off_min));
+        report.note(phase.name, &name("call_delay_p99_ms"), p99_ms(call));
+        report.note(phase.name, &name("transfers_complete_share"), complete);
+        report.note(phase.name, &name("stranger_bytes"), phase.stranger_bytes[service] as f64);
+        report.note(phase.name, &name("setups_established_share"), established);
+        report.note(phase.name, &name("setup_p99_ms"), setup_ms);
+        return;
+    }
+    report.require(phase.name, &name("call_loss_share"), call.loss, AtMost(needed.loss_gate_on_max));
+    if phase.name == calm.name {
+        report.note(phase.name, &name("call_delay_p99_ms"), p99_ms(call));
+        report.note(phase.name, &name("setup_p99_ms"), setup_ms);
+    } else {
+        let most = p99_ms(&calm.calls[service]) + needed.delay_added_ms_max;
+        report.require(phase.name, &name("call_delay_p99_ms"), p99_ms(call), AtMost(most));
+        report.require(phase.name, &name("setup_p99_ms"), setup_ms, AtMost(needed.setup_ms_max));
+    }
+    report.require(phase.name, &name("transfers_complete_share"), complete, AtLeast(1.0));
+    report.require(phase.name, &name("transfer_max_ms"), transfers.ms.max as f64, AtMost(needed.transfer_ms_max));
+    report.require(phase.name, &name("setups_established_share"), established, AtLeast(needed.setups_share_min));
+    report.require(phase.name, &name("stranger_bytes"), phase.stranger_bytes[service] as f64, AtMost(0.0));
+}
+
+/// The same flood must have been there without and with the gate.
+fn floods(report: &mut Report, off: &Measured, on: &Measured, needed: &Requirements) {
+    for phase in [off, on] {
+        report.note(phase.name, "flood_bps", phase.offered_bps);
+        report.note(phase.name, "flood_packets_per_s", phase.offered_pps);
+        let ratio = phase.offered_bps / needed.link_rate_bps;
+        report.require(phase.name, "flood_to_link_ratio", ratio, AtLeast(needed.flood_ratio_min));
+    }
+    let larger = off.offered_bps.max(on.offered_bps);
+    let difference = if larger > 0.0 { (off.offered_bps - on.offered_bps).abs() / larger } else { 1.0 };
+    report.require(on.name, "flood_difference_share", difference, AtMost(needed.flood_difference_max));
+}
+
+fn insiders(report: &mut Report, phase: &Measured) {
+    for (service, insider) in SERVICES.iter().zip(phase.insider.into_iter().flatten()) {
+        let allowed = insider.allowed as f64;
+        // Less would not have tried the budget.
+        report.require(
+            phase.name,
+            &format!("insider_offered_bytes.{}", service.mode),
+            insider.offered as f64,
+            AtLeast(2.0 * allowed),
+        );
+        report.require(
+            phase.name,
+            &format!("insider_received_bytes.{}", service.mode),
+            insider.received as f64,
+            AtMost(allowed),
+        );
+    }
+    if phase.insider.is_none() {
+        report.require(phase.name, "insider_measured", 0.0, AtLeast(1.0));
+    }
+    for (service, bytes) in SERVICES.iter().zip(phase.stranger_bytes) {
+        report.require(phase.name, &format!("stranger_bytes.{}", service.mode), bytes as f64, AtMost(0.0));
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Percentiles;
+
+    fn good(name: &'static str) -> Measured {
+        let percentiles = |value| Percentiles { count: 2_000, p50: value, p90: value, p99: value, max: value };
+        let call = CallSummary { sent: 1_500, received: 1_500, duplicates: 0, loss: 0.0, delay_us: percentiles(400) };
+        let transfers = TransferSummary { started: 45, complete: 45, ms: percentiles(80) };
+        let setups = SetupSummary { started: 2_250, established: 2_250, failed: [].into(), us: percentiles(3_000) };
+        Measured {
+            calls: [call; 2],
+            transfers: [transfers; 2],
+            setups: [setups.clone(), setups],
+            offered_bps: 8.0e7,
+            ..Measured::empty(name)
+        }
+    }
+
+    fn run() -> Vec<Measured> {
+        let mut run = ["calm", "gate off", "gate on", "front end", "insider"].map(good).to_vec();
+        for call in &mut run[1].calls {
+            call.loss = 0.9;
+        }
+        run[1].stranger_bytes = [1_000_000; 2];
+        run[3].sip_attack = Some(SipAttack { per_s: 30_000.0, accepted: 0 });
+        run[4].insider = Some([Insider { received: 490_000, offered: 5_000_000, allowed: 500_000 }; 2]);
+        run
+    }
+
+    fn failures(change: impl FnOnce(&mut Vec<Measured>)) -> Vec<String> {
+        let mut measured = run();
+        change(&mut measured);
+        let mut report = Report::default();
+        let options = Options::new("sluicegate".into(), "/nowhere".into());
+        judge(&mut report, &measured, &Requirements::of(&options));
+        let failed = report.figures.iter().filter(|figure| figure.pass == Some(false));
+        failed.map(|figure| format!("{}: {}", figure.phase, figure.metric)).collect()
+    }
+
+    #[test]
+    fn a_good_run_passes() {
+        assert_eq!(failures(|_| ()), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn each_promise_that_is_broken_fails_by_its_own_name() {
+        type Change = fn(&mut Vec<Measured>);
+        let cases: [(Change, &str); 13] = [
+            (|run| run[1].calls[0].loss = 0.4, "gate off: call_loss_share.nat"),
+            (|run| run[2].calls[1].loss = 0.006, "gate on: call_loss_share.filter"),
+            (|run| run[2].calls[0].delay_us.p99 = 2_500, "gate on: call_delay_p99_ms.nat"),
+            (|run| run[2].transfers[0].complete = 44, "gate on: transfers_complete_share.nat"),
+            (|run| run[2].stranger_bytes[1] = 1, "gate on: stranger_bytes.filter"),
+            (|run| run[3].setups[0].established = 2_200, "front end: setups_established_share.nat"),
+            (|run| run[3].setups[1].us.p99 = 201_000, "front end: setup_p99_ms.filter"),
+            (|run| run[3].sip_attack.as_mut().unwrap().per_s = 24_999.0, "front end: sip_flood_requests_per_s"),
+            (|run| run[3].sip_attack.as_mut().unwrap().accepted = 1, "front end: sip_flood_accepted"),
+            (|run| run[4].insider.as_mut().unwrap()[0].received = 500_001, "insider: insider_received_bytes.nat"),
+            (|run| run[0].calls[0].sent = 1_499, "calm: call_packets.nat"),
+            (|run| run[2].offered_bps = 7.1e7, "gate on: flood_difference_share"),
+            (|run| run[4].stranger_bytes[0] = 60, "insider: stranger_bytes.nat"),
+        ];
+        for (change, name) in cases {
+            assert_eq!(failures(change), [name]);
+        }
+    }
+
+    #[test]
+    fn a_weak_flood_or_a_missing_phase_is_no_proof() {
+        let weak = |run: &mut Vec<Measured>| run.iter_mut().for_each(|phase| phase.offered_bps = 4.9e7);
+        assert_eq!(failures(weak), ["gate off: flood_to_link_ratio", "gate on: flood_to_link_ratio"]);
+        assert_eq!(failures(|run| drop(run.pop())), ["verdict: phases"]);
+        assert_eq!(failures(|run| run[4].insider = None), ["insider: insider_measured"]);
+    }
+}

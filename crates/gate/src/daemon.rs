@@ -61,8 +61,6 @@ pub struct Gate {
     ready: Option<oneshot::Receiver<()>>,
     stopped: oneshot::Receiver<Stopped>,
     tasks: JoinSet<()>,
-    /// Held for as long as the gate runs: one gate for each state directory.
-    _lock: Flock<File>,
 }
 
 /// What the packet thread leaves when it ends.
@@ -200,9 +198,11 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let (books, orders) = crate::state::Books::new(restored.ledger);
     let books = Arc::new(books);
     let board = Arc::new(Board::new());
-    let keeper =
-        Keeper::new(&config.state_dir, restored.generation, Arc::clone(&books), commander.clone(), Arc::clone(&board))
-            .map_err(|source| StartError::StateDir { path: config.state_dir.clone(), source })?;
+    let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
+    let ledger = books.ledger();
+    let (orderer, watched) = (commander.clone(), Arc::clone(&board));
+    let keeper = Keeper::new(&config.state_dir, restored.generation, ledger, orderer, watched, lock);
+    let keeper = keeper.map_err(unwritable)?;
     let saved = keeper.saved();
     let (events, ended) = mpsc::channel(EVENTS_MAX);
     let (slots, outboxes) = slots(&feeds)?;
@@ -233,7 +233,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
     let control = Control::new(Arc::clone(&shared));
-    Ok(Gate { control, shared, stop, ready: Some(is_ready), stopped, tasks, _lock: lock })
+    Ok(Gate { control, shared, stop, ready: Some(is_ready), stopped, tasks })
 }
 
 type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>);
@@ -302,6 +302,13 @@ fn translator(config: &Config, mtu: [u16; 2]) -> Result<Translator, StartError> 
     Ok(Translator::new(tables, hash_key, seed))
 }
 
+impl Drop for Gate {
+    /// A gate that is dropped stops as if it were killed: nothing passes, and what it had promised comes back.
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
 impl Gate {
     /// The control handle, for the API and the terminal.
     #[must_use]
@@ -345,3 +352,6 @@ impl Gate {
         saved.map_err(RunError::Save)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -205,6 +205,11 @@ impl Ledger {
         self.grants.values().map(|entry| entry.stamp).max().unwrap_or(0)
     }
 
+    /// Forgets where every feed left off.
+    pub(crate) fn forget_resumes(&mut self) {
+        self.resumes.clear();
+    }
+
     /// Where the feed of `issuer` left off.
     pub(crate) fn resume(&self, issuer: IssuerId) -> Option<Resume> {
         self.resumes.get(&issuer).copied()

@@ -1,10 +1,15 @@
 //! Grants, services and packets for the tests.
 
+use crate::{board::Gauge, clock, packets::path::NextHop};
 use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
 use sluicegate_policy::{Outbound, ServiceMode};
 use sluicegate_store::feed::{FeedService, GrantDelta};
-use sluicegate_wire::UnixTime;
-use std::net::{IpAddr, Ipv4Addr};
+use sluicegate_wire::{
+    IpProtocol, Port, Reason, UnixTime,
+    ethernet::{self, EtherType},
+    ipv4, udp,
+};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 pub(crate) const GATE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1));
 pub(crate) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
@@ -58,4 +63,64 @@ pub(crate) fn service(name: &str) -> FeedService {
         outbound: Outbound::None,
         sip: None,
     }
+}
+
+/// Grant number `number`, valid now and for the next hour.
+pub(crate) fn current_grant(number: u8) -> Grant {
+    let now = clock::unix();
+    Grant { not_before: now, not_after: now.plus_secs(3_600), ..grant(number) }
+}
+
+/// The gate's link addresses, by port.
+pub(crate) const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+/// Link address of every next hop, by port.
+pub(crate) const NEXT: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
+
+/// Next hops that are always known, or never.
+pub(crate) struct Hops {
+    pub(crate) known: bool,
+}
+
+impl NextHop for Hops {
+    fn link_address(&mut self, port: Port, _: IpAddr) -> Result<[u8; 6], Reason> {
+        if self.known { Ok(NEXT[usize::from(port.0)]) } else { Err(Reason::NoNeighbour) }
+    }
+
+    fn own_link_address(&self, port: Port) -> [u8; 6] {
+        OWN[usize::from(port.0)]
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        Vec::new()
+    }
+}
+
+/// A UDP datagram as it arrives at `port`.
+pub(crate) fn udp_frame(port: Port, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    let udp = udp::Repr { src_port: from.port(), dst_port: to.port(), payload };
+    let ip = ipv4::Repr::new(*from.ip(), *to.ip(), IpProtocol::UDP, udp.buffer_len() as u16);
+    let link =
+        ethernet::Repr { dst: OWN[usize::from(port.0)], src: NEXT[usize::from(port.0)], ethertype: EtherType::IPV4 };
+    let packet_at = ethernet::HEADER_LEN;
+    let datagram_at = packet_at + ip.buffer_len();
+    let mut bytes = vec![0; datagram_at + udp.buffer_len()];
+    link.emit(&mut ethernet::Packet::new_unchecked(&mut bytes[..]));
+    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[packet_at..]));
+    let ends = (IpAddr::V4(*from.ip()), IpAddr::V4(*to.ip()));
+    udp.emit(&mut udp::Packet::new_unchecked(&mut bytes[datagram_at..]), ends.0, ends.1);
+    bytes
+}
+
+/// Source and destination link address.
+pub(crate) type Link = ([u8; 6], [u8; 6]);
+
+/// Source, destination and payload of a UDP frame whose checksums are right, and its link addresses.
+pub(crate) fn read_udp(frame: &[u8]) -> (SocketAddrV4, SocketAddrV4, Vec<u8>, Link) {
+    let link = ethernet::Repr::parse(&ethernet::Packet::new_checked(frame).unwrap()).unwrap();
+    let packet = ipv4::Packet::new_checked(&frame[ethernet::HEADER_LEN..]).unwrap();
+    let ip = ipv4::Repr::parse(&packet).unwrap();
+    let datagram = udp::Packet::new_checked(packet.payload()).unwrap();
+    let udp = udp::Repr::parse(&datagram, ip.src.into(), ip.dst.into()).unwrap();
+    let from = SocketAddrV4::new(ip.src, udp.src_port);
+    (from, SocketAddrV4::new(ip.dst, udp.dst_port), udp.payload.to_vec(), (link.src, link.dst))
 }

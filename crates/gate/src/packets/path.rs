@@ -8,14 +8,10 @@ use sluicegate_datapath::neighbour::Table;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
+    ethernet::{self, EtherType},
     ip::{FragmentOffset, Summary},
 };
 use std::net::IpAddr;
-
-/// Length of an Ethernet header without VLAN tag.
-pub(crate) const LINK_HEADER_LEN: usize = 14;
-const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
 /// Where packets go next on each port.
 pub(crate) trait NextHop {
@@ -89,12 +85,15 @@ impl<N: NextHop> Path<N> {
     }
 
     fn judge(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Result<Option<Port>, Reason> {
-        match frame.bytes().get(12..LINK_HEADER_LEN) {
-            None => return Err(Reason::FrameTruncated),
-            Some(ethertype) if ethertype == ETHERTYPE_IPV4 || ethertype == ETHERTYPE_IPV6 => {}
-            Some(_) => return Err(Reason::EthertypeUnsupported),
+        let link = ethernet::Repr::parse(&ethernet::Packet::new_unchecked(frame.bytes()))?;
+        if link.ethertype != EtherType::IPV4 && link.ethertype != EtherType::IPV6 {
+            return Err(Reason::EthertypeUnsupported);
         }
-        frame.pull_front(LINK_HEADER_LEN).ok_or(Reason::FrameTruncated)?;
+        if link.dst != self.next_hop.own_link_address(port) {
+            // For another station, or for all: a switch does not know better.
+            return Err(Reason::NotForService);
+        }
+        frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
         let out = match self.translator.on_packet(now, port, frame) {
             Verdict::Forward(out) => out,
             Verdict::Reply => port,
@@ -117,7 +116,7 @@ impl<N: NextHop> Path<N> {
                 Ok(()) => {
                     send(out, frame.bytes());
                     // Back to where the next packet starts.
-                    let _ = frame.pull_front(LINK_HEADER_LEN);
+                    let _ = frame.pull_front(ethernet::HEADER_LEN);
                 }
                 Err(reason) => {
                     self.dropped[reason as usize] += 1;
@@ -154,13 +153,10 @@ impl<N: NextHop> Path<N> {
 
     fn address(&mut self, out: Port, frame: &mut Frame<'_>) -> Result<(), Reason> {
         let (destination, ethertype) = destination(frame.bytes()).ok_or(Reason::IpHeaderInvalid)?;
-        let next = self.next_hop.link_address(out, destination)?;
-        let own = self.next_hop.own_link_address(out);
-        let bytes = frame.push_front(LINK_HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        let header = bytes.first_chunk_mut::<LINK_HEADER_LEN>().ok_or(Reason::FrameTruncated)?;
-        header[..6].copy_from_slice(&next);
-        header[6..12].copy_from_slice(&own);
-        header[12..].copy_from_slice(&ethertype);
+        let dst = self.next_hop.link_address(out, destination)?;
+        let src = self.next_hop.own_link_address(out);
+        let bytes = frame.push_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
+        ethernet::Repr { dst, src, ethertype }.emit(&mut ethernet::Packet::new_unchecked(&mut *bytes));
         let sent = &mut self.sent[usize::from(out.0 & 1)];
         sent.packets += 1;
         sent.bytes += bytes.len() as u64;
@@ -169,21 +165,15 @@ impl<N: NextHop> Path<N> {
 }
 
 /// Destination address and Ethernet type of an IP packet.
-fn destination(packet: &[u8]) -> Option<(IpAddr, [u8; 2])> {
+fn destination(packet: &[u8]) -> Option<(IpAddr, EtherType)> {
     match packet.first()? >> 4 {
-        4 => {
-            let bytes: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
-            Some((IpAddr::from(bytes), ETHERTYPE_IPV4))
-        }
-        6 => {
-            let bytes: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-            Some((IpAddr::from(bytes), ETHERTYPE_IPV6))
-        }
+        4 => Some((IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?), EtherType::IPV4)),
+        6 => Some((IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?), EtherType::IPV6)),
         _ => None,
     }
 }
 
-/// Addresses and ports for the drop log, of a packet with or without its link header.
+/// Addresses and ports of an IP packet for the drop log.
 fn tuple(packet: &[u8]) -> Option<Tuple> {
     let summary = Summary::parse_quoted(packet).ok()?;
     let transport = packet.get(summary.transport_offset..).unwrap_or_default();
@@ -205,3 +195,6 @@ fn tuple(packet: &[u8]) -> Option<Tuple> {
         destination_port,
     })
 }
+
+#[cfg(test)]
+mod tests;

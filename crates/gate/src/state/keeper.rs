@@ -1,7 +1,7 @@
 //! The thread that writes checkpoints and the journal.
 
 use super::{
-    Books, Order,
+    Order, SharedLedger,
     checkpoint::{self, Checkpoint},
     journal::{self, Journal},
 };
@@ -11,8 +11,10 @@ use crate::{
     files::{self, Durability},
     packets::{Command, Commander},
 };
+use nix::fcntl::Flock;
 use sluicegate_wire::Instant;
 use std::{
+    fs::File,
     io,
     path::{Path, PathBuf},
     sync::{
@@ -41,7 +43,7 @@ pub(crate) struct Saved {
 /// Owns the state files.
 pub(crate) struct Keeper {
     dir: PathBuf,
-    books: Arc<Books>,
+    ledger: SharedLedger,
     commander: Commander,
     board: Arc<Board>,
     saved: Arc<Mutex<Saved>>,
@@ -56,6 +58,8 @@ pub(crate) struct Keeper {
     next_checkpoint: Instant,
     next_sync: Instant,
     buffer: Vec<u8>,
+    /// Keeps other gates off the directory for as long as this one writes there.
+    lock: Flock<File>,
 }
 
 impl Keeper {
@@ -63,15 +67,16 @@ impl Keeper {
     pub(crate) fn new(
         dir: &Path,
         generation: u64,
-        books: Arc<Books>,
+        ledger: SharedLedger,
         commander: Commander,
         board: Arc<Board>,
+        lock: Flock<File>,
     ) -> io::Result<Self> {
         let now = clock::monotonic();
         Ok(Self {
             journal: Journal::create(dir, generation)?,
             dir: dir.to_owned(),
-            books,
+            ledger,
             commander,
             board,
             saved: Arc::default(),
@@ -82,6 +87,7 @@ impl Keeper {
             next_checkpoint: now,
             next_sync: now + SYNC_INTERVAL,
             buffer: Vec::new(),
+            lock,
         })
     }
 
@@ -175,7 +181,10 @@ impl Keeper {
     }
 
     fn write(&mut self, tables: Vec<u8>, durability: Durability) -> io::Result<u64> {
-        let ledger = postcard::to_allocvec(&*self.books.read()).map_err(io::Error::other)?;
+        let ledger = {
+            let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            postcard::to_allocvec(&*ledger).map_err(io::Error::other)?
+        };
         let checkpoint = Checkpoint { generation: self.generation, ledger, tables };
         checkpoint.write(&self.dir, durability)?;
         journal::delete_before(&self.dir, self.generation)?;
@@ -184,10 +193,12 @@ impl Keeper {
         Ok(written as u64)
     }
 
-    fn close(&mut self, order: Order) {
+    fn close(mut self, order: Order) {
         if let Order::Close { tables, done } = order {
             self.generation += 1;
             let result = self.write(tables, Durability::Disk).map(|_| ());
+            // The next gate may start as soon as somebody hears of the end.
+            drop(self.lock);
             // Nobody waiting for the end is no failure.
             let _ = done.send(result);
         }

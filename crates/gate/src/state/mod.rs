@@ -15,7 +15,7 @@ pub(crate) use restore::restore;
 use crate::ledger::{Ledger, Record};
 use std::{
     io,
-    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
 };
 use tokio::sync::oneshot;
 
@@ -27,17 +27,25 @@ pub(crate) enum Order {
     Close { tables: Vec<u8>, done: oneshot::Sender<io::Result<()>> },
 }
 
+/// The ledger of a running gate.
+pub(crate) type SharedLedger = Arc<Mutex<Ledger>>;
+
 /// The ledger, and the way of its changes into the journal, in one order.
 #[derive(Debug)]
 pub(crate) struct Books {
-    ledger: Mutex<Ledger>,
+    ledger: SharedLedger,
     orders: mpsc::Sender<Order>,
 }
 
 impl Books {
     pub(crate) fn new(ledger: Ledger) -> (Self, mpsc::Receiver<Order>) {
         let (orders, received) = mpsc::channel();
-        (Self { ledger: Mutex::new(ledger), orders }, received)
+        (Self { ledger: Arc::new(Mutex::new(ledger)), orders }, received)
+    }
+
+    /// The ledger itself, for the keeper, which ends when all who could give it orders are gone.
+    pub(crate) fn ledger(&self) -> SharedLedger {
+        Arc::clone(&self.ledger)
     }
 
     /// Reads the ledger. Held for a look-up, never over an `await`.

@@ -64,6 +64,10 @@ pub(crate) fn restore(
         }
     }
     ledger.retain(|id| translator.usage(id).is_some());
+    if !losses.is_empty() {
+        // The feeds begin with a snapshot, which brings back what is lost here.
+        ledger.forget_resumes();
+    }
     let last = journal::last_generation(dir).map_err(unreadable)?;
     let generation = last.map_or(0, |last| last + 1).max(checkpoint.generation);
     Ok(Restored { ledger, generation, losses })

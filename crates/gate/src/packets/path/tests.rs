@@ -1,0 +1,115 @@
+use super::*;
+use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
+use sluicegate_nat::{Config, Mode, PinholeSpec, Service};
+use sluicegate_wire::{FrameBuf, UnixTime};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const NOW: Instant = Instant::from_secs(100);
+const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 7), 4000);
+const STRANGER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 66), 4000);
+const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 5004);
+
+/// A path with one open grant, and where it listens.
+fn path(known: bool) -> (Path<Hops>, SocketAddrV4) {
+    let IpAddr::V4(gate) = samples::GATE_ADDRESS else { panic!() };
+    let config = Config { gate_address: gate, ..Config::default() };
+    let mut translator = Translator::new(config, [7; 16], 7);
+    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false };
+    translator.set_services(&[service]).unwrap();
+    let spec = PinholeSpec {
+        grant: samples::grant(1),
+        service: 0,
+        target: samples::TARGET,
+        target_ports: (5004, 5004),
+        filter: false,
+    };
+    let opened = translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
+    (Path::new(translator, Hops { known }), SocketAddrV4::new(gate, opened.ports.0))
+}
+
+fn pass(path: &mut Path<Hops>, port: Port, frame: &[u8]) -> Option<(Port, Vec<u8>)> {
+    let mut owned = FrameBuf::from_bytes(frame);
+    let out = owned.with(|frame| path.on_frame(NOW, port, frame));
+    out.map(|out| (out, owned.bytes().to_vec()))
+}
+
+fn dropped(path: &Path<Hops>, reason: Reason) -> u64 {
+    path.published(&[]).0.dropped[reason as usize]
+}
+
+#[test]
+fn a_granted_packet_and_its_answer_pass_with_the_gates_link_addresses() {
+    let (mut path, gate) = path(true);
+    let (out, inside) = pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello")).unwrap();
+    assert_eq!(out, Port::INSIDE);
+    assert_eq!(read_udp(&inside), (CLIENT, SERVICE, b"hello".to_vec(), (OWN[1], NEXT[1])));
+    let (out, outside) = pass(&mut path, Port::INSIDE, &udp_frame(Port::INSIDE, SERVICE, CLIENT, b"hi")).unwrap();
+    assert_eq!(out, Port::OUTSIDE);
+    assert_eq!(read_udp(&outside), (gate, CLIENT, b"hi".to_vec(), (OWN[0], NEXT[0])));
+    let (reading, _) = path.published(&[]);
+    assert_eq!((reading.received, reading.sent[0].packets, reading.sent[1].packets), (2, 1, 1));
+    assert_eq!(reading.sent[1].bytes, inside.len() as u64);
+}
+
+#[test]
+fn a_strangers_packet_is_dropped_counted_and_remembered_with_its_ends() {
+    let (mut path, gate) = path(true);
+    assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, STRANGER, gate, b"x")).is_none());
+    assert_eq!(dropped(&path, Reason::NoPinhole), 1);
+    let last = path.drops.recent(1, |_| true)[0];
+    let tuple = last.tuple.unwrap();
+    assert_eq!((last.port, last.reason), (Port::OUTSIDE, Reason::NoPinhole));
+    assert_eq!((tuple.source, tuple.source_port), (IpAddr::V4(*STRANGER.ip()), STRANGER.port()));
+    assert_eq!((tuple.destination, tuple.destination_port), (IpAddr::V4(*gate.ip()), gate.port()));
+}
+
+#[test]
+fn a_packet_whose_next_hop_is_unknown_is_dropped_for_that_reason() {
+    let (mut path, gate) = path(false);
+    assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello")).is_none());
+    assert_eq!(dropped(&path, Reason::NoNeighbour), 1);
+    assert_eq!(path.published(&[]).0.sent, [Sent::default(); 2]);
+}
+
+#[test]
+fn frames_that_carry_no_ip_packet_for_the_gate_are_dropped() {
+    let (mut path, gate) = path(true);
+    let good = udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello");
+    for len in 0..ethernet::HEADER_LEN {
+        assert!(pass(&mut path, Port::OUTSIDE, &good[..len]).is_none(), "{len}");
+    }
+    assert_eq!(dropped(&path, Reason::FrameTruncated), ethernet::HEADER_LEN as u64);
+    let mut arp = good.clone();
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert!(pass(&mut path, Port::OUTSIDE, &arp).is_none());
+    let mut tagged = good.clone();
+    tagged[12..14].copy_from_slice(&[0x81, 0x00]);
+    assert!(pass(&mut path, Port::OUTSIDE, &tagged).is_none());
+    assert_eq!(dropped(&path, Reason::EthertypeUnsupported), 2);
+    let mut others = good;
+    others[5] ^= 1;
+    assert!(pass(&mut path, Port::OUTSIDE, &others).is_none());
+    assert_eq!(dropped(&path, Reason::NotForService), 1);
+}
+
+#[test]
+fn a_packet_cut_short_anywhere_is_dropped_with_one_reason() {
+    let (mut path, gate) = path(true);
+    let good = udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello");
+    for len in ethernet::HEADER_LEN..good.len() {
+        let before: u64 = path.published(&[]).0.dropped.iter().sum();
+        assert!(pass(&mut path, Port::OUTSIDE, &good[..len]).is_none(), "{len}");
+        let after: u64 = path.published(&[]).0.dropped.iter().sum();
+        assert_eq!(after, before + 1, "{len}");
+    }
+}
+
+#[test]
+fn what_the_device_dropped_is_counted_with_the_rest() {
+    let (mut path, gate) = path(true);
+    pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, STRANGER, gate, b"x"));
+    let (reading, gauges) = path.published(&[(Reason::NoPinhole, 5), (Reason::TransmitFull, 2)]);
+    assert_eq!(reading.dropped[Reason::NoPinhole as usize], 6);
+    assert_eq!(reading.dropped[Reason::TransmitFull as usize], 2);
+    assert!(gauges.len() <= crate::board::GAUGES_MAX - 2, "room for the neighbour table's two gauges");
+}

@@ -7,6 +7,7 @@ use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
+use tower::ServiceExt as _;
 
 /// Largest answer read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -68,12 +69,36 @@ pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>
         .await
         .map_err(|error| broken(error.to_string()))?
         .to_bytes();
+    answer(status, &body).unwrap_or_else(|error| Err(broken(error)))
+}
+
+/// Calls the API of a node that does not run, over what its files hold.
+///
+/// # Errors
+/// [`CallError::Refused`].
+pub async fn call_here(api: crate::Api, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, CallError> {
+    let broken = |detail: String| CallError::Refused { status: 500, message: detail };
+    let body = body.map_or_else(axum::body::Body::empty, |value| value.to_string().into());
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .header("content-type", "application/json")
+        .body(body)
+        .map_err(|error| broken(error.to_string()))?;
+    let Ok(response) = crate::api::router(api).oneshot(request).await;
+    let status = response.status();
+    let bytes = response.into_body().collect().await.map_err(|error| broken(error.to_string()))?.to_bytes();
+    answer(status, &bytes).unwrap_or_else(|error| Err(broken(error)))
+}
+
+/// The JSON of a 200, or the refusal; `Err` if the body is neither.
+fn answer(status: StatusCode, body: &[u8]) -> Result<Result<Value, CallError>, String> {
     if status == StatusCode::OK {
-        return serde_json::from_slice(&body).map_err(|error| broken(error.to_string()));
+        return serde_json::from_slice(body).map(Ok).map_err(|error| error.to_string());
     }
-    let message = serde_json::from_slice::<Value>(&body)
+    let message = serde_json::from_slice::<Value>(body)
         .ok()
         .and_then(|value| value.get("error")?.as_str().map(str::to_owned))
-        .unwrap_or_else(|| String::from_utf8_lossy(&body).into_owned());
-    Err(CallError::Refused { status: status.as_u16(), message })
+        .unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    Ok(Err(CallError::Refused { status: status.as_u16(), message }))
 }

@@ -1,1 +1,13 @@
-//! HTTP API on a unix socket and metrics.
+//! The HTTP API of a node on a unix socket, and its metrics on loopback.
+//!
+//! The socket has mode 0600: whoever may connect administers the node. Bodies are JSON; an error is
+//! `{"error": "what, and what to do next"}` with a status of 400 or above.
+
+mod api;
+pub mod client;
+mod metrics;
+mod objects;
+mod server;
+
+pub use api::Api;
+pub use server::{ServerError, serve_api, serve_metrics};

@@ -93,6 +93,22 @@ pub async fn start(config: Config) -> Result<Gate, StartError> {
     start_on(config, feeds, ground, lock)
 }
 
+/// Whether a gate could start on this host, as far as can be seen without changing anything: interfaces, external
+/// addresses, the kernel's forwarding.
+///
+/// # Errors
+/// The first thing that [`start`] would refuse.
+pub fn check_host(config: &Config) -> Result<(), StartError> {
+    Host::read().map_err(StartError::Interfaces)?.check(config)?;
+    for name in [&config.outside, &config.inside] {
+        let failed = |source| StartError::Forwarding { name: name.clone(), source };
+        if !config.manage_forwarding && forwarding::is_on(name).map_err(failed)? {
+            return Err(StartError::KernelForwards { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// Starts a gate and runs it until `shutdown` is ready.
 ///
 /// # Errors

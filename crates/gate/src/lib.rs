@@ -32,7 +32,7 @@ pub mod status;
 
 pub use config::{Backend, Config, FEEDS_MAX, FLOWS_MAX_MAX, FeedAddress, LocalRule, Mode, PINHOLES_MAX_MAX, Prefix};
 pub use control::Control;
-pub use daemon::{Ending, Error, Gate, release, run, start};
+pub use daemon::{Ending, Error, Gate, check_host, release, run, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{JoinError, identity, join, joined};
 pub use metrics::{Metric, MetricKind};

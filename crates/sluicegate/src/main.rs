@@ -1,3 +1,39 @@
 //! The `sluicegate` command.
 
-fn main() {}
+mod cli;
+mod config;
+mod secret;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Verb};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging(&cli);
+    match verbs::run(cli.verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("sluicegate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Log lines go to standard error; standard output belongs to what a verb prints.
+fn logging(cli: &Cli) {
+    let quiet = matches!(cli.verb, Verb::LabWorker { .. } | Verb::Completions { .. } | Verb::Man);
+    if quiet {
+        return;
+    }
+    let filter =
+        tracing_subscriber::EnvFilter::try_new(&cli.log).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    if cli.log_json {
+        builder.json().init();
+    } else {
+        builder.init();
+    }
+}

@@ -69,10 +69,14 @@ fn dependencies_point_down_only() {
         LAYERS.iter().enumerate().flat_map(|(rank, names)| names.iter().map(move |name| (*name, rank))).collect();
     for name in crates() {
         let rank = *layer.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} has no layer in tidy.rs"));
-        let manifest: toml::Table = read(&root().join("crates").join(&name).join("Cargo.toml")).parse().expect("manifest");
+        let manifest: toml::Table =
+            read(&root().join("crates").join(&name).join("Cargo.toml")).parse().expect("manifest");
         for dependency in manifest["dependencies"].as_table().expect("table").keys() {
             if let Some(lower) = dependency.strip_prefix("sluicegate-") {
-                assert!(layer[lower] < rank, "crates/{name} must not depend on crates/{lower}: dependencies point down");
+                assert!(
+                    layer[lower] < rank,
+                    "crates/{name} must not depend on crates/{lower}: dependencies point down"
+                );
             }
         }
     }
@@ -86,7 +90,8 @@ fn protocol_crates_do_no_io() {
         for path in sources(name) {
             let text = read(&path);
             let product = text.split("#[cfg(test)]").next().expect("first part");
-            for word in ["std::net::Tcp", "std::net::Udp", "std::time", "std::thread", "std::fs", "getrandom", "tokio"] {
+            for word in ["std::net::Tcp", "std::net::Udp", "std::time", "std::thread", "std::fs", "getrandom", "tokio"]
+            {
                 let used = path.file_name().is_some_and(|file| file != "tests.rs") && product.contains(word);
                 assert!(!used, "{}: a protocol crate must not use {word}", path.display());
             }
@@ -144,7 +149,10 @@ fn every_page_of_the_book_is_in_its_summary() {
     let summary = read(&root().join("docs/src/SUMMARY.md"));
     for path in files_under(&root().join("docs/src"), "md") {
         let relative = path.strip_prefix(root().join("docs/src")).expect("inside").display().to_string();
-        assert!(relative == "SUMMARY.md" || summary.contains(&format!("({relative})")), "SUMMARY.md does not list {relative}");
+        assert!(
+            relative == "SUMMARY.md" || summary.contains(&format!("({relative})")),
+            "SUMMARY.md does not list {relative}"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use sluicegate_frontend::DigestName;
 use sluicegate_gate::{Backend, Mode};
 use sluicegate_policy::{Rate, Rule, Service};
 
@@ -53,15 +54,15 @@ pub(crate) struct Frontend {
     pub(crate) realm: String,
     /// Digest algorithms in the order they are offered.
     #[serde(default = "digest_default")]
-    pub(crate) digest: Vec<String>,
+    pub(crate) digest: Vec<DigestName>,
     /// Where gates dial in; needed by `frontend`, chosen by `up`.
     pub(crate) feed: Option<SocketAddr>,
     /// SIP threads; one per core unless given.
     pub(crate) shards: Option<usize>,
 }
 
-fn digest_default() -> Vec<String> {
-    vec!["SHA-256".to_owned(), "MD5".to_owned()]
+fn digest_default() -> Vec<DigestName> {
+    vec![DigestName::Sha256, DigestName::Md5]
 }
 
 #[derive(Debug, Deserialize)]
@@ -91,12 +92,16 @@ pub(crate) struct Gate {
     #[serde(default)]
     pub(crate) manage_forwarding: bool,
     /// Flow lines, fixed at start.
-    pub(crate) flows_max: Option<usize>,
+    pub(crate) flows_max: Option<u32>,
     /// Pinholes, fixed at start.
-    pub(crate) pinholes_max: Option<usize>,
+    pub(crate) pinholes_max: Option<u32>,
     /// Addresses that a feed may open, such as `10.4.0.0/24`; any unless given.
     #[serde(default)]
     pub(crate) may_open: Vec<String>,
+}
+
+const fn sip_port_default() -> u16 {
+    sluicegate_policy::SIP_PORT_DEFAULT
 }
 
 const fn backend_default() -> Backend {
@@ -118,7 +123,9 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
         }
 
         fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            text.parse().map(|address| vec![address]).map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            text.parse()
+                .map(|address| vec![address])
+                .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
         }
 
         fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -170,6 +177,9 @@ pub(crate) struct Agent {
     pub(crate) service: String,
     /// Address of the service as the gate reaches it.
     pub(crate) address: IpAddr,
+    /// The agent's own SIP port: the service's `sip_port`.
+    #[serde(default = "sip_port_default")]
+    pub(crate) sip_port: u16,
     /// Ports to offer, such as `tcp/22`.
     pub(crate) ports: Vec<String>,
     /// Users that are let in; everyone whom the policy allows unless given.

@@ -8,12 +8,12 @@ mod source;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use serde::Deserialize;
-use sluicegate_policy::Service;
+use serde::{Deserialize, de::DeserializeOwned};
+use sluicegate_policy::{Rule, Service};
 
-pub(crate) use check::{AgentPlan, FrontendPlan, GatePlan, Plan, Role};
-pub(crate) use source::{Finding, Severity};
+pub(crate) use check::{Plan, Role};
 use source::Source;
+pub(crate) use source::{Finding, Severity};
 
 /// Everything that is wrong with the file at `path` for a node of these roles, and what to run if nothing is.
 ///
@@ -41,13 +41,42 @@ pub(crate) fn load(path: &Path, role: Role) -> Result<Plan> {
     }
 }
 
-/// The state directory that the file at `path` names.
-pub(crate) fn state_dir(path: &Path) -> Result<PathBuf> {
-    let source = Source::read(path).map_err(|finding| anyhow::anyhow!("{finding}"))?;
-    match toml::from_str::<file::File>(source.text()) {
-        Ok(file) => Ok(file.node.state),
-        Err(error) => bail!("{}", source.parse_error(&error)),
+/// As much of a configuration file as it takes to find its node.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    pub(crate) state: PathBuf,
+    /// Of the frontend, if the file describes one.
+    pub(crate) realm: Option<String>,
+    pub(crate) services: Vec<Service>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl Outline {
+    /// The socket that a running node listens on.
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.state.join("control.sock")
     }
+
+    /// Where the frontend keeps its keys and store.
+    pub(crate) fn frontend_state(&self) -> PathBuf {
+        self.state.join("frontend")
+    }
+}
+
+/// The outline of the file at `path`.
+pub(crate) fn outline(path: &Path) -> Result<Outline> {
+    let file: file::File = parse(path)?;
+    Ok(Outline {
+        state: file.node.state,
+        realm: file.frontend.map(|frontend| frontend.realm),
+        services: file.services,
+        rules: file.rules,
+    })
+}
+
+fn parse<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let source = Source::read(path).map_err(|finding| anyhow::anyhow!("{finding}"))?;
+    toml::from_str(source.text()).map_err(|error| anyhow::anyhow!("{}", source.parse_error(&error)))
 }
 
 /// The `[[service]]` tables of the file at `path`, which holds nothing else.
@@ -57,9 +86,5 @@ pub(crate) fn services(path: &Path) -> Result<Vec<Service>> {
     struct Services {
         service: Vec<Service>,
     }
-    let source = Source::read(path).map_err(|finding| anyhow::anyhow!("{finding}"))?;
-    match toml::from_str::<Services>(source.text()) {
-        Ok(file) => Ok(file.service),
-        Err(error) => bail!("{}", source.parse_error(&error)),
-    }
+    Ok(parse::<Services>(path)?.service)
 }

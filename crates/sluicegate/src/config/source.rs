@@ -78,7 +78,10 @@ impl Source {
             return Err(failed(format!("the file has {size} bytes"), "a configuration has at most 4 MiB"));
         }
         let text = std::fs::read_to_string(path).map_err(|error| {
-            failed(format!("cannot read the configuration: {error}"), "check the file's owner, mode and encoding (UTF-8)")
+            failed(
+                format!("cannot read the configuration: {error}"),
+                "check the file's owner, mode and encoding (UTF-8)",
+            )
         })?;
         Ok(Self { path: path.to_owned(), text })
     }
@@ -144,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_setting_is_found_by_its_path() {
-        let source = source("[node]\nname = \"a\"\n\n[[service]]\nname = \"x\"\n[[service]]\nname = \"y\"\naddress = \"1\"\n");
+        let source =
+            source("[node]\nname = \"a\"\n\n[[service]]\nname = \"x\"\n[[service]]\nname = \"y\"\naddress = \"1\"\n");
         let line = |path: &[&str]| source.finding(Severity::Error, path, String::new(), "").line;
         assert_eq!(line(&["node", "name"]), Some(2));
         assert_eq!(line(&["service", "1", "address"]), Some(8));

@@ -1,31 +1,54 @@
-//! Talks to a running node and prints what it says.
+//! Talks to a node and prints what it says.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use hyper::Method;
 use serde_json::Value;
+use sluicegate_admin::{
+    Api,
+    client::{CallError, call, call_here},
+};
+use sluicegate_frontend::Catalog;
 
-use crate::config;
+use crate::config::{self, Outline};
 
-/// A running node, found through its configuration file.
+/// A node, found through its configuration file; users, groups and services also of one that does not run.
 pub(crate) struct Node {
-    socket: PathBuf,
+    outline: Outline,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Node {
     /// The node whose configuration is `file`.
     pub(crate) fn of(file: &Path) -> Result<Self> {
-        let socket = config::state_dir(file)?.join("control.sock");
+        let outline = config::outline(file)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-        Ok(Self { socket, runtime })
+        Ok(Self { outline, runtime })
     }
 
     /// Calls the node's API.
     pub(crate) fn call(&self, method: Method, uri: &str, body: Option<Value>) -> Result<Value> {
-        Ok(self.runtime.block_on(sluicegate_admin::client::call(&self.socket, method, uri, body.as_ref()))?)
+        let socket = self.outline.control_socket();
+        let answer = self.runtime.block_on(call(&socket, method.clone(), uri, body.as_ref()));
+        match (answer, &self.outline.realm) {
+            (Err(CallError::NotRunning { .. }), Some(realm)) if is_object(uri) => {
+                let dir = self.outline.frontend_state();
+                sluicegate_store::keys::private_directory(&self.outline.state)?;
+                sluicegate_store::keys::private_directory(&dir)?;
+                let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
+                let catalog = Catalog::open(&dir, realm, services, rules)?;
+                let api = Api { catalog: Some(catalog), ..Api::default() };
+                Ok(self.runtime.block_on(call_here(api, method, uri, body.as_ref()))?)
+            }
+            (answer, _) => Ok(answer?),
+        }
     }
+}
+
+/// Whether a call is about what the store holds.
+fn is_object(uri: &str) -> bool {
+    ["/v1/users", "/v1/groups", "/v1/services"].iter().any(|prefix| uri.starts_with(prefix))
 }
 
 /// Prints indented JSON.

@@ -66,8 +66,14 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
             if reading.json {
                 return print_json(&services);
             }
-            let columns =
-                [("SERVICE", "name"), ("KIND", "kind"), ("MODE", "mode"), ("ADDRESS", "address"), ("PORTS", "ports"), ("ALLOW", "allow")];
+            let columns = [
+                ("SERVICE", "name"),
+                ("KIND", "kind"),
+                ("MODE", "mode"),
+                ("ADDRESS", "address"),
+                ("PORTS", "ports"),
+                ("ALLOW", "allow"),
+            ];
             table(&services, &columns);
         }
         ServiceAction::Rm { name, node } => remove("services", "service", &name, &Node::of(&node.config)?)?,

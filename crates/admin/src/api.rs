@@ -1,0 +1,183 @@
+//! The routes.
+
+use std::net::IpAddr;
+
+use axum::{
+    Json, Router,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sluicegate_gate::{Probe, Selected, Selector};
+use sluicegate_wire::Port;
+
+use crate::{
+    metrics::{Series, of_frontend},
+    objects,
+};
+
+/// What a node runs. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Api {
+    /// The gate, if this node is one.
+    pub gate: Option<sluicegate_gate::Control>,
+    /// The frontend, if this node is one.
+    pub frontend: Option<sluicegate_frontend::Control>,
+    /// Users, groups and services of a frontend that does not run; then there is no `frontend`.
+    pub catalog: Option<sluicegate_frontend::Catalog>,
+}
+
+/// A refusal: status and text.
+pub(crate) struct Refused(StatusCode, String);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+pub(crate) type Answer = Result<Json<Value>, Refused>;
+
+pub(crate) fn bad(error: impl std::fmt::Display) -> Refused {
+    Refused(StatusCode::BAD_REQUEST, error.to_string())
+}
+
+pub(crate) fn json_of(value: &impl serde::Serialize) -> Answer {
+    serde_json::to_value(value).map(Json).map_err(|error| Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+}
+
+impl Api {
+    fn gate(&self) -> Result<&sluicegate_gate::Control, Refused> {
+        self.gate.as_ref().ok_or_else(|| bad("this node is no gate; ask the gate's node"))
+    }
+
+    fn frontend(&self) -> Result<&sluicegate_frontend::Control, Refused> {
+        self.frontend.as_ref().ok_or_else(|| bad("this node is no frontend; ask the frontend's node"))
+    }
+
+    /// All metrics, read now.
+    pub(crate) fn metrics(&self) -> Vec<Series> {
+        let gate = self.gate.iter().flat_map(sluicegate_gate::Control::metrics).map(Series::from);
+        gate.chain(self.frontend.iter().flat_map(of_frontend)).collect()
+    }
+}
+
+pub(crate) fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/grants", get(grants))
+        .route("/v1/grants/revoke", post(revoke))
+        .route("/v1/observe", post(observe))
+        .route("/v1/trace/flow", post(trace_flow))
+        .route("/v1/trace/user/{user}", get(trace_user))
+        .route("/v1/policy/test", get(policy_test))
+        .route("/v1/join-token", post(join_token))
+        .merge(objects::router())
+        .with_state(api)
+}
+
+async fn status(State(api): State<Api>) -> Answer {
+    let frontend = match &api.frontend {
+        Some(frontend) => Some(json!({ "status": frontend.status(), "metrics": frontend.metrics() })),
+        None => None,
+    };
+    json_of(&json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend }))
+}
+
+async fn grants(State(api): State<Api>) -> Answer {
+    match (&api.frontend, &api.gate) {
+        (Some(frontend), _) => json_of(&frontend.grants()),
+        (None, Some(gate)) => json_of(&gate.grants().await),
+        (None, None) => json_of(&json!([])),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Revoke {
+    grant: Option<String>,
+    user: Option<String>,
+    service: Option<String>,
+}
+
+async fn revoke(State(api): State<Api>, Json(body): Json<Revoke>) -> Answer {
+    let what = match (body.grant, body.user, body.service) {
+        (Some(grant), None, None) => Selected::Grant(grant.parse().map_err(bad)?),
+        (None, Some(user), None) => Selected::User(user),
+        (None, None, Some(service)) => Selected::Service(service),
+        _ => return Err(bad("name one of grant, user or service")),
+    };
+    let selector = Selector::all(what);
+    // The frontend first: it tells every gate, and issues nothing for what it revoked.
+    let mut revoked = match &api.frontend {
+        Some(frontend) => frontend.revoke(selector.clone()).map_err(bad)?.len(),
+        None => 0,
+    };
+    if let Some(gate) = &api.gate {
+        revoked = revoked.max(gate.revoke(&selector).await.map_err(bad)?);
+    }
+    json_of(&json!({ "revoked": revoked }))
+}
+
+#[derive(Deserialize)]
+struct Observe {
+    on: bool,
+}
+
+async fn observe(State(api): State<Api>, Json(body): Json<Observe>) -> Answer {
+    api.gate()?.observe(body.on).await.map_err(bad)?;
+    json_of(&json!({ "on": body.on }))
+}
+
+#[derive(Deserialize)]
+struct Flow {
+    protocol: u8,
+    source: IpAddr,
+    source_port: u16,
+    destination: IpAddr,
+    destination_port: u16,
+    inside: bool,
+}
+
+async fn trace_flow(State(api): State<Api>, Json(flow): Json<Flow>) -> Answer {
+    let probe = Probe {
+        protocol: flow.protocol,
+        src: flow.source,
+        src_port: flow.source_port,
+        dst: flow.destination,
+        dst_port: flow.destination_port,
+        port: if flow.inside { Port::INSIDE } else { Port::OUTSIDE },
+    };
+    json_of(&api.gate()?.trace(probe).await.map_err(bad)?)
+}
+
+async fn trace_user(State(api): State<Api>, Path(user): Path<String>) -> Answer {
+    json_of(&api.frontend()?.trace_user(&user))
+}
+
+#[derive(Deserialize)]
+struct PolicyTest {
+    user: String,
+    service: String,
+}
+
+async fn policy_test(State(api): State<Api>, Query(test): Query<PolicyTest>) -> Answer {
+    let decision = api.frontend()?.policy_test(&test.user, &test.service, None, &[]);
+    let outcome = match &decision.outcome {
+        sluicegate_policy::Outcome::Allow(_) => "allow".to_owned(),
+        sluicegate_policy::Outcome::Deny(reason) => format!("deny: {reason}"),
+    };
+    let steps: Vec<String> = decision
+        .steps
+        .iter()
+        .map(|step| format!("{} {}", if step.passed { "yes:" } else { "no:" }, step.text))
+        .collect();
+    json_of(&json!({ "outcome": outcome, "steps": steps }))
+}
+
+async fn join_token(State(api): State<Api>) -> Answer {
+    json_of(&json!({ "token": api.frontend()?.join_token().map_err(bad)?.to_text().as_str() }))
+}

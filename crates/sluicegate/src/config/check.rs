@@ -1,0 +1,323 @@
+//! Checks a configuration file against itself, and turns it into what the daemons take.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use sluicegate_agent::{Account, serve};
+use sluicegate_frontend::Listen;
+use sluicegate_gate::{LocalRule, Prefix};
+use sluicegate_policy::{Bounds, Draft, Group, Place, PortProtocol, PortRange, Subject, User};
+
+use super::{
+    file::{Agent, File, Frontend, Gate},
+    host,
+    source::{Finding, Severity, Source},
+};
+
+/// Where the feed of `up` listens, for its own gate only.
+const FEED_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7443);
+/// Packets a second that `local` may receive unless the file says otherwise: a SIP flood has to reach the frontend's
+/// overload control, not starve in front of it.
+const LOCAL_RATE_PPS: u32 = 200_000;
+/// Clients of a service side agent unless the file says otherwise.
+const CLIENTS_MAX: usize = 1024;
+/// For how long a client may exceed `abuse_rate` unless the file says otherwise.
+const ABUSE_MS: u32 = 200;
+
+/// What a node is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Up,
+    Gate,
+    Frontend,
+    Agent,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) state: PathBuf,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) gate: Option<sluicegate_gate::Config>,
+    pub(crate) frontend: Option<sluicegate_frontend::Config>,
+    pub(crate) agent: Option<AgentPlan>,
+}
+
+/// A service side agent; its password is read when it starts.
+#[derive(Debug)]
+pub(crate) struct AgentPlan {
+    pub(crate) password_file: PathBuf,
+    pub(crate) user: String,
+    pub(crate) realm: String,
+    settings: serve::Config,
+}
+
+impl AgentPlan {
+    /// What the agent takes, with the password.
+    pub(crate) fn with_password(self, password: &str) -> serve::Config {
+        serve::Config { account: Account::new(&self.user, &self.realm, password), ..self.settings }
+    }
+}
+
+/// Collects findings.
+pub(super) struct Report<'s> {
+    source: &'s Source,
+    findings: Vec<Finding>,
+}
+
+impl Report<'_> {
+    pub(super) fn error(&mut self, path: &[&str], what: impl Into<String>, hint: &str) {
+        self.findings.push(self.source.finding(Severity::Error, path, what.into(), hint));
+    }
+
+    pub(super) fn warn(&mut self, path: &[&str], what: impl Into<String>, hint: &str) {
+        self.findings.push(self.source.finding(Severity::Warning, path, what.into(), hint));
+    }
+
+    /// Parses a text setting; an error is reported and gives `None`.
+    fn parse<T: FromStr>(&mut self, path: &[&str], text: &str, hint: &str) -> Option<T>
+    where
+        T::Err: std::fmt::Display,
+    {
+        text.parse().map_err(|error: T::Err| self.error(path, error.to_string(), hint)).ok()
+    }
+
+    fn has_errors(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+/// Checks `file` for `role`, or for the role that its sections suggest.
+pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Finding>, Option<Plan>) {
+    let mut report = Report { source, findings: Vec::new() };
+    let role = role.unwrap_or(match (&file.frontend, &file.gate, &file.agent) {
+        (Some(_), None, _) => Role::Frontend,
+        (None, Some(_), _) => Role::Gate,
+        (None, None, Some(_)) => Role::Agent,
+        _ => Role::Up,
+    });
+    sections(&mut report, &file, role);
+    objects(&mut report, &file);
+    if let Some(listen) = file.metrics.listen
+        && !listen.ip().is_loopback()
+    {
+        let hint =
+            "use a loopback address; put a reverse proxy with authentication in front to scrape it from elsewhere";
+        report.error(&["metrics", "listen"], format!("{listen} is reachable from outside this host"), hint);
+    }
+    let name = file.node.name.clone().unwrap_or_else(host::name);
+    let frontend = match &file.frontend {
+        Some(frontend) if matches!(role, Role::Up | Role::Frontend) => {
+            frontend_plan(&mut report, frontend, &file, &name, role)
+        }
+        _ => None,
+    };
+    let gate = match &file.gate {
+        Some(gate) if matches!(role, Role::Up | Role::Gate) => gate_plan(&mut report, gate, &file.node.state, &name),
+        _ => None,
+    };
+    if let (Role::Up, Some(frontend), Some(gate)) = (role, &frontend, &gate) {
+        reachable(&mut report, frontend, gate);
+    }
+    let agent = match &file.agent {
+        Some(agent) if role == Role::Agent => agent_plan(&mut report, agent),
+        _ => None,
+    };
+    host::check(&mut report, &file.node.state, gate.as_ref(), role);
+    let plan = Plan { state: file.node.state, metrics: file.metrics.listen, gate, frontend, agent };
+    let plan = (!report.has_errors()).then_some(plan);
+    (report.findings, plan)
+}
+
+fn sections(report: &mut Report<'_>, file: &File, role: Role) {
+    let missing = |report: &mut Report<'_>, section: &str, verb: &str| {
+        let what = format!("there is no [{section}] section, which `sluicegate {verb}` needs");
+        report.error(&[], what, &format!("add [{section}]; examples/site.toml shows one"));
+    };
+    if matches!(role, Role::Up | Role::Frontend) && file.frontend.is_none() {
+        missing(report, "frontend", if role == Role::Up { "up" } else { "frontend" });
+    }
+    if matches!(role, Role::Up | Role::Gate) && file.gate.is_none() {
+        missing(report, "gate", if role == Role::Up { "up" } else { "gate" });
+    }
+    if role == Role::Agent && file.agent.is_none() {
+        missing(report, "agent", "agent --serve");
+    }
+}
+
+/// Services and rules. Users and groups live in the store, so every name in the file counts as known.
+fn objects(report: &mut Report<'_>, file: &File) {
+    let subjects = file.services.iter().flat_map(|service| &service.allow);
+    let subjects = subjects.chain(file.rules.iter().flat_map(|rule| &rule.subjects));
+    let (mut users, mut groups) = (BTreeSet::new(), BTreeSet::new());
+    for subject in subjects {
+        match subject {
+            Subject::User(name) => users.insert(name.clone()),
+            Subject::Group(name) => groups.insert(name.clone()),
+        };
+    }
+    users.extend(file.services.iter().filter_map(|service| service.registrar.clone()));
+    let draft = Draft {
+        users: users.iter().map(|name| User::new(name)).collect(),
+        groups: groups.into_iter().map(|name| Group { name, description: String::new() }).collect(),
+        services: file.services.clone(),
+        rules: file.rules.clone(),
+    };
+    for finding in draft.check(&Bounds::default()) {
+        let (table, index) = match &finding.subject {
+            Place::Service(index, _) => ("service", index.to_string()),
+            Place::Rule(index, _) => ("rule", index.to_string()),
+            Place::User(_) => continue,
+            _ => ("service", String::new()),
+        };
+        let path: Vec<&str> = [table, &index, finding.field].into_iter().filter(|part| !part.is_empty()).collect();
+        let what = format!("{}: {}", finding.subject, finding.message);
+        match finding.severity {
+            sluicegate_policy::Severity::Error => report.error(&path, what, &finding.hint),
+            sluicegate_policy::Severity::Warning => report.warn(&path, what, &finding.hint),
+        }
+    }
+}
+
+fn frontend_plan(
+    report: &mut Report<'_>,
+    frontend: &Frontend,
+    file: &File,
+    name: &str,
+    role: Role,
+) -> Option<sluicegate_frontend::Config> {
+    let mut listen: Vec<Listen> = Vec::new();
+    for text in &frontend.listen {
+        listen.extend(report.parse::<Listen>(&["frontend", "listen"], text, "write udp/ADDRESS:PORT"));
+    }
+    if role == Role::Frontend && frontend.feed.is_none() {
+        let hint = "add feed = \"ADDRESS:7443\", an address of this host that gates can dial";
+        report.error(&["frontend"], "gates have no address to dial", hint);
+    }
+    let first = listen.first()?.address;
+    let mut config = sluicegate_frontend::Config::new(
+        name,
+        &frontend.realm,
+        first,
+        frontend.feed.unwrap_or(FEED_DEFAULT),
+        file.node.state.join("frontend"),
+    );
+    config.listen = listen;
+    config.digest.clone_from(&frontend.digest);
+    config.shards = frontend.shards.unwrap_or(0);
+    config.services.clone_from(&file.services);
+    config.rules.clone_from(&file.rules);
+    for error in config.check().err().unwrap_or_default() {
+        let text = error.to_string();
+        let field = text.split(' ').next().unwrap_or_default().to_owned();
+        let section = if field == "name" { "node" } else { "frontend" };
+        report.error(&[section, &field], text, "");
+    }
+    Some(config)
+}
+
+fn gate_plan(report: &mut Report<'_>, gate: &Gate, state: &Path, name: &str) -> Option<sluicegate_gate::Config> {
+    let mut config = sluicegate_gate::Config::new(name, &gate.outside, &gate.inside, state.join("gate"));
+    config.addresses.clone_from(&gate.address);
+    if config.addresses.is_empty() {
+        config.addresses.extend(host::first_ipv4(&gate.outside));
+    }
+    config.datapath = gate.datapath;
+    config.mode = gate.mode;
+    for text in &gate.local {
+        if let Some(range) = report.parse::<PortRange>(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp") {
+            config.local.extend(local_rules(range));
+        }
+    }
+    config.local_rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
+    if let Some(text) = &gate.external_ports {
+        let range = text
+            .split_once('-')
+            .and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));
+        match range {
+            Some((first, last)) => config.external_ports = first..=last,
+            None => {
+                let what = format!("external_ports {text:?} is no range of ports");
+                report.error(&["gate", "external_ports"], what, "write it like \"20000-32767\"");
+            }
+        }
+    }
+    config.manage_forwarding = gate.manage_forwarding;
+    config.flows_max = gate.flows_max.unwrap_or(config.flows_max);
+    config.pinholes_max = gate.pinholes_max.unwrap_or(config.pinholes_max);
+    for text in &gate.may_open {
+        config.may_open.extend(report.parse::<Prefix>(&["gate", "may_open"], text, ""));
+    }
+    for error in config.check().err().unwrap_or_default() {
+        let section = if error.field() == "name" { "node" } else { "gate" };
+        report.error(&[section, error.field()], error.to_string(), "");
+    }
+    Some(config)
+}
+
+/// The kernel knows protocols by number, and ICMP by two of them.
+fn local_rules(range: PortRange) -> Vec<LocalRule> {
+    let (first, last) = (range.first, range.last);
+    match range.protocol {
+        PortProtocol::Tcp => vec![LocalRule { protocol: 6, first, last }],
+        PortProtocol::Udp => vec![LocalRule { protocol: 17, first, last }],
+        PortProtocol::Icmp => [1, 58].map(|protocol| LocalRule { protocol, first: 0, last: u16::MAX }).into(),
+    }
+}
+
+/// In one process with the gate, SIP reaches the frontend only through `local`.
+fn reachable(report: &mut Report<'_>, frontend: &sluicegate_frontend::Config, gate: &sluicegate_gate::Config) {
+    for listen in &frontend.listen {
+        let port = listen.address.port();
+        let is_local = gate.local.iter().any(|rule| rule.protocol == 17 && (rule.first..=rule.last).contains(&port));
+        if !listen.address.ip().is_loopback() && !is_local {
+            let hint = format!("add \"udp/{port}\" to local");
+            report.error(&["gate", "local"], format!("the gate would drop all SIP to {listen}"), &hint);
+        }
+    }
+}
+
+fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
+    let mut ports = Vec::new();
+    for text in &agent.ports {
+        ports.extend(report.parse::<PortRange>(&["agent", "ports"], text, "write tcp/22 or udp/5004-5100"));
+    }
+    if agent.ports.is_empty() {
+        report.error(&["agent", "ports"], "no port is offered", "add at least one, such as \"tcp/22\"");
+    }
+    let limit = match (&agent.interface, agent.abuse_rate) {
+        (Some(interface), Some(rate)) => Some(serve::Limit {
+            interface: interface.clone(),
+            rate_bps: rate.0,
+            excess: Duration::from_millis(agent.abuse_ms.unwrap_or(ABUSE_MS).into()),
+        }),
+        (None, Some(_)) => {
+            let hint = "add interface = \"NAME\", the interface on which client traffic arrives";
+            report.error(&["agent", "abuse_rate"], "abuse_rate cannot be measured without an interface", hint);
+            None
+        }
+        _ => None,
+    };
+    if let Err(error) = std::fs::File::open(&agent.password_file) {
+        let what = format!("cannot read {}: {error}", agent.password_file.display());
+        report.error(&["agent", "password_file"], what, "write the password of `user` to it, mode 0600");
+    }
+    let settings = serve::Config {
+        frontend: agent.frontend,
+        account: Account::new(&agent.user, &agent.realm, ""),
+        service: agent.service.clone(),
+        sip: SocketAddr::new(agent.address, agent.sip_port),
+        ports,
+        allow: agent.allow.clone(),
+        deny: agent.deny.clone(),
+        clients_max: agent.clients_max.unwrap_or(CLIENTS_MAX),
+        limit,
+    };
+    let (user, realm) = (agent.user.clone(), agent.realm.clone());
+    Some(AgentPlan { password_file: agent.password_file.clone(), user, realm, settings })
+}

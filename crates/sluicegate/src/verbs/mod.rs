@@ -1,0 +1,44 @@
+//! What each verb does; one file a verb or family of verbs.
+
+mod check;
+mod connect;
+mod control;
+mod lab;
+mod node;
+mod objects;
+mod reading;
+mod texts;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::{cli::Verb, config::Role};
+
+/// Runs a verb to its end.
+pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Up { config } => node::run(&config.file, Role::Up)?,
+        Verb::Gate { config } => node::run(&config.file, Role::Gate)?,
+        Verb::Frontend { config } => node::run(&config.file, Role::Frontend)?,
+        Verb::Agent { config, serve: _ } => node::run(&config.file, Role::Agent)?,
+        Verb::Connect(connect) => return connect::run(connect),
+        Verb::Check { config, json } => return check::run(&config.file, json),
+        Verb::Status(reading) => reading::status(&reading)?,
+        Verb::Trace(trace) => reading::trace(&trace)?,
+        Verb::Observe { state, node } => reading::observe(state, &node)?,
+        Verb::User { action } => objects::user(action)?,
+        Verb::Group { action } => objects::group(action)?,
+        Verb::Service { action } => objects::service(action)?,
+        Verb::Grant { action } => objects::grant(action)?,
+        Verb::Policy { action } => objects::policy(action)?,
+        Verb::GateJoin(join) => node::gate_join(&join)?,
+        Verb::Demo(demo) => return lab::demo(&demo),
+        Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
+        Verb::Bench { bench } => return lab::bench(bench),
+        Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
+        Verb::Completions { shell } => texts::completions(shell),
+        Verb::Man => texts::man()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -32,10 +32,10 @@ impl Tick {
         if ticks > u32::MAX / 2 { Duration::ZERO } else { Duration::from_nanos((ticks as u64) << Self::SHIFT) }
     }
 
-    /// The tick `age` before `now`.
+    /// The tick `age` before `now`, also where that lies before the start of the clock.
     #[must_use]
-    pub fn before(now: Instant, age: Duration) -> Self {
-        Self::at(now - age)
+    pub const fn before(now: Instant, age: Duration) -> Self {
+        Self(Self::at(now).0.wrapping_sub(age.as_nanos().div_ceil(1 << Self::SHIFT) as u32))
     }
 }
 

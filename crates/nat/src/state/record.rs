@@ -211,6 +211,6 @@ fn half(fields: &mut Fields<'_>) -> Option<TcpHalf> {
     let (end, limit, peer_end) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let (window, peer_window) = (fields.u16()?, fields.u16()?);
     let [shift, peer_shift] = fields.take()?;
-    let is_right = shift <= 14 && peer_shift <= 14;
+    let is_right = shift <= 15 && peer_shift <= 15;
     is_right.then_some(TcpHalf { end, limit, peer_end, window, peer_window, shift, peer_shift })
 }

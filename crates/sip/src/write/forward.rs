@@ -9,7 +9,7 @@ use super::{
     request::{MAX_FORWARDS, push_request_line},
     response::push_vias,
 };
-use crate::message::{HeaderName, Line, Message, ParseError, Start, Via};
+use crate::message::{HeaderName, Line, Message, ParseError, Start, Via, scan::Cursor};
 
 /// Why a message cannot be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -139,6 +139,7 @@ impl ForwardResponse<'_, '_> {
 }
 
 fn check_next_via(response: &Message<'_>) -> Result<(), ForwardError> {
+    response.top_via()?;
     let next = response.headers(HeaderName::Via).nth(1).ok_or(ForwardError::NoNextVia)?;
     let via = Via::parse(next).map_err(|_| ForwardError::NextVia)?;
     let is_unicast = |address: IpAddr| {
@@ -161,7 +162,9 @@ fn push_kept(out: &mut Vec<u8>, line: &Line<'_>, remove: &[HeaderName], new_body
 
 /// A list field without its first member; nothing at all if that was the only one.
 fn push_without_first(out: &mut Vec<u8>, line: &Line<'_>) {
-    let mut cursor = crate::message::scan::Cursor::new(line.value);
+    let mut cursor = Cursor::new(line.value);
+    // Empty members are not counted, here as in `Message::headers`.
+    while cursor.eat_spaced(b',') {}
     cursor.skip_to_comma();
     if cursor.eat_spaced(b',') && !cursor.rest().is_empty() {
         push_header(out, line.name.as_str(), cursor.rest());

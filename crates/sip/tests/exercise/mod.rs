@@ -74,7 +74,8 @@ fn read_all(message: &Message<'_>) {
 fn answer(request: &Message<'_>) {
     let mut out = Vec::new();
     Response::to(request, 400).source(SOURCE.parse().unwrap()).to_tag(b"t").record_route().begin(&mut out).finish();
-    if out.len() > MESSAGE_LEN_MAX {
+    // Content-Length may be one header field too many.
+    if out.len() > MESSAGE_LEN_MAX || request.lines().count() == HEADERS_MAX {
         return;
     }
     let response = Message::parse(&out).expect("an answer");

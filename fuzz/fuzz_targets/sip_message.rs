@@ -1,0 +1,10 @@
+//! A datagram: parse, read, answer, forward.
+//! What must hold is written down once, for this and for the property tests.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/sip/tests/exercise/mod.rs"]
+mod exercise;
+
+fuzz_target!(|bytes: &[u8]| exercise::message(bytes));

@@ -66,7 +66,8 @@ pub(crate) struct Pinhole {
     pub(crate) recent: List,
     /// The others.
     pub(crate) lasting: List,
-    pub(crate) bytes_used_at_end: u64,
+    /// Counts installations: of two pinholes that fit a packet the newer wins.
+    pub(crate) serial: u64,
     ended_next: u32,
     ended_prev: u32,
 }
@@ -161,6 +162,7 @@ pub(crate) struct Pinholes {
     ended_tail: u32,
     live: u32,
     ended: u32,
+    serial: u64,
 }
 
 const INBOUND: u8 = 1;
@@ -182,6 +184,7 @@ impl Pinholes {
             ended_tail: NO_SLOT,
             live: 0,
             ended: 0,
+            serial: 0,
         }
     }
 
@@ -277,7 +280,8 @@ impl Pinholes {
         if let Some(grant) = pinhole.grant() {
             self.by_id.insert(self.hasher.hash(&grant.id.0), slot);
         }
-        self.slots[slot as usize] = Some(pinhole);
+        self.serial += 1;
+        self.slots[slot as usize] = Some(Pinhole { serial: self.serial, ..pinhole });
         self.live += 1;
         self.schedule(now, slot);
         true
@@ -313,7 +317,6 @@ impl Pinholes {
         let Some(pinhole) = self.at_mut(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
         pinhole.life = Life::Ended(cause);
-        pinhole.bytes_used_at_end = pinhole.budget.taken();
         (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
         if let Some(before) = self.at_mut(tail) {
             before.ended_next = slot;
@@ -459,7 +462,7 @@ impl NewPinhole {
             flows: 0,
             recent: List::EMPTY,
             lasting: List::EMPTY,
-            bytes_used_at_end: 0,
+            serial: 0,
             ended_next: NO_SLOT,
             ended_prev: NO_SLOT,
         }

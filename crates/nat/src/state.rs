@@ -69,8 +69,12 @@ impl Translator {
         };
         write(&MAGIC);
         write(&VERSION.to_le_bytes());
-        let mut slots = Vec::new();
-        for (slot, pinhole) in self.rules.pinholes.iter().filter(|(_, pinhole)| pinhole.is_live()) {
+        // Oldest first, so that of two that fit a packet the same one wins after the restart.
+        let mut live: Vec<_> = self.rules.pinholes.iter().filter(|(_, pinhole)| pinhole.is_live()).collect();
+        live.sort_unstable_by_key(|(_, pinhole)| pinhole.serial);
+        let mut places = alloc::vec![u32::MAX; self.rules.pinholes.max() as usize];
+        for (place, (slot, pinhole)) in live.into_iter().enumerate() {
+            places[slot as usize] = place as u32;
             let record = match &pinhole.holder {
                 Holder::Granted(grant) => Record::Grant(GrantRecord {
                     body: grant.encode(),
@@ -93,12 +97,10 @@ impl Translator {
                 }),
                 Holder::Service => Record::Service(pinhole.service),
             };
-            slots.push(slot);
             record.write(&mut write);
         }
-        // Records name pinholes by their place among the pinhole records; those are in the order of slots.
-        export_flows(&self.v4, self.now, &slots, &mut write);
-        export_flows(&self.v6, self.now, &slots, &mut write);
+        export_flows(&self.v4, self.now, &places, &mut write);
+        export_flows(&self.v6, self.now, &places, &mut write);
         Record::End.write(&mut write);
         let sum = checker.sum();
         sink(&sum.to_le_bytes());
@@ -193,14 +195,15 @@ impl Translator {
     }
 }
 
-fn export_flows<L: Family>(flows: &Flows<L>, now: Instant, slots: &[u32], write: &mut dyn FnMut(&[u8])) {
+/// Flow records name their pinhole by its place among the pinhole records.
+fn export_flows<L: Family>(flows: &Flows<L>, now: Instant, places: &[u32], write: &mut dyn FnMut(&[u8])) {
     for flow in flows.all() {
         let line = flows.line(flow);
         let back = flows.line(line.peer());
-        let Ok(owner) = slots.binary_search(&line.owner()) else { continue };
+        let Some(owner) = places.get(line.owner() as usize).copied() else { continue };
         let millis = |age: Duration| u32::try_from(age.as_millis()).unwrap_or(u32::MAX);
         let record = FlowRecord {
-            owner: owner as u32,
+            owner,
             inbound: L::tuple_of(&line.key()),
             outbound: L::tuple_of(&back.key()),
             flags: line.rewrite().2,

@@ -5,7 +5,10 @@ use std::{io::Write, net::SocketAddr, path::Path, time::Duration};
 use sluicegate_netlab::{
     Process,
     attack::{FloodSpec, Kind, Target},
-    client::call::{CallSpec, CallSummary, Calls, SinkSpec},
+    client::{
+        call::{CallSpec, CallSummary, Calls, SinkSpec},
+        transfer::{ServeSpec, TransferSpec},
+    },
     count::CountSpec,
     namespace::may_make_namespaces,
     rtnetlink::Prefix,
@@ -23,8 +26,15 @@ fn start<S: serde::Serialize>(site: &Site, host: &str, role: &str, spec: &S) -> 
     process
 }
 
-/// Runs a call to both services, under the flood if there is one, and says what became of it.
-fn call(site: &Site, flood: Option<&FloodSpec>) -> (CallSummary, serde_json::Value) {
+/// What became of calls, of transfers (started, complete), and what a counter on the service's interface saw.
+struct Outcome {
+    call: CallSummary,
+    transfers: (u64, u64),
+    counted: serde_json::Value,
+}
+
+/// Runs a call to both services and transfers from one, under the flood if there is one.
+fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
     let targets: [SocketAddr; 2] = [(Site::NAT, 5004).into(), (Site::WEB, 5004).into()];
     let sinks = [("pbx", targets[0]), ("web", targets[1])].map(|(host, address)| {
         start(site, host, "sink", &SinkSpec { listen: vec![address], echo: false, seconds: 60 })
@@ -32,6 +42,8 @@ fn call(site: &Site, flood: Option<&FloodSpec>) -> (CallSummary, serde_json::Val
     let alice = vec![Prefix::host(Site::address("alice").unwrap().into())];
     let classes = vec![("call".to_owned(), alice), ("wire".to_owned(), Site::own_wire())];
     let counter = start(site, "pbx", "count", &CountSpec { interface: "eth0".to_owned(), classes, seconds: 60 });
+    let web = SocketAddr::from((Site::WEB, 80));
+    let mut server = start(site, "web", "serve", &ServeSpec { listen: vec![web], seconds: 60 });
     let attacker = flood.map(|flood| start(site, "core", "flood", flood));
     let spec = CallSpec {
         to: targets.to_vec(),
@@ -42,10 +54,19 @@ fn call(site: &Site, flood: Option<&FloodSpec>) -> (CallSummary, serde_json::Val
         seconds: SECONDS,
     };
     let caller = start(site, "alice", "call", &spec);
+    let transfers =
+        TransferSpec { to: web, from: None, bytes: 20_000, deadline_ms: 3_000, per_minute: 180, seconds: SECONDS };
+    let transfers = start(site, "bob", "transfer", &transfers);
     let mut calls = Calls::default();
     while let Some(line) = caller.line(PATIENCE) {
         calls.take(&line);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if line["event"] == "result" {
+            assert!(line["stamped"].as_u64() >= line["sent"].as_u64().map(|sent| sent / 10 * 9), "{line}");
+        }
     }
+    let transfers = transfers.event("result", PATIENCE).unwrap();
+    server.close_input();
     if let Some(mut attacker) = attacker {
         attacker.close_input();
         attacker.event("result", PATIENCE).unwrap();
@@ -58,7 +79,11 @@ fn call(site: &Site, flood: Option<&FloodSpec>) -> (CallSummary, serde_json::Val
     }
     let mut counter = counter;
     counter.close_input();
-    (calls.summary(0, u64::MAX, |_| true), counter.event("result", PATIENCE).unwrap())
+    Outcome {
+        call: calls.summary(0, u64::MAX, |_| true),
+        transfers: (transfers["started"].as_u64().unwrap(), transfers["complete"].as_u64().unwrap()),
+        counted: counter.event("result", PATIENCE).unwrap(),
+    }
 }
 
 fn class(result: &serde_json::Value, name: &str) -> u64 {
@@ -75,7 +100,8 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     let options = SiteOptions { link_rate_bps: 5_000_000, queue_packets: 60 };
     let site = Site::build(options).unwrap();
     site.gate_off().unwrap();
-    let (calm, counted) = call(&site, None);
+    let Outcome { call: calm, transfers, counted } = use_services(&site, None);
+    assert!(transfers.0 >= 10 && transfers.0 == transfers.1, "{transfers:?}");
     assert_eq!(calm.sent, u64::from(SECONDS) * 50 * 2);
     assert_eq!(calm.received, calm.sent, "{calm:?}");
     assert_eq!((class(&counted, "call"), class(&counted, "stranger")), (calm.sent / 2, 0));
@@ -102,7 +128,7 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
         seed: 7,
     };
     let before = site.lab.counters("bypass", Site::OUTSIDE).unwrap();
-    let (flooded, counted) = call(&site, Some(&flood));
+    let Outcome { call: flooded, transfers, counted } = use_services(&site, Some(&flood));
     let offered = site.lab.counters("bypass", Site::OUTSIDE).unwrap().since(&before);
     assert!(offered.rx_bytes * 8 >= 10 * options.link_rate_bps * u64::from(SECONDS), "{offered:?}");
     assert_eq!(flooded.sent, calm.sent);
@@ -110,5 +136,5 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     assert!(class(&counted, "stranger") > 1_000, "the flood reaches the service");
     let queue = site.lab.queue_counters("link", "to_lan").unwrap();
     assert!(queue.dropped > offered.rx_packets / 2, "{queue:?} of {offered:?}");
-    eprintln!("calm {calm:?}\nflooded {flooded:?}\noffered {offered:?}");
+    eprintln!("calm {calm:?}\nflooded {flooded:?}, transfers {transfers:?}\noffered {offered:?}");
 }

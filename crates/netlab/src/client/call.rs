@@ -97,7 +97,7 @@ pub(crate) fn call(spec: &CallSpec, context: &Context) -> Result<(), LabError> {
         },
     );
     caller.print(context, false);
-    context.result(&json!({ "sent": u64::from(caller.sequence) * spec.to.len() as u64, "refused": caller.refused }));
+    context.result(&json!({ "sent": u64::from(caller.sequence) * spec.to.len() as u64, "refused": caller.refused, "stamped": caller.stamped }));
     done
 }
 
@@ -112,6 +112,8 @@ struct Caller {
     stamps: HashMap<(u32, u32), u64>,
     /// Datagrams that the kernel did not take.
     refused: u64,
+    /// Datagrams whose time of sending is the kernel's.
+    stamped: u64,
 }
 
 impl Caller {
@@ -134,6 +136,7 @@ impl Caller {
             sent: Vec::new(),
             stamps: HashMap::new(),
             refused: 0,
+            stamped: 0,
         })
     }
 
@@ -157,6 +160,7 @@ impl Caller {
                 let payload = own.len.checked_sub(self.payload.len()).and_then(|start| buffer.get(start..own.len));
                 if let (Some((flow, sequence, _)), Some(at)) = (payload.and_then(read_header), own.at_ns) {
                     self.stamps.insert((flow, sequence), at);
+                    self.stamped += 1;
                 }
             }
             while let Ok(Some(_)) = receive(socket, &mut buffer) {}

@@ -11,7 +11,7 @@ use sluicegate_netlab::{
     },
     count::CountSpec,
     namespace::may_make_namespaces,
-    rtnetlink::Prefix,
+    rtnetlink::{LinkCounters, Prefix},
     topology::{Site, SiteOptions},
     worker,
 };
@@ -31,6 +31,8 @@ struct Outcome {
     call: CallSummary,
     transfers: (u64, u64),
     counted: serde_json::Value,
+    /// What arrived before the bottleneck while the call lasted.
+    offered: LinkCounters,
 }
 
 /// Runs a call to both services and transfers from one, under the flood if there is one.
@@ -58,6 +60,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
         TransferSpec { to: web, from: None, bytes: 20_000, deadline_ms: 3_000, per_minute: 180, seconds: SECONDS };
     let transfers = start(site, "bob", "transfer", &transfers);
     let mut calls = Calls::default();
+    let before = site.lab.counters("bypass", Site::OUTSIDE).unwrap();
     while let Some(line) = caller.line(PATIENCE) {
         calls.take(&line);
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -65,6 +68,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
             assert!(line["stamped"].as_u64() >= line["sent"].as_u64().map(|sent| sent / 10 * 9), "{line}");
         }
     }
+    let offered = site.lab.counters("bypass", Site::OUTSIDE).unwrap().since(&before);
     let transfers = transfers.event("result", PATIENCE).unwrap();
     server.close_input();
     if let Some(mut attacker) = attacker {
@@ -83,6 +87,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
         call: calls.summary(0, u64::MAX, |_| true),
         transfers: (transfers["started"].as_u64().unwrap(), transfers["complete"].as_u64().unwrap()),
         counted: counter.event("result", PATIENCE).unwrap(),
+        offered,
     }
 }
 
@@ -100,7 +105,7 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     let options = SiteOptions { link_rate_bps: 5_000_000, queue_packets: 60 };
     let site = Site::build(options).unwrap();
     site.gate_off().unwrap();
-    let Outcome { call: calm, transfers, counted } = use_services(&site, None);
+    let Outcome { call: calm, transfers, counted, .. } = use_services(&site, None);
     assert!(transfers.0 >= 10 && transfers.0 == transfers.1, "{transfers:?}");
     assert_eq!(calm.sent, u64::from(SECONDS) * 50 * 2);
     assert_eq!(calm.received, calm.sent, "{calm:?}");
@@ -127,9 +132,7 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
         frames_max: 10_000_000,
         seed: 7,
     };
-    let before = site.lab.counters("bypass", Site::OUTSIDE).unwrap();
-    let Outcome { call: flooded, transfers, counted } = use_services(&site, Some(&flood));
-    let offered = site.lab.counters("bypass", Site::OUTSIDE).unwrap().since(&before);
+    let Outcome { call: flooded, transfers, counted, offered } = use_services(&site, Some(&flood));
     assert!(offered.rx_bytes * 8 >= 10 * options.link_rate_bps * u64::from(SECONDS), "{offered:?}");
     assert_eq!(flooded.sent, calm.sent);
     assert!(flooded.loss >= 0.5, "{flooded:?}");

@@ -1,3 +1,4 @@
+mod real;
 mod site;
 
 use crate::{
@@ -25,7 +26,7 @@ async fn what_the_frontend_grants_is_opened_answered_and_passes() {
     let opened = feed.opened().await;
     assert_eq!(IpAddr::V4(*opened.ip()), samples::GATE_ADDRESS);
     assert_eq!(gate.send_in(CLIENT, opened).await, (CLIENT, SERVICE, b"ping".to_vec()));
-    gate.send_in_vain(STRANGER, opened, "no_pinhole").await;
+    gate.send_in_vain(STRANGER, opened, &["no_pinhole"]).await;
     let status = gate.control.status();
     assert_eq!((status.grants, status.feeds[0].state, status.feeds[0].opened), (1, "connected", 1));
     assert_eq!(status.feeds[0].frontend.as_deref(), Some("frontend-1"));
@@ -91,7 +92,7 @@ async fn a_revoked_grant_is_not_brought_back() {
     let gate = start(config(dir.path()), &[]).await;
     gate.send_in(CLIENT, second).await;
     assert_eq!(gate.control.status().grants, 1);
-    gate.send_in_vain(CLIENT, first, "no_pinhole").await;
+    gate.send_in_vain(CLIENT, first, &["no_pinhole", "grant_revoked"]).await;
     gate.stop().await;
 }
 
@@ -110,7 +111,7 @@ async fn the_operator_ends_a_users_grants_and_the_frontend_hears_of_it() {
     let ended = gate.control.revoke(&Selector::all(Selected::User("alice".into()))).await;
     assert_eq!(ended, Ok(1));
     assert!(matches!(feed.next().await, FromGate::Ended { cause: EndCause::Revoked, bytes_used: 32.., .. }));
-    gate.send_in_vain(CLIENT, opened, "grant_revoked").await;
+    gate.send_in_vain(CLIENT, opened, &["grant_revoked"]).await;
     assert_eq!(gate.control.revoke(&Selector::all(Selected::User("alice".into()))).await, Ok(0));
     gate.stop().await;
 }
@@ -123,7 +124,7 @@ async fn a_trace_says_why_a_strangers_packet_was_dropped_and_shows_it() {
     let (mut feed, ..) = frontend.welcome().await;
     frontend.push(&mut feed, [install(1)]).await;
     let opened = feed.opened().await;
-    gate.send_in_vain(STRANGER, opened, "no_pinhole").await;
+    gate.send_in_vain(STRANGER, opened, &["no_pinhole"]).await;
     let probe = |from: SocketAddrV4| Probe {
         protocol: 17,
         src: (*from.ip()).into(),
@@ -186,7 +187,7 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
     assert_eq!(service, "pbx");
     let (_, to, _) = gate.send_in(frontend_sip, signalling).await;
     assert_eq!(to, "10.0.0.3:5060".parse().unwrap());
-    gate.send_in_vain(STRANGER, signalling, "no_pinhole").await;
+    gate.send_in_vain(STRANGER, signalling, &["no_pinhole"]).await;
     gate.stop().await;
     let gate = start(config(dir.path()), &[]).await;
     gate.send_in(frontend_sip, signalling).await;

@@ -80,7 +80,7 @@ impl Frontend {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
             acceptor,
             identity,
-            sender: FeedSender::new(issuer(), 77, "frontend-1", SenderOptions::default()),
+            sender: FeedSender::new(issuer(), getrandom::u64().unwrap(), "frontend-1", SenderOptions::default()),
             state: vec![Delta::Service(samples::service("web"))],
         }
     }
@@ -229,12 +229,15 @@ impl Running {
         (from, to, payload)
     }
 
-    /// Sends a datagram from outside that does not pass, and waits until it was dropped for `reason`.
-    pub(super) async fn send_in_vain(&self, from: SocketAddrV4, to: SocketAddrV4, reason: &'static str) {
-        let count = || self.control.status().dropped.get(reason).copied().unwrap_or(0);
+    /// Sends a datagram from outside that does not pass, and waits until it was dropped for one of `reasons`.
+    pub(super) async fn send_in_vain(&self, from: SocketAddrV4, to: SocketAddrV4, reasons: &[&'static str]) {
+        let count = || -> u64 {
+            let dropped = self.control.status().dropped;
+            reasons.iter().filter_map(|reason| dropped.get(reason)).sum()
+        };
         let before = count();
         assert!(self.cables.inject(Port::OUTSIDE, &udp_frame(Port::OUTSIDE, from, to, b"ping")));
-        until(reason, || (count() > before).then_some(())).await;
+        until(&format!("dropped: {reasons:?}"), || (count() > before).then_some(())).await;
         assert_eq!(self.cables.take(Port::INSIDE), None);
     }
 }

@@ -105,6 +105,11 @@ impl Config {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
+    /// Whether a feed may open this target.
+    pub(crate) fn may_open(&self, target: IpAddr) -> bool {
+        self.may_open.is_empty() || self.may_open.iter().any(|prefix| prefix.contains(target))
+    }
+
     fn check_ports(&self, errors: &mut Vec<ConfigError>) {
         let (first, last) = (*self.external_ports.start(), *self.external_ports.end());
         if first > last || first < 1024 {

@@ -84,8 +84,8 @@ pub(crate) struct Ground<N> {
 /// `manage_forwarding` the kernel's forwarding may be off.
 pub async fn start(config: Config) -> Result<Gate, StartError> {
     config.check().map_err(StartError::Config)?;
+    check_host(&config)?;
     let host = Host::read().map_err(StartError::Interfaces)?;
-    host.check(&config)?;
     switch_forwarding_off(&config)?;
     let lock = lock(&config.state_dir)?;
     let feeds = feeds(&config)?;
@@ -100,13 +100,7 @@ pub async fn start(config: Config) -> Result<Gate, StartError> {
 /// The first thing that [`start`] would refuse.
 pub fn check_host(config: &Config) -> Result<(), StartError> {
     Host::read().map_err(StartError::Interfaces)?.check(config)?;
-    for name in [&config.outside, &config.inside] {
-        let failed = |source| StartError::Forwarding { name: name.clone(), source };
-        if !config.manage_forwarding && forwarding::is_on(name).map_err(failed)? {
-            return Err(StartError::KernelForwards { name: name.clone() });
-        }
-    }
-    Ok(())
+    refuse_forwarding(config)
 }
 
 /// Starts a gate and runs it until `shutdown` is ready.
@@ -139,17 +133,24 @@ pub fn release(config: &Config) -> Result<(), StartError> {
     Ok(device.close(false)?)
 }
 
+/// Refuses if the kernel forwards and the gate may not switch that off.
+fn refuse_forwarding(config: &Config) -> Result<(), StartError> {
+    for name in [&config.outside, &config.inside] {
+        let on = forwarding::is_on(name).map_err(|source| StartError::Forwarding { name: name.clone(), source })?;
+        if on && !config.manage_forwarding {
+            return Err(StartError::KernelForwards { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
 fn switch_forwarding_off(config: &Config) -> Result<(), StartError> {
     for name in [&config.outside, &config.inside] {
         let failed = |source| StartError::Forwarding { name: name.clone(), source };
-        if !forwarding::is_on(name).map_err(failed)? {
-            continue;
+        if forwarding::is_on(name).map_err(failed)? {
+            forwarding::switch_off(name).map_err(failed)?;
+            tracing::warn!(interface = name, "the kernel's forwarding was on; switched it off (manage_forwarding)");
         }
-        if !config.manage_forwarding {
-            return Err(StartError::KernelForwards { name: name.clone() });
-        }
-        forwarding::switch_off(name).map_err(failed)?;
-        tracing::warn!(interface = name, "the kernel's forwarding was on; switched it off (manage_forwarding)");
     }
     Ok(())
 }
@@ -186,7 +187,7 @@ fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Ne
         inside: config.inside.clone(),
         local: config.local.clone(),
         local_rate_pps: config.local_rate_pps,
-        own: host.addresses(),
+        own: host.own_addresses(config),
         peers: feeds.iter().map(|feed| feed.address).collect(),
         state_dir: config.state_dir.clone(),
     })?;
@@ -204,7 +205,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
 ) -> Result<Gate, StartError> {
     let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
     let mut translator = translator(&config, ground.mtu)?;
-    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &mut translator)?;
+    let may_open = |target| config.may_open(target);
+    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &may_open, &mut translator)?;
     for loss in &restored.losses {
         tracing::error!("{loss}");
     }

@@ -6,6 +6,7 @@ use nix::{
     net::if_::InterfaceFlags,
     sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage},
 };
+use sluicegate_datapath::OWN_MAX;
 use std::{io, net::IpAddr};
 
 /// One interface of the host.
@@ -43,8 +44,23 @@ impl Host {
     }
 
     /// Every address of the host.
-    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+    fn addresses(&self) -> Vec<IpAddr> {
         self.interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect()
+    }
+
+    /// The addresses under which the gate's own host can be reached through the gate: as many as the device takes,
+    /// those of its two interfaces first.
+    pub(crate) fn own_addresses(&self, config: &Config) -> Vec<IpAddr> {
+        let is_port = |interface: &&Interface| interface.name == config.outside || interface.name == config.inside;
+        let ports = self.interfaces.iter().filter(is_port);
+        let others = self.interfaces.iter().filter(|interface| !is_port(interface));
+        let mut own = Vec::with_capacity(OWN_MAX);
+        for address in ports.chain(others).flat_map(|interface| &interface.addresses) {
+            if own.len() < OWN_MAX && !address.is_loopback() && !own.contains(address) {
+                own.push(*address);
+            }
+        }
+        own
     }
 
     fn interface(&self, field: &'static str, name: &str) -> Result<&Interface, StartError> {
@@ -139,6 +155,17 @@ mod tests {
         let inside = host().check(&config("out", "in", "10.0.0.1")).unwrap_err();
         assert!(matches!(inside, StartError::AddressInside { .. }));
         assert_eq!(inside.field(), Some("address"));
+    }
+
+    #[test]
+    fn the_addresses_of_the_two_ports_come_first_and_are_never_too_many() {
+        let mut host = host();
+        let many = (0..200).map(|n| IpAddr::from([172, 16, 0, n])).collect();
+        host.interfaces.insert(0, Interface { name: "docker0".into(), up: true, addresses: many });
+        let own = host.own_addresses(&config("out", "in", "203.0.113.1"));
+        assert_eq!(own.len(), OWN_MAX);
+        assert_eq!(own[..3], ["203.0.113.1", "10.0.0.1", "172.16.0.0"].map(|text| text.parse::<IpAddr>().unwrap()));
+        assert!(!own.iter().any(IpAddr::is_loopback));
     }
 
     #[test]

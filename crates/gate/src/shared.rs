@@ -5,7 +5,7 @@ use crate::{
     config::{Config, Mode},
     error::ControlError,
     feed::Progress,
-    ledger::{Ledger, Listed, Record},
+    ledger::{IssuerId, Ledger, Listed, Record},
     packets::{Command, Commander},
     state::{Books, Saved},
 };
@@ -18,7 +18,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -46,8 +46,8 @@ pub(crate) struct Shared {
     pub(crate) backend: (&'static str, String),
     pub(crate) started: Instant,
     observing: AtomicBool,
-    /// Where the frontends reach each service's SIP port.
-    standing: Mutex<BTreeMap<String, SocketAddr>>,
+    /// The standing pinhole of each service.
+    standing: Mutex<BTreeMap<String, Standing>>,
     /// Held while the list of services changes, so that ledger and packet thread agree.
     services: tokio::sync::Mutex<()>,
 }
@@ -94,11 +94,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether a feed may open this target.
-    pub(crate) fn may_open(&self, target: IpAddr) -> bool {
-        self.config.may_open.is_empty() || self.config.may_open.iter().any(|prefix| prefix.contains(target))
-    }
-
     /// Ends grants; the packet thread reports each on the events channel.
     pub(crate) async fn revoke(&self, ids: Vec<GrantId>) -> Result<usize, ControlError> {
         if ids.is_empty() {
@@ -124,19 +119,43 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes where the frontends reach a service's SIP port.
+    /// Notes the frontends that one feed names for a service, and gives those of all feeds.
+    pub(crate) fn standing_peers(&self, service: &str, issuer: IssuerId, peers: Vec<IpAddr>) -> Vec<IpAddr> {
+        let mut standing = self.lock_standing();
+        let named = &mut standing.entry(service.to_owned()).or_default().peers;
+        named.insert(issuer, peers);
+        let mut all: Vec<IpAddr> = named.values().flatten().copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Notes where the frontends reach a service's SIP port, or that they do not any more.
     pub(crate) fn set_standing(&self, service: &str, at: Option<SocketAddr>) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = self.lock_standing();
         match at {
-            Some(at) => standing.insert(service.to_owned(), at),
-            None => standing.remove(service),
-        };
+            Some(at) => standing.entry(service.to_owned()).or_default().at = Some(at),
+            None => drop(standing.remove(service)),
+        }
     }
 
     /// Where the frontends reach a service's SIP port.
     pub(crate) fn standing(&self, service: &str) -> Option<SocketAddr> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).get(service).copied()
+        self.lock_standing().get(service)?.at
     }
+
+    fn lock_standing(&self) -> MutexGuard<'_, BTreeMap<String, Standing>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The standing pinhole of a service.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Where the frontends reach it.
+    at: Option<SocketAddr>,
+    /// The frontends, by the feed that names them.
+    peers: BTreeMap<IssuerId, Vec<IpAddr>>,
 }
 
 /// Applies records to the ledger and returns them for the journal.

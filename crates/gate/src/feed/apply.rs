@@ -101,7 +101,7 @@ impl<'a> Applier<'a> {
     }
 
     fn spec(&self, grant: Grant, delta: &GrantDelta) -> Result<PinholeSpec, String> {
-        if !self.shared.may_open(delta.target) {
+        if !self.shared.config.may_open(delta.target) {
             return Err(format!("{} is not in this gate's may_open", delta.target));
         }
         let ledger = self.shared.books.read();
@@ -155,7 +155,7 @@ impl<'a> Applier<'a> {
     }
 
     async fn take_service(&mut self, service: FeedService) -> Result<(), String> {
-        if !self.shared.may_open(service.address) {
+        if !self.shared.config.may_open(service.address) {
             return Err(format!("{} is not in this gate's may_open", service.address));
         }
         let listed = self.shared.books.read().announced(self.issuer, service).map_err(|error| error.to_string())?;
@@ -169,7 +169,20 @@ impl<'a> Applier<'a> {
     }
 
     async fn open_standing(&mut self, listed: &Listed, sip: &FeedSip) -> Result<(), String> {
-        let spec = standing(listed, sip, self.feed.progress.address().address.ip());
+        let target = listed.service.address;
+        // The frontends that the feed names, or else the one at its other end.
+        let frontend = [self.feed.progress.address().address.ip()];
+        let named: &[IpAddr] = if sip.peers.is_empty() { &frontend } else { &sip.peers };
+        let named = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4()).collect();
+        let mut peers = self.shared.standing_peers(&listed.service.name, self.issuer, named);
+        peers.truncate(PEERS_MAX);
+        let spec = StandingSpec {
+            service: listed.number,
+            target,
+            target_port: sip.port,
+            peers,
+            rate_bytes_per_s: sip.rate_bps / 8,
+        };
         let answer = self.shared.commander.call(|answer| Command::Standing { spec, answer }).await;
         let opened = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         let (service, port) = (listed.service.name.clone(), opened.ports.0);
@@ -185,20 +198,6 @@ impl<'a> Applier<'a> {
         {
             tracing::warn!(service = name, error, "service not withdrawn");
         }
-    }
-}
-
-/// The standing pinhole for the frontends that the feed names, or else for the one at the other end of the feed.
-pub(crate) fn standing(listed: &Listed, sip: &FeedSip, frontend: IpAddr) -> StandingSpec {
-    let target = listed.service.address;
-    let named: &[IpAddr] = if sip.peers.is_empty() { &[frontend] } else { &sip.peers };
-    let peers = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4());
-    StandingSpec {
-        service: listed.number,
-        target,
-        target_port: sip.port,
-        peers: peers.take(PEERS_MAX).collect(),
-        rate_bytes_per_s: sip.rate_bps / 8,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
 use sluicegate_nat::{PinholeSpec, Service, Translator};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
-use std::{fs, path::Path};
+use std::{fs, net::IpAddr, path::Path};
 
 /// What came back.
 #[derive(Debug)]
@@ -24,11 +24,12 @@ pub(crate) struct Restored {
 /// Fills the empty `translator` and a ledger from `dir`.
 ///
 /// A damaged checkpoint does not keep the gate from starting: it is set aside, and what the journals have is brought
-/// back. Grants that ended meanwhile stay ended.
+/// back. Grants that ended meanwhile stay ended, and targets that `may_open` does not name any more are closed.
 pub(crate) fn restore(
     dir: &Path,
     now: Instant,
     unix: UnixTime,
+    may_open: &dyn Fn(IpAddr) -> bool,
     translator: &mut Translator,
 ) -> Result<Restored, StartError> {
     let unreadable =
@@ -62,6 +63,10 @@ pub(crate) fn restore(
             Ok(record) => replay(record, now, unix, &mut ledger, translator, &mut losses),
             Err(error) => losses.push(format!("a journal record cannot be read ({error})")),
         }
+    }
+    let closed = ledger.grants().filter(|(_, entry)| !may_open(entry.delta.target)).map(|(id, _)| id);
+    for id in closed.collect::<Vec<_>>() {
+        translator.revoke(now, id);
     }
     ledger.retain(|id| translator.usage(id).is_some());
     if !losses.is_empty() {

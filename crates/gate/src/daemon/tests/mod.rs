@@ -172,6 +172,23 @@ async fn grants_for_unknown_services_and_targets_that_may_not_be_opened_are_refu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_may_not_be_opened_any_more_stays_closed_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut frontend = Frontend::new().await;
+    let gate = start(config(dir.path()), &[frontend.address()]).await;
+    let (mut feed, ..) = frontend.welcome().await;
+    frontend.push(&mut feed, [install(1)]).await;
+    let opened = feed.opened().await;
+    gate.stop().await;
+    let mut narrow = config(dir.path());
+    narrow.may_open = vec!["10.9.0.0/16".parse().unwrap()];
+    let gate = start(narrow, &[]).await;
+    gate.send_in_vain(CLIENT, opened, &["grant_revoked"]).await;
+    assert_eq!(gate.control.status().grants, 0);
+    gate.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives() {
     let dir = tempfile::tempdir().unwrap();
     let mut frontend = Frontend::new().await;

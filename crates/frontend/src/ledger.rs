@@ -86,7 +86,7 @@ struct Rows {
 /// The directory has as many grants as it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the frontend holds as many grants as it may ({0}); raise grants_max or shorten lifetimes")]
-pub(crate) struct LedgerFull(usize);
+pub struct LedgerFull(usize);
 
 /// All grants that this frontend knows of. Shared by shards, feed and control.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerFull`] for a new grant when there is no room.
-    pub(crate) fn opening(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: u8) -> Result<(), LedgerFull> {
+    pub fn opening(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: u8) -> Result<(), LedgerFull> {
         self.put(delta, grant, gate, Some(shard))
     }
 
@@ -145,7 +145,7 @@ impl Ledger {
     }
 
     /// The gate has opened a grant. Returns the shard that waits for it.
-    pub(crate) fn opened(&self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
+    pub fn opened(&self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
         let mut rows = self.lock();
         let row = rows.by_id.get_mut(&id)?;
         row.shown.state = GrantState::Open;
@@ -174,7 +174,7 @@ impl Ledger {
     }
 
     /// A grant has ended.
-    pub(crate) fn ended(&self, id: GrantId) -> Option<GrantRow> {
+    pub fn ended(&self, id: GrantId) -> Option<GrantRow> {
         self.lock().remove(id)
     }
 
@@ -219,7 +219,8 @@ impl Ledger {
     }
 
     /// Every grant, in order of id.
-    pub(crate) fn rows(&self) -> Vec<GrantRow> {
+    #[must_use]
+    pub fn rows(&self) -> Vec<GrantRow> {
         self.lock().by_id.values().map(|row| row.shown.clone()).collect()
     }
 
@@ -229,7 +230,8 @@ impl Ledger {
     }
 
     /// Used and maximum.
-    pub(crate) fn gauge(&self) -> (u64, u64) {
+    #[must_use]
+    pub fn gauge(&self) -> (u64, u64) {
         (self.lock().by_id.len() as u64, self.grants_max as u64)
     }
 }

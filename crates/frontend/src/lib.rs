@@ -28,7 +28,7 @@ pub use control::{Control, ControlError, Status};
 pub use daemon::{Frontend, StartError, run};
 pub use decisions::Decided;
 pub use feed::HubStatus;
-pub use ledger::{GrantRow, GrantState, Ledger};
+pub use ledger::{GrantRow, GrantState, Ledger, LedgerFull};
 pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Settings, Shard, Tables};
 pub use transmits::{Flow, Transmits};

@@ -1,0 +1,8 @@
+//! Behaviour of a shard on a virtual clock.
+
+mod authentication;
+mod bounds;
+mod declared;
+mod registration;
+mod relayed;
+mod site;

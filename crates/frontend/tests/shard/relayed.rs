@@ -1,0 +1,355 @@
+//! Services behind an agent or a SIP server: INVITEs are relayed, answers rewritten, dialogs proved by their cookie.
+
+use std::time::Duration;
+
+use sluicegate_frontend::{Count, Event, GateAnswer, Input, Tables};
+use sluicegate_sip::{
+    message::{HeaderName, Message},
+    sdp::Session,
+    write::Response,
+};
+
+use crate::site::{AGENT, AUDIO, Caller, FRONTEND, GATE, PBX, PHONE, PORTS, Site, header, status};
+
+/// What the SIP server answers with: its own address and ports.
+const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
+    m=audio 4500 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
+
+fn phone() -> Caller {
+    Caller::new("alice", PHONE).calls("pbx")
+}
+
+/// Calls the SIP server; the INVITE as it got there.
+fn relayed(site: &mut Site, alice: &mut Caller) -> String {
+    let signed = alice.signed(site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let mut sent = site.send(PHONE, signed);
+    let trying = sent.pop().unwrap();
+    assert_eq!((trying.0.to_string().as_str(), status(&trying.1)), (PHONE, 100));
+    let (to, invite) = sent.pop().unwrap();
+    assert_eq!(to.to_string(), PBX);
+    invite
+}
+
+fn reply(to: &str, code: u16, body: &str) -> String {
+    let request = Message::parse(to.as_bytes()).unwrap();
+    let mut out = Vec::new();
+    let headers = Response::to(&request, code).to_tag(b"pbx-tag").record_route().begin(&mut out);
+    let headers = headers.header("Contact", "<sip:pbx@10.0.0.2:5060>");
+    if body.is_empty() {
+        headers.finish()
+    } else {
+        headers.body("application/sdp", body.as_bytes())
+    }
+    String::from_utf8(out).unwrap()
+}
+
+/// Sets a call to the SIP server up, ACK included; the 200 as the telephone got it.
+fn set_up(site: &mut Site, alice: &mut Caller) -> String {
+    let invite = relayed(site, alice);
+    assert!(site.send(PBX, reply(&invite, 200, ANSWER)).is_empty(), "the answer waits for the gate");
+    let (to, ok) = site.gate_opens().pop().unwrap();
+    assert_eq!((to.to_string().as_str(), status(&ok)), (PHONE, 200));
+    alice.take_dialog(&ok);
+    let ack = alice.request("ACK", "sip:pbx@10.0.0.2:5060", "", "");
+    let (to, ack) = site.send(PHONE, ack).pop().unwrap();
+    assert_eq!(to.to_string(), PBX);
+    assert!(ack.starts_with("ACK sip:pbx@10.0.0.2:5060 "));
+    ok
+}
+
+#[test]
+fn the_service_sees_who_calls_and_no_credentials() {
+    let mut site = Site::new();
+    let invite = relayed(&mut site, &mut phone());
+    assert!(invite.starts_with("INVITE sip:pbx@10.0.0.2:5060 SIP/2.0\r\n"), "{invite}");
+    assert_eq!(header(&invite, "P-Asserted-Identity"), Some("<sip:alice@example.net>"));
+    assert!(!invite.contains("Proxy-Authorization"));
+    assert_eq!(header(&invite, "Max-Forwards"), Some("69"));
+    assert!(header(&invite, "Record-Route").unwrap().starts_with("<sip:203.0.113.1:5060;lr;sg="));
+    // Media come from where the request came from.
+    assert!(invite.contains("c=IN IP4 198.51.100.7") && !invite.contains("192.168.0.9"), "{invite}");
+    assert!(site.asked().is_empty(), "nothing is opened before the service answers");
+}
+
+#[test]
+fn an_identity_that_the_client_claims_is_taken_off() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let claim = "P-Asserted-Identity: <sip:boss@example.net>\r\n";
+    let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", claim, AUDIO);
+    let sent = site.send(PHONE, signed);
+    assert!(!sent[0].1.contains("boss") && sent[0].1.contains("<sip:alice@example.net>\r\n"));
+}
+
+#[test]
+fn the_answers_ports_are_opened_and_the_gate_named_in_their_place() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    let asked = site.asked();
+    assert_eq!((asked[0].target.to_string().as_str(), asked[0].target_ports), ("10.0.0.2", (4500, 4501)));
+    let grant = asked[0].grant().unwrap();
+    assert_eq!((grant.client_address.to_string().as_str(), grant.protocol), ("198.51.100.7", 17));
+    let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_001) };
+    let ok = site.tell(0, Input::Gate(opened)).pop().unwrap().1;
+    let message = Message::parse(ok.as_bytes()).unwrap();
+    let session = Session::parse(message.body()).unwrap();
+    assert_eq!((session.media()[0].port, session.media()[0].address.unwrap().to_string().as_str()), (20_000, GATE));
+    assert!(ok.contains("a=rtpmap:0 PCMU/8000"));
+    assert_eq!(message.headers(HeaderName::Via).count(), 1);
+}
+
+#[test]
+fn ports_outside_the_service_are_never_opened() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let sent = site.send(PBX, reply(&invite, 200, &ANSWER.replace("4500", "22")));
+    assert!(site.asked().is_empty());
+    assert!(sent[0].1.contains("m=audio 0 RTP/AVP 0"), "{}", sent[0].1);
+}
+
+#[test]
+fn ringing_passes_and_early_media_are_opened_once() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    assert_eq!(status(&site.send(PBX, reply(&invite, 180, ""))[0].1), 180);
+    assert!(site.send(PBX, reply(&invite, 183, ANSWER)).is_empty());
+    assert_eq!(status(&site.gate_opens()[0].1), 183);
+    let ok = site.send(PBX, reply(&invite, 200, ANSWER));
+    assert!(site.asked().is_empty(), "the same ports are open already");
+    assert!(status(&ok[0].1) == 200 && ok[0].1.contains("m=audio 20000"));
+}
+
+#[test]
+fn a_repeated_200_is_passed_on_as_the_first() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let answer = reply(&invite, 200, ANSWER);
+    site.send(PBX, &answer);
+    let first = site.gate_opens();
+    assert_eq!(site.send(PBX, &answer), first);
+    assert!(site.asked().is_empty());
+}
+
+#[test]
+fn the_invite_is_repeated_until_the_service_answers_and_then_times_out() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let repeated = site.pass(Duration::from_millis(1_500));
+    assert_eq!(repeated.len(), 2);
+    assert!(repeated.iter().all(|(to, text)| to.to_string() == PBX && *text == invite));
+    let rest = site.pass(Duration::from_secs(31));
+    let (to, last) = rest.iter().find(|(to, _)| to.to_string() == PHONE).unwrap();
+    assert_eq!((to.to_string().as_str(), status(last)), (PHONE, 408));
+}
+
+#[test]
+fn a_refusal_is_acknowledged_to_the_service_and_passed_on() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let sent = site.send(PBX, reply(&invite, 486, ""));
+    assert!(sent[0].0.to_string() == PBX && sent[0].1.starts_with("ACK "));
+    assert!(sent[1].0.to_string() == PHONE && status(&sent[1].1) == 486);
+    assert_eq!(site.revokes(), 0);
+}
+
+#[test]
+fn a_cancel_is_passed_on_once_the_service_rings() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let cancel = alice.request("CANCEL", "sip:pbx@example.net", "", "").replacen("z9hG4bKalice3", "z9hG4bKalice2", 1);
+    let answers = site.send(PHONE, cancel);
+    assert_eq!(answers.len(), 1, "not before the service has answered");
+    assert_eq!(status(&answers[0].1), 200);
+    let sent = site.send(PBX, reply(&invite, 180, ""));
+    assert!(sent[0].0.to_string() == PBX && sent[0].1.starts_with("CANCEL "), "{sent:?}");
+    site.send(PBX, reply(&sent[0].1, 200, ""));
+    let sent = site.send(PBX, reply(&invite, 487, ""));
+    assert!(sent.iter().any(|(to, text)| to.to_string() == PHONE && status(text) == 487));
+}
+
+#[test]
+fn a_gate_that_fails_after_the_service_answered_means_503_and_the_service_is_told() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    let sent = site.pass(Duration::from_millis(500));
+    let to_pbx: Vec<&str> = sent.iter().filter(|(to, _)| to.to_string() == PBX).map(|(_, text)| &text[..3]).collect();
+    assert_eq!(to_pbx, ["ACK", "BYE"]);
+    assert!(sent.iter().any(|(to, text)| to.to_string() == PHONE && status(text) == 503));
+    assert_eq!(site.revokes(), 1);
+}
+
+#[test]
+fn a_bye_from_the_client_passes_and_ends_the_grants() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    // No shard remembers the dialog.
+    site.start(1);
+    let (to, bye) = site.send(PHONE, alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "")).pop().unwrap();
+    assert_eq!(to.to_string(), PBX);
+    assert_eq!(site.revokes(), 1);
+    let (to, ok) = site.send(PBX, reply(&bye, 200, "")).pop().unwrap();
+    assert_eq!((to.to_string().as_str(), status(&ok)), (PHONE, 200));
+}
+
+/// A BYE as the service sends it: the roles of From and To swapped.
+fn bye_of_service(alice: &Caller) -> String {
+    format!(
+        "BYE sip:alice@{PHONE} SIP/2.0\r\nVia: SIP/2.0/UDP {PBX};branch=z9hG4bKpbx;rport\r\nMax-Forwards: 70\r\n\
+        Route: {}\r\nFrom: <{}>;tag={}\r\nTo: <sip:alice@example.net>;tag=alice-tag\r\nCall-ID: {}\r\nCSeq: 1 BYE\r\n\
+        Content-Length: 0\r\n\r\n",
+        alice.route.as_ref().unwrap(),
+        alice.to,
+        alice.to_tag.as_ref().unwrap(),
+        alice.call_id,
+    )
+}
+
+#[test]
+fn a_service_ends_an_abusive_client_at_once() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let (to, bye) = site.send(PBX, bye_of_service(&alice)).pop().unwrap();
+    assert_eq!(site.revokes(), 1);
+    assert_eq!(to.to_string(), PHONE, "to where the client's INVITE came from");
+    assert!(!bye.contains("Route: <sip:203.0.113.1"));
+}
+
+#[test]
+fn a_forged_cookie_opens_no_way_in_either_direction() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let good = bye_of_service(&alice);
+    for (from, to) in [(";sg=", ";sg=A"), (";sv=pbx", ";sv=web"), (";cl=", ";cl=B"), ("call-of-alice", "other-call")] {
+        let sent = site.send("198.51.100.66:5060", good.replacen(from, to, 1));
+        assert_eq!(sent.len(), 1);
+        assert_eq!(status(&sent[0].1), 481, "{from}");
+    }
+    assert_eq!(site.revokes(), 0);
+}
+
+#[test]
+fn a_response_whose_branch_is_not_ours_goes_nowhere() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let ok = reply(&invite, 200, ANSWER);
+    let branch = header(&ok, "Via").unwrap().split("branch=").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    let mut forged = branch.clone().into_bytes();
+    let last = forged.len() - 3;
+    forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
+    let forged = ok.replacen(&branch, std::str::from_utf8(&forged).unwrap(), 1);
+    assert!(site.send("198.51.100.66:5060", forged).is_empty());
+    assert!(site.asked().is_empty());
+    assert_eq!(site.metrics[0].count(Count::ResponsesUnmatched), 1);
+}
+
+#[test]
+fn a_response_at_another_shard_is_handed_to_its_owner() {
+    let mut site = Site::with(2, Tables::default());
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    assert!(site.send_to(1, PBX, reply(&invite, 180, "")).is_empty());
+    let handed = site.events.iter().find_map(|event| match event {
+        Event::HandOver { shard: Some(0), flow, datagram } => Some((*flow, datagram.clone())),
+        _ => None,
+    });
+    let (flow, bytes) = handed.unwrap();
+    assert_eq!(status(&site.tell(0, Input::Datagram { flow, bytes })[0].1), 180);
+}
+
+#[test]
+fn a_reinvite_is_authenticated_and_renews_the_same_grants() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let before = site.ledger.rows();
+    site.pass(Duration::from_secs(100));
+    let uri = "sip:pbx@10.0.0.2:5060";
+    let stranger = site.send(PHONE, alice.request("INVITE", uri, "", AUDIO)).pop().unwrap();
+    assert_eq!(status(&stranger.1), 407);
+    let signed = alice.signed(&mut site, "INVITE", uri, "", AUDIO);
+    let sent = site.send(PHONE, signed);
+    assert!(sent[0].0.to_string() == PBX && sent[0].1.starts_with("INVITE sip:pbx@10.0.0.2:5060 "), "{sent:?}");
+    assert!(!sent[0].1.contains("\r\nRoute:"));
+    site.send(PBX, reply(&sent[0].1, 200, ANSWER));
+    assert_eq!(status(&site.gate_opens()[0].1), 200);
+    let after = site.ledger.rows();
+    assert_eq!((after.len(), after[0].id, after[0].not_after), (1, before[0].id, before[0].not_after + 100));
+}
+
+#[test]
+fn a_service_cannot_change_media_past_the_gate() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let invite = bye_of_service(&alice).replace("BYE", "INVITE");
+    let sent = site.send(PBX, invite);
+    assert_eq!((sent.len(), status(&sent[0].1)), (1, 488));
+}
+
+#[test]
+fn a_service_behind_a_distant_gate_is_reached_at_the_gates_address() {
+    let mut site = Site::new();
+    let standing = "203.0.113.9:31000".parse().unwrap();
+    site.tell(0, Input::Standing { service: "pbx".into(), address: Some(standing) });
+    let mut alice = phone();
+    let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let sent = site.send(PHONE, signed);
+    assert_eq!(sent[0].0, standing);
+    assert!(sent[0].1.starts_with("INVITE sip:pbx@10.0.0.2:5060 "));
+}
+
+#[test]
+fn an_agent_is_called_where_it_registered_and_its_answer_carries_grants() {
+    let mut site = Site::new();
+    site.bind_agent();
+    let mut dave = Caller::new("dave", PHONE).agent().calls("files");
+    let offer = PORTS.replace("service-ports:80", "service-ports:22");
+    let signed = dave.signed(&mut site, "INVITE", "sip:files@example.net", "", &offer);
+    let sent = site.send(PHONE, signed);
+    assert!(sent[0].0.to_string() == AGENT && sent[0].1.starts_with("INVITE sip:files@10.0.0.3:5070 "), "{sent:?}");
+    let answer = "v=0\r\no=- 1 1 IN IP4 10.0.0.3\r\ns=-\r\nc=IN IP4 10.0.0.3\r\nt=0 0\r\n\
+        m=application 22 TCP sluicegate\r\na=setup:passive\r\na=service-ports:22\r\n";
+    site.send(AGENT, reply(&sent[0].1, 200, answer));
+    let asked = site.events.iter().any(|event| matches!(event, Event::Open { service, .. } if service == "files"));
+    assert!(asked);
+    let ok = site.gate_opens().pop().unwrap().1;
+    assert!(ok.contains("application/vnd.sluicegate.grant") && ok.contains("a=service-ports:22"), "{ok}");
+    assert!(ok.contains("m=application 20000 TCP sluicegate") && !ok.contains("c=IN IP4 10.0.0.3"));
+}
+
+#[test]
+fn an_agent_that_declines_keeps_everything_shut() {
+    let mut site = Site::new();
+    site.bind_agent();
+    let mut dave = Caller::new("dave", PHONE).agent().calls("files");
+    let offer = PORTS.replace("service-ports:80", "service-ports:22");
+    let signed = dave.signed(&mut site, "INVITE", "sip:files@example.net", "", &offer);
+    let invite = site.send(PHONE, signed).remove(0).1;
+    let sent = site.send(AGENT, reply(&invite, 603, ""));
+    assert!(sent.iter().any(|(to, text)| to.to_string() == PHONE && status(text) == 603));
+    assert!(site.asked().is_empty());
+}
+
+#[test]
+fn hops_are_counted() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let sent = site.send(PHONE, signed.replacen("Max-Forwards: 70", "Max-Forwards: 0", 1));
+    assert_eq!(status(&sent[0].1), 483);
+    assert!(FRONTEND.starts_with("203.0.113.1"));
+}

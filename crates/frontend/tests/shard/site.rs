@@ -1,0 +1,387 @@
+//! A site on a virtual clock: shards that share one policy and one directory of grants, a gate that answers when told to,
+//! and clients that write real SIP.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use sluicegate_capability::{IssuerKey, epoch};
+use sluicegate_frontend::{
+    DigestName, Event, Flow, GateAnswer, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits,
+};
+use sluicegate_policy::{Bounds, Draft, Group, Policy, Service, Subject, User};
+use sluicegate_sip::{
+    digest::{Algorithm, Answer, Challenge, Ha1, ha1},
+    message::{HeaderName, Message},
+};
+use sluicegate_store::{feed::GrantDelta, password::credentials};
+use sluicegate_wire::{Instant, UnixTime};
+use zeroize::Zeroizing;
+
+pub(crate) const REALM: &str = "example.net";
+pub(crate) const PASSWORD: &str = "correct horse";
+pub(crate) const FRONTEND: &str = "203.0.113.1:5060";
+pub(crate) const GATE: &str = "203.0.113.9";
+pub(crate) const PHONE: &str = "198.51.100.7:40000";
+pub(crate) const AGENT: &str = "10.0.0.3:5070";
+pub(crate) const PBX: &str = "10.0.0.2:5060";
+
+pub(crate) struct Site {
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) metrics: Vec<Arc<ShardMetrics>>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) instant: Instant,
+    pub(crate) unix: UnixTime,
+    pub(crate) events: Vec<Event>,
+    out: Transmits,
+    tables: Tables,
+    starts: u8,
+}
+
+/// What one call of the machine sent: where to, and what.
+pub(crate) type Sent = Vec<(SocketAddr, String)>;
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Self::with(1, Tables { transactions_max: 64, replays_max: 64, ..Tables::default() })
+    }
+
+    pub(crate) fn with(shards: u8, tables: Tables) -> Self {
+        let mut site = Self {
+            shards: Vec::new(),
+            metrics: Vec::new(),
+            ledger: Arc::new(Ledger::new(1_000)),
+            policy: Arc::new(policy()),
+            instant: Instant::from_secs(1_000),
+            unix: UnixTime(1_800_000_000),
+            events: Vec::new(),
+            out: Transmits::new(),
+            tables,
+            starts: 0,
+        };
+        site.start(shards);
+        site
+    }
+
+    /// Starts all shards anew, as after a crash: only the keys on disk are the same.
+    pub(crate) fn start(&mut self, shards: u8) {
+        self.starts += 1;
+        self.metrics = (0..shards).map(|_| Arc::default()).collect();
+        self.shards = (0..shards)
+            .map(|shard| {
+                let metrics = Arc::clone(&self.metrics[usize::from(shard)]);
+                Shard::new(self.settings(shard), Arc::clone(&self.policy), Arc::clone(&self.ledger), metrics)
+            })
+            .collect();
+    }
+
+    fn settings(&self, shard: u8) -> Settings {
+        Settings {
+            realm: REALM.into(),
+            algorithms: vec![DigestName::Sha256, DigestName::Md5],
+            addresses: vec![FRONTEND.parse().unwrap()],
+            replica: 1,
+            boot: self.starts.into(),
+            shard,
+            registration_secs_max: 120,
+            tables: self.tables,
+            dialog_key: Arc::new(Zeroizing::new([7; 32])),
+            start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),
+            issuer: Arc::new(IssuerKey::from_seed([9; 32])),
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: self.instant, unix: self.unix }
+    }
+
+    /// One datagram to shard 0, and what came of it.
+    pub(crate) fn send(&mut self, from: &str, datagram: impl AsRef<[u8]>) -> Sent {
+        self.send_to(0, from, datagram)
+    }
+
+    pub(crate) fn send_to(&mut self, shard: usize, from: &str, datagram: impl AsRef<[u8]>) -> Sent {
+        let flow = Flow { listener: 0, peer: from.parse().unwrap() };
+        let now = self.now();
+        self.shards[shard].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
+        self.drain(shard)
+    }
+
+    /// Lets time pass, with every timer at its time.
+    pub(crate) fn pass(&mut self, time: Duration) -> Sent {
+        let end = self.instant + time;
+        let mut sent = Sent::new();
+        for shard in 0..self.shards.len() {
+            while let Some(due) = self.shards[shard].poll_timeout().filter(|due| *due <= end) {
+                self.set_time(due.max(self.instant));
+                let now = self.now();
+                self.shards[shard].on_time(now, &mut self.out);
+                sent.extend(self.drain(shard));
+            }
+        }
+        self.set_time(end);
+        sent
+    }
+
+    fn set_time(&mut self, instant: Instant) {
+        let unix_ms = self.unix.0 * 1000 + self.instant.as_nanos() / 1_000_000 % 1000;
+        let passed_ms = u64::try_from(instant.since(self.instant).as_millis()).unwrap();
+        self.unix = UnixTime((unix_ms + passed_ms) / 1000);
+        self.instant = instant;
+    }
+
+    pub(crate) fn tell(&mut self, shard: usize, input: Input) -> Sent {
+        let now = self.now();
+        self.shards[shard].on_input(now, input, &mut self.out);
+        self.drain(shard)
+    }
+
+    fn drain(&mut self, shard: usize) -> Sent {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, text(bytes))).collect();
+        self.out.clear();
+        while let Some(event) = self.shards[shard].poll_event() {
+            self.events.push(event);
+        }
+        sent
+    }
+
+    /// What gates were asked to open since the last call.
+    pub(crate) fn asked(&mut self) -> Vec<GrantDelta> {
+        let mut asked = Vec::new();
+        self.events.retain(|event| match event {
+            Event::Open { deltas, .. } => {
+                asked.extend(deltas.iter().cloned());
+                false
+            }
+            _ => true,
+        });
+        asked
+    }
+
+    /// How many revokes were asked for since the last call.
+    pub(crate) fn revokes(&mut self) -> usize {
+        let before = self.events.len();
+        self.events.retain(|event| !matches!(event, Event::Revoke(_)));
+        before - self.events.len()
+    }
+
+    /// The gate opens everything that it was asked for, on ports from 20000.
+    pub(crate) fn gate_opens(&mut self) -> Sent {
+        let mut sent = Sent::new();
+        for (delta, nth) in self.asked().iter().zip(0_u16..) {
+            let grant = delta.grant().unwrap();
+            let first = 20_000 + nth * 100;
+            let ports = (first, first + delta.target_ports.1 - delta.target_ports.0);
+            let address = GATE.parse().unwrap();
+            // What the hub does besides.
+            self.ledger.opening(delta, &grant, "gate-1", 0).unwrap();
+            self.ledger.opened(grant.id, address, ports);
+            sent.extend(self.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
+        }
+        sent
+    }
+
+    pub(crate) fn bind_agent(&mut self) {
+        let mut client = Caller::new("registrar", AGENT).agent();
+        client.to = "sip:files@example.net".into();
+        let answer = client.sign_in(self, "REGISTER", "sip:example.net", "Contact: <sip:files@10.0.0.3:5070>\r\n", "");
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+}
+
+/// alice: agent and telephone; bob: telephone without any permission; carol: disabled; dave: agent only.
+fn policy() -> Policy {
+    let user = |name: &str| {
+        let mut user = User::new(name);
+        user.credentials = Some(credentials(name, REALM, PASSWORD).unwrap());
+        user
+    };
+    let phone = |name: &str| User { phone: true, ..user(name) };
+    let alice = User { groups: vec!["staff".into()], ..phone("alice") };
+    let dave = User { groups: vec!["staff".into()], ..user("dave") };
+    let carol = User { enabled: false, ..phone("carol") };
+    let service = |text: &str| -> Service { toml::from_str(text).unwrap() };
+    let services = vec![
+        service("name='web'\naddress='10.0.0.1'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']"),
+        service("name='pbx'\nkind='sip'\naddress='10.0.0.2'\nports=['udp/4000-4999']\nallow=['group:staff']"),
+        service(
+            "name='files'\nkind='agent'\naddress='10.0.0.3'\nports=['tcp/22-23']\nallow=['group:staff']\nregistrar='registrar'",
+        ),
+    ];
+    assert!(services[0].allow.contains(&Subject::Group("staff".into())));
+    let groups = vec![Group { name: "staff".into(), description: String::new() }];
+    let users = vec![alice, phone("bob"), carol, dave, user("registrar")];
+    let (policy, _) = Policy::build(Draft { users, groups, services, rules: Vec::new() }, Bounds::default()).unwrap();
+    policy
+}
+
+/// A client with one dialog.
+pub(crate) struct Caller {
+    pub(crate) user: String,
+    pub(crate) password: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) to_tag: Option<String>,
+    pub(crate) route: Option<String>,
+    pub(crate) call_id: String,
+    pub(crate) cseq: u32,
+    pub(crate) is_agent: bool,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) branches: u32,
+}
+
+impl Caller {
+    pub(crate) fn new(user: &str, from: &str) -> Self {
+        Self {
+            user: user.into(),
+            password: PASSWORD.into(),
+            from: from.into(),
+            to: "sip:web@example.net".into(),
+            to_tag: None,
+            route: None,
+            call_id: format!("call-of-{user}"),
+            cseq: 0,
+            is_agent: false,
+            algorithm: Algorithm::Sha256,
+            branches: 0,
+        }
+    }
+
+    pub(crate) fn agent(mut self) -> Self {
+        self.is_agent = true;
+        self
+    }
+
+    pub(crate) fn calls(mut self, service: &str) -> Self {
+        self.to = format!("sip:{service}@{REALM}");
+        self
+    }
+
+    pub(crate) fn request(&mut self, method: &str, uri: &str, headers: &str, body: &str) -> String {
+        self.branches += 1;
+        if !matches!(method, "ACK" | "CANCEL") {
+            self.cseq += 1;
+        }
+        let tag = self.to_tag.as_ref().map_or(String::new(), |tag| format!(";tag={tag}"));
+        let route = self.route.as_ref().map_or(String::new(), |route| format!("Route: {route}\r\n"));
+        let supported = if self.is_agent { "Supported: sluicegate\r\n" } else { "" };
+        // REGISTER brings its own Contact.
+        let contact = if method == "REGISTER" { String::new() } else { self.contact() };
+        let kind = if body.is_empty() { "" } else { "Content-Type: application/sdp\r\n" };
+        format!(
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {from};branch=z9hG4bK{user}{branch}-{call_id};rport\r\nMax-Forwards: 70\r\n\
+            {route}From: <sip:{user}@{REALM}>;tag={user}-tag\r\nTo: <{to}>{tag}\r\nCall-ID: {call_id}\r\n\
+            CSeq: {cseq} {method}\r\n{contact}{supported}{headers}{kind}\
+            Content-Length: {len}\r\n\r\n{body}",
+            from = self.from,
+            user = self.user,
+            branch = self.branches,
+            to = self.to,
+            call_id = self.call_id,
+            cseq = self.cseq,
+            len = body.len(),
+        )
+    }
+
+    fn contact(&self) -> String {
+        format!("Contact: <sip:{}@{}>\r\n", self.user, self.from)
+    }
+
+    /// The credentials that answer a 401 or 407, as a header line.
+    pub(crate) fn authorization(&self, challenge: &str, method: &str, uri: &str) -> String {
+        let message = Message::parse(challenge.as_bytes()).unwrap();
+        let (name, field) = match message.status() {
+            Some(401) => (HeaderName::WwwAuthenticate, "Authorization"),
+            Some(407) => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
+            other => panic!("no challenge but {other:?}"),
+        };
+        let challenge = message
+            .headers_raw(name)
+            .map(|value| Challenge::parse(value).unwrap())
+            .find(|challenge| challenge.algorithm == self.algorithm)
+            .unwrap();
+        let secret = self.secret(&challenge);
+        let mut value = Vec::new();
+        Answer {
+            challenge: &challenge,
+            username: &self.user,
+            ha1: &secret,
+            method: method.as_bytes(),
+            uri: uri.as_bytes(),
+            cnonce: "c0ffee",
+            nc: 1,
+        }
+        .write(&mut value);
+        format!("{field}: {}\r\n", String::from_utf8(value).unwrap())
+    }
+
+    fn secret(&self, challenge: &Challenge<'_>) -> Ha1 {
+        let realm = challenge.realm_text().unwrap();
+        match realm.split_once(";e=") {
+            None => ha1(challenge.algorithm, &self.user, &realm, &self.password),
+            Some((plain, epoch)) => {
+                let secret = epoch::agent_secret(&self.user, plain, self.password.as_bytes());
+                let password = epoch::agent_password(&secret, epoch.parse().unwrap());
+                ha1(challenge.algorithm, &self.user, &realm, std::str::from_utf8(&*password).unwrap())
+            }
+        }
+    }
+
+    /// A request, its challenge, and the same with credentials.
+    pub(crate) fn sign_in(&mut self, site: &mut Site, method: &str, uri: &str, headers: &str, body: &str) -> String {
+        let signed = self.signed(site, method, uri, headers, body);
+        let from = self.from.clone();
+        site.send(&from, signed).pop().map_or(String::new(), |(_, answer)| answer)
+    }
+
+    pub(crate) fn signed(&mut self, site: &mut Site, method: &str, uri: &str, headers: &str, body: &str) -> String {
+        let from = self.from.clone();
+        let plain = self.request(method, uri, headers, body);
+        let (_, challenge) = site.send(&from, plain).pop().unwrap();
+        let credentials = self.authorization(&challenge, method, uri);
+        self.request(method, uri, &format!("{headers}{credentials}"), body)
+    }
+
+    /// Calls its service; the 100.
+    pub(crate) fn invite(&mut self, site: &mut Site, body: &str) -> String {
+        let uri = self.to.clone();
+        self.sign_in(site, "INVITE", &uri, "", body)
+    }
+
+    /// Calls a declared service, has the gate open it, acknowledges; the 200.
+    pub(crate) fn set_up(&mut self, site: &mut Site, body: &str) -> String {
+        let trying = self.invite(site, body);
+        assert_eq!(status(&trying), 100, "{trying}");
+        let (_, ok) = site.gate_opens().pop().unwrap();
+        assert_eq!(status(&ok), 200, "{ok}");
+        self.take_dialog(&ok);
+        let uri = self.to.clone();
+        let ack = self.request("ACK", &uri, "", "");
+        let from = self.from.clone();
+        assert!(site.send(&from, ack).is_empty());
+        ok
+    }
+
+    pub(crate) fn take_dialog(&mut self, answer: &str) {
+        let message = Message::parse(answer.as_bytes()).unwrap();
+        self.to_tag = message.to().unwrap().tag.map(|tag| String::from_utf8(tag.to_vec()).unwrap());
+        let route = message.header(HeaderName::RecordRoute);
+        self.route = route.map(|route| String::from_utf8(route.to_vec()).unwrap());
+    }
+}
+
+pub(crate) fn status(message: &str) -> u16 {
+    Message::parse(message.as_bytes()).ok().and_then(|message| message.status()).unwrap_or(0)
+}
+
+pub(crate) fn header<'m>(message: &'m str, name: &str) -> Option<&'m str> {
+    message.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// A telephone's offer: one audio stream.
+pub(crate) const AUDIO: &str = "v=0\r\no=a 1 1 IN IP4 192.168.0.9\r\ns=-\r\nc=IN IP4 192.168.0.9\r\nt=0 0\r\n\
+    m=audio 4100 RTP/AVP 0\r\n";
+
+/// An agent's offer: ports of the service.
+pub(crate) const PORTS: &str = "v=0\r\no=- 1 1 IN IP4 192.168.0.9\r\ns=-\r\nc=IN IP4 192.168.0.9\r\nt=0 0\r\n\
+    m=application 9 TCP sluicegate\r\na=setup:active\r\na=service-ports:80\r\n";

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
-use super::{Headers, phrase, push_args, push_header, push_name, push_value};
+use super::{Headers, phrase, push_address, push_decimal, push_header, push_name, push_value};
 use crate::message::{HeaderName, Message, Rport, Via};
 
 /// A response to a request (RFC 3261 section 8.2.6).
@@ -53,7 +53,9 @@ impl<'m, 'a> Response<'m, 'a> {
     /// Writes status line, Via, From, To, Call-ID, CSeq and Record-Route; more header fields can follow.
     pub fn begin<'b>(&self, out: &'b mut Vec<u8>) -> Headers<'b> {
         out.clear();
-        push_args(out, format_args!("SIP/2.0 {} ", self.code));
+        out.extend_from_slice(b"SIP/2.0 ");
+        push_decimal(out, u32::from(self.code));
+        out.push(b' ');
         push_value(out, self.reason.as_bytes());
         out.extend_from_slice(b"\r\n");
         push_vias(out, self.request, self.source);
@@ -76,6 +78,10 @@ impl<'m, 'a> Response<'m, 'a> {
     }
 
     fn has_to_tag(&self, value: &[u8]) -> bool {
+        // Most requests outside a dialog have no parameter there at all.
+        if memchr::memchr(b';', value).is_none() {
+            return false;
+        }
         match self.request.to() {
             Ok(to) => to.tag.is_some(),
             Err(_) => value.windows(5).any(|window| window.eq_ignore_ascii_case(b";tag=")),
@@ -114,12 +120,11 @@ fn push_received(out: &mut Vec<u8>, via: &Via<'_>, source: SocketAddr) {
     }
     let asked = via.rport != Rport::Absent;
     if asked || via.host.address() != Some(source.ip()) {
-        match source.ip() {
-            IpAddr::V4(ip) => push_args(out, format_args!(";received={ip}")),
-            IpAddr::V6(ip) => push_args(out, format_args!(";received={ip}")),
-        }
+        out.extend_from_slice(b";received=");
+        push_address(out, source.ip());
     }
     if asked {
-        push_args(out, format_args!(";rport={}", source.port()));
+        out.extend_from_slice(b";rport=");
+        push_decimal(out, u32::from(source.port()));
     }
 }

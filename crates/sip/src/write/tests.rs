@@ -75,6 +75,15 @@ fn an_answer_copies_what_it_must_and_says_where_the_request_came_from() {
 }
 
 #[test]
+fn numbers_are_written_as_formatting_would() {
+    for number in [0, 9, 10, 200, 65_535, 1_000_000_000, u32::MAX] {
+        let mut out = Vec::new();
+        push_decimal(&mut out, number);
+        assert_eq!(text(&out), std::format!("{number}"));
+    }
+}
+
+#[test]
 fn a_tag_that_is_there_is_not_replaced() {
     let request = Message::parse(b"BYE sip:a@b SIP/2.0\r\nTo: <sip:a@b>;tag=x\r\n\r\n").unwrap();
     let mut out = Vec::new();

@@ -123,8 +123,8 @@ static ALWAYS_INLINE enum class own_host(const struct config *config, struct add
 	__u32 i;
 	int own = 0;
 
-	for (i = 0; i < OWN_MAX && i < config->own_count; i++)
-		own |= same(config->own[i], destination);
+	for (i = 0; i < OWN_MAX && i < config->own_count && !own; i++)
+		own = same(config->own[i], destination);
 	if (!own)
 		return CLASS_GATE;
 	if (is_icmp) {

@@ -6,7 +6,7 @@
 #define SLUICEGATE_GATE_H
 
 #define LOCAL_MAX 32
-#define OWN_MAX 32
+#define OWN_MAX 64
 #define PEERS_MAX 32
 #define QUEUES_MAX 16
 #define REASONS_MAX 64

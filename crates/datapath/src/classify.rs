@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Most entries of [`Rules::local`].
 pub const LOCAL_MAX: usize = 32;
 /// Most entries of [`Rules::own`].
-pub const OWN_MAX: usize = 32;
+pub const OWN_MAX: usize = 64;
 /// Most entries of [`Rules::peers`].
 pub const PEERS_MAX: usize = 32;
 

@@ -110,6 +110,9 @@ impl Options {
 ///
 /// Fails closed: if the value is dropped without [`Device::close`], or its process is killed, the kernel keeps dropping
 /// everything on both interfaces except what `local` and `peers` list, ARP and neighbour discovery.
+///
+/// What the `xdp` back end sends passes no queueing discipline (copy mode hands frames straight to the driver): a rate
+/// limit on the gate's own interface shapes the `packet` back end only. VLAN tags are not supported on either.
 #[derive(Debug)]
 pub struct Device {
     backend: Open,

@@ -88,6 +88,15 @@ pub enum OpenError {
         /// What went wrong.
         source: io::Error,
     },
+    /// The kernel cannot filter at the ingress of an interface.
+    #[error(
+        "the kernel has no nf_tables ingress filter ({source}); load the module `nf_tables`, or use a kernel with \
+         CONFIG_NF_TABLES_NETDEV, or choose `datapath = \"xdp\"`"
+    )]
+    NoFilter {
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The kernel refused the XDP program.
     #[error("the kernel refused the XDP program: {reason}; choose `datapath = \"packet\"`")]
     Program {
@@ -122,6 +131,9 @@ impl OpenError {
         match error.errno() {
             Some(code @ (libc::EPERM | libc::EACCES)) => {
                 Self::NoPermission { action: action.into(), source: io::Error::from_raw_os_error(code) }
+            }
+            Some(code @ (libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)) => {
+                Self::NoFilter { source: io::Error::from_raw_os_error(code) }
             }
             _ => Self::Netlink(error),
         }

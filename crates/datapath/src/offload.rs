@@ -22,6 +22,7 @@ const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 #[repr(C)]
 struct Value {
@@ -70,16 +71,20 @@ pub fn disable(interface: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Switches off only what merges packets on receipt: GRO and LRO.
+/// Switches off only what changes packets on receipt: GRO and LRO, which merge them, and the removal of VLAN tags, after
+/// which a packet of another network would look like one of this.
 ///
 /// # Errors
 /// As [`disable`].
 pub fn disable_receive(interface: &str) -> io::Result<()> {
     tolerate(ethtool(interface, ETHTOOL_SGRO, 0))?;
-    match ethtool(interface, ETHTOOL_GFLAGS, 0) {
-        Ok(flags) if flags & ETH_FLAG_LRO != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !ETH_FLAG_LRO)),
-        other => tolerate(other),
+    for flag in [ETH_FLAG_LRO, ETH_FLAG_RXVLAN] {
+        match ethtool(interface, ETHTOOL_GFLAGS, 0) {
+            Ok(flags) if flags & flag != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !flag))?,
+            other => tolerate(other)?,
+        }
     }
+    Ok(())
 }
 
 /// Makes the kernel verify checksums on receipt instead of trusting a (virtual) card. For receivers of forged packets.

@@ -72,6 +72,13 @@ pub(crate) fn option<T: Plain>(fd: &OwnedFd, level: c_int, name: c_int) -> io::R
     Ok(unsafe { value.assume_init() })
 }
 
+/// Makes the send buffer as large as the caller's rights allow.
+pub(crate) fn grow_send_buffer(fd: &OwnedFd, bytes: c_int) {
+    if set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes).is_err() {
+        let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
+    }
+}
+
 /// Binds a socket to an address structure of any family.
 pub(crate) fn bind<T: Plain>(fd: &OwnedFd, address: &T) -> io::Result<()> {
     // SAFETY: `address` is readable for its size during the call.

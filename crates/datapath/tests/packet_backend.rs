@@ -29,3 +29,8 @@ fn packet_limits_the_rate_of_local() {
 fn packet_refuses_what_it_cannot_do_safely() {
     scenario::refusals_say_what_to_do(Backend::Packet);
 }
+
+#[test]
+fn packet_completes_checksums_that_a_local_sender_left_open() {
+    scenario::open_checksums_are_completed(Backend::Packet);
+}

@@ -34,3 +34,8 @@ fn xdp_refuses_what_it_cannot_do_safely() {
 fn xdp_drops_when_the_heartbeat_is_stale_and_counts_it() {
     scenario::stale_heartbeat_drops();
 }
+
+#[test]
+fn xdp_completes_checksums_that_a_local_sender_left_open() {
+    scenario::open_checksums_are_completed(Backend::Xdp);
+}

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) mtu: u32,
     pub(crate) up: bool,
+    /// The other end is in this machine too, and leaves checksums to a card that is not there.
+    pub(crate) is_veth: bool,
 }
 
 /// A neighbour entry, or its end (`mac: None`).
@@ -139,11 +141,15 @@ pub(crate) fn read_addresses(index: u32) -> Result<Vec<(IpAddr, u8)>, Error> {
 fn parse_link(payload: &[u8]) -> Option<Link> {
     let index = message::u32_of(payload.get(4..)?)?;
     let flags = message::u32_of(payload.get(8..)?)?;
-    let mut link = Link { index, name: String::new(), mac: None, mtu: 0, up: flags & libc::IFF_UP as u32 != 0 };
+    let up = flags & libc::IFF_UP as u32 != 0;
+    let mut link = Link { index, name: String::new(), mac: None, mtu: 0, up, is_veth: false };
     for (kind, value) in message::attributes(payload.get(16..)?) {
         match kind {
             libc::IFLA_IFNAME => link.name = String::from_utf8_lossy(value).trim_end_matches('\0').into(),
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            libc::IFLA_LINKINFO => {
+                link.is_veth = message::attributes(value).any(|info| info == (libc::IFLA_INFO_KIND, b"veth\0"));
+            }
             libc::IFLA_MTU => link.mtu = message::u32_of(value)?,
             _ => {}
         }

@@ -25,6 +25,21 @@ pub fn complete_checksum(frame: &mut [u8]) -> bool {
     true
 }
 
+/// As [`complete_checksum`], if the checksum looks as a local sender leaves it: the pseudo-header's sum alone. A finished
+/// checksum looks so once in 65,536 packets, and completing it again changes nothing.
+pub(crate) fn complete_if_partial(frame: &mut [u8]) {
+    let Some((offset, _, protocol, pseudo)) = transport(frame) else { return };
+    let field = offset
+        + match protocol {
+            6 => 16,
+            17 => 6,
+            _ => return,
+        };
+    if frame.get(field..field + 2).is_some_and(|checksum| checksum == fold(pseudo).to_be_bytes()) {
+        complete_checksum(frame);
+    }
+}
+
 /// Offset, length, protocol and pseudo-header sum of the transport segment.
 fn transport(frame: &[u8]) -> Option<(usize, usize, u8, u32)> {
     let ip = frame.get(14..)?;
@@ -84,6 +99,22 @@ mod tests {
         let (offset, len, _, mut sum) = transport(&frame).unwrap();
         add(&mut sum, &frame[offset..offset + len]);
         assert_eq!(fold(sum), 0xffff);
+    }
+
+    #[test]
+    fn only_checksums_that_look_partial_are_completed() {
+        let mut finished = udp_frame();
+        assert!(complete_checksum(&mut finished));
+        let mut partial = udp_frame();
+        let (_, _, _, pseudo) = transport(&partial).unwrap();
+        partial[40..42].copy_from_slice(&fold(pseudo).to_be_bytes());
+        complete_if_partial(&mut partial);
+        assert_eq!(partial, finished);
+        complete_if_partial(&mut partial);
+        assert_eq!(partial, finished, "a finished one stays");
+        let mut wrong = udp_frame();
+        complete_if_partial(&mut wrong);
+        assert_eq!(wrong, udp_frame(), "a wrong one stays wrong");
     }
 
     #[test]

@@ -17,12 +17,16 @@ use std::{
 };
 
 pub use checksum::complete_checksum;
+pub(crate) use checksum::complete_if_partial;
 pub use filter::{Filter, FilterInstruction};
 pub(crate) use ring::{Ring, Slot};
 pub(crate) use transmit::Batch;
 pub use transmit::{BATCH, Transmitted};
 
 use crate::sys;
+
+/// The default stops a fast sender after some hundred frames in flight.
+const SEND_BUFFER_BYTES: i32 = 4 << 20;
 
 /// How to open a [`Socket`].
 #[derive(Debug, Clone)]
@@ -110,16 +114,14 @@ impl Socket {
             sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
         }
         let receives = options.receive_slots > 0;
-        let ring = if receives {
+        let mut ring = None;
+        if receives {
             if options.ignore_outgoing {
                 sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
             }
-            Some(Ring::open(&fd, options.receive_slots, options.frame_bytes_max)?)
-        } else {
-            // A generous send buffer: the default stops a fast sender after some hundred frames in flight.
-            None
-        };
-        let _ = sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(4 << 20));
+            ring = Some(Ring::open(&fd, options.receive_slots, options.frame_bytes_max)?);
+        }
+        sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
         bind(&fd, index, receives)?;
         if options.promiscuous {
             join_promiscuous(&fd, index)?;

@@ -69,9 +69,9 @@ impl Config {
             peer_count: rules.peers.len().min(PEERS_MAX) as u32,
             local_count: rules.local.len().min(LOCAL_MAX) as u32,
             pad: 0,
-            own: Default::default(),
-            peers: Default::default(),
-            local: Default::default(),
+            own: [Address::default(); OWN_MAX],
+            peers: [Peer::default(); PEERS_MAX],
+            local: [Local::default(); LOCAL_MAX],
         };
         for (mac, port) in config.mac.iter_mut().zip(ports) {
             mac[..6].copy_from_slice(&port.mac);

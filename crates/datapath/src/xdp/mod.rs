@@ -16,7 +16,10 @@ use sluicegate_wire::{Frame, Instant, Port, Reason};
 use crate::{
     Interface, OpenError, Rules,
     device::{Action, BATCH},
-    offload, sys,
+    netlink::read_link,
+    offload,
+    raw::complete_if_partial,
+    sys,
 };
 use layout::QUEUES_MAX;
 use program::Program;
@@ -39,6 +42,8 @@ pub(crate) struct Xdp {
     ports: [Vec<Socket>; 2],
     umem: Umem,
     mtu: [usize; 2],
+    /// By port: whether senders on this machine leave checksums open, which XDP does not tell.
+    partial: [bool; 2],
     transmit_full: u64,
     too_big: u64,
     told: Option<Instant>,
@@ -72,7 +77,8 @@ impl Xdp {
         }
         program.attach(interfaces)?;
         let mtu = [interfaces[0].mtu as usize, interfaces[1].mtu as usize];
-        let mut xdp = Self { program, ports, umem, mtu, transmit_full: 0, too_big: 0, told: None };
+        let partial = [is_veth(&interfaces[0])?, is_veth(&interfaces[1])?];
+        let mut xdp = Self { program, ports, umem, mtu, partial, transmit_full: 0, too_big: 0, told: None };
         xdp.recycle();
         Ok(xdp)
     }
@@ -146,6 +152,9 @@ impl Xdp {
             let base = self.umem.base(address);
             let (action, start, len) = match self.umem.frame(address, len) {
                 Some(mut frame) => {
+                    if self.partial[usize::from(port.0)] {
+                        complete_if_partial(frame.bytes_mut());
+                    }
                     let action = handler(port, &mut frame);
                     (action, frame.start(), frame.len())
                 }
@@ -234,6 +243,10 @@ impl Xdp {
 
 /// Length of an Ethernet header without tag.
 const ETHERNET_BYTES: usize = 14;
+
+fn is_veth(interface: &Interface) -> Result<bool, OpenError> {
+    Ok(read_link(&interface.name)?.is_veth)
+}
 
 fn queues(interface: &Interface) -> Result<u32, OpenError> {
     let count = offload::receive_queues(&interface.name)

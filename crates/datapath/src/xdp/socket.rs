@@ -19,6 +19,8 @@ pub(super) const RING: u32 = 2048;
 /// A killed gate's sockets are torn down by the kernel a little later.
 const BUSY_TRIES: usize = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// In copy mode every frame on its way counts against the send buffer.
+const SEND_BUFFER_BYTES: i32 = 4 << 20;
 /// System calls in a row to have one transmit ring emptied.
 const KICKS_MAX: usize = 64;
 
@@ -59,7 +61,7 @@ impl Socket {
         let completion = Consumer::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, offsets.cr.into(), RING)?;
         let receive = Consumer::map(&fd, libc::XDP_PGOFF_RX_RING, offsets.rx.into(), RING)?;
         let transmit = Producer::map(&fd, libc::XDP_PGOFF_TX_RING, offsets.tx.into(), RING)?;
-        let _ = sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(4 << 20));
+        sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
         let socket = Self { fd, fill, completion, receive, transmit, dirty: false };
         socket.bind(place)?;
         Ok(socket)

@@ -226,3 +226,21 @@ pub fn stale_heartbeat_drops() {
     });
     device.close(false).unwrap();
 }
+
+pub fn open_checksums_are_completed(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (site, state) = (Site::with_offloads(true), State::new());
+    let mut device = open(backend, &state);
+    let mut router = Router::new();
+    for (client, service) in [(CLIENT, SERVICE), (CLIENT6, SERVICE6)] {
+        let client = Site::udp(&site.client, client, 4000);
+        let socket = Site::udp(&site.service, service, 5004);
+        router.drive(&mut device, "the service's kernel accepts the checksum", |_| {
+            client.send_to(b"hello", (service, 5004)).unwrap();
+            received(&socket).is_some()
+        });
+    }
+    device.close(false).unwrap();
+}

@@ -33,9 +33,14 @@ pub struct Site {
 
 impl Site {
     pub fn new() -> Self {
+        Self::with_offloads(false)
+    }
+
+    /// As [`Self::new`]; with `offloads` the client's kernel leaves its checksums half done.
+    pub fn with_offloads(offloads: bool) -> Self {
         let (client, gate, service) = (Host::new(), Host::new(), Host::new());
         connect(
-            (&client, End::new("c0", 1, &[(CLIENT, 24), (CLIENT6, 64)])),
+            (&client, End { offloads, ..End::new("c0", 1, &[(CLIENT, 24), (CLIENT6, 64)]) }),
             (&gate, End::new("g0", 2, &[(GATE_OUTSIDE, 24), (GATE_OUTSIDE6, 64)])),
         );
         connect(

@@ -293,7 +293,10 @@ fn start_shards(config: &Config, common: &Common) -> Result<Shards, StartError> 
 fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>, StartError> {
     let bind = |(at, listen): (usize, &crate::config::Listen)| {
         let address = chosen.get(at).copied().unwrap_or(listen.address);
-        Udp::bind(address, shared).map_err(|source| StartError::Listen { what: listen.to_string(), source })
+        // Shards share a port, and so would another process: this one must be free of others first.
+        let free = if chosen.is_empty() { Udp::bind(address, false).map(drop) } else { Ok(()) };
+        free.and_then(|()| Udp::bind(address, shared))
+            .map_err(|source| StartError::Listen { what: listen.to_string(), source })
     };
     config.listen.iter().enumerate().map(bind).collect()
 }
@@ -362,6 +365,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> 
         issuer_seed: common.secrets.issuer_seed.clone(),
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
+        policy: Arc::clone(&common.policy),
     })
 }
 

@@ -4,7 +4,7 @@
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -16,6 +16,10 @@ use sluicegate_wire::UnixTime;
 
 /// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
 const GRACE_SECS: u64 = 5;
+/// How long a revoke may be on its way to a gate that is connected, in seconds.
+const REVOKE_SECS: u64 = 30;
+/// Most revokes that are on their way.
+const REVOKES_MAX: usize = 1_024;
 
 /// Where a grant stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -81,6 +85,8 @@ struct Row {
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
     per_user: HashMap<String, u32>,
+    /// What was revoked lately, oldest first: a gate's report that crossed the revoke brings nothing back.
+    revoked: VecDeque<(UnixTime, Selector)>,
 }
 
 /// The directory has as many grants as it may have.
@@ -116,7 +122,11 @@ impl Ledger {
 
     /// Merges a grant that a gate reports as live, such as one issued before a restart.
     pub(crate) fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
-        self.put(&active.delta, grant, gate, None)?;
+        let delta = &active.delta;
+        if self.lock().revoked.iter().any(|(_, selector)| selector.selects(grant, &delta.user, &delta.service)) {
+            return Ok(());
+        }
+        self.put(delta, grant, gate, None)?;
         self.opened(grant.id, active.address, active.ports);
         self.used(grant.id, active.bytes_used, active.flows);
         Ok(())
@@ -181,6 +191,7 @@ impl Ledger {
     /// Removes what has expired.
     pub(crate) fn expire(&self, now: UnixTime) -> usize {
         let mut rows = self.lock();
+        while rows.revoked.pop_front_if(|(until, _)| *until <= now).is_some() {}
         let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
         let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(rows.remove(*id)));
@@ -192,9 +203,14 @@ impl Ledger {
         self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
     }
 
-    /// Removes what a revocation names.
-    pub(crate) fn revoke(&self, selector: &Selector) {
+    /// Removes what a revocation names. Grants issued after `now` are not meant.
+    pub(crate) fn revoke(&self, now: UnixTime, selector: &Selector) {
         let mut rows = self.lock();
+        if rows.revoked.len() >= REVOKES_MAX {
+            rows.revoked.pop_front();
+        }
+        let issued_before = selector.issued_before.or(Some(now.plus_secs(1)));
+        rows.revoked.push_back((now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() }));
         let ids: Vec<GrantId> =
             rows.by_id.iter().filter(|(_, row)| row.is_selected(selector)).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| drop(rows.remove(id)));
@@ -273,5 +289,120 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
         bytes_used: 0,
         flows: 0,
         state: GrantState::Opening,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_capability::{ANY_PORTS, Mode};
+    use sluicegate_policy::ServiceMode;
+    use sluicegate_store::feed::Selected;
+
+    const NOW: UnixTime = UnixTime(1_000);
+
+    fn delta(call: u8, index: u32, user: &str) -> (GrantDelta, Grant) {
+        let grant = Grant {
+            flags: 0,
+            least_mode: Mode::Pinhole,
+            protocol: 17,
+            id: GrantId::of_call([call; 12], index),
+            issuer: [1; 8],
+            epoch: 0,
+            not_before: NOW,
+            not_after: NOW.plus_secs(60),
+            bytes: 1_000_000,
+            client_id: 1,
+            flows: 0,
+            rate_100kbps: 0,
+            client_address: IpAddr::from([198, 51, 100, 7]),
+            client_ports: ANY_PORTS,
+            gate_address: IpAddr::from([0, 0, 0, 0]),
+            gate_ports: (0, 0),
+            holder: [0; 32],
+            user_pseudonym: [0; 8],
+        };
+        let delta = GrantDelta {
+            body: grant.encode(),
+            user: user.into(),
+            service: "web".into(),
+            target: IpAddr::from([10, 0, 0, 1]),
+            target_ports: (80, 80),
+            mode: ServiceMode::Nat,
+        };
+        (delta, grant)
+    }
+
+    fn open(ledger: &Ledger, call: u8, index: u32, user: &str) -> Result<(), LedgerFull> {
+        let (delta, grant) = delta(call, index, user);
+        ledger.opening(&delta, &grant, "gate-1", 3)
+    }
+
+    fn active(call: u8) -> (ActiveGrant, Grant) {
+        let (delta, grant) = delta(call, 0, "alice");
+        let address = IpAddr::from([203, 0, 113, 9]);
+        (ActiveGrant { delta, address, ports: (20_000, 20_000), bytes_used: 5, flows: 1 }, grant)
+    }
+
+    #[test]
+    fn a_full_directory_refuses_new_grants_and_renews_old_ones() {
+        let ledger = Ledger::new(2);
+        open(&ledger, 1, 0, "alice").unwrap();
+        open(&ledger, 2, 0, "alice").unwrap();
+        assert!(open(&ledger, 3, 0, "alice").is_err());
+        open(&ledger, 2, 0, "alice").unwrap();
+        assert_eq!(ledger.gauge(), (2, 2));
+    }
+
+    #[test]
+    fn a_users_grants_are_counted_without_the_call_that_is_renewed() {
+        let ledger = Ledger::new(10);
+        open(&ledger, 1, 0, "alice").unwrap();
+        open(&ledger, 1, 1, "alice").unwrap();
+        open(&ledger, 2, 0, "alice").unwrap();
+        open(&ledger, 3, 0, "bob").unwrap();
+        assert_eq!(ledger.active_of_user("alice", None), 3);
+        assert_eq!(ledger.active_of_user("alice", Some([1; 12])), 1);
+        ledger.ended(GrantId::of_call([2; 12], 0));
+        assert_eq!(ledger.active_of_user("alice", None), 2);
+        assert_eq!(ledger.call([1; 12]), Some(("alice".into(), "web".into())));
+        assert_eq!(ledger.call([2; 12]), None);
+    }
+
+    #[test]
+    fn an_answer_goes_to_the_shard_that_asked_and_only_once() {
+        let ledger = Ledger::new(10);
+        open(&ledger, 1, 0, "alice").unwrap();
+        let id = GrantId::of_call([1; 12], 0);
+        let address = IpAddr::from([203, 0, 113, 9]);
+        assert_eq!(ledger.opened(id, address, (20_000, 20_000)), Some(3));
+        assert_eq!(ledger.opened(id, address, (20_000, 20_000)), None);
+        assert_eq!(ledger.rows()[0].state, GrantState::Open);
+        // A refused renewal ends nothing.
+        open(&ledger, 1, 0, "alice").unwrap();
+        assert_eq!(ledger.refused(id), Some(3));
+        assert_eq!(ledger.rows().len(), 1);
+    }
+
+    #[test]
+    fn expired_grants_go_after_a_grace() {
+        let ledger = Ledger::new(10);
+        open(&ledger, 1, 0, "alice").unwrap();
+        assert_eq!(ledger.expire(NOW.plus_secs(64)), 0);
+        assert_eq!(ledger.expire(NOW.plus_secs(65)), 1);
+    }
+
+    #[test]
+    fn a_report_that_crossed_a_revoke_brings_nothing_back() {
+        let ledger = Ledger::new(10);
+        let (report, grant) = active(1);
+        ledger.active(&report, &grant, "gate-1").unwrap();
+        assert_eq!(ledger.rows()[0].bytes_used, 5);
+        ledger.revoke(NOW, &Selector::all(Selected::User("alice".into())));
+        ledger.active(&report, &grant, "gate-1").unwrap();
+        assert!(ledger.rows().is_empty());
+        ledger.expire(NOW.plus_secs(REVOKE_SECS));
+        ledger.active(&report, &grant, "gate-1").unwrap();
+        assert_eq!(ledger.rows().len(), 1);
     }
 }

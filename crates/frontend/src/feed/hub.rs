@@ -85,6 +85,7 @@ pub(crate) struct Hub {
     name: String,
     gates: BTreeMap<String, Gate>,
     services: BTreeMap<String, FeedService>,
+    policy: Arc<Policy>,
 }
 
 /// What a [`Hub`] is made of.
@@ -99,6 +100,7 @@ pub(crate) struct HubParts {
     pub(crate) issuer_seed: Zeroizing<[u8; 32]>,
     pub(crate) boot_id: u64,
     pub(crate) name: String,
+    pub(crate) policy: Arc<Policy>,
 }
 
 /// The queues that drive a hub.
@@ -123,6 +125,7 @@ impl Hub {
             name: parts.name,
             gates: BTreeMap::new(),
             services: BTreeMap::new(),
+            policy: parts.policy,
         }
     }
 
@@ -203,6 +206,9 @@ impl Hub {
     /// Has the grants of one call opened, all or none.
     fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
         let (now, unix) = (self.clock.now(), self.clock.unix());
+        if let Some(reason) = self.too_many(&deltas) {
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        }
         let name = self.gate_of(service);
         let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
             let reason = format!("no gate for the service {service:?} is connected");
@@ -224,6 +230,15 @@ impl Hub {
         }
     }
 
+    /// Shards decide at the same time, each without the other's latest calls; here they are counted one after the other.
+    fn too_many(&self, deltas: &[GrantDelta]) -> Option<String> {
+        let first = deltas.first()?;
+        let max = u32::from(self.policy.user(&first.user)?.grants_max);
+        let besides = first.grant().ok().map(|grant| grant.id.call());
+        let active = self.ledger.active_of_user(&first.user, besides);
+        (active >= max).then(|| format!("the user has {active} grants already, and may have {max}"))
+    }
+
     fn refuse(&self, shard: u8, delta: &GrantDelta, reason: &str) {
         tracing::warn!(service = delta.service, user = delta.user, reason, "a grant could not be opened");
         if let Ok(grant) = delta.grant() {
@@ -243,7 +258,7 @@ impl Hub {
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
     fn revoke(&mut self, selector: Selector) {
-        self.ledger.revoke(&selector);
+        self.ledger.revoke(self.clock.unix(), &selector);
         self.tell_gates(&Delta::Revoke(selector));
     }
 
@@ -254,6 +269,7 @@ impl Hub {
                 tracing::error!(gate = name, %error, "a gate cannot be told of a change");
                 // Cut off, it comes back and is brought up to date.
                 gate.frames = None;
+                gate.status.connected = false;
             }
         }
     }
@@ -403,6 +419,7 @@ impl Hub {
             .map(|(_, new)| new.clone())
             .collect();
         self.services = services;
+        self.policy = Arc::clone(policy);
         for name in gone {
             self.tell_gates(&Delta::ServiceGone(name));
         }

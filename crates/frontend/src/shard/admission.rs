@@ -116,7 +116,9 @@ impl Shard {
             Decided::Allow(limits) => (Some(limits), Outcome::Admitted, 200),
             Decided::Deny(_) => (None, Outcome::Denied, 403),
         };
-        self.metrics.request(asked.kind, outcome);
+        if limits.is_none() {
+            self.metrics.request(asked.kind, Outcome::Denied);
+        }
         let steps: Vec<String> = decision
             .steps
             .iter()

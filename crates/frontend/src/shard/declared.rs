@@ -43,8 +43,10 @@ impl Shard {
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(id, exchange);
         if !self.raise(event) {
+            self.metrics.request(asked.kind, Outcome::Unavailable);
             return self.fail(now, id, 503, NO_ROOM, out);
         }
+        self.metrics.request(asked.kind, Outcome::Admitted);
         self.exchanges.await_gate(now.instant, id, ids.into_iter());
         self.send_trying(now, id, asked.flow, asked.message, out);
     }
@@ -175,6 +177,9 @@ impl Shard {
         }));
         if let Some(opening) = opening.filter(|opening| !opening.renewal) {
             self.raise(Event::Revoke(opening.selector()));
+        }
+        if let Stage::Relaying(relay) = &exchange.stage {
+            self.exchanges.forget(relay.sent);
         }
         let Ok(request) = Message::parse(&exchange.request) else { return };
         let mut answer = std::mem::take(&mut self.scratch);

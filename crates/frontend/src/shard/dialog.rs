@@ -60,7 +60,9 @@ impl Shard {
             self.raise(Event::HandOver { shard: None, flow: asked.flow, datagram });
             return Outcome::Answered;
         }
-        Outcome::Unmatched
+        // To an answer that was not remembered: it carries the tag that we would give again.
+        let stateless = self.keys.stateless_tag(asked.message);
+        if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
     }
 
     /// Any request but ACK and CANCEL with a tag on To.

@@ -166,7 +166,10 @@ impl Shard {
     fn on_unacknowledged(&mut self, id: Id) {
         let ended = self.exchanges.end(id).and_then(|exchange| match exchange.stage {
             Stage::Opening(opening) => (!opening.renewal).then_some(opening.call),
-            Stage::Relaying(relay) => (!relay.renewal).then_some(relay.call),
+            Stage::Relaying(relay) => {
+                self.exchanges.forget(relay.sent);
+                (!relay.renewal).then_some(relay.call)
+            }
         });
         if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
             self.raise(Event::Revoke(Selector::all(Selected::Call(call))));

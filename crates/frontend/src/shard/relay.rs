@@ -111,8 +111,11 @@ impl Shard {
         let mut forwarded = Vec::with_capacity(asked.message.as_bytes().len() + 512);
         match self.write_forwarded(asked, &admitted, &hop, offer, &mut forwarded) {
             Ok(()) => {}
-            Err(ForwardError::NoHops) => return self.refuse_with(now, asked, 483, None, out),
-            Err(_) => return self.refuse_with(now, asked, 400, None, out),
+            Err(error) => {
+                self.metrics.request(asked.kind, Outcome::Malformed);
+                let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
+                return self.refuse_with(now, asked, code, None, out);
+            }
         }
         let Some(owed) = self.open_transaction(now, asked, Role::Proxy, out) else { return };
         let request = asked.message.as_bytes().to_vec();
@@ -134,8 +137,10 @@ impl Shard {
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(owed, exchange);
         let Some(sent) = sent else {
+            self.metrics.request(asked.kind, Outcome::Unavailable);
             return self.fail(now, owed, 503, "the table of requests to services is full", out);
         };
+        self.metrics.request(asked.kind, Outcome::Admitted);
         self.exchanges.relay(sent, owed);
         self.send_trying(now, owed, asked.flow, asked.message, out);
     }

@@ -6,7 +6,8 @@ use std::{net::SocketAddr, time::Duration};
 use rustls::pki_types::ServerName;
 use sluicegate_capability::GrantId;
 use sluicegate_store::feed::{
-    ActiveGrant, Decoder, Event, FeedReceiver, FromGate, GrantDelta, JoinSecret, JoinToken, Selector, ToGate, encode,
+    ActiveGrant, Decoder, EndCause, Event, FeedReceiver, FromGate, GrantDelta, JoinSecret, JoinToken, Selector, ToGate,
+    encode,
     tls::{Identity, SERVER_NAME, client_config},
 };
 use sluicegate_wire::{Instant, UnixTime};
@@ -28,6 +29,8 @@ pub(crate) struct Gate {
     decoder: Decoder<ToGate>,
     pub(crate) address: String,
     next_port: u16,
+    /// Whether this connection has had its report of what is open.
+    has_reported: bool,
     pub(crate) open: Vec<ActiveGrant>,
     pub(crate) services: Vec<String>,
 }
@@ -52,6 +55,7 @@ impl Gate {
             decoder: Decoder::new(),
             address: "203.0.113.9".to_owned(),
             next_port: 20_000,
+            has_reported: false,
             open: Vec::new(),
             services: Vec::new(),
         }
@@ -74,6 +78,7 @@ impl Gate {
         let tls = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| error.to_string())?;
         self.stream = Some(tls);
         self.decoder = Decoder::new();
+        self.has_reported = false;
         if let Some(secret) = secret {
             self.say(&FromGate::Join { secret, gate: self.name.clone() }).await?;
         }
@@ -115,9 +120,7 @@ impl Gate {
                         told.push(Told::Install);
                     }
                     Event::Revoke(selector) => {
-                        self.open.retain(|open| {
-                            !selector.selects(&open.delta.grant().unwrap(), &open.delta.user, &open.delta.service)
-                        });
+                        self.revoke(&selector).await?;
                         told.push(Told::Revoke(selector));
                     }
                     Event::Service(service) => {
@@ -126,8 +129,10 @@ impl Gate {
                     }
                     Event::ServiceGone(name) => told.push(Told::ServiceGone(name)),
                     Event::UpToDate(_) => {
-                        let grants = self.open.clone();
-                        self.say(&FromGate::Active { grants, more: false }).await?;
+                        if !std::mem::replace(&mut self.has_reported, true) {
+                            let grants = self.open.clone();
+                            self.say(&FromGate::Active { grants, more: false }).await?;
+                        }
                         told.push(Told::UpToDate);
                     }
                     Event::Reply(answer) => self.say(&answer).await?,
@@ -147,6 +152,19 @@ impl Gate {
                 return;
             }
         }
+    }
+
+    async fn revoke(&mut self, selector: &Selector) -> Result<(), String> {
+        let is_meant =
+            |open: &ActiveGrant| selector.selects(&open.delta.grant().unwrap(), &open.delta.user, &open.delta.service);
+        let (ended, open) = std::mem::take(&mut self.open).into_iter().partition(is_meant);
+        self.open = open;
+        let ended: Vec<ActiveGrant> = ended;
+        for grant in ended {
+            let id = grant.delta.grant().unwrap().id;
+            self.say(&FromGate::Ended { id, cause: EndCause::Revoked, bytes_used: 0 }).await?;
+        }
+        Ok(())
     }
 
     async fn install(&mut self, id: GrantId, delta: &GrantDelta) -> Result<(), String> {

@@ -46,16 +46,17 @@ fn an_agent_gets_its_grants_too_and_they_verify() {
 
 #[test]
 fn portable_copies_verify_and_name_the_gate() {
-    let issuer = IssuerKey::from_seed([9; 32]).public();
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
-    alice.invite(&mut site, PORTS);
-    let grant = site.asked()[0].grant().unwrap();
-    let mut opened = grant.clone();
-    (opened.gate_address, opened.gate_ports) = (GATE.parse().unwrap(), (20_000, 20_000));
-    let signed: SignedGrant = IssuerKey::from_seed([9; 32]).sign(&opened);
-    assert_eq!(issuer.verify(&signed).unwrap(), opened);
-    assert_eq!(grant.issuer, issuer.id());
+    alice.set_up(&mut site, PORTS);
+    // The 200 was the last that was sent.
+    let head = b"Content-Transfer-Encoding: binary\r\n\r\n";
+    let at = site.last.windows(head.len()).position(|window| window == head).unwrap() + head.len();
+    let signed = SignedGrant::from_bytes(&site.last[at..at + 200]).unwrap();
+    assert_eq!(&site.last[at + 200..at + 204], b"\r\n--");
+    let grant = IssuerKey::from_seed([9; 32]).public().verify(&signed).unwrap();
+    assert_eq!((grant.gate_address.to_string().as_str(), grant.gate_ports), (GATE, (20_000, 20_000)));
+    assert_eq!((grant.client_address.to_string().as_str(), grant.holder), ("198.51.100.7", [0; 32]));
 }
 
 #[test]
@@ -284,4 +285,15 @@ fn a_telephone_with_session_timers_is_told_when_to_renew() {
     alice.sign_in(&mut site, "INVITE", WEB, "Supported: timer\r\n", AUDIO);
     let ok = site.gate_opens().pop().unwrap().1;
     assert_eq!(header(&ok, "Session-Expires"), Some("300;refresher=uac"));
+}
+
+#[test]
+fn acks_to_answers_that_were_not_remembered_are_absorbed() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE);
+    let challenge = site.send(PHONE, alice.request("INVITE", WEB, "", AUDIO)).pop().unwrap().1;
+    alice.take_dialog(&challenge);
+    let ack = alice.request("ACK", WEB, "", "").replacen("z9hG4bKalice2", "z9hG4bKalice1", 1);
+    assert!(site.send(PHONE, ack).is_empty());
+    assert_eq!(site.metrics[0].requests(Kind::Ack, Outcome::Absorbed), 1);
 }

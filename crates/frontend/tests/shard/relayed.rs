@@ -9,7 +9,7 @@ use sluicegate_sip::{
     write::Response,
 };
 
-use crate::site::{AGENT, AUDIO, Caller, FRONTEND, GATE, PBX, PHONE, PORTS, Site, header, status};
+use crate::site::{AGENT, AUDIO, Caller, GATE, PBX, PHONE, PORTS, Site, header, status};
 
 /// What the SIP server answers with: its own address and ports.
 const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
@@ -36,9 +36,9 @@ fn reply(to: &str, code: u16, body: &str) -> String {
     let headers = Response::to(&request, code).to_tag(b"pbx-tag").record_route().begin(&mut out);
     let headers = headers.header("Contact", "<sip:pbx@10.0.0.2:5060>");
     if body.is_empty() {
-        headers.finish()
+        headers.finish();
     } else {
-        headers.body("application/sdp", body.as_bytes())
+        headers.body("application/sdp", body.as_bytes());
     }
     String::from_utf8(out).unwrap()
 }
@@ -351,5 +351,4 @@ fn hops_are_counted() {
     let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
     let sent = site.send(PHONE, signed.replacen("Max-Forwards: 70", "Max-Forwards: 0", 1));
     assert_eq!(status(&sent[0].1), 483);
-    assert!(FRONTEND.starts_with("203.0.113.1"));
 }

@@ -32,6 +32,8 @@ pub(crate) struct Site {
     pub(crate) instant: Instant,
     pub(crate) unix: UnixTime,
     pub(crate) events: Vec<Event>,
+    /// The last datagram sent, byte by byte.
+    pub(crate) last: Vec<u8>,
     out: Transmits,
     tables: Tables,
     starts: u8,
@@ -54,6 +56,7 @@ impl Site {
             instant: Instant::from_secs(1_000),
             unix: UnixTime(1_800_000_000),
             events: Vec::new(),
+            last: Vec::new(),
             out: Transmits::new(),
             tables,
             starts: 0,
@@ -138,6 +141,9 @@ impl Site {
     fn drain(&mut self, shard: usize) -> Sent {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, text(bytes))).collect();
+        if let Some((_, bytes)) = self.out.iter().last() {
+            self.last = bytes.to_vec();
+        }
         self.out.clear();
         while let Some(event) = self.shards[shard].poll_event() {
             self.events.push(event);

@@ -9,13 +9,16 @@ pub const NO_LINE: u32 = u32::MAX;
 
 /// Lines of a set in use, on average, when the table is at its maximum.
 const LOAD_MAX: u64 = 5;
+/// A set this full sends new keys to their other set, if that is emptier. Below, the first is taken, because a look-up
+/// then needs one word of tags only.
+const FIRST_CHOICE_MAX: u32 = 6;
 const BYTES_01: u64 = 0x0101_0101_0101_0101;
 const BYTES_80: u64 = 0x8080_8080_8080_8080;
 
 /// Flow lines in one flat, set-associative array of fixed size.
 ///
-/// A key has two candidate sets of eight lines, and an insertion takes the emptier one: a table at its maximum (five
-/// eighths of the array) practically never meets two full sets. Both sets of a key lie in the same shard (index mod
+/// A key has two candidate sets of eight lines, and an insertion takes the second if it is emptier and the first is
+/// getting full: a table at its maximum (five eighths of the array) practically never meets two full sets. Both sets of a key lie in the same shard (index mod
 /// [`Table::shards`]), so that one thread can own them. Beside the lines stands one byte of the hash for each, eight
 /// to a word: a miss, which is what a flood causes, reads two words and no line, and a hit reads one line.
 #[derive(Debug)]
@@ -109,7 +112,7 @@ impl<L: Line> Table<L> {
         }
         let (first, second) = self.sets(hash);
         let used = |set: u32| (self.tags[set as usize] & BYTES_80).count_ones();
-        let set = if used(second) < used(first) { second } else { first };
+        let set = if used(first) < FIRST_CHOICE_MAX || used(first) <= used(second) { first } else { second };
         let free = !self.tags[set as usize] & BYTES_80;
         if free == 0 {
             return None;

@@ -27,7 +27,9 @@ pub(crate) fn inbound<L: Family>(
     now: Instant,
     packet: &Packet,
 ) -> Result<Passage, Reason> {
-    let index = match flows.find(Kind::Inbound, &packet.tuple) {
+    // A closed port needs no look-up: what a flood hits most costs least.
+    let found = if is_closed(rules, packet) { None } else { flows.find(Kind::Inbound, &packet.tuple) };
+    let index = match found {
         Some(index) => index,
         None => match open_from_outside(flows, rules, now, packet)? {
             Some(index) => index,
@@ -35,6 +37,15 @@ pub(crate) fn inbound<L: Family>(
         },
     };
     pass(flows, rules, now, index, packet, Kind::Inbound)
+}
+
+/// Whether nobody holds the gate's port that a packet is for, so that no line can know it.
+#[inline]
+fn is_closed(rules: &Rules, packet: &Packet) -> bool {
+    let (address, port) = packet.tuple.dst;
+    !matches!(packet.transport, Transport::Echo(_))
+        && rules.is_gate(address)
+        && rules.ports.holder(packet.tuple.protocol, port).is_none()
 }
 
 /// Lets a packet through by its line: window, budget, timers.

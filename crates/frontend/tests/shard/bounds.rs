@@ -92,3 +92,65 @@ fn wrong_passwords_leave_few_notes_and_nothing_else() {
     assert!(site.events.len() <= 20, "{}", site.events.len());
     assert!(site.shards[0].gauges().iter().all(|(_, used, _)| *used == 0));
 }
+
+/// A small generator of repeatable noise (xorshift64*).
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % below
+    }
+
+    /// The message with a few bytes changed, cut out or said twice.
+    fn mutate(&mut self, message: &[u8]) -> Vec<u8> {
+        let mut bytes = message.to_vec();
+        for _ in 0..=self.next(4) {
+            let at = self.next(bytes.len().max(1));
+            match self.next(4) {
+                0 => bytes.insert(at.min(bytes.len()), b"\r\n;,<>\"%\0: z9"[self.next(13)]),
+                1 if at < bytes.len() => drop(bytes.remove(at)),
+                2 if at < bytes.len() => bytes[at] = u8::try_from(self.next(256)).unwrap(),
+                _ => {
+                    let end = (at + self.next(60)).min(bytes.len());
+                    let piece = bytes.get(at..end).unwrap_or_default().to_vec();
+                    let to = self.next(bytes.len() + 1);
+                    bytes.splice(to..to, piece);
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[test]
+fn damaged_messages_open_nothing_and_are_never_answered_at_length() {
+    let mut site = Site::with(1, Tables { transactions_max: 256, ..Tables::default() });
+    let mut alice = Caller::new("alice", PHONE);
+    let plain = alice.request("INVITE", "sip:web@example.net", "", AUDIO);
+    let challenge = site.send(PHONE, &plain).pop().unwrap().1;
+    let wrong = Caller { password: "wrong horse".into(), ..Caller::new("alice", PHONE) };
+    let credentials = wrong.authorization(&challenge, "INVITE", "sip:web@example.net");
+    let ok = alice.set_up(&mut site, AUDIO);
+    let (opened, ended) = (site.ledger.rows().len(), site.revokes());
+    // The tag of someone else: damage must not make it this call's.
+    alice.to_tag = Some("A".repeat(32));
+    let seeds = [
+        plain,
+        alice.request("INVITE", "sip:web@example.net", &credentials, AUDIO),
+        alice.request("BYE", "sip:web@example.net", "Route: <sip:203.0.113.1;lr;sg=x;sv=pbx;cl=y>\r\n", ""),
+        alice.request("REGISTER", "sip:example.net", "Contact: *\r\nExpires: 0\r\n", ""),
+        alice.request("CANCEL", "sip:web@example.net", "", ""),
+        ok,
+    ];
+    let mut noise = Noise(20_261_121);
+    for round in 0..30_000 {
+        let bytes = noise.mutate(seeds[round % seeds.len()].as_bytes());
+        let sent = site.send("198.51.100.66:5060", &bytes);
+        assert!(sent.iter().all(|(_, answer)| answer.len() <= 3 * bytes.len()), "{}", bytes.escape_ascii());
+    }
+    assert!(site.asked().is_empty());
+    assert_eq!((site.ledger.rows().len(), site.revokes()), (opened, ended));
+}

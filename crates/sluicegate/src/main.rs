@@ -2,8 +2,10 @@
 
 mod cli;
 mod config;
+mod out;
 mod secret;
 mod verbs;
+mod view;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,10 @@ use sluicegate_admin::{
 };
 use sluicegate_frontend::Catalog;
 
-use crate::config::{self, Outline};
+use crate::{
+    config::{self, Outline},
+    out,
+};
 
 /// A node, found through its configuration file; users, groups and services also of one that does not run.
 pub(crate) struct Node {
@@ -53,7 +56,7 @@ fn is_object(uri: &str) -> bool {
 
 /// Prints indented JSON.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    out::line(format_args!("{}", serde_json::to_string_pretty(value)?));
     Ok(())
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn table(rows: &Value, columns: &[(&str, &str)]) {
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     for line in &lines {
         let padded: Vec<String> = line.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        out::line(format_args!("{}", padded.join("  ").trim_end()));
     }
 }
 

@@ -21,7 +21,7 @@ use super::control::Node;
 use crate::{
     cli::GateJoin,
     config::{self, Plan, Role},
-    secret,
+    out, secret,
 };
 
 /// Longest join token file.
@@ -146,7 +146,7 @@ pub(crate) fn gate_join(join: &GateJoin) -> Result<()> {
         let answer = Node::of(&join.node.config)?.call(Method::POST, "/v1/join-token", None)?;
         let token =
             answer.get("token").and_then(serde_json::Value::as_str).context("the node's answer has no token")?;
-        println!("{token}");
+        out::line(format_args!("{token}"));
         return Ok(());
     };
     let mut token = zeroize::Zeroizing::new(String::new());
@@ -159,7 +159,10 @@ pub(crate) fn gate_join(join: &GateJoin) -> Result<()> {
     let Some(gate) = plan.gate else { bail!("{} describes no gate", join.node.config.display()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let feed = runtime.block_on(sluicegate_gate::join(token.trim(), &gate.name, &gate.state_dir))?;
-    println!("joined the frontend at {}; `sluicegate gate` uses it from its next start on", feed.address);
+    out::line(format_args!(
+        "joined the frontend at {}; `sluicegate gate` uses it from its next start on",
+        feed.address
+    ));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::control::{Node, print_json, table};
 use crate::{
     cli::{GrantAction, GroupAction, PolicyAction, ServiceAction, UserAction},
-    secret,
+    out, secret,
 };
 
 pub(crate) fn user(action: UserAction) -> Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn user(action: UserAction) -> Result<()> {
                 "/v1/users",
                 Some(json!({ "name": name, "groups": groups, "phone": !no_phone, "password": password.as_str() })),
             )?;
-            println!("added user {name}");
+            out::line(format_args!("added user {name}"));
         }
         UserAction::Ls(reading) => {
             let users = Node::of(&reading.node.config)?.call(Method::GET, "/v1/users", None)?;
@@ -38,7 +38,7 @@ pub(crate) fn group(action: GroupAction) -> Result<()> {
     match action {
         GroupAction::Add { name, node } => {
             Node::of(&node.config)?.call(Method::POST, "/v1/groups", Some(json!({ "name": name })))?;
-            println!("added group {name}");
+            out::line(format_args!("added group {name}"));
         }
         GroupAction::Ls(reading) => {
             let groups = Node::of(&reading.node.config)?.call(Method::GET, "/v1/groups", None)?;
@@ -58,7 +58,7 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
             let node = Node::of(&node.config)?;
             for service in crate::config::services(&file)? {
                 node.call(Method::POST, "/v1/services", Some(serde_json::to_value(&service)?))?;
-                println!("added service {}", service.name);
+                out::line(format_args!("added service {}", service.name));
             }
         }
         ServiceAction::Ls(reading) => {
@@ -83,7 +83,7 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
 
 fn remove(collection: &str, kind: &str, name: &str, node: &Node) -> Result<()> {
     node.call(Method::DELETE, &format!("/v1/{collection}/{name}"), None)?;
-    println!("removed {kind} {name}");
+    out::line(format_args!("removed {kind} {name}"));
     Ok(())
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
             let selector = json!({ "grant": id, "user": user, "service": service });
             let answer = Node::of(&node.config)?.call(Method::POST, "/v1/grants/revoke", Some(selector))?;
             let count = answer.get("revoked").and_then(Value::as_u64).context("the node's answer has no count")?;
-            println!("revoked {count} grants");
+            out::line(format_args!("revoked {count} grants"));
         }
     }
     Ok(())
@@ -123,9 +123,9 @@ pub(crate) fn policy(action: PolicyAction) -> Result<()> {
     if reading.json {
         return print_json(&decision);
     }
-    println!("{}", decision.get("outcome").and_then(Value::as_str).unwrap_or("?"));
+    out::line(format_args!("{}", decision.get("outcome").and_then(Value::as_str).unwrap_or("?")));
     for step in decision.get("steps").and_then(Value::as_array).into_iter().flatten() {
-        println!("  {}", step.as_str().unwrap_or("?"));
+        out::line(format_args!("  {}", step.as_str().unwrap_or("?")));
     }
     Ok(())
 }

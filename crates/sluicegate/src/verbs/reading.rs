@@ -7,7 +7,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::control::{Node, cell, print_json};
-use crate::cli::{NodeAddress, Reading, Switch, Trace};
+use crate::{
+    cli::{NodeAddress, Reading, Switch, Trace},
+    out,
+};
 
 pub(crate) fn status(reading: &Reading) -> Result<()> {
     let status = Node::of(&reading.node.config)?.call(Method::GET, "/v1/status", None)?;
@@ -16,7 +19,7 @@ pub(crate) fn status(reading: &Reading) -> Result<()> {
     }
     for role in ["frontend", "gate"] {
         if let Some(Value::Object(part)) = status.get(role) {
-            println!("{role}");
+            out::line(format_args!("{role}"));
             for (key, value) in part {
                 print_part(key, value, 1);
             }
@@ -30,20 +33,20 @@ fn print_part(key: &str, value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     match value {
         Value::Object(map) => {
-            println!("{indent}{key}");
+            out::line(format_args!("{indent}{key}"));
             for (key, value) in map {
                 print_part(key, value, depth + 1);
             }
         }
         Value::Array(rows) if rows.iter().any(Value::is_object) => {
-            println!("{indent}{key}");
+            out::line(format_args!("{indent}{key}"));
             for row in rows {
                 let cells = row.as_object().into_iter().flatten();
                 let cells: Vec<String> = cells.map(|(key, value)| format!("{key} {}", cell(Some(value)))).collect();
-                println!("{indent}  {}", cells.join("  "));
+                out::line(format_args!("{indent}  {}", cells.join("  ")));
             }
         }
-        other => println!("{indent}{key} {}", cell(Some(other))),
+        other => out::line(format_args!("{indent}{key} {}", cell(Some(other)))),
     }
 }
 
@@ -58,20 +61,22 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
         return print_json(&answer);
     }
     match &answer {
-        Value::Array(decisions) if decisions.is_empty() => println!("nothing was decided about this user lately"),
+        Value::Array(decisions) if decisions.is_empty() => {
+            out::line(format_args!("nothing was decided about this user lately"))
+        }
         Value::Array(decisions) => {
             for decision in decisions {
                 let of = |key: &str| cell(decision.get(key));
-                println!(
+                out::line(format_args!(
                     "{} {} from {}: {} ({})",
                     of("unix"),
                     of("service"),
                     of("client"),
                     of("outcome"),
                     of("status")
-                );
+                ));
                 for step in decision.get("steps").and_then(Value::as_array).into_iter().flatten() {
-                    println!("  {}", cell(Some(step)));
+                    out::line(format_args!("  {}", cell(Some(step))));
                 }
             }
         }
@@ -80,7 +85,7 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
                 print_part(key, value, 0);
             }
         }
-        other => println!("{other}"),
+        other => out::line(format_args!("{other}")),
     }
     Ok(())
 }
@@ -110,14 +115,14 @@ fn probe(flow: &str, inside: bool) -> Result<Value> {
 pub(crate) fn observe(state: Switch, node: &NodeAddress) -> Result<()> {
     let on = matches!(state, Switch::On);
     Node::of(&node.config)?.call(Method::POST, "/v1/observe", Some(json!({ "on": on })))?;
-    println!(
+    out::line(format_args!(
         "{}",
         if on {
             "observing: strangers' packets are counted, not dropped"
         } else {
             "enforcing: strangers' packets are dropped"
         }
-    );
+    ));
     Ok(())
 }
 

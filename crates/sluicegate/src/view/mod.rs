@@ -1,0 +1,3 @@
+//! Terminal views.
+
+pub(crate) mod demo;

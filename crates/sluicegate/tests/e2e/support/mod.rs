@@ -1,0 +1,83 @@
+//! What every end-to-end test stands on: a lab of namespaces, nodes of the real binary, programs, phones, traffic.
+
+pub(crate) mod capture;
+pub(crate) mod lab;
+pub(crate) mod node;
+pub(crate) mod phone;
+pub(crate) mod program;
+pub(crate) mod traffic;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The binary under test.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
+/// Longer than anything that works takes; a test that waits for so long has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One lab at a time: the tests measure what arrives within a second, on machines with few processors.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The turn of one test.
+pub(crate) type Turn = MutexGuard<'static, ()>;
+
+/// Takes the test's turn if this machine can run it: as root, with `programs` installed. `None` after saying what is
+/// missing.
+///
+/// # Panics
+/// Instead of `None` where `SLUICEGATE_NO_SKIP=1` forbids skipping.
+pub(crate) fn turn(programs: &[&str]) -> Option<Turn> {
+    let may = sluicegate_netlab::namespace::may_make_namespaces();
+    let root = (!may).then(|| "root".to_owned());
+    let missing = programs.iter().filter(|name| find(name).is_none()).map(|name| (*name).to_owned());
+    let missing: Vec<String> = root.into_iter().chain(missing).collect();
+    if !missing.is_empty() {
+        let needs = missing.join(", ");
+        assert!(env::var_os("SLUICEGATE_NO_SKIP").is_none_or(|value| value != "1"), "may not be skipped: needs {needs}");
+        println!("skipped: needs {needs}");
+        eprintln!("skipped: needs {needs}");
+        return None;
+    }
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Where a program is installed.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = env::var("PATH").unwrap_or_default();
+    path.split(':')
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"])
+        .map(|dir| Path::new(dir).join(name))
+        .find(|file| file.is_file())
+}
+
+/// Waits until `ready` gives something.
+///
+/// # Panics
+/// With `what` if it does not within [`PATIENCE`].
+pub(crate) fn until<T>(what: &str, ready: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, ready).unwrap_or_else(|| panic!("{what}: not within {PATIENCE:?}"))
+}
+
+/// What `ready` gives within `limit`.
+pub(crate) fn within<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Lets the lab run on for a time whose length is what the test is about.
+pub(crate) fn let_run(time: Duration) {
+    thread::sleep(time);
+}

@@ -1,4 +1,5 @@
 use alloc::{boxed::Box, vec, vec::Vec};
+use core::ops::Range;
 
 use crate::{Entry, Hasher, Key, Line};
 
@@ -143,9 +144,9 @@ impl<L: Line> Table<L> {
         self.tags.get(set).is_some_and(|tags| tags >> (way * 8) & 0x80 != 0)
     }
 
-    /// The indices of all lines in use.
-    pub fn used_lines(&self) -> impl Iterator<Item = u32> {
-        (0..self.index_end()).filter(|index| self.is_used(*index))
+    /// The indices of all lines in use in a range of indices; all of them in `0..index_end()`.
+    pub fn used_lines(&self, range: Range<u32>) -> impl Iterator<Item = u32> {
+        range.filter(|index| self.is_used(*index))
     }
 
     #[inline]
@@ -268,7 +269,7 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(table.len() as usize, model.len());
-                prop_assert_eq!(table.used_lines().count(), model.len());
+                prop_assert_eq!(table.used_lines(0..table.index_end()).count(), model.len());
                 for n in 0..60 {
                     prop_assert_eq!(find(&table, n), model.get(&n).copied());
                     if let Some(index) = model.get(&n) {

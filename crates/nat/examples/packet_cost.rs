@@ -69,6 +69,14 @@ fn main() {
     show(&mut gate, "forged source, open ports, random     ", &Row(Port::OUTSIDE, &datagram, &forged, &order, false));
     let segment = tcp_connection(&mut gate);
     show(&mut gate, "established TCP segment in, hot       ", &Row(Port::OUTSIDE, &segment, &|_, _| {}, &hot, true));
+    let mut bytes = Vec::new();
+    for _ in 0..2 {
+        bytes.clear();
+        let start = cpu_nanos();
+        gate.export_state(&mut |part| bytes.extend_from_slice(part));
+        let millis = (cpu_nanos() - start) as f64 / 1e6;
+        println!("export of 200 k flows: {millis:.1} ms, {:.1} MB", bytes.len() as f64 / 1e6);
+    }
     println!("floor: one dependent random read in 64 MB {:3.1} ns", memory_floor(&order));
     for (name, used, max) in gate.gauges().into_iter().filter(|(_, used, _)| *used > 0) {
         println!("  {name}: {used} of {max}");

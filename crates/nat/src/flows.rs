@@ -286,9 +286,9 @@ impl<L: Family> Flows<L> {
         self.table.line(line.peer()).set_state(state as u8, notes);
     }
 
-    /// All flows, in no order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
-        self.table.used_lines().filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
+    /// The flows whose index lies in a range.
+    pub(crate) fn in_range(&self, range: core::ops::Range<u32>) -> impl Iterator<Item = u32> {
+        self.table.used_lines(range).filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
     }
 }
 

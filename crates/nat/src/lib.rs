@@ -50,6 +50,6 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};
-pub use state::{ImportError, Imported};
+pub use state::{Export, ImportError, Imported};
 pub use translator::Translator;
 pub use view::{PinholeKind, PinholeView, Usage};

@@ -3,18 +3,21 @@
 //! `magic 8 | version 2 | records | end record | checksum 8`, little-endian; a record is a kind byte and fields of
 //! fixed length. The checksum (SipHash-2-4 under a fixed key) finds damage, not forgery: the file is the gate's own.
 
+mod export;
 mod reader;
 mod record;
+mod writer;
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::export::Export;
 use sluicegate_capability::{Grant, GrantId};
 use sluicegate_flow::{Budget, Tick};
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
-    reader::{Checker, Reader},
+    reader::Reader,
     record::{FlowRecord, GrantRecord, Record, StandingRecord},
 };
 use crate::{
@@ -57,55 +60,6 @@ pub enum ImportError {
 }
 
 impl Translator {
-    /// Writes all granted and standing pinholes and their flows to `sink`, in pieces. What lines hold of a budget is
-    /// written as left.
-    ///
-    /// Costs a walk over the tables. After a kill, flows go on whose numbers moved less than 4 MiB since the export.
-    pub fn export_state(&self, sink: &mut dyn FnMut(&[u8])) {
-        let mut checker = Checker::default();
-        let mut write = |bytes: &[u8]| {
-            checker.add(bytes);
-            sink(bytes);
-        };
-        write(&MAGIC);
-        write(&VERSION.to_le_bytes());
-        // Oldest first, so that of two that fit a packet the same one wins after the restart.
-        let mut live: Vec<_> = self.rules.pinholes.iter().filter(|(_, pinhole)| pinhole.is_live()).collect();
-        live.sort_unstable_by_key(|(_, pinhole)| pinhole.serial);
-        let mut places = alloc::vec![u32::MAX; self.rules.pinholes.max() as usize];
-        for (place, (slot, pinhole)) in live.into_iter().enumerate() {
-            places[slot as usize] = place as u32;
-            let record = match &pinhole.holder {
-                Holder::Granted(grant) => Record::Grant(GrantRecord {
-                    body: grant.encode(),
-                    service: pinhole.service,
-                    target: pinhole.target,
-                    target_ports: pinhole.target_ports,
-                    gate_ports: pinhole.gate.ports,
-                    filter: pinhole.filter,
-                    spent: pinhole.spent,
-                    left: pinhole.budget.left().saturating_add(self.lent(slot)),
-                    used: pinhole.budget.taken().saturating_sub(self.lent(slot)),
-                }),
-                Holder::Standing { peers, rate_bytes_per_s } => Record::Standing(StandingRecord {
-                    service: pinhole.service,
-                    target: pinhole.target,
-                    target_port: pinhole.target_ports.0,
-                    gate_ports: pinhole.gate.ports,
-                    rate_bytes_per_s: *rate_bytes_per_s,
-                    peers: peers.to_vec(),
-                }),
-                Holder::Service => Record::Service(pinhole.service),
-            };
-            record.write(&mut write);
-        }
-        export_flows(&self.v4, self.now, &places, &mut write);
-        export_flows(&self.v6, self.now, &places, &mut write);
-        Record::End.write(&mut write);
-        let sum = checker.sum();
-        sink(&sum.to_le_bytes());
-    }
-
     /// Brings back what [`Self::export_state`] wrote: on a fresh translator, after the services were set. What has
     /// expired or no longer fits is left out. TCP connections wait for the inside's first segment and take the
     /// outside's only near the written numbers until then.
@@ -136,6 +90,9 @@ impl Translator {
                 }
                 Record::Flow(flow) => {
                     let slot = slots.get(flow.owner as usize).copied().flatten();
+                    if let Some(pinhole) = slot.and_then(|slot| self.rules.pinholes.at_mut(slot)) {
+                        pinhole.budget.give_back(flow.lent);
+                    }
                     let flows = slot.and_then(|slot| self.import_flow(now, slot, &flow));
                     flows.map(|()| &mut imported.flows)
                 }
@@ -163,7 +120,7 @@ impl Translator {
         let pinhole = self.rules.pinholes.at_mut(slot)?;
         if let Holder::Granted(grant) = &mut pinhole.holder {
             grant.gate_ports = body_ports;
-            pinhole.budget = Budget::restored(grant.bytes, record.left, record.used);
+            pinhole.budget = Budget::restored(grant.bytes, record.left, record.taken);
         }
         pinhole.spent = record.spent;
         Some(slot)
@@ -192,27 +149,6 @@ impl Translator {
         } else {
             import_flow(&mut self.v6, &mut self.rules, now, slot, record)
         }
-    }
-}
-
-/// Flow records name their pinhole by its place among the pinhole records.
-fn export_flows<L: Family>(flows: &Flows<L>, now: Instant, places: &[u32], write: &mut dyn FnMut(&[u8])) {
-    for flow in flows.all() {
-        let line = flows.line(flow);
-        let back = flows.line(line.peer());
-        let Some(owner) = places.get(line.owner() as usize).copied() else { continue };
-        let millis = |age: Duration| u32::try_from(age.as_millis()).unwrap_or(u32::MAX);
-        let record = FlowRecord {
-            owner,
-            inbound: L::tuple_of(&line.key()),
-            outbound: L::tuple_of(&back.key()),
-            flags: line.rewrite().2,
-            state: line.state(),
-            notes: line.notes(),
-            halves: [line.tcp(), back.tcp()],
-            idle_ms: [millis(line.seen().age(now)), millis(back.seen().age(now))],
-        };
-        Record::Flow(record).write(write);
     }
 }
 

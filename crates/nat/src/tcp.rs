@@ -411,6 +411,3 @@ fn anchor(connection: &Connection, segment: &Segment) -> Connection {
     next.resync = Resync::Anchored;
     advance(Kind::Outbound, &mirrored(next), segment)
 }
-
-#[cfg(test)]
-mod tests;

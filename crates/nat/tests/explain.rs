@@ -49,7 +49,7 @@ fn it_explains_pings_without_a_port() {
     let mut site = Site::new();
     let grant = site.grant(ICMP, CLIENT);
     let opened = site.install(grant, TARGET, (0, 0));
-    site.from_outside(&echo(CLIENT, opened.address, 77, true)).inside();
+    site.outside_sends(&echo(CLIENT, opened.address, 77, true)).inside();
     let (src, dst) = (TARGET, CLIENT);
     let probe = Probe { protocol: ICMP, src, src_port: 77, dst, dst_port: 0, port: Port::INSIDE };
     let reply = site.gate.explain(site.now, site.unix, &probe);
@@ -70,7 +70,7 @@ fn explanation_and_treatment_agree() {
     for dst in gate_ends {
         for src in [(CLIENT, 1), (CLIENT, 2), (STRANGER, 1)] {
             let said = ask(&site, Port::OUTSIDE, src, dst).verdict;
-            assert_eq!(site.from_outside(&udp(src, dst, b"x")).verdict, said, "{src:?} -> {dst:?}");
+            assert_eq!(site.outside_sends(&udp(src, dst, b"x")).verdict, said, "{src:?} -> {dst:?}");
         }
     }
     for src in [(TARGET, 53), (TARGET, 54), (TARGET, 55), (TALKER, 1), (FILTERED, 53), (FILTERED, 1), (unknown, 1)] {
@@ -79,7 +79,7 @@ fn explanation_and_treatment_agree() {
                 continue;
             }
             let said = ask(&site, Port::INSIDE, src, dst).verdict;
-            assert_eq!(site.from_inside(&udp(src, dst, b"x")).verdict, said, "{src:?} -> {dst:?}");
+            assert_eq!(site.inside_sends(&udp(src, dst, b"x")).verdict, said, "{src:?} -> {dst:?}");
         }
     }
 }

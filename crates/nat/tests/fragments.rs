@@ -26,7 +26,7 @@ fn assemble(parts: &[Vec<u8>]) -> Vec<u8> {
 fn fragments_in_order_pass_one_by_one() {
     let (mut site, gate) = flow();
     let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(4_000)), 1, 1_000);
-    let arrived: Vec<_> = parts.iter().map(|part| site.from_outside(part).inside()).collect();
+    let arrived: Vec<_> = parts.iter().map(|part| site.outside_sends(part).inside()).collect();
     assert_eq!(assemble(&arrived), payload(4_000));
     assert_eq!((site.used("fragmented_packets"), site.used("fragments_held")), (0, 0));
 }
@@ -39,7 +39,7 @@ fn fragments_in_any_order_pass_after_the_first() {
         let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(3_900)), id as u16, 1_000);
         let mut arrived = Vec::new();
         for at in order {
-            let out = site.from_outside(&parts[at]);
+            let out = site.outside_sends(&parts[at]);
             match out.verdict {
                 Verdict::Queue => {}
                 _ => arrived.push(out.inside()),
@@ -52,14 +52,14 @@ fn fragments_in_any_order_pass_after_the_first() {
 }
 
 #[test]
-fn fragments_from_inside_leave_with_the_external_address() {
+fn fragments_inside_sends_leave_with_the_external_address() {
     let (mut site, gate) = flow();
     let parts = fragments(&udp((TARGET, 5_004), (CLIENT, 9_000), &payload(3_000)), 5, 1_000);
     let mut left = Vec::new();
-    assert_eq!(site.from_inside(&parts[1]).verdict, Verdict::Queue);
-    left.push(site.from_inside(&parts[0]).outside());
+    assert_eq!(site.inside_sends(&parts[1]).verdict, Verdict::Queue);
+    left.push(site.inside_sends(&parts[0]).outside());
     left.extend(site.released().into_iter().map(|(_, part)| part));
-    left.extend(parts[2..].iter().map(|part| site.from_inside(part).outside()));
+    left.extend(parts[2..].iter().map(|part| site.inside_sends(part).outside()));
     let whole = reassemble(&left);
     check_checksums(&whole);
     assert_eq!(ends(&whole), (gate, (CLIENT, 9_000)));
@@ -70,7 +70,7 @@ fn every_fragment_is_charged() {
     let mut site = Site::new();
     let (grant, gate) = site.open(UDP, 5_004);
     let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(3_000)), 5, 1_000);
-    let bytes: usize = parts.iter().map(|part| site.from_outside(part).inside().len()).sum();
+    let bytes: usize = parts.iter().map(|part| site.outside_sends(part).inside().len()).sum();
     assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, bytes as u64);
 }
 
@@ -81,8 +81,8 @@ fn a_spent_budget_stops_later_fragments_too() {
     grant.bytes = 1_500;
     let opened = site.install(grant, TARGET, (5_004, 5_004));
     let parts = fragments(&udp((CLIENT, 9_000), (opened.address, opened.ports.0), &payload(3_000)), 5, 1_000);
-    site.from_outside(&parts[0]).inside();
-    assert_eq!(site.from_outside(&parts[1]).dropped(), Reason::BudgetSpent);
+    site.outside_sends(&parts[0]).inside();
+    assert_eq!(site.outside_sends(&parts[1]).dropped(), Reason::BudgetSpent);
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn overlapping_and_impossible_fragments_are_dropped() {
     let (mut site, gate) = flow();
     let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(4_000)), 1, 1_000);
     let finer = fragments(&udp((CLIENT, 9_000), gate, &payload(4_000)), 1, 1_400);
-    site.from_outside(&parts[0]).inside();
-    assert_eq!(site.from_outside(&parts[0]).dropped(), Reason::FragmentInvalid, "the first, again");
-    site.from_outside(&parts[1]).inside();
-    assert_eq!(site.from_outside(&parts[1]).dropped(), Reason::FragmentInvalid, "a later one, again");
-    assert_eq!(site.from_outside(&finer[1]).dropped(), Reason::FragmentInvalid, "overlaps the second");
+    site.outside_sends(&parts[0]).inside();
+    assert_eq!(site.outside_sends(&parts[0]).dropped(), Reason::FragmentInvalid, "the first, again");
+    site.outside_sends(&parts[1]).inside();
+    assert_eq!(site.outside_sends(&parts[1]).dropped(), Reason::FragmentInvalid, "a later one, again");
+    assert_eq!(site.outside_sends(&finer[1]).dropped(), Reason::FragmentInvalid, "overlaps the second");
     let longer = fragments(&udp((CLIENT, 9_000), gate, &payload(6_000)), 1, 1_000);
-    site.from_outside(&parts[4]).inside();
-    assert_eq!(site.from_outside(&longer[5]).dropped(), Reason::FragmentInvalid, "behind the end");
-    let arrived = [2, 3].map(|at| site.from_outside(&parts[at]).inside());
+    site.outside_sends(&parts[4]).inside();
+    assert_eq!(site.outside_sends(&longer[5]).dropped(), Reason::FragmentInvalid, "behind the end");
+    let arrived = [2, 3].map(|at| site.outside_sends(&parts[at]).inside());
     assert_eq!(arrived.len(), 2, "the honest ones still pass");
 }
 
@@ -108,7 +108,7 @@ fn a_first_fragment_without_the_whole_header_is_dropped() {
     let (_, gate) = site.open(TCP, 22);
     let syn = sluicegate_wire::tcp::Repr::new(0, 0, sluicegate_wire::tcp::Control::Syn, 1);
     let parts = fragments(&tcp((CLIENT, 9), gate, syn), 1, 8);
-    assert_eq!(site.from_outside(&parts[0]).dropped(), Reason::FragmentInvalid);
+    assert_eq!(site.outside_sends(&parts[0]).dropped(), Reason::FragmentInvalid);
     assert_eq!(site.used("flows"), 0);
 }
 
@@ -118,7 +118,7 @@ fn a_strangers_fragments_take_no_memory() {
     for id in 0..5_000u16 {
         let parts = fragments(&udp((STRANGER, 9_000), gate, &payload(2_000)), id, 1_000);
         for part in &parts {
-            assert_eq!(site.from_outside(part).dropped(), Reason::NoPinhole);
+            assert_eq!(site.outside_sends(part).dropped(), Reason::NoPinhole);
         }
     }
     assert_eq!((site.used("fragmented_packets"), site.used("fragments_held")), (0, 0));
@@ -128,8 +128,8 @@ fn a_strangers_fragments_take_no_memory() {
 fn fragments_whose_first_never_comes_time_out() {
     let (mut site, gate) = flow();
     let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(3_000)), 1, 1_000);
-    assert_eq!(site.from_outside(&parts[1]).verdict, Verdict::Queue);
-    assert_eq!(site.from_outside(&parts[2]).verdict, Verdict::Queue);
+    assert_eq!(site.outside_sends(&parts[1]).verdict, Verdict::Queue);
+    assert_eq!(site.outside_sends(&parts[2]).verdict, Verdict::Queue);
     assert_eq!((site.used("fragmented_packets"), site.used("fragments_held")), (1, 2));
     site.wait(Duration::from_millis(4_999));
     assert_eq!(site.used("fragments_held"), 2);
@@ -143,9 +143,9 @@ fn what_waited_for_a_refused_first_fragment_is_dropped_for_the_same_reason() {
     let (mut site, gate) = flow();
     let closed = (gate.0, if gate.1 == 20_999 { 20_000 } else { gate.1 + 1 });
     let parts = fragments(&udp((CLIENT, 9_000), closed, &payload(3_000)), 1, 1_000);
-    assert_eq!(site.from_outside(&parts[1]).verdict, Verdict::Queue);
-    assert_eq!(site.from_outside(&parts[0]).dropped(), Reason::NoPinhole);
-    assert_eq!(site.from_outside(&parts[2]).dropped(), Reason::NoPinhole);
+    assert_eq!(site.outside_sends(&parts[1]).verdict, Verdict::Queue);
+    assert_eq!(site.outside_sends(&parts[0]).dropped(), Reason::NoPinhole);
+    assert_eq!(site.outside_sends(&parts[2]).dropped(), Reason::NoPinhole);
     assert_eq!(site.drops(Reason::NoPinhole), 3);
     assert_eq!(site.used("fragments_held"), 0);
     assert!(site.released().is_empty());
@@ -159,13 +159,13 @@ fn a_flood_of_fragments_from_a_spoofed_client_fills_only_its_own_share() {
     let others = (opened.address, opened.ports.0);
     for id in 0..10_000u16 {
         let parts = fragments(&udp((CLIENT, 9_000), gate, &payload(3_000)), id, 1_000);
-        let verdict = site.from_outside(&parts[1]).verdict;
+        let verdict = site.outside_sends(&parts[1]).verdict;
         assert!(matches!(verdict, Verdict::Queue | Verdict::Drop(Reason::FragmentTableFull)), "{verdict:?}");
     }
     assert!(site.used("fragmented_packets") <= 8 && site.used("fragments_held") <= 64);
     let parts = fragments(&udp((OTHER_CLIENT, 7), others, &payload(3_000)), 1, 1_000);
-    assert_eq!(site.from_outside(&parts[2]).verdict, Verdict::Queue);
-    site.from_outside(&parts[0]).inside();
+    assert_eq!(site.outside_sends(&parts[2]).verdict, Verdict::Queue);
+    site.outside_sends(&parts[0]).inside();
     assert_eq!(site.released().len(), 1);
 }
 
@@ -178,7 +178,7 @@ fn the_table_of_fragmented_packets_refuses_when_it_is_full_and_recovers() {
         let grant = site.grant(UDP, address);
         let opened = site.install(grant, TARGET, (5_004, 5_004));
         let parts = fragments(&udp((address, 7), (opened.address, opened.ports.0), &payload(2_000)), 1, 1_000);
-        match site.from_outside(&parts[1]).verdict {
+        match site.outside_sends(&parts[1]).verdict {
             Verdict::Queue => {}
             Verdict::Drop(reason) => {
                 assert_eq!(reason, Reason::FragmentTableFull);
@@ -200,14 +200,14 @@ fn ipv6_fragments_pass_a_filter_service() {
     let grant = site.grant(UDP, CLIENT_V6);
     site.install(grant, FILTERED_V6, (5_004, 5_004));
     let parts = fragments(&udp((CLIENT_V6, 9_000), (FILTERED_V6, 5_004), &payload(3_000)), 9, 1_000);
-    assert_eq!(site.from_outside(&parts[2]).verdict, Verdict::Queue);
-    let mut arrived = vec![site.from_outside(&parts[0]).inside()];
+    assert_eq!(site.outside_sends(&parts[2]).verdict, Verdict::Queue);
+    let mut arrived = vec![site.outside_sends(&parts[0]).inside()];
     arrived.extend(site.released().into_iter().map(|(port, part)| {
         assert_eq!(port, Port::INSIDE);
         part
     }));
-    arrived.extend(parts[1..2].iter().chain(&parts[3..]).map(|part| site.from_outside(part).inside()));
+    arrived.extend(parts[1..2].iter().chain(&parts[3..]).map(|part| site.outside_sends(part).inside()));
     check_checksums(&reassemble(&arrived));
     let strangers = fragments(&udp((STRANGER_V6, 9_000), (FILTERED_V6, 5_004), &payload(3_000)), 9, 1_000);
-    assert_eq!(site.from_outside(&strangers[1]).dropped(), Reason::NoPinhole);
+    assert_eq!(site.outside_sends(&strangers[1]).dropped(), Reason::NoPinhole);
 }

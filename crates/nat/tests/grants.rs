@@ -12,7 +12,7 @@ use sluicegate_wire::{Port, Reason, UnixTime, Verdict};
 const PORT: u16 = 5_004;
 
 fn send(site: &mut Site, gate: End, client_port: u16, ip_len: usize) -> Result<usize, Reason> {
-    let out = site.from_outside(&udp((CLIENT, client_port), gate, &payload(ip_len - 28)));
+    let out = site.outside_sends(&udp((CLIENT, client_port), gate, &payload(ip_len - 28)));
     match out.verdict {
         Verdict::Forward(Port::INSIDE) => Ok(out.packet.len()),
         Verdict::Drop(reason) => Err(reason),
@@ -34,8 +34,8 @@ fn a_grant_ends_at_its_time_and_says_so() {
     assert_eq!(site.gate.poll_event(), None);
     assert_eq!(site.used("flows"), 0);
     assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::GrantExpired));
-    assert_eq!(site.from_inside(&udp((TARGET, PORT), (CLIENT, 1), b"x")).dropped(), Reason::GrantExpired);
-    let stranger = site.from_outside(&udp((STRANGER, 1), gate, b"x"));
+    assert_eq!(site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), b"x")).dropped(), Reason::GrantExpired);
+    let stranger = site.outside_sends(&udp((STRANGER, 1), gate, b"x"));
     assert_eq!(stranger.dropped(), Reason::NoPinhole, "what is over is nobody else's business");
     site.wait(Duration::from_secs(121));
     assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::NoPinhole), "after two minutes it is forgotten");
@@ -83,7 +83,7 @@ fn revoking_ends_flows_at_once_and_the_grant_cannot_come_back() {
     assert_eq!(site.gate.revoke(site.now, grant.id), None);
     assert_eq!(site.gate.poll_event(), None, "who revokes is told directly");
     assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::GrantRevoked));
-    assert_eq!(site.from_inside(&udp((TARGET, PORT), (CLIENT, 1), b"x")).dropped(), Reason::GrantRevoked);
+    assert_eq!(site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), b"x")).dropped(), Reason::GrantRevoked);
     grant.not_after = grant.not_after.plus_secs(60);
     for _ in 0..2 {
         let again = site.gate.install(site.now, site.unix, spec(grant.clone(), TARGET, (PORT, PORT)));
@@ -136,7 +136,7 @@ fn a_renewal_that_comes_late_gets_the_same_ports() {
     site.wait(Duration::from_secs(3_660));
     assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::GrantExpired));
     grant.not_after = site.unix.plus_secs(60);
-    let opened = site.install(grant.clone(), TARGET, (PORT, PORT));
+    let opened = site.install(grant, TARGET, (PORT, PORT));
     assert_eq!(opened.ports.0, gate.1);
     exchange(&mut site, (CLIENT, 1), gate, (TARGET, PORT));
     site.wait(Duration::from_secs(61));
@@ -148,14 +148,14 @@ fn what_the_service_sends_costs_the_grant_nothing() {
     let mut site = Site::new();
     let mut grant = site.grant(UDP, CLIENT);
     grant.bytes = 1_000;
-    let opened = site.install(grant.clone(), TARGET, (PORT, PORT));
+    let opened = site.install(grant, TARGET, (PORT, PORT));
     let gate = (opened.address, opened.ports.0);
     for _ in 0..100 {
-        site.from_inside(&udp((TARGET, PORT), (CLIENT, 1), &payload(1_000))).outside();
+        site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), &payload(1_000))).outside();
     }
     send(&mut site, gate, 1, 1_000).unwrap();
     assert_eq!(send(&mut site, gate, 1, 28), Err(Reason::BudgetSpent));
-    site.from_inside(&udp((TARGET, PORT), (CLIENT, 1), b"still heard")).outside();
+    site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), b"still heard")).outside();
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn at_the_flow_limit_the_oldest_unanswered_flow_of_the_same_grant_gives_way() {
     }
     assert_eq!(site.used("flows"), 3, "1, 4 and 5");
     for client_port in [4, 5] {
-        site.from_inside(&udp((TARGET, PORT), (CLIENT, client_port), b"x")).outside();
+        site.inside_sends(&udp((TARGET, PORT), (CLIENT, client_port), b"x")).outside();
     }
     assert_eq!(send(&mut site, gate, 6, 100), Err(Reason::FlowLimit), "all are answered and busy");
     site.wait(Duration::from_secs(11));
@@ -250,22 +250,39 @@ fn frontends_reach_the_sip_port_by_a_standing_pinhole_and_are_reached_from_any_p
     assert_eq!(site.gate.install_standing(site.now, standing(0)).unwrap(), opened);
     let gate = (opened.address, opened.ports.0);
     exchange(&mut site, (OTHER_CLIENT, 5_060), gate, (TARGET, 5_060));
-    assert_eq!(site.from_outside(&udp((CLIENT, 5_060), gate, b"x")).dropped(), Reason::NoPinhole);
-    let out = ends(&site.from_inside(&udp((TARGET, 33_333), (OTHER_CLIENT, 5_060), b"REGISTER")).outside()).0;
+    assert_eq!(site.outside_sends(&udp((CLIENT, 5_060), gate, b"x")).dropped(), Reason::NoPinhole);
+    let out = ends(&site.inside_sends(&udp((TARGET, 33_333), (OTHER_CLIENT, 5_060), b"REGISTER")).outside()).0;
     assert_ne!(out, gate);
-    let back = site.from_outside(&udp((OTHER_CLIENT, 5_060), out, b"200")).inside();
+    let back = site.outside_sends(&udp((OTHER_CLIENT, 5_060), out, b"200")).inside();
     assert_eq!(ends(&back).1, (TARGET, 33_333));
-    assert_eq!(site.from_inside(&udp((TARGET, 5_060), (CLIENT, 1), b"x")).dropped(), Reason::OutboundDisabled);
+    assert_eq!(site.inside_sends(&udp((TARGET, 5_060), (CLIENT, 1), b"x")).dropped(), Reason::OutboundDisabled);
 
     site.wait(Duration::from_secs(90_000));
     assert_eq!(site.gate.install_standing(site.now, standing(1_000)).unwrap(), opened, "the port stays");
     let passed = (0..200u16).filter(|_| {
         let packet = udp((OTHER_CLIENT, 5_060), gate, &payload(972));
-        matches!(site.from_outside(&packet).verdict, Verdict::Forward(_))
+        matches!(site.outside_sends(&packet).verdict, Verdict::Forward(_))
     });
     assert_eq!(passed.count(), 65);
     site.gate.set_services(&[]).unwrap();
     assert_eq!(site.used("pinholes"), 0);
+}
+
+#[test]
+fn frontends_reach_the_sip_port_of_a_filter_service_of_either_version() {
+    for (service, peer, stranger) in [(FILTERED, CLIENT, STRANGER), (FILTERED_V6, CLIENT_V6, STRANGER_V6)] {
+        let mut site = Site::new();
+        let id = services().into_iter().find(|known| known.address == service).unwrap().id;
+        let (target, target_port) = (service, 5_060);
+        let standing = StandingSpec { service: id, target, target_port, peers: vec![peer], rate_bytes_per_s: 0 };
+        let opened = site.gate.install_standing(site.now, standing.clone()).unwrap();
+        assert_eq!((opened.address, opened.ports), (service, (5_060, 5_060)));
+        exchange(&mut site, (peer, 5_060), (service, 5_060), (service, 5_060));
+        assert_eq!(site.outside_sends(&udp((stranger, 1), (service, 5_060), b"x")).dropped(), Reason::NoPinhole);
+        site.inside_sends(&udp((service, 40_000), (peer, 5_060), b"REGISTER")).outside();
+        let mixed = StandingSpec { peers: vec![CLIENT, CLIENT_V6], ..standing };
+        assert_eq!(site.gate.install_standing(site.now, mixed), Err(InstallError::Peers));
+    }
 }
 
 proptest! {

@@ -32,13 +32,13 @@ fn a_granted_client_may_ping_and_others_may_not() {
     let mut site = Site::new();
     let grant = site.grant(ICMP, CLIENT);
     let opened = site.install(grant, TARGET, (0, 0));
-    let there = site.from_outside(&echo(CLIENT, opened.address, 77, true)).inside();
+    let there = site.outside_sends(&echo(CLIENT, opened.address, 77, true)).inside();
     assert_eq!((Summary::parse(&there).unwrap().dst, ident(&there)), (TARGET, 77));
-    let back = site.from_inside(&echo(TARGET, CLIENT, 77, false)).outside();
+    let back = site.inside_sends(&echo(TARGET, CLIENT, 77, false)).outside();
     assert_eq!((Summary::parse(&back).unwrap().src, ident(&back)), (opened.address, 77));
-    assert_eq!(site.from_outside(&echo(STRANGER, opened.address, 77, true)).dropped(), Reason::NoPinhole);
-    assert_eq!(site.from_outside(&echo(CLIENT, opened.address, 78, false)).dropped(), Reason::NoPinhole);
-    assert_eq!(site.from_inside(&echo(TARGET, CLIENT, 78, false)).dropped(), Reason::OutboundDisabled);
+    assert_eq!(site.outside_sends(&echo(STRANGER, opened.address, 77, true)).dropped(), Reason::NoPinhole);
+    assert_eq!(site.outside_sends(&echo(CLIENT, opened.address, 78, false)).dropped(), Reason::NoPinhole);
+    assert_eq!(site.inside_sends(&echo(TARGET, CLIENT, 78, false)).dropped(), Reason::OutboundDisabled);
     site.wait(std::time::Duration::from_secs(61));
     assert_eq!(site.used("flows"), 0);
 }
@@ -46,29 +46,29 @@ fn a_granted_client_may_ping_and_others_may_not() {
 #[test]
 fn a_talker_pings_with_an_identifier_of_the_gate() {
     let mut site = Site::new();
-    let there = site.from_inside(&echo(TALKER, CLIENT, 5, true)).outside();
+    let there = site.inside_sends(&echo(TALKER, CLIENT, 5, true)).outside();
     let external = ident(&there);
     assert!((20_000..=20_999).contains(&external));
-    let elsewhere = site.from_inside(&echo(TALKER, STRANGER, 5, true)).outside();
+    let elsewhere = site.inside_sends(&echo(TALKER, STRANGER, 5, true)).outside();
     assert_eq!(ident(&elsewhere), external, "independent of the remote host (RFC 5508 REQ-1a)");
-    let back = site.from_outside(&echo(CLIENT, GATE.into(), external, false)).inside();
+    let back = site.outside_sends(&echo(CLIENT, GATE.into(), external, false)).inside();
     assert_eq!((Summary::parse(&back).unwrap().dst, ident(&back)), (TALKER, 5));
-    assert_eq!(site.from_outside(&echo(CLIENT, GATE.into(), external, true)).dropped(), Reason::NoPinhole);
+    assert_eq!(site.outside_sends(&echo(CLIENT, GATE.into(), external, true)).dropped(), Reason::NoPinhole);
 }
 
 #[test]
-fn an_error_from_outside_about_a_live_flow_is_translated_inside_and_out() {
+fn an_error_outside_sends_about_a_live_flow_is_translated_inside_and_out() {
     let mut site = Site::new();
     let (_, gate) = site.open(UDP, 5_004);
     exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
-    let sent = site.from_inside(&udp((TARGET, 5_004), (CLIENT, 9_000), &payload(100))).outside();
+    let sent = site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), &payload(100))).outside();
     for len in [8, 20, 108] {
-        let error = site.from_outside(&unreachable(ROUTER, gate.0, &sent, len)).inside();
+        let error = site.outside_sends(&unreachable(ROUTER, gate.0, &sent, len)).inside();
         let outer = Summary::parse(&error).unwrap();
         assert_eq!((outer.src, outer.dst), (ROUTER, TARGET));
         assert_eq!(quoted(&error), ((TARGET, 5_004), (CLIENT, 9_000)));
     }
-    let whole = site.from_outside(&unreachable(ROUTER, gate.0, &sent, 108)).inside();
+    let whole = site.outside_sends(&unreachable(ROUTER, gate.0, &sent, 108)).inside();
     let inner = icmpv4::Packet::new_unchecked(&whole[20..]).quoted().to_vec();
     let ip = Summary::parse(&inner).unwrap();
     assert!(ip.verify_transport_checksum(&inner), "the quoted UDP checksum fits the quoted addresses");
@@ -76,24 +76,24 @@ fn an_error_from_outside_about_a_live_flow_is_translated_inside_and_out() {
 }
 
 #[test]
-fn an_error_from_inside_comes_from_the_gates_address() {
+fn an_error_inside_sends_comes_from_the_gates_address() {
     let mut site = Site::new();
     let (_, gate) = site.open(UDP, 5_004);
-    let received = site.from_outside(&udp((CLIENT, 9_000), gate, b"x")).inside();
-    let error = site.from_inside(&unreachable(TARGET, CLIENT, &received, 8)).outside();
+    let received = site.outside_sends(&udp((CLIENT, 9_000), gate, b"x")).inside();
+    let error = site.inside_sends(&unreachable(TARGET, CLIENT, &received, 8)).outside();
     let outer = Summary::parse(&error).unwrap();
     assert_eq!((outer.src, outer.dst), (gate.0, CLIENT));
     assert_eq!(quoted(&error), ((CLIENT, 9_000), gate));
     let router: std::net::IpAddr = "10.0.0.254".parse().unwrap();
-    let error = site.from_inside(&unreachable(router, CLIENT, &received, 8)).outside();
+    let error = site.inside_sends(&unreachable(router, CLIENT, &received, 8)).outside();
     assert_eq!(Summary::parse(&error).unwrap().src, gate.0, "a router's inside address stays inside");
 }
 
 #[test]
 fn errors_about_pings_are_translated_too() {
     let mut site = Site::new();
-    let sent = site.from_inside(&echo(TALKER, CLIENT, 5, true)).outside();
-    let error = site.from_outside(&unreachable(ROUTER, GATE.into(), &sent, 8)).inside();
+    let sent = site.inside_sends(&echo(TALKER, CLIENT, 5, true)).outside();
+    let error = site.outside_sends(&unreachable(ROUTER, GATE.into(), &sent, 8)).inside();
     let message = icmpv4::Packet::new_checked(&error[20..]).unwrap();
     assert_eq!(ident(message.quoted()), 5);
 }
@@ -103,7 +103,7 @@ fn spoofed_errors_die() {
     let mut site = Site::new();
     let (_, gate) = site.open(UDP, 5_004);
     exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
-    let mut refused = |src, dst, packet: &[u8]| site.from_outside(&unreachable(src, dst, packet, 8)).dropped();
+    let mut refused = |src, dst, packet: &[u8]| site.outside_sends(&unreachable(src, dst, packet, 8)).dropped();
     let other_port = udp(gate, (CLIENT, 9_001), b"x");
     assert_eq!(refused(ROUTER, gate.0, &other_port), Reason::IcmpNoFlow, "no such flow");
     let other_source = udp((OTHER_CLIENT, gate.1), (CLIENT, 9_000), b"x");
@@ -116,8 +116,8 @@ fn spoofed_errors_die() {
     assert_eq!(refused(TARGET, gate.0, &real), Reason::AddressInvalid, "from an inside address");
     let mut damaged = unreachable(ROUTER, gate.0, &real, 8);
     damaged[40] ^= 1;
-    assert_eq!(site.from_outside(&damaged).dropped(), Reason::TransportHeaderInvalid);
-    site.from_outside(&unreachable(ROUTER, gate.0, &real, 8)).inside();
+    assert_eq!(site.outside_sends(&damaged).dropped(), Reason::TransportHeaderInvalid);
+    site.outside_sends(&unreachable(ROUTER, gate.0, &real, 8)).inside();
 }
 
 #[test]
@@ -125,13 +125,13 @@ fn an_error_about_tcp_must_quote_a_segment_that_may_be_in_flight() {
     let mut site = Site::new();
     let (_, gate) = site.open(TCP, 22);
     let (client, server) = ((CLIENT, 9), (TARGET, 22));
-    site.from_outside(&tcp(client, gate, Repr::new(0, 0, Control::Syn, 100))).inside();
+    site.outside_sends(&tcp(client, gate, Repr::new(0, 0, Control::Syn, 100))).inside();
     let answer = Repr { ack: Some(101), ..Repr::new(0, 0, Control::Syn, 5_000_000) };
-    let sent = site.from_inside(&tcp(server, client, answer)).outside();
-    site.from_outside(&unreachable(ROUTER, gate.0, &sent, 8)).inside();
+    let sent = site.inside_sends(&tcp(server, client, answer)).outside();
+    site.outside_sends(&unreachable(ROUTER, gate.0, &sent, 8)).inside();
     for seq in [5_000_002u32, 5_000_000 - 70_000, 77] {
         let guess = tcp(gate, client, Repr { ack: Some(101), ..Repr::new(0, 0, Control::None, seq) });
-        let reason = site.from_outside(&unreachable(ROUTER, gate.0, &guess, 8)).dropped();
+        let reason = site.outside_sends(&unreachable(ROUTER, gate.0, &guess, 8)).dropped();
         assert_eq!(reason, Reason::IcmpNoFlow, "{seq}");
     }
 }
@@ -142,8 +142,8 @@ fn an_error_about_a_hairpin_packet_turns_round() {
     let grant = site.grant(UDP, GATE.into());
     let opened = site.install(grant, TARGET, (80, 80));
     let gate = (opened.address, opened.ports.0);
-    let arrived = site.from_inside(&udp((TALKER, 500), gate, b"x")).inside();
-    let error = site.from_inside(&unreachable(TARGET, GATE.into(), &arrived, 8)).inside();
+    let arrived = site.inside_sends(&udp((TALKER, 500), gate, b"x")).inside();
+    let error = site.inside_sends(&unreachable(TARGET, GATE.into(), &arrived, 8)).inside();
     let outer = Summary::parse(&error).unwrap();
     assert_eq!((outer.src, outer.dst), (gate.0, TALKER));
     assert_eq!(quoted(&error), ((TALKER, 500), gate));
@@ -157,7 +157,7 @@ fn errors_are_rate_limited() {
     let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), b"x"), 8);
     let mut passed = 0;
     for _ in 0..2_000 {
-        match site.from_outside(&error).verdict {
+        match site.outside_sends(&error).verdict {
             Verdict::Forward(_) => passed += 1,
             Verdict::Drop(reason) => assert_eq!(reason, Reason::IcmpRate),
             other => panic!("{other:?}"),
@@ -176,7 +176,7 @@ fn other_icmp_types_do_not_pass() {
         let mut message = vec![kind, 0, 0, 0, 0, 1, 0, 1];
         icmpv4::Packet::new_unchecked(&mut message[..]).fill_checksum();
         let packet = ip(CLIENT, opened.address, IpProtocol::ICMP, &message);
-        assert_eq!(site.from_outside(&packet).dropped(), Reason::IcmpType, "{kind}");
+        assert_eq!(site.outside_sends(&packet).dropped(), Reason::IcmpType, "{kind}");
     }
 }
 
@@ -185,7 +185,7 @@ fn a_packet_too_long_for_the_protected_link_is_answered_with_its_mtu() {
     let mut site = Site::with(sluicegate_nat::Config { mtu: [9_000, 1_400], ..config() });
     let (_, gate) = site.open(UDP, 5_004);
     let packet = udp((CLIENT, 9_000), gate, &payload(1_373));
-    let out = site.from_outside(&packet);
+    let out = site.outside_sends(&packet);
     assert_eq!(out.verdict, Verdict::Reply);
     let outer = Summary::parse(&out.packet).unwrap();
     assert_eq!((outer.src, outer.dst), (gate.0, CLIENT));
@@ -194,8 +194,8 @@ fn a_packet_too_long_for_the_protected_link_is_answered_with_its_mtu() {
     assert_eq!(quoted(&out.packet), ((CLIENT, 9_000), gate), "as its sender sent it");
     assert_eq!(site.drops(Reason::PacketTooBig), 1);
     let stranger = udp((STRANGER, 9_000), gate, &payload(1_373));
-    assert_eq!(site.from_outside(&stranger).dropped(), Reason::NoPinhole, "strangers get no answer");
-    site.from_outside(&udp((CLIENT, 9_000), gate, &payload(1_372))).inside();
+    assert_eq!(site.outside_sends(&stranger).dropped(), Reason::NoPinhole, "strangers get no answer");
+    site.outside_sends(&udp((CLIENT, 9_000), gate, &payload(1_372))).inside();
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_long_packet_that_may_be_fragmented_is_cut() {
     let mut packet = udp((CLIENT, 9_000), gate, &payload(3_000));
     packet[6] = 0;
     sluicegate_wire::ipv4::Packet::new_unchecked(&mut packet[..]).fill_checksum();
-    let mut parts = vec![site.from_outside(&packet).inside()];
+    let mut parts = vec![site.outside_sends(&packet).inside()];
     parts.extend(site.released().into_iter().map(|(port, part)| {
         assert_eq!(port, Port::INSIDE);
         part

@@ -173,7 +173,7 @@ impl Run {
             _ => (GATE.into(), 20_999),
         };
         let expected = self.model.inbound(client, gate);
-        let out = self.site.from_outside(&udp(client, gate, b"model"));
+        let out = self.site.outside_sends(&udp(client, gate, b"model"));
         match expected {
             Some(target) => {
                 prop_assert_eq!(out.verdict, Verdict::Forward(Port::INSIDE), "{:?} -> {:?}", client, gate);
@@ -186,7 +186,7 @@ impl Run {
 
     fn outbound(&mut self, target: End, client: End) -> Result<(), TestCaseError> {
         let expected = self.model.outbound(target, client);
-        let out = self.site.from_inside(&udp(target, client, b"model"));
+        let out = self.site.inside_sends(&udp(target, client, b"model"));
         let Some(expected) = expected else {
             prop_assert!(matches!(out.verdict, Verdict::Drop(_)), "{target:?} -> {client:?} passed");
             return Ok(());

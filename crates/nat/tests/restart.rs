@@ -37,11 +37,11 @@ fn granted_udp_flows_go_on_at_the_same_ports_with_the_budget_that_was_left() {
     assert_eq!(imported, Imported { pinholes: 1, flows: 1, skipped: 0 });
     let usage = again.gate.usage(grant.id).unwrap();
     assert_eq!((usage.bytes_used, usage.bytes_left, usage.flows), (32, 1_000_000 - 32, 1));
-    again.from_inside(&udp((TARGET, 5_004), (CLIENT, 9_000), b"x")).outside();
+    again.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"x")).outside();
     exchange(&mut again, (CLIENT, 9_000), gate, (TARGET, 5_004));
     assert_eq!(again.install(grant, TARGET, (5_004, 5_004)).ports.0, gate.1, "a snapshot from a frontend adds nothing");
     again.wait(Duration::from_secs(3_600));
-    assert_eq!(again.from_outside(&udp((CLIENT, 9_000), gate, b"x")).dropped(), Reason::GrantExpired);
+    assert_eq!(again.outside_sends(&udp((CLIENT, 9_000), gate, b"x")).dropped(), Reason::GrantExpired);
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_spent_budget_stays_spent() {
     grant.bytes = 100;
     let opened = site.install(grant, TARGET, (53, 53));
     let packet = udp((CLIENT, 1), (opened.address, opened.ports.0), &payload(60));
-    site.from_outside(&packet).inside();
-    assert_eq!(site.from_outside(&packet).dropped(), Reason::BudgetSpent);
+    site.outside_sends(&packet).inside();
+    assert_eq!(site.outside_sends(&packet).dropped(), Reason::BudgetSpent);
     let (mut again, _) = restarted(&site, &export(&site.gate), Duration::ZERO);
-    assert_eq!(again.from_outside(&packet).dropped(), Reason::BudgetSpent);
+    assert_eq!(again.outside_sends(&packet).dropped(), Reason::BudgetSpent);
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn standing_pinholes_and_bindings_keep_their_ports() {
     };
     let opened = site.gate.install_standing(site.now, standing.clone()).unwrap();
     let gate = (opened.address, opened.ports.0);
-    let registration = ends(&site.from_inside(&udp((TARGET, 4_444), (OTHER_CLIENT, 5_060), b"x")).outside()).0;
-    let lookup = ends(&site.from_inside(&udp((TALKER, 5_555), (STRANGER, 53), b"x")).outside()).0;
+    let registration = ends(&site.inside_sends(&udp((TARGET, 4_444), (OTHER_CLIENT, 5_060), b"x")).outside()).0;
+    let lookup = ends(&site.inside_sends(&udp((TALKER, 5_555), (STRANGER, 53), b"x")).outside()).0;
     let (mut again, imported) = restarted(&site, &export(&site.gate), Duration::from_secs(5));
     assert_eq!(imported, Imported { pinholes: 1, flows: 2, skipped: 0 });
     assert_eq!(again.gate.install_standing(again.now, standing).unwrap(), opened);
     exchange(&mut again, (OTHER_CLIENT, 5_060), gate, (TARGET, 5_060));
-    let back = again.from_outside(&udp((OTHER_CLIENT, 5_060), registration, b"x")).inside();
+    let back = again.outside_sends(&udp((OTHER_CLIENT, 5_060), registration, b"x")).inside();
     assert_eq!(ends(&back).1, (TARGET, 4_444));
-    let back = again.from_outside(&udp((STRANGER, 53), lookup, b"x")).inside();
+    let back = again.outside_sends(&udp((STRANGER, 53), lookup, b"x")).inside();
     assert_eq!(ends(&back).1, (TALKER, 5_555));
     assert_eq!(again.used("bindings"), 2);
 }
@@ -115,10 +115,10 @@ fn connected() -> (Site, End) {
     let mut site = Site::new();
     let (_, gate) = site.open(TCP, 22);
     let syn = Repr { window_scale: Some(WindowScale::new(7)), ..Repr::new(0, 0, Control::Syn, 1_000) };
-    site.from_outside(&tcp(C, gate, syn)).inside();
-    site.from_inside(&tcp(S, C, Repr { seq: 5_000, ack: Some(1_001), ..syn })).outside();
-    site.from_outside(&tcp(C, gate, part(1_001, 5_001, b""))).inside();
-    site.from_inside(&tcp(S, C, part(5_001, 1_001, b""))).outside();
+    site.outside_sends(&tcp(C, gate, syn)).inside();
+    site.inside_sends(&tcp(S, C, Repr { seq: 5_000, ack: Some(1_001), ..syn })).outside();
+    site.outside_sends(&tcp(C, gate, part(1_001, 5_001, b""))).inside();
+    site.inside_sends(&tcp(S, C, part(5_001, 1_001, b""))).outside();
     (site, gate)
 }
 
@@ -130,16 +130,16 @@ fn a_tcp_connection_goes_on_whoever_speaks_first() {
     let (client, server) = (201_001, 305_001);
     let (mut site, imported) = restarted(&old, &bytes, Duration::from_secs(2));
     assert_eq!(imported, Imported { pinholes: 1, flows: 1, skipped: 0 });
-    site.from_outside(&tcp(C, gate, part(client, server, b"x"))).inside();
-    site.from_inside(&tcp(S, C, part(server, client + 1, b"y"))).outside();
-    site.from_outside(&tcp(C, gate, part(client + 1, server + 1, b""))).inside();
+    site.outside_sends(&tcp(C, gate, part(client, server, b"x"))).inside();
+    site.inside_sends(&tcp(S, C, part(server, client + 1, b"y"))).outside();
+    site.outside_sends(&tcp(C, gate, part(client + 1, server + 1, b""))).inside();
 
     let (mut site, _) = restarted(&old, &bytes, Duration::from_secs(2));
     // The server retransmits what the client has long received.
-    site.from_inside(&tcp(S, C, part(5_001, client, &payload(1_000)))).outside();
-    site.from_outside(&tcp(C, gate, part(client, server, b""))).inside();
-    site.from_inside(&tcp(S, C, part(server, client, b"new"))).outside();
-    site.from_outside(&tcp(C, gate, part(client, server + 3, b""))).inside();
+    site.inside_sends(&tcp(S, C, part(5_001, client, &payload(1_000)))).outside();
+    site.outside_sends(&tcp(C, gate, part(client, server, b""))).inside();
+    site.inside_sends(&tcp(S, C, part(server, client, b"new"))).outside();
+    site.outside_sends(&tcp(C, gate, part(client, server + 3, b""))).inside();
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_restored_connection_admits_few_numbers_until_the_service_speaks_and_then_on
     let (old, gate) = connected();
     let (mut site, _) = restarted(&old, &export(&old.gate), Duration::from_secs(2));
     let mut refused = |seq: u32, ack: u32| {
-        let verdict = site.from_outside(&tcp(C, gate, part(seq, ack, b"forged"))).verdict;
+        let verdict = site.outside_sends(&tcp(C, gate, part(seq, ack, b"forged"))).verdict;
         assert_eq!(verdict, Verdict::Drop(Reason::TcpWindow), "{seq} {ack}");
     };
     refused(1_001 + (4 << 20), 5_001);
@@ -155,13 +155,13 @@ fn a_restored_connection_admits_few_numbers_until_the_service_speaks_and_then_on
     refused(1_001, 5_001 + (4 << 20) + 1);
     refused(1_001, 5_001u32.wrapping_sub((1 << 20) + 1));
     let syn = tcp(C, gate, Repr::new(0, 0, Control::Syn, 1_001));
-    assert_eq!(site.from_outside(&syn).dropped(), Reason::TcpState);
-    site.from_inside(&tcp(S, C, part(5_001, 1_001, b"hello"))).outside();
+    assert_eq!(site.outside_sends(&syn).dropped(), Reason::TcpState);
+    site.inside_sends(&tcp(S, C, part(5_001, 1_001, b"hello"))).outside();
     let beyond = 1_001 + (65_535 << 7);
-    assert_eq!(site.from_outside(&tcp(C, gate, part(beyond, 5_006, b"x"))).dropped(), Reason::TcpWindow);
-    site.from_outside(&tcp(C, gate, part(1_001, 5_006, b"x"))).inside();
+    assert_eq!(site.outside_sends(&tcp(C, gate, part(beyond, 5_006, b"x"))).dropped(), Reason::TcpWindow);
+    site.outside_sends(&tcp(C, gate, part(1_001, 5_006, b"x"))).inside();
     let never_sent = part(1_002, 5_007, b"");
-    assert_eq!(site.from_outside(&tcp(C, gate, never_sent)).dropped(), Reason::TcpWindow);
+    assert_eq!(site.outside_sends(&tcp(C, gate, never_sent)).dropped(), Reason::TcpWindow);
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn connections_that_were_opening_start_again() {
     let mut site = Site::new();
     let (_, gate) = site.open(TCP, 22);
     let syn = tcp(C, gate, Repr::new(0, 0, Control::Syn, 1_000));
-    site.from_outside(&syn).inside();
+    site.outside_sends(&syn).inside();
     let (mut again, imported) = restarted(&site, &export(&site.gate), Duration::from_secs(2));
     assert_eq!((imported.flows, imported.skipped), (0, 1));
-    again.from_outside(&syn).inside();
+    again.outside_sends(&syn).inside();
 }
 
 #[test]
@@ -210,6 +210,28 @@ fn damaged_foreign_and_future_state_is_refused_as_a_whole() {
     assert_eq!(import(&future), Err(ImportError::Version(2)));
     assert_eq!((fresh.used("pinholes"), fresh.used("flows")), (1, 0), "nothing was changed");
     assert_eq!(fresh.gate.import_state(site.now, site.unix, &bytes).unwrap().flows, 1);
+}
+
+#[test]
+fn an_export_in_parts_is_the_same_as_one_at_once() {
+    let mut site = Site::new();
+    for client_port in 1..60 {
+        let (_, gate) = site.open(UDP, client_port);
+        exchange(&mut site, (CLIENT, client_port), gate, (TARGET, client_port));
+    }
+    let grant = site.grant(UDP, CLIENT_V6);
+    site.install(grant, FILTERED_V6, (53, 53));
+    site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), b"x")).inside();
+    let mut parts = Vec::new();
+    let mut sink = |part: &[u8]| parts.extend_from_slice(part);
+    let mut under_way = site.gate.export_begin(&mut sink);
+    let mut rounds = 1;
+    while !site.gate.export_more(&mut under_way, 1_000, &mut sink) {
+        rounds += 1;
+    }
+    assert!(rounds > 10, "{rounds}");
+    assert_eq!(parts, export(&site.gate));
+    assert_eq!(restarted(&site, &parts, Duration::ZERO).1.flows, 60);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_full_flow_table_refuses_new_flows_and_keeps_the_old() {
     let mut refused = 0;
     for (n, gate) in gates.iter().enumerate() {
         for port in 1..=100 {
-            match site.from_outside(&udp((client(n as u32), port), *gate, b"x")).verdict {
+            match site.outside_sends(&udp((client(n as u32), port), *gate, b"x")).verdict {
                 Verdict::Forward(_) => {}
                 verdict => {
                     assert_eq!(verdict, Verdict::Drop(Reason::FlowTableFull));
@@ -35,10 +35,10 @@ fn a_full_flow_table_refuses_new_flows_and_keeps_the_old() {
         }
     }
     assert_eq!((site.gauge("flows"), refused), ((500, 500), 300));
-    site.from_outside(&udp((client(0), 1), gates[0], b"x")).inside();
+    site.outside_sends(&udp((client(0), 1), gates[0], b"x")).inside();
     site.wait(Duration::from_secs(301));
     assert_eq!(site.used("flows"), 0);
-    site.from_outside(&udp((client(7), 100), gates[7], b"x")).inside();
+    site.outside_sends(&udp((client(7), 100), gates[7], b"x")).inside();
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn a_full_ipv6_flow_table_refuses_too() {
     let grant = site.grant(UDP, CLIENT_V6);
     site.install(grant, FILTERED_V6, (53, 53));
     for port in 1..=10 {
-        site.from_outside(&udp((CLIENT_V6, port), (FILTERED_V6, 53), b"x")).inside();
+        site.outside_sends(&udp((CLIENT_V6, port), (FILTERED_V6, 53), b"x")).inside();
     }
-    let reason = site.from_outside(&udp((CLIENT_V6, 11), (FILTERED_V6, 53), b"x")).dropped();
+    let reason = site.outside_sends(&udp((CLIENT_V6, 11), (FILTERED_V6, 53), b"x")).dropped();
     assert_eq!((reason, site.gauge("flows_v6")), (Reason::FlowTableFull, (10, 10)));
 }
 
@@ -115,24 +115,24 @@ fn a_port_rests_for_two_minutes_before_another_grant_gets_it() {
 fn services_without_free_ports_start_no_flows() {
     let mut site = Site::with(Config { external_ports: (20_000, 20_009), ..config() });
     for port in 1..=10 {
-        site.from_inside(&udp((TALKER, port), (CLIENT, 1), b"x")).outside();
+        site.inside_sends(&udp((TALKER, port), (CLIENT, 1), b"x")).outside();
     }
-    assert_eq!(site.from_inside(&udp((TALKER, 11), (CLIENT, 1), b"x")).dropped(), Reason::NoExternalPort);
+    assert_eq!(site.inside_sends(&udp((TALKER, 11), (CLIENT, 1), b"x")).dropped(), Reason::NoExternalPort);
     assert_eq!((site.gauge("bindings"), site.gauge("external_ports_udp")), ((10, 30), (10, 10)));
-    site.from_inside(&udp((TALKER, 10), (STRANGER, 1), b"x")).outside();
+    site.inside_sends(&udp((TALKER, 10), (STRANGER, 1), b"x")).outside();
 }
 
 #[test]
 fn a_service_starts_no_more_flows_than_it_may() {
     let mut site = Site::with(Config { flows_per_service: 5, ..config() });
     for remote in 1..=5 {
-        site.from_inside(&udp((TALKER, 1), (CLIENT, remote), b"x")).outside();
-        let gate = (GATE.into(), ends(&site.from_inside(&udp((TALKER, 1), (CLIENT, remote), b"x")).outside()).0.1);
-        site.from_outside(&udp((CLIENT, remote), gate, b"x")).inside();
+        site.inside_sends(&udp((TALKER, 1), (CLIENT, remote), b"x")).outside();
+        let gate = (GATE.into(), ends(&site.inside_sends(&udp((TALKER, 1), (CLIENT, remote), b"x")).outside()).0.1);
+        site.outside_sends(&udp((CLIENT, remote), gate, b"x")).inside();
     }
-    assert_eq!(site.from_inside(&udp((TALKER, 1), (CLIENT, 6), b"x")).dropped(), Reason::FlowLimit);
+    assert_eq!(site.inside_sends(&udp((TALKER, 1), (CLIENT, 6), b"x")).dropped(), Reason::FlowLimit);
     assert_eq!(site.used("bindings"), 1, "a refused flow leaves no binding behind");
-    assert_eq!(site.from_inside(&udp((TALKER, 2), (CLIENT, 6), b"x")).dropped(), Reason::FlowLimit);
+    assert_eq!(site.inside_sends(&udp((TALKER, 2), (CLIENT, 6), b"x")).dropped(), Reason::FlowLimit);
     assert_eq!(site.used("bindings"), 1);
 }
 

@@ -44,7 +44,7 @@ impl Connection {
 
     #[track_caller]
     fn client(&mut self, repr: Repr<'_>) -> Result<(), Reason> {
-        let out = self.site.from_outside(&tcp(C, self.gate, repr));
+        let out = self.site.outside_sends(&tcp(C, self.gate, repr));
         if let sluicegate_wire::Verdict::Drop(reason) = out.verdict {
             return Err(reason);
         }
@@ -54,7 +54,7 @@ impl Connection {
 
     #[track_caller]
     fn server(&mut self, repr: Repr<'_>) -> Result<(), Reason> {
-        let out = self.site.from_inside(&tcp(S, C, repr));
+        let out = self.site.inside_sends(&tcp(S, C, repr));
         if let sluicegate_wire::Verdict::Drop(reason) = out.verdict {
             return Err(reason);
         }
@@ -112,7 +112,7 @@ fn contradicting_flags_are_no_tcp() {
     for flags in [0x00, 0x03, 0x06, 0x05, 0x29, 0x3f, 0x01] {
         let mut packet = tcp(C, it.gate, segment(Control::None, CLIENT_ISN + 1, Some(SERVER_ISN)));
         packet[33] = flags;
-        assert_eq!(it.site.from_outside(&packet).dropped(), Reason::TransportHeaderInvalid, "{flags:#x}");
+        assert_eq!(it.site.outside_sends(&packet).dropped(), Reason::TransportHeaderInvalid, "{flags:#x}");
     }
 }
 
@@ -285,7 +285,7 @@ fn a_segment_cut_into_fragments_can_be_acknowledged() {
     let data = payload(3_000);
     let whole = tcp(C, it.gate, Repr { payload: &data, ..segment(Control::None, CLIENT_ISN + 1, Some(server_next)) });
     let parts = fragments(&whole, 7, 1_000);
-    let arrived: Vec<_> = parts.iter().map(|part| it.site.from_outside(part).inside()).collect();
+    let arrived: Vec<_> = parts.iter().map(|part| it.site.outside_sends(part).inside()).collect();
     check_checksums(&reassemble(&arrived));
     it.server(segment(Control::None, server_next, Some(CLIENT_ISN + 3_001))).unwrap();
     it.client(segment(Control::None, CLIENT_ISN + 3_001, Some(server_next))).unwrap();
@@ -368,11 +368,11 @@ fn hairpin_connections_are_tracked_on_both_ways() {
     let opened = site.install(grant, TARGET, (22, 22));
     let gate = (opened.address, opened.ports.0);
     let talker = (TALKER, 777);
-    let syn = site.from_inside(&tcp(talker, gate, segment(Control::Syn, 5, None))).inside();
+    let syn = site.inside_sends(&tcp(talker, gate, segment(Control::Syn, 5, None))).inside();
     let external = ends(&syn).0;
-    let answer = site.from_inside(&tcp(S, external, segment(Control::Syn, 50, Some(6)))).inside();
+    let answer = site.inside_sends(&tcp(S, external, segment(Control::Syn, 50, Some(6)))).inside();
     assert_eq!(ends(&answer), (gate, talker));
-    site.from_inside(&tcp(talker, gate, segment(Control::None, 6, Some(51)))).inside();
-    let wild = site.from_inside(&tcp(talker, gate, segment(Control::None, 6 + (1 << 20), Some(51))));
+    site.inside_sends(&tcp(talker, gate, segment(Control::None, 6, Some(51)))).inside();
+    let wild = site.inside_sends(&tcp(talker, gate, segment(Control::None, 6 + (1 << 20), Some(51))));
     assert_eq!(wild.dropped(), Reason::TcpWindow);
 }

@@ -1,24 +1,6 @@
-use core::hash::Hasher as _;
-
-use siphasher::sip::SipHasher24;
-
-use super::{ImportError, MAGIC, VERSION, record::Record};
+use super::{ImportError, MAGIC, VERSION, record::Record, writer::Sum};
 
 const SUM_LEN: usize = 8;
-
-/// The running checksum.
-#[derive(Default)]
-pub(super) struct Checker(SipHasher24);
-
-impl Checker {
-    pub(super) fn add(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
-    }
-
-    pub(super) fn sum(&self) -> u64 {
-        self.0.finish()
-    }
-}
 
 /// Fields one after the other; `None` past the end.
 #[derive(Debug, Clone)]
@@ -68,9 +50,7 @@ impl<'a> Reader<'a> {
         }
         let body_len = bytes.len().checked_sub(SUM_LEN).ok_or(ImportError::Damaged)?;
         let (body, sum) = bytes.split_at(body_len);
-        let mut checker = Checker::default();
-        checker.add(body);
-        if checker.sum().to_le_bytes() != sum {
+        if Sum::of(body).to_le_bytes() != sum {
             return Err(ImportError::Damaged);
         }
         let records = body.get(MAGIC.len() + size_of_val(&VERSION)..).ok_or(ImportError::Damaged)?;

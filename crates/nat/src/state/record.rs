@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use sluicegate_capability::GRANT_LEN;
 use sluicegate_flow::TcpHalf;
 
-use super::reader::Fields;
+use super::{reader::Fields, writer::Writer};
 use crate::{config::PEERS_MAX, packet::Tuple, pinhole::octets};
 
 const GRANT: u8 = 1;
@@ -33,8 +33,9 @@ pub(super) struct GrantRecord {
     pub(super) gate_ports: (u16, u16),
     pub(super) filter: bool,
     pub(super) spent: bool,
+    /// Of the budget, without and with what lines hold.
     pub(super) left: u64,
-    pub(super) used: u64,
+    pub(super) taken: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,21 +60,21 @@ pub(super) struct FlowRecord {
     /// From outside, from inside.
     pub(super) halves: [TcpHalf; 2],
     pub(super) idle_ms: [u32; 2],
+    /// What its line held of the budget: as good as left.
+    pub(super) lent: u32,
 }
 
-type Sink<'a> = &'a mut dyn FnMut(&[u8]);
-
 impl Record {
-    pub(super) fn write(&self, sink: Sink<'_>) {
+    pub(super) fn write(&self, to: &mut Writer<'_>) {
         match self {
-            Self::Grant(grant) => grant.write(sink),
-            Self::Standing(standing) => standing.write(sink),
+            Self::Grant(grant) => grant.write(to),
+            Self::Standing(standing) => standing.write(to),
             Self::Service(service) => {
-                sink(&[SERVICE]);
-                sink(&service.to_le_bytes());
+                to.put(&[SERVICE]);
+                to.put(&service.to_le_bytes());
             }
-            Self::Flow(flow) => flow.write(sink),
-            Self::End => sink(&[END]),
+            Self::Flow(flow) => flow.write(to),
+            Self::End => to.put(&[END]),
         }
     }
 
@@ -92,16 +93,16 @@ impl Record {
 }
 
 impl GrantRecord {
-    fn write(&self, sink: Sink<'_>) {
-        sink(&[GRANT]);
-        sink(&self.body);
-        sink(&self.service.to_le_bytes());
-        sink(&octets(self.target));
-        write_ports(self.target_ports, sink);
-        write_ports(self.gate_ports, sink);
-        sink(&[u8::from(self.filter), u8::from(self.spent)]);
-        sink(&self.left.to_le_bytes());
-        sink(&self.used.to_le_bytes());
+    fn write(&self, to: &mut Writer<'_>) {
+        to.put(&[GRANT]);
+        to.put(&self.body);
+        to.put(&self.service.to_le_bytes());
+        to.put(&octets(self.target));
+        write_ports(self.target_ports, to);
+        write_ports(self.gate_ports, to);
+        to.put(&[u8::from(self.filter), u8::from(self.spent)]);
+        to.put(&self.left.to_le_bytes());
+        to.put(&self.taken.to_le_bytes());
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -114,22 +115,22 @@ impl GrantRecord {
             filter: fields.bool()?,
             spent: fields.bool()?,
             left: fields.u64()?,
-            used: fields.u64()?,
+            taken: fields.u64()?,
         })
     }
 }
 
 impl StandingRecord {
-    fn write(&self, sink: Sink<'_>) {
-        sink(&[STANDING]);
-        sink(&self.service.to_le_bytes());
-        sink(&octets(self.target));
-        sink(&self.target_port.to_le_bytes());
-        write_ports(self.gate_ports, sink);
-        sink(&self.rate_bytes_per_s.to_le_bytes());
-        sink(&[self.peers.len() as u8]);
+    fn write(&self, to: &mut Writer<'_>) {
+        to.put(&[STANDING]);
+        to.put(&self.service.to_le_bytes());
+        to.put(&octets(self.target));
+        to.put(&self.target_port.to_le_bytes());
+        write_ports(self.gate_ports, to);
+        to.put(&self.rate_bytes_per_s.to_le_bytes());
+        to.put(&[self.peers.len() as u8]);
         for peer in &self.peers {
-            sink(&octets(*peer));
+            to.put(&octets(*peer));
         }
     }
 
@@ -146,30 +147,31 @@ impl StandingRecord {
 }
 
 impl FlowRecord {
-    fn write(&self, sink: Sink<'_>) {
-        sink(&[FLOW]);
-        sink(&self.owner.to_le_bytes());
+    fn write(&self, to: &mut Writer<'_>) {
+        to.put(&[FLOW]);
+        to.put(&self.owner.to_le_bytes());
         for tuple in [&self.inbound, &self.outbound] {
-            sink(&[tuple.protocol]);
+            to.put(&[tuple.protocol]);
             for (address, port) in [tuple.src, tuple.dst] {
-                sink(&octets(address));
-                sink(&port.to_le_bytes());
+                to.put(&octets(address));
+                to.put(&port.to_le_bytes());
             }
         }
-        sink(&self.flags.to_le_bytes());
-        sink(&[self.state]);
-        sink(&self.notes.to_le_bytes());
+        to.put(&self.flags.to_le_bytes());
+        to.put(&[self.state]);
+        to.put(&self.notes.to_le_bytes());
         for half in &self.halves {
             for number in [half.end, half.limit, half.peer_end] {
-                sink(&number.to_le_bytes());
+                to.put(&number.to_le_bytes());
             }
-            sink(&half.window.to_le_bytes());
-            sink(&half.peer_window.to_le_bytes());
-            sink(&[half.shift, half.peer_shift]);
+            to.put(&half.window.to_le_bytes());
+            to.put(&half.peer_window.to_le_bytes());
+            to.put(&[half.shift, half.peer_shift]);
         }
         for idle in self.idle_ms {
-            sink(&idle.to_le_bytes());
+            to.put(&idle.to_le_bytes());
         }
+        to.put(&self.lent.to_le_bytes());
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -182,13 +184,14 @@ impl FlowRecord {
             notes: fields.u16()?,
             halves: [half(fields)?, half(fields)?],
             idle_ms: [fields.u32()?, fields.u32()?],
+            lent: fields.u32()?,
         })
     }
 }
 
-fn write_ports((first, last): (u16, u16), sink: Sink<'_>) {
-    sink(&first.to_le_bytes());
-    sink(&last.to_le_bytes());
+fn write_ports((first, last): (u16, u16), to: &mut Writer<'_>) {
+    to.put(&first.to_le_bytes());
+    to.put(&last.to_le_bytes());
 }
 
 fn ports(fields: &mut Fields<'_>) -> Option<(u16, u16)> {

@@ -163,12 +163,12 @@ impl Site {
     }
 
     #[track_caller]
-    pub fn from_outside(&mut self, packet: &[u8]) -> Out {
+    pub fn outside_sends(&mut self, packet: &[u8]) -> Out {
         self.send(Port::OUTSIDE, packet)
     }
 
     #[track_caller]
-    pub fn from_inside(&mut self, packet: &[u8]) -> Out {
+    pub fn inside_sends(&mut self, packet: &[u8]) -> Out {
         self.send(Port::INSIDE, packet)
     }
 
@@ -239,8 +239,8 @@ pub fn payload(len: usize) -> Vec<u8> {
 /// A UDP exchange that opens a flow: one packet in, one back.
 #[track_caller]
 pub fn exchange(site: &mut Site, client: (IpAddr, u16), gate: (IpAddr, u16), target: (IpAddr, u16)) {
-    let inside = site.from_outside(&udp(client, gate, b"ping")).inside();
+    let inside = site.outside_sends(&udp(client, gate, b"ping")).inside();
     assert_eq!(ends(&inside), (client, target));
-    let outside = site.from_inside(&udp(target, client, b"pong")).outside();
+    let outside = site.inside_sends(&udp(target, client, b"pong")).outside();
     assert_eq!(ends(&outside), (gate, client));
 }

@@ -80,11 +80,26 @@ pub(crate) fn router(api: Api) -> Router {
 }
 
 async fn status(State(api): State<Api>) -> Answer {
-    let frontend = match &api.frontend {
-        Some(frontend) => Some(json!({ "status": frontend.status(), "metrics": frontend.metrics() })),
-        None => None,
-    };
+    let frontend = api.frontend.as_ref().map(frontend_status);
     json_of(&json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend }))
+}
+
+/// The frontend's status with its requests by method and outcome, other events, and tables; zeros are left out.
+fn frontend_status(frontend: &sluicegate_frontend::Control) -> Value {
+    let mut status = json!(frontend.status());
+    for sample in frontend.metrics().samples {
+        let name: Vec<&str> = sample.labels.iter().map(|(_, value)| value.as_str()).collect();
+        let part = match sample.name {
+            "requests_total" => "requests",
+            "events_total" => "events",
+            "table_used" => "tables",
+            _ => continue,
+        };
+        if sample.value > 0 {
+            status[part][name.join(" ")] = json!(sample.value);
+        }
+    }
+    status
 }
 
 async fn grants(State(api): State<Api>) -> Answer {

@@ -20,7 +20,8 @@ pub(crate) fn status(reading: &Reading) -> Result<()> {
     for role in ["frontend", "gate"] {
         if let Some(Value::Object(part)) = status.get(role) {
             out::line(format_args!("{role}"));
-            for (key, value) in part {
+            // Tables are for graphs and alarms, which say when one fills up.
+            for (key, value) in part.iter().filter(|(key, _)| *key != "tables") {
                 print_part(key, value, 1);
             }
         }

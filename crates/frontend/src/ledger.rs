@@ -126,9 +126,12 @@ impl Ledger {
         if self.lock().revoked.iter().any(|(_, selector)| selector.selects(grant, &delta.user, &delta.service)) {
             return Ok(());
         }
+        if self.lock().by_id.get(&grant.id).is_some_and(|row| row.shown.gate != gate) {
+            return Ok(());
+        }
         self.put(delta, grant, gate, None)?;
-        self.opened(grant.id, active.address, active.ports);
-        self.used(grant.id, active.bytes_used, active.flows);
+        self.opened(gate, grant.id, active.address, active.ports);
+        self.used(gate, grant.id, active.bytes_used, active.flows);
         Ok(())
     }
 
@@ -154,10 +157,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// The gate has opened a grant. Returns the shard that waits for it.
-    pub fn opened(&self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
+    /// The gate has opened a grant. Returns the shard that waits for it. What a gate says about another gate's grants
+    /// counts for nothing, here and below.
+    pub fn opened(&self, gate: &str, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
         let mut rows = self.lock();
-        let row = rows.by_id.get_mut(&id)?;
+        let row = rows.of_gate(gate, id)?;
         row.shown.state = GrantState::Open;
         row.shown.gate_address = Some(address);
         row.shown.gate_ports = ports;
@@ -165,9 +169,9 @@ impl Ledger {
     }
 
     /// The gate has refused a grant. A grant that was already open stays: only its renewal failed.
-    pub(crate) fn refused(&self, id: GrantId) -> Option<u8> {
+    pub(crate) fn refused(&self, gate: &str, id: GrantId) -> Option<u8> {
         let mut rows = self.lock();
-        let row = rows.by_id.get_mut(&id)?;
+        let row = rows.of_gate(gate, id)?;
         let shard = row.shard.take();
         if row.shown.state == GrantState::Opening {
             rows.remove(id);
@@ -176,16 +180,18 @@ impl Ledger {
     }
 
     /// A gate reports how much is used.
-    pub(crate) fn used(&self, id: GrantId, bytes: u64, flows: u16) {
-        if let Some(row) = self.lock().by_id.get_mut(&id) {
+    pub(crate) fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
+        if let Some(row) = self.lock().of_gate(gate, id) {
             row.shown.bytes_used = bytes;
             row.shown.flows = flows;
         }
     }
 
     /// A grant has ended.
-    pub fn ended(&self, id: GrantId) -> Option<GrantRow> {
-        self.lock().remove(id)
+    pub fn ended(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
+        let mut rows = self.lock();
+        rows.of_gate(gate, id)?;
+        rows.remove(id)
     }
 
     /// Removes what has expired.
@@ -259,6 +265,10 @@ impl Row {
 }
 
 impl Rows {
+    fn of_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut Row> {
+        self.by_id.get_mut(&id).filter(|row| row.shown.gate == gate)
+    }
+
     fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
         let row = self.by_id.remove(&id)?;
         if let Some(count) = self.per_user.get_mut(&row.shown.user) {
@@ -363,7 +373,7 @@ mod tests {
         open(&ledger, 3, 0, "bob").unwrap();
         assert_eq!(ledger.active_of_user("alice", None), 3);
         assert_eq!(ledger.active_of_user("alice", Some([1; 12])), 1);
-        ledger.ended(GrantId::of_call([2; 12], 0));
+        ledger.ended("gate-1", GrantId::of_call([2; 12], 0));
         assert_eq!(ledger.active_of_user("alice", None), 2);
         assert_eq!(ledger.call([1; 12]), Some(("alice".into(), "web".into())));
         assert_eq!(ledger.call([2; 12]), None);
@@ -375,13 +385,24 @@ mod tests {
         open(&ledger, 1, 0, "alice").unwrap();
         let id = GrantId::of_call([1; 12], 0);
         let address = IpAddr::from([203, 0, 113, 9]);
-        assert_eq!(ledger.opened(id, address, (20_000, 20_000)), Some(3));
-        assert_eq!(ledger.opened(id, address, (20_000, 20_000)), None);
+        assert_eq!(ledger.opened("gate-1", id, address, (20_000, 20_000)), Some(3));
+        assert_eq!(ledger.opened("gate-1", id, address, (20_000, 20_000)), None);
         assert_eq!(ledger.rows()[0].state, GrantState::Open);
         // A refused renewal ends nothing.
         open(&ledger, 1, 0, "alice").unwrap();
-        assert_eq!(ledger.refused(id), Some(3));
+        assert_eq!(ledger.refused("gate-1", id), Some(3));
         assert_eq!(ledger.rows().len(), 1);
+    }
+
+    #[test]
+    fn a_gate_has_no_say_in_another_gates_grants() {
+        let ledger = Ledger::new(10);
+        open(&ledger, 1, 0, "alice").unwrap();
+        let id = GrantId::of_call([1; 12], 0);
+        assert_eq!(ledger.opened("gate-2", id, IpAddr::from([203, 0, 113, 66]), (1, 1)), None);
+        assert_eq!(ledger.refused("gate-2", id), None);
+        assert!(ledger.ended("gate-2", id).is_none());
+        assert_eq!(ledger.rows()[0].gate_address, None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg},
+    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt::RcvBufForce},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -40,8 +40,10 @@ impl Udp {
         if shared {
             socket.set_reuse_port(true)?;
         }
-        // The kernel caps these at its own limits; a smaller buffer is worse but works.
-        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
+        // Above the kernel's own limit only with CAP_NET_ADMIN; a smaller buffer is worse but works.
+        if setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
+            let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
+        }
         let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;

@@ -221,7 +221,7 @@ impl Hub {
             let install = Delta::Install(Box::new(delta.clone()));
             let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
             if let Err(reason) = pushed {
-                self.ledger.refused(grant.id);
+                self.ledger.refused(&name, grant.id);
                 refused.push((delta, reason));
             }
         }
@@ -337,18 +337,18 @@ impl Hub {
     fn on_said(&mut self, name: &str, message: FromGate) {
         match message {
             FromGate::Opened { id, address, ports } => {
-                if let Some(shard) = self.ledger.opened(id, address, ports) {
+                if let Some(shard) = self.ledger.opened(name, id, address, ports) {
                     self.tell(shard, Input::Gate(GateAnswer::Opened { id, address, ports }));
                 }
             }
             FromGate::Refused { id, reason } => self.on_refused(name, id, reason),
             FromGate::Ended { id, cause, bytes_used } => {
-                if let Some(row) = self.ledger.ended(id) {
+                if let Some(row) = self.ledger.ended(name, id) {
                     tracing::info!(grant = %id, user = row.user, service = row.service, ?cause, bytes_used, "a grant ended");
                 }
             }
             FromGate::Usage { grants } => {
-                grants.iter().for_each(|used| self.ledger.used(used.id, used.bytes_used, used.flows));
+                grants.iter().for_each(|used| self.ledger.used(name, used.id, used.bytes_used, used.flows));
             }
             FromGate::Active { grants, .. } => {
                 for active in &grants {
@@ -381,7 +381,7 @@ impl Hub {
 
     fn on_refused(&mut self, name: &str, id: GrantId, reason: String) {
         tracing::warn!(gate = name, grant = %id, reason, "a gate refused a grant");
-        if let Some(shard) = self.ledger.refused(id) {
+        if let Some(shard) = self.ledger.refused(name, id) {
             self.tell(shard, Input::Gate(GateAnswer::Refused { id, reason }));
         }
     }

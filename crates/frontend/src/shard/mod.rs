@@ -115,8 +115,10 @@ impl Shard {
                 self.on_datagram(now, flow, &bytes, out);
                 self.handed_over = false;
             }
-            Input::Standing { service, address: Some(address) } => drop(self.standing.insert(service, address)),
-            Input::Standing { service, address: None } => drop(self.standing.remove(&service)),
+            Input::Standing { service, address } => match address.filter(|_| self.policy.service(&service).is_some()) {
+                Some(address) => drop(self.standing.insert(service, address)),
+                None => drop(self.standing.remove(&service)),
+            },
             Input::Policy(policy) => {
                 self.standing.retain(|service, _| policy.service(service).is_some());
                 self.policy = policy;

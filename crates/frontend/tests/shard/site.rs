@@ -181,7 +181,7 @@ impl Site {
             let address = GATE.parse().unwrap();
             // What the hub does besides.
             self.ledger.opening(delta, &grant, "gate-1", 0).unwrap();
-            self.ledger.opened(grant.id, address, ports);
+            self.ledger.opened("gate-1", grant.id, address, ports);
             sent.extend(self.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
         }
         sent

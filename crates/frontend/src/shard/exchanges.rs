@@ -109,14 +109,19 @@ impl Exchanges {
         let exchange = self.pending.remove(&id)?;
         let opening = match &exchange.stage {
             Stage::Opening(opening) => Some(&**opening),
-            Stage::Relaying(relay) => relay.opening(),
+            Stage::Relaying(relay) => relay.last_opening(),
         };
-        if let Some(opening) = opening {
-            for grant in opening.ids() {
-                self.openings.remove(&grant);
-            }
+        for grant in opening.into_iter().flat_map(Opening::ids) {
+            self.openings.remove(&grant);
         }
         Some(exchange)
+    }
+
+    /// No exchange waits for these grants any more.
+    pub(super) fn stop_waiting(&mut self, opening: &Opening) {
+        for grant in opening.ids() {
+            self.openings.remove(&grant);
+        }
     }
 
     /// From now on the gate's answers for `grants` belong to this exchange, and are missed after [`OPENING_MAX`].

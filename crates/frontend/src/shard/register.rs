@@ -57,6 +57,10 @@ impl Shard {
         // Without a Contact the agent only asks what is registered.
         let Some(contact) = contact else { return self.confirm(now, asked, &service.name, out) };
         let secs = self.registration_secs(asked, &contact);
+        if contact.is_star() && secs != 0 {
+            self.metrics.request(asked.kind, Outcome::Malformed);
+            return self.refuse_with(now, asked, 400, None, out);
+        }
         if secs != 0 && secs < REGISTRATION_SECS_MIN {
             self.metrics.request(asked.kind, Outcome::Unsupported);
             let min = REGISTRATION_SECS_MIN.to_string().into_bytes();

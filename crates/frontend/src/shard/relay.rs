@@ -54,14 +54,11 @@ pub(super) struct Relay {
     /// The answer that is passed on once everything is open.
     pub(super) waiting: Option<Vec<u8>>,
     pub(super) cancelled: bool,
+    /// Whether the service was told so.
+    pub(super) cancel_sent: bool,
 }
 
 impl Relay {
-    /// The grants that a gate still has to answer for.
-    pub(super) fn opening(&self) -> Option<&Opening> {
-        self.waiting.as_ref().and(self.opening.as_ref())
-    }
-
     /// The grants of the last answer, open or not.
     pub(super) const fn last_opening(&self) -> Option<&Opening> {
         self.opening.as_ref()
@@ -133,6 +130,7 @@ impl Shard {
             opening: None,
             waiting: None,
             cancelled: false,
+            cancel_sent: false,
         }));
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(owed, exchange);
@@ -220,7 +218,10 @@ impl Shard {
             return;
         }
         let Some(exchange) = self.exchanges.pending(owed) else { return };
-        let Stage::Relaying(relay) = &exchange.stage else { return };
+        let Stage::Relaying(relay) = &mut exchange.stage else { return };
+        if std::mem::replace(&mut relay.cancel_sent, true) {
+            return;
+        }
         let mut cancel = Vec::new();
         let written = Message::parse(&relay.forwarded).and_then(|forwarded| cancel_for(&forwarded, &mut cancel));
         if written.is_ok() {
@@ -253,9 +254,13 @@ impl Shard {
         let ids: Vec<GrantId> = opening.ids().collect();
         let event = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
         let raised = self.raise(event);
+        let mut before = None;
         if let Some(Exchange { stage: Stage::Relaying(relay), .. }) = self.exchanges.pending(owed) {
-            relay.opening = Some(opening);
+            before = relay.opening.replace(opening);
             relay.waiting = Some(answer.to_vec());
+        }
+        if let Some(before) = before {
+            self.exchanges.stop_waiting(&before);
         }
         self.exchanges.await_gate(now.instant, owed, ids.into_iter());
         if !raised {

@@ -181,7 +181,9 @@ impl Shard {
         let Some(answer) = relay.waiting.take() else { return };
         let Ok(message) = Message::parse(&answer) else { return };
         if message.status().is_some_and(|code| code < 200) {
-            relay.opening = None;
+            if let Some(opening) = relay.opening.take() {
+                self.exchanges.stop_waiting(&opening);
+            }
             return;
         }
         let (sent, hop, forwarded) = (relay.sent, relay.hop, std::mem::take(&mut relay.forwarded));

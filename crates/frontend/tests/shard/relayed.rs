@@ -171,6 +171,7 @@ fn a_cancel_is_passed_on_once_the_service_rings() {
     let sent = site.send(PBX, reply(&invite, 180, ""));
     assert!(sent[0].0.to_string() == PBX && sent[0].1.starts_with("CANCEL "), "{sent:?}");
     site.send(PBX, reply(&sent[0].1, 200, ""));
+    assert!(site.send(PBX, reply(&invite, 180, "")).is_empty(), "one CANCEL is enough");
     let sent = site.send(PBX, reply(&invite, 487, ""));
     assert!(sent.iter().any(|(to, text)| to.to_string() == PHONE && status(text) == 487));
 }
@@ -351,4 +352,28 @@ fn hops_are_counted() {
     let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
     let sent = site.send(PHONE, signed.replacen("Max-Forwards: 70", "Max-Forwards: 0", 1));
     assert_eq!(status(&sent[0].1), 483);
+}
+
+#[test]
+fn early_media_that_the_gate_refuses_do_not_hinder_the_call() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    assert!(site.send(PBX, reply(&invite, 183, ANSWER)).is_empty());
+    assert!(site.pass(Duration::from_millis(500)).iter().all(|(to, _)| to.to_string() != PHONE));
+    site.asked();
+    assert!(site.send(PBX, reply(&invite, 200, ANSWER)).is_empty());
+    assert_eq!(status(&site.gate_opens()[0].1), 200);
+}
+
+#[test]
+fn a_200_that_overtakes_the_opening_of_early_media_is_the_one_passed_on() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 183, ANSWER));
+    site.asked();
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    let sent = site.gate_opens();
+    assert_eq!(sent.iter().map(|(_, text)| status(text)).collect::<Vec<_>>(), [200]);
 }

@@ -35,8 +35,29 @@ fn sipp(datapath: &'static str) {
     let callee = ["-sf", &uas, "-i", "10.4.0.2", "-p", "5060", "-mp", "10000", "-m", "1", "-nostdin", "-trace_err"];
     let mut callee = Program::start(&lab, "service", "callee", "sipp", &callee);
     let caller = [
-        "203.0.113.1:5060", "-sf", &uac, "-s", "pbx", "-auth_uri", "pbx@example.net", "-i", "198.51.100.2", "-p", "5066",
-        "-mi", "198.51.100.2", "-mp", "6000", "-m", "1", "-l", "1", "-nostdin", "-timeout", "40", "-trace_err",
+        "203.0.113.1:5060",
+        "-sf",
+        &uac,
+        "-s",
+        "pbx",
+        "-auth_uri",
+        "pbx@example.net",
+        "-i",
+        "198.51.100.2",
+        "-p",
+        "5066",
+        "-mi",
+        "198.51.100.2",
+        "-mp",
+        "6000",
+        "-m",
+        "1",
+        "-l",
+        "1",
+        "-nostdin",
+        "-timeout",
+        "40",
+        "-trace_err",
     ];
     let mut caller = Program::start(&lab, "client", "caller", "sipp", &caller);
     let content = caller.finished(LIMIT);

@@ -46,7 +46,7 @@ impl Flowing {
         let flowing = Self { node, phone, call, arriving, client, _service: serving, _lab: lab };
         until("the stream flows both ways", || {
             let count = flowing.client.arrivals.since(std::time::Instant::now() - Duration::from_secs(1));
-            (count > 50 && flowing.arriving.count() > 50).then_some(())
+            (count > 60 && flowing.arriving.count() > 150).then_some(())
         });
         flowing
     }

@@ -40,8 +40,22 @@ fn nmap(datapath: &'static str) {
     let external = "T:20000-32767,U:20000-32767";
     for (ports, address) in [(low, "203.0.113.1"), (external, "203.0.113.1"), ("T:1-10000,U:9000-9020", "192.0.2.10")] {
         let arguments = [
-            "-n", "-Pn", "-sS", "-sU", "--max-retries", "0", "--min-rate", "2000", "--host-timeout", "180s", "--open",
-            "-p", ports, "-oG", "-", address,
+            "-n",
+            "-Pn",
+            "-sS",
+            "-sU",
+            "--max-retries",
+            "0",
+            "--min-rate",
+            "2000",
+            "--host-timeout",
+            "180s",
+            "--open",
+            "-p",
+            ports,
+            "-oG",
+            "-",
+            address,
         ];
         let out = run_on(&lab, "stranger", "nmap", &arguments, LIMIT).expect("nmap");
         assert!(out.contains("Nmap done") || out.contains("# Nmap done"), "{out}");

@@ -113,10 +113,27 @@ fn ssh(datapath: &'static str) {
     let lab = Lab::new();
     let server = Sshd::start(&lab);
     let node = Node::up(&lab, &Config::new(datapath, &service("ssh", "\"tcp/22\"", "")));
-    let (known, key) = (format!("UserKnownHostsFile={}", server.known_hosts.display()), server.key.display().to_string());
+    let (known, key) =
+        (format!("UserKnownHostsFile={}", server.known_hosts.display()), server.key.display().to_string());
     let command = [
-        "--", "ssh", "-F", "/dev/null", "-o", &known, "-o", "HostKeyAlias=the-service", "-o", "BatchMode=yes", "-o",
-        "ConnectTimeout=15", "-i", &key, "-p", "{port}", "root@{host}", "true",
+        "--",
+        "ssh",
+        "-F",
+        "/dev/null",
+        "-o",
+        &known,
+        "-o",
+        "HostKeyAlias=the-service",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "ConnectTimeout=15",
+        "-i",
+        &key,
+        "-p",
+        "{port}",
+        "root@{host}",
+        "true",
     ];
     let mut agent = connect(&lab, "ssh:22", &command);
     assert!(agent.finished(LIMIT), "connect gives the command's exit code");
@@ -155,7 +172,8 @@ fn wrong_password(datapath: &'static str) {
     let node = Node::up(&lab, &Config::new(datapath, &service("web", "\"tcp/80\"", "")));
     let wrong = lab.write("wrong", "guess\n");
     let wrong = wrong.display().to_string();
-    let arguments = ["connect", "alice@web", "--frontend", "203.0.113.1:5060", "--realm", REALM, "--password-file", &wrong];
+    let arguments =
+        ["connect", "alice@web", "--frontend", "203.0.113.1:5060", "--realm", REALM, "--password-file", &wrong];
     let arguments = [&arguments[..], &["-L", "8080:80"]].concat();
     let mut agent = Program::start(&lab, "client", "connect", BINARY, &arguments);
     assert!(!agent.finished(LIMIT));

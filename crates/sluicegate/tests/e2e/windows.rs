@@ -53,14 +53,17 @@ fn million(datapath: &'static str) {
     drop(own);
 
     let passed = Capture::start(&lab, ("service", "eth0"), |seen| seen.from == CLIENT);
-    let (judged, sent, took) = lab.host("client").run_in(|| bombard(&node, &pool)).expect("a namespace");
+    let socket = lab.host("client").run_in(|| Socket::open("eth0", &Options::send_only())).expect("a namespace");
+    let (judged, sent, took) = bombard(&node, socket.expect("a raw socket"), &pool);
     println!("{sent} segments sent in {took:.1?}, {judged} judged and dropped, {} passed", passed.count());
     assert!(judged >= SEGMENTS, "only {judged} of {sent} segments were judged within {LIMIT:?}");
     assert_eq!(passed.count(), 0, "{:?}", passed.seen().first());
     // The connection never noticed.
     drop(passed);
     let talk = Talk::start(stream);
-    until("records come back as before", || (talk.arrivals.since(Instant::now() - Duration::from_secs(9)) > 5).then_some(()));
+    until("records come back as before", || {
+        (talk.arrivals.since(Instant::now() - Duration::from_secs(9)) > 5).then_some(())
+    });
     assert_eq!(talk.broken(), None);
 }
 
@@ -105,8 +108,7 @@ fn pool(lab: &Lab, last: &Seen) -> Vec<Vec<u8>> {
 }
 
 /// Sends until enough were judged: (judged, sent, how long it took).
-fn bombard(node: &Node, pool: &[Vec<u8>]) -> (u64, u64, Duration) {
-    let mut socket = Socket::open("eth0", &Options::send_only()).expect("a raw socket");
+fn bombard(node: &Node, mut socket: Socket, pool: &[Vec<u8>]) -> (u64, u64, Duration) {
     let judged = || node.dropped("tcp_window") + node.dropped("tcp_state");
     let (before, mut full) = (judged(), node.dropped("receive_full"));
     let (start, mut sent, mut rate) = (Instant::now(), 0_u64, RATE);

@@ -78,7 +78,8 @@ impl Lab {
     /// A UDP socket on a host.
     pub(crate) fn udp(&self, host: &str, address: impl Into<IpAddr>, port: u16) -> UdpSocket {
         let address = SocketAddr::new(address.into(), port);
-        self.inside(host, || UdpSocket::bind(address)).unwrap_or_else(|error| panic!("udp {address} on {host}: {error}"))
+        self.inside(host, || UdpSocket::bind(address))
+            .unwrap_or_else(|error| panic!("udp {address} on {host}: {error}"))
     }
 
     /// A TCP listener on a host.

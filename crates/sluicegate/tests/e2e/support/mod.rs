@@ -38,7 +38,10 @@ pub(crate) fn turn(programs: &[&str]) -> Option<Turn> {
     let missing: Vec<String> = root.into_iter().chain(missing).collect();
     if !missing.is_empty() {
         let needs = missing.join(", ");
-        assert!(env::var_os("SLUICEGATE_NO_SKIP").is_none_or(|value| value != "1"), "may not be skipped: needs {needs}");
+        assert!(
+            env::var_os("SLUICEGATE_NO_SKIP").is_none_or(|value| value != "1"),
+            "may not be skipped: needs {needs}"
+        );
         println!("skipped: needs {needs}");
         eprintln!("skipped: needs {needs}");
         return None;

@@ -132,7 +132,8 @@ impl Phone {
     /// Calls `service`, answers one challenge, acknowledges; or the final answer that was no 200.
     pub(crate) fn try_call(&self, service: &str, wish: Wish) -> Result<Call, Response> {
         let (call_id, from_tag) = (token(), token());
-        let invite = |cseq: u32, credentials: &str| self.invite(service, wish, (&call_id, &from_tag, cseq), credentials);
+        let invite =
+            |cseq: u32, credentials: &str| self.invite(service, wish, (&call_id, &from_tag, cseq), credentials);
         let first = invite(1, "");
         let challenge = self.ask(&first);
         if challenge.status != 407 {
@@ -208,8 +209,7 @@ impl Phone {
         let realm = asked.realm_text().expect("a realm");
         let ha1 = ha1(asked.algorithm, &self.user, &realm, &self.password);
         let (method, uri, cnonce) = (method.as_bytes(), uri.as_bytes(), token());
-        let answer =
-            Answer { challenge: &asked, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 };
+        let answer = Answer { challenge: &asked, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 };
         let mut value = Vec::new();
         answer.write(&mut value);
         format!("Proxy-Authorization: {}\r\n", String::from_utf8_lossy(&value))

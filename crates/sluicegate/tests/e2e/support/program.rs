@@ -69,11 +69,6 @@ impl Program {
         self.process.wait(limit).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Whether it still runs.
-    pub(crate) fn runs(&mut self) -> bool {
-        self.process.wait(Duration::ZERO).is_err()
-    }
-
     /// SIGKILL, at once.
     pub(crate) fn kill(&mut self) {
         self.process.kill();

@@ -264,15 +264,18 @@ impl<L: Family> Flows<L> {
         self.wheel.schedule(flow, now, now + rest);
     }
 
-    /// A flow whose time is over. Flows that were used meanwhile are scheduled again. Call until `None`.
-    pub(crate) fn pop_idle(&mut self, now: Instant, timers: &Timers) -> Option<u32> {
-        loop {
+    /// A flow whose time is over. Flows that were used meanwhile are scheduled again; each flow looked at takes one
+    /// off `looks`. Call until `None`.
+    pub(crate) fn pop_idle(&mut self, now: Instant, timers: &Timers, looks: &mut usize) -> Option<u32> {
+        while *looks > 0 {
+            *looks -= 1;
             let flow = self.wheel.pop_due(now)?;
             if self.idle(flow, now) >= self.idle_max(flow, timers) {
                 return Some(flow);
             }
             self.schedule(now, flow, timers);
         }
+        None
     }
 
     pub(crate) fn next_due(&self) -> Option<Instant> {

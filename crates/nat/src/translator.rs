@@ -17,8 +17,8 @@ use crate::{
     rules::Rules,
 };
 
-/// Flows looked at in one call of `handle_timeout`.
-const IDLE_FLOWS_MAX: usize = 1_024;
+/// Flows of each IP version looked at in one call of `handle_timeout`.
+const IDLE_LOOKS_MAX: usize = 1_024;
 
 /// The gate's packet path over IP packets. See the crate's documentation for how it is driven.
 ///
@@ -170,12 +170,12 @@ impl Translator {
         self.now = now;
         self.expire(now);
         let timers = self.rules.config.timers;
-        for _ in 0..IDLE_FLOWS_MAX {
-            let Some(flow) = self.v4.pop_idle(now, &timers) else { break };
+        let mut looks = IDLE_LOOKS_MAX;
+        while let Some(flow) = self.v4.pop_idle(now, &timers, &mut looks) {
             end_flow(&mut self.v4, &mut self.rules, flow);
         }
-        for _ in 0..IDLE_FLOWS_MAX {
-            let Some(flow) = self.v6.pop_idle(now, &timers) else { break };
+        let mut looks = IDLE_LOOKS_MAX;
+        while let Some(flow) = self.v6.pop_idle(now, &timers, &mut looks) {
             end_flow(&mut self.v6, &mut self.rules, flow);
         }
         self.fragments.expire(now, &mut self.rules.counters);

@@ -156,6 +156,9 @@ fn what_the_service_sends_costs_the_grant_nothing() {
     send(&mut site, gate, 1, 1_000).unwrap();
     assert_eq!(send(&mut site, gate, 1, 28), Err(Reason::BudgetSpent));
     site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), b"still heard")).outside();
+    site.wait(Duration::from_secs(3_601));
+    assert!(matches!(site.gate.poll_event(), Some(Event::Ended(Ended { cause: EndCause::Spent, .. }))));
+    assert_eq!(site.gate.poll_event(), None, "its end was told when the budget was spent");
 }
 
 #[test]

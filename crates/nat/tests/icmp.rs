@@ -114,6 +114,7 @@ fn spoofed_errors_die() {
     assert_eq!(refused(ROUTER, CLIENT, &backwards), Reason::IcmpNoFlow);
     let real = udp(gate, (CLIENT, 9_000), b"x");
     assert_eq!(refused(TARGET, gate.0, &real), Reason::AddressInvalid, "from an inside address");
+    assert_eq!(refused(ROUTER, FILTERED, &real), Reason::IcmpNoFlow, "to another address than its packet came from");
     let mut damaged = unreachable(ROUTER, gate.0, &real, 8);
     damaged[40] ^= 1;
     assert_eq!(site.outside_sends(&damaged).dropped(), Reason::TransportHeaderInvalid);

@@ -191,3 +191,21 @@ fn a_mass_expiry_is_spread_over_calls() {
     }
     assert_eq!((site.used("pinholes"), calls), (1, 4));
 }
+
+#[test]
+fn looking_at_many_idle_flows_is_spread_over_calls() {
+    let mut site = Site::with(Config { flows_max: 5_000, flows_per_grant: 5_000, ..config() });
+    let (_, gate) = site.open(UDP, 53);
+    for port in 1..=5_000 {
+        site.outside_sends(&udp((CLIENT, port), gate, b"x")).inside();
+    }
+    site.now = site.now + Duration::from_secs(301);
+    let mut calls = 0;
+    while site.gate.poll_timeout().is_some_and(|due| due <= site.now) {
+        let before = site.used("flows");
+        site.gate.handle_timeout(site.now);
+        assert!(before - site.used("flows") <= 1_024);
+        calls += 1;
+    }
+    assert_eq!((site.used("flows"), calls), (0, 5));
+}

@@ -57,6 +57,10 @@ impl Control {
             let sent = reading.sent[usize::from(index.0)];
             PortStatus { port, sent_packets: sent.packets, sent_bytes: sent.bytes }
         });
+        // Each lock is let go of before the next is taken.
+        let grants = shared.books.read().grants_len();
+        let journal_error = shared.books.error();
+        let saved = shared.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status {
             gate: shared.config.name.clone(),
             mode: shared.mode(),
@@ -73,9 +77,9 @@ impl Control {
             observed: by_reason(&reading.observed),
             tables,
             services: self.services(),
-            grants: shared.books.read().grants_len(),
+            grants,
             feeds: shared.feeds.iter().map(|feed| feed.progress.status(now)).collect(),
-            saved: saved(now, &shared.saved.lock().unwrap_or_else(PoisonError::into_inner)),
+            saved: saved_status(now, saved, journal_error),
             alarms: Vec::new(),
         };
         status.alarms = metrics::alarms(&status);
@@ -168,12 +172,12 @@ fn by_reason(counts: &[u64]) -> BTreeMap<&'static str, u64> {
     counted.map(|(reason, count)| (reason.label(), *count)).collect()
 }
 
-fn saved(now: Instant, saved: &Saved) -> SavedStatus {
+fn saved_status(now: Instant, saved: Saved, journal_error: Option<String>) -> SavedStatus {
     SavedStatus {
         checkpoint_age_ms: saved.at.map(|at| millis(now, at)),
         checkpoint_bytes: saved.bytes,
         export_us: u64::try_from(saved.export.as_micros()).unwrap_or(u64::MAX),
-        error: saved.error.clone(),
+        error: journal_error.or(saved.error),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
         path::{Neighbours, NextHop, Path},
     },
     shared::{FeedSlot, Parts, Shared, WAITING_MAX},
-    state::{Keeper, restore},
+    state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_capability::IssuerPublic;
@@ -57,6 +57,7 @@ pub enum Ending {
 pub struct Gate {
     control: Control,
     shared: Arc<Shared>,
+    close: std::sync::mpsc::Sender<Close>,
     stop: Arc<AtomicBool>,
     ready: Option<oneshot::Receiver<()>>,
     stopped: oneshot::Receiver<Stopped>,
@@ -213,14 +214,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     translator.observe(config.mode == Mode::Observe);
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
-    let (books, orders) = crate::state::Books::new(restored.ledger);
-    let books = Arc::new(books);
     let board = Arc::new(Board::new());
-    let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
-    let ledger = books.ledger();
-    let (orderer, watched) = (commander.clone(), Arc::clone(&board));
-    let keeper = Keeper::new(&config.state_dir, restored.generation, ledger, orderer, watched, lock);
-    let keeper = keeper.map_err(unwritable)?;
+    let (books, keeper) = books(&config, restored, &commander, &board, lock)?;
     let saved = keeper.saved();
     let (events, ended) = mpsc::channel(EVENTS_MAX);
     let (slots, outboxes) = slots(&feeds)?;
@@ -245,13 +240,39 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
         stop: Arc::clone(&stop),
         ready: Some(ready),
     };
-    spawn("keeper", move || keeper.run(&orders))?;
+    let (close, closed) = std::sync::mpsc::channel();
+    spawn("keeper", move || keeper.run(&closed))?;
     let stopped = spawn_packets(packets, shared.config.cpu)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
     let control = Control::new(Arc::clone(&shared));
-    Ok(Gate { control, shared, stop, ready: Some(is_ready), stopped, tasks })
+    Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
+}
+
+/// The books on a fresh journal, and the thread's part that keeps them.
+fn books(
+    config: &Config,
+    restored: Restored,
+    commander: &Commander,
+    board: &Arc<Board>,
+    lock: Flock<File>,
+) -> Result<(Arc<Books>, Keeper), StartError> {
+    let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
+    let Restored { ledger, generation, .. } = restored;
+    let journal = Journal::create(&config.state_dir, generation).map_err(unwritable)?;
+    let file = journal.file().map_err(unwritable)?;
+    let books = Arc::new(Books::new(ledger, journal));
+    let keeper = Keeper::new(KeeperParts {
+        dir: config.state_dir.clone(),
+        books: Arc::clone(&books),
+        commander: commander.clone(),
+        board: Arc::clone(board),
+        generation,
+        journal: file,
+        lock,
+    });
+    Ok((books, keeper))
 }
 
 type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>);
@@ -343,6 +364,14 @@ impl Gate {
         }
     }
 
+    /// Has the last checkpoint written.
+    async fn save(&self, tables: Vec<u8>) -> io::Result<()> {
+        let ended = || io::Error::other("the thread that writes it has ended");
+        let (done, saved) = oneshot::channel();
+        self.close.send(Close { tables, done }).map_err(|_| ended())?;
+        saved.await.map_err(|_| ended())?
+    }
+
     /// Runs until `shutdown` is ready or the packet path fails; saves the state, and leaves the filter as `shutdown`
     /// says (closed if anything failed).
     ///
@@ -362,7 +391,7 @@ impl Gate {
         let Ok(Stopped { tables, device, result }) = stopped else {
             return Err(failed("its thread panicked; please report this".into()));
         };
-        let saved = self.shared.books.close(tables).await;
+        let saved = self.save(tables).await;
         if let Err(error) = result {
             return Err(failed(error.to_string()));
         }

@@ -17,20 +17,18 @@ const PART: usize = 256;
 pub(crate) async fn follow(shared: Arc<Shared>, mut events: mpsc::Receiver<Ended>) {
     let mut ended = Vec::with_capacity(PART);
     while events.recv_many(&mut ended, PART).await > 0 {
-        let told = shared.books.write(|ledger| {
+        let told = shared.books.write_with(|ledger| {
             let mut told: Vec<(IssuerId, FromGate)> = Vec::with_capacity(ended.len());
             let mut records = Vec::with_capacity(ended.len());
             for end in ended.drain(..) {
                 let issuer = ledger.ended(end.id, end.stamp).and_then(|entry| Some(entry.grant()?.issuer));
                 let Some(issuer) = issuer else { continue };
-                let record = Record::Ended { id: end.id.0, stamp: end.stamp };
-                ledger.apply(record.clone());
-                records.push(record);
+                records.push(Record::Ended { id: end.id.0, stamp: end.stamp });
                 told.push((issuer, message(&end)));
             }
             (told, records)
         });
-        for (issuer, message) in told.await {
+        for (issuer, message) in told {
             tell(&shared, issuer, message);
         }
     }

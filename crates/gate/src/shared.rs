@@ -5,7 +5,7 @@ use crate::{
     config::{Config, Mode},
     error::ControlError,
     feed::Progress,
-    ledger::{IssuerId, Ledger, Listed, Record},
+    ledger::{IssuerId, Listed, Record},
     packets::{Command, Commander},
     state::{Books, Saved},
 };
@@ -115,7 +115,7 @@ impl Shared {
         if let Record::ServiceForgotten(name) = &record {
             self.set_standing(name, None);
         }
-        self.books.write(|ledger| ((), recorded(ledger, vec![record]))).await;
+        self.books.write(&[record]);
         Ok(())
     }
 
@@ -156,14 +156,6 @@ struct Standing {
     at: Option<SocketAddr>,
     /// The frontends, by the feed that names them.
     peers: BTreeMap<IssuerId, Vec<IpAddr>>,
-}
-
-/// Applies records to the ledger and returns them for the journal.
-pub(crate) fn recorded(ledger: &mut Ledger, records: Vec<Record>) -> Vec<Record> {
-    for record in &records {
-        ledger.apply(record.clone());
-    }
-    records
 }
 
 /// A service as the packet thread knows it.

@@ -4,7 +4,7 @@ use crate::{
     clock,
     ledger::{Entry, IssuerId, Listed, Record},
     packets::{Command, Installed},
-    shared::{FeedSlot, Shared, recorded},
+    shared::{FeedSlot, Shared},
 };
 use sluicegate_capability::{Grant, GrantId};
 use sluicegate_nat::{InstallError, PEERS_MAX, PinholeSpec, StandingSpec};
@@ -71,7 +71,7 @@ impl<'a> Applier<'a> {
                 Event::UpToDate(resume) => {
                     self.settle().await;
                     applied = Some(resume);
-                    self.shared.books.write(|ledger| ((), recorded(ledger, vec![Record::Applied(resume)]))).await;
+                    self.shared.books.write(&[Record::Applied(resume)]);
                 }
             }
         }
@@ -136,7 +136,7 @@ impl<'a> Applier<'a> {
             }
         }
         self.feed.progress.answered(opened.len() as u64, 0);
-        self.shared.books.write(|ledger| ((), recorded(ledger, records))).await;
+        self.shared.books.write(&records);
         self.answers.append(&mut opened);
     }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::{clock, drops::DroppedPacket};
 use sluicegate_capability::GrantId;
 use sluicegate_nat::{Event, Probe, Translator};
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, Port};
 use std::collections::VecDeque;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
@@ -51,8 +51,14 @@ impl Turn {
         match command {
             Command::Install { spec, unix, answer } => {
                 let stamp = self.next_stamp();
+                let ends = [(Port::INSIDE, spec.target), (Port::OUTSIDE, spec.grant.client_address)];
                 let installed = translator.install(now, unix, *spec).map(|opened| Installed { opened, stamp });
+                let is_open = installed.is_ok();
                 let _ = answer.send(installed);
+                // Asking has unknown next hops resolved before the first packet needs them.
+                for (port, address) in ends.into_iter().filter(|_| is_open) {
+                    let _ = path.next_hop.link_address(port, address);
+                }
             }
             Command::Standing { spec, answer } => {
                 let _ = answer.send(translator.install_standing(now, spec));

@@ -1,7 +1,7 @@
-//! The thread that writes checkpoints and the journal.
+//! The thread that writes checkpoints and sees to it that everything reaches the disk. Nobody waits for it.
 
 use super::{
-    Order, SharedLedger,
+    Books,
     checkpoint::{self, Checkpoint},
     journal::{self, Journal},
 };
@@ -23,13 +23,14 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::oneshot;
 
 /// Between two checkpoints at least.
-pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
-/// What was written reaches the disk within this time.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
+/// What was written reaches the disk about this often.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// The packet thread spends at most one part in this many on checkpoints.
-const EXPORT_SHARE: u32 = 50;
+const EXPORT_SHARE: u32 = 200;
 
 /// What `status` says about the state on disk.
 #[derive(Debug, Clone, Default)]
@@ -40,55 +41,64 @@ pub(crate) struct Saved {
     pub(crate) error: Option<String>,
 }
 
-/// Owns the state files.
+/// Tells the keeper to write a last checkpoint from these tables and to end.
+pub(crate) struct Close {
+    pub(crate) tables: Vec<u8>,
+    pub(crate) done: oneshot::Sender<io::Result<()>>,
+}
+
+/// Owns the state files, except for the end of the journal.
 pub(crate) struct Keeper {
     dir: PathBuf,
-    ledger: SharedLedger,
+    books: Arc<Books>,
     commander: Commander,
     board: Arc<Board>,
     saved: Arc<Mutex<Saved>>,
-    journal: Journal,
     generation: u64,
-    /// Records were appended since the last checkpoint.
-    appended: bool,
-    /// Something was written since the disk last had everything.
-    unsynced: bool,
-    /// Frames received, as of the last checkpoint: any of them may have used budget.
-    received: u64,
+    /// The journal in use, to have it reach the disk.
+    journal: File,
+    /// Frames received, as of the last checkpoint that was written: any of them may have used budget.
+    received: Option<u64>,
     next_checkpoint: Instant,
     next_sync: Instant,
+    /// Something was written since the disk last had everything.
+    unsynced: bool,
     buffer: Vec<u8>,
     /// Keeps other gates off the directory for as long as this one writes there.
     lock: Flock<File>,
 }
 
+/// What [`Keeper::new`] is made of.
+pub(crate) struct Parts {
+    pub(crate) dir: PathBuf,
+    pub(crate) books: Arc<Books>,
+    pub(crate) commander: Commander,
+    pub(crate) board: Arc<Board>,
+    /// The generation of the journal that the books write, and that journal.
+    pub(crate) generation: u64,
+    pub(crate) journal: File,
+    pub(crate) lock: Flock<File>,
+}
+
 impl Keeper {
-    /// Starts the journal of `generation`.
-    pub(crate) fn new(
-        dir: &Path,
-        generation: u64,
-        ledger: SharedLedger,
-        commander: Commander,
-        board: Arc<Board>,
-        lock: Flock<File>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { dir, books, commander, board, generation, journal, lock } = parts;
         let now = clock::monotonic();
-        Ok(Self {
-            journal: Journal::create(dir, generation)?,
-            dir: dir.to_owned(),
-            ledger,
+        Self {
+            dir,
+            books,
             commander,
             board,
             saved: Arc::default(),
             generation,
-            appended: true,
-            unsynced: true,
-            received: 0,
+            journal,
+            received: None,
             next_checkpoint: now,
             next_sync: now + SYNC_INTERVAL,
+            unsynced: true,
             buffer: Vec::new(),
             lock,
-        })
+        }
     }
 
     /// What `status` says.
@@ -96,96 +106,59 @@ impl Keeper {
         Arc::clone(&self.saved)
     }
 
-    /// Runs until it is told to close or everyone who could tell it is gone.
-    pub(crate) fn run(mut self, orders: &Receiver<Order>) {
+    /// Runs until it is told to close, or everyone who could tell it is gone.
+    pub(crate) fn run(mut self, closed: &Receiver<Close>) {
         loop {
-            let now = clock::monotonic();
-            match orders.recv_timeout(self.next_checkpoint.since(now)) {
-                Ok(Order::Append { records, done }) => {
-                    if let Some(close) = self.append(orders, records, done) {
-                        return self.close(close);
-                    }
-                }
-                Ok(close @ Order::Close { .. }) => return self.close(close),
-                Err(RecvTimeoutError::Timeout) => {}
+            let wait = self.next_checkpoint.since(clock::monotonic());
+            match closed.recv_timeout(wait) {
+                Ok(close) => return self.close(close),
                 Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
             }
             let now = clock::monotonic();
-            if now >= self.next_checkpoint {
-                self.next_checkpoint = now + CHECKPOINT_INTERVAL;
-                let result = self.checkpoint(now);
-                self.note(result);
-            }
+            self.next_checkpoint = now + CHECKPOINT_INTERVAL;
+            let result = self.checkpoint(now).and_then(|()| self.sync(now));
+            self.note(result);
         }
-    }
-
-    /// Appends this order and all that wait behind it with one write.
-    fn append(
-        &mut self,
-        orders: &Receiver<Order>,
-        mut records: Vec<Vec<u8>>,
-        done: tokio::sync::oneshot::Sender<()>,
-    ) -> Option<Order> {
-        let mut answers = vec![done];
-        let mut close = None;
-        while let Ok(order) = orders.try_recv() {
-            match order {
-                Order::Append { records: more, done } => {
-                    records.extend(more);
-                    answers.push(done);
-                }
-                order @ Order::Close { .. } => {
-                    close = Some(order);
-                    break;
-                }
-            }
-        }
-        let result = self.journal.append(records.iter().map(Vec::as_slice));
-        (self.appended, self.unsynced) = (true, true);
-        self.note(result);
-        for done in answers {
-            // Whoever asked may be gone.
-            let _ = done.send(());
-        }
-        close
     }
 
     fn checkpoint(&mut self, now: Instant) -> io::Result<()> {
         let received = self.board.reading().received;
-        if self.appended || received != self.received {
-            // From here on records go to the next journal. All that the old one holds is in tables and ledger already.
-            let next = self.generation + 1;
-            self.journal = Journal::create(&self.dir, next)?;
-            self.generation = next;
-            let mut buffer = std::mem::take(&mut self.buffer);
-            buffer.clear();
-            let asked = self.commander.ask(|answer| Command::Export { buffer, answer }).map_err(io::Error::other)?;
-            let exported = asked.blocking_recv().map_err(|_| io::Error::other("the packet thread has ended"))?;
-            self.next_checkpoint = now + CHECKPOINT_INTERVAL.max(exported.took * EXPORT_SHARE);
-            let durability = if now >= self.next_sync { Durability::Disk } else { Durability::Process };
-            let written = self.write(exported.tables, durability)?;
-            (self.appended, self.received) = (false, received);
-            self.unsynced = durability == Durability::Process;
-            let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-            (saved.at, saved.bytes, saved.export) = (Some(now), written, exported.took);
+        if !self.books.is_changed() && self.received == Some(received) {
+            return Ok(());
         }
-        if now >= self.next_sync {
-            if self.unsynced {
-                self.journal.sync()?;
-                files::sync(&self.dir.join(checkpoint::FILE_NAME))?;
-                self.unsynced = false;
-            }
-            self.next_sync = now + SYNC_INTERVAL;
-        }
+        self.received = None;
+        let journal = Journal::create(&self.dir, self.generation + 1)?;
+        self.journal = journal.file()?;
+        self.books.rotate(journal);
+        self.generation += 1;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let asked = self.commander.ask(|answer| Command::Export { buffer, answer }).map_err(io::Error::other)?;
+        let exported = asked.blocking_recv().map_err(|_| io::Error::other("the packet thread has ended"))?;
+        self.next_checkpoint = now + CHECKPOINT_INTERVAL.max(exported.took * EXPORT_SHARE);
+        let written = self.write(exported.tables, Durability::Process)?;
+        (self.received, self.unsynced) = (Some(received), true);
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        (saved.at, saved.bytes, saved.export) = (Some(now), written, exported.took);
         Ok(())
     }
 
+    fn sync(&mut self, now: Instant) -> io::Result<()> {
+        if now < self.next_sync {
+            return Ok(());
+        }
+        self.next_sync = now + SYNC_INTERVAL;
+        if self.unsynced {
+            files::sync(&self.dir.join(checkpoint::FILE_NAME))?;
+        }
+        self.unsynced = false;
+        // Costs nothing if nothing was appended.
+        self.journal.sync_data()
+    }
+
     fn write(&mut self, tables: Vec<u8>, durability: Durability) -> io::Result<u64> {
-        let ledger = {
-            let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-            postcard::to_allocvec(&*ledger).map_err(io::Error::other)?
-        };
-        let checkpoint = Checkpoint { generation: self.generation, ledger, tables };
+        let checkpoint = Checkpoint { generation: self.generation, ledger: self.books.encoded()?, tables };
         checkpoint.write(&self.dir, durability)?;
         journal::delete_before(&self.dir, self.generation)?;
         let written = checkpoint.ledger.len() + checkpoint.tables.len();
@@ -193,25 +166,26 @@ impl Keeper {
         Ok(written as u64)
     }
 
-    fn close(mut self, order: Order) {
-        if let Order::Close { tables, done } = order {
-            self.generation += 1;
-            let result = self.write(tables, Durability::Disk).map(|_| ());
-            // The next gate may start as soon as somebody hears of the end.
-            drop(self.lock);
-            // Nobody waiting for the end is no failure.
-            let _ = done.send(result);
-        }
+    fn close(mut self, close: Close) {
+        let result = self.write(close.tables, Durability::Disk).map(|_| ());
+        // The next gate may start as soon as somebody hears of the end.
+        drop(self.lock);
+        // Nobody waiting for the end is no failure.
+        let _ = close.done.send(result);
     }
 
     fn note(&self, result: io::Result<()>) {
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let error = result.err().map(|error| format!("{}: {error}", self.dir.display()));
+        let error = result.err().map(|error| in_directory(&self.dir, &error));
         if let Some(error) = &error
             && saved.error.is_none()
         {
-            tracing::error!(%error, "the state is not saved; what is opened from now on is lost if the gate restarts");
+            tracing::error!(error, "no checkpoint is written; budgets and flows since the last are lost at a restart");
         }
         saved.error = error;
     }
+}
+
+fn in_directory(dir: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", dir.display())
 }

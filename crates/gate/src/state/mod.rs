@@ -1,7 +1,7 @@
-//! What survives a restart: a checkpoint of everything at most every 250 ms, and a journal of what frontends were told
-//! in between. A frontend hears `Opened` only after the journal has it, so a killed gate keeps every promise that it
-//! made. Records reach the kernel before the answer and the disk within a second: a killed process loses nothing, a
-//! power cut at most that second.
+//! What survives a restart: a checkpoint of everything every 250 ms while something changes, and a journal of what
+//! frontends were told in between. A frontend hears `Opened` only after the journal has it, so a killed gate keeps every
+//! promise that it made. Records reach the kernel before the answer and the disk within about a second: a killed process
+//! loses nothing, a power cut at most that second.
 
 mod checkpoint;
 mod journal;
@@ -9,78 +9,119 @@ mod keeper;
 mod restore;
 
 pub(crate) use checkpoint::FILE_NAME as CHECKPOINT_FILE_NAME;
-pub(crate) use keeper::{Keeper, Saved};
-pub(crate) use restore::restore;
+pub(crate) use journal::Journal;
+pub(crate) use keeper::{Close, Keeper, Parts as KeeperParts, Saved};
+pub(crate) use restore::{Restored, restore};
 
 use crate::ledger::{Ledger, Record};
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    ops::Deref,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::oneshot;
-
-/// What the keeper is told.
-pub(crate) enum Order {
-    /// Append these, then say so.
-    Append { records: Vec<Vec<u8>>, done: oneshot::Sender<()> },
-    /// Write a last checkpoint from these tables and end.
-    Close { tables: Vec<u8>, done: oneshot::Sender<io::Result<()>> },
-}
-
-/// The ledger of a running gate.
-pub(crate) type SharedLedger = Arc<Mutex<Ledger>>;
 
 /// The ledger, and the way of its changes into the journal, in one order.
 #[derive(Debug)]
 pub(crate) struct Books {
-    ledger: SharedLedger,
-    orders: mpsc::Sender<Order>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    journal: Journal,
+    /// Records were appended since the last checkpoint began.
+    changed: bool,
+    /// Why the last append failed.
+    error: Option<String>,
+}
+
+/// The ledger, locked.
+pub(crate) struct Reading<'a>(MutexGuard<'a, Inner>);
+
+impl Deref for Reading<'_> {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.0.ledger
+    }
 }
 
 impl Books {
-    pub(crate) fn new(ledger: Ledger) -> (Self, mpsc::Receiver<Order>) {
-        let (orders, received) = mpsc::channel();
-        (Self { ledger: Arc::new(Mutex::new(ledger)), orders }, received)
-    }
-
-    /// The ledger itself, for the keeper, which ends when all who could give it orders are gone.
-    pub(crate) fn ledger(&self) -> SharedLedger {
-        Arc::clone(&self.ledger)
+    pub(crate) const fn new(ledger: Ledger, journal: Journal) -> Self {
+        // Changed: what was just brought back belongs into a checkpoint.
+        Self { inner: Mutex::new(Inner { ledger, journal, changed: true, error: None }) }
     }
 
     /// Reads the ledger. Held for a look-up, never over an `await`.
-    pub(crate) fn read(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn read(&self) -> Reading<'_> {
+        Reading(self.lock())
     }
 
-    /// Changes the ledger; the records that `change` returns are in the journal when the future is ready.
+    /// Applies records; they survive the death of this process when it returns. Costs one short write to a file.
     ///
-    /// The queue to the keeper has no bound of its own: every caller waits here before it makes more.
-    pub(crate) async fn write<T>(&self, change: impl FnOnce(&mut Ledger) -> (T, Vec<Record>)) -> T {
-        let (result, done) = {
-            let mut ledger = self.read();
-            let (result, records) = change(&mut ledger);
-            if records.is_empty() {
-                return result;
-            }
-            let (done, written) = oneshot::channel();
-            let records = records.iter().filter_map(|record| postcard::to_allocvec(record).ok()).collect();
-            // Sent under the lock: the journal has the order of the ledger.
-            let sent = self.orders.send(Order::Append { records, done });
-            (result, sent.is_ok().then_some(written))
-        };
-        if let Some(written) = done {
-            // The keeper answers also when the disk failed (and raises an alarm): calls go on without it.
-            let _ = written.await;
-        }
+    /// If the disk fails, the records are applied all the same and an alarm is raised: calls go on without it.
+    pub(crate) fn write(&self, records: &[Record]) {
+        let mut inner = self.lock();
+        inner.write(records);
+    }
+
+    /// As [`Self::write`], with records that are made under the same lock.
+    pub(crate) fn write_with<T>(&self, make: impl FnOnce(&Ledger) -> (T, Vec<Record>)) -> T {
+        let mut inner = self.lock();
+        let (result, records) = make(&inner.ledger);
+        inner.write(&records);
         result
     }
 
-    /// Has the last checkpoint written.
-    pub(crate) async fn close(&self, tables: Vec<u8>) -> io::Result<()> {
-        let ended = || io::Error::other("the thread that writes it has ended");
-        let (done, closed) = oneshot::channel();
-        self.orders.send(Order::Close { tables, done }).map_err(|_| ended())?;
-        closed.await.map_err(|_| ended())?
+    /// From here on records go to `journal`. All that the old one holds is in the tables and the ledger already.
+    fn rotate(&self, journal: Journal) {
+        let mut inner = self.lock();
+        inner.journal = journal;
+        inner.changed = false;
+    }
+
+    fn is_changed(&self) -> bool {
+        self.lock().changed
+    }
+
+    /// The ledger for the checkpoint.
+    fn encoded(&self) -> io::Result<Vec<u8>> {
+        postcard::to_allocvec(&self.lock().ledger).map_err(io::Error::other)
+    }
+
+    /// Why records are not saved.
+    pub(crate) fn error(&self) -> Option<String> {
+        self.lock().error.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn write(&mut self, records: &[Record]) {
+        if records.is_empty() {
+            return;
+        }
+        for record in records {
+            self.ledger.apply(record.clone());
+        }
+        self.changed = true;
+        let encoded: Result<Vec<_>, _> = records.iter().map(postcard::to_allocvec).collect();
+        let appended = encoded
+            .map_err(io::Error::other)
+            .and_then(|encoded| self.journal.append(encoded.iter().map(Vec::as_slice)))
+            .map_err(|error| error.to_string());
+        if let Err(error) = &appended
+            && self.error.is_none()
+        {
+            tracing::error!(
+                error,
+                "the journal is not written; what is opened from now on is lost if the gate restarts"
+            );
+        }
+        self.error = appended.err();
     }
 }

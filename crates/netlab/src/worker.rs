@@ -81,18 +81,31 @@ pub fn run(role: &str, spec_json: &str) -> Result<(), LabError> {
         let spec: ExecSpec = parse(role, spec_json)?;
         return Err(process::become_program(&spec.program, &spec.arguments));
     }
-    let context = Context { role: role.to_owned(), stop: stop_with_input() };
+    play(&Context { role: role.to_owned(), stop: stop_with_input() }, spec_json)
+}
+
+/// Runs the worker `role` for a person or a script: until its time is over, whatever becomes of standard input and of
+/// the process that started it.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_by_hand(role: &str, spec_json: &str) -> Result<(), LabError> {
+    play(&Context { role: role.to_owned(), stop: Arc::default() }, spec_json)
+}
+
+fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
+    let role = context.role.as_str();
     match role {
-        "call" => client::call::call(&parse(role, spec_json)?, &context),
-        "sink" => client::call::sink(&parse(role, spec_json)?, &context),
-        "transfer" => client::transfer::transfer(&parse(role, spec_json)?, &context),
-        "serve" => client::transfer::serve(&parse(role, spec_json)?, &context),
-        "setup" => client::setup::setup(&parse(role, spec_json)?, &context),
-        "count" => count::count(&parse(role, spec_json)?, &context),
-        "emulate" => emulator::emulate(&parse(role, spec_json)?, &context),
-        "flood" => attack::flood(&parse(role, spec_json)?, &context),
-        "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, &context),
-        "insider" => attack::insider(&parse(role, spec_json)?, &context),
+        "call" => client::call::call(&parse(role, spec_json)?, context),
+        "sink" => client::call::sink(&parse(role, spec_json)?, context),
+        "transfer" => client::transfer::transfer(&parse(role, spec_json)?, context),
+        "serve" => client::transfer::serve(&parse(role, spec_json)?, context),
+        "setup" => client::setup::setup(&parse(role, spec_json)?, context),
+        "count" => count::count(&parse(role, spec_json)?, context),
+        "emulate" => emulator::emulate(&parse(role, spec_json)?, context),
+        "flood" => attack::flood(&parse(role, spec_json)?, context),
+        "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, context),
+        "insider" => attack::insider(&parse(role, spec_json)?, context),
         _ => Err(context.refuse("there is no such role")),
     }
 }

@@ -141,7 +141,7 @@ fn frontend_toml(state: &Path, address: &str) -> String {
     }
     text += &format!(
         "\n[[rule]]\nname = \"insiders\"\nservices = [\"pbx\", \"web\"]\nsubjects = [\"group:insiders\"]\neffect = \"allow\"\n\
-         limits = {{ bytes_max = {INSIDER_BYTES_MAX}, lifetime_s = 300, rate = \"2Mbit\", flows_max = 8 }}\n",
+         grant = {{ bytes_max = {INSIDER_BYTES_MAX}, lifetime_s = 300, rate = \"2Mbit\", flows_max = 8 }}\n",
     );
     text
 }

@@ -5,7 +5,7 @@ mod message;
 mod queue;
 mod route;
 
-use std::{io, process};
+use std::{fmt, io, process};
 
 use message::{ACK, DUMP, HEADER_LEN, Message, u32_at};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -77,6 +77,12 @@ impl Netlink {
             }
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("netlink {}: answer without end", self.protocol)))
+    }
+}
+
+impl fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Netlink").field("protocol", &self.protocol).finish_non_exhaustive()
     }
 }
 

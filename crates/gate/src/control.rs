@@ -8,8 +8,8 @@ use crate::{
     feed::usage,
     ledger::Entry,
     metrics::{self, Metric},
-    packets::Command,
-    shared::Shared,
+    packets::{COMMANDS_MAX, Command},
+    shared::{Shared, WAITING_MAX},
     state::Saved,
     status::{GrantStatus, PortStatus, RecentDrop, SavedStatus, ServiceStatus, Status, TableStatus, Trace},
 };
@@ -53,6 +53,7 @@ impl Control {
             .into_iter()
             .map(|gauge| TableStatus { table: gauge.name, used: gauge.used, max: gauge.max })
             .collect();
+        let queues = self.queues();
         let ports = [("outside", Port::OUTSIDE), ("inside", Port::INSIDE)].map(|(port, index)| {
             let sent = reading.sent[usize::from(index.0)];
             PortStatus { port, sent_packets: sent.packets, sent_bytes: sent.bytes }
@@ -75,7 +76,7 @@ impl Control {
             ports: ports.into(),
             dropped: by_reason(&reading.dropped),
             observed: by_reason(&reading.observed),
-            tables,
+            tables: [tables, queues].concat(),
             services: self.services(),
             grants,
             feeds: shared.feeds.iter().map(|feed| feed.progress.status(now)).collect(),
@@ -84,6 +85,17 @@ impl Control {
         };
         status.alarms = metrics::alarms(&status);
         status
+    }
+
+    /// The queues between the tasks, the fullest of each kind.
+    fn queues(&self) -> Vec<TableStatus> {
+        let shared = &*self.shared;
+        let outbox = shared.feeds.iter().map(|feed| WAITING_MAX - feed.outbox.capacity()).max().unwrap_or(0);
+        let queue = |table, used, max| TableStatus { table, used: used as u64, max: max as u64 };
+        vec![
+            queue("control_questions", shared.commander.waiting(), COMMANDS_MAX),
+            queue("feed_outbox", outbox, WAITING_MAX),
+        ]
     }
 
     fn services(&self) -> Vec<ServiceStatus> {

@@ -87,6 +87,11 @@ impl Commander {
         (Self { queue }, commands)
     }
 
+    /// Questions that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        COMMANDS_MAX - self.queue.capacity()
+    }
+
     /// Asks; the answer is awaited on the returned channel, so that many questions can be on their way.
     pub(crate) fn ask<T>(
         &self,
@@ -106,5 +111,25 @@ impl Commander {
         question: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, ControlError> {
         self.ask(question)?.await.map_err(|_| ControlError::Stopping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_full_queue_refuses_and_takes_again_when_there_is_room() {
+        let (commander, mut commands) = Commander::new();
+        let ask = || commander.ask(|answer| Command::Observe { on: true, answer });
+        for _ in 0..COMMANDS_MAX {
+            assert!(ask().is_ok());
+        }
+        assert_eq!(commander.waiting(), COMMANDS_MAX);
+        assert_eq!(ask().unwrap_err(), ControlError::Busy { max: COMMANDS_MAX });
+        commands.try_recv().unwrap();
+        assert!(ask().is_ok());
+        drop(commands);
+        assert_eq!(ask().unwrap_err(), ControlError::Stopping);
     }
 }

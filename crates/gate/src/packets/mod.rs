@@ -4,7 +4,7 @@ pub(crate) mod command;
 pub(crate) mod path;
 mod turn;
 
-pub(crate) use command::{Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
+pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use turn::Turn;
 
 use crate::{board::Board, clock};

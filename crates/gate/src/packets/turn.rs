@@ -140,3 +140,6 @@ fn is_like(drop: &DroppedPacket, probe: &Probe) -> bool {
         && fits(tuple.destination_port, probe.src_port);
     tuple.protocol == probe.protocol && (forward || back)
 }
+
+#[cfg(test)]
+mod tests;

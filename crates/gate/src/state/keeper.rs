@@ -27,6 +27,8 @@ use tokio::sync::oneshot;
 
 /// Between two checkpoints at least.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(250);
+/// Between two checkpoints at most, while something changes.
+const CHECKPOINT_INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// What was written reaches the disk about this often.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// The packet thread spends at most one part in this many on checkpoints.
@@ -55,6 +57,8 @@ pub(crate) struct Keeper {
     board: Arc<Board>,
     saved: Arc<Mutex<Saved>>,
     generation: u64,
+    /// The journal in use was begun for a checkpoint that could not be written yet; the next try needs no other.
+    rotated: bool,
     /// The journal in use, to have it reach the disk.
     journal: File,
     /// Frames received, as of the last checkpoint that was written: any of them may have used budget.
@@ -91,6 +95,7 @@ impl Keeper {
             board,
             saved: Arc::default(),
             generation,
+            rotated: false,
             journal,
             received: None,
             next_checkpoint: now,
@@ -128,17 +133,21 @@ impl Keeper {
             return Ok(());
         }
         self.received = None;
-        let journal = Journal::create(&self.dir, self.generation + 1)?;
-        self.journal = journal.file()?;
-        self.books.rotate(journal);
-        self.generation += 1;
+        if !self.rotated {
+            let journal = Journal::create(&self.dir, self.generation + 1)?;
+            self.journal = journal.file()?;
+            self.books.rotate(journal);
+            self.generation += 1;
+            self.rotated = true;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let asked = self.commander.ask(|answer| Command::Export { buffer, answer }).map_err(io::Error::other)?;
         let exported = asked.blocking_recv().map_err(|_| io::Error::other("the packet thread has ended"))?;
-        self.next_checkpoint = now + CHECKPOINT_INTERVAL.max(exported.took * EXPORT_SHARE);
+        let pause = exported.took.saturating_mul(EXPORT_SHARE);
+        self.next_checkpoint = now + pause.clamp(CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL_MAX);
         let written = self.write(exported.tables, Durability::Process)?;
-        (self.received, self.unsynced) = (Some(received), true);
+        (self.received, self.unsynced, self.rotated) = (Some(received), true, false);
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         (saved.at, saved.bytes, saved.export) = (Some(now), written, exported.took);
         Ok(())

@@ -251,6 +251,24 @@ async fn a_damaged_checkpoint_is_set_aside_and_the_feeds_snapshot_opens_everythi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fails_raises_an_alarm_and_calls_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut frontend = Frontend::new().await;
+    let gate = start(config(dir.path()), &[frontend.address()]).await;
+    let (mut feed, ..) = frontend.welcome().await;
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    frontend.push(&mut feed, [install(1)]).await;
+    let opened = feed.opened().await;
+    gate.send_in(CLIENT, opened).await;
+    let alarm = until("the alarm", || {
+        let status = gate.control.status();
+        status.saved.error.and_then(|_| status.alarms.into_iter().find(|alarm| alarm.contains("not saved")))
+    });
+    assert!(alarm.await.contains(dir.path().to_str().unwrap()));
+    gate.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joining_stores_the_frontends_keys_and_a_refusal_stores_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let frontend = Frontend::new().await;

@@ -1,0 +1,87 @@
+use super::*;
+use crate::{
+    packets::command::{Commander, EVENTS_MAX},
+    samples::{self, Hops, VALID},
+};
+use sluicegate_capability::Grant;
+use sluicegate_nat::{Config, EndCause, Mode, PinholeSpec, Service};
+use sluicegate_wire::UnixTime;
+
+const NOW: Instant = Instant::from_secs(100);
+const UNIX: UnixTime = UnixTime(VALID.0.0 + 10);
+
+fn path() -> Path<Hops> {
+    let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
+    let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
+    let mut translator = Translator::new(config, [7; 16], 7);
+    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false };
+    translator.set_services(&[service]).unwrap();
+    Path::new(translator, Hops { known: true })
+}
+
+fn spec(id: GrantId) -> Box<PinholeSpec> {
+    let grant = Grant { id, ..samples::grant(1) };
+    let (target, target_ports) = (samples::TARGET, (5004, 5004));
+    Box::new(PinholeSpec { grant, service: 0, target, target_ports, filter: false })
+}
+
+fn id(number: u32) -> GrantId {
+    GrantId::of_call([1; 12], number)
+}
+
+#[test]
+fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
+    let (events, mut ended) = mpsc::channel(EVENTS_MAX);
+    let (commander, mut commands) = Commander::new();
+    let (mut turn, mut path) = (Turn::new(events, 40), path());
+    let install = |number| commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
+    let revoke = |number| commander.ask(|answer| Command::Revoke { ids: vec![id(number)], answer });
+    let mut first = install(1).unwrap();
+    let mut revoked = revoke(1).unwrap();
+    let mut second = install(2).unwrap();
+    let mut nothing = revoke(3).unwrap();
+    turn.answer(NOW, &mut path, &mut commands);
+    let stamp = |answer: &mut tokio::sync::oneshot::Receiver<Result<Installed, _>>| -> u64 {
+        answer.try_recv().unwrap().map_err(|error: sluicegate_nat::InstallError| error).unwrap().stamp
+    };
+    assert_eq!((stamp(&mut first), stamp(&mut second)), (41, 43));
+    assert_eq!((revoked.try_recv(), nothing.try_recv()), (Ok(1), Ok(0)));
+    let end = ended.try_recv().unwrap();
+    assert_eq!((end.id, end.cause, end.stamp), (id(1), EndCause::Revoked, 42));
+    assert!(ended.try_recv().is_err());
+}
+
+#[test]
+fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
+    const GRANTS: u32 = 5;
+    let (events, mut ended) = mpsc::channel(2);
+    let (commander, mut commands) = Commander::new();
+    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    for number in 0..GRANTS {
+        let _ = commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
+    }
+    let ids = (0..GRANTS).map(id).collect();
+    let _ = commander.ask(|answer| Command::Revoke { ids, answer });
+    let mut seen = Vec::new();
+    for _ in 0..GRANTS {
+        turn.answer(NOW, &mut path, &mut commands);
+        while let Ok(end) = ended.try_recv() {
+            seen.push(end.id);
+        }
+    }
+    assert_eq!(seen, (0..GRANTS).map(id).collect::<Vec<_>>());
+}
+
+#[test]
+fn one_turn_answers_a_bounded_number_of_questions() {
+    let (events, _ended) = mpsc::channel(EVENTS_MAX);
+    let (commander, mut commands) = Commander::new();
+    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    for _ in 0..COMMANDS_PER_TURN_MAX + 1 {
+        let _ = commander.ask(|answer| Command::Observe { on: true, answer });
+    }
+    turn.answer(NOW, &mut path, &mut commands);
+    assert_eq!(commander.waiting(), 1);
+    turn.answer(NOW, &mut path, &mut commands);
+    assert_eq!(commander.waiting(), 0);
+}

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use sluicegate_netlab::{attack, demo, enter_user_namespace, worker};
+use sluicegate_netlab::{attack, bench, demo, enter_user_namespace, worker};
 
 use crate::{
     cli::{Bench, Demo},
@@ -75,8 +75,15 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A flood of the kind `attack --example` prints.
-const EXAMPLE: &str = r#"{"role":"flood","kinds":["syn","udp"],"note":"see docs: internals/lab"}"#;
+/// What `attack --example` prints: ten seconds of mixed packets, to be sent from a lab's `eth0`.
+const EXAMPLE: &str = r#"{
+  "role": "flood", "interface": "eth0",
+  "destination_mac": [2, 0, 0, 0, 0, 1], "source_mac": [2, 0, 0, 0, 0, 2],
+  "targets": [{ "address": "203.0.113.1", "first": 1, "last": 65535 }],
+  "mix": [["syn", 4], ["udp", 4], ["icmp", 1], ["fragment", 1], ["garbage", 1]],
+  "sources": ["100.64.0.0/10"], "clients": [], "clients_percent": 0,
+  "frame_bytes": [60, 1000], "per_s": 10000, "seconds": 10, "frames_max": 100000, "seed": 1
+}"#;
 
 pub(crate) fn attack(spec: Option<&str>, example: bool) -> Result<()> {
     let Some(spec) = spec.filter(|_| !example) else {
@@ -87,15 +94,78 @@ pub(crate) fn attack(spec: Option<&str>, example: bool) -> Result<()> {
     let mut spec: serde_json::Value = serde_json::from_str(spec).context("the flood's description is no JSON")?;
     let role = spec.as_object_mut().and_then(|map| map.remove("role"));
     let role = role.as_ref().and_then(serde_json::Value::as_str).context("the description names no role")?;
-    worker::run(role, &spec.to_string())?;
+    worker::run_by_hand(role, &spec.to_string())?;
     Ok(())
 }
 
-pub(crate) fn bench(_bench: Bench) -> Result<ExitCode> {
-    anyhow::bail!("being wired")
+pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
+    let Bench::Gate { json, only, short } = bench;
+    anyhow::ensure!(nix::unistd::geteuid().is_root(), "bench gate loads XDP programs into namespaces: run it as root");
+    let directory = Scratch::make()?;
+    let options = bench::Options {
+        program: std::env::current_exe()?,
+        directory: directory.0.clone(),
+        short,
+        only,
+        commit: option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned(),
+    };
+    let mut rows = Vec::new();
+    let summary = bench::gate(&options, &mut |row| rows.push(row))?;
+    if json {
+        for row in &rows {
+            out::line(serde_json::to_string(row)?);
+        }
+        out::line(serde_json::to_string(&summary)?);
+    } else {
+        out::line(format_args!(
+            "{:<32} {:<10} {:>10} {:>10} {:>6} {:>7}  peer",
+            "row", "unit", "ours", "peer", "ratio", "spread"
+        ));
+        for row in &rows {
+            out::line(format_args!(
+                "{:<32} {:<10} {:>10} {:>10} {:>6.2} {:>6.0}%  {}",
+                row.row,
+                row.unit,
+                row.ours,
+                row.peer,
+                row.ratio,
+                row.spread * 100.0,
+                row.peer_name
+            ));
+        }
+        for missing in &summary.missing {
+            out::line(format_args!("not measured: {missing}"));
+        }
+        out::line(format_args!(
+            "{} rows in {} s; {:.0} % of {} processors were busy before",
+            summary.rows,
+            summary.seconds,
+            summary.busy_before * 100.0,
+            summary.cpus
+        ));
+    }
+    Ok(if summary.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub(crate) fn worker(role: &str, spec: &str) -> Result<()> {
     worker::run(role, spec)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_a_flood_is_one() {
+        let mut example: serde_json::Value = serde_json::from_str(EXAMPLE).unwrap();
+        assert_eq!(example.as_object_mut().unwrap().remove("role").unwrap(), "flood");
+        serde_json::from_value::<attack::FloodSpec>(example).unwrap();
+    }
+
+    #[test]
+    fn no_attack_starts_outside_a_lab() {
+        let error = attack(Some(EXAMPLE), false).unwrap_err().to_string();
+        assert!(error.contains("lab"), "{error}");
+    }
 }

@@ -63,7 +63,7 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
     }
     match &answer {
         Value::Array(decisions) if decisions.is_empty() => {
-            out::line(format_args!("nothing was decided about this user lately"))
+            out::line(format_args!("nothing was decided about this user lately"));
         }
         Value::Array(decisions) => {
             for decision in decisions {

@@ -82,10 +82,8 @@ fn running(datapath: &'static str) {
     // The same file a second time; the same interfaces under another state; a file with a mistake.
     let file = lab.path("site.toml");
     let text = fs::read_to_string(&file).expect("the configuration");
-    let other = lab.write(
-        "other.toml",
-        &text.replace("up.state", "other.state").replace(":5060", ":5070").replace("/5060", "/5070"),
-    );
+    let elsewhere = text.replace("up.state", "other.state").replace(":5060", ":5070").replace("/5060", "/5070");
+    let other = lab.write("other.toml", &elsewhere.replace("[gate]", "feed = \"127.0.0.1:7444\"\n[gate]"));
     let wrong = lab.write("wrong.toml", &text.replace("realm", "relm"));
     for (what, file) in [("the same file", &file), ("another state", &other), ("a mistake", &wrong)] {
         let done = on_gate(&lab, "up", file);

@@ -75,6 +75,11 @@ impl Lab {
         self.hosts.link(host, interface).expect("an interface of the lab").mac
     }
 
+    /// Packets that a host has sent by an interface.
+    pub(crate) fn sent(&self, host: &str, interface: &str) -> u64 {
+        self.hosts.counters(host, interface).expect("an interface of the lab").tx_packets
+    }
+
     /// A UDP socket on a host.
     pub(crate) fn udp(&self, host: &str, address: impl Into<IpAddr>, port: u16) -> UdpSocket {
         let address = SocketAddr::new(address.into(), port);

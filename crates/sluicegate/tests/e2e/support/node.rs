@@ -20,7 +20,7 @@ use super::{
 /// Realm of every user here.
 pub(crate) const REALM: &str = "example.net";
 /// The password of every user here.
-pub(crate) const PASSWORD: &str = "correct horse battery staple";
+pub(crate) const PASSWORD: &str = "correct-horse-battery-staple";
 
 /// A node's configuration, as far as tests differ in it.
 #[derive(Debug, Clone)]
@@ -145,7 +145,7 @@ impl Node {
     /// Waits until the frontend has a gate.
     pub(crate) fn has_gate(&self) {
         until("a gate is connected", || {
-            let gates = self.json(&["status"])["frontend"]["status"]["gates"].clone();
+            let gates = self.json(&["status"])["frontend"]["gates"].clone();
             gates.as_array()?.iter().any(|gate| gate["connected"] == true).then_some(())
         });
     }

@@ -1,6 +1,7 @@
 //! Namespaces, links, clients and attackers for the demo, tests and benchmarks.
 
 pub mod attack;
+pub mod bench;
 pub mod client;
 pub mod clock;
 pub mod count;

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+
 use super::{
     Options,
     files::{Files, METRICS_PORT, SIP_PORT, write_private},
@@ -29,6 +31,8 @@ const METRICS_LEN_MAX: u64 = 4 << 20;
 pub(super) struct Daemons {
     pub files: Files,
     pub frontend: SocketAddr,
+    /// The gate's back end and why that one.
+    pub backend: String,
     program: PathBuf,
     // Ended in this order: the gate first, so that it does not report a lost feed.
     _gate: Process,
@@ -61,10 +65,17 @@ pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError>
     let join = ["gate-join", "--token-file", &text(&files.token), "--config", &text(&files.gate)].map(str::to_owned);
     finish(&mut spawn(site, "gate", &program, &join, &log("gate-join"))?, &log("gate-join"))?;
     let gate = daemon(site, "gate", &program, &["gate", &text(&files.gate)], &log("gate"))?;
-    wait_for("the gate", || run(&program, &["status", "--config", &text(&files.gate), "--json"]).is_ok())
-        .map_err(|error| with_log(&error, &log("gate")))?;
+    let mut backend = String::new();
+    let mut answers = || match run(&program, &["status", "--config", &text(&files.gate), "--json"]) {
+        Ok(status) => {
+            backend = backend_of(&status);
+            true
+        }
+        Err(_) => false,
+    };
+    wait_for("the gate", &mut answers).map_err(|error| with_log(&error, &log("gate")))?;
     let frontend_address = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons { files, frontend: frontend_address, program, _gate: gate, _frontend: frontend })
+    Ok(Daemons { files, frontend: frontend_address, backend, program, _gate: gate, _frontend: frontend })
 }
 
 impl Daemons {
@@ -85,6 +96,12 @@ impl Daemons {
         let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
         text.ok().and_then(Result::ok).map(|text| drops_of(&text)).unwrap_or_default()
     }
+}
+
+fn backend_of(status: &str) -> String {
+    let status: Value = serde_json::from_str(status).unwrap_or_default();
+    let text = |field: &str| status["gate"][field].as_str().unwrap_or("unknown").to_owned();
+    format!("{}: {}", text("backend"), text("backend_why"))
 }
 
 fn metrics(address: SocketAddr) -> std::io::Result<String> {

@@ -72,6 +72,7 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, Lab
     let site = Site::build(options.site)?;
     tell(Event::Step("starting front end and gate, adding users".to_owned()));
     let daemons = daemons::start(options, &site)?;
+    tell(Event::Step(format!("the gate's back end is {}", daemons.backend)));
     tell(Event::Step("starting services, calling them through the gate".to_owned()));
     let cast = cast::Cast::start(options, &site, &daemons)?;
     let mut stage = phases::Stage::new(options, &site, &daemons, cast, tell);

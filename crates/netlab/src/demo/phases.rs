@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
     thread,
     time::{Duration, Instant},
 };
@@ -28,9 +29,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 const TICK: Duration = Duration::from_millis(50);
 const INSIDER_S: u32 = 6;
-/// Frames a second of each of the two outside attackers, and of the one that sends garbage no router would forward.
+/// Frames a second of each of the two outside attackers, and of the one next to the gate.
 const FLOOD_PER_S: u64 = 20_000;
-const GARBAGE_PER_S: u64 = 4_000;
+const FLOOD_NEXT_DOOR_PER_S: u64 = 6_000;
 const SIP_FLOOD_PER_S: u64 = 30_000;
 const CALL_PER_S: u32 = 50;
 const CALL_BYTES: usize = 200;
@@ -42,6 +43,10 @@ const FLOWS_PER_PHASE: u32 = 100;
 const FLOWS_PER_SERVICE: u32 = 10;
 const ETHERNET_LEN: u64 = 14;
 const SECOND_NS: u64 = 1_000_000_000;
+
+const fn everywhere(address: Ipv4Addr) -> Target {
+    Target { address: IpAddr::V4(address), first: 1, last: u16::MAX }
+}
 
 /// The run of the phases: workers come and go, everything that they say is kept.
 pub(super) struct Stage<'a> {
@@ -68,7 +73,7 @@ impl<'a> Stage<'a> {
         tell: &'a mut dyn FnMut(Event),
     ) -> Self {
         let title = "sluicegate demo".to_owned();
-        let (seed, link_rate_bps) = (options.seed, options.site.link_rate_bps);
+        let (seed, link_rate_bps, backend) = (options.seed, options.site.link_rate_bps, daemons.backend.clone());
         Self {
             options,
             site,
@@ -77,7 +82,7 @@ impl<'a> Stage<'a> {
             tell,
             running: Vec::new(),
             ledger: Ledger::default(),
-            report: Report { title, seed, link_rate_bps, ..Report::default() },
+            report: Report { title, seed, link_rate_bps, backend, ..Report::default() },
             start: Instant::now(),
             start_ns: unix_ns(),
             sampled_s: 0,
@@ -92,12 +97,12 @@ impl<'a> Stage<'a> {
 
         self.site.gate_off()?;
         self.start_flood()?;
-        self.start_garbage("bypass", "to_bypass")?;
+        self.start_flood_next_door("bypass", "to_bypass", Site::BYPASS)?;
         measured.push(self.measure("gate off", false)?);
 
         self.stop(Origin::Flood, "core")?;
         self.site.gate_on()?;
-        self.start_garbage("gate", "to_gate")?;
+        self.start_flood_next_door("gate", "to_gate", Site::GATE)?;
         measured.push(self.measure("gate on", true)?);
         self.stop(Origin::Flood, "")?;
 
@@ -123,13 +128,14 @@ impl<'a> Stage<'a> {
         let number = u32::try_from(self.report.phases.len()).unwrap_or(0);
         self.run_for(SETTLE)?;
         let from_s = self.elapsed_s();
-        let (from_ns, before) = (unix_ns(), self.offered()?);
+        let way = if through_gate { "gate" } else { "bypass" };
+        let (from_ns, before) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?);
         let began = Instant::now();
         for service in 0..SERVICES.len() {
             self.start_clients(service, number, through_gate)?;
         }
         self.run_for(Duration::from_secs(self.options.phase_s.into()))?;
-        let (to_ns, offered) = (unix_ns(), self.offered()?.since(&before));
+        let (to_ns, offered) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?.since(&before));
         let seconds = began.elapsed().as_secs_f64();
         self.report.phases.push(Phase { name: name.to_owned(), from_s, to_s: self.elapsed_s() });
         self.drain_clients()?;
@@ -197,22 +203,23 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What no router forwards is sent by the last one before the gate.
-    fn start_garbage(&mut self, router: &str, interface: &str) -> Result<(), LabError> {
+    /// What no router forwards, and a flood of the address of the gate's host itself (or of the plain router in its
+    /// place): sent by the last router before it.
+    fn start_flood_next_door(&mut self, router: &str, interface: &str, own: Ipv4Addr) -> Result<(), LabError> {
         let mut spec = self.flood("core", interface, (router, Site::OUTSIDE))?;
-        spec.mix = vec![(Kind::Garbage, 1)];
-        spec.per_s = GARBAGE_PER_S;
+        spec.targets.push(everywhere(own));
+        spec.mix = vec![(Kind::Garbage, 2), (Kind::Udp, 1), (Kind::Syn, 1)];
+        spec.per_s = FLOOD_NEXT_DOOR_PER_S;
         self.start(Origin::Flood, "core", "flood", &spec)
     }
 
     fn flood(&self, host: &str, interface: &str, next_hop: (&str, &str)) -> Result<FloodSpec, LabError> {
         let clients = ["alice", "bob", "phones"].map(Site::address).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let everywhere = |address: std::net::Ipv4Addr| Target { address: address.into(), first: 1, last: u16::MAX };
         Ok(FloodSpec {
             interface: interface.to_owned(),
             destination_mac: self.site.lab.link(next_hop.0, next_hop.1)?.mac,
             source_mac: self.site.lab.link(host, interface)?.mac,
-            targets: [Site::NAT, Site::WEB, Site::GATE].map(everywhere).to_vec(),
+            targets: [Site::NAT, Site::WEB].map(everywhere).to_vec(),
             mix: vec![(Kind::Udp, 4), (Kind::Syn, 2), (Kind::Icmp, 1), (Kind::Fragment, 1)],
             datagrams: Vec::new(),
             sources: vec![Site::spoofed()],

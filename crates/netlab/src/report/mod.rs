@@ -104,6 +104,8 @@ pub struct Report {
     pub seed: u64,
     /// Rate of the protected link, bits a second.
     pub link_rate_bps: u64,
+    /// The gate's packet I/O back end and why that one; empty if unknown.
+    pub backend: String,
     /// Its parts, in order.
     pub phases: Vec<Phase>,
     /// Its seconds, in order.
@@ -153,7 +155,7 @@ impl Report {
         }
         let failed: Vec<_> = self.figures.iter().filter(|figure| figure.pass == Some(false)).collect();
         let summary = json!({
-            "summary": self.title, "pass": self.passes(), "seed": self.seed, "link_rate_bps": self.link_rate_bps,
+            "summary": self.title, "pass": self.passes(), "seed": self.seed, "link_rate_bps": self.link_rate_bps, "backend": self.backend,
             "figures": self.figures.len(), "failed": failed, "phases": self.phases, "series": self.seconds,
         });
         let _ = writeln!(text, "{summary}");
@@ -218,7 +220,7 @@ mod tests {
     fn the_picture_names_every_phase_and_reason_and_is_well_formed() {
         let svg = report().to_svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        for text in ["calm", "gate &lt;off&gt;", "no_pinhole", "goodput", "flood"] {
+        for text in ["calm", "gate &lt;off&gt;", "no_pinhole", "goodput", "arriving at the gate"] {
             assert!(svg.contains(text), "{text}");
         }
         assert!(Report::default().to_svg().is_ok(), "an empty run is an empty picture");

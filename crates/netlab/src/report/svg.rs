@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, ops::Range};
+use std::{cmp::Reverse, collections::BTreeMap, ops::Range};
 
 use plotters::{
     chart::{ChartBuilder, ChartContext, LabelAreaPosition},
@@ -20,6 +20,10 @@ const WIDTH: u32 = 1_000;
 const PANEL_HEIGHT: u32 = 210;
 const TITLE_HEIGHT: u32 = 40;
 const PANELS: u32 = 4;
+/// Space beside the panels for the names of their lines.
+const LEGEND_WIDTH: u32 = 190;
+const AXIS_WIDTH: u32 = 70;
+const MARGIN: u32 = 8;
 /// Lowest value of logarithmic axes: what is below is drawn there.
 const BITS_MIN: f64 = 1.0e3;
 const PACKETS_MIN: f64 = 1.0;
@@ -52,7 +56,9 @@ fn draw_into(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error
     let root = SVGBackend::with_string(svg, (WIDTH, TITLE_HEIGHT + PANELS * PANEL_HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
     let (head, body) = root.split_vertically(TITLE_HEIGHT);
-    let title = format!("{}: link {} kbit/s, seed {}", report.title, report.link_rate_bps / 1_000, report.seed);
+    let link_kbps = report.link_rate_bps / 1_000;
+    let backend = report.backend.split(':').next().unwrap_or_default();
+    let title = format!("{}: link {link_kbps} kbit/s, seed {}, {backend}; seconds", report.title, report.seed);
     head.draw(&Text::new(title, (12, 12), ("sans-serif", 18).into_font()))?;
     let panels = body.split_evenly((PANELS as usize, 1));
     let [traffic, loss, delay, drops] = panels.as_slice() else { return Ok(()) };
@@ -63,7 +69,7 @@ fn draw_into(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error
     };
     let traffic_lines: [Line; 2] = [
         ("goodput".to_owned(), BLUE, pick(|second| second.goodput_bps, 1.0)),
-        ("flood at the gate".to_owned(), RED, pick(|second| second.offered_bps, 1.0)),
+        ("arriving at the gate".to_owned(), RED, pick(|second| second.offered_bps, 1.0)),
     ];
     logarithmic(report, traffic, "bit/s", BITS_MIN, &traffic_lines)?;
     let loss_lines = [("call loss, %".to_owned(), BLUE, pick(|second| second.loss, 100.0))];
@@ -76,9 +82,14 @@ fn draw_into(report: &Report, svg: &mut String) -> Result<(), Box<dyn std::error
     Ok(())
 }
 
+/// The reasons with the most drops; a picture with all of them could not be read.
 fn drop_lines(report: &Report) -> Vec<Line> {
-    let reasons: BTreeSet<&str> =
-        report.seconds.iter().flat_map(|second| second.drops.keys()).map(String::as_str).collect();
+    let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, count) in report.seconds.iter().flat_map(|second| &second.drops) {
+        *totals.entry(reason).or_insert(0) += count;
+    }
+    let mut reasons: Vec<_> = totals.into_iter().collect();
+    reasons.sort_unstable_by_key(|(_, total)| Reverse(*total));
     let colours = REASON_COLOURS.iter().cycle();
     let line = |(reason, colour): (&str, &RGBColor)| {
         let packets = |second: &Second| {
@@ -87,7 +98,7 @@ fn drop_lines(report: &Report) -> Vec<Line> {
         };
         (reason.to_owned(), *colour, report.seconds.iter().map(packets).collect())
     };
-    reasons.into_iter().zip(colours).map(line).collect()
+    reasons.into_iter().map(|(reason, _)| reason).zip(colours).take(REASON_COLOURS.len()).map(line).collect()
 }
 
 fn span(report: &Report) -> Range<f64> {
@@ -105,7 +116,8 @@ fn linear(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (bottom, top) = (range.start, range.end);
     let mut chart = builder(area).build_cartesian_2d(span(report), range)?;
-    finish(report, &mut chart, label, (bottom, top), lines)
+    finish(report, &mut chart, label, (bottom, top), lines)?;
+    name_lines(area, label, lines)
 }
 
 fn logarithmic(
@@ -118,15 +130,16 @@ fn logarithmic(
     let highest = lines.iter().flat_map(|line| &line.2).map(|(_, value)| *value).fold(bottom * 10.0, f64::max);
     let top = highest * 2.0;
     let mut chart = builder(area).build_cartesian_2d(span(report), (bottom..top).log_scale())?;
-    finish(report, &mut chart, label, (bottom, top), lines)
+    finish(report, &mut chart, label, (bottom, top), lines)?;
+    name_lines(area, label, lines)
 }
 
 fn builder<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
     let mut builder = ChartBuilder::on(area);
     builder
-        .margin(8)
-        .margin_right(16)
-        .set_label_area_size(LabelAreaPosition::Left, 70)
+        .margin(MARGIN)
+        .margin_right(LEGEND_WIDTH)
+        .set_label_area_size(LabelAreaPosition::Left, AXIS_WIDTH)
         .set_label_area_size(LabelAreaPosition::Bottom, 24);
     builder
 }
@@ -150,7 +163,6 @@ where
         .configure_mesh()
         .max_light_lines(0)
         .bold_line_style(GREY.mix(0.2))
-        .x_desc("s")
         .x_label_formatter(&|at| format!("{at:.0}"))
         .y_desc(label)
         .y_labels(6)
@@ -160,19 +172,23 @@ where
     for (name, colour, points) in lines {
         let raised = points.iter().map(|(at, value)| (*at, value.clamp(bottom, top)));
         let colour = *colour;
-        chart
-            .draw_series(LineSeries::new(raised, colour.stroke_width(2)))?
-            .label(name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(raised, colour.stroke_width(2)))?;
     }
     let font = ("sans-serif", 11).into_font().transform(FontTransform::None).color(&GREY);
     for phase in &report.phases {
         let place = (f64::from(phase.from_s), top);
         chart.draw_series([Text::new(format!(" {}", phase.name), place, font.clone())])?;
     }
-    // A line whose name is the axis's needs no legend.
-    if lines.iter().any(|(name, ..)| name != label) {
-        chart.configure_series_labels().background_style(WHITE.mix(0.8)).label_font(("sans-serif", 12)).draw()?;
+    Ok(())
+}
+
+/// Writes the lines' names beside the panel. A line whose name is the axis's needs none.
+fn name_lines(area: &Area<'_>, label: &str, lines: &[Line]) -> Result<(), Box<dyn std::error::Error>> {
+    let x = i32::try_from(WIDTH - LEGEND_WIDTH).unwrap_or(0) + 12;
+    for (row, (name, colour, _)) in (0..).zip(lines.iter().filter(|(name, ..)| name != label)) {
+        let y = 20 + row * 18;
+        area.draw(&PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(3)))?;
+        area.draw(&Text::new(name.as_str(), (x + 22, y - 6), ("sans-serif", 12).into_font()))?;
     }
     Ok(())
 }

@@ -45,6 +45,8 @@ impl Site {
     pub const INSIDE: &'static str = "inside";
     /// The gate host's own address.
     pub const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+    /// The own address of the plain router beside the gate.
+    pub const BYPASS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 6);
     /// The public address behind which the gate translates.
     pub const NAT: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
     /// The private address of the `nat` service.
@@ -174,7 +176,7 @@ const GATE: Way = Way {
     inside_v6: inner_v6(0x61, 1),
 };
 const BYPASS: Way = Way {
-    outside_v4: Ipv4Addr::new(203, 0, 113, 6),
+    outside_v4: Site::BYPASS,
     outside_v6: inner_v6(0x67, 2),
     inside_v4: Ipv4Addr::new(10, 4, 4, 1),
     inside_v6: inner_v6(0x64, 1),

@@ -9,6 +9,15 @@ pub(crate) fn monotonic() -> Instant {
     Instant::from_nanos(sluicegate_datapath::monotonic_nanos())
 }
 
+/// The present second of wall-clock time, and when it began.
+#[must_use]
+pub(crate) fn second_began() -> (Instant, UnixTime) {
+    let now = monotonic();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let began = now.as_nanos().saturating_sub(since.subsec_nanos().into());
+    (Instant::from_nanos(began), UnixTime(since.as_secs()))
+}
+
 /// Wall-clock time in seconds; zero if the host's clock stands before 1970.
 #[must_use]
 pub(crate) fn unix() -> UnixTime {

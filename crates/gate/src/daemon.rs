@@ -206,6 +206,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
 ) -> Result<Gate, StartError> {
     let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
     let mut translator = translator(&config, ground.mtu)?;
+    let (began, unix) = clock::second_began();
+    translator.set_clock(began, unix);
     let may_open = |target| config.may_open(target);
     let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &may_open, &mut translator)?;
     for loss in &restored.losses {

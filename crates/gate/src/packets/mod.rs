@@ -47,6 +47,9 @@ pub(crate) struct PacketThread<N> {
 impl<N: NextHop> PacketThread<N> {
     /// Runs until `stop` is set or the device fails. Returns itself, so that the last state can be saved.
     pub(crate) fn run(mut self, cpu: Option<usize>) -> (Self, io::Result<()>) {
+        if let Err(error) = come_first() {
+            tracing::info!(%error, "the packet thread has no priority over other work (CAP_SYS_NICE gives it)");
+        }
         if let Err(error) = pin(cpu) {
             tracing::warn!(%error, "packet thread is not pinned to a CPU");
         }
@@ -107,6 +110,12 @@ impl<N: NextHop> PacketThread<N> {
             let _ = ready.send(());
         }
     }
+}
+
+/// Puts this thread before other work on its CPU: a packet that waits for a log line or a sign-in is a late packet. The
+/// thread sleeps when no packet waits, so nothing starves.
+fn come_first() -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, -20)?)
 }
 
 /// Binds this thread to `cpu`, or to the last CPU that it may run on.

@@ -169,7 +169,7 @@ where
         .y_label_formatter(&|value| short(*value))
         .label_style(("sans-serif", 12))
         .draw()?;
-    for (name, colour, points) in lines {
+    for (_, colour, points) in lines {
         let raised = points.iter().map(|(at, value)| (*at, value.clamp(bottom, top)));
         let colour = *colour;
         chart.draw_series(LineSeries::new(raised, colour.stroke_width(2)))?;

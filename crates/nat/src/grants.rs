@@ -48,6 +48,12 @@ impl Clock {
 }
 
 impl Translator {
+    /// Says when exactly the second `unix` began. Without it grants end up to a second late, because the other calls name
+    /// Unix time in whole seconds only.
+    pub fn set_clock(&mut self, began: Instant, unix: UnixTime) {
+        self.clock.look(began, unix);
+    }
+
     /// Opens what a grant permits, or renews it.
     ///
     /// Installing the same grant again changes nothing. The same id with a later end is a renewal: the budget is

@@ -51,6 +51,18 @@ fn an_expired_grant_admits_nothing_even_if_nobody_handles_timeouts() {
 }
 
 #[test]
+fn a_grant_installed_late_in_a_second_ends_when_its_last_second_does() {
+    let mut site = Site::new();
+    site.gate.set_clock(site.now, site.unix);
+    site.now = site.now + Duration::from_millis(900);
+    let (_, gate) = site.open(UDP, PORT);
+    site.wait(Duration::from_millis(3_599_050));
+    send(&mut site, gate, 1, 100).unwrap();
+    site.wait(Duration::from_millis(100));
+    assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::GrantExpired));
+}
+
+#[test]
 fn a_grant_opens_at_its_time_give_or_take_the_tolerated_skew() {
     let mut site = Site::new();
     let mut grant = site.grant(UDP, CLIENT);

@@ -29,7 +29,12 @@ fn nmap(datapath: &'static str) {
     phone.call("echo", Wish::Audio);
     drop(lab.connect("client", call.gate).expect("the client itself gets through"));
     assert!((20_000..=32_767).contains(&call.gate.port()), "{}", call.gate);
-    // The goodbyes of that connection are no packets of a stranger.
+    // To nmap it is open, for this client.
+    let port = call.gate.port().to_string();
+    let own = run_on(&lab, "client", "nmap", &["-n", "-Pn", "-sT", "-p", &port, "-oG", "-", "203.0.113.1"], LIMIT);
+    let own = own.expect("nmap");
+    assert!(own.contains(&format!("{port}/open/tcp")), "{own}");
+    // The goodbyes of those connections are no packets of a stranger.
     let_run(Duration::from_secs(1));
 
     let all = Capture::start(&lab, ("service", "eth0"), |_| true);

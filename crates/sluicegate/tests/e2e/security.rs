@@ -44,6 +44,7 @@ fn replays(datapath: &'static str) {
     let call = phone.call("echo", Wish::Audio);
     let grants = node.grants();
     assert_eq!(grants.len(), 1);
+    assert_eq!(node.json(&["status"])["frontend"]["shards"], 2);
 
     let refused = phone.ask(&with_new_branch(&call.authorised));
     assert_eq!((refused.status, refused.is_stale()), (407, true), "the same port");

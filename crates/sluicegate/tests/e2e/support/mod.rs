@@ -9,6 +9,7 @@ pub(crate) mod traffic;
 
 use std::{
     env,
+    io::Write,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -42,8 +43,8 @@ pub(crate) fn turn(programs: &[&str]) -> Option<Turn> {
             env::var_os("SLUICEGATE_NO_SKIP").is_none_or(|value| value != "1"),
             "may not be skipped: needs {needs}"
         );
-        println!("skipped: needs {needs}");
-        eprintln!("skipped: needs {needs}");
+        // Past the test harness, which shows only what failing tests print.
+        let _ = std::io::stderr().write_all(format!("skipped: needs {needs}\n").as_bytes());
         return None;
     }
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))

@@ -14,7 +14,7 @@ mod ledger;
 mod phases;
 mod verdict;
 
-use std::path::PathBuf;
+use std::{fs, num::NonZero, path::PathBuf};
 
 use crate::{
     LabError,
@@ -68,6 +68,13 @@ pub enum Event {
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
 pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, LabError> {
+    let load = load_average();
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if load > processors as f64 / 2.0 {
+        tell(Event::Step(format!(
+            "this machine is busy (load {load} on {processors} processors): delays will be those of other programs too"
+        )));
+    }
     tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
     let site = Site::build(options.site)?;
     tell(Event::Step("starting front end and gate, adding users".to_owned()));
@@ -78,7 +85,14 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, Lab
     let mut stage = phases::Stage::new(options, &site, &daemons, cast, tell);
     let measured = stage.play()?;
     let (mut report, requirements) = (stage.into_report(), Requirements::of(options));
+    report.note("verdict", "load_average_before_start", load);
     verdict::judge(&mut report, &measured, &requirements);
     report.figures.iter().cloned().for_each(|figure| tell(Event::Figure(figure)));
     Ok(report)
+}
+
+/// Runnable programs over the last minute; 0 where the system does not say.
+fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }

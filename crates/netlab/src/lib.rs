@@ -13,10 +13,12 @@ pub mod process;
 pub mod report;
 pub mod rtnetlink;
 pub mod sample;
+pub mod scratch;
 pub mod topology;
 pub mod worker;
 
 pub use error::LabError;
 pub use namespace::{Namespace, enter_user_namespace};
 pub use process::Process;
+pub use scratch::Scratch;
 pub use topology::Lab;

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     LabError, Process,
+    scratch::unmount_below,
     topology::Site,
     worker::{self, ExecSpec},
 };
@@ -34,9 +35,9 @@ pub(super) struct Daemons {
     /// The gate's back end and why that one.
     pub backend: String,
     program: PathBuf,
-    // Ended in this order: the gate first, so that it does not report a lost feed.
-    _gate: Process,
-    _frontend: Process,
+    directory: PathBuf,
+    gate: Process,
+    frontend_process: Process,
 }
 
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
@@ -75,7 +76,15 @@ pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError>
     };
     wait_for("the gate", &mut answers).map_err(|error| with_log(&error, &log("gate")))?;
     let frontend_address = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons { files, frontend: frontend_address, backend, program, _gate: gate, _frontend: frontend })
+    Ok(Daemons {
+        files,
+        frontend: frontend_address,
+        backend,
+        program,
+        directory: options.directory.clone(),
+        gate,
+        frontend_process: frontend,
+    })
 }
 
 impl Daemons {
@@ -95,6 +104,15 @@ impl Daemons {
         let Ok(gate) = site.lab.host("gate") else { return Vec::new() };
         let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
         text.ok().and_then(Result::ok).map(|text| drops_of(&text)).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemons {
+    /// Ends them as an operator would: a gate that is killed keeps its link closed.
+    fn drop(&mut self) {
+        self.gate.end();
+        self.frontend_process.end();
+        unmount_below(&self.directory);
     }
 }
 

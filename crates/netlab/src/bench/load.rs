@@ -76,30 +76,50 @@ pub(super) fn warm_up(lab: &mut BenchLab) -> Result<(), LabError> {
     }
 }
 
+/// What one measurement gave.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
+    pub value: f64,
+    /// The candidate lost next to nothing of what the generator could send: the value is the generator's limit.
+    pub lossless: bool,
+}
+
+impl Sample {
+    fn rate(received: u64, sent: u64, time: Duration) -> Self {
+        Self { value: received as f64 / time.as_secs_f64(), lossless: received as f64 > 0.99 * sent as f64 }
+    }
+
+    const fn cost(value: f64) -> Self {
+        Self { value, lossless: false }
+    }
+}
+
 /// Measures one value, for `time` or about so.
 pub(super) fn measure(
     lab: &mut BenchLab,
     measurement: Measurement,
     run: usize,
     time: Duration,
-) -> Result<f64, LabError> {
+) -> Result<Sample, LabError> {
     match measurement {
         Measurement::Established { frame_bytes } => throughput(lab, frame_bytes, time),
-        Measurement::Cpu { frame_bytes } => cpu_per_packet(lab, frame_bytes, time),
+        Measurement::Cpu { frame_bytes } => cpu_per_packet(lab, frame_bytes, time).map(Sample::cost),
         Measurement::NewFlows => new_flows(lab, run),
-        Measurement::Latency => latency(lab, time),
+        Measurement::Latency => latency(lab, time).map(Sample::cost),
     }
 }
 
-fn throughput(lab: &mut BenchLab, frame_bytes: usize, time: Duration) -> Result<f64, LabError> {
+fn throughput(lab: &mut BenchLab, frame_bytes: usize, time: Duration) -> Result<Sample, LabError> {
     let frames = established(lab, frame_bytes);
     let before = lab.received()?;
+    let mut sent = 0;
     let start = Instant::now();
     while start.elapsed() < time {
         send(lab, &frames)?;
+        sent += frames.len() as u64;
     }
     let received = lab.received()? - before;
-    Ok(received as f64 / start.elapsed().as_secs_f64())
+    Ok(Sample::rate(received, sent, start.elapsed()))
 }
 
 fn cpu_per_packet(lab: &mut BenchLab, frame_bytes: usize, time: Duration) -> Result<f64, LabError> {
@@ -114,10 +134,11 @@ fn cpu_per_packet(lab: &mut BenchLab, frame_bytes: usize, time: Duration) -> Res
     let received = lab.received()? - before;
     let sent = time.as_secs_f64() * f64::from(CPU_LOAD_PER_S);
     require(lab, received as f64 >= 0.99 * sent, || format!("{received} of {sent} packets arrived"))?;
+    require(lab, loaded > idle, || "other programs keep the machine too busy to tell".to_owned())?;
     Ok((loaded - idle) * 1e9 / received as f64)
 }
 
-fn new_flows(lab: &mut BenchLab, run: usize) -> Result<f64, LabError> {
+fn new_flows(lab: &mut BenchLab, run: usize) -> Result<Sample, LabError> {
     let first = NEW_FLOWS_FROM + u16::try_from(run).unwrap_or(0) * NEW_FLOWS;
     let targets = lab.targets.iter().skip(1);
     let frames: Vec<_> = (first..first + NEW_FLOWS)
@@ -134,7 +155,7 @@ fn new_flows(lab: &mut BenchLab, run: usize) -> Result<f64, LabError> {
             (last, last_at) = (now, Instant::now());
         }
     }
-    Ok((last - before) as f64 / last_at.duration_since(start).as_secs_f64())
+    Ok(Sample::rate(last - before, frames.len() as u64, last_at.duration_since(start)))
 }
 
 fn latency(lab: &mut BenchLab, time: Duration) -> Result<f64, LabError> {

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use self::{
     lab::BenchLab,
-    load::{Cpu, Measurement},
+    load::{Cpu, Measurement, Sample},
 };
 use crate::LabError;
 
@@ -79,6 +79,8 @@ pub struct Summary {
     pub rows: usize,
     /// What was to be measured and was not, and why. Empty if all went well.
     pub missing: Vec<String>,
+    /// What lost next to nothing in some run: there the rate is the generator's, and the candidate could do more.
+    pub generator_bound: Vec<String>,
     /// Processors of the machine.
     pub cpus: usize,
     /// Share of the machine's processor time that others used just before the bench: figures of a busy machine mean
@@ -92,29 +94,24 @@ pub struct Summary {
 #[derive(Debug, Clone, Copy)]
 struct Figure {
     name: &'static str,
+    /// More is better of what is counted per second, less of everything else.
     unit: &'static str,
-    /// Whether more is better.
-    rate: bool,
     measurement: Measurement,
 }
 
 const FIGURES: [Figure; 6] = [
-    Figure::rate("established_64b", "packets/s", Measurement::Established { frame_bytes: 64 }),
-    Figure::cost("established_64b_cpu", "ns/packet", Measurement::Cpu { frame_bytes: 64 }),
-    Figure::rate("established_1400b", "packets/s", Measurement::Established { frame_bytes: 1_400 }),
-    Figure::cost("established_1400b_cpu", "ns/packet", Measurement::Cpu { frame_bytes: 1_400 }),
-    Figure::rate("new_flows", "flows/s", Measurement::NewFlows),
-    Figure::cost("latency_p99", "us", Measurement::Latency),
+    Figure::new("established_64b", "packets/s", Measurement::Established { frame_bytes: 64 }),
+    Figure::new("established_64b_cpu", "ns/packet", Measurement::Cpu { frame_bytes: 64 }),
+    Figure::new("established_1400b", "packets/s", Measurement::Established { frame_bytes: 1_400 }),
+    Figure::new("established_1400b_cpu", "ns/packet", Measurement::Cpu { frame_bytes: 1_400 }),
+    Figure::new("new_flows", "flows/s", Measurement::NewFlows),
+    Figure::new("latency_p99", "us", Measurement::Latency),
 ];
 const BACKENDS: [&str; 2] = ["xdp", "packet"];
 
 impl Figure {
-    const fn rate(name: &'static str, unit: &'static str, measurement: Measurement) -> Self {
-        Self { name, unit, rate: true, measurement }
-    }
-
-    const fn cost(name: &'static str, unit: &'static str, measurement: Measurement) -> Self {
-        Self { name, unit, rate: false, measurement }
+    const fn new(name: &'static str, unit: &'static str, measurement: Measurement) -> Self {
+        Self { name, unit, measurement }
     }
 
     fn row(&self, backend: &str) -> String {
@@ -122,7 +119,7 @@ impl Figure {
     }
 
     fn ratio(&self, ours: f64, peer: f64) -> f64 {
-        if self.rate { ours / peer } else { peer / ours }
+        if self.unit.ends_with("/s") { ours / peer } else { peer / ours }
     }
 }
 
@@ -136,9 +133,8 @@ pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
     let figures = wanted(options.only.as_deref())?;
     let busy_before = Cpu::share_busy(Duration::from_millis(500))?;
     let mut missing = Vec::new();
-    let peers = vec![peer::kernel_forward()?, peer::nft_masquerade(&options.directory)?];
-    let peers_len = peers.len();
-    let mut labs = peers;
+    let mut labs = vec![peer::kernel_forward()?, peer::nft_masquerade(&options.directory)?];
+    let peers_len = labs.len();
     for backend in BACKENDS.iter().filter(|backend| figures.iter().any(|figure| is_wanted(options, figure, backend))) {
         match site::start(options, backend) {
             Ok(lab) => labs.push(lab),
@@ -153,7 +149,10 @@ pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
     })?;
     let machine = machine();
     let mut rows = 0;
+    let mut generator_bound = Vec::new();
     for (figure, of_labs) in figures.iter().zip(&samples) {
+        let lossless = of_labs.iter().zip(&labs).filter(|(samples, _)| samples.iter().any(|sample| sample.lossless));
+        generator_bound.extend(lossless.map(|(_, lab)| format!("{}.{}", figure.name, lab.name)));
         for (ours, lab) in of_labs.iter().zip(&labs).skip(peers_len) {
             for (peer, peer_lab) in of_labs.iter().zip(&labs).take(peers_len) {
                 let (Some(ours), Some(theirs)) = (Median::of(ours), Median::of(peer)) else { continue };
@@ -177,8 +176,9 @@ pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
             }
         }
     }
+    let seconds = rounded(start.elapsed().as_secs_f64());
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    Ok(Summary { bench: "gate", rows, missing, cpus, busy_before: rounded(busy_before), seconds: seconds(start) })
+    Ok(Summary { bench: "gate", rows, missing, generator_bound, cpus, busy_before: rounded(busy_before), seconds })
 }
 
 fn wanted(only: Option<&str>) -> Result<Vec<Figure>, LabError> {
@@ -199,7 +199,7 @@ fn is_wanted(options: &Options, figure: &Figure, backend: &str) -> bool {
 }
 
 /// The values of each figure, for each lab; fewer than [`RUNS`] where a measurement failed.
-type Samples = Vec<Vec<Vec<f64>>>;
+type Samples = Vec<Vec<Vec<Sample>>>;
 
 fn measure_all(
     labs: &mut [BenchLab],
@@ -216,7 +216,7 @@ fn measure_all(
         for (figure, of_labs) in figures.iter().zip(&mut samples) {
             for (lab, values) in labs.iter_mut().zip(of_labs) {
                 match load::measure(lab, figure.measurement, run, time) {
-                    Ok(value) => values.push(value),
+                    Ok(sample) => values.push(sample),
                     Err(error) => missing.push(format!("{}.{}: {error}", figure.name, lab.name)),
                 }
             }
@@ -232,8 +232,8 @@ struct Median {
 
 impl Median {
     /// `None` unless every run gave a value.
-    fn of(values: &[f64]) -> Option<Self> {
-        let mut sorted = values.to_vec();
+    fn of(samples: &[Sample]) -> Option<Self> {
+        let mut sorted: Vec<_> = samples.iter().map(|sample| sample.value).collect();
         sorted.sort_by(f64::total_cmp);
         let (first, last) = (sorted.first()?, sorted.last()?);
         let median = *sorted.get(RUNS / 2)?;
@@ -241,18 +241,8 @@ impl Median {
     }
 }
 
-/// Four digits say all that such a measurement knows.
 fn rounded(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return value;
-    }
-    let digits = 3 - value.abs().log10().floor() as i32;
-    let scale = 10f64.powi(digits.abs());
-    if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
-}
-
-fn seconds(start: Instant) -> f64 {
-    rounded(start.elapsed().as_secs_f64())
+    (value * 1_000.0).round() / 1_000.0
 }
 
 /// Processor and kernel.
@@ -278,10 +268,12 @@ mod tests {
 
     #[test]
     fn a_figure_counts_only_if_every_run_gave_a_value() {
-        let median = Median::of(&[30.0, 10.0, 20.0]).unwrap();
+        let samples =
+            |values: &[f64]| values.iter().map(|value| Sample { value: *value, lossless: false }).collect::<Vec<_>>();
+        let median = Median::of(&samples(&[30.0, 10.0, 20.0])).unwrap();
         assert_eq!((median.median, median.spread), (20.0, 1.0));
-        assert!(Median::of(&[10.0, 20.0]).is_none());
-        assert!(Median::of(&[0.0; RUNS]).is_none());
+        assert!(Median::of(&samples(&[10.0, 20.0])).is_none());
+        assert!(Median::of(&samples(&[0.0; RUNS])).is_none());
     }
 
     #[test]
@@ -291,10 +283,5 @@ mod tests {
         assert_eq!(names(Some("latency_p99.packet.udp")), ["latency_p99"]);
         assert_eq!(names(Some("established_64b")), ["established_64b", "established_64b_cpu"]);
         assert!(wanted(Some("speed")).unwrap_err().to_string().contains("new_flows"));
-    }
-
-    #[test]
-    fn figures_are_rounded_to_four_digits() {
-        assert_eq!([rounded(123_456.0), rounded(1.234_56), rounded(0.0)], [123_500.0, 1.235, 0.0]);
     }
 }

@@ -64,7 +64,7 @@ impl Capture {
             while !flag.load(Ordering::Relaxed) {
                 socket.wait(Duration::from_millis(10))?;
                 socket.receive(usize::MAX, &mut |frame| {
-                    let Some(seen) = parse(frame.bytes, frame.timestamp_ns).filter(|seen| is_traffic(seen)) else {
+                    let Some(seen) = parse(frame.bytes, frame.timestamp_ns).filter(is_traffic) else {
                         return;
                     };
                     if keep(&seen) {

@@ -3,10 +3,11 @@
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
+use nix::mount::umount;
 use sluicegate_netlab::{
     Lab as Built, Namespace,
     rtnetlink::Prefix,
@@ -101,6 +102,19 @@ impl Lab {
 
     fn inside<T: Send>(&self, host: &str, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         self.host(host).run_in(f).and_then(|result| result)
+    }
+}
+
+impl Drop for Lab {
+    /// A gate that was killed leaves its kernel program in place, as it must; the lab takes it away.
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new);
+        for point in points.filter(|point| point.starts_with(self.dir.path())) {
+            if let Err(error) = umount(point) {
+                eprintln!("{} stays mounted: {error}", point.display());
+            }
+        }
     }
 }
 

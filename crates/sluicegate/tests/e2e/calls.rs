@@ -67,7 +67,13 @@ fn sipp(datapath: &'static str) {
     let packets = rtp.seen();
     // An RTP header of version 2 with payload type 0 behind 28 bytes of IP and UDP headers.
     let audio = packets.iter().filter(|seen| seen.bytes.get(28..30) == Some(&[0x80, 0])).count();
-    assert!(audio >= RTP_PACKETS * 9 / 10, "{audio} of {RTP_PACKETS} RTP packets arrived, {} in all", packets.len());
+    let numbers: Vec<&[u8]> = packets.iter().filter_map(|seen| seen.bytes.get(30..32)).collect();
+    assert!(
+        audio >= RTP_PACKETS * 9 / 10,
+        "{audio} of {RTP_PACKETS} RTP packets arrived, {} in all, sequence numbers {numbers:?}; {:?}",
+        packets.len(),
+        node.status()
+    );
     assert_eq!(node.grants().len(), 0, "the BYE ended the grants");
 }
 

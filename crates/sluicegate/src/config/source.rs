@@ -102,13 +102,7 @@ impl Source {
     /// A deserialisation error with its place.
     pub(crate) fn parse_error(&self, error: &toml::de::Error) -> Finding {
         let what = error.message().trim().to_owned();
-        let hint = if what.contains("unknown field") {
-            "remove it or correct its spelling; the reference lists every setting"
-        } else if what.contains("missing field") {
-            "add it"
-        } else {
-            ""
-        };
+        let hint = hint_for(&what);
         let line = error.span().map(|span| self.line(span.start));
         Finding { severity: Severity::Error, file: self.path.clone(), line, what, hint: hint.to_owned() }
     }
@@ -135,6 +129,24 @@ impl Source {
         }
         Some(found)
     }
+}
+
+/// What to do about a text that cannot be read as a configuration.
+fn hint_for(what: &str) -> &'static str {
+    const HINTS: &[(&str, &str)] = &[
+        ("unknown field", "remove it or correct its spelling; the reference lists every setting"),
+        ("missing field", "add it"),
+        ("IP address", "write an address such as \"203.0.113.1\" or \"2001:db8::1\""),
+        ("socket address", "write ADDRESS:PORT, such as \"127.0.0.1:9469\""),
+        ("duplicate", "keep one of the two"),
+        (
+            "invalid type",
+            "write a value of the kind that is expected: text in quotes, numbers and true or false without",
+        ),
+        ("invalid value", "write one of the values that are expected"),
+    ];
+    let fitting = HINTS.iter().find(|(part, _)| what.contains(part));
+    fitting.map_or("correct the line; the reference shows every setting with an example", |(_, hint)| hint)
 }
 
 #[cfg(test)]

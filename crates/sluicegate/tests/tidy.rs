@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["capability", "sip", "policy", "datapath"],
     &["flow", "store"],
     &["nat"],
-    &["gate", "frontend", "agent", "netlab"],
+    &["gate", "frontend", "agent", "netlab", "sim"],
     &["admin"],
     &["sluicegate"],
 ];

@@ -67,6 +67,24 @@ reasons! {
     HeartbeatStale = 32, "heartbeat_stale", "The gate process is gone or stuck; the kernel program fails closed.";
     ReceiveFull = 33, "receive_full", "The receive ring was full: more packets arrived than the gate could judge.";
     IcmpRate = 34, "icmp_rate", "More ICMP messages than the gate translates in a second.";
+    CapabilityHeader = 35, "capability_header", "The capability header is cut short, of an unknown version, or contradicts itself.";
+    CapabilityForged = 36, "capability_forged", "The capability is none that this router minted for this source, destination, client id, N and T.";
+    CapabilityExpired = 37, "capability_expired", "The capability's T seconds are over; the sender must renew it.";
+    CapabilitySpent = 38, "capability_spent", "The capability's N bytes are used up; the sender must renew it.";
+    CapabilityUnknown = 39, "capability_unknown", "A packet with only a flow nonce for which no capability is cached, or with another nonce.";
+    CapabilityRevoked = 40, "capability_revoked", "The capability was revoked before its time.";
+    CapabilityTableFull = 41, "capability_table_full", "The fixed table of capability lines has no line that may be reclaimed yet.";
+    CapabilityList = 42, "capability_list", "The request's list of blank capabilities has no room left for this router, or the packet carries none for it.";
+    AlreadyDemoted = 43, "already_demoted", "Another router demoted the packet, and no line of this node vouches for it.";
+    RequestRefused = 44, "request_refused", "The destination, or the gate in its place, refused the request for a capability.";
+    ControlQueue = 45, "control_queue", "The link's queue of control packets was full.";
+    RequestQueue = 46, "request_queue", "The fair queue of this request's path identifier was full.";
+    RegularQueue = 47, "regular_queue", "The fair queue of regular packets to this destination was full.";
+    LegacyQueue = 48, "legacy_queue", "The link was busy with wanted packets: the queue of legacy packets was full.";
+    ModeTooWeak = 49, "mode_too_weak", "The grant demands a stronger proof than this packet carries: a packet MAC or a capability.";
+    MacMissing = 50, "mac_missing", "The grant demands a packet MAC, and the datagram is too short to carry one or names another client id.";
+    MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
+    MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
 }
 
 impl Reason {

@@ -56,8 +56,15 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
         seconds: SECONDS,
     };
     let caller = start(site, "alice", "call", &spec);
-    let transfers =
-        TransferSpec { to: web, from: None, bytes: 20_000, deadline_ms: 3_000, per_minute: 180, seconds: SECONDS };
+    let transfers = TransferSpec {
+        to: web,
+        from: None,
+        bytes: 20_000,
+        deadline_ms: 3_000,
+        per_minute: 180,
+        parallel_max: 0,
+        seconds: SECONDS,
+    };
     let transfers = start(site, "bob", "transfer", &transfers);
     let mut calls = Calls::default();
     let before = site.lab.counters("bypass", Site::OUTSIDE).unwrap();

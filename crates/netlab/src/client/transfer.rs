@@ -19,6 +19,7 @@ use crate::{
     LabError,
     clock::{Pacer, unix_ns},
     error::During,
+    rtnetlink::Prefix,
     sample::Percentiles,
     worker::Context,
 };
@@ -34,15 +35,18 @@ const HEADER_MAX: u64 = 8_192;
 pub struct TransferSpec {
     /// The server.
     pub to: SocketAddr,
-    /// Local address; missing: any.
+    /// Local address, or a prefix whose addresses are used in turn; missing: any.
     #[serde(default)]
-    pub from: Option<IpAddr>,
+    pub from: Option<Prefix>,
     /// Bytes to ask for.
     pub bytes: u32,
     /// Time from the first SYN to the last byte.
     pub deadline_ms: u32,
     /// Transfers started a minute.
     pub per_minute: u32,
+    /// Transfers at one time; what is due then is left out. 0: 256.
+    #[serde(default)]
+    pub parallel_max: usize,
     /// How long to start transfers.
     pub seconds: u32,
 }
@@ -64,6 +68,9 @@ pub struct Transfer {
     pub started_ns: u64,
     /// How long it took, or until it failed, milliseconds.
     pub ms: u64,
+    /// How long the connection took to open, milliseconds; `None` if it did not.
+    #[serde(default)]
+    pub connect_ms: Option<u64>,
     /// Why it failed; `None` if it did not.
     pub error: Option<String>,
 }
@@ -101,20 +108,25 @@ pub(crate) fn transfer(spec: &TransferSpec, context: &Context) -> Result<(), Lab
     context.ready();
     let running = AtomicUsize::new(0);
     let counts = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let parallel_max = if spec.parallel_max == 0 { PARALLEL_MAX } else { spec.parallel_max.min(PARALLEL_MAX) };
     let mut pacer = Pacer::new(u64::from(spec.per_minute), 1);
+    let mut number = 1;
     let end = Duration::from_secs(spec.seconds.into());
     thread::scope(|scope| {
         // The pacer counts in minutes here: its clock is fed with a sixtieth of the time.
         let start = Instant::now();
         while start.elapsed() < end && !context.stopped() {
             let sixtieth_ns = u64::try_from(start.elapsed().as_nanos() / 60).unwrap_or(u64::MAX);
-            if pacer.due(sixtieth_ns) == 0 || running.load(Ordering::Relaxed) >= PARALLEL_MAX {
+            if pacer.due(sixtieth_ns) == 0 || running.load(Ordering::Relaxed) >= parallel_max {
                 thread::sleep(Duration::from_millis(2));
                 continue;
             }
             running.fetch_add(1, Ordering::Relaxed);
-            scope.spawn(|| {
-                let one = run_one(spec);
+            let from = spec.from.map(|prefix| prefix.nth(number));
+            number += 1;
+            let (running, counts) = (&running, &counts);
+            scope.spawn(move || {
+                let one = run_one(spec, from);
                 counts[usize::from(one.error.is_some())].fetch_add(1, Ordering::Relaxed);
                 let mut line = json!(one);
                 line["event"] = json!("transfer");
@@ -128,16 +140,18 @@ pub(crate) fn transfer(spec: &TransferSpec, context: &Context) -> Result<(), Lab
     Ok(())
 }
 
-fn run_one(spec: &TransferSpec) -> Transfer {
+fn run_one(spec: &TransferSpec, from: Option<IpAddr>) -> Transfer {
     let started_ns = unix_ns();
     let start = Instant::now();
-    let error = fetch(spec, start + Duration::from_millis(spec.deadline_ms.into())).err();
-    let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Transfer { started_ns, ms, error: error.map(|error| error.to_string()) }
+    let ms = || u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let deadline = start + Duration::from_millis(spec.deadline_ms.into());
+    let stream = connect(spec, from, deadline);
+    let connect_ms = stream.is_ok().then(ms);
+    let error = stream.and_then(|stream| fetch(spec, stream, deadline)).err();
+    Transfer { started_ns, ms: ms(), connect_ms, error: error.map(|error| error.to_string()) }
 }
 
-fn fetch(spec: &TransferSpec, deadline: Instant) -> io::Result<()> {
-    let mut stream = connect(spec, deadline)?;
+fn fetch(spec: &TransferSpec, mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
     let request = format!("GET /{} HTTP/1.0\r\nHost: {}\r\n\r\n", spec.bytes, spec.to);
     stream.set_write_timeout(Some(left(deadline)?))?;
     stream.write_all(request.as_bytes())?;
@@ -164,9 +178,9 @@ fn fetch(spec: &TransferSpec, deadline: Instant) -> io::Result<()> {
     }
 }
 
-fn connect(spec: &TransferSpec, deadline: Instant) -> io::Result<TcpStream> {
+fn connect(spec: &TransferSpec, from: Option<IpAddr>, deadline: Instant) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(spec.to), Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(from) = spec.from {
+    if let Some(from) = from {
         socket.bind(&SockAddr::from(SocketAddr::new(from, 0)))?;
     }
     socket.connect_timeout(&SockAddr::from(spec.to), left(deadline)?)?;

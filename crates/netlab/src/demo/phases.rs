@@ -178,6 +178,7 @@ impl<'a> Stage<'a> {
             bytes: TRANSFER_BYTES,
             deadline_ms: 3_000,
             per_minute: TRANSFERS_PER_MINUTE,
+            parallel_max: 0,
             seconds: self.options.phase_s,
         };
         self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;

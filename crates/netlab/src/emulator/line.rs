@@ -26,13 +26,27 @@ pub struct LineOptions {
     pub loss_run: u32,
     /// Frames under way at most; more are dropped. 0: 16,384.
     pub frames_max: usize,
+    /// Bits a second, counted as Ethernet frames. 0: no limit.
+    pub rate_bps: u64,
+    /// How long a frame may wait for the link to be free, microseconds; those that would wait longer are dropped.
+    pub queue_us: u64,
     /// Seed of everything random.
     pub seed: u64,
 }
 
 impl Default for LineOptions {
     fn default() -> Self {
-        Self { delay_us: 0, jitter_us: 0, reorder: false, loss_ppm: 0, loss_run: 0, frames_max: 0, seed: 1 }
+        Self {
+            delay_us: 0,
+            jitter_us: 0,
+            reorder: false,
+            loss_ppm: 0,
+            loss_run: 0,
+            frames_max: 0,
+            rate_bps: 0,
+            queue_us: 50_000,
+            seed: 1,
+        }
     }
 }
 
@@ -43,7 +57,7 @@ pub struct LineCounters {
     pub frames: u64,
     /// Frames lost on purpose.
     pub lost: u64,
-    /// Frames dropped because too many were under way, or too long.
+    /// Frames dropped because too many were under way, too long, or the queue of the limited link was full.
     pub overflow: u64,
     /// Frames handed out.
     pub delivered: u64,
@@ -60,6 +74,8 @@ pub struct Line {
     under_way: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     serial: u64,
     latest: Instant,
+    /// When the link of limited rate has sent all that waits.
+    busy_until: Instant,
     losing: bool,
     counters: LineCounters,
 }
@@ -87,6 +103,7 @@ impl Line {
             slots,
             serial: 0,
             latest: Instant::ZERO,
+            busy_until: Instant::ZERO,
             losing: false,
             counters: LineCounters::default(),
         }
@@ -99,13 +116,15 @@ impl Line {
             self.counters.lost += 1;
             return;
         }
-        let slot = if frame.len() > FRAME_LEN_MAX { None } else { self.free.pop() };
-        let Some(slot) = slot else {
+        let sent = self.sent_at(now, frame.len());
+        let slot = if frame.len() > FRAME_LEN_MAX || sent.is_none() { None } else { self.free.pop() };
+        let (Some(slot), Some(sent)) = (slot, sent) else {
             self.counters.overflow += 1;
             return;
         };
+        self.busy_until = sent;
         let jitter_us = self.random.below(self.options.jitter_us.saturating_add(1));
-        let mut at = now + Duration::from_micros(self.options.delay_us + jitter_us);
+        let mut at = sent + Duration::from_micros(self.options.delay_us + jitter_us);
         if !self.options.reorder {
             at = at.max(self.latest);
         }
@@ -147,6 +166,17 @@ impl Line {
     #[must_use]
     pub fn gauge(&self) -> (usize, usize) {
         (self.under_way.len(), self.slots.len())
+    }
+
+    /// When the last bit of a frame that comes now leaves the link; `None` if it would wait too long.
+    fn sent_at(&self, now: Instant, len: usize) -> Option<Instant> {
+        if self.options.rate_bps == 0 {
+            return Some(now);
+        }
+        let starts = self.busy_until.max(now);
+        let takes_ns = len as u64 * 8 * 1_000_000_000 / self.options.rate_bps;
+        let waits = starts.since(now);
+        (waits <= Duration::from_micros(self.options.queue_us)).then(|| starts + Duration::from_nanos(takes_ns))
     }
 
     /// A two-state chain (Gilbert): losses come in runs of mean length `loss_run` and make up `loss_ppm` in all.
@@ -237,6 +267,22 @@ mod tests {
             LineOptions { loss_ppm: 500_000, jitter_us: 300, reorder: true, seed: 9, ..LineOptions::default() };
         assert_eq!(through(options, 200), through(options, 200));
         assert_ne!(through(options, 200), through(LineOptions { seed: 10, ..options }, 200));
+    }
+
+    #[test]
+    fn a_limited_link_sends_one_frame_after_the_other_and_drops_what_would_wait_too_long() {
+        // 125 bytes at 1 Mbit/s take 1 ms; 2 ms of waiting are room for three frames at once.
+        let options = LineOptions { rate_bps: 1_000_000, queue_us: 2_000, delay_us: 500, ..LineOptions::default() };
+        let mut line = Line::new(options);
+        (0..5).for_each(|_| line.push(Instant::ZERO, &[0; 125]));
+        assert_eq!(line.counters().overflow, 2);
+        let mut times = Vec::new();
+        for us in 0..10_000 {
+            while line.pop(at(us), |_| times.push(us)) {}
+        }
+        assert_eq!(times, [1_500, 2_500, 3_500]);
+        line.push(at(10_000), &[0; 125]);
+        assert_eq!(line.poll_timeout(), Some(at(11_500)));
     }
 
     #[test]

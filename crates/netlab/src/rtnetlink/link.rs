@@ -11,6 +11,7 @@ const RTM_GETLINK: u16 = 18;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
 const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_STATS64: u16 = 23;
@@ -90,6 +91,22 @@ impl Netlink {
             });
         });
         self.request(message, &format!("making the link {} - {}", a.0, b.0))
+    }
+
+    /// Makes a switch (a bridge without spanning tree), switched off.
+    pub(crate) fn add_bridge(&mut self, name: &str) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &[0; IFINFO_LEN]);
+        message.string(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |info| {
+            info.string(IFLA_INFO_KIND, "bridge");
+        });
+        self.request(message, &format!("making the bridge {name}"))
+    }
+
+    /// Makes an interface a port of a bridge.
+    pub(crate) fn add_port(&mut self, bridge: u32, index: u32) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, 0, &ifinfo(index, 0, 0));
+        message.attribute(IFLA_MASTER, &bridge.to_ne_bytes());
+        self.request(message, &format!("making interface {index} a port of a bridge"))
     }
 
     /// Switches an interface on or off.

@@ -16,6 +16,8 @@ use crate::{
 
 /// Largest packet of every wire.
 const MTU: u32 = 1_500;
+/// The bridge of a switch.
+const SWITCH: &str = "switch";
 /// Hosts of one lab.
 const HOSTS_MAX: usize = 64;
 /// Wires of one lab.
@@ -37,6 +39,8 @@ pub struct Host {
     pub name: String,
     /// Whether its kernel forwards packets.
     pub forwards: bool,
+    /// Whether it is a switch: all its interfaces are ports of one bridge.
+    pub switches: bool,
     /// Its routes beside those of its wires.
     pub routes: Vec<(Prefix, Via)>,
 }
@@ -95,6 +99,13 @@ impl Host {
         self
     }
 
+    /// Makes it a switch.
+    #[must_use]
+    pub const fn switching(mut self) -> Self {
+        self.switches = true;
+        self
+    }
+
     /// Adds a route.
     #[must_use]
     pub fn route(mut self, prefix: Prefix, via: Via) -> Self {
@@ -139,6 +150,9 @@ impl Plan {
         }
         for host in &self.hosts {
             let namespace = lab.host(&host.name)?;
+            if host.switches {
+                namespace.netlink("making a switch", switch)?;
+            }
             namespace.forward(host.forwards)?;
             namespace.netlink("adding routes", |netlink| {
                 let loopback = netlink.link("lo")?.index;
@@ -258,6 +272,15 @@ fn connect(host: &Namespace, end: &End, peer: (&[Prefix], [u8; 6])) -> Result<()
         }
     };
     host.run_in(configure).and_then(|done| done).during(|| format!("{}: setting up {}", end.host, end.interface))
+}
+
+/// Makes every wire of this host a port of one bridge.
+fn switch(netlink: &mut Netlink) -> std::io::Result<()> {
+    let ports = netlink.links()?;
+    netlink.add_bridge(SWITCH)?;
+    let bridge = netlink.link(SWITCH)?.index;
+    ports.iter().filter(|port| port.kind == "veth").try_for_each(|port| netlink.add_port(bridge, port.index))?;
+    netlink.set_up(bridge, true)
 }
 
 /// A locally administered Ethernet address for an end of a wire.

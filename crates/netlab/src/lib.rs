@@ -2,6 +2,7 @@
 
 pub mod attack;
 pub mod bench;
+mod binary;
 pub mod client;
 pub mod clock;
 pub mod count;
@@ -15,6 +16,7 @@ pub mod rtnetlink;
 pub mod sample;
 pub mod scratch;
 pub mod topology;
+pub mod tva;
 pub mod worker;
 
 pub use error::LabError;

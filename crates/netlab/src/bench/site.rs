@@ -4,48 +4,40 @@ use std::{
     fs,
     net::SocketAddrV4,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
-
-use serde_json::Value;
 
 use super::{
     Options,
     lab::{BenchLab, FIRST_PORT, OUTSIDE, PORTS, SINK, SIP_PORT},
 };
 use crate::{
-    LabError, Process,
+    LabError,
+    binary::{Binary, text},
     clock::{Random, unix_ns},
     error::During,
-    worker::{self, ExecSpec},
 };
 
 const REALM: &str = "bench.example";
 /// One client may have 64 SIP requests under way, and a port takes two: one is challenged, one answered.
 const PORTS_PER_CLIENT: usize = 26;
-/// How long a daemon may take to be ready, and the grants to be open.
-const PATIENCE: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(50);
 
 /// A lab with our gate, whose grants are open.
 pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabError> {
     let mut lab = BenchLab::build(backend, false)?;
     lab.targets.clear();
     let files = Files::write(&options.directory.join(backend), backend)?;
-    let binary = Binary { program: &options.program, files: &files };
+    let binary = Binary { program: options.program.clone(), directory: files.directory.clone() };
     binary.run(&["user", "add", "bench", "--password-file", &text(&files.password), "--config", &text(&files.site)])?;
     let up = ["up".to_owned(), text(&files.site)];
-    lab.keep(binary.spawn(&lab, "gate", "up", &up)?);
-    wait_for("up", &files.log("up"), || binary.is_ready().then_some(()))?;
+    lab.keep(binary.spawn(&lab.lab, "gate", "up", &up)?);
+    binary.wait_for("up", || is_ready(&binary, &files.site).then_some(()))?;
     let ports: Vec<_> = (FIRST_PORT..FIRST_PORT + PORTS).collect();
     for (number, ports) in ports.chunks(PORTS_PER_CLIENT).enumerate() {
         let name = format!("connect{number}");
-        lab.keep(binary.spawn(&lab, "gen", &name, &connect(&files, ports))?);
-        let log = files.log(&name);
+        lab.keep(binary.spawn(&lab.lab, "gen", &name, &connect(&files, ports))?);
+        let log = binary.log(&name);
         let opened = || opened(&fs::read_to_string(&log).unwrap_or_default(), ports);
-        lab.targets.extend(wait_for(&name, &log, opened)?);
+        lab.targets.extend(binary.wait_for(&name, opened)?);
     }
     Ok(lab)
 }
@@ -96,10 +88,6 @@ impl Files {
             .during(|| format!("writing into {}", directory.display()))?;
         Ok(files)
     }
-
-    fn log(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}.log"))
-    }
 }
 
 fn site_toml(state: &Path, backend: &str) -> String {
@@ -115,60 +103,11 @@ fn site_toml(state: &Path, backend: &str) -> String {
     )
 }
 
-/// The binary under test.
-struct Binary<'a> {
-    program: &'a Path,
-    files: &'a Files,
-}
-
-impl Binary<'_> {
-    fn run(&self, arguments: &[&str]) -> Result<String, LabError> {
-        let output = Command::new(self.program).args(arguments).stdin(Stdio::null()).output();
-        let output = output.during(|| format!("running {}", self.program.display()))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let name = format!("sluicegate {}", arguments.join(" "));
-        Err(LabError::Process { name, reason: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
-    }
-
-    /// Starts it on a host; it dies with the lab, and what it says goes to a log file.
-    fn spawn(&self, lab: &BenchLab, host: &str, name: &str, arguments: &[String]) -> Result<Process, LabError> {
-        let spec = ExecSpec { program: text(self.program), arguments: arguments.to_vec() };
-        let mut command = worker::command(self.program, "exec", &spec);
-        let log = self.files.log(name);
-        command.stderr(fs::File::create(&log).during(|| format!("making {}", log.display()))?);
-        lab.lab.host(host)?.spawn(name, command)
-    }
-
-    /// Whether the node answers and its gate holds its feed.
-    fn is_ready(&self) -> bool {
-        let status = self.run(&["status", "--json", "--config", &text(&self.files.site)]);
-        let status: Value = status.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        let feeds = status["gate"]["feeds"].as_array().cloned().unwrap_or_default();
-        !feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")
-    }
-}
-
-/// Waits for `done`; the error ends with what the process said last.
-fn wait_for<T>(name: &str, log: &Path, mut done: impl FnMut() -> Option<T>) -> Result<T, LabError> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = done() {
-            return Ok(value);
-        }
-        if Instant::now() >= end {
-            let said = fs::read_to_string(log).unwrap_or_default();
-            let last = said.lines().rev().take(3).collect::<Vec<_>>().join(" | ");
-            let reason = format!("not ready within {PATIENCE:?}; it said: {last}");
-            return Err(LabError::Process { name: name.to_owned(), reason });
-        }
-        thread::sleep(POLL);
-    }
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
+/// Whether the node answers and its gate holds its feed.
+fn is_ready(binary: &Binary, config: &Path) -> bool {
+    let status = binary.status(config).unwrap_or_default();
+    let feeds = status["gate"]["feeds"].as_array().cloned().unwrap_or_default();
+    !feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")
 }
 
 #[cfg(test)]

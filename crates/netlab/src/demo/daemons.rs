@@ -1,9 +1,7 @@
 use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -16,9 +14,10 @@ use super::{
 };
 use crate::{
     LabError, Process,
+    binary::{Binary, text},
     scratch::unmount_below,
     topology::Site,
-    worker::{self, ExecSpec},
+    worker,
 };
 
 /// How long a daemon may take to answer.
@@ -34,8 +33,7 @@ pub(super) struct Daemons {
     pub frontend: SocketAddr,
     /// The gate's back end and why that one.
     pub backend: String,
-    program: PathBuf,
-    directory: PathBuf,
+    binary: Binary,
     gate: Process,
     frontend_process: Process,
 }
@@ -43,60 +41,52 @@ pub(super) struct Daemons {
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
 pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
     let files = Files::write(options)?;
-    let program = options.program.clone();
-    let log = |name: &str| options.directory.join(format!("{name}.log"));
-    let frontend = daemon(site, "frontend", &program, &["frontend", &text(&files.frontend)], &log("frontend"))?;
-    wait_for("the front end", || run(&program, &["status", "--config", &text(&files.frontend), "--json"]).is_ok())
-        .map_err(|error| with_log(&error, &log("frontend")))?;
+    let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    let arguments = ["frontend".to_owned(), text(&files.frontend)];
+    let frontend = binary.spawn(&site.lab, "frontend", "frontend", &arguments)?;
+    binary.wait_for("frontend", || binary.status(&files.frontend))?;
     for group in ["people", "phones", "insiders"] {
-        run(&program, &["group", "add", group, "--config", &text(&files.frontend)])?;
+        binary.run(&["group", "add", group, "--config", &text(&files.frontend)])?;
     }
     for user in &files.users {
         let password = text(&user.password_file);
         let config = text(&files.frontend);
-        run(
-            &program,
-            &["user", "add", &user.name, "--group", user.group, "--password-file", &password, "--config", &config],
-        )?;
+        binary.run(&[
+            "user",
+            "add",
+            &user.name,
+            "--group",
+            user.group,
+            "--password-file",
+            &password,
+            "--config",
+            &config,
+        ])?;
     }
-    let token = run(&program, &["gate-join", "--new", "--config", &text(&files.frontend)])?;
+    let token = binary.run(&["gate-join", "--new", "--config", &text(&files.frontend)])?;
     let token = token.lines().find(|line| line.starts_with("sgjoin1.")).unwrap_or_default();
     write_private(&files.token, token).map_err(|error| failed("gate-join", &error.to_string()))?;
     // Joining talks to the front end, so it runs on the gate's host.
     let join = ["gate-join", "--token-file", &text(&files.token), "--config", &text(&files.gate)].map(str::to_owned);
-    finish(&mut spawn(site, "gate", &program, &join, &log("gate-join"))?, &log("gate-join"))?;
-    let gate = daemon(site, "gate", &program, &["gate", &text(&files.gate)], &log("gate"))?;
-    let mut backend = String::new();
-    let mut answers = || match run(&program, &["status", "--config", &text(&files.gate), "--json"]) {
-        Ok(status) => {
-            backend = backend_of(&status);
-            true
-        }
-        Err(_) => false,
-    };
-    wait_for("the gate", &mut answers).map_err(|error| with_log(&error, &log("gate")))?;
+    let mut joining = binary.spawn(&site.lab, "gate", "gate-join", &join)?;
+    if !joining.wait(START_MAX)? {
+        return Err(failed("gate-join", &binary.last_words("gate-join")));
+    }
+    let gate = binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&files.gate)])?;
+    let backend = backend_of(&binary.wait_for("gate", || binary.status(&files.gate))?);
     let frontend_address = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons {
-        files,
-        frontend: frontend_address,
-        backend,
-        program,
-        directory: options.directory.clone(),
-        gate,
-        frontend_process: frontend,
-    })
+    Ok(Daemons { files, frontend: frontend_address, backend, binary, gate, frontend_process: frontend })
 }
 
 impl Daemons {
     /// The command of a lab worker.
     pub(super) fn worker<S: serde::Serialize>(&self, role: &str, spec: &S) -> Command {
-        worker::command(&self.program, role, spec)
+        worker::command(&self.binary.program, role, spec)
     }
 
     /// The command of a program that dies with the lab: this binary with `arguments`.
     pub(super) fn client(&self, arguments: &[String]) -> Command {
-        let spec = ExecSpec { program: text(&self.program), arguments: arguments.to_vec() };
-        self.worker("exec", &spec)
+        self.binary.command(arguments)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
@@ -112,12 +102,11 @@ impl Drop for Daemons {
     fn drop(&mut self) {
         self.gate.end();
         self.frontend_process.end();
-        unmount_below(&self.directory);
+        unmount_below(&self.binary.directory);
     }
 }
 
-fn backend_of(status: &str) -> String {
-    let status: Value = serde_json::from_str(status).unwrap_or_default();
+fn backend_of(status: &Value) -> String {
     let text = |field: &str| status["gate"][field].as_str().unwrap_or("unknown").to_owned();
     format!("{}: {}", text("backend"), text("backend_why"))
 }
@@ -144,36 +133,7 @@ fn drops_of(metrics: &str) -> Vec<(String, u64)> {
     metrics.lines().filter_map(line).collect()
 }
 
-fn daemon(site: &Site, host: &str, program: &Path, arguments: &[&str], log: &Path) -> Result<Process, LabError> {
-    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    spawn(site, host, program, &arguments, log)
-}
-
-/// Starts this binary on a host, with what it says on standard error in a log file.
-fn spawn(site: &Site, host: &str, program: &Path, arguments: &[String], log: &Path) -> Result<Process, LabError> {
-    let file = fs::File::create(log).map_err(|error| failed(host, &error.to_string()))?;
-    let spec = ExecSpec { program: text(program), arguments: arguments.to_vec() };
-    let mut command = worker::command(program, "exec", &spec);
-    command.stderr(file);
-    site.lab.host(host)?.spawn(&format!("{} on {host}", arguments.first().map_or("", String::as_str)), command)
-}
-
-fn finish(process: &mut Process, log: &Path) -> Result<(), LabError> {
-    if process.wait(START_MAX)? { Ok(()) } else { Err(with_log(&failed(process.name(), "failed"), log)) }
-}
-
-/// Runs this binary and returns its standard output.
-fn run(program: &Path, arguments: &[&str]) -> Result<String, LabError> {
-    let name = format!("sluicegate {}", arguments.join(" "));
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| failed(&name, &error.to_string()))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(failed(&name, String::from_utf8_lossy(&output.stderr).trim()))
-    }
-}
-
+/// Waits for what no log tells.
 pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(), LabError> {
     let end = Instant::now() + START_MAX;
     while !done() {
@@ -187,19 +147,6 @@ pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(),
 
 fn failed(name: &str, reason: &str) -> LabError {
     LabError::Process { name: name.to_owned(), reason: reason.to_owned() }
-}
-
-/// The error with the last lines of the process's log.
-fn with_log(error: &LabError, log: &Path) -> LabError {
-    let lines: Vec<String> = fs::File::open(log)
-        .map(|file| BufReader::new(file).lines().map_while(Result::ok).collect())
-        .unwrap_or_default();
-    let last = lines.iter().rev().take(5).rev().cloned().collect::<Vec<_>>().join("\n");
-    failed("the system under test", &format!("{error}\n{last}"))
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::{board::Gauge, clock, packets::path::NextHop};
 use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
-use sluicegate_policy::{Outbound, ServiceMode};
+use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, GrantDelta};
 use sluicegate_wire::{
     IpProtocol, Port, Reason, UnixTime,
@@ -59,6 +59,7 @@ pub(crate) fn service(name: &str) -> FeedService {
         name: name.into(),
         mode: ServiceMode::Nat,
         address: TARGET,
+        default: ServiceDefault::Off,
         ports: Vec::new(),
         outbound: Outbound::None,
         sip: None,

@@ -11,7 +11,7 @@ use crate::{
 };
 use sluicegate_capability::GrantId;
 use sluicegate_nat as nat;
-use sluicegate_policy::{Outbound, ServiceMode};
+use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, FromGate};
 use sluicegate_wire::Instant;
 use std::{
@@ -165,6 +165,7 @@ pub(crate) fn service_spec(listed: &Listed) -> nat::Service {
         mode: mode(&listed.service),
         address: listed.service.address,
         outbound_all: listed.service.outbound == Outbound::All,
+        open: listed.service.default == ServiceDefault::Open,
     }
 }
 

@@ -108,7 +108,8 @@ fn gate() -> (Translator, Vec<u16>) {
     };
     let mut gate = Translator::new(config, *b"a key for a test", 1);
     let target = IpAddr::V4(TARGET);
-    gate.set_services(&[Service { id: 1, mode: Mode::Nat, address: target, outbound_all: false }]).unwrap();
+    gate.set_services(&[Service { id: 1, mode: Mode::Nat, address: target, outbound_all: false, open: false }])
+        .unwrap();
     let ports = (0..CLIENTS)
         .map(|n| {
             let opened = gate.install(NOW, UNIX, spec(n, client(n), UDP, 53)).unwrap();

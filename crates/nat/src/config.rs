@@ -114,6 +114,9 @@ pub struct Service {
     pub address: IpAddr,
     /// Whether it may start flows to anybody.
     pub outbound_all: bool,
+    /// A public service: its packets go through [`crate::Translator::pass`] in both directions and need no pinhole. All
+    /// services of one address are open, or none is.
+    pub open: bool,
 }
 
 /// Why a list of services was refused. The list in force stays in force.
@@ -126,6 +129,12 @@ pub enum ServicesError {
     /// One address in both modes.
     #[error("services at {0} are both `nat` and `filter`; give an address one mode")]
     ModeConflict(IpAddr),
+    /// One address open and not.
+    #[error("services at {0} are both open and default-off; give an address one default")]
+    DefaultConflict(IpAddr),
+    /// An open service that is translated.
+    #[error("the service at {0} is open and `nat`; use `filter`")]
+    NatOpen(IpAddr),
     /// No address that a host can have, or the gate's own.
     #[error("{0} cannot be the address of a service")]
     Address(IpAddr),

@@ -66,6 +66,11 @@ impl Translator {
     /// window of an old one.
     #[must_use]
     pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
+        let inside = if probe.port == Port::INSIDE { probe.src } else { probe.dst };
+        if self.is_open(inside) {
+            let steps = alloc::vec![String::from("The service is open: its packets need no grant.")];
+            return Explanation { verdict: Verdict::Forward(probe.port.opposite()), pinhole: None, line: None, steps };
+        }
         let mut explanation =
             if probe.src.is_ipv4() { explain(self, &self.v4, now, probe) } else { explain(self, &self.v6, now, probe) };
         if let Some(id) = explanation.pinhole

@@ -16,6 +16,8 @@ use crate::{
 pub(crate) struct Host {
     pub(crate) address: IpAddr,
     pub(crate) mode: Mode,
+    /// Whether it needs no pinholes.
+    pub(crate) open: bool,
     /// The first service at this address that may start flows.
     pub(crate) outbound: Option<u16>,
 }
@@ -28,6 +30,8 @@ pub(crate) struct Hosts {
     by_address: Index,
     hasher: Hasher,
     services_max: u16,
+    /// Hosts that need no pinholes.
+    open: usize,
 }
 
 impl Hosts {
@@ -39,6 +43,7 @@ impl Hosts {
             by_address: Index::new(services_max.into()),
             hasher: Hasher::new(hash_key),
             services_max,
+            open: 0,
         }
     }
 
@@ -57,8 +62,14 @@ impl Hosts {
             if service.mode == Mode::Nat && config.gate_address.is_unspecified() {
                 return Err(ServicesError::NoGateAddress);
             }
+            if service.mode == Mode::Nat && service.open {
+                return Err(ServicesError::NatOpen(address));
+            }
             if services.iter().any(|other| other.address == address && other.mode != service.mode) {
                 return Err(ServicesError::ModeConflict(address));
+            }
+            if services.iter().any(|other| other.address == address && other.open != service.open) {
+                return Err(ServicesError::DefaultConflict(address));
             }
         }
         Ok(())
@@ -79,10 +90,12 @@ impl Hosts {
                 None => {
                     let hash = self.hasher.hash(&octets(service.address));
                     self.by_address.insert(hash, self.hosts.len() as u32);
-                    self.hosts.push(Host { address: service.address, mode: service.mode, outbound });
+                    let Service { address, mode, open, .. } = *service;
+                    self.hosts.push(Host { address, mode, open, outbound });
                 }
             }
         }
+        self.open = self.hosts.iter().filter(|host| host.open).count();
     }
 
     #[inline]
@@ -90,6 +103,12 @@ impl Hosts {
         let hash = self.hasher.hash(&octets(address));
         let hosts = self.by_address.matches(hash).filter_map(|index| self.hosts.get(index as usize));
         hosts.copied().find(|host| host.address == address)
+    }
+
+    /// Whether the host at this address needs no pinholes.
+    #[inline]
+    pub(crate) fn is_open(&self, address: IpAddr) -> bool {
+        self.open > 0 && self.find(address).is_some_and(|host| host.open)
     }
 
     pub(crate) fn service(&self, id: u16) -> Option<&Service> {

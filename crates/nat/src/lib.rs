@@ -31,6 +31,7 @@ mod index;
 mod lifecycle;
 mod outbound;
 mod packet;
+mod pass;
 mod passage;
 mod pinhole;
 mod ports;

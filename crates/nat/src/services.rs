@@ -26,8 +26,9 @@ impl Translator {
     pub fn set_services(&mut self, services: &[Service]) -> Result<(), ServicesError> {
         let now = self.now;
         self.rules.hosts.check(services, &self.rules.config)?;
-        let starts = |id: u16| services.iter().find(|service| service.id == id && service.outbound_all);
-        for service in services.iter().filter(|service| service.outbound_all) {
+        let starts =
+            |id: u16| services.iter().find(|service| service.id == id && service.outbound_all && !service.open);
+        for service in services.iter().filter(|service| service.outbound_all && !service.open) {
             self.open_for_service(now, service)?;
         }
         let gone: Vec<u16> =

@@ -130,11 +130,12 @@ impl Translator {
 
     /// Counts a drop; an admitted packet that is too long is answered, so that its sender learns the path's MTU.
     #[cold]
-    fn refuse(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, reason: Reason) -> Verdict {
+    pub(crate) fn refuse(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, reason: Reason) -> Verdict {
         self.rules.counters.count_drop(reason);
+        let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
         if reason == Reason::PacketTooBig
             && self.rules.admit_icmp(now).is_ok()
-            && reply::too_big(&self.rules.config, port, frame).is_some()
+            && reply::too_big(&self.rules.config, mtu, frame).is_some()
         {
             self.rules.counters.count_reply();
             return Verdict::Reply;

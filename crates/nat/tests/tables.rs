@@ -139,8 +139,13 @@ fn a_service_starts_no_more_flows_than_it_may() {
 #[test]
 fn too_many_or_impossible_services_are_refused_and_the_old_list_stays() {
     let mut site = Site::with(Config { services_max: 4, ..config() });
-    let service =
-        |id, mode, address: &str| Service { id, mode, address: address.parse().unwrap(), outbound_all: false };
+    let service = |id, mode, address: &str| Service {
+        id,
+        mode,
+        address: address.parse().unwrap(),
+        outbound_all: false,
+        open: false,
+    };
     let five: Vec<_> = (0..5).map(|id| service(id, Mode::Nat, &format!("10.0.0.{}", id + 1))).collect();
     assert_eq!(site.gate.set_services(&five), Err(ServicesError::TooMany(4)));
     let address = |text: &str| text.parse::<IpAddr>().unwrap();

@@ -266,6 +266,9 @@ fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
     if service.mode == ServiceMode::Nat && service.address.is_ipv6() {
         report.error("mode", "addresses are translated for IPv4 only", "write mode = \"filter\" for an IPv6 service");
     }
+    if service.is_open() {
+        return open_service(report, service);
+    }
     if service.ports.is_empty() {
         report.error("ports", "no grant could open anything", "write for example ports = [\"tcp/22\"]");
     }
@@ -277,6 +280,32 @@ fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
     known.check_subjects(report, "allow", &service.allow);
     if service.allow.is_empty() && !known.opened.contains(service.name.as_str()) {
         report.warn("allow", "no one may use it", "write for example allow = [\"group:phones\"], or add a [[rule]]");
+    }
+}
+
+/// A public service is never asked for over SIP and granted nothing, so it says nothing about grants.
+fn open_service(report: &mut Report, service: &Service) {
+    if service.mode == ServiceMode::Nat {
+        let hint = "write mode = \"filter\" and let clients use the service's own address, or leave out default";
+        report.error("default", "an open service is reached at its own address, without translation", hint);
+    }
+    if service.kind != ServiceKind::Declared {
+        let hint = "remove kind, or leave out default so that grants open it";
+        report.error("kind", "nobody signs in to an open service, so no SIP is relayed to it", hint);
+    }
+    if !service.ports.is_empty() {
+        report.error("ports", "an open service is open on all ports", "remove ports, or leave out default");
+    }
+    if !service.allow.is_empty() {
+        report.error("allow", "an open service is open to everyone", "remove allow, or leave out default");
+    }
+    if service.registrar.is_some() || service.sip_port.is_some() {
+        let hint = "remove registrar and sip_port, or leave out default so that grants open it";
+        report.error(
+            if service.registrar.is_some() { "registrar" } else { "sip_port" },
+            "an open service is sent no SIP",
+            hint,
+        );
     }
 }
 
@@ -340,6 +369,10 @@ fn service_among(report: &mut Report, service: &Service, earlier: &[Service]) {
         if other.mode != service.mode || other.outbound != service.outbound {
             let message = format!("service {:?} has the same address but another mode or outbound", other.name);
             report.error("mode", message, "services at one address need the same mode and outbound");
+        }
+        if other.default != service.default {
+            let message = format!("service {:?} has the same address but another default", other.name);
+            report.error("default", message, "services at one address need the same default");
         }
     }
 }

@@ -140,6 +140,17 @@ pub enum ServiceMode {
     Filter,
 }
 
+/// What happens to a packet for a service that nobody granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceDefault {
+    /// It is dropped: a private service.
+    #[default]
+    Off,
+    /// It gets what the link has left, and requests for capabilities go to the service: a public service.
+    Open,
+}
+
 /// What a service may start on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -165,7 +176,11 @@ pub struct Service {
     pub mode: ServiceMode,
     /// Its own address, behind the gate.
     pub address: IpAddr,
-    /// What a grant can open.
+    /// Whether strangers' packets are dropped.
+    #[serde(default)]
+    pub default: ServiceDefault,
+    /// What a grant can open; empty only for an open service.
+    #[serde(default)]
     pub ports: Vec<PortRange>,
     /// Where it takes SIP (kinds `agent` and `sip`), see [`Self::sip_port_or_default`].
     #[serde(default)]
@@ -185,6 +200,12 @@ pub struct Service {
 }
 
 impl Service {
+    /// Whether it is a public service, which needs no grants.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.default == ServiceDefault::Open
+    }
+
     /// The port that its SIP goes to; `None` for a declared service, which gets none.
     #[must_use]
     pub fn sip_port_or_default(&self) -> Option<u16> {

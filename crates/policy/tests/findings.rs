@@ -1,6 +1,6 @@
 //! A policy that cannot work is refused with what is wrong, where, and what to write instead.
 
-use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, Severity, User};
+use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, Severity, User};
 
 fn service(text: &str) -> Service {
     toml::from_str(text).unwrap()
@@ -37,7 +37,7 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 26] = [
+    let cases: [(Change, &str, &str, &str); 29] = [
         (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
         (|d| d.services.push(Service { address: [10, 0, 0, 2].into(), ..web() }), "service", "name", "used twice"),
         (
@@ -58,6 +58,9 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (|d| d.services[0].limits.rate_bps = 99_999, "service", "grant", "rate"),
         (|d| d.services[0].limits.flows_max = 0, "service", "grant", "flows_max"),
         (|d| d.services[0].sip_port = Some(5060), "service", "sip_port", "no SIP"),
+        (|d| d.services[0].default = ServiceDefault::Open, "service", "default", "without translation"),
+        (|d| d.services[0].default = ServiceDefault::Open, "service", "ports", "open on all ports"),
+        (|d| d.services[0].default = ServiceDefault::Open, "service", "allow", "open to everyone"),
         (|d| d.services[0].registrar = Some("alice".into()), "service", "registrar", "does not register"),
         (
             |d| {

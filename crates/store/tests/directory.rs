@@ -80,6 +80,7 @@ fn the_draft_of_a_policy_holds_everything_and_where_to_watch_from() {
         kind: Default::default(),
         mode: Default::default(),
         address: [10, 0, 0, 1].into(),
+        default: Default::default(),
         ports: vec!["tcp/80".parse().unwrap()],
         sip_port: None,
         outbound: Default::default(),

@@ -67,6 +67,7 @@ fn service(name: &str) -> FeedService {
         name: name.into(),
         mode: Default::default(),
         address: [10, 0, 0, 1].into(),
+        default: Default::default(),
         ports: vec!["tcp/80".parse().unwrap()],
         outbound: Default::default(),
         sip: None,

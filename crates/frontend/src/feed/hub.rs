@@ -445,6 +445,7 @@ impl Hub {
             name: service.name.clone(),
             mode: service.mode,
             address: service.address,
+            default: service.default,
             ports: service.ports.clone(),
             outbound: service.outbound,
             sip,

@@ -154,7 +154,7 @@ fn session_id(call: [u8; 12]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_policy::{Limits, Outbound, ServiceKind, ServiceMode};
+    use sluicegate_policy::{Limits, Outbound, ServiceDefault, ServiceKind, ServiceMode};
 
     fn service(ports: &[&str]) -> Service {
         Service {
@@ -162,6 +162,7 @@ mod tests {
             kind: ServiceKind::Declared,
             mode: ServiceMode::Nat,
             address: "10.0.0.2".parse().unwrap(),
+            default: ServiceDefault::Off,
             ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
             sip_port: None,
             outbound: Outbound::None,

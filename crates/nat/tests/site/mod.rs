@@ -88,7 +88,7 @@ pub fn config() -> Config {
 }
 
 pub fn services() -> Vec<Service> {
-    let service = |id, mode, address, outbound_all| Service { id, mode, address, outbound_all };
+    let service = |id, mode, address, outbound_all| Service { id, mode, address, outbound_all, open: false };
     vec![
         service(TARGET_ID, Mode::Nat, TARGET, false),
         service(TALKER_ID, Mode::Nat, TALKER, true),

@@ -2,7 +2,7 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use sluicegate_capability::{CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN};
-use sluicegate_policy::{Outbound, PortRange, ServiceMode};
+use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 use super::{
@@ -103,6 +103,8 @@ pub struct FeedService {
     pub mode: ServiceMode,
     /// Its own address.
     pub address: IpAddr,
+    /// Whether strangers' packets are dropped.
+    pub default: ServiceDefault,
     /// What grants can open.
     #[serde(deserialize_with = "bounded::<_, _, LIST_LEN_MAX>")]
     pub ports: Vec<PortRange>,

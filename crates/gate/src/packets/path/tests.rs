@@ -14,7 +14,7 @@ fn path(known: bool) -> (Path<Hops>, SocketAddrV4) {
     let IpAddr::V4(gate) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address: gate, ..Config::default() };
     let mut translator = Translator::new(config, [7; 16], 7);
-    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false };
+    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
     let spec = PinholeSpec {
         grant: samples::grant(1),

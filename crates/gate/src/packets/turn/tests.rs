@@ -14,7 +14,7 @@ fn path() -> Path<Hops> {
     let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
     let mut translator = Translator::new(config, [7; 16], 7);
-    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false };
+    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
     Path::new(translator, Hops { known: true })
 }

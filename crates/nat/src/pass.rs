@@ -1,0 +1,94 @@
+//! Packets that need no permission: those of open services, and all those of a router.
+
+use core::net::IpAddr;
+
+use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary};
+
+use crate::{Translator, reply};
+
+impl Translator {
+    /// Forwards a packet out of the other port as a router does: one hop older, cut or answered if the next link is too
+    /// narrow for it, answered if its time to live is over (RFC 1812 5.3.1, RFC 4443 3.3). Nothing else is asked.
+    pub fn pass(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
+        self.now = now;
+        if now >= self.due {
+            self.expire(now);
+        }
+        match self.pass_on(port, frame) {
+            Ok(to) => {
+                self.rules.counters.count_forward(to, frame.len());
+                Verdict::Forward(to)
+            }
+            Err(Reason::TtlExpired) => self.refuse_expired(now, frame),
+            Err(reason) => self.refuse(now, port, frame, reason),
+        }
+    }
+
+    /// Answers a packet, which is dropped, with the largest packet that can pass: `mtu` in bytes, for a caller that adds
+    /// headers to what it forwards.
+    pub fn refuse_too_big(&mut self, now: Instant, mtu: u16, frame: &mut Frame<'_>) -> Verdict {
+        self.rules.counters.count_drop(Reason::PacketTooBig);
+        if self.rules.admit_icmp(now).is_ok() && reply::too_big(&self.rules.config, mtu, frame).is_some() {
+            self.rules.counters.count_reply();
+            return Verdict::Reply;
+        }
+        Verdict::Drop(Reason::PacketTooBig)
+    }
+
+    /// Whether the host at this inside address is that of an open service.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self, address: IpAddr) -> bool {
+        self.rules.hosts.is_open(address)
+    }
+
+    fn pass_on(&mut self, port: Port, frame: &mut Frame<'_>) -> Result<Port, Reason> {
+        let mut ip = Summary::parse(frame.bytes())?;
+        frame.truncate(ip.total_len);
+        ip.check_addresses()?;
+        if self.rules.is_gate(ip.dst) {
+            return Err(Reason::NotForService);
+        }
+        let to = port.opposite();
+        if ip.ttl <= 1 {
+            return Err(Reason::TtlExpired);
+        }
+        if !self.rules.fits(ip.total_len, to) {
+            if ip.dont_fragment || ip.has_options {
+                return Err(Reason::PacketTooBig);
+            }
+            ip.decrement_ttl(frame.bytes_mut())?;
+            let mtu = usize::from(self.rules.config.mtu[usize::from(to.0 & 1)]);
+            self.fragments.split(&ip, frame, to, mtu)?;
+            return Ok(to);
+        }
+        ip.decrement_ttl(frame.bytes_mut())?;
+        Ok(to)
+    }
+
+    #[cold]
+    fn refuse_expired(&mut self, now: Instant, frame: &mut Frame<'_>) -> Verdict {
+        self.rules.counters.count_drop(Reason::TtlExpired);
+        if may_be_answered(frame.bytes())
+            && self.rules.admit_icmp(now).is_ok()
+            && reply::time_exceeded(&self.rules.config, frame).is_some()
+        {
+            self.rules.counters.count_reply();
+            return Verdict::Reply;
+        }
+        Verdict::Drop(Reason::TtlExpired)
+    }
+}
+
+/// RFC 1812 4.3.2.7: errors answer neither errors nor later fragments.
+fn may_be_answered(packet: &[u8]) -> bool {
+    let Ok(ip) = Summary::parse(packet) else { return false };
+    let kind = ip.transport(packet).first().copied();
+    let is_error = match ip.protocol {
+        IpProtocol::ICMP => kind
+            .is_none_or(|kind| ![icmpv4::Type::ECHO_REQUEST, icmpv4::Type::ECHO_REPLY].contains(&icmpv4::Type(kind))),
+        IpProtocol::ICMPV6 => kind.is_none_or(|kind| kind < icmpv6::Type::ECHO_REQUEST.0),
+        _ => false,
+    };
+    ip.has_transport_header() && !is_error
+}

@@ -13,6 +13,7 @@ pub mod epoch;
 mod grant;
 mod id;
 mod issuer;
+pub mod mac;
 
 pub use grant::{ANY_PORTS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Mode, Protocol};
 pub use id::{CALL_ID_LEN, GrantId, GrantIdError};

@@ -1,0 +1,237 @@
+//! Packet MACs: the data mode in which every UDP datagram from client to service carries a trailer under a key that
+//! only the client, its frontend and the service's gate know.
+//!
+//! Trailer, big-endian, behind the datagram's own payload: `client id 4 | sequence number 8 | tag 8`.
+//! `tag = SipHash-2-4(K, payload ‖ sequence number ‖ client id)`. Sequence numbers begin at 1 and are used once; the gate
+//! takes each once, within a window of 64 below the highest.
+//!
+//! `K = HKDF-SHA256(ikm = HA1, salt = nonce ‖ cnonce, info = "sluicegate mac v1" ‖ grant id ‖ direction)`, 16 bytes. Both
+//! ends know HA1, nonce and cnonce of the digest that let the client in, so no key travels between them. The client id
+//! comes from the same secret (`info = "sluicegate client id v1" ‖ grant id ‖ attempt`), so that it also tells the client
+//! which of its sign-ins a grant's key is from.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use hkdf::{Hkdf, HkdfExtract};
+use sha2::Sha256;
+use siphasher::sip::SipHasher24;
+use sluicegate_wire::Reason;
+use subtle::ConstantTimeEq as _;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::GrantId;
+
+/// Bytes of the trailer.
+pub const TRAILER_LEN: usize = 20;
+/// Bytes of a session key.
+pub const SESSION_KEY_LEN: usize = 16;
+/// Datagrams below the highest sequence number that may still come, each once.
+pub const WINDOW: u64 = 64;
+/// Client ids that one secret gives for one grant; the second and later are for when the first is taken.
+pub const CLIENT_ID_ATTEMPTS: u8 = 4;
+
+const KEY_INFO: &[u8] = b"sluicegate mac v1";
+const CLIENT_ID_INFO: &[u8] = b"sluicegate client id v1";
+
+/// Which way the datagrams go that a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Direction {
+    /// From the client to the service: the only direction in use.
+    ToService = 0,
+}
+
+/// What one digest authentication left in both ends' hands: the HKDF pseudo-random key of HA1, nonce and cnonce. HA1
+/// cannot be found from it. Zeroed when dropped; `Debug` shows nothing of it.
+#[derive(Clone)]
+pub struct SessionSecret(Zeroizing<[u8; 32]>);
+
+impl SessionSecret {
+    /// HKDF-Extract over `HA1` (16 or 32 bytes) with salt `nonce ‖ cnonce`, both as they stand between the quotes of the
+    /// credentials.
+    #[must_use]
+    pub fn extract(ha1: &[u8], nonce: &[u8], cnonce: &[u8]) -> Self {
+        let mut salt = Vec::with_capacity(nonce.len() + cnonce.len());
+        salt.extend_from_slice(nonce);
+        salt.extend_from_slice(cnonce);
+        let mut extract = HkdfExtract::<Sha256>::new(Some(&salt));
+        extract.input_ikm(ha1);
+        let (mut prk, _) = extract.finalize();
+        let secret = Self(Zeroizing::new(prk.into()));
+        prk.as_mut_slice().zeroize();
+        secret
+    }
+
+    /// The session key of one grant and direction.
+    #[must_use]
+    pub fn key(&self, grant: GrantId, direction: Direction) -> SessionKey {
+        let mut key = [0; SESSION_KEY_LEN];
+        self.expand(KEY_INFO, grant, direction as u8, &mut key);
+        let session = SessionKey(Zeroizing::new(key));
+        key.zeroize();
+        session
+    }
+
+    /// The client id of one grant, never 0. `attempt` counts from 0 while ids are taken, up to [`CLIENT_ID_ATTEMPTS`].
+    #[must_use]
+    pub fn client_id(&self, grant: GrantId, attempt: u8) -> u32 {
+        let mut id = [0; 4];
+        self.expand(CLIENT_ID_INFO, grant, attempt, &mut id);
+        u32::from_be_bytes(id).max(1)
+    }
+
+    /// Whether a grant with this client id has its key from this secret.
+    #[must_use]
+    pub fn is_of(&self, grant: GrantId, client_id: u32) -> bool {
+        (0..CLIENT_ID_ATTEMPTS).any(|attempt| self.client_id(grant, attempt) == client_id)
+    }
+
+    fn expand(&self, label: &[u8], grant: GrantId, last: u8, out: &mut [u8]) {
+        // A 32-byte key and at most 16 bytes out: neither step can fail.
+        if let Ok(hkdf) = Hkdf::<Sha256>::from_prk(&*self.0) {
+            let _ = hkdf.expand_multi_info(&[label, &grant.0, &[last]], out);
+        }
+    }
+}
+
+impl fmt::Debug for SessionSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionSecret(..)")
+    }
+}
+
+impl PartialEq for SessionSecret {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&*other.0).into()
+    }
+}
+
+impl Eq for SessionSecret {}
+
+/// The key of one grant's packet MACs. Compared in constant time, zeroed when dropped; `Debug` shows nothing of it.
+#[derive(Clone)]
+pub struct SessionKey(Zeroizing<[u8; SESSION_KEY_LEN]>);
+
+impl SessionKey {
+    /// As the feed delivers it.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; SESSION_KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// Its bytes, for the feed. Secret.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; SESSION_KEY_LEN] {
+        &self.0
+    }
+
+    /// The trailer of a datagram with this payload. No sequence number may be used twice under one key.
+    #[must_use]
+    pub fn trailer(&self, client_id: u32, seq: u64, payload: &[u8]) -> [u8; TRAILER_LEN] {
+        let mut trailer = [0; TRAILER_LEN];
+        trailer[..4].copy_from_slice(&client_id.to_be_bytes());
+        trailer[4..12].copy_from_slice(&seq.to_be_bytes());
+        trailer[12..].copy_from_slice(&self.tag(payload, seq, client_id).to_be_bytes());
+        trailer
+    }
+
+    /// Checks the trailer of `datagram` (payload and trailer) and gives its sequence number, which the caller holds
+    /// against its [`ReplayWindow`]. Costs one SipHash over the datagram.
+    ///
+    /// # Errors
+    /// [`Reason::MacMissing`] if it is too short for a trailer or names another client id, [`Reason::MacForged`] if the
+    /// tag is wrong.
+    pub fn check(&self, client_id: u32, datagram: &[u8]) -> Result<u64, Reason> {
+        let Some((payload, trailer)) = datagram.split_last_chunk::<TRAILER_LEN>() else {
+            return Err(Reason::MacMissing);
+        };
+        let (named, rest) = trailer.split_first_chunk::<4>().ok_or(Reason::MacMissing)?;
+        if u32::from_be_bytes(*named) != client_id {
+            return Err(Reason::MacMissing);
+        }
+        let field = |at: usize| rest[at..].first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let (seq, tag) = (field(0), field(8));
+        let is_right = self.tag(payload, seq, client_id).ct_eq(&tag);
+        if bool::from(is_right) { Ok(seq) } else { Err(Reason::MacForged) }
+    }
+
+    fn tag(&self, payload: &[u8], seq: u64, client_id: u32) -> u64 {
+        use core::hash::Hasher as _;
+        let mut hash = SipHasher24::new_with_key(&self.0);
+        hash.write(payload);
+        hash.write(&seq.to_be_bytes());
+        hash.write(&client_id.to_be_bytes());
+        hash.finish()
+    }
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKey(..)")
+    }
+}
+
+impl PartialEq for SessionKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&*other.0).into()
+    }
+}
+
+impl Eq for SessionKey {}
+
+/// Which sequence numbers have come: the highest, and the 64 that end with it. Starts empty; 0 is no sequence number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayWindow {
+    highest: u64,
+    /// Bit `n`: `highest - n` has come.
+    seen: u64,
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self { highest: 0, seen: 1 }
+    }
+}
+
+impl ReplayWindow {
+    /// The window after a restart: `highest` and everything below it counts as come.
+    #[must_use]
+    pub const fn resumed(highest: u64) -> Self {
+        Self { highest, seen: u64::MAX }
+    }
+
+    /// The highest sequence number that has come, 0 at the start.
+    #[must_use]
+    pub const fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Whether `seq` may come now.
+    #[must_use]
+    pub const fn is_fresh(&self, seq: u64) -> bool {
+        if seq > self.highest {
+            return true;
+        }
+        let age = self.highest - seq;
+        age < WINDOW && self.seen >> age & 1 == 0
+    }
+
+    /// Notes that `seq` came, with the right tag. `false`, and no change, if it may not.
+    pub const fn accept(&mut self, seq: u64) -> bool {
+        if !self.is_fresh(seq) {
+            return false;
+        }
+        if seq > self.highest {
+            let step = seq - self.highest;
+            self.seen = if step < WINDOW { self.seen << step | 1 } else { 1 };
+            self.highest = seq;
+        } else {
+            self.seen |= 1 << (self.highest - seq);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

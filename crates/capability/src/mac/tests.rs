@@ -1,0 +1,149 @@
+use std::{collections::BTreeSet, format, vec::Vec};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn bytes<const N: usize>(hex: &str) -> [u8; N] {
+    core::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap())
+}
+
+fn counting<const N: usize>(from: u8) -> [u8; N] {
+    core::array::from_fn(|at| from + at as u8)
+}
+
+fn secret() -> SessionSecret {
+    SessionSecret::extract(&counting::<32>(0), b"nonce-of-the-frontend", b"0a4f113b")
+}
+
+const GRANT: GrantId =
+    GrantId([0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f]);
+
+#[test]
+fn the_tag_is_siphash_2_4_as_its_authors_test_it() {
+    // Aumasson and Bernstein, appendix A: key 00..0f, message 00..0e.
+    let key = SessionKey::from_bytes(counting(0));
+    let trailer = key.trailer(0x0b0c_0d0e, 0x0304_0506_0708_090a, &[0, 1, 2]);
+    assert_eq!(trailer[12..], 0xa129_ca61_49be_45e5_u64.to_be_bytes());
+}
+
+#[test]
+fn key_client_ids_and_trailer_are_those_of_the_documentation() {
+    let key = secret().key(GRANT, Direction::ToService);
+    assert_eq!(*key.expose(), bytes("8d98fd88aa286f38101d8a4f53f69e96"));
+    assert_eq!(secret().client_id(GRANT, 0), 0xb774_0287);
+    assert_eq!(secret().client_id(GRANT, 1), 0x3b09_ca25);
+    assert_eq!(key.trailer(0xb774_0287, 1, b"hello"), bytes("b77402870000000000000001bdc9824ec1e29d24"));
+}
+
+#[test]
+fn every_input_of_the_derivation_changes_the_key() {
+    let key = |ha1: u8, nonce: &str, cnonce: &str, grant: GrantId| {
+        let secret = SessionSecret::extract(&[ha1; 32], nonce.as_bytes(), cnonce.as_bytes());
+        *secret.key(grant, Direction::ToService).expose()
+    };
+    let base = key(1, "n", "c", GRANT);
+    assert_eq!(base, key(1, "n", "c", GRANT));
+    for other in
+        [key(2, "n", "c", GRANT), key(1, "m", "c", GRANT), key(1, "n", "d", GRANT), key(1, "n", "c", GrantId([0; 16]))]
+    {
+        assert_ne!(base, other);
+    }
+}
+
+#[test]
+fn a_secret_recognises_its_own_client_ids() {
+    assert!((0..CLIENT_ID_ATTEMPTS).all(|attempt| secret().is_of(GRANT, secret().client_id(GRANT, attempt))));
+    assert!(!secret().is_of(GRANT, 7));
+    let other = SessionSecret::extract(&[9; 32], b"n", b"c");
+    assert!(!other.is_of(GRANT, secret().client_id(GRANT, 0)));
+}
+
+#[test]
+fn neither_secret_nor_key_is_ever_printed() {
+    let key = secret().key(GRANT, Direction::ToService);
+    assert_eq!(format!("{:?} {:?}", secret(), key), "SessionSecret(..) SessionKey(..)");
+}
+
+#[test]
+fn a_datagram_shorter_than_a_trailer_or_of_another_client_has_no_mac() {
+    let key = SessionKey::from_bytes([1; 16]);
+    let mut datagram = b"payload".to_vec();
+    datagram.extend(key.trailer(5, 1, b"payload"));
+    assert_eq!(key.check(5, &datagram), Ok(1));
+    assert_eq!(key.check(6, &datagram), Err(Reason::MacMissing));
+    assert_eq!(key.check(5, &datagram[8..]), Err(Reason::MacMissing));
+    assert_eq!(key.check(5, &[]), Err(Reason::MacMissing));
+    assert_eq!(key.check(5, &key.trailer(5, 9, b"")), Ok(9));
+}
+
+#[test]
+fn nothing_is_fresh_twice_and_zero_never() {
+    let mut window = ReplayWindow::default();
+    assert!(!window.accept(0));
+    assert!(window.accept(1) && !window.accept(1) && !window.is_fresh(0));
+    assert!(window.accept(100));
+    // 64 numbers end with the highest: 37 ..= 100.
+    assert!(!window.is_fresh(36));
+    assert!(window.accept(37) && !window.accept(37));
+    assert!(window.accept(u64::MAX) && !window.accept(u64::MAX) && window.accept(u64::MAX - 63));
+}
+
+#[test]
+fn a_resumed_window_takes_only_what_is_above_it() {
+    let mut window = ReplayWindow::resumed(500);
+    assert!((437..=500).all(|seq| !window.is_fresh(seq)));
+    assert!(window.accept(501) && !window.accept(500));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_changed_in_a_datagram_is_noticed(
+        payload in proptest::collection::vec(any::<u8>(), 0..64),
+        seq in any::<u64>(),
+        client_id in any::<u32>(),
+        at in any::<prop::sample::Index>(),
+        flip in 1u8..,
+    ) {
+        let key = SessionKey::from_bytes([7; 16]);
+        let mut datagram: Vec<u8> = payload.clone();
+        datagram.extend(key.trailer(client_id, seq, &payload));
+        prop_assert_eq!(key.check(client_id, &datagram), Ok(seq));
+        let at = at.index(datagram.len());
+        datagram[at] ^= flip;
+        let expected = if (payload.len()..payload.len() + 4).contains(&at) { Reason::MacMissing } else { Reason::MacForged };
+        prop_assert_eq!(key.check(client_id, &datagram), Err(expected));
+    }
+
+    #[test]
+    fn payload_and_trailer_cannot_be_shifted_against_each_other(payload in proptest::collection::vec(any::<u8>(), 1..64), seq in any::<u64>()) {
+        let key = SessionKey::from_bytes([7; 16]);
+        let mut datagram = payload.clone();
+        datagram.extend(key.trailer(1, seq, &payload));
+        datagram.remove(0);
+        prop_assert!(key.check(1, &datagram).is_err());
+    }
+
+    #[test]
+    fn the_window_is_the_set_of_numbers_not_yet_seen_within_64_of_the_highest(
+        steps in proptest::collection::vec((0u64..3, 0u64..140), 1..400),
+        start in 1u64..1_000_000,
+    ) {
+        let mut window = ReplayWindow::default();
+        let (mut seen, mut highest) = (BTreeSet::new(), 0u64);
+        for (kind, by) in steps {
+            let seq = match kind {
+                0 => highest.max(start) + by,
+                _ => highest.max(start).saturating_sub(by),
+            };
+            let expected = seq != 0 && !seen.contains(&seq) && (seq > highest || highest - seq < WINDOW);
+            prop_assert_eq!(window.is_fresh(seq), expected);
+            prop_assert_eq!(window.accept(seq), expected);
+            if expected {
+                seen.insert(seq);
+                highest = highest.max(seq);
+            }
+            prop_assert_eq!(window.highest(), highest);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A host with one interface: uploads files over TCP, receives them, sends and counts datagrams.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use sluicegate_wire::{FrameBuf, Instant, IpProtocol, ip::Summary, tcp, udp};
+
+use crate::{
+    Interface, Io, Node,
+    tcp::{Config, End, Receiver},
+};
+
+mod stream;
+mod upload;
+pub use stream::Stream;
+pub use upload::{Transfer, Uploads};
+
+/// The interface of a host.
+const LINK: Interface = Interface(0);
+/// Transfers that a host receives at a time; the oldest makes room.
+const RECEIVERS_MAX: usize = 1 << 20;
+
+/// Datagrams received from one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// How many.
+    pub datagrams: u64,
+    /// Bytes of their IP packets, as the host sees them.
+    pub bytes: u64,
+    /// When the first one came.
+    pub first: Instant,
+    /// When the last one came.
+    pub last: Instant,
+}
+
+/// A host: what it sends, and what it has received.
+#[derive(Debug)]
+pub struct Host {
+    address: IpAddr,
+    uploads: Vec<Uploads>,
+    streams: Vec<Stream>,
+    receivers: BTreeMap<(IpAddr, u16, u16), Receiver>,
+    received: BTreeMap<IpAddr, Received>,
+    malformed: u64,
+}
+
+impl Host {
+    /// A host that only answers.
+    #[must_use]
+    pub const fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            uploads: Vec::new(),
+            streams: Vec::new(),
+            receivers: BTreeMap::new(),
+            received: BTreeMap::new(),
+            malformed: 0,
+        }
+    }
+
+    /// The same, uploading files.
+    #[must_use]
+    pub fn with_uploads(mut self, uploads: Uploads) -> Self {
+        self.uploads.push(uploads);
+        self
+    }
+
+    /// The same, sending datagrams.
+    #[must_use]
+    pub fn with_stream(mut self, stream: Stream) -> Self {
+        self.streams.push(stream);
+        self
+    }
+
+    /// The host's address.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Every transfer that has ended, in the order of its uploads.
+    pub fn transfers(&self) -> impl Iterator<Item = &Transfer> {
+        self.uploads.iter().flat_map(Uploads::done)
+    }
+
+    /// Whether every transfer has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.uploads.iter().all(Uploads::is_done)
+    }
+
+    /// Datagrams received, by sender.
+    #[must_use]
+    pub const fn received(&self) -> &BTreeMap<IpAddr, Received> {
+        &self.received
+    }
+
+    /// Transfers received: peer address, peer port, own port, and the state.
+    #[must_use]
+    pub const fn receivers(&self) -> &BTreeMap<(IpAddr, u16, u16), Receiver> {
+        &self.receivers
+    }
+
+    /// Packets that did not parse or were not for this host.
+    #[must_use]
+    pub const fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    fn send(&self, io: &mut Io<'_>, packet: FrameBuf) {
+        io.send(LINK, packet);
+    }
+
+    /// Sends whatever is due and may go.
+    fn drive(&mut self, io: &mut Io<'_>) {
+        let now = io.now();
+        for index in 0..self.uploads.len() {
+            while let Some((peer, segment)) = self.uploads[index].poll_transmit(now) {
+                let packet = io.pool().tcp(self.address, peer, &segment);
+                self.send(io, packet);
+            }
+        }
+        for index in 0..self.streams.len() {
+            while let Some(datagram) = self.streams[index].poll_transmit(now, io.rng()) {
+                let src = datagram.src.unwrap_or(self.address);
+                let packet = io.pool().udp(src, datagram.dst, &datagram.repr);
+                self.send(io, packet);
+            }
+        }
+    }
+
+    fn take_in(&mut self, io: &mut Io<'_>, bytes: &[u8]) -> Option<()> {
+        let summary = Summary::parse(bytes).ok().filter(|summary| summary.dst == self.address)?;
+        let payload = summary.transport(bytes);
+        match summary.protocol {
+            IpProtocol::TCP => {
+                let packet = tcp::Packet::new_checked(payload).ok()?;
+                let segment = tcp::Repr::parse(&packet, summary.src, summary.dst).ok()?;
+                self.on_segment(io, summary.src, &segment);
+            }
+            IpProtocol::UDP => {
+                let packet = udp::Packet::new_checked(payload).ok()?;
+                packet.verify_checksum(summary.src, summary.dst).then_some(())?;
+                self.on_datagram(io.now(), summary.src, summary.total_len);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn on_segment(&mut self, io: &mut Io<'_>, peer: IpAddr, segment: &tcp::Repr<'_>) {
+        let now = io.now();
+        if self.uploads.iter_mut().any(|uploads| uploads.on_segment(now, peer, segment)) {
+            return;
+        }
+        let key = (peer, segment.src_port, segment.dst_port);
+        let answer = match self.receivers.get_mut(&key) {
+            Some(receiver) if segment.control != tcp::Control::Syn => receiver.on_segment(segment),
+            known => {
+                let iss = io.rng().bits() as u32;
+                let answer = known.and_then(|receiver| receiver.on_segment(segment));
+                answer.or_else(|| self.accept(key, iss, segment))
+            }
+        };
+        if let Some(answer) = answer {
+            let packet = io.pool().tcp(self.address, peer, &answer);
+            self.send(io, packet);
+        }
+    }
+
+    fn accept(&mut self, key: (IpAddr, u16, u16), iss: u32, syn: &tcp::Repr<'_>) -> Option<tcp::Repr<'static>> {
+        let mut receiver = Receiver::open(iss, Config::PAPER.segment_bytes, syn)?;
+        let answer = receiver.on_segment(syn);
+        if self.receivers.len() >= RECEIVERS_MAX {
+            self.receivers.pop_first();
+        }
+        self.receivers.insert(key, receiver);
+        answer
+    }
+
+    fn on_datagram(&mut self, now: Instant, from: IpAddr, len: usize) {
+        let received = self.received.entry(from).or_insert(Received { datagrams: 0, bytes: 0, first: now, last: now });
+        received.datagrams += 1;
+        received.bytes += len as u64;
+        received.last = now;
+    }
+}
+
+impl Node for Host {
+    fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, packet: FrameBuf) {
+        if self.take_in(io, packet.bytes()).is_none() {
+            self.malformed += 1;
+        }
+        io.discard(packet);
+        self.drive(io);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let uploads = self.uploads.iter().filter_map(Uploads::poll_timeout);
+        let streams = self.streams.iter().filter_map(Stream::poll_timeout);
+        uploads.chain(streams).min()
+    }
+
+    fn on_timeout(&mut self, io: &mut Io<'_>) {
+        let now = io.now();
+        for uploads in &mut self.uploads {
+            uploads.on_timeout(now, io.rng());
+        }
+        self.drive(io);
+    }
+}
+
+/// What part of the transfers of some hosts completed, and how long the middle one took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tally {
+    /// Transfers that completed.
+    pub complete: usize,
+    /// All transfers that have ended.
+    pub all: usize,
+    /// The middle of the completed transfers' times.
+    pub median: Option<Duration>,
+    /// The longest of them.
+    pub longest: Option<Duration>,
+}
+
+impl Tally {
+    /// Counts these transfers.
+    #[must_use]
+    pub fn of<'a>(transfers: impl Iterator<Item = &'a Transfer>) -> Self {
+        let mut times = Vec::new();
+        let mut all = 0;
+        for transfer in transfers {
+            all += 1;
+            if transfer.end == End::Complete {
+                times.push(transfer.took());
+            }
+        }
+        times.sort_unstable();
+        Self { complete: times.len(), all, median: times.get(times.len() / 2).copied(), longest: times.last().copied() }
+    }
+}

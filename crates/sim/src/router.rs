@@ -1,0 +1,67 @@
+//! Routers: a plain one that knows no classes, and where packets go.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use sluicegate_wire::{FrameBuf, ip::Summary};
+
+use crate::{Interface, Io, Node};
+
+/// Which interface leads to an address.
+#[derive(Debug, Clone, Default)]
+pub struct Routes {
+    exact: BTreeMap<IpAddr, Interface>,
+    default: Option<Interface>,
+}
+
+impl Routes {
+    /// All addresses by this interface.
+    #[must_use]
+    pub const fn all(default: Interface) -> Self {
+        Self { exact: BTreeMap::new(), default: Some(default) }
+    }
+
+    /// The same, but this address by another interface.
+    #[must_use]
+    pub fn with(mut self, address: IpAddr, by: Interface) -> Self {
+        self.exact.insert(address, by);
+        self
+    }
+
+    /// The interface towards an address.
+    #[must_use]
+    pub fn towards(&self, address: IpAddr) -> Option<Interface> {
+        self.exact.get(&address).copied().or(self.default)
+    }
+}
+
+/// A router that forwards every packet alike; the queues are the links' own.
+#[derive(Debug)]
+pub struct PlainRouter {
+    routes: Routes,
+}
+
+impl PlainRouter {
+    /// A router with these routes.
+    #[must_use]
+    pub const fn new(routes: Routes) -> Self {
+        Self { routes }
+    }
+}
+
+impl Node for PlainRouter {
+    fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, mut packet: FrameBuf) {
+        match next_hop(&self.routes, &mut packet) {
+            Some(to) => io.send(to, packet),
+            None => io.discard(packet),
+        }
+    }
+}
+
+/// Takes one hop off a packet and finds where it leaves; `None` if it must not go on.
+pub(crate) fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<Interface> {
+    packet.with(|frame| {
+        let mut summary = Summary::parse(frame.bytes()).ok()?;
+        summary.decrement_ttl(frame.bytes_mut()).ok()?;
+        routes.towards(summary.dst)
+    })
+}

@@ -9,6 +9,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod arp;
+pub mod capability;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmpv4;

@@ -1,4 +1,4 @@
-//! Packet I/O back ends: xdp, packet, loopback; raw sockets; the netlink messages that gates and labs need.
+//! Packet I/O back ends: xdp, packet, loopback, tun; raw sockets; the netlink messages that gates, agents and labs need.
 //!
 //! The only crate of the workspace with `unsafe` code: system calls and memory shared with the kernel. Every block says
 //! why it is sound, and everything else sees safe types only.
@@ -12,9 +12,11 @@ pub mod loopback;
 pub mod neighbour;
 pub mod netlink;
 pub mod offload;
+pub mod outer;
 mod packet;
 pub mod raw;
 mod sys;
+pub mod tun;
 mod xdp;
 
 pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};

@@ -1,9 +1,10 @@
 //! The few system calls this crate needs, each behind a safe function.
 
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
     io,
     mem::{MaybeUninit, size_of},
+    net::Ipv6Addr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
     time::Duration,
@@ -51,6 +52,9 @@ plain!(
     libc::xdp_umem_reg,
     libc::xdp_mmap_offsets,
     libc::xdp_statistics,
+    libc::sockaddr_in,
+    libc::sockaddr_in6,
+    [libc::c_char; libc::IFNAMSIZ],
 );
 
 /// Sets a socket option.
@@ -91,6 +95,57 @@ pub(crate) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is readable for its length.
     let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends one message to an address on a socket that need not be connected.
+pub(crate) fn send_to<T: Plain>(fd: &OwnedFd, bytes: &[u8], to: &T) -> io::Result<usize> {
+    let len = size_of::<T>() as socklen_t;
+    // SAFETY: `bytes` and `to` are readable for their lengths during the call.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+            std::ptr::from_ref(to).cast(),
+            len,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives one message on an IPv6 socket with `IPV6_RECVPKTINFO`: its length, source and destination.
+pub(crate) fn receive_v6(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, Ipv6Addr, Ipv6Addr)> {
+    // As u64, so that it is aligned for `cmsghdr`.
+    let mut control = [0_u64; 16];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero bytes are a valid `sockaddr_in6` and a valid `msghdr`.
+    let (mut from, mut message): (libc::sockaddr_in6, libc::msghdr) = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_in6>() as socklen_t;
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the message's pointers are to live, writable memory of the lengths given with them.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    let mut to = None;
+    // SAFETY: `message` was filled by the kernel, and `control` is still alive.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: not null, so it lies inside `control` with a whole header.
+        let found = unsafe { header.read_unaligned() };
+        if (found.cmsg_level, found.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+            // SAFETY: the kernel puts an `in6_pktinfo` behind this header.
+            let info = unsafe { libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned() };
+            to = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr));
+        }
+        // SAFETY: as for the first header.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    let to = to.ok_or(io::ErrorKind::InvalidData)?;
+    Ok((len, Ipv6Addr::from(from.sin6_addr.s6_addr), to))
 }
 
 /// Receives one message; returns its length, which may exceed the buffer with `MSG_TRUNC`.
@@ -153,6 +208,17 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
+}
+
+/// The name of a network interface of the calling thread's network namespace.
+pub(crate) fn interface_of(index: u32) -> io::Result<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: `name` is writable for the `IF_NAMESIZE` bytes that the kernel may write.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let text = CStr::from_bytes_until_nul(&name).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(text.to_string_lossy().into_owned())
 }
 
 /// The result of a system call that returns -1 on error.

@@ -8,42 +8,42 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Error, Message, Socket, message};
 use crate::classify::Rules;
 
-const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const REQUEST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-const CREATE: u16 = REQUEST | libc::NLM_F_CREATE as u16;
-const APPEND: u16 = CREATE | libc::NLM_F_APPEND as u16;
+pub(super) const CREATE: u16 = REQUEST | libc::NLM_F_CREATE as u16;
+pub(super) const APPEND: u16 = CREATE | libc::NLM_F_APPEND as u16;
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
 // Attributes of linux/netfilter/nf_tables.h.
-const TABLE_NAME: u16 = 1;
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
-const CHAIN_POLICY: u16 = 5;
-const CHAIN_TYPE: u16 = 7;
-const HOOK_NUMBER: u16 = 1;
-const HOOK_PRIORITY: u16 = 2;
+pub(super) const TABLE_NAME: u16 = 1;
+pub(super) const CHAIN_TABLE: u16 = 1;
+pub(super) const CHAIN_NAME: u16 = 3;
+pub(super) const CHAIN_HOOK: u16 = 4;
+pub(super) const CHAIN_POLICY: u16 = 5;
+pub(super) const CHAIN_TYPE: u16 = 7;
+pub(super) const HOOK_NUMBER: u16 = 1;
+pub(super) const HOOK_PRIORITY: u16 = 2;
 const HOOK_DEVICE: u16 = 3;
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
+pub(super) const RULE_TABLE: u16 = 1;
+pub(super) const RULE_CHAIN: u16 = 2;
+pub(super) const RULE_EXPRESSIONS: u16 = 4;
 const LIST_ELEMENT: u16 = 1;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
 const COUNTER_PACKETS: u16 = 2;
 
-const DROP: i32 = 0;
-const ACCEPT: i32 = 1;
+pub(super) const DROP: i32 = 0;
+pub(super) const ACCEPT: i32 = 1;
 const GOTO: i32 = -4;
 
-const EQUAL: u32 = 0;
+pub(super) const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
 const AT_MOST: u32 = 3;
 const AT_LEAST: u32 = 5;
 
-const NETWORK: u32 = 1;
+pub(super) const NETWORK: u32 = 1;
 const TRANSPORT: u32 = 2;
 
 const IPV4: u16 = 0x0800;
@@ -257,7 +257,7 @@ fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules) {
 }
 
 /// Sends all messages as one transaction: all happen or none.
-fn transact(socket: &mut Socket, what: &str, batch: Vec<Message>) -> Result<(), Error> {
+pub(super) fn transact(socket: &mut Socket, what: &str, batch: Vec<Message>) -> Result<(), Error> {
     let begin = Message::new(BATCH_BEGIN, libc::NLM_F_REQUEST as u16, &batch_header());
     let mut bytes = begin.finish(socket.next_sequence());
     let count = batch.len() as u32;
@@ -316,20 +316,20 @@ fn drop_rule(table: &str, chain: &str) -> Message {
     })
 }
 
-fn expression(rule: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
+pub(super) fn expression(rule: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
     rule.nest(LIST_ELEMENT, |element| {
         element.put_text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, data);
     });
 }
 
 /// Loads `len` bytes at `offset` of a header into register 1.
-fn payload(rule: &mut Message, base: u32, offset: u32, len: u32) {
+pub(super) fn payload(rule: &mut Message, base: u32, offset: u32, len: u32) {
     expression(rule, "payload", |data| {
         data.put_be32(1, 1).put_be32(2, base).put_be32(3, offset).put_be32(4, len);
     });
 }
 
-fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
+pub(super) fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
     expression(rule, "cmp", |data| {
         data.put_be32(1, 1).put_be32(2, operation).nest(3, |inner| {
             inner.put(1, value);
@@ -356,7 +356,7 @@ fn ethertype(rule: &mut Message, value: u16) {
     compare(rule, EQUAL, &value.to_be_bytes());
 }
 
-fn verdict(rule: &mut Message, code: i32, chain: Option<&str>) {
+pub(super) fn verdict(rule: &mut Message, code: i32, chain: Option<&str>) {
     expression(rule, "immediate", |data| {
         data.put_be32(1, 0).nest(2, |inner| {
             inner.nest(2, |verdict| {

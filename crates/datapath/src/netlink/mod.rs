@@ -1,8 +1,10 @@
 //! A small netlink writer and socket: links, addresses, routes, neighbours, queueing disciplines, and an nf_tables
 //! ingress filter. Works in an unprivileged user namespace for the network namespaces that it owns.
 
+mod capture;
 mod ingress;
 mod link;
+mod masquerade;
 mod message;
 mod monitor;
 mod qdisc;
@@ -13,8 +15,10 @@ use std::{
     time::Duration,
 };
 
+pub use capture::Way;
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
+pub use masquerade::{Masquerade, Untracked};
 pub(crate) use message::Message;
 pub(crate) use monitor::{Change, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
 

@@ -1,0 +1,146 @@
+//! nf_tables for a network namespace that reaches the world through its host: the host lends it its address
+//! ([`Masquerade`]), and the namespace keeps its own connection tracking off a TUN device ([`Untracked`]).
+//!
+//! The tables belong to the netlink socket that made them: they go with this value, or with its process.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{
+    Error, Message, Socket,
+    ingress::{
+        ACCEPT, APPEND, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, CREATE, DROP, EQUAL,
+        HOOK_NUMBER, HOOK_PRIORITY, NETWORK, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, TABLE_NAME, compare,
+        expression, payload, transact, verdict,
+    },
+};
+
+const TABLE_FLAGS: u16 = 2;
+/// `NFT_TABLE_F_OWNER`: the table goes with the socket.
+const OWNED: u32 = 2;
+
+const HOOK_PREROUTING: u32 = 0;
+const HOOK_FORWARD: u32 = 2;
+const HOOK_OUTPUT: u32 = 3;
+const HOOK_POSTROUTING: u32 = 4;
+/// Before connection tracking.
+const PRIORITY_RAW: i32 = -300;
+const PRIORITY_FILTER: i32 = 0;
+const PRIORITY_SOURCE_NAT: i32 = 100;
+
+/// Offset of the source address in an IPv4 header.
+const SOURCE_AT: u32 = 12;
+
+/// Packets of a network namespace behind `inside` leave the host with the host's own address.
+#[derive(Debug)]
+pub struct Masquerade {
+    _owner: Socket,
+}
+
+impl Masquerade {
+    /// Masquerades what comes from `source`. With `alone`, this is all that the host forwards: where forwarding was
+    /// off before, nothing else is let through.
+    ///
+    /// # Errors
+    /// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
+    pub fn install(table: &str, inside: &str, source: Ipv4Addr, alone: bool) -> Result<Self, Error> {
+        let mut batch = vec![
+            table_message(table),
+            chain(table, "out", ("nat", HOOK_POSTROUTING, PRIORITY_SOURCE_NAT)),
+            rule(table, "out", |rule| {
+                payload(rule, NETWORK, SOURCE_AT, 4);
+                compare(rule, EQUAL, &super::message::address_bytes(IpAddr::V4(source)));
+                expression(rule, "masq", |_| {});
+            }),
+        ];
+        if alone {
+            batch.push(chain(table, "forward", ("filter", HOOK_FORWARD, PRIORITY_FILTER)));
+            for key in [libc::NFT_META_IIFNAME, libc::NFT_META_OIFNAME] {
+                batch.push(rule(table, "forward", |rule| {
+                    interface(rule, key, inside);
+                    verdict(rule, ACCEPT, None);
+                }));
+            }
+            batch.push(rule(table, "forward", |rule| verdict(rule, DROP, None)));
+        }
+        Ok(Self { _owner: install(batch, "let a namespace use the host's address")? })
+    }
+}
+
+/// What passes the TUN device `tun` is not tracked, so that the same connection can be tracked, and masqueraded, once
+/// its packets leave by `uplink` instead.
+#[derive(Debug)]
+pub struct Untracked {
+    _owner: Socket,
+}
+
+impl Untracked {
+    /// Installs the table in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
+    pub fn install(table: &str, tun: &str, uplink: &str) -> Result<Self, Error> {
+        let untracked = |chain: &str, key| {
+            rule(table, chain, |rule| {
+                interface(rule, key, tun);
+                expression(rule, "notrack", |_| {});
+            })
+        };
+        let batch = vec![
+            table_message(table),
+            chain(table, "sent", ("filter", HOOK_OUTPUT, PRIORITY_RAW)),
+            untracked("sent", libc::NFT_META_OIFNAME),
+            chain(table, "received", ("filter", HOOK_PREROUTING, PRIORITY_RAW)),
+            untracked("received", libc::NFT_META_IIFNAME),
+            chain(table, "out", ("nat", HOOK_POSTROUTING, PRIORITY_SOURCE_NAT)),
+            rule(table, "out", |rule| {
+                interface(rule, libc::NFT_META_OIFNAME, uplink);
+                expression(rule, "masq", |_| {});
+            }),
+        ];
+        Ok(Self { _owner: install(batch, "keep connection tracking off the TUN device")? })
+    }
+}
+
+fn install(batch: Vec<Message>, what: &str) -> Result<Socket, Error> {
+    let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
+    transact(&mut socket, what, batch)?;
+    Ok(socket)
+}
+
+/// `struct nfgenmsg` for IPv4.
+fn header() -> [u8; 4] {
+    [libc::NFPROTO_IPV4 as u8, 0, 0, 0]
+}
+
+fn table_message(table: &str) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWTABLE as u16, CREATE, &header());
+    message.put_text(TABLE_NAME, table).put_be32(TABLE_FLAGS, OWNED);
+    message
+}
+
+fn chain(table: &str, name: &str, (kind, hook, priority): (&str, u32, i32)) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWCHAIN as u16, CREATE, &header());
+    message.put_text(CHAIN_TABLE, table).put_text(CHAIN_NAME, name).nest(CHAIN_HOOK, |inner| {
+        inner.put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, priority as u32);
+    });
+    message.put_be32(CHAIN_POLICY, ACCEPT as u32).put_text(CHAIN_TYPE, kind);
+    message
+}
+
+fn rule(table: &str, chain: &str, expressions: impl FnOnce(&mut Message)) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWRULE as u16, APPEND, &header());
+    message.put_text(RULE_TABLE, table).put_text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, expressions);
+    message
+}
+
+/// Goes on if the packet's interface (`key`: incoming or outgoing) is `name`.
+fn interface(rule: &mut Message, key: libc::c_int, name: &str) {
+    expression(rule, "meta", |data| {
+        data.put_be32(2, key as u32).put_be32(1, 1);
+    });
+    let mut padded = [0; libc::IFNAMSIZ];
+    for (to, from) in padded.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    compare(rule, EQUAL, &padded);
+}

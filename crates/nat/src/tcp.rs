@@ -347,7 +347,7 @@ fn next_state(from: Kind, connection: &Connection, segment: &Segment) -> State {
             (State::FinOut, Kind::Inbound) | (State::FinIn, Kind::Outbound) | (State::Closing, _) => State::Closing,
             (State::Reset, _) => State::Reset,
             (_, Kind::Inbound) => State::FinIn,
-            (_, Kind::Outbound) => State::FinOut,
+            _ => State::FinOut,
         };
     }
     let is_ack = flags.has(Flags::ACK) && !flags.has(Flags::SYN);
@@ -369,7 +369,7 @@ fn resynchronise(from: Kind, connection: &Connection, segment: &Segment) -> Resu
     match (from, connection.resync) {
         (Kind::Outbound, Resync::Waiting) => Ok(anchor(connection, segment)),
         (Kind::Outbound, _) => in_window(from, connection, segment),
-        (Kind::Inbound, Resync::Waiting) => {
+        (_, Resync::Waiting) => {
             let own = &connection.own;
             let bounds = Bounds {
                 seq_min: own.end.wrapping_sub(RESYNC_BEHIND),
@@ -382,7 +382,7 @@ fn resynchronise(from: Kind, connection: &Connection, segment: &Segment) -> Resu
             }
             Ok(advance(from, &acknowledged(connection, segment), segment))
         }
-        (Kind::Inbound, _) => {
+        _ => {
             let mut next = *connection;
             let ahead = segment.ack.wrapping_sub(next.own.peer_end);
             if ahead <= window(next.own.window, next.own.shift) {

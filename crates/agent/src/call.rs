@@ -245,18 +245,20 @@ fn opened(answer: &[u8], range: PortRange) -> Result<OpenRange, CallError> {
     };
     let line = session.media().get(media).ok_or_else(|| wrong("it opens nothing"))?;
     let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
-    Ok(OpenRange { service: range, address, external_first: line.port })
+    let client_id = grants(&message).next().map_or(0, |grant| grant.client_id);
+    Ok(OpenRange { service: range, address, external_first: line.port, client_id })
+}
+
+/// The readable grants in an answer.
+fn grants<'a>(message: &Message<'a>) -> impl Iterator<Item = Grant> + use<'a> {
+    let part = part(message, GRANT_TYPE).unwrap_or_default();
+    part.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok())
 }
 
 /// How long the grants in the answer last from now.
 fn lifetime(answer: &[u8]) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let end = Message::parse(answer).ok().and_then(|message| {
-        let grants = part(&message, GRANT_TYPE)?;
-        let ends =
-            grants.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok());
-        ends.map(|grant| grant.not_after.0).min()
-    });
+    let end = Message::parse(answer).ok().and_then(|message| grants(&message).map(|grant| grant.not_after.0).min());
     end.map_or(LIFETIME_FALLBACK, |end| Duration::from_secs(end.saturating_sub(now).max(2)))
 }
 

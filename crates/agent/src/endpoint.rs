@@ -64,8 +64,20 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Binds to `local` (port 0: any) and talks to `frontend` only: the kernel drops datagrams of everyone else.
     pub(crate) async fn open(local: Option<SocketAddr>, frontend: SocketAddr) -> io::Result<Self> {
+        Self::open_on(None, local, frontend).await
+    }
+
+    /// As [`Endpoint::open`]; datagrams leave by `interface`, whatever the routes say.
+    pub(crate) async fn open_on(
+        interface: Option<&str>,
+        local: Option<SocketAddr>,
+        frontend: SocketAddr,
+    ) -> io::Result<Self> {
         let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
         let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+        if let Some(interface) = interface {
+            socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
+        }
         socket.connect(frontend).await?;
         Ok(Self {
             local: socket.local_addr()?,

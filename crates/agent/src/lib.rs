@@ -19,4 +19,5 @@ pub use call::CallError;
 pub use connect::{Config, ConnectError, connect};
 pub use endpoint::ExchangeError;
 pub use forward::Forward;
+pub use opening::Reach;
 pub use session::Session;

@@ -13,6 +13,17 @@ pub(crate) struct OpenRange {
     pub(crate) address: IpAddr,
     /// The gate's port that stands for the first port of `service`; the others follow in order.
     pub(crate) external_first: u16,
+    /// What the sender's capabilities name it by; 0 if the frontend sent no grant.
+    pub(crate) client_id: u32,
+}
+
+/// Where to send traffic for one port of the service, and as whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// The gate's address and port, or the service's own if the gate only filters.
+    pub address: SocketAddr,
+    /// The client id of the grant; 0 without one.
+    pub client_id: u32,
 }
 
 /// Everything one sign-in opened.
@@ -25,12 +36,12 @@ pub(crate) struct Opening {
 impl Opening {
     /// Where to send traffic for `port` of the service; `None` if the grant does not cover it.
     #[must_use]
-    pub(crate) fn address(&self, protocol: PortProtocol, port: u16) -> Option<SocketAddr> {
+    pub(crate) fn reach(&self, protocol: PortProtocol, port: u16) -> Option<Reach> {
         let range = self.ranges.iter().find(|range| {
             range.service.protocol == protocol && (range.service.first..=range.service.last).contains(&port)
         })?;
         let external = range.external_first.checked_add(port - range.service.first)?;
-        Some(SocketAddr::new(range.address, external))
+        Some(Reach { address: SocketAddr::new(range.address, external), client_id: range.client_id })
     }
 }
 
@@ -39,14 +50,20 @@ mod tests {
     use super::*;
 
     fn range(text: &str, external_first: u16) -> OpenRange {
-        OpenRange { service: text.parse().unwrap(), address: "192.0.2.1".parse().unwrap(), external_first }
+        OpenRange {
+            service: text.parse().unwrap(),
+            address: "192.0.2.1".parse().unwrap(),
+            external_first,
+            client_id: 9,
+        }
     }
 
     #[test]
     fn ports_keep_their_order_inside_a_range() {
         let opening = Opening { ranges: vec![range("tcp/22", 31_000), range("udp/5004-5010", 25_000)] };
-        assert_eq!(opening.address(PortProtocol::Udp, 5006), Some("192.0.2.1:25002".parse().unwrap()));
-        assert_eq!(opening.address(PortProtocol::Tcp, 5006), None);
-        assert_eq!(opening.address(PortProtocol::Udp, 5011), None);
+        let reach = Reach { address: "192.0.2.1:25002".parse().unwrap(), client_id: 9 };
+        assert_eq!(opening.reach(PortProtocol::Udp, 5006), Some(reach));
+        assert_eq!(opening.reach(PortProtocol::Tcp, 5006), None);
+        assert_eq!(opening.reach(PortProtocol::Udp, 5011), None);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     account::Account,
     call::{Call, CallError},
     endpoint::{Endpoint, Incoming},
-    opening::Opening,
+    opening::{Opening, Reach},
 };
 
 /// Ranges of ports that one session keeps open.
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(2);
 
 struct Ask {
     range: PortRange,
-    answer: oneshot::Sender<Result<SocketAddr, String>>,
+    answer: oneshot::Sender<Result<Reach, String>>,
 }
 
 /// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped or on
@@ -47,7 +47,20 @@ impl Session {
     /// # Errors
     /// When no UDP socket can be had.
     pub async fn start(frontend: SocketAddr, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        let endpoint = Endpoint::open(None, frontend).await?;
+        Self::start_on(None, frontend, account, service).await
+    }
+
+    /// As [`Session::start`]; its own packets leave by `interface`, whatever the routes say.
+    ///
+    /// # Errors
+    /// When no UDP socket can be had, or it cannot be bound to the interface.
+    pub(crate) async fn start_on(
+        interface: Option<&str>,
+        frontend: SocketAddr,
+        account: Account,
+        service: &str,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
+        let endpoint = Endpoint::open_on(interface, None, frontend).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let keeper = Keeper { endpoint, account, service: service.to_owned(), calls: Vec::new(), publish };
@@ -60,13 +73,26 @@ impl Session {
     /// # Errors
     /// Why the frontend or the gate refused, for a person.
     pub async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
-        if let Some(address) = self.opening.borrow().address(protocol, port) {
-            return Ok(address);
+        self.reach(protocol, port).await.map(|reach| reach.address)
+    }
+
+    /// As [`Session::address`], with the client id that capabilities for it name.
+    ///
+    /// # Errors
+    /// As [`Session::address`].
+    pub async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
+        if let Some(reach) = self.opening.borrow().reach(protocol, port) {
+            return Ok(reach);
         }
         let (answer, answered) = oneshot::channel();
         let stopped = || "the session has ended".to_owned();
         self.asks.send(Ask { range: PortRange::single(protocol, port), answer }).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
+    }
+
+    /// What is open, whenever that changes.
+    pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
+        self.opening.clone()
     }
 }
 
@@ -104,27 +130,28 @@ impl Keeper {
     }
 
     async fn answer(&mut self, ask: Ask) {
-        let known = self.publish.borrow().address(ask.range.protocol, ask.range.first);
+        let known = self.publish.borrow().reach(ask.range.protocol, ask.range.first);
         let result = match known {
-            Some(address) => Ok(address),
+            Some(reach) => Ok(reach),
             None => self.open(ask.range).await,
         };
         // Whoever asked may have gone away meanwhile.
         let _ = ask.answer.send(result);
     }
 
-    async fn open(&mut self, range: PortRange) -> Result<SocketAddr, String> {
+    async fn open(&mut self, range: PortRange) -> Result<Reach, String> {
         if self.calls.len() >= CALLS_MAX {
             return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
         }
         let call =
             Call::open(&mut self.endpoint, &self.account, &self.service, range).await.map_err(|e| e.to_string())?;
         let address = SocketAddr::new(call.open.address, call.open.external_first);
+        let reach = Reach { address, client_id: call.open.client_id };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
         info!(service = %self.service, %range, gate = %address, lasts_s, "open");
         self.calls.push(call);
         self.publish();
-        Ok(address)
+        Ok(reach)
     }
 
     async fn renew(&mut self) {

@@ -15,6 +15,7 @@ pub mod report;
 pub mod rtnetlink;
 pub mod sample;
 pub mod scratch;
+pub mod seen;
 pub mod topology;
 pub mod tva;
 pub mod worker;

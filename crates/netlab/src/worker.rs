@@ -17,7 +17,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{LabError, attack, client, count, emulator, process};
+use crate::{LabError, attack, client, count, emulator, process, seen};
 
 /// Specification of the worker `exec`: becomes another program, which then dies with the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -105,6 +105,9 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "emulate" => emulator::emulate(&parse(role, spec_json)?, context),
         "flood" => attack::flood(&parse(role, spec_json)?, context),
         "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, context),
+        "capability_flood" => attack::capability_flood(&parse(role, spec_json)?, context),
+        "colluder" => attack::colluder(&parse(role, spec_json)?, context),
+        "seen" => seen::seen(&parse(role, spec_json)?, context),
         "insider" => attack::insider(&parse(role, spec_json)?, context),
         _ => Err(context.refuse("there is no such role")),
     }

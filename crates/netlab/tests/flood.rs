@@ -63,6 +63,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
         deadline_ms: 3_000,
         per_minute: 180,
         parallel_max: 0,
+        upload: false,
         seconds: SECONDS,
     };
     let transfers = start(site, "bob", "transfer", &transfers);

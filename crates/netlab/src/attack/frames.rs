@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use sluicegate_wire::{
-    IpProtocol, icmpv4, icmpv6,
+    IpProtocol, capability, icmpv4, icmpv6,
     ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udp,
 };
@@ -66,6 +66,18 @@ impl Forged {
     /// A UDP datagram with this payload from this source port.
     pub(crate) fn datagram(path: &Path, src_port: u16, payload: &[u8]) -> Self {
         Self::frame(path, &udp_packet(path, src_port, payload))
+    }
+
+    /// A packet of about `frame_len` bytes with this capability header, and a datagram behind it unless it says that
+    /// nothing follows.
+    pub(crate) fn capable(path: &Path, header: &capability::Repr, frame_len: usize) -> Self {
+        let mut payload = vec![0; header.buffer_len()];
+        header.emit(&mut capability::Packet::new_unchecked(&mut payload[..]));
+        if capability::Packet::new_unchecked(&payload[..]).upper_protocol() == IpProtocol::UDP {
+            let before = ETHERNET_LEN + ipv4::HEADER_LEN + payload.len() + udp::HEADER_LEN;
+            payload.extend(udp_datagram(path, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
+        }
+        Self::frame(path, &packet(path, capability::PROTOCOL, &payload))
     }
 
     fn frame(path: &Path, packet: &[u8]) -> Self {

@@ -1,12 +1,15 @@
 //! Attackers: floods of raw frames, SIP floods, and an insider inside its grant. All are seeded, paced, bounded in time
 //! and number, and refuse to run outside a lab.
 
+mod capability;
 mod frames;
 mod guard;
 mod insider;
 mod raw;
 mod sip;
 
+pub use capability::{CapabilityFloodSpec, CapabilityMode, ColluderSpec};
+pub(crate) use capability::{capability_flood, colluder, header};
 pub use frames::Kind;
 pub(crate) use guard::be_polite;
 pub use guard::require_lab;

@@ -28,6 +28,7 @@ use crate::{
 const PARALLEL_MAX: usize = 256;
 const REQUEST_MAX: u64 = 8_192;
 const HEADER_MAX: u64 = 8_192;
+const BODY_MAX: u64 = 1 << 24;
 
 /// Specification of the worker `transfer`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,8 +39,11 @@ pub struct TransferSpec {
     /// Local address, or a prefix whose addresses are used in turn; missing: any.
     #[serde(default)]
     pub from: Option<Prefix>,
-    /// Bytes to ask for.
+    /// Bytes to ask for, or to send.
     pub bytes: u32,
+    /// The client sends the bytes instead of asking for them.
+    #[serde(default)]
+    pub upload: bool,
     /// Time from the first SYN to the last byte.
     pub deadline_ms: u32,
     /// Transfers started a minute.
@@ -152,9 +156,11 @@ fn run_one(spec: &TransferSpec, from: Option<IpAddr>) -> Transfer {
 }
 
 fn fetch(spec: &TransferSpec, mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
-    let request = format!("GET /{} HTTP/1.0\r\nHost: {}\r\n\r\n", spec.bytes, spec.to);
-    stream.set_write_timeout(Some(left(deadline)?))?;
-    stream.write_all(request.as_bytes())?;
+    let (method, asked, sent) = if spec.upload { ("POST", 0, spec.bytes) } else { ("GET", spec.bytes, 0) };
+    let request =
+        format!("{method} /{asked} HTTP/1.0\r\nHost: {}\r\nContent-Length: {sent}\r\n\r\n", spec.to).into_bytes();
+    let body = io::repeat(b'x').take(sent.into());
+    write_until(&mut stream, &mut request.chain(body), deadline)?;
     let mut reader = BufReader::new(Deadlined { stream: &stream, deadline });
     let mut header = Vec::new();
     loop {
@@ -171,10 +177,24 @@ fn fetch(spec: &TransferSpec, mut stream: TcpStream, deadline: Instant) -> io::R
         return Err(io::Error::new(ErrorKind::InvalidData, "the server did not answer 200"));
     }
     let body = io::copy(&mut reader, &mut io::sink())?;
-    if body == u64::from(spec.bytes) {
+    if body == u64::from(asked) {
         Ok(())
     } else {
         Err(io::Error::new(ErrorKind::UnexpectedEof, format!("{body} bytes came")))
+    }
+}
+
+/// Writes all of `from`; fails when the deadline passes.
+fn write_until(stream: &mut TcpStream, from: &mut impl Read, deadline: Instant) -> io::Result<()> {
+    let mut piece = [0; 4_096];
+    loop {
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            len => {
+                stream.set_write_timeout(Some(left(deadline)?))?;
+                stream.write_all(&piece[..len])?;
+            }
+        }
     }
 }
 
@@ -214,7 +234,7 @@ impl Read for Deadlined<'_> {
     }
 }
 
-/// Runs the worker `serve`: answers `GET /N` with N bytes (at most 16 MiB).
+/// Runs the worker `serve`: answers `GET /N` with N bytes (at most 16 MiB), and `POST` once its body has come.
 pub(crate) fn serve(spec: &ServeSpec, context: &Context) -> Result<(), LabError> {
     let listeners: Vec<_> = spec
         .listen
@@ -258,18 +278,24 @@ fn answer(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-    let mut reader = BufReader::new(stream).take(REQUEST_MAX);
+    let mut reader = BufReader::new(stream);
+    let mut head = (&mut reader).take(REQUEST_MAX);
     let mut first = String::new();
-    reader.read_line(&mut first)?;
+    head.read_line(&mut first)?;
     let mut line = String::new();
-    while reader.read_line(&mut line)? > 0 && line != "\r\n" {
+    let mut body = 0;
+    while head.read_line(&mut line)? > 0 && line != "\r\n" {
+        if let Some(len) = line.strip_prefix("Content-Length: ") {
+            body = len.trim().parse::<u64>().unwrap_or(0).min(BODY_MAX);
+        }
         line.clear();
     }
+    io::copy(&mut reader.take(body), &mut io::sink())?;
     let wanted = first.split(' ').nth(1).and_then(|path| path.trim_start_matches('/').parse::<u32>().ok());
-    let bytes = wanted.unwrap_or(0).min(1 << 24);
+    let bytes = u64::from(wanted.unwrap_or(0)).min(BODY_MAX);
     let status = if wanted.is_some() { "200 OK" } else { "404 Not Found" };
     let mut out = stream;
     write!(out, "HTTP/1.0 {status}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n")?;
-    io::copy(&mut io::repeat(b'x').take(bytes.into()), &mut out)?;
+    io::copy(&mut io::repeat(b'x').take(bytes), &mut out)?;
     Ok(())
 }

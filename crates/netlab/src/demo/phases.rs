@@ -179,6 +179,7 @@ impl<'a> Stage<'a> {
             deadline_ms: 3_000,
             per_minute: TRANSFERS_PER_MINUTE,
             parallel_max: 0,
+            upload: false,
             seconds: self.options.phase_s,
         };
         self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;

@@ -1,3 +1,74 @@
-//! The live experiment: TVA against four attacks, on real routers.
-#![allow(dead_code)]
+//! The live experiment: TVA's four attacks on real routers, against plain forwarding in the same lab and run.
+//!
+//! Clients send 20 KB files to a service through two routers, a gate and a bottleneck. First the kernels forward, as a
+//! network without capabilities does; then edge boxes, routers and the gate of this build take their place. Everything
+//! that is judged is measured at the clients and on the wires (TVA V).
+
+mod attackers;
+mod nodes;
+mod play;
+mod report;
 mod site;
+
+use std::path::PathBuf;
+
+pub use report::{Figure, Report};
+
+use crate::LabError;
+
+/// The name of the run.
+pub const NAME: &str = "tva-live";
+
+/// Who attacks how (TVA V-B to V-E).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attack {
+    /// A flood of packets without capabilities to the service.
+    Legacy,
+    /// A flood of requests with forged path identifiers from two of three neighbours.
+    Request,
+    /// A flood that another destination behind the same bottleneck authorises.
+    Authorized,
+    /// Attackers that the service authorises once and never again; all at once, then group after group.
+    Imprecise,
+}
+
+impl Attack {
+    /// The name in commands and reports.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::Request => "request",
+            Self::Authorized => "authorized",
+            Self::Imprecise => "imprecise",
+        }
+    }
+}
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The `sluicegate` binary: daemons and workers are processes of it.
+    pub program: PathBuf,
+    /// An empty directory, of this user alone, for configuration, state and logs.
+    pub directory: PathBuf,
+    /// The attack.
+    pub attack: Attack,
+    /// The flood's rate in multiples of the bottleneck's.
+    pub ratio: f64,
+    /// Seed of everything random in the lab.
+    pub seed: u64,
+    /// The nodes' back end as the configuration names it: `auto`, `xdp` or `packet`.
+    pub datapath: String,
+}
+
+/// Runs one attack and returns what was measured; `tell` hears each step.
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    if !(0.1..=50.0).contains(&options.ratio) {
+        return Err(LabError::Plan(format!("a flood of {} times the bottleneck: use 0.1 to 50", options.ratio)));
+    }
+    play::play(options, tell)
+}

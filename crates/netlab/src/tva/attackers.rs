@@ -1,0 +1,133 @@
+//! The attackers of one phase: workers behind the first two neighbours, and the colluder.
+
+use std::{path::Path, time::Duration};
+
+use super::{
+    Attack,
+    site::{ATTACKERS, COLLUDER, SERVICE},
+};
+use crate::{
+    Lab, LabError, Process,
+    attack::{CapabilityFloodSpec, CapabilityMode, ColluderSpec},
+    binary::Binary,
+    clock::unix_ns,
+    rtnetlink::Prefix,
+    seen::SeenSpec,
+    worker,
+};
+
+/// Size of a flooding packet, the simulation's.
+const PACKET_BYTES: u16 = 1_000;
+/// What one attacker of an imprecise attack sends, bit/s.
+const ATTACKER_BPS: u64 = 1_000_000;
+/// Groups that attack in turn.
+const GROUPS: u32 = 10;
+/// What an attacker of an imprecise attack sends at most: twice what the bound allows, so that the bound shows.
+const BYTES_EACH: u64 = 128_000;
+const FLOOD_PORT: u16 = 9;
+const READY_MAX: Duration = Duration::from_secs(15);
+
+/// Where and how long.
+pub(super) struct Plan<'a> {
+    pub(super) lab: &'a Lab,
+    pub(super) binary: &'a Binary,
+    pub(super) seed: u64,
+    pub(super) seconds: u32,
+}
+
+/// Running attackers.
+pub(super) struct Attackers {
+    floods: Vec<Process>,
+    /// Counts what arrives at the service's edge box, by source.
+    seen: Option<Process>,
+    _colluder: Option<Process>,
+    began_ns: u64,
+}
+
+/// What they did.
+#[derive(Debug, Default)]
+pub(super) struct Stopped {
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    pub(super) began_ns: u64,
+    pub(super) arrived: Vec<u64>,
+}
+
+impl Attackers {
+    /// Starts them with `flood_bps` in all, in turn or at once.
+    pub(super) fn start(plan: &Plan<'_>, attack: Attack, in_turn: bool, flood_bps: u64) -> Result<Self, LabError> {
+        let mut attackers = Self { floods: Vec::new(), seen: None, _colluder: None, began_ns: 0 };
+        let mode = match attack {
+            Attack::Legacy => CapabilityMode::Legacy,
+            Attack::Request => CapabilityMode::Requests,
+            Attack::Authorized => CapabilityMode::Authorized,
+            Attack::Imprecise => CapabilityMode::Spend,
+        };
+        if attack == Attack::Authorized {
+            let spec = ColluderSpec { interface: "eth0".into(), address: COLLUDER.into(), seconds: plan.seconds };
+            attackers._colluder = Some(start(plan, "colluder", "colluder", &spec)?);
+        }
+        if attack == Attack::Imprecise {
+            let sources = ATTACKERS.iter().map(|text| parse(text)).collect::<Result<Vec<Prefix>, _>>()?;
+            let spec = SeenSpec { interface: "wan".into(), sources, seconds: plan.seconds + 10 };
+            attackers.seen = Some(start(plan, "edge-s", "seen", &spec)?);
+        }
+        let target = if attack == Attack::Authorized { COLLUDER } else { SERVICE };
+        for (index, (host, neighbour, prefix)) in [("a1", "n1", ATTACKERS[0]), ("a2", "n2", ATTACKERS[1])].into_iter().enumerate() {
+            let bps = flood_bps / 2;
+            // A request is small; the flood has the same bits in more packets.
+            let spec = CapabilityFloodSpec {
+                interface: "eth0".into(),
+                source_mac: plan.lab.link(host, "eth0")?.mac,
+                destination_mac: plan.lab.link(neighbour, "lan")?.mac,
+                mode,
+                target: target.into(),
+                target_port: FLOOD_PORT,
+                sources: parse(prefix)?,
+                attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).max(1),
+                groups: if in_turn { GROUPS } else { 1 },
+                bytes_each: if attack == Attack::Imprecise { BYTES_EACH } else { 0 },
+                packet_bytes: PACKET_BYTES,
+                rate_bps: bps,
+                seconds: plan.seconds,
+                seed: plan.seed.wrapping_add(index as u64),
+            };
+            attackers.floods.push(start(plan, host, "capability_flood", &spec)?);
+        }
+        attackers.began_ns = unix_ns();
+        for flood in &attackers.floods {
+            let began = flood.event("began", READY_MAX)?;
+            attackers.began_ns = attackers.began_ns.min(began["ns"].as_u64().unwrap_or(u64::MAX));
+        }
+        Ok(attackers)
+    }
+
+    /// Ends them and says what they did.
+    pub(super) fn stop(mut self) -> Result<Stopped, LabError> {
+        let mut stopped = Stopped { began_ns: self.began_ns, ..Stopped::default() };
+        for flood in &mut self.floods {
+            flood.close_input();
+            let result = flood.event("result", READY_MAX)?;
+            stopped.bytes += result["bytes"].as_u64().unwrap_or(0);
+            stopped.seconds = stopped.seconds.max(result["ms"].as_f64().unwrap_or(0.0) / 1_000.0);
+        }
+        if let Some(mut seen) = self.seen.take() {
+            seen.close_input();
+            let result = seen.event("result", READY_MAX)?;
+            let sources = result["sources"].as_array().cloned().unwrap_or_default();
+            stopped.arrived = sources.iter().filter_map(|source| source["regular_bytes"].as_u64()).collect();
+        }
+        Ok(stopped)
+    }
+}
+
+fn start<S: serde::Serialize>(plan: &Plan<'_>, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
+    let program: &Path = &plan.binary.program;
+    let process = plan.lab.host(host)?.spawn(&format!("{role} on {host}"), worker::command(program, role, spec))?;
+    process.event("ready", READY_MAX)?;
+    Ok(process)
+}
+
+fn parse(text: &str) -> Result<Prefix, LabError> {
+    text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
+}

@@ -3,6 +3,8 @@ use core::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
+use sluicegate_wire::capability::ClientId;
+
 use crate::Hasher;
 
 /// What a key names. Stored in the line, so that keys of different kinds never match each other.
@@ -13,11 +15,17 @@ pub enum Kind {
     Inbound = 1,
     /// A packet that enters from inside: (service address, port) -> (remote address, port).
     Outbound = 2,
+    /// A packet with a capability, whatever its protocol and ports: (source, destination, client id).
+    Capability = 3,
 }
 
 impl Kind {
     const fn from_code(code: u8) -> Self {
-        if code == Self::Inbound as u8 { Self::Inbound } else { Self::Outbound }
+        match code {
+            1 => Self::Inbound,
+            2 => Self::Outbound,
+            _ => Self::Capability,
+        }
     }
 }
 
@@ -31,6 +39,11 @@ pub trait Key: Copy + Eq + Debug {
 
     /// The key of a flow with ports.
     fn new(kind: Kind, protocol: u8, src: (Self::Address, u16), dst: (Self::Address, u16)) -> Self;
+    /// The key of a TVA flow (TVA III-F: a sender and a destination) and of the client behind the sender's address.
+    #[inline]
+    fn of_capability(src: Self::Address, dst: Self::Address, client: ClientId) -> Self {
+        Self::new(Kind::Capability, 0, (src, (client.0 >> 16) as u16), (dst, client.0 as u16))
+    }
     /// Which direction.
     fn kind(&self) -> Kind;
     /// IP protocol number.
@@ -168,6 +181,18 @@ mod tests {
             Key4::new(Kind::Outbound, 6, (Ipv4Addr::new(1, 2, 3, 4), 0x0506), (Ipv4Addr::new(7, 8, 9, 10), 0x0b0c));
         let bytes = [key.0[0].to_ne_bytes(), key.0[1].to_ne_bytes()].concat();
         assert_eq!(bytes, [1, 2, 3, 4, 7, 8, 9, 10, 5, 6, 0x0b, 0x0c, 6, 2, 0, 0]);
+    }
+
+    #[test]
+    fn the_key_of_a_capability_differs_by_every_bit_of_the_client_id() {
+        let key = |client| Key4::of_capability(Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST, ClientId(client));
+        assert_eq!(
+            (key(0).kind(), key(0).src().0, key(0).dst().0),
+            (Kind::Capability, Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST)
+        );
+        for bit in 0..32 {
+            assert_ne!(key(0), key(1 << bit), "{bit}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ extern crate alloc;
 extern crate std;
 
 mod budget;
+pub mod capability;
 mod hash;
 mod key;
 mod line;

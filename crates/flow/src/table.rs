@@ -112,18 +112,30 @@ impl<L: Line> Table<L> {
             return None;
         }
         let (first, second) = self.sets(hash);
-        let used = |set: u32| (self.tags[set as usize] & BYTES_80).count_ones();
+        let used = |set| self.ways_used(set);
         let set = if used(first) < FIRST_CHOICE_MAX || used(first) <= used(second) { first } else { second };
+        let index = self.take_way(set, hash)?;
+        self.lines[index as usize].fill(key, entry);
+        Some(index)
+    }
+
+    /// Lines in use in a set.
+    #[inline]
+    pub(crate) fn ways_used(&self, set: u32) -> u32 {
+        (self.tags[set as usize] & BYTES_80).count_ones()
+    }
+
+    /// Takes a free line of `set`, one of the sets of `hash`, whatever the table's maximum; the caller fills it.
+    #[inline]
+    pub(crate) fn take_way(&mut self, set: u32, hash: u64) -> Option<u32> {
         let free = !self.tags[set as usize] & BYTES_80;
         if free == 0 {
             return None;
         }
         let way = free.trailing_zeros() / 8;
         self.tags[set as usize] |= u64::from(tag(hash)) << (way * 8);
-        let index = set * WAYS as u32 + way;
-        self.lines[index as usize].fill(key, entry);
         self.used += 1;
-        Some(index)
+        Some(set * WAYS as u32 + way)
     }
 
     /// Frees a line. Nothing happens if it is free.
@@ -150,7 +162,7 @@ impl<L: Line> Table<L> {
     }
 
     #[inline]
-    fn sets(&self, hash: u64) -> (u32, u32) {
+    pub(crate) fn sets(&self, hash: u64) -> (u32, u32) {
         let first = hash as u32 & self.set_mask;
         let other = (hash >> 28) as u32 & self.set_mask & !self.shard_mask;
         (first, other | first & self.shard_mask)

@@ -1,0 +1,443 @@
+use core::sync::atomic::Ordering::Relaxed;
+
+use sluicegate_wire::{
+    Instant, Reason,
+    capability::{FlowNonce, Limits},
+};
+
+use crate::{Budget, Line, SLICE_MAX, Table, WAYS};
+
+/// A set with this many lines in use, or more, is looked at twice before a new line goes there.
+const CROWDED: u32 = 6;
+/// Room in a set (free, or with a ttl that has passed) at which its other set is not looked at.
+const ROOM_ENOUGH: u32 = 3;
+const NONCE_MASK: u64 = (1 << 48) - 1;
+
+/// How many lines a router needs for a link of `link_bps`, if no capability allows less than `least` (TVA III-F:
+/// C / (N/T)min). 312,500 for 1 Gbit/s and 4 KB in 10 s.
+#[must_use]
+pub const fn lines_needed(link_bps: u64, least: Limits) -> u64 {
+    (link_bps / 8 * least.seconds() as u64).div_ceil(least.bytes())
+}
+
+/// A point in time as a line needs it: for its ttl and for the end of its T seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// On the monotonic clock.
+    pub now: Instant,
+    /// On the router's clock of capabilities, in seconds; below 2^32.
+    pub seconds: u64,
+}
+
+/// What a capability that passed its check allows: N bytes until a second of the router's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// N and T.
+    pub limits: Limits,
+    /// The last second in which it is valid.
+    pub expires: u64,
+}
+
+impl Allowance {
+    /// The second in which the capability was minted.
+    #[inline]
+    #[must_use]
+    pub const fn minted(&self) -> u64 {
+        self.expires.saturating_sub(self.limits.seconds() as u64)
+    }
+
+    /// The order of a flow's capabilities. Equal only for what is charged to one account.
+    #[inline]
+    const fn order(&self) -> u64 {
+        self.minted() << 16 | (self.limits.seconds() as u64) << 10 | self.limits.kilobytes() as u64
+    }
+
+    /// What one byte adds to the ttl: T / N in units of 2^-16 ns, rounded up, so that a ttl never ends early.
+    #[inline]
+    const fn ttl_per_byte(&self) -> u64 {
+        ((self.limits.seconds() as u64 * 1_000_000_000) << 16).div_ceil(self.limits.bytes())
+    }
+}
+
+/// Bytes of a capability that its owner has charged in advance, for another thread to spend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// How many.
+    pub bytes: u32,
+    /// Whose.
+    pub allowance: Allowance,
+}
+
+/// What is taken from a line.
+#[derive(Clone, Copy)]
+enum Take {
+    Packet(u32),
+    Slice(u32),
+}
+
+impl Take {
+    #[inline]
+    fn of(self, granted: u32, left: u32) -> Result<u32, Reason> {
+        match self {
+            Self::Packet(len) if len <= left => Ok(len),
+            Self::Packet(_) => Err(Reason::CapabilitySpent),
+            Self::Slice(len) => {
+                let mut budget = Budget::restored(u64::from(granted), u64::from(left), 0);
+                budget.lend(len, SLICE_MAX).ok_or(Reason::CapabilitySpent)
+            }
+        }
+    }
+}
+
+/// The lines of capabilities: memory that is fixed at start, and what may be written where.
+///
+/// A line is a [`Line`] with the key of [`crate::Key::of_capability`], and these words behind it (little-endian C
+/// order; bytes 16-63 for IPv4, 80-127 for IPv6), as the kernel program will read them:
+///
+/// | word | contents |
+/// |---|---|
+/// | 0 | generation 4 (odd: being written), last second of validity 4 |
+/// | 1 | flow nonce 6, N and T 2 (as in the header) |
+/// | 2 | bytes used 4, bytes allowed 4: N, or what was borrowed so far |
+/// | 3 | when the ttl ends, ns 8 |
+/// | 4 | what a byte adds to the ttl, 2^-16 ns 8; 0 in a line that spends borrowed slices |
+/// | 5 | zero |
+///
+/// No capability, and nothing that was computed from a router's secret, lies in a line. Only the owner inserts,
+/// replaces and frees, which changes the generation. As long as no kernel program shares the table, the owner also
+/// charges, with plain loads and stores; with one, whoever charges must add to the words 2 and 3 atomically.
+///
+/// The table's maximum is its array, so that a line whose ttl has passed costs nothing until another flow needs it.
+#[derive(Debug)]
+pub struct Lines<L> {
+    table: Table<L>,
+    reclaimed: u64,
+    swept: u32,
+}
+
+impl<L: Line> Lines<L> {
+    /// Room for `lines_max` lines whose ttl has not passed, placed by a keyed hash. Allocates once: 8/5 of that,
+    /// rounded up to a power of two, times 64 bytes (IPv6: 128).
+    #[must_use]
+    pub fn new(lines_max: u32, hash_key: &[u8; 16]) -> Self {
+        Self { table: Table::new(lines_max, hash_key), reclaimed: 0, swept: 0 }
+    }
+
+    /// Lines in use, with those whose ttl has passed.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.table.len()
+    }
+
+    /// Whether no line is in use.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Lines in the array.
+    #[must_use]
+    pub fn lines_max(&self) -> u32 {
+        self.table.index_end()
+    }
+
+    /// Lines that gave way to another flow after their ttl.
+    #[must_use]
+    pub const fn reclaimed(&self) -> u64 {
+        self.reclaimed
+    }
+
+    /// Lines whose ttl has not passed; reads the whole table.
+    #[must_use]
+    pub fn live(&self, now: Instant) -> u32 {
+        let lines = self.table.used_lines(0..self.table.index_end());
+        lines.filter(|index| self.ttl_end(*index) > now).count() as u32
+    }
+
+    /// The hash that places a key.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, key: &L::Key) -> u64 {
+        self.table.hash(key)
+    }
+
+    /// The line of a key.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, hash: u64, key: &L::Key) -> Option<u32> {
+        self.table.find(hash, key)
+    }
+
+    /// Bytes used of a line, and bytes allowed.
+    #[must_use]
+    pub fn account(&self, index: u32) -> (u32, u32) {
+        let word = self.table.line(index).word(2).load(Relaxed);
+        (word as u32, (word >> 32) as u32)
+    }
+
+    /// When a line may give way to another.
+    #[must_use]
+    pub fn ttl_end(&self, index: u32) -> Instant {
+        Instant::from_nanos(self.table.line(index).word(3).load(Relaxed))
+    }
+
+    /// N, T and the end of validity of a line's capability.
+    #[must_use]
+    pub fn allowance(&self, index: u32) -> Option<Allowance> {
+        allowance(self.table.line(index))
+    }
+
+    /// Charges a packet of `len` bytes to a line that its flow nonce names (TVA III-G).
+    ///
+    /// # Errors
+    /// [`Reason::CapabilityUnknown`]: another nonce. [`Reason::CapabilityExpired`], [`Reason::CapabilitySpent`]: T or N
+    /// is over. Nothing is charged then.
+    #[inline]
+    pub fn charge(&mut self, at: Moment, index: u32, nonce: FlowNonce, len: u32) -> Result<(), Reason> {
+        let line = self.table.line(index);
+        check_nonce(line, nonce)?;
+        take(line, at, Take::Packet(len)).map(drop)
+    }
+
+    /// Charges a packet whose capability has just passed its check: to the line `found`, which it replaces if it is
+    /// newer, else to a new one.
+    ///
+    /// A line is not begun in the last second of validity: clocks tick in whole seconds, so that second may lie behind
+    /// the T seconds, and the bound of 2N allows for T seconds of short-lived lines before the last.
+    ///
+    /// # Errors
+    /// [`Reason::CapabilitySpent`]: fewer than `len` bytes are left, or a newer capability has taken the line.
+    /// [`Reason::CapabilityExpired`]: T is over. [`Reason::CapabilityTableFull`]: no line may be reclaimed. Nothing is
+    /// charged or replaced then.
+    pub fn admit(
+        &mut self,
+        at: Moment,
+        (hash, key, found): (u64, &L::Key, Option<u32>),
+        nonce: FlowNonce,
+        allowance: &Allowance,
+        len: u32,
+    ) -> Result<(), Reason> {
+        self.present(at, (hash, key, found), nonce, allowance, Take::Packet(len)).map(drop)
+    }
+
+    /// Charges a slice in advance, for a packet of `len` bytes that another thread got: with the capability that
+    /// passed its check there, or `None` for a packet with only the nonce.
+    ///
+    /// # Errors
+    /// As [`Self::charge`] and [`Self::admit`].
+    pub fn lend(
+        &mut self,
+        at: Moment,
+        key: &L::Key,
+        nonce: FlowNonce,
+        presented: Option<&Allowance>,
+        len: u32,
+    ) -> Result<Slice, Reason> {
+        let hash = self.hash(key);
+        let found = self.find(hash, key);
+        if let Some(presented) = presented {
+            let bytes = self.present(at, (hash, key, found), nonce, presented, Take::Slice(len))?;
+            return Ok(Slice { bytes, allowance: *presented });
+        }
+        let line = self.table.line(found.ok_or(Reason::CapabilityUnknown)?);
+        check_nonce(line, nonce)?;
+        let bytes = take(line, at, Take::Slice(len))?;
+        Ok(Slice { bytes, allowance: allowance(line).ok_or(Reason::CapabilityUnknown)? })
+    }
+
+    /// Adds a slice to this thread's line and charges the packet of `len` bytes that it was lent for. Such a line may
+    /// give way at any time: what it has not spent is lost, and never counted twice.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn borrow(
+        &mut self,
+        at: Moment,
+        key: &L::Key,
+        nonce: FlowNonce,
+        slice: &Slice,
+        len: u32,
+    ) -> Result<(), Reason> {
+        let hash = self.hash(key);
+        let index = match self.find(hash, key) {
+            Some(index) => index,
+            None => self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?,
+        };
+        let line = self.table.line(index);
+        let (used, allowed) = match allowance(line) {
+            Some(held) if held.order() > slice.allowance.order() => return Err(Reason::CapabilitySpent),
+            Some(held) if held.order() == slice.allowance.order() => self.account(index),
+            _ => (0, 0),
+        };
+        let account = (used, allowed.saturating_add(slice.bytes));
+        write(line, key, nonce, &slice.allowance, account, (at.now.as_nanos(), 0));
+        take(line, at, Take::Packet(len)).map(drop)
+    }
+
+    /// Frees the line of a key. Only for a revoked flow: its capabilities must be refused from now on, or they could
+    /// start to count anew.
+    pub fn revoke(&mut self, hash: u64, key: &L::Key) {
+        if let Some(index) = self.find(hash, key) {
+            self.table.free(index);
+        }
+    }
+
+    /// Frees lines in the next `lines` places whose ttl and validity have both passed; starts over at the end.
+    pub fn sweep(&mut self, at: Moment, lines: u32) {
+        let end = self.swept.saturating_add(lines).min(self.table.index_end());
+        for index in self.swept..end {
+            let line = self.table.line(index);
+            if self.table.is_used(index) && may_give_way(line, at.now) && u64::from(line.owner()) < at.seconds {
+                self.table.free(index);
+            }
+        }
+        self.swept = if end == self.table.index_end() { 0 } else { end };
+    }
+
+    /// Takes the line of a key as the need of another flow would, if its ttl has passed.
+    pub(super) fn give_way(&mut self, now: Instant, key: &L::Key) {
+        let found = self.find(self.hash(key), key).filter(|index| may_give_way(self.table.line(*index), now));
+        if let Some(index) = found {
+            self.table.free(index);
+            self.reclaimed += 1;
+        }
+    }
+
+    fn present(
+        &mut self,
+        at: Moment,
+        (hash, key, found): (u64, &L::Key, Option<u32>),
+        nonce: FlowNonce,
+        presented: &Allowance,
+        take_of: Take,
+    ) -> Result<u32, Reason> {
+        let granted = presented.limits.bytes() as u32;
+        let Some(index) = found else {
+            check_begin(at, presented)?;
+            let per_byte = presented.ttl_per_byte();
+            let taken = take_of.of(granted, granted)?;
+            let index = self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?;
+            let ttl_end = ttl_after(0, at.now, taken, per_byte);
+            write(self.table.line(index), key, nonce, presented, (taken, granted), (ttl_end, per_byte));
+            return Ok(taken);
+        };
+        let line = self.table.line(index);
+        let held = allowance(line).map_or(0, |held| held.order());
+        if held > presented.order() {
+            return Err(Reason::CapabilitySpent);
+        }
+        if held == presented.order() {
+            let taken = take(line, at, take_of)?;
+            line.word(1).store(nonce_and_limits(nonce, presented.limits), Relaxed);
+            return Ok(taken);
+        }
+        check_begin(at, presented)?;
+        let per_byte = presented.ttl_per_byte();
+        let taken = take_of.of(granted, granted)?;
+        let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, per_byte);
+        write(line, key, nonce, presented, (taken, granted), (ttl_end, per_byte));
+        Ok(taken)
+    }
+
+    /// A free line in a set of the hash, if need be by reclaiming the one whose ttl passed first.
+    fn place(&mut self, hash: u64, now: Instant) -> Option<u32> {
+        let (first, second) = self.table.sets(hash);
+        if self.table.ways_used(first) < CROWDED {
+            return self.table.take_way(first, hash);
+        }
+        let (room_first, oldest_first) = self.room(first, now);
+        let (set, oldest) = if room_first >= ROOM_ENOUGH {
+            (first, oldest_first)
+        } else {
+            let (room_second, oldest_second) = self.room(second, now);
+            if room_second > room_first { (second, oldest_second) } else { (first, oldest_first) }
+        };
+        if self.table.ways_used(set) == WAYS as u32 {
+            self.table.free(oldest?);
+            self.reclaimed += 1;
+        }
+        self.table.take_way(set, hash)
+    }
+
+    /// How many places of a set can be had, and which line's ttl passed first.
+    fn room(&self, set: u32, now: Instant) -> (u32, Option<u32>) {
+        let mut room = WAYS as u32 - self.table.ways_used(set);
+        let mut oldest = None;
+        let mut oldest_end = u64::MAX;
+        let start = set * WAYS as u32;
+        for index in self.table.used_lines(start..start + WAYS as u32) {
+            let line = self.table.line(index);
+            let end = line.word(3).load(Relaxed);
+            if end <= now.as_nanos() {
+                room += 1;
+                if end < oldest_end {
+                    (oldest, oldest_end) = (Some(index), end);
+                }
+            }
+        }
+        (room, oldest)
+    }
+}
+
+#[inline]
+const fn check_begin(at: Moment, presented: &Allowance) -> Result<(), Reason> {
+    if at.seconds < presented.expires { Ok(()) } else { Err(Reason::CapabilityExpired) }
+}
+
+#[inline]
+fn check_nonce<L: Line>(line: &L, nonce: FlowNonce) -> Result<(), Reason> {
+    if (line.word(1).load(Relaxed) ^ nonce.0) & NONCE_MASK == 0 { Ok(()) } else { Err(Reason::CapabilityUnknown) }
+}
+
+#[inline]
+fn take<L: Line>(line: &L, at: Moment, take_of: Take) -> Result<u32, Reason> {
+    // Word 0 has the end of validity where other lines have their owner.
+    if u64::from(line.owner()) < at.seconds {
+        return Err(Reason::CapabilityExpired);
+    }
+    let account = line.word(2).load(Relaxed);
+    let (used, allowed) = (account as u32, (account >> 32) as u32);
+    let taken = take_of.of(allowed, allowed.saturating_sub(used))?;
+    line.word(2).store(account + u64::from(taken), Relaxed);
+    let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, line.word(4).load(Relaxed));
+    line.word(3).store(ttl_end, Relaxed);
+    Ok(taken)
+}
+
+/// The ttl's end after `bytes` more: L * T / N behind its old end, or behind `now` if that has passed.
+#[inline]
+fn ttl_after(ttl_end: u64, now: Instant, bytes: u32, per_byte: u64) -> u64 {
+    ttl_end.max(now.as_nanos()).saturating_add((u64::from(bytes).saturating_mul(per_byte)).div_ceil(1 << 16))
+}
+
+fn may_give_way<L: Line>(line: &L, now: Instant) -> bool {
+    line.word(3).load(Relaxed) <= now.as_nanos()
+}
+
+#[inline]
+const fn nonce_and_limits(nonce: FlowNonce, limits: Limits) -> u64 {
+    (limits.bits() as u64) << 48 | nonce.0 & NONCE_MASK
+}
+
+#[inline]
+fn allowance<L: Line>(line: &L) -> Option<Allowance> {
+    let limits = Limits::from_bits((line.word(1).load(Relaxed) >> 48) as u16)?;
+    Some(Allowance { limits, expires: u64::from(line.owner()) })
+}
+
+fn write<L: Line>(
+    line: &L,
+    key: &L::Key,
+    nonce: FlowNonce,
+    allowance: &Allowance,
+    (used, allowed): (u32, u32),
+    (ttl_end, per_byte): (u64, u64),
+) {
+    let generation = line.begin_write();
+    line.store_key(Some(key));
+    line.word(1).store(nonce_and_limits(nonce, allowance.limits), Relaxed);
+    line.word(2).store(u64::from(allowed) << 32 | u64::from(used), Relaxed);
+    line.word(3).store(ttl_end, Relaxed);
+    line.word(4).store(per_byte, Relaxed);
+    line.end_write(generation, u32::try_from(allowance.expires).unwrap_or(u32::MAX));
+}

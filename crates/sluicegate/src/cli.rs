@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sluicegate_sim::claims::Paper;
 
 /// Keeps a private service reachable while its link is being flooded.
 ///
@@ -112,6 +113,11 @@ pub(crate) enum Verb {
     Bench {
         #[command(subcommand)]
         bench: Bench,
+    },
+    /// Check the papers' claims, and run the published experiments.
+    Lab {
+        #[command(subcommand)]
+        action: LabAction,
     },
     /// Write shell completions to standard output.
     Completions {
@@ -355,4 +361,29 @@ pub(crate) enum Bench {
         #[arg(long)]
         short: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabAction {
+    /// Check what the papers state against what this build does; exit status 1 on a miss.
+    Check(LabCheck),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabCheck {
+    /// Only the claims of this paper, such as `tva`.
+    #[arg(long)]
+    pub(crate) paper: Option<Paper>,
+    /// Only these claims, such as `TVA-13,TVA-16`.
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Fewer repetitions, for smoke tests.
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 }

@@ -1,6 +1,7 @@
 //! What each verb does; one file a verb or family of verbs.
 
 mod check;
+mod claims;
 mod connect;
 mod control;
 mod lab;
@@ -13,7 +14,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::{cli::Verb, config::Role};
+use crate::{
+    cli::{LabAction, Verb},
+    config::Role,
+};
 
 /// Runs a verb to its end.
 pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
@@ -36,6 +40,7 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo(demo) => return lab::demo(&demo),
         Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
         Verb::Bench { bench } => return lab::bench(bench),
+        Verb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
         Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man => texts::man()?,

@@ -1,0 +1,131 @@
+//! The papers' claims as checks: what a paper states, what the software does, and how far apart they may be.
+//!
+//! One file a claim or group of claims. A check runs the product's own objects, by a function that needs nothing but a
+//! seed; the same functions are tests of this crate (in their short form) and lines of `sluicegate lab check`.
+
+use std::{fmt, str::FromStr};
+
+mod arithmetic;
+mod clock;
+mod layout;
+
+/// How strictly a claim is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Holds exactly.
+    Exact,
+    /// Holds within a tolerance, over random draws.
+    Statistical,
+    /// An order or a shape holds.
+    Ordinal,
+}
+
+impl Level {
+    /// The letter in tables: X, S or O.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Exact => "X",
+            Self::Statistical => "S",
+            Self::Ordinal => "O",
+        }
+    }
+}
+
+/// Which paper a claim is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paper {
+    /// Yang, Wetherall, Anderson: TVA, a DoS-limiting network architecture (IEEE/ACM ToN 2008).
+    Tva,
+}
+
+impl Paper {
+    /// All papers.
+    pub const ALL: &'static [Self] = &[Self::Tva];
+
+    /// The paper's short name, also the prefix of its claims' ids.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Tva => "tva",
+        }
+    }
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+impl FromStr for Paper {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.iter().copied().find(|paper| paper.label().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|paper| paper.label()).collect();
+            format!("no paper is called {text}; there is {}", known.join(", "))
+        })
+    }
+}
+
+/// How a check is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Fewer repetitions, for tests.
+    pub short: bool,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// What ours does, to be read beside [`Claim::expected`].
+    pub ours: String,
+    /// Whether that lies within the tolerance.
+    pub pass: bool,
+}
+
+impl Outcome {
+    pub(crate) const fn new(pass: bool, ours: String) -> Self {
+        Self { ours, pass }
+    }
+}
+
+/// One claim.
+#[derive(Debug)]
+pub struct Claim {
+    /// Such as `TVA-13`.
+    pub id: &'static str,
+    /// The paper.
+    pub paper: Paper,
+    /// Section or figure of the paper.
+    pub source: &'static str,
+    /// What the paper states, or what follows from it.
+    pub expected: &'static str,
+    /// How far ours may be from it.
+    pub tolerance: &'static str,
+    /// How strictly it is held.
+    pub level: Level,
+    /// The check.
+    pub run: fn(&Setting) -> Outcome,
+}
+
+impl Claim {
+    /// The command that repeats one check.
+    #[must_use]
+    pub fn command(&self, setting: &Setting) -> String {
+        let short = if setting.short { " --short" } else { "" };
+        format!("sluicegate lab check --only {} --seed {}{short}", self.id, setting.seed)
+    }
+}
+
+/// All claims, in the order of their ids.
+pub const ALL: &[Claim] = &[arithmetic::TVA_13, clock::TVA_16, layout::TVA_21];
+
+/// The claim with this id, whatever the case of its letters.
+#[must_use]
+pub fn find(id: &str) -> Option<&'static Claim> {
+    ALL.iter().find(|claim| claim.id.eq_ignore_ascii_case(id))
+}

@@ -1,0 +1,33 @@
+//! The claims of the TVA paper, in their short form; `sluicegate lab check --paper tva` runs the long one.
+
+use sluicegate_sim::claims::{self, Setting};
+
+fn check(id: &str) {
+    let claim = claims::find(id).expect("the claim exists");
+    let outcome = (claim.run)(&Setting { seed: 1, short: true });
+    assert!(outcome.pass, "{id}: expected {} ({}), ours {}", claim.expected, claim.tolerance, outcome.ours);
+}
+
+#[test]
+fn tva_13_router_state_is_bounded_by_the_link() {
+    check("TVA-13");
+}
+
+#[test]
+fn tva_16_a_capability_is_valid_from_its_making_to_t_seconds_later() {
+    check("TVA-16");
+}
+
+#[test]
+fn tva_21_icmp_errors_quote_nothing_of_a_pre_capability() {
+    check("TVA-21");
+}
+
+#[test]
+fn every_claim_has_one_id_of_its_paper() {
+    for claim in claims::ALL {
+        assert!(claim.id.to_lowercase().starts_with(claim.paper.label()), "{}", claim.id);
+        assert_eq!(claims::ALL.iter().filter(|other| other.id == claim.id).count(), 1, "{}", claim.id);
+    }
+    assert!(claims::find("tva-13").is_some() && claims::find("TVA-0").is_none());
+}

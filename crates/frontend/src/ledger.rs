@@ -4,7 +4,9 @@
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, HashMap, VecDeque},
+    hash::Hash,
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -45,6 +47,8 @@ pub struct GrantRow {
     pub gate: String,
     /// The one address that packets may come from.
     pub client: IpAddr,
+    /// Data mode: `pinhole`, `mac` or `capability`.
+    pub mode: &'static str,
     /// IP protocol number.
     pub protocol: u8,
     /// The service's own address.
@@ -77,6 +81,7 @@ fn as_text<S: serde::Serializer>(id: &GrantId, serializer: S) -> Result<S::Ok, S
 struct Row {
     shown: GrantRow,
     delta: GrantDelta,
+    client_id: u32,
     /// The shard that waits for the gate's answer.
     shard: Option<u8>,
 }
@@ -85,6 +90,8 @@ struct Row {
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
     per_user: HashMap<String, u32>,
+    /// Grants of each client id.
+    per_client: HashMap<u32, u32>,
     /// What was revoked lately, oldest first: a gate's report that crossed the revoke brings nothing back.
     revoked: VecDeque<(UnixTime, Selector)>,
 }
@@ -137,6 +144,7 @@ impl Ledger {
 
     fn put(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
         let mut rows = self.lock();
+        let rows = &mut *rows;
         if let Some(row) = rows.by_id.get_mut(&grant.id) {
             row.shown.not_before = row.shown.not_before.max(grant.not_before.0);
             row.shown.not_after = row.shown.not_after.max(grant.not_after.0);
@@ -145,6 +153,9 @@ impl Ledger {
             row.shard = shard.or(row.shard);
             if shard.is_some() {
                 row.delta = delta.clone();
+                let before = std::mem::replace(&mut row.client_id, grant.client_id);
+                *rows.per_client.entry(grant.client_id).or_default() += 1;
+                take_one(&mut rows.per_client, &before);
             }
             return Ok(());
         }
@@ -152,7 +163,9 @@ impl Ledger {
             return Err(LedgerFull(self.grants_max));
         }
         *rows.per_user.entry(delta.user.clone()).or_default() += 1;
-        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), shard };
+        *rows.per_client.entry(grant.client_id).or_default() += 1;
+        let client_id = grant.client_id;
+        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), client_id, shard };
         rows.by_id.insert(grant.id, row);
         Ok(())
     }
@@ -229,6 +242,16 @@ impl Ledger {
         (id.call() == call).then(|| (row.shown.user.clone(), row.shown.service.clone()))
     }
 
+    /// What the gate was told last of this grant, with its session key if this frontend has it.
+    pub(crate) fn delta(&self, id: GrantId) -> Option<GrantDelta> {
+        self.lock().by_id.get(&id).map(|row| row.delta.clone())
+    }
+
+    /// Whether a grant has this client id.
+    pub(crate) fn has_client(&self, client_id: u32) -> bool {
+        self.lock().per_client.contains_key(&client_id)
+    }
+
     /// Grants that the user has, without those of the call `besides`.
     pub(crate) fn active_of_user(&self, user: &str, besides: Option<[u8; 12]>) -> u32 {
         let rows = self.lock();
@@ -271,13 +294,23 @@ impl Rows {
 
     fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
         let row = self.by_id.remove(&id)?;
-        if let Some(count) = self.per_user.get_mut(&row.shown.user) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.per_user.remove(&row.shown.user);
-            }
-        }
+        take_one(&mut self.per_user, row.shown.user.as_str());
+        take_one(&mut self.per_client, &row.client_id);
         Some(row.shown)
+    }
+}
+
+/// Counts one less; what has none left is forgotten.
+fn take_one<K, Q>(counts: &mut HashMap<K, u32>, key: &Q)
+where
+    K: Hash + Eq + Borrow<Q>,
+    Q: Hash + Eq + ?Sized,
+{
+    if let Some(count) = counts.get_mut(key) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 
@@ -288,6 +321,7 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
         service: delta.service.clone(),
         gate: gate.to_owned(),
         client: grant.client_address,
+        mode: grant.least_mode.label(),
         protocol: grant.protocol,
         target: delta.target,
         target_ports: delta.target_ports,
@@ -339,6 +373,7 @@ mod tests {
             target: IpAddr::from([10, 0, 0, 1]),
             target_ports: (80, 80),
             mode: ServiceMode::Nat,
+            key: None,
         };
         (delta, grant)
     }

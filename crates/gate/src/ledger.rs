@@ -18,7 +18,7 @@ pub(crate) type IssuerId = [u8; ISSUER_ID_LEN];
 /// A grant that is open here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// As it came.
+    /// As it came, without its session key.
     pub(crate) delta: GrantDelta,
     /// What the gate opened for it.
     pub(crate) address: IpAddr,

@@ -50,6 +50,7 @@ pub(crate) fn delta(grant: Grant) -> GrantDelta {
         target: TARGET,
         target_ports: (5004, 5004),
         mode: ServiceMode::Nat,
+        key: None,
     }
 }
 

@@ -4,7 +4,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_capability::{Grant, GrantError, GrantId};
+use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKey};
 
 /// How large the tables are and how long things live. Fixed at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +162,9 @@ pub struct PinholeSpec {
     pub target_ports: (u16, u16),
     /// Whether the service is a `filter` service: address and ports are its own.
     pub filter: bool,
+    /// The key of packet MACs, for a grant that demands them. Without one its UDP is refused until the grant is
+    /// installed again with a key.
+    pub key: Option<SessionKey>,
 }
 
 /// A pinhole that belongs to no grant: the frontends' way to a service's SIP port, and the service's way to the

@@ -3,7 +3,7 @@
 use alloc::{format, string::String, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::GrantId;
+use sluicegate_capability::{Grant, GrantId, Mode as DataMode, Protocol};
 use sluicegate_flow::Kind;
 use sluicegate_wire::{Instant, IpProtocol, Port, Reason, UnixTime, Verdict};
 
@@ -11,6 +11,7 @@ use crate::{
     Translator,
     flows::{ANSWERED, Family, Flows, TRANSLATED, is_echo},
     inbound::{Located, locate},
+    mac::{self, Seal},
     outbound::{locate_hairpin, locate_outbound},
     packet::Tuple,
     pinhole::Holder,
@@ -99,10 +100,28 @@ impl Translator {
         if pinhole.is_live() && now < pinhole.not_before {
             steps.push(String::from("The grant is not valid yet: compare the clocks of frontend and gate."));
         }
+        steps.extend(self.tell_mode(slot, grant));
         if pinhole.spent {
             steps.push(String::from(Reason::BudgetSpent.explanation()));
         }
         steps
+    }
+
+    fn tell_mode(&self, slot: u32, grant: &Grant) -> Option<String> {
+        let text = match (grant.least_mode, self.rules.seals.at(slot).is_some_and(Seal::has_key)) {
+            (DataMode::Pinhole, _) => "Mode pinhole: address and ports are the proof.",
+            (DataMode::Mac, true) if grant.protocol == Protocol::UDP => {
+                "Mode mac: a datagram from outside must carry a packet MAC, or a capability of this client."
+            }
+            (DataMode::Mac, _) if grant.protocol == Protocol::UDP => {
+                "Mode mac, but this gate has not got the key (again): it comes with the frontend's feed."
+            }
+            (DataMode::Mac, _) => {
+                "Mode mac, which only UDP has: a packet from outside needs a capability of this client."
+            }
+            (DataMode::Capability, _) => "Mode capability: a packet from outside needs a capability of this client.",
+        };
+        Some(String::from(text))
     }
 }
 
@@ -153,10 +172,13 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
 /// What stands in the way of a new flow under a pinhole that is open.
 fn admitted(rules: &Rules, slot: u32, to: Port, from_inside: bool) -> Verdict {
     let Some(pinhole) = rules.pinholes.at(slot) else { return Verdict::Drop(Reason::NoPinhole) };
-    if pinhole.spent && !from_inside {
-        return Verdict::Drop(Reason::BudgetSpent);
+    if from_inside {
+        return Verdict::Forward(to);
     }
-    Verdict::Forward(to)
+    if let Some(reason) = mac::unprovable(rules, slot, pinhole.protocol) {
+        return Verdict::Drop(reason);
+    }
+    if pinhole.spent { Verdict::Drop(Reason::BudgetSpent) } else { Verdict::Forward(to) }
 }
 
 fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
@@ -202,10 +224,7 @@ fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index:
         });
     }
     let pinhole = rules.pinholes.at(line.owner());
-    let verdict = match pinhole {
-        Some(pinhole) if pinhole.spent && to == Port::INSIDE => Verdict::Drop(Reason::BudgetSpent),
-        _ => Verdict::Forward(to),
-    };
+    let verdict = admitted(rules, line.owner(), to, to == Port::OUTSIDE);
     if let Some(Holder::Service) = pinhole.map(|pinhole| &pinhole.holder) {
         steps.push(String::from("The service started it."));
     }

@@ -21,6 +21,8 @@ pub(crate) const CHARGED: u16 = 2;
 pub(crate) const FROM_INSIDE: u16 = 4;
 /// The external port belongs to a binding, not to the pinhole.
 pub(crate) const BOUND: u16 = 8;
+/// What comes from outside must prove more than its addresses, see [`crate::mac`].
+pub(crate) const GUARDED: u16 = 16;
 
 /// Set in a line's notes: the side that did not start the flow has answered.
 pub(crate) const ANSWERED: u16 = 1;

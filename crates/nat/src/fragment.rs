@@ -17,6 +17,7 @@ use crate::{
     counters::Counters,
     flows::{CHARGED, Family, Flows},
     lifecycle::charge,
+    mac::{Evidence, Permission},
     packet::Packet,
     passage::Passage,
     pinhole::octets,
@@ -351,12 +352,13 @@ impl Translator {
         from: Port,
         frame: &mut Frame<'_>,
         mut ip: Summary,
+        permission: Permission,
     ) -> Result<Fate, Reason> {
         let Some(fragment) = ip.fragment else { return Err(Reason::FragmentInvalid) };
         let protocol = if ip.src.is_ipv4() { ip.protocol.0 } else { 0 };
         let id = PacketId { src: ip.src, dst: ip.dst, protocol, id: fragment.id, from };
         if ip.has_transport_header() {
-            return self.judge_first(now, frame, ip, &fragment, id);
+            return self.judge_first(now, frame, ip, &fragment, (id, permission));
         }
         if self.fragments.find(&id).is_none() {
             // Without ports only the addresses can tell a stranger, and a stranger takes no memory.
@@ -395,7 +397,7 @@ impl Translator {
         frame: &mut Frame<'_>,
         ip: Summary,
         fragment: &Fragment,
-        id: PacketId,
+        (id, permission): (PacketId, Permission),
     ) -> Result<Fate, Reason> {
         // RFC 1858: a first fragment without the whole transport header is an attack.
         let mut packet = Packet::parse(ip, frame.bytes()).map_err(|reason| match reason {
@@ -403,7 +405,8 @@ impl Translator {
             other => other,
         })?;
         if self.check_ends(id.from, &ip).is_err() {
-            let passage = self.decide(now, id.from, &packet)?;
+            let evidence = Evidence { permission, bytes: frame.bytes() };
+            let passage = self.decide(now, id.from, &packet, &evidence)?;
             return self.send(&passage, &mut packet, frame);
         }
         let at = self.fragments.find_or_add(now, id)?;
@@ -413,7 +416,8 @@ impl Translator {
             _ => {}
         }
         let noted = self.fragments.note(at, fragment, ip.transport_len());
-        match noted.and_then(|()| self.decide(now, id.from, &packet)) {
+        let evidence = Evidence { permission, bytes: frame.bytes() };
+        match noted.and_then(|()| self.decide(now, id.from, &packet, &evidence)) {
             Ok(passage) => {
                 self.fragments.admit(at, passage);
                 self.send(&passage, &mut packet, frame)

@@ -100,6 +100,7 @@ impl Translator {
             _ => {
                 // A renewal that comes late must not open it again.
                 pinhole.life = Life::Ended(EndCause::Revoked);
+                self.rules.seals.forget_key(slot);
                 None
             }
         }
@@ -127,7 +128,7 @@ impl Translator {
         times: (Instant, Instant),
         budget: Budget,
     ) -> Result<Opened, InstallError> {
-        let PinholeSpec { grant, service, target, filter, .. } = spec;
+        let PinholeSpec { grant, service, target, filter, key, .. } = spec;
         let (protocol, client, wanted) = (grant.protocol, grant.client_address, grant.gate_ports);
         let flows_max = if grant.flows == 0 { self.rules.config.flows_per_grant } else { grant.flows };
         let rate_bytes_per_s = u64::from(grant.rate_100kbps) * 12_500;
@@ -141,6 +142,7 @@ impl Translator {
             self.rules.pinholes.give_up(slot);
             return Err(InstallError::NoExternalPort);
         };
+        let seal = grant.clone();
         let new = NewPinhole {
             holder: Holder::Granted(grant.into()),
             protocol,
@@ -155,6 +157,7 @@ impl Translator {
             flows_max: flows_max.into(),
         };
         self.put(now, slot, new.build(now))?;
+        self.rules.seals.put(slot, &seal, key);
         self.rules.sources.add(client);
         Ok(gate)
     }
@@ -221,7 +224,9 @@ impl Translator {
         let known = pinhole.grant().ok_or(conflict)?;
         let is_same = (known.client_address, known.protocol) == (spec.grant.client_address, spec.grant.protocol)
             && (pinhole.target, pinhole.target_ports) == (spec.target, target_ports)
-            && (pinhole.service, pinhole.filter) == (spec.service, spec.filter);
+            && (pinhole.service, pinhole.filter) == (spec.service, spec.filter)
+            // Its lines would not know of another mode.
+            && known.least_mode == spec.grant.least_mode;
         if !is_same {
             return Err(conflict);
         }
@@ -233,7 +238,13 @@ impl Translator {
                 self.rules.pinholes.revive(slot);
                 self.rules.sources.add(spec.grant.client_address);
             }
-            _ if !is_later => return Ok(gate),
+            _ if !is_later => {
+                // A snapshot after a restart: what it brings is the key.
+                if spec.grant.client_id == known.client_id {
+                    self.rules.seals.put(slot, &spec.grant, spec.key);
+                }
+                return Ok(gate);
+            }
             _ => self.reclaim(slot),
         }
         let flows_default = self.rules.config.flows_per_grant;
@@ -247,6 +258,7 @@ impl Translator {
         pinhole.budget.renew(spec.grant.bytes);
         pinhole.spent = false;
         pinhole.flows_max = if spec.grant.flows == 0 { flows_default } else { spec.grant.flows }.into();
+        self.rules.seals.put(slot, &spec.grant, spec.key);
         pinhole.holder = Holder::Granted(spec.grant.into());
         self.rules.pinholes.schedule(now, slot);
         self.note_due();
@@ -279,6 +291,9 @@ impl Translator {
         let remember = if cause == EndCause::Revoked { pinhole.not_after.since(now).max(rest) } else { rest };
         if let Some(client) = pinhole.grant().map(|grant| grant.client_address) {
             self.rules.sources.remove(client);
+        }
+        if cause == EndCause::Revoked {
+            self.rules.seals.forget_key(slot);
         }
         self.rules.pinholes.end(now, slot, cause, remember);
         self.note_due();

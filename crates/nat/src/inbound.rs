@@ -7,8 +7,9 @@ use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
     config::Mode,
-    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, NewFlow, TRANSLATED, WAITING},
+    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, TRANSLATED, WAITING},
     lifecycle::{charge, establish, settle},
+    mac::{self, Evidence},
     packet::{EchoType, Packet, Transport, Tuple},
     passage::{LineRef, Passage},
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
@@ -19,24 +20,47 @@ use crate::{
 
 /// Decides about a packet from outside and keeps account of it.
 ///
-/// Costs one hash and one line for an established UDP flow, two lines for TCP.
+/// Costs one hash and one line for an established UDP flow, two lines for TCP; under a grant that demands packet MACs also
+/// its entry beside the pinholes and one hash over the datagram.
 #[inline]
 pub(crate) fn inbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
+    evidence: &Evidence<'_>,
 ) -> Result<Passage, Reason> {
     // A closed port needs no look-up: what a flood hits most costs least.
     let found = if is_closed(rules, packet) { None } else { flows.find(Kind::Inbound, &packet.tuple) };
-    let index = match found {
-        Some(index) => index,
-        None => match open_from_outside(flows, rules, now, packet)? {
-            Some(index) => index,
-            None => return Ok(Passage::unchanged(Port::INSIDE)),
+    match found {
+        Some(index) => follow(flows, rules, now, index, packet, evidence),
+        None => match open_from_outside(flows, rules, now, packet, evidence)? {
+            Some((index, strip)) => {
+                let passage = pass(flows, rules, now, index, packet, Kind::Inbound)?;
+                Ok(Passage { strip, ..passage })
+            }
+            None => Ok(Passage::unchanged(Port::INSIDE)),
         },
-    };
-    pass(flows, rules, now, index, packet, Kind::Inbound)
+    }
+}
+
+/// Lets a packet from outside through by its line, if it proves what the line's grant demands.
+#[inline]
+pub(crate) fn follow<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    index: u32,
+    packet: &Packet,
+    evidence: &Evidence<'_>,
+) -> Result<Passage, Reason> {
+    let line = flows.line(index);
+    if line.rewrite().2 & GUARDED == 0 {
+        return pass(flows, rules, now, index, packet, Kind::Inbound);
+    }
+    let strip = mac::prove(rules, line.owner(), packet, evidence)?;
+    let passage = pass(flows, rules, now, index, packet, Kind::Inbound)?;
+    Ok(Passage { strip, ..passage })
 }
 
 /// Whether nobody holds the gate's port that a packet is for, so that no line can know it.
@@ -97,7 +121,7 @@ pub(crate) fn pass<L: Family>(
     let line = flows.line(index);
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let (src, dst) = if from == Kind::Inbound { (None, translated) } else { (translated, None) };
-    Ok(Passage { to, src, dst, line: Some(LineRef { index, generation: line.generation() }) })
+    Ok(Passage { to, src, dst, strip: false, line: Some(LineRef { index, generation: line.generation() }) })
 }
 
 #[inline]
@@ -161,21 +185,22 @@ pub(crate) fn opened(rules: &Rules, now: Instant, found: Found) -> Located {
     }
 }
 
-/// Makes the flow of a packet that no line knows. `None`: a `filter` service in observe mode, forwarded all the same.
+/// Makes the flow of a packet that no line knows, and says whether it carries a trailer. `None`: a `filter` service in observe mode, forwarded all the same.
 #[inline(never)]
 fn open_from_outside<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
-) -> Result<Option<u32>, Reason> {
+    evidence: &Evidence<'_>,
+) -> Result<Option<(u32, bool)>, Reason> {
     packet.ip.check_addresses()?;
     check_source(rules, packet.tuple.src.0)?;
     let result = locate(rules, now, &packet.tuple)
         .map_err(|(reason, _)| reason)
-        .and_then(|slot| open_inbound(flows, rules, now, packet, slot));
+        .and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
     match result {
-        Ok(index) => Ok(Some(index)),
+        Ok(opened) => Ok(Some(opened)),
         // Without a translation there is nothing to forward; what the packet itself lacks is no policy either.
         Err(reason) if !rules.is_gate(packet.tuple.dst.0) && reason != Reason::NotForService => {
             rules.waive(reason).map(|()| None)
@@ -189,14 +214,15 @@ fn check_source(rules: &Rules, source: IpAddr) -> Result<(), Reason> {
     if rules.is_gate(source) || rules.hosts.find(source).is_some() { Err(Reason::AddressInvalid) } else { Ok(()) }
 }
 
-/// Makes the flow of an admitted packet.
+/// Makes the flow of an admitted packet that proves what the grant demands; `true`: by a trailer.
 pub(crate) fn open_inbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
     slot: u32,
-) -> Result<u32, Reason> {
+    evidence: &Evidence<'_>,
+) -> Result<(u32, bool), Reason> {
     match packet.transport {
         Transport::Tcp(segment) if !segment.is_opening() => return Err(Reason::TcpState),
         Transport::Echo(EchoType::Reply) => return Err(Reason::NoPinhole),
@@ -211,20 +237,22 @@ pub(crate) fn open_inbound<L: Family>(
     let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };
     let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed();
     let new = NewFlow { owner: slot, inbound: tuple, outbound, flags: flags_of(pinhole) };
+    let strip = new.flags & GUARDED != 0 && mac::prove(rules, slot, packet, evidence)?;
     let flow = establish(flows, rules, now, &new)?;
     start(flows, flow, Kind::Inbound, &packet.transport);
-    Ok(flow)
+    Ok((flow, strip))
 }
 
 /// The flags that lines under this pinhole have.
-pub(crate) const fn flags_of(pinhole: &Pinhole) -> u16 {
+pub(crate) fn flags_of(pinhole: &Pinhole) -> u16 {
     let charged = match &pinhole.holder {
         PinholeHolder::Granted(_) => true,
         PinholeHolder::Standing { .. } => pinhole.bucket.is_some(),
         PinholeHolder::Service => false,
     };
-    let translated = if pinhole.filter { 0 } else { TRANSLATED };
-    translated | if charged { CHARGED } else { 0 }
+    let guarded = pinhole.grant().is_some_and(mac::demands_proof);
+    let flag = |on: bool, flag: u16| if on { flag } else { 0 };
+    flag(!pinhole.filter, TRANSLATED) | flag(charged, CHARGED) | flag(guarded, GUARDED)
 }
 
 /// Writes the first state of a new flow.

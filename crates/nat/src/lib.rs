@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod allowance;
 mod binding;
 mod config;
 mod counters;
@@ -29,6 +30,7 @@ mod icmp;
 mod inbound;
 mod index;
 mod lifecycle;
+mod mac;
 mod outbound;
 mod packet;
 mod pass;
@@ -45,12 +47,14 @@ mod tcp;
 mod translator;
 mod view;
 
+pub use allowance::Allowance;
 pub use config::{
     Config, EndCause, Ended, Event, InstallError, Mode, Opened, PEERS_MAX, PinholeSpec, Service, ServicesError,
     StandingSpec, Timers,
 };
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};
+pub use mac::Permission;
 pub use state::{Export, ImportError, Imported};
 pub use translator::Translator;
 pub use view::{PinholeKind, PinholeView, Usage};

@@ -9,8 +9,9 @@ use crate::{
     config::Mode,
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
     hosts::Host,
-    inbound::{Located, flags_of, locate, open_inbound, opened, pass, start},
+    inbound::{Located, flags_of, follow, locate, open_inbound, opened, pass, start},
     lifecycle::establish,
+    mac::Evidence,
     packet::{EchoType, Packet, Transport, Tuple},
     passage::Passage,
     rules::Rules,
@@ -24,9 +25,10 @@ pub(crate) fn outbound<L: Family>(
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
+    evidence: &Evidence<'_>,
 ) -> Result<Passage, Reason> {
     if rules.is_gate(packet.tuple.dst.0) {
-        return hairpin(flows, rules, now, packet);
+        return hairpin(flows, rules, now, packet, evidence);
     }
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
         Some(index) => index,
@@ -127,6 +129,7 @@ fn hairpin<L: Family>(
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
+    evidence: &Evidence<'_>,
 ) -> Result<Passage, Reason> {
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
         Some(index) => index,
@@ -136,11 +139,11 @@ fn hairpin<L: Family>(
     let src = out.src.ok_or(Reason::NoPinhole)?;
     let turned = Packet { tuple: Tuple { src, ..packet.tuple }, ..*packet };
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
-        Some(index) => pass(flows, rules, now, index, &turned, Kind::Inbound)?,
+        Some(index) => follow(flows, rules, now, index, &turned, evidence)?,
         None => {
             let slot = locate_hairpin(rules, now, &packet.tuple).map_err(|(reason, _)| reason)?;
-            let index = open_inbound(flows, rules, now, &turned, slot)?;
-            pass(flows, rules, now, index, &turned, Kind::Inbound)?
+            let (index, strip) = open_inbound(flows, rules, now, &turned, slot, evidence)?;
+            Passage { strip, ..pass(flows, rules, now, index, &turned, Kind::Inbound)? }
         }
     };
     Ok(Passage { src: Some(src), ..back })

@@ -25,12 +25,14 @@ pub(crate) struct Passage {
     /// New destination address and port (or echo identifier).
     pub(crate) dst: Option<(IpAddr, u16)>,
     pub(crate) line: Option<LineRef>,
+    /// Whether the packet's last bytes are the trailer of a packet MAC, which stays here.
+    pub(crate) strip: bool,
 }
 
 impl Passage {
     /// Out of the other side, unchanged.
     pub(crate) const fn unchanged(to: Port) -> Self {
-        Self { to, src: None, dst: None, line: None }
+        Self { to, src: None, dst: None, line: None, strip: false }
     }
 
     /// Writes addresses and ports into a whole packet or a first fragment.

@@ -11,6 +11,7 @@ use crate::{
     config::{Config, EndCause, Ended, Event},
     counters::Counters,
     hosts::Hosts,
+    mac::Seals,
     pinhole::{Life, Pinhole, Pinholes},
     ports::Ports,
     random::Random,
@@ -24,6 +25,8 @@ pub(crate) struct Rules {
     pub(crate) hosts: Hosts,
     pub(crate) pinholes: Pinholes,
     pub(crate) ports: Ports,
+    /// What the grants of pinholes demand, by slot.
+    pub(crate) seals: Seals,
     pub(crate) bindings: Bindings,
     pub(crate) sources: Sources,
     pub(crate) random: Random,
@@ -43,6 +46,7 @@ impl Rules {
         Self {
             hosts: Hosts::new(config.services_max, hash_key),
             pinholes: Pinholes::new(config.pinholes_max, hash_key),
+            seals: Seals::new(config.pinholes_max.clamp(1, 1 << 24)),
             bindings: Bindings::new(ports.max() * 3, hash_key),
             ports,
             sources: Sources::new(hash_key),
@@ -113,9 +117,9 @@ impl Rules {
 
     /// Forgets an ended pinhole and frees its ports.
     pub(crate) fn forget(&mut self, slot: u32) {
-        if let Some(pinhole) = self.pinholes.forget(slot)
-            && owns_ports(&pinhole)
-        {
+        let Some(pinhole) = self.pinholes.forget(slot) else { return };
+        self.seals.remove(slot);
+        if owns_ports(&pinhole) {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
         }
     }

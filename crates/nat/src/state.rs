@@ -23,7 +23,7 @@ use self::{
 use crate::{
     Translator,
     config::{PinholeSpec, StandingSpec},
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, NewFlow, WAITING},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, WAITING},
     lifecycle::{end_flow, establish, settle},
     pinhole::Holder,
     rules::Rules,
@@ -88,6 +88,12 @@ impl Translator {
                     slots.push(self.rules.service_slot(service));
                     continue;
                 }
+                Record::Window(highest) => {
+                    if let Some(Some(slot)) = slots.last() {
+                        self.rules.seals.resume(*slot, highest);
+                    }
+                    continue;
+                }
                 Record::Flow(flow) => {
                     let slot = slots.get(flow.owner as usize).copied().flatten();
                     if let Some(pinhole) = slot.and_then(|slot| self.rules.pinholes.at_mut(slot)) {
@@ -108,7 +114,8 @@ impl Translator {
         let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
         grant.gate_ports = wanted;
         let (target, target_ports) = (record.target, record.target_ports);
-        let spec = PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter };
+        let spec =
+            PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, key: None };
         let opened = self.install(now, unix, spec).ok()?;
         let slot = self.rules.pinholes.by_id(id)?;
         if opened.ports != wanted && !record.filter {
@@ -181,7 +188,8 @@ fn import_flow<L: Family>(
     if is_bound && !rules.bindings.rejoin(protocol, outbound.src, port, &mut rules.ports) {
         return None;
     }
-    let new = NewFlow { owner: slot, inbound, outbound, flags: record.flags };
+    let flags = record.flags & !GUARDED | crate::inbound::flags_of(pinhole) & GUARDED;
+    let new = NewFlow { owner: slot, inbound, outbound, flags };
     let Ok(flow) = establish(flows, rules, now, &new) else {
         if is_bound {
             rules.bindings.leave(protocol, port, &mut rules.ports);

@@ -10,6 +10,7 @@ use crate::{
     icmp,
     inbound::inbound,
     lifecycle::end_flow,
+    mac::{self, Evidence, Permission},
     outbound::outbound,
     packet::{Packet, Transport},
     passage::{Passage, check_header},
@@ -65,11 +66,28 @@ impl Translator {
     /// padding) are cut off. A dropped packet is left as it came.
     #[inline]
     pub fn on_packet(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
+        self.on_packet_with(now, port, frame, Permission::NONE)
+    }
+
+    /// As [`Self::on_packet`], for a packet of which more is known than it shows: what came with it was checked, and
+    /// taken off, before.
+    ///
+    /// A grant's least mode decides: what `permission` does not prove, a packet MAC may (UDP under a grant of mode `mac`;
+    /// its trailer is taken off). A forged, replayed or missing MAC costs the grant nothing: it is refused before a flow
+    /// is made and before the budget is charged. The budget pays for the packet as it came, trailer included.
+    #[inline]
+    pub fn on_packet_with(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &mut Frame<'_>,
+        permission: Permission,
+    ) -> Verdict {
         self.now = now;
         if now >= self.due {
             self.expire(now);
         }
-        match self.judge(now, port, frame) {
+        match self.judge(now, port, frame, permission) {
             Ok(Fate::Forward(to)) => {
                 self.rules.counters.count_forward(to, frame.len());
                 Verdict::Forward(to)
@@ -83,12 +101,18 @@ impl Translator {
     }
 
     #[inline]
-    fn judge(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Result<Fate, Reason> {
+    fn judge(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &mut Frame<'_>,
+        permission: Permission,
+    ) -> Result<Fate, Reason> {
         let ip = Summary::parse(frame.bytes())?;
         check_header(&ip)?;
         frame.truncate(ip.total_len);
         if ip.fragment.is_some() {
-            return self.judge_fragment(now, port, frame, ip);
+            return self.judge_fragment(now, port, frame, ip, permission);
         }
         let mut packet = Packet::parse(ip, frame.bytes())?;
         if packet.transport == Transport::Error {
@@ -96,18 +120,25 @@ impl Translator {
             packet.ip.decrement_ttl(frame.bytes_mut())?;
             return Ok(Fate::Forward(to));
         }
-        let passage = self.decide(now, port, &packet)?;
+        let evidence = Evidence { permission, bytes: frame.bytes() };
+        let passage = self.decide(now, port, &packet, &evidence)?;
         self.send(&passage, &mut packet, frame)
     }
 
     /// Who the packet belongs to and where it goes. Accounts for it, and changes nothing in it.
     #[inline]
-    pub(crate) fn decide(&mut self, now: Instant, port: Port, packet: &Packet) -> Result<Passage, Reason> {
+    pub(crate) fn decide(
+        &mut self,
+        now: Instant,
+        port: Port,
+        packet: &Packet,
+        evidence: &Evidence<'_>,
+    ) -> Result<Passage, Reason> {
         match (packet.ip.src.is_ipv4(), port == Port::INSIDE) {
-            (true, false) => inbound(&mut self.v4, &mut self.rules, now, packet),
-            (true, true) => outbound(&mut self.v4, &mut self.rules, now, packet),
-            (false, false) => inbound(&mut self.v6, &mut self.rules, now, packet),
-            (false, true) => outbound(&mut self.v6, &mut self.rules, now, packet),
+            (true, false) => inbound(&mut self.v4, &mut self.rules, now, packet, evidence),
+            (true, true) => outbound(&mut self.v4, &mut self.rules, now, packet, evidence),
+            (false, false) => inbound(&mut self.v6, &mut self.rules, now, packet, evidence),
+            (false, true) => outbound(&mut self.v6, &mut self.rules, now, packet, evidence),
         }
     }
 
@@ -119,6 +150,9 @@ impl Translator {
         packet: &mut Packet,
         frame: &mut Frame<'_>,
     ) -> Result<Fate, Reason> {
+        if passage.strip {
+            mac::strip(&mut packet.ip, frame);
+        }
         passage.apply(packet, frame.bytes_mut());
         packet.ip.decrement_ttl(frame.bytes_mut())?;
         if !self.rules.fits(packet.ip.total_len, passage.to) {

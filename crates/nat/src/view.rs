@@ -2,13 +2,14 @@
 
 use core::net::IpAddr;
 
-use sluicegate_capability::GrantId;
+use sluicegate_capability::{GrantId, Mode as DataMode};
 use sluicegate_wire::Instant;
 
 use crate::{
     Translator,
     config::{EndCause, Opened},
     lifecycle::lent,
+    mac::Seal,
     pinhole::{Holder, Life, Pinhole},
     ports::SPACES,
 };
@@ -41,6 +42,10 @@ pub struct PinholeView {
     pub target: IpAddr,
     /// The service's first and last port.
     pub target_ports: (u16, u16),
+    /// The weakest data mode that its packets from outside may use.
+    pub mode: DataMode,
+    /// Whether the key of its packet MACs is here; `false` where there are none.
+    pub has_key: bool,
     /// Whether nothing is translated.
     pub filter: bool,
     /// Flows under it now.
@@ -108,6 +113,8 @@ impl Translator {
             gate: pinhole.gate,
             target: pinhole.target,
             target_ports: pinhole.target_ports,
+            mode: pinhole.grant().map_or(DataMode::Pinhole, |grant| grant.least_mode),
+            has_key: self.rules.seals.at(slot).is_some_and(Seal::has_key),
             filter: pinhole.filter,
             flows: pinhole.flows,
             flows_max: pinhole.flows_max,
@@ -121,7 +128,7 @@ impl Translator {
 
     /// How full each table is: (name, used, maximum). Ended pinholes that are only remembered give way to new ones.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u32, u32); 13] {
+    pub fn gauges(&self) -> [(&'static str, u32, u32); 14] {
         let rules = &self.rules;
         let gauge = |name, (used, max): (u32, u32)| (name, used, max);
         let ports = |space: usize| (SPACES[space], rules.ports.used()[space], rules.ports.max());
@@ -131,6 +138,7 @@ impl Translator {
             ("pinholes", rules.pinholes.live(), rules.pinholes.max()),
             ("pinholes_remembered", rules.pinholes.ended(), rules.pinholes.max()),
             gauge("pinhole_index", rules.pinholes.index_used_and_max()),
+            gauge("packet_macs", rules.seals.used_and_max()),
             ("bindings", rules.bindings.used(), rules.bindings.max()),
             ports(0),
             ports(1),

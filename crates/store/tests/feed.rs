@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
+use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKey};
 use sluicegate_store::feed::{
-    Decoder, Delta, Event, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta, PING_INTERVAL,
-    Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
+    Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
+    PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
 };
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -55,6 +55,7 @@ fn delta_of(grant: &Grant) -> GrantDelta {
         target: [10, 0, 0, 1].into(),
         target_ports: (80, 80),
         mode: Default::default(),
+        key: Some(SessionKey::from_bytes([0x5e; 16])),
     }
 }
 
@@ -394,14 +395,14 @@ fn the_greeting_must_be_right() {
         let _ = receiver.connect(START, UNIX);
         receiver.handle(START, UNIX, message)
     };
-    assert_eq!(greet(hello(1, key(), false)), Ok(vec![]));
-    assert_eq!(greet(hello(2, key(), false)), Err(FeedError::Version(2)));
-    assert_eq!(greet(hello(1, IssuerKey::from_seed([2; 32]), false)), Err(FeedError::Issuer));
-    assert!(matches!(greet(hello(1, key(), true)), Err(FeedError::Unexpected(_))));
+    assert_eq!(greet(hello(FEED_VERSION, key(), false)), Ok(vec![]));
+    assert_eq!(greet(hello(FEED_VERSION + 1, key(), false)), Err(FeedError::Version(FEED_VERSION + 1)));
+    assert_eq!(greet(hello(FEED_VERSION, IssuerKey::from_seed([2; 32]), false)), Err(FeedError::Issuer));
+    assert!(matches!(greet(hello(FEED_VERSION, key(), true)), Err(FeedError::Unexpected(_))));
     assert!(matches!(greet(ToGate::Ping { unix: UNIX }), Err(FeedError::Unexpected(_))));
     let refused = greet(ToGate::Refused { reason: "unknown gate".into() });
     assert_eq!(refused, Err(FeedError::Refused("unknown gate".into())));
-    assert!(receiver().handle(START, UNIX, hello(1, key(), false)).is_err(), "before it has dialled");
+    assert!(receiver().handle(START, UNIX, hello(FEED_VERSION, key(), false)).is_err(), "before it has dialled");
 }
 
 #[test]
@@ -449,4 +450,14 @@ fn a_place_in_another_issuers_stream_is_not_resumed() {
     let ahead = Resume { issuer: key().public().id(), boot_id: 7, seq: 3 };
     let frames = sender(7, SenderOptions::default()).welcome(UNIX, Some(ahead), Vec::new).unwrap();
     assert!(matches!(messages(&frames)[0], ToGate::Hello { resumed: false, .. }));
+}
+
+#[test]
+fn a_session_key_reaches_the_gate_and_is_in_no_debug_text() {
+    let delta = delta_of(&grant(1));
+    let text = format!("{delta:?}");
+    assert!(text.contains("key: Some(SessionKey(..))"), "{text}");
+    let bytes = postcard::to_allocvec(&delta).unwrap();
+    assert_eq!(postcard::from_bytes::<GrantDelta>(&bytes).unwrap(), delta);
+    assert_eq!(delta.without_key().key, None);
 }

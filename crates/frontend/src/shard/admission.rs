@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluicegate_capability::mac::SessionSecret;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
@@ -15,6 +16,7 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     answer::answer_flow,
+    auth::Proof,
     exchanges::Id,
     ladder::Asked,
     media::{Want, wanted_of_offer},
@@ -35,6 +37,8 @@ pub(super) struct Admitted {
     pub(super) call: [u8; 12],
     pub(super) renewal: bool,
     pub(super) agent: bool,
+    /// Of an agent: what the session keys of its grants are made from.
+    pub(super) session: Option<SessionSecret>,
 }
 
 impl Shard {
@@ -53,7 +57,7 @@ impl Shard {
         renewed: Option<[u8; 12]>,
         out: &mut Transmits,
     ) {
-        let Some(user) = self.authenticate(now, asked, out) else { return };
+        let Some(Proof { user, session }) = self.authenticate(now, asked, out) else { return };
         if !self.exchanges.charge(now.instant, &user) {
             self.metrics.one(Count::TableFull);
             return self.unavailable_once(asked, out);
@@ -75,7 +79,7 @@ impl Shard {
                 return self.refuse_with(now, asked, code, None, out);
             }
         };
-        match self.judge(now, asked, (&user, service), renewed, offer.as_ref()) {
+        match self.judge(now, asked, (&user, session, service), renewed, offer.as_ref()) {
             Some(admitted) => self.carry_out(now, asked, admitted, offer.as_ref(), out),
             // The same answer whatever the reason: who may not use a service does not learn whether it exists.
             None => self.refuse_with(now, asked, 403, None, out),
@@ -87,7 +91,7 @@ impl Shard {
         &mut self,
         now: Now,
         asked: Asked<'_, '_>,
-        (user, name): (&str, &str),
+        (user, session, name): (&str, SessionSecret, &str),
         renewed: Option<[u8; 12]>,
         offer: Option<&Session<'_>>,
     ) -> Option<Admitted> {
@@ -125,6 +129,7 @@ impl Shard {
             .map(|step| format!("{} {}", if step.passed { "+" } else { "-" }, step.text))
             .collect();
         self.decided(now, asked, user, (outcome, status), steps);
+        let agent = asked.message.lists(HeaderName::Supported, b"sluicegate");
         Some(Admitted {
             user: user.to_owned(),
             limits: limits?,
@@ -132,7 +137,8 @@ impl Shard {
             wants,
             call: renewed.unwrap_or_else(|| self.new_call()),
             renewal: renewed.is_some(),
-            agent: asked.message.lists(HeaderName::Supported, b"sluicegate"),
+            agent,
+            session: agent.then_some(session),
         })
     }
 

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, net::IpAddr};
 
-use sluicegate_capability::epoch::{Epoch, agent_password};
+use sluicegate_capability::{
+    epoch::{Epoch, agent_password},
+    mac::SessionSecret,
+};
 use sluicegate_policy::{Credentials, NAME_LEN_MAX, Policy};
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, ha1, verify},
@@ -20,7 +23,7 @@ use crate::metrics::Outcome;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// This user sent it, just now and once.
-    Proved(String),
+    Proved(Proof),
     /// Ask for (other) credentials; the nonce, not the password, was at fault if `stale`.
     Challenge {
         /// Tells the client to try again without asking for a password.
@@ -34,6 +37,15 @@ pub(super) enum Verdict {
     Malformed,
     /// No room to remember one more used nonce.
     Full,
+}
+
+/// Who sent a request, and what only that client and this frontend know since.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Proof {
+    /// The user's name.
+    pub(super) user: String,
+    /// Session keys of packet MACs are made from it. The user's HA1, which it comes from, has not left the digest check.
+    pub(super) session: SessionSecret,
 }
 
 /// Nonces, used nonces, and the realm they are for.
@@ -96,7 +108,10 @@ impl Authenticator {
             };
         }
         match self.replays.accept(nonce, uptime(now)) {
-            Ok(()) => Verdict::Proved(claimed.into_owned()),
+            Ok(()) => {
+                let session = SessionSecret::extract(secret.as_bytes(), authorization.nonce, authorization.cnonce);
+                Verdict::Proved(Proof { user: claimed.into_owned(), session })
+            }
             Err(ReplayError::Used) => {
                 Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) }
             }

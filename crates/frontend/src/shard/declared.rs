@@ -68,8 +68,9 @@ impl Shard {
             limits: admitted.limits,
             agent: admitted.agent,
             renewal: admitted.renewal,
+            session: admitted.session.as_ref(),
         };
-        Opening::new(&self.settings, &self.keys, now.unix, &terms, &admitted.wants)
+        Opening::new((&self.settings, &self.keys, &self.ledger), now.unix, &terms, &admitted.wants)
     }
 
     /// Takes a gate's answer.

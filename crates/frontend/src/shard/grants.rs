@@ -5,8 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode, epoch::Epoch};
-use sluicegate_policy::{Limits, Service, ServiceMode, pseudonym};
+use sluicegate_capability::{
+    ANY_PORTS, Grant, GrantId, Mode,
+    epoch::Epoch,
+    mac::{CLIENT_ID_ATTEMPTS, Direction, SessionKey, SessionSecret},
+};
+use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, pseudonym};
 use sluicegate_store::feed::{GrantDelta, Selected, Selector};
 use sluicegate_wire::UnixTime;
 
@@ -15,12 +19,15 @@ use super::{
     media::{Opened, Want},
     settings::Settings,
 };
+use crate::ledger::Ledger;
 
 /// One grant that is being opened.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) want: Want,
     pub(super) grant: Grant,
+    /// For the gate, if the grant's mode is `mac`.
+    key: Option<SessionKey>,
     opened: bool,
 }
 
@@ -47,15 +54,23 @@ pub(super) struct Terms<'t> {
     pub(super) limits: Limits,
     pub(super) agent: bool,
     pub(super) renewal: bool,
+    /// Of an agent: what its session keys are made from.
+    pub(super) session: Option<&'t SessionSecret>,
 }
 
 impl Opening {
     /// One grant per want; those of one call share the first 12 bytes of their ids, in the order of the wants, so that a
     /// renewal with the same description renews the same grants.
-    pub(super) fn new(settings: &Settings, keys: &Keys, unix: UnixTime, terms: &Terms<'_>, wants: &[Want]) -> Self {
+    pub(super) fn new(
+        (settings, keys, ledger): (&Settings, &Keys, &Ledger),
+        unix: UnixTime,
+        terms: &Terms<'_>,
+        wants: &[Want],
+    ) -> Self {
         let parts = wants.iter().zip(0..).map(|(want, index)| {
-            let grant = grant(settings, keys, unix, terms, GrantId::of_call(terms.call, index), want);
-            Part { want: *want, grant, opened: false }
+            let id = GrantId::of_call(terms.call, index);
+            let (seal, key) = seal(ledger, keys, terms, id, want);
+            Part { want: *want, grant: grant(settings, keys, unix, terms, (id, seal), want), key, opened: false }
         });
         Self {
             call: terms.call,
@@ -77,6 +92,7 @@ impl Opening {
             target: self.service.address,
             target_ports: (part.want.range.first, part.want.range.last),
             mode: self.service.mode,
+            key: part.key.clone(),
         };
         self.parts.iter().map(delta).collect()
     }
@@ -123,14 +139,49 @@ impl Opening {
     }
 }
 
-fn grant(settings: &Settings, keys: &Keys, unix: UnixTime, terms: &Terms<'_>, id: GrantId, want: &Want) -> Grant {
+/// What a grant's packets must prove, and under which client id.
+#[derive(Debug, Clone, Copy)]
+struct Seal {
+    least_mode: Mode,
+    client_id: u32,
+}
+
+/// An agent's UDP carries packet MACs. A renewal keeps mode, client id and key of the grant; if this frontend has not got
+/// the key (it was restarted), the renewal makes a new one, and the new client id tells the agent so.
+fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKey>) {
+    let known = terms.renewal.then(|| ledger.delta(id)).flatten();
+    let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
+    let known_mode = known_grant.as_ref().map(|grant| grant.least_mode);
+    let known_client = known_grant.map(|grant| grant.client_id);
+    let secret =
+        terms.session.filter(|_| want.range.protocol == PortProtocol::Udp && known_mode != Some(Mode::Pinhole));
+    let Some(secret) = secret else {
+        let client_id = known_client.unwrap_or_else(|| client_id(keys, terms.call));
+        return (Seal { least_mode: Mode::Pinhole, client_id }, None);
+    };
+    if let (Some(client_id), Some(key)) = (known_client, known.and_then(|delta| delta.key)) {
+        return (Seal { least_mode: Mode::Mac, client_id }, Some(key));
+    }
+    let mut ids = (0..CLIENT_ID_ATTEMPTS).map(|attempt| secret.client_id(id, attempt));
+    let client_id = ids.find(|client_id| !ledger.has_client(*client_id)).unwrap_or_else(|| secret.client_id(id, 0));
+    (Seal { least_mode: Mode::Mac, client_id }, Some(secret.key(id, Direction::ToService)))
+}
+
+fn grant(
+    settings: &Settings,
+    keys: &Keys,
+    unix: UnixTime,
+    terms: &Terms<'_>,
+    (id, seal): (GrantId, Seal),
+    want: &Want,
+) -> Grant {
     let service = terms.service;
     let unspecified =
         if service.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let is_filter = service.mode == ServiceMode::Filter;
     Grant {
         flags: 0,
-        least_mode: Mode::Pinhole,
+        least_mode: seal.least_mode,
         protocol: want.range.protocol.number(service.address),
         id,
         issuer: settings.issuer.public().id(),
@@ -138,7 +189,7 @@ fn grant(settings: &Settings, keys: &Keys, unix: UnixTime, terms: &Terms<'_>, id
         not_before: unix,
         not_after: unix.plus_secs(terms.limits.lifetime_s.into()),
         bytes: terms.limits.bytes_max,
-        client_id: client_id(keys, terms.call),
+        client_id: seal.client_id,
         flows: terms.limits.flows_max,
         rate_100kbps: terms.limits.rate_100kbps(),
         client_address: terms.client.to_canonical(),

@@ -9,7 +9,7 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     answer::{ALLOW, credential_fields, kind_of},
-    auth::Verdict,
+    auth::{Proof, Verdict},
     events::Event,
     settings::RETRY_AFTER_SECS,
 };
@@ -127,8 +127,8 @@ impl Shard {
         });
     }
 
-    /// The user that proved to have sent this, or `None` after having asked for (other) credentials.
-    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<String> {
+    /// Who proved to have sent this, or `None` after having asked for (other) credentials.
+    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<Proof> {
         let Asked { flow, message, method, kind, .. } = asked;
         let (_, _, field) = credential_fields(method);
         let verdict = self.authenticator.judge(
@@ -139,7 +139,7 @@ impl Shard {
             flow.peer.ip(),
         );
         match verdict {
-            Verdict::Proved(user) => return Some(user),
+            Verdict::Proved(proof) => return Some(proof),
             Verdict::Challenge { stale, outcome, claimed } => {
                 self.metrics.request(kind, outcome);
                 if let Some(user) = claimed {

@@ -12,6 +12,7 @@ use sluicegate_sip::{
 
 use super::{
     Now, Shard,
+    auth::Proof,
     events::{Binding, Event},
     ladder::Asked,
 };
@@ -29,7 +30,7 @@ impl Shard {
     /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
     /// from, whatever its Contact says.
     pub(super) fn on_register(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
-        let Some(user) = self.authenticate(now, asked, out) else { return };
+        let Some(Proof { user, .. }) = self.authenticate(now, asked, out) else { return };
         if !self.exchanges.charge(now.instant, &user) {
             self.metrics.one(Count::TableFull);
             return self.unavailable_once(asked, out);

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_capability::GrantId;
+use sluicegate_capability::{GrantId, mac::SessionSecret};
 use sluicegate_policy::{Limits, Service, ServiceKind};
 use sluicegate_sip::{
     message::{HeaderName, Message},
@@ -43,6 +43,8 @@ pub(super) struct Relay {
     pub(super) call: [u8; 12],
     pub(super) renewal: bool,
     pub(super) agent: bool,
+    /// Of an agent, as long as the service may still answer: what the session keys of its grants are made from.
+    pub(super) session: Option<SessionSecret>,
     /// Our own transaction towards the service.
     pub(super) sent: Id,
     /// Where it went.
@@ -124,6 +126,7 @@ impl Shard {
             call: admitted.call,
             renewal: admitted.renewal,
             agent: admitted.agent,
+            session: admitted.session,
             sent: sent.unwrap_or(owed),
             hop: hop.flow,
             forwarded,
@@ -249,6 +252,7 @@ impl Shard {
             call: relay.call,
             renewal: relay.renewal,
             agent: relay.agent,
+            session: relay.session.clone(),
         };
         let opening = self.opening(now, flow, &admitted);
         let ids: Vec<GrantId> = opening.ids().collect();

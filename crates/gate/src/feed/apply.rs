@@ -95,7 +95,8 @@ impl<'a> Applier<'a> {
             sent = self.shared.commander.ask(install(spec));
         }
         match sent {
-            Ok(answer) => self.asked.push(Asked { id, delta, answer }),
+            // The packet thread alone keeps the key.
+            Ok(answer) => self.asked.push(Asked { id, delta: delta.without_key(), answer }),
             Err(error) => self.refuse(id, error.to_string()),
         }
     }
@@ -114,6 +115,7 @@ impl<'a> Applier<'a> {
             target: delta.target,
             target_ports: delta.target_ports,
             filter: delta.mode == ServiceMode::Filter,
+            key: delta.key.clone(),
         })
     }
 

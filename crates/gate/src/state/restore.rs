@@ -3,9 +3,10 @@
 use super::{checkpoint::Checkpoint, journal};
 use crate::{
     error::StartError,
-    ledger::{Ledger, Record},
+    ledger::{Entry, Ledger, Record},
     shared::service_spec,
 };
+use sluicegate_capability::Mode;
 use sluicegate_nat::{PinholeSpec, Service, Translator};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
@@ -69,8 +70,9 @@ pub(crate) fn restore(
         translator.revoke(now, id);
     }
     ledger.retain(|id| translator.usage(id).is_some());
-    if !losses.is_empty() {
-        // The feeds begin with a snapshot, which brings back what is lost here.
+    let lacks_key = |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode == Mode::Mac);
+    if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
+        // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();
     }
     let last = journal::last_generation(dir).map_err(unreadable)?;
@@ -121,6 +123,7 @@ fn replay(
                 target: entry.delta.target,
                 target_ports: entry.delta.target_ports,
                 filter: entry.delta.mode == ServiceMode::Filter,
+                key: None,
             };
             match translator.install(now, unix, spec) {
                 Ok(opened) if (opened.address, opened.ports) == (entry.address, entry.ports) => {}

@@ -47,6 +47,9 @@ impl Translator {
         for (place, (slot, pinhole)) in live.into_iter().enumerate() {
             places[slot as usize] = place as u32;
             pinhole_record(pinhole).write(&mut writer);
+            if let Some(seal) = self.rules.seals.at(slot) {
+                Record::Window(seal.highest()).write(&mut writer);
+            }
         }
         Export { places, sum: writer.finish(), next: 0 }
     }

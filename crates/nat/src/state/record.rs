@@ -11,6 +11,7 @@ const GRANT: u8 = 1;
 const STANDING: u8 = 2;
 const SERVICE: u8 = 3;
 const FLOW: u8 = 4;
+const WINDOW: u8 = 5;
 const END: u8 = 0xff;
 
 /// One thing that survives.
@@ -21,6 +22,8 @@ pub(super) enum Record {
     /// The place of the pinhole of what this service starts.
     Service(u16),
     Flow(FlowRecord),
+    /// The highest sequence number of packet MACs under the pinhole before it. Keys are in no record.
+    Window(u64),
     End,
 }
 
@@ -74,6 +77,10 @@ impl Record {
                 to.put(&service.to_le_bytes());
             }
             Self::Flow(flow) => flow.write(to),
+            Self::Window(highest) => {
+                to.put(&[WINDOW]);
+                to.put(&highest.to_le_bytes());
+            }
             Self::End => to.put(&[END]),
         }
     }
@@ -86,6 +93,7 @@ impl Record {
             STANDING => StandingRecord::read(fields).map(Self::Standing),
             SERVICE => fields.u16().map(Self::Service),
             FLOW => FlowRecord::read(fields).map(Self::Flow),
+            WINDOW => fields.u64().map(Self::Window),
             END => Some(Self::End),
             _ => None,
         }

@@ -98,6 +98,7 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
                 ("GRANT", "id"),
                 ("USER", "user"),
                 ("SERVICE", "service"),
+                ("MODE", "mode"),
                 ("CLIENT", "client"),
                 ("GATE", "gate"),
                 ("USED", "bytes_used"),

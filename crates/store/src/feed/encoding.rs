@@ -106,6 +106,20 @@ pub(super) mod grant_id {
     }
 }
 
+/// A session key or none: its 16 bytes.
+pub(super) mod session_key {
+    use super::{Deserialize, Deserializer, Serialize, Serializer};
+    use sluicegate_capability::mac::SessionKey;
+
+    pub(in crate::feed) fn serialize<S: Serializer>(key: &Option<SessionKey>, s: S) -> Result<S::Ok, S::Error> {
+        key.as_ref().map(SessionKey::expose).serialize(s)
+    }
+
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SessionKey>, D::Error> {
+        Option::deserialize(d).map(|bytes| bytes.map(SessionKey::from_bytes))
+    }
+}
+
 /// A Unix time: its seconds.
 pub(super) mod unix {
     use super::{Deserialize, Deserializer, Serialize, Serializer};

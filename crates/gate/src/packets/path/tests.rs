@@ -22,6 +22,7 @@ fn path(known: bool) -> (Path<Hops>, SocketAddrV4) {
         target: samples::TARGET,
         target_ports: (5004, 5004),
         filter: false,
+        key: None,
     };
     let opened = translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
     (Path::new(translator, Hops { known }), SocketAddrV4::new(gate, opened.ports.0))

@@ -327,3 +327,6 @@ fn protocol_at(bytes: &[u8], ip_len: usize) -> Result<usize, Reason> {
     }
     Err(MALFORMED)
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,8 +143,8 @@ fn finish_v6(message: &mut [u8], src: IpAddr, dst: IpAddr, removed: usize) {
         let shrunk = mtu.saturating_sub(u32::from(length(removed)));
         packet.set_rest(shrunk.max(IPV6_MTU_MIN.min(mtu)).to_be_bytes());
     } else if matches!(packet.kind(), icmpv6::Type::UNREACHABLE | icmpv6::Type::TIME_EXCEEDED) {
-        let mut message = packet.into_inner();
-        put(&mut message, STATED_LEN_AT, &[0]);
+        let message = packet.into_inner();
+        put(message, STATED_LEN_AT, &[0]);
         packet = icmpv6::Packet::new_unchecked(message);
     }
     packet.fill_checksum(src, dst);

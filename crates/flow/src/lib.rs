@@ -15,6 +15,7 @@ pub mod capability;
 mod hash;
 mod key;
 mod line;
+pub mod router;
 mod table;
 mod token_bucket;
 mod wheel;

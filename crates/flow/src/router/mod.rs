@@ -1,0 +1,367 @@
+//! The capability router of TVA IV-C: what is done to each IP packet's capability header, and which class it is of.
+//!
+//! | packet | class | what is changed in it |
+//! |---|---|---|
+//! | request with a free slot | request | pre-capability, and at a trust boundary the path identifier, in the next slot |
+//! | regular whose nonce a line knows, with bytes and time left | regular | pointer moves on |
+//! | regular whose capability passes the check | regular, and cached | pointer moves on |
+//! | renewal that passes as regular | regular | its capability becomes a fresh pre-capability, pointer moves on |
+//! | any of these that fails | legacy | the demotion bit |
+//! | demoted by another router | legacy | nothing |
+//! | announced, but no valid header | legacy | nothing |
+//! | source route, IP options, extension headers, fragment | legacy | nothing |
+//! | ICMP error that quotes a header | legacy | the quoted header is taken out |
+//! | everything else | legacy | nothing |
+//!
+//! Nothing is dropped here: what fails a check is demoted (TVA III-H). A router keeps no state that cannot be lost. One
+//! that restarts is a new object with a new seed, knows neither its old secrets nor its old lines, and demotes until
+//! senders have asked again.
+
+mod counters;
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use core::{net::IpAddr, time::Duration};
+
+use sluicegate_capability::router::{PathTagger, Secrets};
+use sluicegate_wire::{
+    Frame, Instant, IpProtocol, Port, Reason,
+    capability::{
+        ClientId, Kind, Limits, PathId,
+        shim::{self, Found},
+    },
+    ip::Summary,
+};
+
+pub use self::counters::Counters;
+use self::judge::{Judge, Presented};
+use crate::{
+    Key, Key4, Key6, Line4, Line6,
+    capability::{Lines, Moment, Revocations},
+};
+
+/// Path identifiers that the link scheduler tells apart.
+pub const PATH_MAX: usize = 5;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// In this many seconds the sweep has seen the whole table: no line outlives its capability by more.
+const SWEEP_SECS: u32 = 64;
+/// Bits of the router's clock that a line keeps.
+const CLOCK_MASK: u64 = 0x7fff_ffff;
+
+/// How a router is built. What is a maximum here is memory for good.
+#[derive(Clone)]
+pub struct RouterConfig {
+    /// Room for capability lines of IPv4 flows: [`crate::capability::lines_needed`] of the links that packets come by.
+    pub lines_max: u32,
+    /// Room for those of IPv6 flows.
+    pub lines6_max: u32,
+    /// Room for revocations within 64 s.
+    pub revocations_max: u32,
+    /// Whether each port is a trust boundary: then requests that come by it get a path identifier.
+    pub boundary: [bool; 2],
+    /// (N/T)min: no capability with a smaller quotient gets a line, because `lines_max` was computed with this.
+    pub least: Limits,
+    /// 32 secret random bytes, fresh at each start.
+    pub seed: [u8; 32],
+    /// The secret key of the path identifiers. It may stay the same over restarts.
+    pub tag_key: [u8; 16],
+    /// What the router's clock shows at the start of the monotonic clock: random, so that it tells nobody the time.
+    /// The low 31 bits count.
+    pub first_seconds: u64,
+}
+
+/// Shows no key.
+impl core::fmt::Debug for RouterConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RouterConfig")
+            .field("lines_max", &self.lines_max)
+            .field("lines6_max", &self.lines6_max)
+            .field("revocations_max", &self.revocations_max)
+            .field("boundary", &self.boundary)
+            .field("least", &self.least)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a packet came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// The port that it came by.
+    pub port: Port,
+    /// The link address of the neighbour that sent it, in the low 48 bits; 0 on a link without.
+    pub neighbour: u64,
+    /// Whether that neighbour lets no forged source address pass. The router does not rely on it; it goes with the packet
+    /// for a link scheduler that is fair to sources.
+    pub verified_source: bool,
+}
+
+/// How the link scheduler has to treat a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Rides the request lane.
+    Request {
+        /// The path identifiers, the most recent first; [`PathId::NONE`] behind the last.
+        path: [PathId; PATH_MAX],
+    },
+    /// Rides the regular lane.
+    Regular {
+        /// Whether a capability proved that the receiver wants it. A router says `true`; a gate may class what a grant
+        /// opened otherwise.
+        capability: bool,
+    },
+    /// Gets what is left.
+    Legacy {
+        /// Why it is not regular, if it has a capability header.
+        demoted: Option<Reason>,
+    },
+}
+
+const PLAIN: Class = Class::Legacy { demoted: None };
+
+/// A capability router: all its state, no I/O.
+#[derive(Debug)]
+pub struct Router {
+    judge: Judge,
+    lines: Lines<Line4>,
+    lines6: Lines<Line6>,
+    tagger: PathTagger,
+    boundary: [bool; 2],
+    first_seconds: u64,
+    seconds: u64,
+    next_second: Instant,
+    counters: Counters,
+}
+
+impl Router {
+    /// A router that has seen nothing. Allocates all it will ever use. `hash_key` places lines: secret and random.
+    #[must_use]
+    pub fn new(config: RouterConfig, hash_key: [u8; 16]) -> Self {
+        let first_seconds = config.first_seconds & CLOCK_MASK;
+        let mut secrets = Secrets::new(config.seed);
+        secrets.turn(first_seconds);
+        Self {
+            judge: Judge { secrets, revocations: Revocations::new(config.revocations_max), least: config.least },
+            lines: Lines::new(config.lines_max, &hash_key),
+            lines6: Lines::new(config.lines6_max, &hash_key),
+            tagger: PathTagger::new(config.tag_key),
+            boundary: config.boundary,
+            first_seconds,
+            seconds: first_seconds,
+            next_second: Instant::ZERO,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Judges the IP packet in `frame` and changes its capability header accordingly.
+    ///
+    /// # Errors
+    /// Those of [`Summary::parse`]: it is no valid IP packet.
+    #[inline]
+    pub fn on_packet(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
+        self.handle_timeout(now);
+        let class = self.classify(now, arrival, frame);
+        self.counters.count(&class);
+        class
+    }
+
+    #[inline]
+    fn classify(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
+        let summary = Summary::parse(frame.bytes())?;
+        if summary.source_route || summary.has_options || summary.fragment.is_some() {
+            return Ok(PLAIN);
+        }
+        let found = match shim::find(&summary, frame.bytes()) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(self.plain(&summary, frame)),
+            Err(reason) => return Ok(Class::Legacy { demoted: Some(reason) }),
+        };
+        let header = found.packet(frame.bytes());
+        if header.is_demoted() {
+            return Ok(Class::Legacy { demoted: Some(Reason::AlreadyDemoted) });
+        }
+        if header.kind() == Kind::Request {
+            return Ok(self.stamp(&summary, &found, arrival, frame));
+        }
+        Ok(self.regular(now, &summary, &found, frame))
+    }
+
+    /// A packet without a capability header.
+    fn plain(&mut self, summary: &Summary, frame: &mut Frame<'_>) -> Class {
+        if matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6) && shim::strip_quote(frame) {
+            self.counters.quotes_stripped += 1;
+        }
+        PLAIN
+    }
+
+    fn stamp(&mut self, summary: &Summary, found: &Found, arrival: &Arrival, frame: &mut Frame<'_>) -> Class {
+        let header = found.packet(frame.bytes());
+        let (slot, client, algorithm) = (header.pointer(), header.client_id(), header.algorithm());
+        if slot >= header.count() {
+            return demote(frame, found, Reason::CapabilityList);
+        }
+        let pre = self.judge.secrets.mint(algorithm, summary.src, summary.dst, client);
+        let at_boundary = self.boundary.get(usize::from(arrival.port.0)).is_some_and(|at_boundary| *at_boundary);
+        let path_id = if at_boundary {
+            self.tagger.tag(u64::from(arrival.port.0) << 48 | arrival.neighbour)
+        } else {
+            PathId::NONE
+        };
+        shim::edit(frame.bytes_mut(), found, |header| {
+            header.set_capability(slot.into(), pre);
+            header.set_path_id(slot.into(), path_id);
+            header.set_pointer(slot + 1);
+            let mut path = [PathId::NONE; PATH_MAX];
+            let tags = (0..=slot).rev().filter_map(|slot| header.path_id(slot.into())).filter(|id| *id != PathId::NONE);
+            for (place, tag) in path.iter_mut().zip(tags) {
+                *place = tag;
+            }
+            Class::Request { path }
+        })
+    }
+
+    #[inline]
+    fn regular(&mut self, now: Instant, summary: &Summary, found: &Found, frame: &mut Frame<'_>) -> Class {
+        let header = found.packet(frame.bytes());
+        let at = Moment { now, seconds: self.seconds };
+        let presented = Presented::of(summary, &header);
+        let verdict = match (summary.src, summary.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let key = Key4::of_capability(src, dst, presented.client);
+                self.judge.judge(&mut self.lines, at, &key, &presented)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let key = Key6::of_capability(src, dst, presented.client);
+                self.judge.judge(&mut self.lines6, at, &key, &presented)
+            }
+            _ => Err(Reason::IpHeaderInvalid),
+        };
+        if let Err(reason) = verdict {
+            return demote(frame, found, reason);
+        }
+        self.counters.count_regular(presented.kind);
+        if presented.kind.has_list() {
+            self.pass_on(&presented, found, frame);
+        }
+        Class::Regular { capability: true }
+    }
+
+    /// Leaves the list as the next router needs it.
+    fn pass_on(&self, presented: &Presented, found: &Found, frame: &mut Frame<'_>) {
+        let Presented { kind, algorithm, src, dst, client, pointer, .. } = *presented;
+        let fresh = (kind == Kind::Renewal).then(|| self.judge.secrets.mint(algorithm, src, dst, client));
+        shim::edit(frame.bytes_mut(), found, |header| {
+            if let Some(fresh) = fresh {
+                header.set_capability(pointer.into(), fresh);
+            }
+            header.set_pointer(pointer.saturating_add(1));
+        });
+    }
+
+    /// Whether a packet that was demoted, here or elsewhere, belongs to a line of this router: the flow's nonce is
+    /// right, and T and N are not over. Charges it then. For a gate in front of a default-off service, which forwards
+    /// such a packet and drops all other demoted ones.
+    ///
+    /// # Errors
+    /// [`Reason::CapabilityUnknown`] without header, line or the right nonce; [`Reason::CapabilityExpired`] and
+    /// [`Reason::CapabilitySpent`]; those of [`Summary::parse`] and [`shim::find`].
+    pub fn vouches(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Reason> {
+        self.handle_timeout(now);
+        let summary = Summary::parse(frame.bytes())?;
+        let found = shim::find(&summary, frame.bytes())?.ok_or(Reason::CapabilityUnknown)?;
+        let presented = Presented::of(&summary, &found.packet(frame.bytes()));
+        let at = Moment { now, seconds: self.seconds };
+        match (summary.src, summary.dst) {
+            _ if presented.kind == Kind::Request => Err(Reason::CapabilityUnknown),
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                judge::charge(&mut self.lines, at, &Key4::of_capability(src, dst, presented.client), &presented)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                judge::charge(&mut self.lines6, at, &Key6::of_capability(src, dst, presented.client), &presented)
+            }
+            _ => Err(Reason::CapabilityUnknown),
+        }
+    }
+
+    /// Ends all capabilities of a flow that were minted until now; what is minted from the next second on is valid.
+    pub fn revoke(&mut self, now: Instant, src: IpAddr, dst: IpAddr, client: ClientId) {
+        self.handle_timeout(now);
+        let hash = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let key = Key4::of_capability(src, dst, client);
+                let hash = self.lines.hash(&key);
+                self.lines.revoke(hash, &key);
+                hash
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let key = Key6::of_capability(src, dst, client);
+                let hash = self.lines6.hash(&key);
+                self.lines6.revoke(hash, &key);
+                hash
+            }
+            _ => return,
+        };
+        self.judge.revocations.revoke(hash, self.seconds);
+    }
+
+    /// When [`Self::handle_timeout`] has something to do: the next second.
+    #[must_use]
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.next_second)
+    }
+
+    /// Moves the router's clock, and with it its secrets, and gives back lines that are over.
+    #[inline]
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.next_second {
+            self.begin_second(now);
+        }
+    }
+
+    #[cold]
+    fn begin_second(&mut self, now: Instant) {
+        let elapsed = now.as_nanos() / SECOND.as_nanos() as u64;
+        self.seconds = self.first_seconds + elapsed;
+        self.next_second = Instant::from_secs(elapsed + 1);
+        self.judge.secrets.turn(self.seconds);
+        let at = Moment { now, seconds: self.seconds };
+        self.lines.sweep(at, self.lines.lines_max().div_ceil(SWEEP_SECS));
+        self.lines6.sweep(at, self.lines6.lines_max().div_ceil(SWEEP_SECS));
+    }
+
+    /// The router's clock, in seconds.
+    #[must_use]
+    pub const fn seconds(&self) -> u64 {
+        self.seconds
+    }
+
+    /// What happened to packets since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Tables: name, places in use, places. Lines in use include those that would give way; reading the revocations
+    /// costs a pass over the filter.
+    #[must_use]
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 3] {
+        let revocations = &self.judge.revocations;
+        [
+            ("capability_lines", self.lines.len().into(), self.lines.lines_max().into()),
+            ("capability_lines6", self.lines6.len().into(), self.lines6.lines_max().into()),
+            ("revocations", revocations.len(self.seconds) as u64, revocations.revocations_max() as u64),
+        ]
+    }
+
+    /// Lines that gave way to other flows after their ttl, of both tables.
+    #[must_use]
+    pub const fn lines_reclaimed(&self) -> u64 {
+        self.lines.reclaimed() + self.lines6.reclaimed()
+    }
+}
+
+fn demote(frame: &mut Frame<'_>, found: &Found, reason: Reason) -> Class {
+    shim::edit(frame.bytes_mut(), found, |header| header.set_demoted(true));
+    Class::Legacy { demoted: Some(reason) }
+}

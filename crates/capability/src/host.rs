@@ -1,0 +1,276 @@
+//! The capability shim of hosts (TVA IV-B): one object that sends and receives for many pairs of addresses.
+//!
+//! A [`Host`] stands between a network that speaks capabilities and hosts, services or a TUN device that do not. Plain
+//! packets of local hosts go through [`Host::outbound`], which puts a request or a regular header in front of them;
+//! packets from the network go through [`Host::inbound`], which answers, learns and takes the header out. What neither
+//! direction can carry in time leaves through [`Host::poll_output`] as a packet with nothing but a header.
+//!
+//! Whom the host allows to send to it is a [`Policy`]. All tables have a fixed size, and everything that comes from the
+//! network is untrusted.
+
+use core::{net::IpAddr, time::Duration};
+
+use sluicegate_wire::{
+    Frame, Instant, Reason,
+    capability::{ClientId, shim::Carriage},
+};
+
+mod compose;
+mod config;
+mod header;
+mod icmp;
+mod inbound;
+mod mss;
+mod outbound;
+mod policy;
+mod queue;
+mod random;
+mod receiver;
+mod remotes;
+mod routes;
+mod seen;
+mod sender;
+mod status;
+mod table;
+
+pub use config::{
+    ANSWER_COPIES, ANSWER_DELAY, ANSWER_WAIT, CAPABLE_FOR, CONTACT_FOR, Config, LEGACY_FOR, LIST_PACKETS_MAX,
+    NOTICE_INTERVAL, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST, REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL,
+    RTT_ASSUMED, SILENCE_MIN, STRANGER_NOTICE_INTERVAL,
+};
+pub use policy::{
+    Budget, ClientIds, ClientPolicy, Decision, Flow, GrantedPolicy, LIMITS_KILOBYTES_MIN, Misdeed, PATH_MAX, Policy,
+    Request, ServerConfig, ServerPolicy, Unexpected,
+};
+pub use receiver::Usage;
+pub use remotes::Knowledge;
+pub use status::{Counters, PeerStatus, Sending};
+pub use table::{CONTACTED_IDLE, PROVEN_IDLE, Standing};
+
+use self::{
+    outbound::Expected,
+    queue::Queue,
+    random::Random,
+    receiver::Receiver,
+    remotes::Remotes,
+    routes::Routes,
+    seen::SeenFlows,
+    sender::Sender,
+    table::{Key, Table},
+};
+
+/// What a packet from the network is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inbound {
+    /// The capability header has been taken out: the plain packet is for its destination.
+    Deliver,
+    /// As [`Self::Deliver`], but the request that it came with was refused or ignored. A host delivers it all the
+    /// same; a default-off gate drops it with [`Reason::RequestRefused`].
+    Refused,
+    /// A plain packet, untouched.
+    Plain,
+    /// It was for the host itself; nothing is left of it.
+    Consumed,
+}
+
+/// What the host knows about one client id between one local and one remote address.
+#[derive(Debug)]
+struct Peer {
+    carriage: Carriage,
+    /// The largest packet on the way there.
+    mtu: u16,
+    sender: Sender,
+    receiver: Receiver,
+    /// When a local host last sent to it of its own accord.
+    contacted_at: Option<Instant>,
+    heard_at: Option<Instant>,
+    /// What a plain answer to the last request would look like.
+    expected: Option<Expected>,
+    queued_soon: bool,
+    queued_late: bool,
+}
+
+/// The capability shim of many local hosts.
+#[derive(Debug)]
+pub struct Host {
+    config: Config,
+    random: Random,
+    peers: Table<Peer>,
+    remotes: Remotes,
+    routes: Routes,
+    seen: SeenFlows,
+    /// Peers that get a packet of their own at once.
+    soon: Queue,
+    /// Peers that get one unless traffic carries their answer first.
+    late: Queue,
+    stranger_notice_at: Option<Instant>,
+    counters: Counters,
+}
+
+impl Host {
+    /// A host with empty tables; all memory that it will ever use is allocated here. The seed must be random and
+    /// secret: nonces and the host's own list entries come from it.
+    #[must_use]
+    pub fn new(config: Config, random_seed: [u8; 32]) -> Self {
+        let peers = Table::new(config.peers_max);
+        let config =
+            Config { slots: config.slots.clamp(2, 8), clamp_capabilities: config.clamp_capabilities.min(8), ..config };
+        Self {
+            random: Random::new(&random_seed),
+            remotes: Remotes::new(config.remotes_max),
+            routes: Routes::new(peers.max()),
+            seen: SeenFlows::new(config.remotes_max),
+            soon: Queue::new(peers.max()),
+            late: Queue::new(peers.max()),
+            stranger_notice_at: None,
+            counters: Counters::default(),
+            peers,
+            config,
+        }
+    }
+
+    /// Tells what is known about a remote address, such as from its DNS record. A destination known to be capable is
+    /// never taken for a legacy one because it is silent.
+    pub fn know(&mut self, remote: IpAddr, knowledge: Knowledge, until: Instant) {
+        self.remotes.know(&self.random, remote, knowledge, until);
+        if let Knowledge::Capable { carriage } = knowledge {
+            self.peers.for_each(|key, peer, standing| {
+                if key.remote == remote && standing != Standing::Proven {
+                    peer.carriage = carriage;
+                }
+            });
+        }
+    }
+
+    /// What is known about a remote address at present.
+    #[must_use]
+    pub fn knowledge(&self, now: Instant, remote: IpAddr) -> Option<Knowledge> {
+        self.remotes.lookup(&self.random, now, remote)
+    }
+
+    /// The largest plain packet that still fits with the shortest header of a regular packet: what an ICMP "packet too
+    /// big" says after [`Reason::PacketTooBig`].
+    #[must_use]
+    pub const fn plain_mtu(&self) -> u16 {
+        self.config.mtu - (self.config.carriage.outer_len() + sluicegate_wire::capability::NONCE_LEN) as u16
+    }
+
+    /// When [`Self::poll_output`] has something next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |queue: &Queue| queue.front().map(|(due, _)| due);
+        match (due(&self.soon), due(&self.late)) {
+            (Some(soon), Some(late)) => Some(soon.min(late)),
+            (soon, late) => soon.or(late),
+        }
+    }
+
+    /// Nothing but packets waits for a time; kept so that all state machines are driven alike. Call
+    /// [`Self::poll_output`] until it returns false.
+    pub fn handle_timeout(&mut self, _now: Instant) {}
+
+    /// The peer of this key, put into the table if it is not there.
+    fn peer_or_new(&mut self, now: Instant, key: Key, standing: Standing, carriage: Carriage) -> Option<u32> {
+        if let Some(slot) = self.peers.find(&self.random, &key) {
+            self.peers.touch(now, slot, standing);
+            return Some(slot);
+        }
+        let peer = Peer {
+            carriage,
+            mtu: self.config.mtu,
+            sender: Sender::default(),
+            receiver: Receiver::default(),
+            contacted_at: None,
+            heard_at: None,
+            expected: None,
+            queued_soon: false,
+            queued_late: false,
+        };
+        let slot = self.peers.insert(&self.random, now, key, standing, peer);
+        if slot.is_none() {
+            self.counters.table_full += 1;
+        }
+        slot
+    }
+
+    /// Gives the peer a packet of its own at once.
+    fn queue_soon(&mut self, now: Instant, slot: u32) {
+        Self::enqueue(&mut self.soon, &mut self.peers, now, slot, |peer| &mut peer.queued_soon);
+    }
+
+    /// Gives the peer a packet of its own unless traffic carries its answer in time.
+    fn queue_late(&mut self, now: Instant, slot: u32) {
+        let due = now + ANSWER_DELAY;
+        Self::enqueue(&mut self.late, &mut self.peers, due, slot, |peer| &mut peer.queued_late);
+    }
+
+    fn enqueue(
+        queue: &mut Queue,
+        peers: &mut Table<Peer>,
+        due: Instant,
+        slot: u32,
+        flag: impl Fn(&mut Peer) -> &mut bool,
+    ) {
+        // Tickets of peers that have made room since must not take the place of live ones.
+        while queue.is_full() && queue.front().is_some_and(|(_, ticket)| peers.redeem(ticket).is_none()) {
+            queue.pop();
+        }
+        let ticket = peers.ticket(slot);
+        let Some((_, peer)) = peers.get_mut(slot) else { return };
+        let queued = flag(peer);
+        if !*queued && !queue.is_full() {
+            *queued = true;
+            queue.push(due, ticket);
+        }
+    }
+
+    /// Writes the next packet with nothing but a header into `frame`; false if none is due. The packet starts where
+    /// `frame` does, which needs [`sluicegate_wire::HEADROOM`] in front of it and 40 bytes behind.
+    pub fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> bool {
+        loop {
+            let (slot, soon) = if let Some(ticket) = take_due(&mut self.soon, now) {
+                (self.peers.redeem(ticket), true)
+            } else if let Some(ticket) = take_due(&mut self.late, now) {
+                (self.peers.redeem(ticket), false)
+            } else {
+                return false;
+            };
+            let Some(slot) = slot else { continue };
+            let Some((_, peer)) = self.peers.get_mut(slot) else { continue };
+            *(if soon { &mut peer.queued_soon } else { &mut peer.queued_late }) = false;
+            if (peer.sender.wants_aside() || peer.receiver.waits()) && self.emit_alone(now, slot, frame).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// The client id that a local host's flow is sent under, by policy or because the flow answers a peer.
+    fn client_id(&mut self, policy: &mut dyn Policy, flow: &Flow) -> ClientId {
+        policy.client_id(flow).unwrap_or_else(|| {
+            let answered = self.routes.find(&self.random, flow).and_then(|ticket| self.peers.redeem(ticket));
+            let key = answered.and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
+            key.filter(|key| (key.local, key.remote) == (flow.local, flow.remote))
+                .map_or(ClientId::NONE, |key| key.client_id)
+        })
+    }
+}
+
+fn take_due(queue: &mut Queue, now: Instant) -> Option<table::Ticket> {
+    let (due, ticket) = queue.front()?;
+    (due <= now).then(|| {
+        queue.pop();
+        ticket
+    })
+}
+
+/// A bucket for one packet.
+fn is_due(last: &mut Option<Instant>, now: Instant, interval: Duration) -> bool {
+    let due = last.is_none_or(|at| now.since(at) >= interval);
+    if due {
+        *last = Some(now);
+    }
+    due
+}
+
+/// So that callers can treat both directions alike.
+type Outcome = Result<(), Reason>;

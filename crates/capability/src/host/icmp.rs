@@ -1,0 +1,156 @@
+//! ICMP errors about packets of this host: the far end does not know the header, or the header made them too large.
+
+use sluicegate_wire::{
+    Frame, Instant, IpProtocol,
+    capability::{CAPABILITY_ONLY, Kind, NONCE_LEN, PROTOCOL, Packet, UDP_PORT, shim},
+    icmpv4, icmpv6,
+    ip::{self, Ports},
+    udp,
+};
+
+use super::{
+    Host, Inbound, Knowledge, Standing,
+    config::{LEGACY_FOR, MTU_MIN},
+    table::Key,
+};
+
+const V4_PROTOCOL_UNREACHABLE: u8 = 2;
+const V4_PORT_UNREACHABLE: u8 = 3;
+const V4_FRAGMENTATION_NEEDED: u8 = 4;
+const V6_PORT_UNREACHABLE: u8 = 4;
+const V6_UNRECOGNIZED_NEXT_HEADER: u8 = 1;
+
+/// What an error says about capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    /// The far end does not take packets with the header.
+    Unreachable,
+    /// This is the largest packet that the path carries.
+    TooBig {
+        mtu: u16,
+    },
+    Other,
+}
+
+/// What an error quotes.
+struct Quote {
+    key: Key,
+    /// The first entry of a request or the nonce: only who saw the packet knows it.
+    proof: Proof,
+    upper: IpProtocol,
+    overhead: usize,
+}
+
+enum Proof {
+    Request(sluicegate_wire::capability::Capability),
+    Regular(sluicegate_wire::capability::FlowNonce),
+}
+
+impl Host {
+    /// An ICMP error that quotes a packet with a capability header; `None` if it is anything else.
+    pub(super) fn icmp_error(&mut self, now: Instant, summary: &ip::Summary, frame: &mut Frame<'_>) -> Option<Inbound> {
+        let (meaning, quote) = read(summary, frame.bytes())?;
+        let slot = self.peers.find(&self.random, &quote.key);
+        let standing = slot.map(|slot| self.peers.standing(slot));
+        let peer = slot.and_then(|slot| self.peers.get_mut(slot)).map(|(_, peer)| peer);
+        let is_ours = peer.as_ref().is_some_and(|peer| match quote.proof {
+            Proof::Request(own) => peer.sender.is_outstanding(own),
+            Proof::Regular(nonce) => peer.sender.regular_parts().is_some_and(|(held, ..)| held == nonce),
+        });
+        match (meaning, peer) {
+            (Meaning::Unreachable, Some(_)) if is_ours && standing != Some(Standing::Proven) => {
+                self.counters.legacy_found += 1;
+                self.remotes.know(&self.random, quote.key.remote, Knowledge::Legacy, now + LEGACY_FOR);
+                // The local host never sent what this error is about, and its next packet goes plain.
+                return Some(Inbound::Consumed);
+            }
+            (Meaning::TooBig { mtu }, Some(peer)) if is_ours => {
+                let least = if summary.src.is_ipv4() { MTU_MIN.0 } else { MTU_MIN.1 };
+                peer.mtu = peer.mtu.min(mtu.max(least));
+            }
+            _ => {}
+        }
+        if quote.upper == CAPABILITY_ONLY {
+            return Some(Inbound::Consumed);
+        }
+        let overhead = (quote.overhead.min(NONCE_LEN + shim::ENCAPSULATION_LEN)) as u16;
+        if !shim::strip_quote(frame) {
+            return None;
+        }
+        if let Meaning::TooBig { mtu } = meaning {
+            lower_mtu(frame, mtu.saturating_sub(overhead));
+        }
+        Some(Inbound::Deliver)
+    }
+}
+
+fn read(summary: &ip::Summary, bytes: &[u8]) -> Option<(Meaning, Quote)> {
+    let transport = summary.transport(bytes);
+    if summary.protocol == IpProtocol::ICMP {
+        let packet = icmpv4::Packet::new_checked(transport).ok()?;
+        let is_whole = packet.kind().is_error() && packet.verify_checksum();
+        let quote = quote(summary, packet.quoted()).filter(|_| is_whole)?;
+        let meaning = match (packet.kind(), packet.code()) {
+            (icmpv4::Type::UNREACHABLE, V4_PROTOCOL_UNREACHABLE | V4_PORT_UNREACHABLE) => Meaning::Unreachable,
+            (icmpv4::Type::UNREACHABLE, V4_FRAGMENTATION_NEEDED) => Meaning::TooBig { mtu: packet.next_hop_mtu() },
+            _ => Meaning::Other,
+        };
+        return Some((meaning, quote));
+    }
+    let packet = icmpv6::Packet::new_checked(transport).ok()?;
+    let is_whole = packet.kind().is_error() && packet.verify_checksum(summary.src, summary.dst);
+    let quote = quote(summary, packet.quoted()).filter(|_| is_whole)?;
+    let meaning = match (packet.kind(), packet.code()) {
+        (icmpv6::Type::UNREACHABLE, V6_PORT_UNREACHABLE) => Meaning::Unreachable,
+        (icmpv6::Type::PARAMETER_PROBLEM, V6_UNRECOGNIZED_NEXT_HEADER) => Meaning::Unreachable,
+        (icmpv6::Type::PACKET_TOO_BIG, _) => Meaning::TooBig { mtu: u16::try_from(packet.mtu()).unwrap_or(u16::MAX) },
+        _ => Meaning::Other,
+    };
+    Some((meaning, quote))
+}
+
+/// The quoted packet, if it is one of ours with a whole capability header.
+fn quote(error: &ip::Summary, quoted: &[u8]) -> Option<Quote> {
+    let inner = ip::Summary::parse_quoted(quoted).ok()?;
+    let transport = inner.transport(quoted);
+    let (outer_len, header) = match inner.protocol {
+        PROTOCOL => (0, transport),
+        IpProtocol::UDP => {
+            let ports = Ports::parse(transport).ok()?;
+            let is_ours = ports.dst == UDP_PORT || ports.src == UDP_PORT;
+            (udp::HEADER_LEN, transport.get(udp::HEADER_LEN..).filter(|_| is_ours)?)
+        }
+        _ => return None,
+    };
+    if inner.src != error.dst || inner.fragment.is_some() {
+        return None;
+    }
+    let packet = Packet::new_checked(header).ok()?;
+    let proof = match packet.kind() {
+        Kind::Request => Proof::Request(packet.capability(0)?),
+        _ => Proof::Regular(packet.nonce()),
+    };
+    Some(Quote {
+        key: Key { local: inner.src, remote: inner.dst, client_id: packet.client_id() },
+        proof,
+        upper: packet.upper_protocol(),
+        overhead: outer_len + packet.header_len(),
+    })
+}
+
+/// Writes the MTU that is left for plain packets into a "packet too big".
+fn lower_mtu(frame: &mut Frame<'_>, mtu: u16) {
+    let Ok(summary) = ip::Summary::parse(frame.bytes()) else { return };
+    let transport = summary.transport_mut(frame.bytes_mut());
+    let [high, low] = mtu.to_be_bytes();
+    if summary.protocol == IpProtocol::ICMP {
+        if let Ok(mut packet) = icmpv4::Packet::new_checked(transport) {
+            // RFC 1191 4: the MTU lies where echo messages have their sequence number.
+            packet.set_seq(mtu);
+            packet.fill_checksum();
+        }
+    } else if let Ok(mut packet) = icmpv6::Packet::new_checked(transport) {
+        packet.set_rest([0, 0, high, low]);
+        packet.fill_checksum(summary.src, summary.dst);
+    }
+}

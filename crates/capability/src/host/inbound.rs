@@ -1,0 +1,363 @@
+use core::net::IpAddr;
+
+use sluicegate_wire::{
+    Frame, Instant, IpProtocol, Reason,
+    capability::{
+        Algorithm, CAPABILITY_ONLY, CapabilityList, FlowNonce, Kind, Limits, PathId, Repr, Return, SlotList,
+        shim::{self, Carriage},
+    },
+    ip::{self, Ports},
+};
+
+use super::{
+    Host, Inbound, Knowledge, Standing,
+    config::{CAPABLE_FOR, CONTACT_FOR, LEGACY_FOR, STRANGER_NOTICE_INTERVAL},
+    is_due, mss,
+    outbound::Segment,
+    policy::{Decision, Flow, Misdeed, PATH_MAX, Policy, Request, Unexpected},
+    seen::Seen,
+    sender::Answered,
+    table::Key,
+};
+
+/// A capability packet from the network.
+struct Arrival {
+    key: Key,
+    algorithm: Algorithm,
+    /// How packets to its sender would travel.
+    carriage: Carriage,
+    upper: IpProtocol,
+    ports: Option<Ports>,
+    len: usize,
+    /// The peer, if it is in the table.
+    slot: Option<u32>,
+}
+
+/// A regular packet.
+struct Regular<'a> {
+    kind: Kind,
+    nonce: FlowNonce,
+    limits: Option<Limits>,
+    list: &'a CapabilityList,
+    demoted: bool,
+}
+
+impl Host {
+    /// An IP packet from the network. Answers and learns what its capability header says and takes the header out.
+    /// Afterwards there may be packets for [`Self::poll_output`].
+    ///
+    /// # Errors
+    /// Those of [`ip::Summary::parse`], [`Reason::CapabilityHeader`] and [`Reason::AddressInvalid`]; such packets are
+    /// dropped.
+    pub fn inbound(&mut self, now: Instant, policy: &mut dyn Policy, frame: &mut Frame<'_>) -> Result<Inbound, Reason> {
+        let summary = ip::Summary::parse(frame.bytes())?;
+        let is_icmp = matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6) && summary.fragment.is_none();
+        if is_icmp && let Some(inbound) = self.icmp_error(now, &summary, frame) {
+            return Ok(inbound);
+        }
+        let Some(found) = shim::find(&summary, frame.bytes())? else {
+            self.plain(now, policy, &summary, frame.bytes());
+            return Ok(Inbound::Plain);
+        };
+        summary.check_addresses()?;
+        let repr = Repr::parse(&found.packet(frame.bytes()))?;
+        let payload = frame.bytes().get(found.payload_at..summary.total_len).unwrap_or_default();
+        let mut arrival = self.arrival(&summary, &repr, found.carriage, payload);
+        let accepted = self.judge(now, policy, &mut arrival, &repr);
+        self.learn_route(now, &arrival, accepted);
+        shim::strip(frame, &found)?;
+        if arrival.upper == CAPABILITY_ONLY {
+            return Ok(Inbound::Consumed);
+        }
+        let plain = ip::Summary::parse(frame.bytes())?;
+        let largest = self.largest_segment(&plain);
+        mss::clamp(frame.bytes_mut(), &plain, largest);
+        Ok(if accepted { Inbound::Deliver } else { Inbound::Refused })
+    }
+
+    fn arrival(&self, summary: &ip::Summary, repr: &Repr, carriage: Carriage, payload: &[u8]) -> Arrival {
+        let (Repr::Request { algorithm, client_id, upper, .. } | Repr::Regular { algorithm, client_id, upper, .. }) =
+            *repr;
+        let key = Key { local: summary.dst, remote: summary.src, client_id };
+        let ports = if upper.has_ports() { Ports::parse(payload).ok() } else { None };
+        let carriage = match carriage {
+            Carriage::Native => Carriage::Native,
+            Carriage::Encapsulated { src_port } => Carriage::Answer { dst_port: src_port },
+            Carriage::Answer { dst_port } => Carriage::Encapsulated { src_port: dst_port },
+        };
+        let slot = self.peers.find(&self.random, &key);
+        Arrival { key, algorithm, carriage, upper, ports, len: summary.total_len, slot }
+    }
+
+    /// Everything that a header says; false if it is a request that was not granted.
+    fn judge(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, repr: &Repr) -> bool {
+        match repr {
+            Repr::Request { entries, demoted, ret, .. } => {
+                let answered = self.returned(now, arrival, ret.as_ref(), false);
+                self.heard(now, arrival, ret.as_ref(), answered);
+                // Demoted, it lacks the pre-capability of a router; without entries it asks for nothing.
+                let asks = !demoted && !entries.is_empty();
+                !asks || self.request(now, policy, arrival, &pre_capabilities(entries), path(entries), false)
+            }
+            Repr::Regular { kind, nonce, limits, list, pointer, demoted, ret, .. } => {
+                let (kind, nonce, limits) = (*kind, *nonce, *limits);
+                let regular = Regular { kind, nonce, limits, list, demoted: *demoted };
+                let proven = self.regular(now, policy, arrival, &regular);
+                let answered = self.returned(now, arrival, ret.as_ref(), proven);
+                self.heard(now, arrival, ret.as_ref(), proven || answered);
+                if kind == Kind::Renewal && !demoted {
+                    // What lies behind the pointer no router has replaced: the way has become shorter.
+                    let fresh = list.iter().take(usize::from(*pointer)).collect();
+                    // A renewal that is refused still came with a capability.
+                    let _ = self.request(now, policy, arrival, &fresh, [PathId::NONE; PATH_MAX], true);
+                }
+                true
+            }
+        }
+    }
+
+    /// Return information: only what a receiver of our packets could know changes anything that matters.
+    fn returned(&mut self, now: Instant, arrival: &Arrival, ret: Option<&Return>, proven: bool) -> bool {
+        let (Some(ret), Some(slot)) = (ret, arrival.slot) else { return false };
+        let nonce = self.random.nonce();
+        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        let answered = match &ret.list {
+            Some((Some(limits), list)) if !list.is_empty() => {
+                peer.sender.answered(now, arrival.algorithm, *limits, *list, nonce) == Answered::Accepted
+            }
+            Some(_) => {
+                let refused = peer.sender.refused(now) == Answered::Accepted;
+                self.counters.refusals_heard += u64::from(refused);
+                self.counters.answers_ignored += u64::from(!refused);
+                false
+            }
+            None => false,
+        };
+        if matches!(&ret.list, Some((_, list)) if !list.is_empty()) {
+            self.counters.answers_heard += u64::from(answered);
+            self.counters.answers_ignored += u64::from(!answered);
+        }
+        // A notice on a packet that proves nothing is believed only until there is a proof to be had.
+        let is_credible = proven || answered || !peer.receiver.has_proof();
+        let noticed = ret.demoted && is_credible;
+        let repairs = noticed && !answered && peer.sender.noticed(now);
+        self.counters.notices_heard += u64::from(noticed);
+        if answered {
+            self.peers.touch(now, slot, Standing::Proven);
+            let carriage = self.peers.get(slot).map_or(arrival.carriage, |(_, peer)| peer.carriage);
+            self.know_capable(now, arrival.key.remote, carriage);
+        }
+        if repairs {
+            self.queue_soon(now, slot);
+        }
+        answered
+    }
+
+    fn know_capable(&mut self, now: Instant, remote: IpAddr, carriage: Carriage) {
+        let carriage = match carriage {
+            // Towards a client behind a NAT only its own packets show the way.
+            Carriage::Answer { .. } => self.config.carriage,
+            carriage => carriage,
+        };
+        self.remotes.know(&self.random, remote, Knowledge::Capable { carriage }, now + CAPABLE_FOR);
+    }
+
+    fn heard(&mut self, now: Instant, arrival: &Arrival, ret: Option<&Return>, credible: bool) {
+        let Some((_, peer)) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) else { return };
+        peer.heard_at = Some(now);
+        if ret.is_none_or(|ret| !ret.demoted) && (credible || !peer.receiver.has_proof()) {
+            peer.sender.heard(now);
+        }
+    }
+
+    /// A regular packet; returns whether it proves that its sender received what this host granted.
+    fn regular(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, regular: &Regular<'_>) -> bool {
+        let list = regular.limits.filter(|_| regular.kind == Kind::Capabilities).map(|limits| (limits, regular.list));
+        let random = &self.random;
+        let peer = arrival.slot.and_then(|slot| self.peers.get_mut(slot)).map(|(_, peer)| peer);
+        let Some(peer) = peer.filter(|peer| peer.receiver.has_grants()) else {
+            self.stranger(now, policy, arrival, regular);
+            return false;
+        };
+        if !peer.receiver.proves(now, random, regular.nonce, list) {
+            self.stranger(now, policy, arrival, regular);
+            return false;
+        }
+        let overrun = !regular.demoted && peer.receiver.count(arrival.len);
+        // Whoever proves that also shows where its NAT has put it.
+        peer.carriage = arrival.carriage;
+        let notices = regular.demoted && peer.receiver.notice(now);
+        if let Some(slot) = arrival.slot {
+            self.peers.touch(now, slot, Standing::Proven);
+            if notices {
+                self.queue_late(now, slot);
+                self.counters.notices += 1;
+            }
+        }
+        if overrun {
+            policy.unexpected(now, &unexpected(arrival, true, Misdeed::Overrun));
+        }
+        true
+    }
+
+    /// A regular packet of whom nothing is known, perhaps because this host has restarted.
+    fn stranger(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, regular: &Regular<'_>) {
+        self.counters.unknown += 1;
+        let what = if regular.demoted { Misdeed::UnknownDemoted } else { Misdeed::UnknownNonce };
+        let may_answer = policy.unexpected(now, &unexpected(arrival, false, what));
+        let is_asked = regular.demoted && may_answer;
+        if !is_asked || !is_due(&mut self.stranger_notice_at, now, STRANGER_NOTICE_INTERVAL) {
+            return;
+        }
+        let Some(slot) = self.peer_or_new(now, arrival.key, Standing::Stranger, arrival.carriage) else { return };
+        arrival.slot = Some(slot);
+        if self.peers.get_mut(slot).is_some_and(|(_, peer)| peer.receiver.notice(now)) {
+            self.counters.notices += 1;
+            self.queue_late(now, slot);
+        }
+    }
+
+    /// A request or renewal; returns whether it was granted.
+    fn request(
+        &mut self,
+        now: Instant,
+        policy: &mut dyn Policy,
+        arrival: &mut Arrival,
+        pre: &CapabilityList,
+        path: [PathId; PATH_MAX],
+        renewal: bool,
+    ) -> bool {
+        let answers_mine = self.answers_mine(now, policy, arrival);
+        let proven = arrival.slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        let receiver = arrival.slot.and_then(|slot| self.peers.get(slot)).map(|(_, peer)| &peer.receiver);
+        let request = Request {
+            local: arrival.key.local,
+            remote: arrival.key.remote,
+            client_id: arrival.key.client_id,
+            upper: arrival.upper,
+            ports: arrival.ports,
+            path,
+            renewal,
+            answers_mine,
+            proven,
+            usage: receiver.and_then(|receiver| receiver.usage(now)),
+            replaces: receiver.and_then(super::receiver::Receiver::unused),
+        };
+        let decision = if pre.is_empty() { Decision::Silent } else { policy.decide(now, &request) };
+        if decision == Decision::Silent {
+            self.counters.ignored += 1;
+            return false;
+        }
+        let key = arrival.key;
+        let Some(slot) = self.peer_or_new(now, key, Standing::Stranger, arrival.carriage) else { return false };
+        arrival.slot = Some(slot);
+        let standing = self.peers.standing(slot);
+        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        if standing == Standing::Stranger {
+            peer.carriage = arrival.carriage;
+        }
+        peer.heard_at = Some(now);
+        match decision {
+            Decision::Grant(limits) => {
+                peer.receiver.grant(now, &self.random, arrival.algorithm, limits, pre, arrival.carriage);
+                self.counters.grants += 1;
+            }
+            _ => {
+                peer.receiver.refuse(now, arrival.carriage);
+                self.counters.refusals += 1;
+            }
+        }
+        // Until the peer has proved its new place only the answer goes there.
+        if peer.carriage == arrival.carriage {
+            self.queue_late(now, slot);
+        } else {
+            self.queue_soon(now, slot);
+        }
+        matches!(decision, Decision::Grant(_))
+    }
+
+    /// Whether a local host has sent to this peer of its own accord, under its id or under that of the local host.
+    fn answers_mine(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &Arrival) -> bool {
+        let contacted = |host: &Self, slot: Option<u32>| {
+            let peer = slot.and_then(|slot| host.peers.get(slot)).map(|(_, peer)| peer);
+            peer.and_then(|peer| peer.contacted_at).is_some_and(|at| now.since(at) < CONTACT_FOR)
+        };
+        if contacted(self, arrival.slot) {
+            return true;
+        }
+        let client_id = self.client_id(policy, &arrival.flow());
+        let own = self.peers.find(&self.random, &Key { client_id, ..arrival.key });
+        contacted(self, own)
+    }
+
+    /// Remembers whom packets of this flow answer.
+    fn learn_route(&mut self, now: Instant, arrival: &Arrival, accepted: bool) {
+        let flow = arrival.flow();
+        let Some(slot) = arrival.slot else {
+            if !accepted {
+                self.seen.learn(&self.random, now, &flow, Seen { plain: false });
+            }
+            return;
+        };
+        let (peers, ticket) = (&self.peers, self.peers.ticket(slot));
+        let proven = peers.standing(slot) == Standing::Proven;
+        let takes_over =
+            |held| proven || peers.redeem(held).is_none_or(|held| peers.standing(held) != Standing::Proven);
+        self.routes.learn(&self.random, &flow, ticket, takes_over);
+        self.seen.forget(&self.random, &flow);
+    }
+
+    /// A plain packet: if it answers what a local host sent, and requests stay unanswered, the far end is a legacy one.
+    fn plain(&mut self, now: Instant, policy: &mut dyn Policy, summary: &ip::Summary, bytes: &[u8]) {
+        self.counters.plain_heard += 1;
+        if summary.fragment.is_some() || summary.check_addresses().is_err() {
+            return;
+        }
+        let segment = Segment::of(summary, bytes);
+        let ports = segment.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
+        let flow = Flow { local: summary.dst, remote: summary.src, protocol: summary.protocol, ports };
+        let client_id = self.client_id(policy, &flow);
+        let slot = self.peers.find(&self.random, &Key { local: flow.local, remote: flow.remote, client_id });
+        let Some((_, peer)) = slot.and_then(|slot| self.peers.get(slot)) else {
+            self.seen.learn(&self.random, now, &flow, Seen { plain: true });
+            return;
+        };
+        let answers = peer.expected.is_some_and(|expected| {
+            expected.protocol == summary.protocol
+                && segment.ports == Some(expected.ports)
+                && (expected.ack.is_none() || expected.ack == segment.answers_syn)
+        });
+        let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        if answers && peer.sender.is_on_trial() && !proven && !self.is_capable(now, flow.remote) {
+            self.counters.legacy_found += 1;
+            self.remotes.know(&self.random, flow.remote, Knowledge::Legacy, now + LEGACY_FOR);
+        }
+    }
+}
+
+impl Arrival {
+    /// The flow that answers this packet.
+    fn flow(&self) -> Flow {
+        let ports = self.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
+        Flow { local: self.key.local, remote: self.key.remote, protocol: self.upper, ports }
+    }
+}
+
+fn unexpected(arrival: &Arrival, proven: bool, what: Misdeed) -> Unexpected {
+    let Key { local, remote, client_id } = arrival.key;
+    Unexpected { local, remote, client_id, proven, what }
+}
+
+fn pre_capabilities(entries: &SlotList) -> CapabilityList {
+    entries.iter().map(|slot| slot.capability).collect()
+}
+
+/// The path identifiers of a request, most recent first.
+fn path(entries: &SlotList) -> [PathId; PATH_MAX] {
+    let mut path = [PathId::NONE; PATH_MAX];
+    let tagged = entries.iter().rev().map(|slot| slot.path_id).filter(|id| *id != PathId::NONE);
+    for (to, from) in path.iter_mut().zip(tagged) {
+        *to = from;
+    }
+    path
+}

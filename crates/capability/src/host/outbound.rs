@@ -1,0 +1,166 @@
+use core::net::IpAddr;
+
+use sluicegate_wire::{
+    Frame, Instant, IpProtocol,
+    capability::{regular_len, shim},
+    icmpv4, icmpv6,
+    ip::{self, Ports},
+    tcp,
+};
+
+use super::{
+    Host, Knowledge, Outcome, Standing,
+    config::{CONTACT_FOR, REPLY_WITHIN},
+    header::Form,
+    mss,
+    policy::{Flow, Policy},
+    table::Key,
+};
+
+/// What a plain answer to a packet would look like: nobody off the path can forge one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) protocol: IpProtocol,
+    pub(super) ports: Ports,
+    /// The acknowledgement number that answers a TCP segment.
+    pub(super) ack: Option<u32>,
+}
+
+impl Host {
+    /// A plain IP packet of a local host: puts a request or a regular header in front of it, or leaves it plain where
+    /// the far end does not speak capabilities. Lowers the largest TCP segment that a SYN announces.
+    ///
+    /// Fragments, source-routed packets and packets to no unicast address stay plain. Afterwards there may be packets
+    /// for [`Self::poll_output`].
+    ///
+    /// # Errors
+    /// [`sluicegate_wire::Reason::PacketTooBig`] if the header does not fit and the packet must not be fragmented: the caller answers
+    /// with an ICMP error that says [`Self::plain_mtu`]. Otherwise those of [`ip::Summary::parse`]; such packets are
+    /// dropped.
+    pub fn outbound(&mut self, now: Instant, policy: &mut dyn Policy, frame: &mut Frame<'_>) -> Outcome {
+        let summary = ip::Summary::parse(frame.bytes())?;
+        let known = self.remotes.lookup(&self.random, now, summary.dst);
+        let is_foreign = summary.fragment.is_some()
+            || summary.source_route
+            || summary.check_addresses().is_err()
+            || known == Some(Knowledge::Legacy)
+            || !matches!(shim::find(&summary, frame.bytes()), Ok(None));
+        if is_foreign {
+            self.counters.plain += 1;
+            return Ok(());
+        }
+        let segment = Segment::of(&summary, frame.bytes());
+        let flow = Flow { local: summary.src, remote: summary.dst, protocol: summary.protocol, ports: segment.ports };
+        let Some(slot) = self.destination(now, policy, &flow, &segment, known) else {
+            self.counters.plain += 1;
+            return Ok(());
+        };
+        mss::clamp(frame.bytes_mut(), &summary, self.largest_segment(&summary));
+        let form = self.emit(now, slot, frame, &summary)?;
+        if let (Form::Bare | Form::Request, Some((_, peer))) = (form, self.peers.get_mut(slot)) {
+            peer.expected = segment.expected(summary.protocol);
+        }
+        Ok(())
+    }
+
+    /// The peer that a flow goes to; `None` if the packet is to stay plain.
+    fn destination(
+        &mut self,
+        now: Instant,
+        policy: &mut dyn Policy,
+        flow: &Flow,
+        segment: &Segment,
+        known: Option<Knowledge>,
+    ) -> Option<u32> {
+        let key = Key { local: flow.local, remote: flow.remote, client_id: self.client_id(policy, flow) };
+        let seen = self.seen.find(&self.random, now, flow);
+        let found = self.peers.find(&self.random, &key);
+        let proven = found.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        if seen.is_some_and(|seen| seen.plain) && !proven && known.is_none() {
+            return None;
+        }
+        if found.is_none() && segment.is_reaction {
+            return None;
+        }
+        let heard = found.and_then(|slot| self.peers.get(slot)).and_then(|(_, peer)| peer.heard_at);
+        let is_reply = seen.is_some() || heard.is_some_and(|at| now.since(at) < REPLY_WITHIN) || segment.answers;
+        let of_own_accord = segment.opens || !is_reply;
+        let standing = if of_own_accord { Standing::Contacted } else { Standing::Stranger };
+        let carriage = match known {
+            Some(Knowledge::Capable { carriage }) => carriage,
+            _ => self.config.carriage,
+        };
+        let slot = self.peer_or_new(now, key, standing, carriage)?;
+        let (_, peer) = self.peers.get_mut(slot)?;
+        let goes_on = peer.contacted_at.is_some_and(|at| now.since(at) < CONTACT_FOR);
+        if of_own_accord || goes_on {
+            peer.contacted_at = Some(now);
+        }
+        Some(slot)
+    }
+
+    /// The largest TCP segment that leaves room for the header of a path with [`super::Config::clamp_capabilities`].
+    pub(super) fn largest_segment(&self, summary: &ip::Summary) -> u16 {
+        const LEAST: u16 = 536;
+        let ip_len = match summary.src {
+            IpAddr::V4(_) => sluicegate_wire::ipv4::HEADER_LEN,
+            IpAddr::V6(_) => sluicegate_wire::ipv6::HEADER_LEN,
+        };
+        let header = regular_len(usize::from(self.config.clamp_capabilities)) + self.config.carriage.outer_len();
+        self.config.mtu.saturating_sub((ip_len + tcp::HEADER_LEN + header) as u16).max(LEAST)
+    }
+}
+
+/// What matters of a transport header here.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Segment {
+    pub(super) ports: Option<Ports>,
+    /// The sequence number behind a SYN.
+    syn_end: Option<u32>,
+    /// The acknowledgement number of a SYN/ACK or RST/ACK.
+    pub(super) answers_syn: Option<u32>,
+    /// Opens a connection.
+    opens: bool,
+    /// Is the second packet of a connection.
+    answers: bool,
+    /// Only ever reacts to a packet: an ICMP error, a TCP reset.
+    is_reaction: bool,
+}
+
+impl Segment {
+    pub(super) fn of(summary: &ip::Summary, bytes: &[u8]) -> Self {
+        Self::of_transport(summary.protocol, summary.transport(bytes))
+    }
+
+    pub(super) fn of_transport(protocol: IpProtocol, transport: &[u8]) -> Self {
+        let ports = if protocol.has_ports() { Ports::parse(transport).ok() } else { None };
+        let is_error = match protocol {
+            IpProtocol::ICMP => icmpv4::Packet::new_checked(transport).is_ok_and(|packet| packet.kind().is_error()),
+            IpProtocol::ICMPV6 => icmpv6::Packet::new_checked(transport).is_ok_and(|packet| packet.kind().is_error()),
+            _ => false,
+        };
+        let segment = Self { ports, is_reaction: is_error, ..Self::default() };
+        let Ok(tcp) = tcp::Packet::new_checked(transport) else { return segment };
+        if protocol != IpProtocol::TCP {
+            return segment;
+        }
+        let (syn, ack) = (tcp.flags().has(tcp::Flags::SYN), tcp.flags().has(tcp::Flags::ACK));
+        let reset = tcp.flags().has(tcp::Flags::RST);
+        Self {
+            syn_end: syn.then(|| tcp.seq().wrapping_add(tcp.sequence_len())),
+            answers_syn: ((syn || reset) && ack).then(|| tcp.ack()),
+            opens: syn && !ack,
+            answers: syn && ack,
+            is_reaction: reset,
+            ..segment
+        }
+    }
+
+    fn expected(&self, protocol: IpProtocol) -> Option<Expected> {
+        let ports = self.ports?;
+        if protocol == IpProtocol::TCP && self.syn_end.is_none() {
+            return None;
+        }
+        Some(Expected { protocol, ports: Ports { src: ports.dst, dst: ports.src }, ack: self.syn_end })
+    }
+}

@@ -1,0 +1,93 @@
+use sluicegate_wire::{
+    Instant,
+    capability::{ClientId, Limits},
+};
+
+use super::{Decision, Flow, Policy, Request, Unexpected};
+
+/// The least default N, in kilobytes.
+pub const LIMITS_KILOBYTES_MIN: u16 = 32;
+
+/// What is left of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Bytes left.
+    pub bytes: u64,
+    /// Seconds left.
+    pub seconds: u64,
+    /// The rate that the grant allows, in bytes a second; 0: unlimited.
+    pub rate: u64,
+    /// The round trip to the client, in milliseconds.
+    pub rtt_ms: u32,
+}
+
+impl Budget {
+    /// What one capability may be worth: two round trips at the grant's rate, between 32 kB and the header's most,
+    /// and never more than is left of the grant. `None` if nothing is left.
+    #[must_use]
+    pub fn limits(&self) -> Option<Limits> {
+        let kilobyte = Limits::KILOBYTE;
+        let two_trips = match self.rate {
+            0 => u64::MAX,
+            rate => rate.saturating_mul(u64::from(self.rtt_ms) * 2) / 1_000,
+        };
+        let most = u64::from(Limits::KILOBYTES_MAX);
+        let wanted = two_trips.div_ceil(kilobyte).clamp(u64::from(LIMITS_KILOBYTES_MIN), most);
+        let kilobytes = u16::try_from(wanted.min(self.bytes / kilobyte)).ok()?;
+        let seconds = u8::try_from(self.seconds.min(u64::from(Limits::SECONDS_MAX))).ok()?;
+        Limits::new(kilobytes, seconds)
+    }
+}
+
+/// The policy of a gate, in the place of its services: whoever has a grant gets capabilities from that grant's budget.
+///
+/// `name` finds the client id of a grant for a flow of a service; `budget` what is left of the grant that allows a
+/// request, `None` if no grant does; `knows` whether a client id has any grant.
+pub struct GrantedPolicy<Name, Left, Knows> {
+    /// The client id that packets of this flow are sent under.
+    pub name: Name,
+    /// What is left of the grant that allows this request.
+    pub budget: Left,
+    /// Whether this client id has a grant to this address.
+    pub knows: Knows,
+}
+
+impl<Name, Left, Knows> Policy for GrantedPolicy<Name, Left, Knows>
+where
+    Name: FnMut(&Flow) -> Option<ClientId>,
+    Left: FnMut(Instant, &Request) -> Option<Budget>,
+    Knows: FnMut(&Unexpected) -> bool,
+{
+    fn client_id(&mut self, flow: &Flow) -> Option<ClientId> {
+        (self.name)(flow)
+    }
+
+    fn decide(&mut self, now: Instant, request: &Request) -> Decision {
+        let Some(budget) = (self.budget)(now, request) else { return Decision::Silent };
+        match budget.limits() {
+            Some(limits) => Decision::Grant(limits),
+            None => Decision::Refuse,
+        }
+    }
+
+    fn unexpected(&mut self, _now: Instant, event: &Unexpected) -> bool {
+        (self.knows)(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_is_worth_two_round_trips_and_never_more_than_the_grant() {
+        let budget = Budget { bytes: 10_000_000, seconds: 600, rate: 1_250_000, rtt_ms: 100 };
+        let worth = |budget: Budget| budget.limits().map(|limits| (limits.kilobytes(), limits.seconds()));
+        assert_eq!(worth(budget), Some((250, 63)));
+        assert_eq!(worth(Budget { rate: 10_000, ..budget }), Some((32, 63)), "at least 32 kB");
+        assert_eq!(worth(Budget { rate: 0, ..budget }), Some((1_023, 63)), "at most what the header can say");
+        assert_eq!(worth(Budget { bytes: 7_999, seconds: 2, ..budget }), Some((7, 2)));
+        assert_eq!(worth(Budget { bytes: 999, ..budget }), None);
+        assert_eq!(worth(Budget { seconds: 0, ..budget }), None);
+    }
+}

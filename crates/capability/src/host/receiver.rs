@@ -1,0 +1,205 @@
+//! One peer as seen by a receiver: what it was granted, what it has proved, and what it is still to be told.
+
+use core::time::Duration;
+
+use sluicegate_wire::{
+    Instant,
+    capability::{Algorithm, Capability, CapabilityList, FlowNonce, Limits, Return, shim::Carriage},
+};
+
+use super::{
+    config::{ANSWER_COPIES, ANSWER_WAIT, NOTICE_INTERVAL, SAME_SECOND},
+    random::Random,
+};
+use crate::router;
+
+/// What a receiver knows about one sender.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    answer: Option<Answer>,
+    notice: bool,
+    noticed_at: Option<Instant>,
+    /// Newest first.
+    granted: [Option<Granted>; 2],
+    /// Grants in a row that routers may have minted within one of their seconds.
+    varied: u16,
+    nonce: Option<FlowNonce>,
+    bytes: u64,
+    counted_since: Instant,
+    overrun: bool,
+}
+
+/// A list that was granted, by its keyed digest: enough to recognise who received it.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    digest: u64,
+    limits: Limits,
+    at: Instant,
+    used: bool,
+}
+
+/// An answer that the sender has not used yet.
+#[derive(Debug, Clone, Copy)]
+struct Answer {
+    list: (Option<Limits>, CapabilityList),
+    at: Instant,
+    copies: u8,
+    carriage: Carriage,
+}
+
+/// How fast a sender has been sending with its present capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes received with it, headers included.
+    pub bytes: u64,
+    /// Since its first packet.
+    pub over: Duration,
+    /// What it was granted.
+    pub limits: Limits,
+}
+
+impl Receiver {
+    /// Seals pre-capabilities and keeps the answer for the way back. Returns what was really granted: within one
+    /// second routers mint the same pre-capability again, so a renewal gets N a kilobyte smaller then, which makes a
+    /// new capability of it instead of the one that is nearly spent.
+    pub(super) fn grant(
+        &mut self,
+        now: Instant,
+        random: &Random,
+        algorithm: Algorithm,
+        limits: Limits,
+        pre: &CapabilityList,
+        carriage: Carriage,
+    ) -> Limits {
+        self.varied = match self.granted[0] {
+            Some(last) if now.since(last.at) < SAME_SECOND => self.varied + u16::from(last.used),
+            _ => 0,
+        };
+        let step = self.varied % (limits.kilobytes() / 4).max(1);
+        let limits = Limits::new(limits.kilobytes() - step, limits.seconds()).unwrap_or(limits);
+        let list: CapabilityList = pre.iter().map(|pre| router::seal(algorithm, pre, limits)).collect();
+        let granted = Granted { digest: digest(random, limits, &list), limits, at: now, used: false };
+        if self.granted[0].is_none_or(|last| last.used) {
+            self.granted[1] = self.granted[0];
+        }
+        self.granted[0] = Some(granted);
+        self.answer = Some(Answer { list: (Some(limits), list), at: now, copies: ANSWER_COPIES, carriage });
+        limits
+    }
+
+    /// Keeps a refusal for the way back.
+    pub(super) fn refuse(&mut self, now: Instant, carriage: Carriage) {
+        let list = (None, CapabilityList::new());
+        self.answer = Some(Answer { list, at: now, copies: 1, carriage });
+    }
+
+    /// Whether a regular packet proves that its sender received what this host granted: it carries a list that was
+    /// granted, or the nonce of a flow that once did.
+    pub(super) fn proves(
+        &mut self,
+        now: Instant,
+        random: &Random,
+        nonce: FlowNonce,
+        list: Option<(Limits, &CapabilityList)>,
+    ) -> bool {
+        let digest = list.map(|(limits, list)| digest(random, limits, list));
+        let held = self.granted.iter_mut().flatten().find(|granted| Some(granted.digest) == digest);
+        if let Some(granted) = held {
+            granted.used = true;
+            if self.granted[0].is_some_and(|newest| newest.used)
+                && self.answer.is_some_and(|answer| !answer.list.1.is_empty())
+            {
+                self.answer = None;
+            }
+            if self.nonce != Some(nonce) {
+                self.nonce = Some(nonce);
+                (self.bytes, self.counted_since, self.overrun) = (0, now, false);
+            }
+            return true;
+        }
+        self.nonce == Some(nonce)
+    }
+
+    /// Counts a regular packet that was not demoted; true for the one with which the sender exceeded twice its N,
+    /// the most that routers ever let pass.
+    pub(super) fn count(&mut self, len: usize) -> bool {
+        self.bytes += len as u64;
+        let most = self.granted.iter().flatten().map(|granted| granted.limits.bytes()).max().unwrap_or(u64::MAX / 2);
+        let first = !self.overrun && self.bytes > most * 2;
+        self.overrun |= first;
+        first
+    }
+
+    /// Wants a demotion notice to be sent; false if the last one is too fresh.
+    pub(super) fn notice(&mut self, now: Instant) -> bool {
+        let due = self.noticed_at.is_none_or(|at| now.since(at) >= NOTICE_INTERVAL);
+        self.notice |= due;
+        due
+    }
+
+    /// What the next packet over `carriage` tells the peer.
+    pub(super) fn telling(&mut self, now: Instant, carriage: Carriage) -> Option<Return> {
+        if self.answer.is_some_and(|answer| answer.copies == 0 || now.since(answer.at) >= ANSWER_WAIT) {
+            self.answer = None;
+        }
+        let list = self.answer.filter(|answer| answer.carriage == carriage).map(|answer| answer.list);
+        (self.notice || list.is_some()).then_some(Return { demoted: self.notice, list })
+    }
+
+    /// The peer has been told, in a packet that is on its way.
+    pub(super) fn told(&mut self, now: Instant, ret: &Return) {
+        if ret.demoted {
+            (self.notice, self.noticed_at) = (false, Some(now));
+        }
+        if let Some(answer) = self.answer.as_mut().filter(|_| ret.list.is_some()) {
+            answer.copies = answer.copies.saturating_sub(1);
+        }
+    }
+
+    /// Whether there is something to tell that no packet has carried yet.
+    pub(super) fn waits(&self) -> bool {
+        let unsent = |answer: &Answer| answer.list.1.is_empty() || answer.copies == ANSWER_COPIES;
+        self.notice || self.answer.as_ref().is_some_and(|answer| answer.copies > 0 && unsent(answer))
+    }
+
+    /// Where a waiting answer is to go.
+    pub(super) fn answer_carriage(&self) -> Option<Carriage> {
+        self.answer.as_ref().filter(|answer| answer.copies > 0).map(|answer| answer.carriage)
+    }
+
+    /// Whether the peer was ever granted anything.
+    pub(super) const fn has_grants(&self) -> bool {
+        self.granted[0].is_some()
+    }
+
+    /// Whether packets of the peer can prove that they come from whom this host granted to.
+    pub(super) const fn has_proof(&self) -> bool {
+        self.nonce.is_some()
+    }
+
+    /// How fast the sender has been sending, once it used a grant.
+    pub(super) fn usage(&self, now: Instant) -> Option<Usage> {
+        let limits = self.granted.iter().flatten().find(|granted| granted.used)?.limits;
+        Some(Usage { bytes: self.bytes, over: now.since(self.counted_since), limits })
+    }
+
+    /// The newest grant, if the sender has not used it: a new one supersedes it.
+    pub(super) fn unused(&self) -> Option<Limits> {
+        self.granted[0].filter(|granted| !granted.used).map(|granted| granted.limits)
+    }
+
+    /// The newest grant that has not ended.
+    pub(super) fn granted(&self, now: Instant) -> Option<Limits> {
+        let live = |granted: &Granted| now.since(granted.at).as_secs() < u64::from(granted.limits.seconds());
+        self.granted[0].filter(live).map(|granted| granted.limits)
+    }
+}
+
+fn digest(random: &Random, limits: Limits, list: &CapabilityList) -> u64 {
+    let mut bytes = [0; 2 + 8 * sluicegate_wire::capability::CAPABILITIES_MAX];
+    bytes[..2].copy_from_slice(&limits.bits().to_be_bytes());
+    for (chunk, Capability(value)) in bytes[2..].chunks_exact_mut(8).zip(list.iter()) {
+        chunk.copy_from_slice(&value.to_be_bytes());
+    }
+    random.index(bytes.get(..2 + 8 * list.len()).unwrap_or_default())
+}

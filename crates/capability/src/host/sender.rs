@@ -1,0 +1,393 @@
+//! One peer as seen by a sender: what was asked, what was granted, and what the routers on the way still remember.
+
+use core::time::Duration;
+
+use sluicegate_wire::{
+    Instant,
+    capability::{Algorithm, Capability, CapabilityList, FlowNonce, Limits},
+};
+
+use super::{
+    config::{
+        ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
+        REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN,
+    },
+    header::{self, Form},
+};
+use crate::router;
+
+/// What a sender knows about one destination.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    set: Option<Set>,
+    asked: [Option<Asked>; ASKED_MAX],
+    serial: u32,
+    /// Theoretical arrival time of the next request: a bucket of [`REQUEST_BURST`] that refills at the interval.
+    next_request: Instant,
+    /// Half-seconds in which requests were sent and after which no answer has come.
+    rounds: u8,
+    round_at: Option<Instant>,
+    trial: bool,
+    refused_until: Option<Instant>,
+    refusals: u8,
+    rtt: Option<Duration>,
+    silent_since: Option<Instant>,
+    silences: u8,
+    repaired_at: Option<Instant>,
+    renewal_asked_at: Option<Instant>,
+    aside: Option<Form>,
+}
+
+/// One outstanding request or renewal, named by the entry that the sender itself put first into the list.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    own: Capability,
+    serial: u32,
+    at: Instant,
+}
+
+/// A granted set of capabilities and the model of what routers have charged and cached.
+#[derive(Debug)]
+struct Set {
+    nonce: FlowNonce,
+    limits: Limits,
+    list: CapabilityList,
+    serial: u32,
+    asked_at: Instant,
+    used: u64,
+    /// Packets with the list since routers were last presumed empty.
+    carried: u8,
+    first_carried: Option<Instant>,
+    confirmed: bool,
+    cached_until: Instant,
+}
+
+/// How a packet goes out, and what goes out beside it in a packet of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) form: Form,
+    pub(super) aside: Option<Form>,
+}
+
+/// The packet does not fit, not even with the shortest header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooBig;
+
+/// What became of return information.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// It fits an outstanding request: its capabilities are used from now on.
+    Accepted,
+    /// It answers no outstanding request: late, repeated or forged. Nothing changed.
+    Ignored,
+}
+
+impl Sender {
+    /// How a packet of `base` bytes (all but the capability header) goes out, if no packet may exceed `room`.
+    /// `capable`: the far end is known to speak capabilities, so silence never means that it does not.
+    pub(super) fn plan(
+        &mut self,
+        now: Instant,
+        base: usize,
+        room: usize,
+        slots: u8,
+        capable: bool,
+    ) -> Result<Plan, TooBig> {
+        if let Some(form) = self.regular(now, base) {
+            return self.fit(now, form, base, room);
+        }
+        if !self.may_request(now, capable) {
+            return Ok(Plan { form: Form::Bare, aside: None });
+        }
+        let fits = base + header::len(Form::Request, usize::from(slots)) <= room;
+        Ok(if fits {
+            Plan { form: Form::Request, aside: None }
+        } else {
+            self.aside = Some(Form::Request);
+            Plan { form: Form::Bare, aside: Some(Form::Request) }
+        })
+    }
+
+    /// The form of a packet with nothing but a header, sent because [`Plan::aside`] asked for it or to carry an answer.
+    pub(super) fn plan_alone(&mut self, now: Instant, base: usize, slots: u8, capable: bool) -> Form {
+        let aside = self.aside.take();
+        if aside == Some(Form::Request) {
+            return Form::Request;
+        }
+        match self.regular(now, base) {
+            Some(form) => aside.unwrap_or(form),
+            None if self.may_request(now, capable) && slots > 0 => Form::Request,
+            None => Form::Bare,
+        }
+    }
+
+    /// Whether a packet of its own is wanted.
+    pub(super) const fn wants_aside(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// Which regular form suits a packet of about `base` bytes; `None` (and the set is dropped) if no capability is
+    /// worth it any more.
+    fn regular(&mut self, now: Instant, base: usize) -> Option<Form> {
+        let rtt = self.rtt();
+        let may_renew = self.renewal_asked_at.is_none_or(|at| now.since(at) >= rtt * 2);
+        let set = self.set.as_mut()?;
+        let listed = base + header::len(Form::List, set.list.len());
+        if now >= set.expires_at() || set.used + listed as u64 > set.limits.bytes() {
+            self.set = None;
+            return None;
+        }
+        if set.confirmed && now >= set.cached_until {
+            set.presume_evicted();
+        }
+        Some(if set.is_half_gone(now) && may_renew {
+            Form::Renewal
+        } else if set.must_carry() {
+            Form::List
+        } else {
+            Form::Nonce
+        })
+    }
+
+    fn fit(&mut self, now: Instant, form: Form, base: usize, room: usize) -> Result<Plan, TooBig> {
+        let entries = self.set.as_ref().map_or(0, |set| set.list.len());
+        if base + header::len(Form::Nonce, 0) > room {
+            return Err(TooBig);
+        }
+        let aside = self.break_silence(now);
+        if form == Form::Nonce || base + header::len(form, entries) <= room {
+            return Ok(Plan { form, aside });
+        }
+        // The list travels in a packet of its own. It leaves after this one, so before routers have seen a first list
+        // this packet goes without a capability.
+        let listed = self.set.as_ref().is_some_and(|set| set.carried > 0);
+        self.aside = aside.or(Some(form));
+        Ok(Plan { form: if listed { Form::Nonce } else { Form::Bare }, aside: self.aside })
+    }
+
+    /// Nothing has come back for long: routers may have lost everything, and the notice got lost as well.
+    fn break_silence(&mut self, now: Instant) -> Option<Form> {
+        let wait = SILENCE_MIN.max(self.rtt() * 3) * (1 << self.silences.min(4));
+        if self.silent_since.is_none_or(|since| now.since(since) < wait) || !self.take_request(now) {
+            return None;
+        }
+        self.silent_since = Some(now);
+        self.silences = self.silences.saturating_add(1);
+        self.aside = Some(Form::Request);
+        self.aside
+    }
+
+    /// Whether a request may leave now, and not a packet without capability.
+    fn may_request(&mut self, now: Instant, capable: bool) -> bool {
+        if self.refused_until.is_some_and(|until| now < until) || !self.has_request(now) {
+            return false;
+        }
+        if !capable && self.rounds >= ROUNDS_BEFORE_TRIAL {
+            // Every other one goes plain: what answers it tells a far end without capabilities from a lossy path.
+            self.trial = !self.trial;
+            if self.trial {
+                return false;
+            }
+        }
+        self.take_request(now)
+    }
+
+    fn has_request(&self, now: Instant) -> bool {
+        self.next_request <= now + self.request_interval() * (REQUEST_BURST - 1)
+    }
+
+    fn take_request(&mut self, now: Instant) -> bool {
+        let allowed = self.has_request(now);
+        if allowed {
+            self.next_request = self.next_request.max(now) + self.request_interval();
+        }
+        allowed
+    }
+
+    /// The interval grows while nobody answers.
+    fn request_interval(&self) -> Duration {
+        REQUEST_INTERVAL * (1 << (self.rounds / 4).min(2))
+    }
+
+    /// Records that a request or renewal leaves now, named by `own`, the first entry of its list.
+    pub(super) fn asks(&mut self, now: Instant, form: Form, own: Capability) {
+        self.serial += 1;
+        self.asked[self.serial as usize % ASKED_MAX] = Some(Asked { own, serial: self.serial, at: now });
+        if form == Form::Renewal {
+            self.renewal_asked_at = Some(now);
+            return;
+        }
+        if self.round_at.is_none_or(|at| now.since(at) >= ROUND) {
+            self.round_at = Some(now);
+            self.rounds = self.rounds.saturating_add(1);
+        }
+    }
+
+    /// What a regular packet carries.
+    pub(super) fn regular_parts(&self) -> Option<(FlowNonce, Limits, &CapabilityList)> {
+        self.set.as_ref().map(|set| (set.nonce, set.limits, &set.list))
+    }
+
+    /// Charges a regular packet of `len` bytes, all headers included, as every router on the way will.
+    pub(super) fn sent(&mut self, now: Instant, form: Form, len: usize) {
+        let Some(set) = self.set.as_mut() else { return };
+        if !form.is_regular() {
+            return;
+        }
+        set.used += len as u64;
+        set.cached_until = set.cached_until.max(now) + set.time_of(len as u64);
+        if form != Form::Nonce {
+            set.carried = set.carried.saturating_add(1);
+            set.first_carried.get_or_insert(now);
+        }
+        self.silent_since.get_or_insert(now);
+    }
+
+    /// A packet with a capability header came from the peer, without a demotion notice.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.silent_since = None;
+        self.silences = 0;
+        let rtt = self.rtt();
+        if let Some(set) = self.set.as_mut()
+            && set.first_carried.is_some_and(|at| now.since(at) >= rtt)
+        {
+            set.confirmed = true;
+        }
+    }
+
+    /// Takes a granted list, if it answers an outstanding request.
+    ///
+    /// The first entry of every list that leaves this host is its own: 56 random bits, sealed by whoever grants. Only
+    /// a host that received the request can return it, so nobody off the path can forge an answer.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        algorithm: Algorithm,
+        limits: Limits,
+        list: CapabilityList,
+        nonce: FlowNonce,
+    ) -> Answered {
+        let Some(first) = list.get(0) else { return Answered::Ignored };
+        let fits = |asked: &&Asked| router::seal(algorithm, asked.own, limits).ct_eq(&first);
+        let Some(asked) = self.asked.iter().flatten().find(fits).copied() else { return Answered::Ignored };
+        if self.set.as_ref().is_some_and(|set| asked.serial <= set.serial) {
+            return Answered::Ignored;
+        }
+        for held in &mut self.asked {
+            if held.is_some_and(|held| held.serial <= asked.serial) {
+                *held = None;
+            }
+        }
+        let sample = now.since(asked.at);
+        self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+        // Routers mint the same pre-capability twice within one of their seconds, and charge both sets as one.
+        let old = self.set.as_ref().filter(|old| old.shares_a_capability(limits, &list));
+        let used = old.map_or(0, |old| old.used);
+        self.set = Some(Set {
+            nonce,
+            limits,
+            list,
+            serial: asked.serial,
+            asked_at: asked.at,
+            used,
+            carried: 0,
+            first_carried: None,
+            confirmed: false,
+            cached_until: Instant::ZERO,
+        });
+        (self.rounds, self.round_at, self.trial) = (0, None, false);
+        (self.refused_until, self.refusals) = (None, 0);
+        self.renewal_asked_at = None;
+        self.heard(now);
+        Answered::Accepted
+    }
+
+    /// The destination refused. Nothing in an empty list proves who sent it, so it counts only while a request is
+    /// outstanding, costs no capability that is still good, and yields to a grant that comes after it.
+    pub(super) fn refused(&mut self, now: Instant) -> Answered {
+        let outstanding = self.asked.iter().flatten().any(|asked| now.since(asked.at) < ANSWER_WAIT);
+        if !outstanding || self.refused_until.is_some_and(|until| now < until) {
+            return Answered::Ignored;
+        }
+        self.refused_until = Some(now + REFUSED_WAIT * (1 << self.refusals));
+        self.refusals = (self.refusals + 1).min(REFUSED_WAIT_DOUBLINGS);
+        (self.rounds, self.round_at, self.trial) = (0, None, false);
+        self.heard(now);
+        Answered::Accepted
+    }
+
+    /// The receiver says that packets arrived demoted. Routers lost the capability or the way changed: the list, which
+    /// may still be valid, goes out again at once, and a request beside it. Returns whether that is wanted; at most
+    /// once a round trip, so forged notices cost some bytes and no more.
+    pub(super) fn noticed(&mut self, now: Instant) -> bool {
+        let rtt = self.rtt();
+        self.silent_since = None;
+        let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt);
+        let Some(set) = self.set.as_mut().filter(|_| again) else { return false };
+        set.presume_evicted();
+        self.repaired_at = Some(now);
+        if self.refused_until.is_none_or(|until| now >= until) && self.take_request(now) {
+            self.aside = Some(Form::Request);
+        }
+        self.aside.is_some()
+    }
+
+    /// Whether `own` names an outstanding request.
+    pub(super) fn is_outstanding(&self, own: Capability) -> bool {
+        self.asked.iter().flatten().any(|asked| asked.own.ct_eq(&own))
+    }
+
+    /// Whether requests went out in at least two rounds and no answer came.
+    pub(super) const fn is_on_trial(&self) -> bool {
+        self.rounds >= ROUNDS_BEFORE_TRIAL
+    }
+
+    /// The measured time from request to answer, or the assumption before the first.
+    fn rtt(&self) -> Duration {
+        self.rtt.unwrap_or(RTT_ASSUMED)
+    }
+
+    /// The limits, the bytes used and the end of the capabilities held, for status.
+    pub(super) fn held(&self, now: Instant) -> Option<(Limits, u64, Instant)> {
+        let set = self.set.as_ref().filter(|set| now < set.expires_at())?;
+        Some((set.limits, set.used, set.expires_at()))
+    }
+
+    /// Until when the destination's refusal is respected.
+    pub(super) fn refused_until(&self, now: Instant) -> Option<Instant> {
+        self.refused_until.filter(|until| now < *until)
+    }
+}
+
+impl Set {
+    /// How long routers remember a flow for `len` more bytes: L * T / N.
+    fn time_of(&self, len: u64) -> Duration {
+        let seconds = u64::from(self.limits.seconds());
+        Duration::from_nanos(len.saturating_mul(seconds * 1_000_000_000) / self.limits.bytes())
+    }
+
+    /// An eighth before the routers' end: they count whole seconds of a clock of their own.
+    fn expires_at(&self) -> Instant {
+        let life = Duration::from_secs(u64::from(self.limits.seconds()));
+        self.asked_at + (life - life / 8)
+    }
+
+    fn is_half_gone(&self, now: Instant) -> bool {
+        let half = Duration::from_secs(u64::from(self.limits.seconds())) / 2;
+        now.since(self.asked_at) >= half || self.used * 2 >= self.limits.bytes()
+    }
+
+    const fn must_carry(&self) -> bool {
+        !self.confirmed && self.carried < LIST_PACKETS_MAX
+    }
+
+    fn presume_evicted(&mut self) {
+        (self.carried, self.first_carried, self.confirmed) = (0, None, false);
+    }
+
+    fn shares_a_capability(&self, limits: Limits, list: &CapabilityList) -> bool {
+        let routers = || list.iter().skip(1);
+        let common = |held: Capability| routers().any(|new| held.ct_eq(&new));
+        self.limits == limits && self.list.iter().skip(1).any(common)
+    }
+}

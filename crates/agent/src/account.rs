@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use sluicegate_capability::epoch::{Epoch, agent_password, agent_secret};
+use sluicegate_capability::{
+    epoch::{Epoch, agent_password, agent_secret},
+    mac::SessionSecret,
+};
 use sluicegate_sip::{
     digest::{Answer, Challenge, ha1, strongest},
     message::{HeaderName, Message},
@@ -37,10 +40,10 @@ impl Account {
         format!("sip:{}@{}", self.user, self.realm)
     }
 
-    /// The header field, name and value, that answers the challenge in a 401 or 407; `None` if it asks for nothing that
+    /// The header field that answers the challenge in a 401 or 407; `None` if it asks for nothing that
     /// an agent of this realm answers. A challenge for another realm gets no answer: its sender would learn a hash of
     /// this user's secret.
-    pub(crate) fn answer(&self, response: &Message<'_>, method: &[u8], uri: &[u8]) -> Option<(&'static str, Vec<u8>)> {
+    pub(crate) fn answer(&self, response: &Message<'_>, method: &[u8], uri: &[u8]) -> Option<Credentials> {
         let (asks, name) = match response.status()? {
             401 => (HeaderName::WwwAuthenticate, "Authorization"),
             407 => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
@@ -55,12 +58,24 @@ impl Account {
         let mut value = Vec::new();
         Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 }
             .write(&mut value);
-        Some((name, value))
+        let session = SessionSecret::extract(ha1.as_bytes(), challenge.nonce, cnonce.as_bytes());
+        Some(Credentials { name, value, session })
     }
 
     fn epoch(&self, challenge: &Challenge<'_>) -> Option<Epoch> {
         challenge.realm_text()?.strip_prefix(self.realm.as_str())?.strip_prefix(";e=")?.parse().ok()
     }
+}
+
+/// An answer to a challenge.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    /// The header field's name.
+    pub(crate) name: &'static str,
+    /// Its value.
+    pub(crate) value: Vec<u8>,
+    /// What the frontend and this agent know if it lets this in.
+    pub(crate) session: SessionSecret,
 }
 
 /// 128 random bits.

@@ -2,10 +2,11 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_capability::{GRANT_LEN, Grant, SIGNED_GRANT_LEN};
+use sluicegate_capability::{GRANT_LEN, Grant, Mode, Protocol, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     dialog::{Dialog, DialogError},
@@ -16,9 +17,10 @@ use sluicegate_sip::{
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, random_bits, random_token},
+    account::{Account, Credentials, random_bits, random_token},
     endpoint::{Endpoint, ExchangeError},
     opening::OpenRange,
+    seal::{Sealer, Secrets},
 };
 
 /// The part of a 200 that carries the signed grants.
@@ -79,6 +81,7 @@ pub(crate) struct Call {
     dialog: Dialog,
     session_id: u64,
     version: u64,
+    secrets: Secrets,
 }
 
 impl Call {
@@ -109,18 +112,20 @@ impl Call {
             .begin(out);
             finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
         };
-        let (answer, dialog) = invite(endpoint, account, (service, range), write).await?;
+        let mut secrets = Secrets::default();
+        let (answer, dialog) = invite(endpoint, account, (service, range), &mut secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
         Ok(Self {
             range,
-            open: opened(&answer, range)?,
+            open: opened(&answer, range, &mut secrets, None)?,
             renew_at: now + lifetime / 2,
             ends_at: now + lifetime,
             service: service.to_owned(),
             dialog,
             session_id,
             version: 1,
+            secrets,
         })
     }
 
@@ -133,10 +138,11 @@ impl Call {
             let headers = dialog.begin(b"INVITE", via, out);
             finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
         };
-        let (answer, _) = invite(endpoint, account, (&self.service, self.range), write).await?;
+        let secrets = &mut self.secrets;
+        let (answer, _) = invite(endpoint, account, (&self.service, self.range), secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
-        self.open = opened(&answer, self.range)?;
+        self.open = opened(&answer, self.range, &mut self.secrets, self.open.seal.as_ref())?;
         (self.renew_at, self.ends_at) = (now + lifetime / 2, now + lifetime);
         Ok(())
     }
@@ -155,15 +161,13 @@ impl Call {
     }
 }
 
-/// A header field that answers a challenge.
-type Credentials = (&'static str, Vec<u8>);
-
 /// Sends an INVITE, answers challenges, acknowledges the 2xx; returns it with its dialog. `write` writes the request, each
-/// time with the next sequence number.
+/// time with the next sequence number; `secrets` gets what each answer to a challenge leaves behind.
 async fn invite(
     endpoint: &mut Endpoint,
     account: &Account,
     (service, range): (&str, PortRange),
+    secrets: &mut Secrets,
     mut write: impl FnMut(ViaLine<'_>, Option<&Credentials>, &mut Vec<u8>),
 ) -> Result<(Vec<u8>, Dialog), CallError> {
     let mut credentials: Option<Credentials> = None;
@@ -188,7 +192,10 @@ async fn invite(
                 endpoint.acknowledge(token, ack).await;
                 return Ok((answer, dialog));
             }
-            (401 | 407, Some(next)) => credentials = Some(next),
+            (401 | 407, Some(next)) => {
+                secrets.push(next.session.clone());
+                credentials = Some(next);
+            }
             (401 | 407, None) => break,
             _ => return Err(CallError::Refused { range, service: service.to_owned(), code, reason }),
         }
@@ -199,7 +206,7 @@ async fn invite(
 fn finish_invite(headers: Headers<'_>, contact: String, credentials: Option<&Credentials>, offer: &[u8]) {
     let headers = headers.header("Contact", contact).header("Supported", "sluicegate");
     let headers = match credentials {
-        Some((name, value)) => headers.header(name, value),
+        Some(credentials) => headers.header(credentials.name, &credentials.value),
         None => headers,
     };
     headers
@@ -234,8 +241,14 @@ pub(crate) fn reason_phrase(response: &Message<'_>) -> String {
     }
 }
 
-/// Where the gate offers `range`, from the session description in the answer.
-fn opened(answer: &[u8], range: PortRange) -> Result<OpenRange, CallError> {
+/// Where the gate offers `range`, from the session description in the answer, and how datagrams to it are proved, from
+/// the grant. `known` is the sealer so far.
+fn opened(
+    answer: &[u8],
+    range: PortRange,
+    secrets: &mut Secrets,
+    known: Option<&Arc<Sealer>>,
+) -> Result<OpenRange, CallError> {
     let wrong = |what: &str| CallError::Answer(what.to_owned());
     let message = Message::parse(answer).map_err(|error| wrong(&error.to_string()))?;
     let text = part(&message, "application/sdp").ok_or_else(|| wrong("it has no session description"))?;
@@ -245,8 +258,17 @@ fn opened(answer: &[u8], range: PortRange) -> Result<OpenRange, CallError> {
     };
     let line = session.media().get(media).ok_or_else(|| wrong("it opens nothing"))?;
     let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
-    let client_id = grants(&message).next().map_or(0, |grant| grant.client_id);
-    Ok(OpenRange { service: range, address, external_first: line.port, client_id })
+    let covers = |grant: &Grant| grant.gate_ports.0 == line.port && grant.gate_address == address;
+    let grant = grants(&message).find(covers).or_else(|| grants(&message).next());
+    let client_id = grant.as_ref().map_or(0, |grant| grant.client_id);
+    let seal = match grant.filter(|grant| grant.least_mode == Mode::Mac && grant.protocol == Protocol::UDP) {
+        None => None,
+        Some(grant) => {
+            let sealer = secrets.sealer(&grant, known);
+            Some(sealer.ok_or_else(|| wrong("its packet MACs need a key from a sign-in that is not this agent's"))?)
+        }
+    };
+    Ok(OpenRange { service: range, address, external_first: line.port, client_id, seal })
 }
 
 /// The readable grants in an answer.
@@ -327,7 +349,7 @@ mod tests {
             "--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\nxyz\r\n--b1--\r\n"
         );
         for bytes in [answer("application/sdp", SDP), answer("multipart/mixed;boundary=b1", &multipart)] {
-            let open = opened(&bytes, range).unwrap();
+            let open = opened(&bytes, range, &mut Secrets::default(), None).unwrap();
             assert_eq!((open.address, open.external_first), ("192.0.2.1".parse().unwrap(), 31_000));
         }
         let bytes = answer("multipart/mixed; boundary=\"b1\"", &multipart);
@@ -337,6 +359,6 @@ mod tests {
     #[test]
     fn a_refused_media_line_is_no_opening() {
         let bytes = answer("application/sdp", &SDP.replace("31000", "0"));
-        assert!(opened(&bytes, "tcp/22".parse().unwrap()).is_err());
+        assert!(opened(&bytes, "tcp/22".parse().unwrap(), &mut Secrets::default(), None).is_err());
     }
 }

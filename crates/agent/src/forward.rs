@@ -17,7 +17,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::session::Session;
+use crate::{seal::GateSocket, session::Session};
 
 /// TCP connections that one forward carries at once.
 const CONNECTIONS_MAX: usize = 1024;
@@ -115,7 +115,7 @@ pub(crate) async fn connect(gate: SocketAddr) -> io::Result<TcpStream> {
 
 async fn run_udp(forward: &Forward, session: Session) -> io::Result<()> {
     let local = Arc::new(UdpSocket::bind(forward.listen).await?);
-    let peers: Arc<Mutex<HashMap<SocketAddr, Arc<UdpSocket>>>> = Arc::default();
+    let peers: Peers = Arc::default();
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
     loop {
         let (len, peer) = local.recv_from(&mut datagram).await?;
@@ -136,32 +136,23 @@ async fn run_udp(forward: &Forward, session: Session) -> io::Result<()> {
                     debug!(%peer, max = PEERS_MAX, "dropped a datagram: this forward has all the peers it may have");
                     continue;
                 }
-                let remote = Arc::new(unconnected(gate).await?);
+                let remote = Arc::new(GateSocket::open(gate).await?);
                 table.insert(peer, Arc::clone(&remote));
                 tokio::spawn(return_path(Arc::clone(&local), Arc::clone(&remote), peer, Arc::clone(&peers)));
                 remote
             }
         };
-        if let Err(error) = remote.send_to(datagram.get(..len).unwrap_or_default(), gate).await {
-            debug!(%gate, %error, "datagram not sent");
-        }
+        let seal = session.seal(PortProtocol::Udp, forward.service_port);
+        remote.send(gate, seal.as_deref(), datagram.get(..len).unwrap_or_default()).await;
     }
 }
 
-/// A UDP socket of the gate's address family, not connected: the gate's address may change with a renewal.
-pub(crate) async fn unconnected(gate: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = if gate.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    UdpSocket::bind(any).await
-}
+/// The socket towards the gate of each local peer.
+type Peers = Arc<Mutex<HashMap<SocketAddr, Arc<GateSocket>>>>;
 
-async fn return_path(
-    local: Arc<UdpSocket>,
-    remote: Arc<UdpSocket>,
-    peer: SocketAddr,
-    peers: Arc<Mutex<HashMap<SocketAddr, Arc<UdpSocket>>>>,
-) {
+async fn return_path(local: Arc<UdpSocket>, remote: Arc<GateSocket>, peer: SocketAddr, peers: Peers) {
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
-    while let Ok(Ok((len, _))) = timeout(PEER_IDLE, remote.recv_from(&mut datagram)).await {
+    while let Ok(Ok((len, _))) = timeout(PEER_IDLE, remote.receive(&mut datagram)).await {
         if local.send_to(datagram.get(..len).unwrap_or_default(), peer).await.is_err() {
             break;
         }

@@ -10,6 +10,7 @@ mod connect;
 mod endpoint;
 mod forward;
 mod opening;
+mod seal;
 pub mod serve;
 mod session;
 mod socks;

@@ -1,8 +1,13 @@
 //! What a grant opened: which address and port of the gate stands for which port of the service.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use sluicegate_policy::{PortProtocol, PortRange};
+
+use crate::seal::Sealer;
 
 /// One range of the service's ports and where the gate offers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +20,8 @@ pub(crate) struct OpenRange {
     pub(crate) external_first: u16,
     /// What the sender's capabilities name it by; 0 if the frontend sent no grant.
     pub(crate) client_id: u32,
+    /// Seals datagrams, where the grant demands packet MACs.
+    pub(crate) seal: Option<Arc<Sealer>>,
 }
 
 /// Where to send traffic for one port of the service, and as whom.
@@ -34,12 +41,22 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
+    /// What seals datagrams for `port` of the service; `None` if nothing need.
+    pub(crate) fn seal(&self, protocol: PortProtocol, port: u16) -> Option<Arc<Sealer>> {
+        self.range(protocol, port)?.seal.clone()
+    }
+
+    fn range(&self, protocol: PortProtocol, port: u16) -> Option<&OpenRange> {
+        let covers = |range: &&OpenRange| {
+            range.service.protocol == protocol && (range.service.first..=range.service.last).contains(&port)
+        };
+        self.ranges.iter().find(covers)
+    }
+
     /// Where to send traffic for `port` of the service; `None` if the grant does not cover it.
     #[must_use]
     pub(crate) fn reach(&self, protocol: PortProtocol, port: u16) -> Option<Reach> {
-        let range = self.ranges.iter().find(|range| {
-            range.service.protocol == protocol && (range.service.first..=range.service.last).contains(&port)
-        })?;
+        let range = self.range(protocol, port)?;
         let external = range.external_first.checked_add(port - range.service.first)?;
         Some(Reach { address: SocketAddr::new(range.address, external), client_id: range.client_id })
     }
@@ -55,6 +72,7 @@ mod tests {
             address: "192.0.2.1".parse().unwrap(),
             external_first,
             client_id: 9,
+            seal: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Keeps what a program needs open, and open for as long as it runs: one call for each range of ports.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
@@ -19,6 +19,7 @@ use crate::{
     call::{Call, CallError},
     endpoint::{Endpoint, Incoming},
     opening::{Opening, Reach},
+    seal::Sealer,
 };
 
 /// Ranges of ports that one session keeps open.
@@ -90,6 +91,11 @@ impl Session {
         answered.await.map_err(|_| stopped())?
     }
 
+    /// What seals datagrams for `port`, once [`Session::reach`] has said where it is; `None` if nothing need.
+    pub(crate) fn seal(&self, protocol: PortProtocol, port: u16) -> Option<Arc<Sealer>> {
+        self.opening.borrow().seal(protocol, port)
+    }
+
     /// What is open, whenever that changes.
     pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
         self.opening.clone()
@@ -148,7 +154,8 @@ impl Keeper {
         let address = SocketAddr::new(call.open.address, call.open.external_first);
         let reach = Reach { address, client_id: call.open.client_id };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
-        info!(service = %self.service, %range, gate = %address, lasts_s, "open");
+        let mode = if call.open.seal.is_some() { "mac" } else { "pinhole" };
+        info!(service = %self.service, %range, gate = %address, mode, lasts_s, "open");
         self.calls.push(call);
         self.publish();
         Ok(reach)

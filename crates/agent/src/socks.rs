@@ -21,7 +21,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    forward::{REFUSED_PAUSE, connect, unconnected},
+    forward::{REFUSED_PAUSE, connect},
+    seal::GateSocket,
     session::Session,
 };
 
@@ -120,10 +121,11 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session) -> io::Result<()
                     continue;
                 };
                 if remote.is_none() {
-                    remote = Some(unconnected(gate).await?);
+                    remote = Some(GateSocket::open(gate).await?);
                 }
                 if let Some(socket) = &remote {
-                    socket.send_to(payload, gate).await?;
+                    let seal = session.seal(PortProtocol::Udp, port(&target));
+                    socket.send(gate, seal.as_deref(), payload).await;
                 }
             }
             received = receive(remote.as_ref(), &mut answer) => {
@@ -136,9 +138,9 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session) -> io::Result<()
     }
 }
 
-async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+async fn receive(socket: Option<&GateSocket>, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
     match socket {
-        Some(socket) => socket.recv_from(buffer).await,
+        Some(socket) => socket.receive(buffer).await,
         None => std::future::pending().await,
     }
 }

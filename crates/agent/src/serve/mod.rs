@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use self::clients::{Admission, Clients, Refusal};
 pub use self::meter::Limit;
 use crate::{
-    account::{Account, random_token},
+    account::{Account, Credentials, random_token},
     call::{branch, part, via},
     endpoint::{Endpoint, ExchangeError, Incoming},
 };
@@ -164,7 +164,7 @@ impl Server {
         let realm = self.config.account.realm.clone();
         let registrar = format!("sip:{realm}");
         let aor = format!("sip:{}@{realm}", self.config.service);
-        let mut credentials: Option<(&'static str, Vec<u8>)> = None;
+        let mut credentials: Option<Credentials> = None;
         let mut last = (0, String::new());
         for _ in 0..3 {
             self.cseq += 1;
@@ -184,7 +184,7 @@ impl Server {
             .header("Supported", "sluicegate")
             .header_args("Expires", format_args!("{expires_s}"));
             match &credentials {
-                Some((name, value)) => headers.header(name, value).finish(),
+                Some(credentials) => headers.header(credentials.name, &credentials.value).finish(),
                 None => headers.finish(),
             }
             let (_, answer) = self.endpoint.exchange(&request).await?;

@@ -253,3 +253,6 @@ impl fmt::Debug for PathTagger {
         f.write_str("PathTagger(..)")
     }
 }
+
+#[cfg(test)]
+mod tests;

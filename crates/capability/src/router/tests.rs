@@ -106,13 +106,26 @@ fn tva_16_exhaustively(algorithm: Algorithm, all_seconds: impl Iterator<Item = u
         let pre = secrets.mint(algorithm, SRC4, DST4, CLIENT);
         assert_eq!(u64::from(pre.timestamp()), minted % ROLLOVER);
         assert_eq!(u64::from(pre.timestamp() >> 7), minted / PERIOD_SECS % 2);
-        let all = all_seconds.clone().map(|seconds| limits(1, seconds));
-        let all: Vec<_> = all.map(|limits| (limits, seal(algorithm, pre, limits))).collect();
+        let questions: Vec<_> = all_seconds
+            .clone()
+            .map(|seconds| limits(1, seconds))
+            .map(|limits| (limits, seal(algorithm, pre, limits)))
+            .map(|(limits, capability)| Question {
+                algorithm,
+                src: SRC4,
+                dst: DST4,
+                client: CLIENT,
+                limits,
+                capability,
+            })
+            .collect();
+        let mut answers = vec![Err(Reason::NoRoute); questions.len()];
         for age in 0..ROLLOVER {
             secrets.turn(minted + age);
-            for (limits, capability) in &all {
-                let answer = secrets.check(algorithm, SRC4, DST4, CLIENT, *limits, capability);
-                assert_eq!(answer, promised(minted, age, limits.seconds()), "minted {minted}, age {age}, {limits:?}");
+            secrets.check_batch(&questions, &mut answers);
+            for (question, answer) in questions.iter().zip(&answers) {
+                let promised = promised(minted, age, question.limits.seconds());
+                assert_eq!(*answer, promised, "minted {minted}, age {age}, {:?}", question.limits);
             }
         }
     }

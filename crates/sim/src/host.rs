@@ -9,8 +9,10 @@ use crate::{
     tcp::{Config, End, Receiver},
 };
 
+mod shim;
 mod stream;
 mod upload;
+pub use shim::Shim;
 pub use stream::Stream;
 pub use upload::{Transfer, Uploads};
 
@@ -36,6 +38,7 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Host {
     address: IpAddr,
+    shim: Option<Box<Shim>>,
     uploads: Vec<Uploads>,
     streams: Vec<Stream>,
     receivers: BTreeMap<(IpAddr, u16, u16), Receiver>,
@@ -49,6 +52,7 @@ impl Host {
     pub const fn new(address: IpAddr) -> Self {
         Self {
             address,
+            shim: None,
             uploads: Vec::new(),
             streams: Vec::new(),
             receivers: BTreeMap::new(),
@@ -69,6 +73,19 @@ impl Host {
     pub fn with_stream(mut self, stream: Stream) -> Self {
         self.streams.push(stream);
         self
+    }
+
+    /// The same, speaking capabilities.
+    #[must_use]
+    pub fn with_shim(mut self, shim: Shim) -> Self {
+        self.shim = Some(Box::new(shim));
+        self
+    }
+
+    /// The host's capability shim, if it has one.
+    #[must_use]
+    pub fn shim(&self) -> Option<&Shim> {
+        self.shim.as_deref()
     }
 
     /// The host's address.
@@ -106,8 +123,12 @@ impl Host {
         self.malformed
     }
 
-    fn send(&self, io: &mut Io<'_>, packet: FrameBuf) {
-        io.send(LINK, packet);
+    fn send(&mut self, io: &mut Io<'_>, mut packet: FrameBuf) {
+        let now = io.now();
+        match self.shim.as_mut().is_none_or(|shim| shim.outbound(now, &mut packet)) {
+            true => io.send(LINK, packet),
+            false => io.discard(packet),
+        }
     }
 
     /// Sends whatever is due and may go.
@@ -125,6 +146,14 @@ impl Host {
                 let packet = io.pool().udp(src, datagram.dst, &datagram.repr);
                 self.send(io, packet);
             }
+        }
+        while let Some(shim) = &mut self.shim {
+            let mut packet = io.pool().take();
+            if !shim.poll_output(now, &mut packet) {
+                io.discard(packet);
+                break;
+            }
+            io.send(LINK, packet);
         }
     }
 
@@ -186,8 +215,10 @@ impl Host {
 }
 
 impl Node for Host {
-    fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, packet: FrameBuf) {
-        if self.take_in(io, packet.bytes()).is_none() {
+    fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, mut packet: FrameBuf) {
+        let now = io.now();
+        let is_mine = self.shim.as_mut().is_none_or(|shim| shim.inbound(now, &mut packet));
+        if is_mine && self.take_in(io, packet.bytes()).is_none() {
             self.malformed += 1;
         }
         io.discard(packet);
@@ -197,7 +228,8 @@ impl Node for Host {
     fn poll_timeout(&self) -> Option<Instant> {
         let uploads = self.uploads.iter().filter_map(Uploads::poll_timeout);
         let streams = self.streams.iter().filter_map(Stream::poll_timeout);
-        uploads.chain(streams).min()
+        let shim = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
+        uploads.chain(streams).chain(shim).min()
     }
 
     fn on_timeout(&mut self, io: &mut Io<'_>) {

@@ -5,6 +5,7 @@
 //! which they were scheduled, and everything random comes from one seed: two runs of one seed are bit-identical, which
 //! [`World::trace_hash`] shows.
 
+pub mod attacker;
 pub mod claims;
 pub mod host;
 pub mod link;

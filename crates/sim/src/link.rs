@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
+use sluicegate_flow::scheduler::{self, LinkScheduler};
 use sluicegate_wire::FrameBuf;
 
 use crate::{Interface, NodeId, Rng};
@@ -11,13 +12,15 @@ use crate::{Interface, NodeId, Rng};
 pub struct LinkId(pub(crate) usize);
 
 /// What holds packets while the link is busy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Queue {
     /// First in, first out; a packet that would make the backlog longer than this many bytes is dropped.
     DropTail {
         /// The longest backlog, in bytes.
         bytes_max: u64,
     },
+    /// The product's link scheduler, which paces to its own rate: that of the link, or less.
+    Scheduled(scheduler::Config),
 }
 
 /// How one direction of a link behaves.
@@ -43,14 +46,21 @@ impl LinkConfig {
 
     /// The same with this drop-tail queue, in bytes.
     #[must_use]
-    pub const fn with_queue_bytes(mut self, bytes_max: u64) -> Self {
+    pub fn with_queue_bytes(mut self, bytes_max: u64) -> Self {
         self.queue = Queue::DropTail { bytes_max };
+        self
+    }
+
+    /// The same with a link scheduler.
+    #[must_use]
+    pub fn with_scheduler(mut self, config: scheduler::Config) -> Self {
+        self.queue = Queue::Scheduled(config);
         self
     }
 
     /// The same with these faults.
     #[must_use]
-    pub const fn with_faults(mut self, faults: Faults) -> Self {
+    pub fn with_faults(mut self, faults: Faults) -> Self {
         self.faults = faults;
         self
     }
@@ -104,6 +114,10 @@ pub(crate) type Tap = Box<dyn FnMut(u64, &[u8])>;
 pub(crate) struct Link {
     pub(crate) to: (NodeId, Interface),
     pub(crate) config: LinkConfig,
+    /// If [`Queue::Scheduled`]: what holds the packets.
+    pub(crate) scheduler: Option<Box<LinkScheduler<FrameBuf>>>,
+    /// When the scheduler will be asked next, in nanoseconds.
+    pub(crate) armed_ns: Option<u64>,
     pub(crate) stats: LinkStats,
     pub(crate) is_up: bool,
     pub(crate) tap: Option<Tap>,
@@ -122,11 +136,17 @@ pub(crate) enum Passage {
 }
 
 impl Link {
-    pub(crate) fn new(to: (NodeId, Interface), config: LinkConfig, rng: Rng) -> Self {
+    pub(crate) fn new(to: (NodeId, Interface), config: LinkConfig, mut rng: Rng) -> Self {
         assert!(config.rate_bps > 0, "a link has a rate");
+        let scheduler = match &config.queue {
+            Queue::Scheduled(config) => Some(Box::new(LinkScheduler::new(config, &rng.key()))),
+            Queue::DropTail { .. } => None,
+        };
         Self {
             to,
             config,
+            scheduler,
+            armed_ns: None,
             stats: LinkStats::default(),
             is_up: true,
             tap: None,
@@ -136,9 +156,9 @@ impl Link {
         }
     }
 
-    /// Whether the queue takes a packet of `len` bytes.
+    /// Whether the drop-tail queue takes a packet of `len` bytes.
     pub(crate) fn has_room(&self, now_ns: u64, len: usize) -> bool {
-        let Queue::DropTail { bytes_max } = self.config.queue;
+        let Queue::DropTail { bytes_max } = self.config.queue else { return true };
         let backlog_ns = u128::from(self.free_at_ns.saturating_sub(now_ns));
         let backlog = backlog_ns * u128::from(self.config.rate_bps) / 8_000_000_000;
         backlog == 0 || backlog + len as u128 <= u128::from(bytes_max)

@@ -1,10 +1,13 @@
-//! Routers: a plain one that knows no classes, and where packets go.
+//! Routers: a plain one that knows no classes, the product's capability router, and where packets go.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use sluicegate_wire::{FrameBuf, ip::Summary};
 
 use crate::{Interface, Io, Node};
+
+mod capability;
+pub use capability::{CapabilityRouter, CapabilityRouterConfig};
 
 /// Which interface leads to an address.
 #[derive(Debug, Clone, Default)]
@@ -51,17 +54,17 @@ impl PlainRouter {
 impl Node for PlainRouter {
     fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, mut packet: FrameBuf) {
         match next_hop(&self.routes, &mut packet) {
-            Some(to) => io.send(to, packet),
+            Some((to, _)) => io.send(to, packet),
             None => io.discard(packet),
         }
     }
 }
 
-/// Takes one hop off a packet and finds where it leaves; `None` if it must not go on.
-pub(crate) fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<Interface> {
+/// Takes one hop off a packet and finds where it leaves and where to; `None` if it must not go on.
+fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<(Interface, IpAddr)> {
     packet.with(|frame| {
         let mut summary = Summary::parse(frame.bytes()).ok()?;
         summary.decrement_ttl(frame.bytes_mut()).ok()?;
-        routes.towards(summary.dst)
+        Some((routes.towards(summary.dst)?, summary.dst))
     })
 }

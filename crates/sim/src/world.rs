@@ -1,5 +1,6 @@
 use std::{any::Any, collections::BinaryHeap, fmt, time::Duration};
 
+use sluicegate_flow::scheduler::{Label, LinkScheduler, Offered};
 use sluicegate_wire::{FrameBuf, HEADROOM, Instant};
 
 use crate::{
@@ -61,10 +62,16 @@ impl Io<'_> {
         &mut self.core.places[self.node.0].rng
     }
 
-    /// Sends a packet. One out of an interface that is not connected is dropped.
+    /// Sends a packet, as legacy where the link tells lanes apart. One out of an interface that is not connected is
+    /// dropped.
     pub fn send(&mut self, to: Interface, packet: FrameBuf) {
+        self.send_as(to, Label::LEGACY, packet);
+    }
+
+    /// Sends a packet under this label, which a drop-tail link does not look at.
+    pub fn send_as(&mut self, to: Interface, label: Label, packet: FrameBuf) {
         match self.core.places[self.node.0].links.get(to.0) {
-            Some(link) => self.core.offer(*link, packet),
+            Some(link) => self.core.offer(*link, label, packet),
             None => self.core.pool.put(packet),
         }
     }
@@ -198,6 +205,12 @@ impl World {
         self.core.links[id.0].stats
     }
 
+    /// The scheduler of a link that has one.
+    #[must_use]
+    pub fn scheduler(&self, id: LinkId) -> Option<&LinkScheduler<FrameBuf>> {
+        self.core.links[id.0].scheduler.as_deref()
+    }
+
     /// Shows every packet that this link delivers: when it arrives, and its bytes.
     pub fn tap(&mut self, id: LinkId, mut see: impl FnMut(Instant, &[u8]) + 'static) {
         self.core.links[id.0].tap = Some(Box::new(move |at_ns, bytes| see(Instant::from_nanos(at_ns), bytes)));
@@ -258,6 +271,7 @@ impl World {
         self.core.now_ns = self.core.now_ns.max(at_ns);
         match event {
             Event::Arrive { link, packet } => self.arrive(link, packet),
+            Event::Ready { link } => self.core.ready(link, at_ns),
             Event::Timeout { node } => self.timeout(node, at_ns),
             Event::Script(script) => {
                 self.core.trace.note(Happened::Scripted, at_ns, 0, &[]);
@@ -318,16 +332,55 @@ impl Core {
         self.events.push(Scheduled { at_ns, order, event });
     }
 
-    fn offer(&mut self, id: LinkId, packet: FrameBuf) {
-        let link = &mut self.links[id.0];
+    fn offer(&mut self, id: LinkId, label: Label, packet: FrameBuf) {
+        let (now_ns, link) = (self.now_ns, &mut self.links[id.0]);
         link.stats.offered += 1;
-        if !link.has_room(self.now_ns, packet.bytes().len()) {
-            link.stats.refused += 1;
-            self.trace.note(Happened::Refused, self.now_ns, id.0 as u64, packet.bytes());
-            self.pool.put(packet);
+        let len = packet.bytes().len();
+        let Some(scheduler) = &mut link.scheduler else {
+            match link.has_room(now_ns, len) {
+                true => self.transmit(id, packet),
+                false => self.refuse(id, packet),
+            }
             return;
+        };
+        match scheduler.offer(Instant::from_nanos(now_ns), &label, len, packet) {
+            Offered::Pass(packet) => self.transmit(id, packet),
+            Offered::Queued => self.drain(id),
+            Offered::Displaced(packet, _) => {
+                self.refuse(id, packet);
+                self.drain(id);
+            }
+            Offered::Refused(packet, _) => self.refuse(id, packet),
         }
-        self.transmit(id, packet);
+    }
+
+    fn refuse(&mut self, id: LinkId, packet: FrameBuf) {
+        self.links[id.0].stats.refused += 1;
+        self.trace.note(Happened::Refused, self.now_ns, id.0 as u64, packet.bytes());
+        self.pool.put(packet);
+    }
+
+    /// The scheduler of a link wants to be asked.
+    fn ready(&mut self, id: LinkId, at_ns: u64) {
+        if self.links[id.0].armed_ns == Some(at_ns) {
+            self.links[id.0].armed_ns = None;
+            self.drain(id);
+        }
+    }
+
+    /// Sends all that a link's scheduler lets go now, and asks again when it lets go more.
+    fn drain(&mut self, id: LinkId) {
+        let now = Instant::from_nanos(self.now_ns);
+        while let Some(packet) = self.links[id.0].scheduler.as_mut().and_then(|scheduler| scheduler.poll(now)) {
+            self.transmit(id, packet);
+        }
+        let link = &mut self.links[id.0];
+        let Some(due) = link.scheduler.as_ref().and_then(|scheduler| scheduler.poll_timeout()) else { return };
+        let due_ns = due.as_nanos().max(self.now_ns + 1);
+        if link.armed_ns.is_none_or(|armed_ns| due_ns < armed_ns || armed_ns <= self.now_ns) {
+            link.armed_ns = Some(due_ns);
+            self.schedule(due_ns, Event::Ready { link: id });
+        }
     }
 
     fn transmit(&mut self, id: LinkId, mut packet: FrameBuf) {
@@ -371,6 +424,7 @@ impl Core {
 
 enum Event {
     Arrive { link: LinkId, packet: FrameBuf },
+    Ready { link: LinkId },
     Timeout { node: NodeId },
     Script(Box<dyn FnOnce(&mut World)>),
 }

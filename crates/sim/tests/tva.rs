@@ -9,8 +9,23 @@ fn check(id: &str) {
 }
 
 #[test]
+fn tva_12_a_capability_carries_n_bytes_and_never_more_than_twice_that() {
+    check("TVA-12");
+}
+
+#[test]
 fn tva_13_router_state_is_bounded_by_the_link() {
     check("TVA-13");
+}
+
+#[test]
+fn tva_14_requests_get_their_share_of_a_busy_link_in_every_window() {
+    check("TVA-14");
+}
+
+#[test]
+fn tva_15_request_queues_are_bounded_and_near_neighbours_keep_their_own() {
+    check("TVA-15");
 }
 
 #[test]
@@ -30,4 +45,14 @@ fn every_claim_has_one_id_of_its_paper() {
         assert_eq!(claims::ALL.iter().filter(|other| other.id == claim.id).count(), 1, "{}", claim.id);
     }
     assert!(claims::find("tva-13").is_some() && claims::find("TVA-0").is_none());
+}
+
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn every_claim_holds_in_its_long_form() {
+    for claim in claims::ALL {
+        let outcome = (claim.run)(&Setting { seed: 2, short: false });
+        println!("{}: {}", claim.id, outcome.ours);
+        assert!(outcome.pass, "{}: expected {} ({})", claim.id, claim.expected, claim.tolerance);
+    }
 }

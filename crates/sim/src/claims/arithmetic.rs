@@ -1,5 +1,8 @@
 //! What follows from the paper by arithmetic alone, against the sizes that the software has.
 
+use sluicegate_flow::{Line4, capability::lines_needed};
+use sluicegate_wire::capability::Limits;
+
 use super::{Claim, Level, Outcome, Paper, Setting};
 
 /// The paper's router: input link in bits per second.
@@ -20,12 +23,17 @@ pub(super) const TVA_13: Claim = Claim {
 /// The records that a router needs so that none has to be reclaimed early, and their size here.
 fn router_state(_: &Setting) -> Outcome {
     let records = records(LINK_BPS, SLOWEST);
-    let line_bytes = size_of::<sluicegate_flow::Line4>() as u64;
+    let needed = Limits::new(4, 10).map_or(0, |least| lines_needed(LINK_BPS, least));
+    let line_bytes = size_of::<Line4>() as u64;
     let megabytes = records * line_bytes / 1_000_000;
     // The paper's sentence about 4K bytes means thousands: with 4,096 bytes the bound would be another.
     let with_kib = LINK_BPS / 8 * SLOWEST.1 / 4_096;
     Outcome::new(
-        records == 312_500 && with_kib == 305_175 && line_bytes <= 100 && records * line_bytes <= 32_000_000,
+        records == 312_500
+            && needed == records
+            && with_kib == 305_175
+            && line_bytes <= 100
+            && records * line_bytes <= 32_000_000,
         format!("{records} records of {line_bytes} B = {megabytes} MB"),
     )
 }

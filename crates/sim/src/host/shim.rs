@@ -1,0 +1,63 @@
+use std::fmt;
+
+use sluicegate_capability::host::{Config, Host, Inbound, Policy};
+use sluicegate_wire::{FrameBuf, Instant};
+
+use crate::Rng;
+
+/// The product's capability shim between a host and its link, with the policy by which the host lets others send.
+pub struct Shim {
+    host: Host,
+    policy: Box<dyn Policy>,
+    refused: u64,
+}
+
+impl Shim {
+    /// A shim with room for this many peers.
+    #[must_use]
+    pub fn new(peers_max: u32, policy: impl Policy + 'static, seed: u64) -> Self {
+        let config = Config { peers_max, remotes_max: peers_max, ..Config::default() };
+        Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy), refused: 0 }
+    }
+
+    /// The shim itself, such as for its counters.
+    #[must_use]
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Packets that it did not let out or in.
+    #[must_use]
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// A packet of the host on its way out; whether it may go.
+    pub(super) fn outbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
+        let passed = packet.with(|frame| self.host.outbound(now, self.policy.as_mut(), frame)).is_ok();
+        self.refused += u64::from(!passed);
+        passed
+    }
+
+    /// A packet from the link; whether something of it is for the host.
+    pub(super) fn inbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
+        let judged = packet.with(|frame| self.host.inbound(now, self.policy.as_mut(), frame));
+        self.refused += u64::from(judged.is_err());
+        judged.is_ok_and(|inbound| inbound != Inbound::Consumed)
+    }
+
+    /// Writes the next packet of the shim itself; whether there was one.
+    pub(super) fn poll_output(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
+        packet.with(|frame| self.host.poll_output(now, frame))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.host.poll_timeout()
+    }
+}
+
+impl fmt::Debug for Shim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shim").field("host", &self.host).field("refused", &self.refused).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+use std::net::IpAddr;
+
+use sluicegate_flow::{
+    router::{Arrival, Class, Counters, Router, RouterConfig},
+    scheduler::Label,
+};
+use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits};
+
+use super::{Routes, next_hop};
+use crate::{Interface, Io, Node, Rng};
+
+/// How a [`CapabilityRouter`] is built.
+#[derive(Debug, Clone)]
+pub struct CapabilityRouterConfig {
+    /// Where packets go.
+    pub routes: Routes,
+    /// The interface on whose far side everyone is trusted not to forge path identifiers: towards the protected link.
+    /// Requests from all others get one, by interface.
+    pub inside: Interface,
+    /// Room for capability lines.
+    pub lines_max: u32,
+    /// (N/T)min.
+    pub least: Limits,
+    /// Seed of the router's secrets.
+    pub seed: u64,
+}
+
+impl CapabilityRouterConfig {
+    /// A router with these routes, room for 4,096 lines, and the paper's slowest capability.
+    #[must_use]
+    pub const fn new(routes: Routes, inside: Interface, seed: u64) -> Self {
+        let Some(least) = Limits::new(4, 10) else { unreachable!() };
+        Self { routes, inside, lines_max: 4_096, least, seed }
+    }
+}
+
+/// The product's capability router in the world: judges every packet and hands it to its link under the lane that it
+/// earned.
+#[derive(Debug)]
+pub struct CapabilityRouter {
+    config: CapabilityRouterConfig,
+    router: Router,
+    /// Outlives restarts, as a machine's source of randomness does.
+    rng: Rng,
+    dropped: u64,
+}
+
+impl CapabilityRouter {
+    /// A router that has seen nothing.
+    #[must_use]
+    pub fn new(config: CapabilityRouterConfig) -> Self {
+        let mut rng = Rng::new(config.seed);
+        let router = fresh(&config, &mut rng);
+        Self { config, router, rng, dropped: 0 }
+    }
+
+    /// What happened to packets since the start, or the last restart.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        self.router.counters()
+    }
+
+    /// Packets that were no IP packets, had no hop left or no route.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+/// What the link must know of a packet: regular ones are fair to their destinations (TVA III-I).
+fn label(class: &Class, dst: IpAddr) -> Label {
+    match class {
+        Class::Request { path } => Label::request(*path),
+        Class::Regular { .. } => Label::regular(queue_of(dst), 1),
+        Class::Legacy { .. } => Label::LEGACY,
+    }
+}
+
+fn queue_of(dst: IpAddr) -> u128 {
+    match dst {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn fresh(config: &CapabilityRouterConfig, rng: &mut Rng) -> Router {
+    let settings = RouterConfig {
+        lines_max: config.lines_max,
+        lines6_max: config.lines_max,
+        revocations_max: 1_024,
+        boundary: [true, false],
+        least: config.least,
+        seed: rng.seed(),
+        tag_key: rng.key(),
+        first_seconds: rng.below(1 << 31),
+    };
+    Router::new(settings, rng.key())
+}
+
+impl Node for CapabilityRouter {
+    fn on_packet(&mut self, io: &mut Io<'_>, from: Interface, mut packet: FrameBuf) {
+        let port = if from == self.config.inside { Port::INSIDE } else { Port::OUTSIDE };
+        let arrival = Arrival { port, neighbour: from.0 as u64 + 1, verified_source: false };
+        let now = io.now();
+        let judged = packet.with(|frame| self.router.on_packet(now, &arrival, frame));
+        match (judged, next_hop(&self.config.routes, &mut packet)) {
+            (Ok(class), Some((to, dst))) => io.send_as(to, label(&class, dst), packet),
+            _ => {
+                self.dropped += 1;
+                io.discard(packet);
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.router.poll_timeout()
+    }
+
+    fn on_timeout(&mut self, io: &mut Io<'_>) {
+        self.router.handle_timeout(io.now());
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.router = fresh(&self.config, &mut self.rng);
+        self.router.handle_timeout(now);
+    }
+}

@@ -367,6 +367,52 @@ pub(crate) enum Bench {
 pub(crate) enum LabAction {
     /// Check what the papers state against what this build does; exit status 1 on a miss.
     Check(LabCheck),
+    /// Run an experiment on real nodes in network namespaces; exit status 1 if a threshold does not hold.
+    Run(LabRun),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabRun {
+    /// The experiment.
+    pub(crate) name: Experiment,
+    /// What attacks.
+    #[arg(long)]
+    pub(crate) attack: LabAttack,
+    /// The flood's rate in multiples of the bottleneck's.
+    #[arg(long, default_value_t = 10.0)]
+    pub(crate) ratio: f64,
+    /// The nodes' packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
+    pub(crate) datapath: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where to draw the distribution of transfer times.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// Experiments of `lab run`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Experiment {
+    /// 20 KB transfers through routers, a gate and a bottleneck under attack, against plain forwarding in the same run.
+    TvaLive,
+}
+
+/// Attacks of `lab run tva-live`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LabAttack {
+    /// A flood of packets without capabilities.
+    Legacy,
+    /// A flood of requests with forged path identifiers from two of three neighbours.
+    Request,
+    /// A flood that a colluder behind the same bottleneck authorises.
+    Authorized,
+    /// Attackers whom the service authorises once.
+    Imprecise,
 }
 
 #[derive(Debug, Args)]

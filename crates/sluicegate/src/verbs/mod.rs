@@ -4,6 +4,7 @@ mod check;
 mod claims;
 mod connect;
 mod control;
+mod experiments;
 mod lab;
 mod node;
 mod objects;
@@ -41,6 +42,7 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
         Verb::Bench { bench } => return lab::bench(bench),
         Verb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
+        Verb::Lab { action: LabAction::Run(run) } => return experiments::run(&run),
         Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man => texts::man()?,

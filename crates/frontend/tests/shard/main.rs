@@ -5,4 +5,5 @@ mod bounds;
 mod declared;
 mod registration;
 mod relayed;
+mod session_keys;
 mod site;

@@ -321,7 +321,7 @@ impl Caller {
         format!("{field}: {}\r\n", String::from_utf8(value).unwrap())
     }
 
-    fn secret(&self, challenge: &Challenge<'_>) -> Ha1 {
+    pub(crate) fn secret(&self, challenge: &Challenge<'_>) -> Ha1 {
         let realm = challenge.realm_text().unwrap();
         match realm.split_once(";e=") {
             None => ha1(challenge.algorithm, &self.user, &realm, &self.password),

@@ -1,0 +1,155 @@
+//! Packet MACs: which grants demand them, and whose keys the gate gets.
+
+use std::{sync::Arc, time::Duration};
+
+use sluicegate_capability::{
+    Grant, Mode,
+    mac::{Direction, SessionSecret},
+};
+use sluicegate_frontend::{GateAnswer, Input, Ledger};
+use sluicegate_sip::{
+    digest::{Authorization, Challenge},
+    message::{HeaderName, Message},
+};
+use sluicegate_store::feed::GrantDelta;
+
+use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};
+
+/// An agent's offer of a UDP port and a TCP port.
+fn both() -> String {
+    format!("{PORTS}m=application 9 UDP sluicegate\r\na=service-ports:5004\r\n")
+}
+
+fn udp() -> String {
+    PORTS.replace("TCP sluicegate", "UDP sluicegate").replace("service-ports:80", "service-ports:5004")
+}
+
+/// A signed request, and what its client can make session keys from.
+fn signed(site: &mut Site, caller: &mut Caller, body: &str) -> (String, SessionSecret) {
+    let uri = caller.to.clone();
+    let request = caller.signed(site, "INVITE", &uri, "", body);
+    let message = Message::parse(request.as_bytes()).unwrap();
+    let value = message.headers_raw(HeaderName::ProxyAuthorization).next().unwrap();
+    let sent = Authorization::parse(value).unwrap();
+    let challenge =
+        Challenge { realm: sent.realm, nonce: sent.nonce, opaque: None, algorithm: sent.algorithm, stale: false };
+    let secret = SessionSecret::extract(caller.secret(&challenge).as_bytes(), sent.nonce, sent.cnonce);
+    (request.clone(), secret)
+}
+
+/// Invites and gives what the gate was asked to open.
+fn ask(site: &mut Site, caller: &mut Caller, body: &str) -> (Vec<GrantDelta>, SessionSecret) {
+    let (request, secret) = signed(site, caller, body);
+    let trying = site.send(PHONE, request).pop().unwrap().1;
+    assert_eq!(status(&trying), 100, "{trying}");
+    (site.asked(), secret)
+}
+
+/// The gate opens it; the client acknowledges.
+fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) {
+    let mut sent = Vec::new();
+    for delta in deltas {
+        let (grant, address, ports) = (delta.grant().unwrap(), GATE.parse().unwrap(), (20_000, 20_000));
+        site.ledger.opening(delta, &grant, "gate-1", 0).unwrap();
+        site.ledger.opened("gate-1", grant.id, address, ports);
+        sent.extend(site.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
+    }
+    let ok = sent.pop().unwrap().1;
+    assert_eq!(status(&ok), 200, "{ok}");
+    caller.take_dialog(&ok);
+    let uri = caller.to.clone();
+    let ack = caller.request("ACK", &uri, "", "");
+    assert!(site.send(PHONE, ack).is_empty());
+}
+
+fn is_keyed_by(delta: &GrantDelta, secret: &SessionSecret) -> bool {
+    let grant = delta.grant().unwrap();
+    delta.key == Some(secret.key(grant.id, Direction::ToService)) && secret.is_of(grant.id, grant.client_id)
+}
+
+fn mode(delta: &GrantDelta) -> (u8, Mode, bool) {
+    let Grant { protocol, least_mode, .. } = delta.grant().unwrap();
+    (protocol, least_mode, delta.key.is_some())
+}
+
+#[test]
+fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let (asked, secret) = ask(&mut site, &mut alice, &both());
+    assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, Mode::Pinhole, false), (17, Mode::Mac, true)]);
+    assert!(is_keyed_by(&asked[1], &secret));
+    let other = SessionSecret::extract(&[1; 32], b"n", b"c");
+    assert!(!is_keyed_by(&asked[1], &other));
+}
+
+#[test]
+fn a_telephones_udp_is_proved_by_address_and_port() {
+    let mut site = Site::new();
+    let (asked, _) = ask(&mut site, &mut Caller::new("alice", PHONE), AUDIO);
+    assert_eq!(mode(&asked[0]), (17, Mode::Pinhole, false));
+}
+
+#[test]
+fn no_answer_carries_the_key() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let (asked, _) = ask(&mut site, &mut alice, &udp());
+    open(&mut site, &mut alice, &asked);
+    let key = asked[0].key.clone().unwrap();
+    assert!(!site.last.windows(16).any(|window| window == key.expose()));
+    assert!(!format!("{asked:?}").contains(&format!("{:?}", key.expose())));
+}
+
+#[test]
+fn a_renewal_keeps_key_and_client_id() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let (first, secret) = ask(&mut site, &mut alice, &udp());
+    open(&mut site, &mut alice, &first);
+    site.pass(Duration::from_secs(100));
+    let (renewed, later) = ask(&mut site, &mut alice, &udp());
+    assert!(is_keyed_by(&renewed[0], &secret) && !is_keyed_by(&renewed[0], &later));
+    let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
+    assert_eq!((before.id, before.client_id), (after.id, after.client_id));
+    assert!(after.not_after > before.not_after);
+}
+
+#[test]
+fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let (first, _) = ask(&mut site, &mut alice, &udp());
+    open(&mut site, &mut alice, &first);
+    site.pass(Duration::from_secs(100));
+    // Started anew, with what gates report: everything but keys.
+    site.ledger = Arc::new(Ledger::new(1_000));
+    site.start(1);
+    let known = first[0].clone().without_key();
+    site.ledger.opening(&known, &known.grant().unwrap(), "gate-1", 0).unwrap();
+    let (renewed, later) = ask(&mut site, &mut alice, &udp());
+    assert!(is_keyed_by(&renewed[0], &later));
+    let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
+    assert_eq!(before.id, after.id);
+    assert_ne!(before.client_id, after.client_id);
+}
+
+#[test]
+fn a_client_id_in_use_is_given_to_nobody_else() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let (request, secret) = signed(&mut site, &mut alice, &udp());
+    let mut probe = Site::new();
+    let mut same = Caller::new("alice", PHONE).agent();
+    let (expected, _) = ask(&mut probe, &mut same, &udp());
+    // Another grant has the first id that this sign-in would give.
+    let id = expected[0].grant().unwrap().id;
+    let mut taken = expected[0].grant().unwrap();
+    (taken.id, taken.client_id) = (sluicegate_capability::GrantId([1; 16]), secret.client_id(id, 0));
+    let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_key() };
+    site.ledger.opening(&delta, &taken, "gate-1", 0).unwrap();
+    site.send(PHONE, request);
+    let asked = site.asked();
+    let grant = asked[0].grant().unwrap();
+    assert_eq!((grant.id, grant.client_id), (id, secret.client_id(id, 1)));
+}

@@ -119,12 +119,22 @@ impl<T> LinkScheduler<T> {
     /// Offers a packet of `len` bytes to the link. An idle link costs a few nanoseconds.
     #[inline]
     pub fn offer(&mut self, now: Instant, label: &Label, len: usize, item: T) -> Offered<T> {
-        let bytes = u32::try_from(len).unwrap_or(u32::MAX).saturating_add(self.overhead_bytes);
-        if self.waiting == 0 && self.link.is_ready(now) {
-            self.charge(now, label.lane, bytes, true);
+        if self.pass(now, label.lane, len) {
             return Offered::Pass(item);
         }
-        self.queue(label, bytes, item)
+        self.queue(label, self.bytes_on_link(len), item)
+    }
+
+    /// The first half of [`Self::offer`], for a caller who would have to copy a packet to let it wait: whether a packet
+    /// of `len` bytes may be sent now. If so, it has been charged; if not, offer it.
+    #[inline]
+    #[must_use = "a packet that may pass has been charged and must be sent"]
+    pub fn pass(&mut self, now: Instant, lane: Lane, len: usize) -> bool {
+        let is_free = self.waiting == 0 && self.link.is_ready(now);
+        if is_free {
+            self.charge(now, lane, self.bytes_on_link(len), true);
+        }
+        is_free
     }
 
     /// The packet to send now, if one waits and the link is free.
@@ -158,10 +168,12 @@ impl<T> LinkScheduler<T> {
         self.waiting == 0
     }
 
-    /// Whether a packet offered now would pass at once.
+    /// The most packets that may wait, in all lanes together: a pool of one slot more is never empty when a packet is
+    /// offered.
     #[must_use]
-    pub fn is_free(&mut self, now: Instant) -> bool {
-        self.waiting == 0 && self.link.is_ready(now)
+    pub const fn packets_max(&self) -> u32 {
+        let (control, request) = (self.control.packets().max(), self.request.packets().max());
+        control + request + self.regular.packets().max() + self.legacy.packets().max()
     }
 
     /// Replaces the table of known paths and gives the old one back. Queues that exist keep what they were made with.
@@ -201,6 +213,10 @@ impl<T> LinkScheduler<T> {
             ("link_request_queues", queues, queues_max),
             ("link_regular_queues", self.regular.queues_used(), self.regular.queues_max()),
         ]
+    }
+
+    fn bytes_on_link(&self, len: usize) -> u32 {
+        u32::try_from(len).unwrap_or(u32::MAX).saturating_add(self.overhead_bytes)
     }
 
     fn queue(&mut self, label: &Label, bytes: u32, item: T) -> Offered<T> {

@@ -380,6 +380,20 @@ fn a_regular_lane_without_a_free_queue_shares_one() {
 }
 
 #[test]
+fn a_packet_that_may_pass_is_charged_without_being_handed_over() {
+    let mut link = LinkScheduler::<()>::new(&one_byte_a_microsecond(), &[7; 16]);
+    let now = Instant::from_secs(1);
+    let passed = std::iter::from_fn(|| link.pass(now, Lane::Regular, 1_000).then_some(())).count();
+    assert_eq!(passed, 2, "a burst of 2,000 bytes");
+    assert_eq!(link.counters(Lane::Regular).sent_bytes, 2_000);
+    assert_eq!(link.offer(now, &Label::regular(1, 1), 1_000, ()), Offered::Queued);
+    let later = now + Duration::from_secs(1);
+    assert!(!link.pass(later, Lane::Control, 100), "nobody overtakes who waits");
+    assert_eq!(link.poll(later), Some(()));
+    assert_eq!(link.packets_max() as usize, link.gauges()[..4].iter().map(|(_, _, max)| *max as usize).sum());
+}
+
+#[test]
 fn a_full_scheduler_takes_no_more_packets_and_no_more_queues() {
     let config = Config { packets_max: [10, 400, 100, 10], request_queues_max: 300, ..one_byte_a_microsecond() };
     let mut link = Link::new(&config);

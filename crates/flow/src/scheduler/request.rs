@@ -186,8 +186,8 @@ impl<T> Requests<T> {
     /// Deficit round robin among the children. Without weights a quantum is no smaller than a packet, so a child that
     /// was passed once is ready the next time; with weights the average child is.
     fn next_child(&mut self, index: u32, is_unknown: bool) -> u32 {
-        let side = &self.tree.sides[index as usize];
-        let first = if is_unknown { side.unknown_cursor } else { self.tree.node(index).cursor };
+        let first =
+            if is_unknown { self.tree.sides[index as usize].unknown_cursor } else { self.tree.node(index).cursor };
         let mut child = first;
         while self.tree.node(child).deficit <= 0 {
             let quantum = self.child_quantum(index, child, is_unknown);
@@ -207,7 +207,7 @@ impl<T> Requests<T> {
         if self.tree.is_weighted() && !is_unknown {
             let side = &self.tree.sides[parent as usize];
             let known = self.tree.node(parent).children - side.unknown_children;
-            let weight = self.tree.sides[child as usize].weight;
+            let weight = self.tree.links[child as usize].weight;
             quantum = quantum * u64::from(weight) * u64::from(known) / u64::from(side.weight_sum.max(1));
         }
         i32::try_from(quantum).unwrap_or(i32::MAX).max(1)

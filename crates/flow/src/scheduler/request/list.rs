@@ -1,27 +1,27 @@
 //! Circular lists of tree nodes, linked by index. A list is named by its head; the head's `prev` is the tail.
 
-use super::{super::packets::NONE, tree::Side};
+use super::{super::packets::NONE, tree::Link};
 
 /// Appends `index` and returns the list's head.
-pub(super) fn append(sides: &mut [Side], head: u32, index: u32) -> u32 {
+pub(super) fn append(links: &mut [Link], head: u32, index: u32) -> u32 {
     if head == NONE {
-        (sides[index as usize].next, sides[index as usize].prev) = (index, index);
+        (links[index as usize].next, links[index as usize].prev) = (index, index);
         return index;
     }
-    let tail = sides[head as usize].prev;
-    (sides[index as usize].next, sides[index as usize].prev) = (head, tail);
-    sides[tail as usize].next = index;
-    sides[head as usize].prev = index;
+    let tail = links[head as usize].prev;
+    (links[index as usize].next, links[index as usize].prev) = (head, tail);
+    links[tail as usize].next = index;
+    links[head as usize].prev = index;
     head
 }
 
 /// Takes `index` out and returns the list's head.
-pub(super) fn remove(sides: &mut [Side], head: u32, index: u32) -> u32 {
-    let Side { next, prev, .. } = sides[index as usize];
+pub(super) fn remove(links: &mut [Link], head: u32, index: u32) -> u32 {
+    let Link { next, prev, .. } = links[index as usize];
     if next == index {
         return NONE;
     }
-    sides[prev as usize].next = next;
-    sides[next as usize].prev = prev;
+    links[prev as usize].next = next;
+    links[next as usize].prev = prev;
     if head == index { next } else { head }
 }

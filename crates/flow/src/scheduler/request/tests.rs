@@ -29,7 +29,7 @@ fn check_below(requests: &Requests<u32>, index: u32) -> u32 {
     let node = requests.tree.node(index);
     let mut backlog = node.own.len();
     let mut children = 0;
-    let cursors = [node.cursor, requests.tree.sides[index as usize].unknown_cursor];
+    let cursors = [node.cursor, requests.tree.sides.get(index as usize).map_or(NONE, |side| side.unknown_cursor)];
     for cursor in cursors {
         let mut child = cursor;
         while child != NONE {
@@ -90,6 +90,20 @@ fn a_path_that_ends_at_a_congested_neighbour_has_a_queue_of_its_own() {
 }
 
 #[test]
+fn neighbours_share_bytes_however_large_their_requests_and_however_many_paths_they_claim() {
+    let mut requests = requests(1_000, 4_000, Merge::DeepestFirst, Weights::Equal);
+    for n in 0..2_000_u16 {
+        let _ = requests.push(&[1, n % 50 + 1, n + 1, 7, 8], 1, 100);
+        let _ = requests.push(&[2, 3, n % 2 + 4, 0, 0], 2, 1_400);
+    }
+    let mut bytes = [0; 3];
+    for (who, len) in std::iter::from_fn(|| requests.pop()).take(1_500) {
+        bytes[who as usize] += len;
+    }
+    assert!(bytes[1].abs_diff(bytes[2]) < 5_000, "{bytes:?}");
+}
+
+#[test]
 fn a_full_lane_drops_from_the_neighbour_who_has_most() {
     let mut requests = requests(1_000, 50, Merge::DeepestFirst, Weights::Equal);
     for n in 0..50 {
@@ -119,7 +133,7 @@ fn full_of_made_up_paths(merge: Merge, weights: Weights, known_paths: &[Tags]) -
 }
 
 #[test]
-fn the_deepest_queues_are_merged_first_and_near_ones_keep_theirs() {
+fn tva_15_the_deepest_queues_are_merged_first_and_near_ones_keep_theirs() {
     let mut requests = full_of_made_up_paths(Merge::DeepestFirst, Weights::Equal, &[]);
     for neighbour in 2..=150 {
         let _ = requests.push(&[neighbour, 0, 0, 0, 0], u32::from(neighbour), 100);
@@ -130,7 +144,7 @@ fn the_deepest_queues_are_merged_first_and_near_ones_keep_theirs() {
 }
 
 #[test]
-fn the_largest_excess_over_known_paths_is_merged_first_wherever_it_lies() {
+fn our_2_the_largest_excess_over_known_paths_is_merged_first_wherever_it_lies() {
     let honest: Vec<Tags> = (0..40).map(|n| [2, 50 + n % 5, 60 + n, 70, 80]).collect();
     for (merge, all_kept) in [(Merge::LargestExcess, true), (Merge::DeepestFirst, false)] {
         let mut requests = full_of_made_up_paths(merge, Weights::Equal, &honest);
@@ -162,7 +176,7 @@ fn honest_queues(requests: &Requests<u32>) -> usize {
 }
 
 #[test]
-fn with_weights_a_neighbour_gets_as_much_as_there_are_known_paths_behind_it() {
+fn our_1_with_weights_a_neighbour_gets_as_much_as_there_are_known_paths_behind_it() {
     let mut paths: Vec<Tags> = (1..=30).map(|n| [1, n, 0, 0, 0]).collect();
     paths.push([2, 1, 0, 0, 0]);
     let mut requests = requests(1_000, 4_000, Merge::DeepestFirst, Weights::Known);
@@ -177,7 +191,7 @@ fn with_weights_a_neighbour_gets_as_much_as_there_are_known_paths_behind_it() {
 }
 
 #[test]
-fn with_weights_made_up_paths_take_no_more_than_the_known_ones() {
+fn our_1_with_weights_made_up_paths_take_no_more_than_the_known_ones() {
     let mut requests = requests(10_000, 20_000, Merge::DeepestFirst, Weights::Known);
     requests.know(known(&[[1, 5, 0, 0, 0], [1, 6, 0, 0, 0]]));
     for n in 0..9_000_u16 {

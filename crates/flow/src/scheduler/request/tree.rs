@@ -56,22 +56,26 @@ pub(super) struct Node {
     score: u32,
 }
 
-/// What only making, ending and merging of queues touches (and, with weights, every branch).
+/// What only making, ending and merging of queues touches.
 #[derive(Debug, Clone)]
-pub(super) struct Side {
+pub(super) struct Link {
     /// Neighbours in the list that merges choose from.
     pub(super) next: u32,
     pub(super) prev: u32,
     bucket: u32,
+    pub(super) weight: u32,
+}
+
+/// What only branches with unknown prefixes below have.
+#[derive(Debug, Clone)]
+pub(super) struct Side {
     /// The plain queues with unknown prefix right below.
     unknown_leaves: u32,
     unknown_leaf_count: u32,
+    /// With weights: the children with unknown prefix, and the weight of all others.
     pub(super) unknown_cursor: u32,
     pub(super) unknown_children: u32,
-    /// Of the children with known prefix.
     pub(super) weight_sum: u32,
-    /// The node's own.
-    pub(super) weight: u32,
 }
 
 const _: () = assert!(size_of::<Node>() == 64);
@@ -83,6 +87,7 @@ const _: () = assert!(size_of::<Node>() == 64);
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) nodes: Box<[Node]>,
+    pub(super) links: Box<[Link]>,
     pub(super) sides: Box<[Side]>,
     buckets: Box<[u32]>,
     secret: [u64; 2],
@@ -125,20 +130,19 @@ impl Tree {
             score: 0,
         };
         let side = Side {
-            next: NONE,
-            prev: NONE,
-            bucket: NONE,
             unknown_leaves: NONE,
             unknown_leaf_count: 0,
             unknown_cursor: NONE,
             unknown_children: 0,
             weight_sum: 0,
-            weight: 1,
         };
+        let link = Link { next: NONE, prev: NONE, bucket: NONE, weight: 1 };
+        let has_unknown = is_weighted || merge == Merge::LargestExcess;
         let excesses = if merge == Merge::LargestExcess { EXCESS_MAX + 1 } else { 0 };
         Self {
             nodes: (0..nodes).map(node).collect::<Vec<_>>().into_boxed_slice(),
-            sides: vec![side; nodes as usize].into_boxed_slice(),
+            links: vec![link; nodes as usize].into_boxed_slice(),
+            sides: vec![side; if has_unknown { nodes as usize } else { 0 }].into_boxed_slice(),
             buckets: vec![NONE; nodes.next_power_of_two() as usize].into_boxed_slice(),
             secret,
             free: 1,
@@ -265,8 +269,8 @@ impl Tree {
             score: 0,
         };
         self.buckets[bucket as usize] = index;
-        let side = &mut self.sides[index as usize];
-        (side.bucket, side.weight) = (bucket, if self.is_weighted { known.max(1) } else { 1 });
+        let link = &mut self.links[index as usize];
+        (link.bucket, link.weight) = (bucket, if self.is_weighted { known.max(1) } else { 1 });
         self.used += 1;
         self.level_counts[level] += 1;
         self.enter(parent, index);
@@ -285,7 +289,7 @@ impl Tree {
             (self.node_mut(parent).fattest, self.node_mut(parent).score) = (NONE, 0);
         }
         let chain = self.node(index).chain;
-        let head = &mut self.buckets[self.sides[index as usize].bucket as usize];
+        let head = &mut self.buckets[self.links[index as usize].bucket as usize];
         if *head == index {
             *head = chain;
         } else {
@@ -326,7 +330,7 @@ impl Tree {
     #[inline]
     pub(super) fn score(&self, index: u32, more: u32) -> u32 {
         let scaled = (self.node(index).backlog + more).saturating_mul(256);
-        if self.is_weighted { scaled / self.sides[index as usize].weight } else { scaled }
+        if self.is_weighted { scaled / self.links[index as usize].weight } else { scaled }
     }
 
     /// Keeps the parent's idea of its fattest child.
@@ -352,7 +356,7 @@ impl Tree {
         self.levels[level..].iter().rev().copied().find(|head| *head != NONE)
     }
 
-    /// Gives up one queue: its packets go behind its parent's own. See [`Merge`] for which.
+    /// Gives up one queue: its packets join its parent's own. See [`Merge`] for which.
     fn merge<T>(&mut self, packets: &mut Packets<T>, level: usize) -> bool {
         let Some(index) = self.victim(level) else { return false };
         let merged = core::mem::replace(&mut self.node_mut(index).own, Queue::EMPTY);
@@ -377,19 +381,20 @@ impl Tree {
             self.set_cursor(parent, is_unknown, index);
         }
         self.node_mut(parent).children += 1;
-        let weight = self.sides[index as usize].weight;
-        let side = &mut self.sides[parent as usize];
-        if is_unknown {
-            side.unknown_children += 1;
-        } else if self.is_weighted {
-            side.weight_sum += weight;
+        if self.is_weighted {
+            let weight = self.links[index as usize].weight;
+            let side = &mut self.sides[parent as usize];
+            if is_unknown {
+                side.unknown_children += 1;
+            } else {
+                side.weight_sum += weight;
+            }
         }
     }
 
     fn leave(&mut self, parent: u32, index: u32) {
         let is_unknown = self.is_unknown(index);
         let Node { next, prev, .. } = *self.node(index);
-        let weight = self.sides[index as usize].weight;
         if next == index {
             self.set_cursor(parent, is_unknown, NONE);
         } else {
@@ -401,11 +406,14 @@ impl Tree {
             }
         }
         self.node_mut(parent).children -= 1;
-        let side = &mut self.sides[parent as usize];
-        if is_unknown {
-            side.unknown_children -= 1;
-        } else if self.is_weighted {
-            side.weight_sum -= weight;
+        if self.is_weighted {
+            let weight = self.links[index as usize].weight;
+            let side = &mut self.sides[parent as usize];
+            if is_unknown {
+                side.unknown_children -= 1;
+            } else {
+                side.weight_sum -= weight;
+            }
         }
     }
 
@@ -431,11 +439,11 @@ impl Tree {
         if self.is_excess(index) {
             let parent = self.node(index).parent;
             let head = self.sides[parent as usize].unknown_leaves;
-            let head = list::append(&mut self.sides, head, index);
+            let head = list::append(&mut self.links, head, index);
             self.set_excess(parent, head, self.sides[parent as usize].unknown_leaf_count + 1);
         } else {
             let head = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            *head = list::append(&mut self.sides, *head, index);
+            *head = list::append(&mut self.links, *head, index);
         }
     }
 
@@ -444,11 +452,11 @@ impl Tree {
         if self.is_excess(index) {
             let parent = self.node(index).parent;
             let head = self.sides[parent as usize].unknown_leaves;
-            let head = list::remove(&mut self.sides, head, index);
+            let head = list::remove(&mut self.links, head, index);
             self.set_excess(parent, head, self.sides[parent as usize].unknown_leaf_count - 1);
         } else {
             let head = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            *head = list::remove(&mut self.sides, *head, index);
+            *head = list::remove(&mut self.links, *head, index);
         }
     }
 
@@ -459,11 +467,11 @@ impl Tree {
         side.unknown_leaves = unknown_leaves;
         if before > 0 {
             let head = &mut self.excesses[before as usize];
-            *head = list::remove(&mut self.sides, *head, branch);
+            *head = list::remove(&mut self.links, *head, branch);
         }
         if count > 0 {
             let head = &mut self.excesses[count as usize];
-            *head = list::append(&mut self.sides, *head, branch);
+            *head = list::append(&mut self.links, *head, branch);
         }
         self.excess_max = self.excess_max.max(count);
         while self.excess_max > 0 && self.excesses[self.excess_max as usize] == NONE {

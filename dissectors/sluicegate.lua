@@ -21,7 +21,7 @@ local UPPER = {
     [1] = "ICMP", [6] = "TCP", [17] = "UDP", [58] = "ICMPv6", [59] = "none: capability only", [132] = "SCTP",
 }
 -- What may not follow: another capability header, and IPv6 extension headers.
-local FORBIDDEN_UPPER = { [0] = true, [43] = true, [44] = true, [60] = true, [253] = true }
+local FORBIDDEN_UPPER = { [0] = true, [43] = true, [44] = true, [51] = true, [60] = true, [253] = true }
 
 local sluicegate = Proto("sluicegate", "Sluicegate capability header")
 

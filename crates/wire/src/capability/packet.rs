@@ -106,13 +106,14 @@ fn checked_return_len(bytes: &[u8]) -> Result<usize, Reason> {
 /// Whether this may follow a capability header. No second one, and no IPv6 extension header: what a router cannot see
 /// without walking, such as a source route, must not appear once the header is taken out.
 #[inline]
-const fn may_follow(upper: IpProtocol) -> bool {
+pub(super) const fn may_follow(upper: IpProtocol) -> bool {
     !matches!(
         upper,
         PROTOCOL
             | IpProtocol::HOP_BY_HOP
             | IpProtocol::IPV6_ROUTE
             | IpProtocol::IPV6_FRAGMENT
+            | IpProtocol::AUTHENTICATION
             | IpProtocol::DESTINATION_OPTIONS
     )
 }

@@ -10,7 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
     HEADER_LEN_MAX, MALFORMED, PROTOCOL, Packet, Repr, UDP_PORT,
-    packet::{Layout, UPPER_AT},
+    packet::{Layout, UPPER_AT, may_follow},
 };
 use crate::{
     Frame, IpProtocol, Reason,
@@ -154,8 +154,10 @@ fn found(carriage: Carriage, header_at: usize, header: &[u8]) -> Result<Found, R
 /// The packet is unchanged then.
 /// - Those of [`ip::Summary::parse`].
 /// - [`Reason::SourceRoute`], [`Reason::FragmentInvalid`]: such packets carry no capabilities.
+/// - [`Reason::ProtocolUnsupported`]: the upper protocol is a capability header already, or IPv4 carries what is an
+///   IPv6 extension header (such as AH).
 /// - [`Reason::CapabilityHeader`]: `repr` contradicts itself, is longer than [`HEADER_LEN_MAX`] or than the headroom,
-///   or the packet has a header already.
+///   or the packet has an encapsulated header already.
 /// - [`Reason::PacketTooBig`]: the length field of IP cannot hold the sum.
 pub fn insert(frame: &mut Frame<'_>, repr: &Repr, carriage: Carriage) -> Result<(), Reason> {
     let summary = ip::Summary::parse(frame.bytes())?;
@@ -164,6 +166,9 @@ pub fn insert(frame: &mut Frame<'_>, repr: &Repr, carriage: Carriage) -> Result<
     }
     if summary.fragment.is_some() {
         return Err(Reason::FragmentInvalid);
+    }
+    if !may_follow(summary.protocol) {
+        return Err(Reason::ProtocolUnsupported);
     }
     repr.check()?;
     let (header_len, added) = (repr.buffer_len(), overhead(repr, carriage));

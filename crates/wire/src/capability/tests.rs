@@ -242,7 +242,7 @@ fn headers_that_contradict_themselves_are_refused() {
 
 #[test]
 fn neither_a_second_header_nor_an_ipv6_extension_header_may_follow() {
-    for upper in [0, 43, 44, 60, 253] {
+    for upper in [0, 43, 44, 51, 60, 253] {
         assert!(refuses(&with(&REQUEST, 1, upper)), "upper protocol {upper}");
     }
     for upper in [1, 6, 17, 58, 59, 132] {

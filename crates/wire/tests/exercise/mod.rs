@@ -3,6 +3,7 @@
 //!
 //! The property tests and the fuzz targets share these functions.
 
+mod capability;
 mod icmp;
 mod transport;
 
@@ -13,6 +14,7 @@ use std::{
     vec::Vec,
 };
 
+pub(crate) use capability::capability;
 pub(crate) use icmp::{icmpv4, icmpv6, ndp};
 use sluicegate_wire::{
     IpProtocol, Reason, arp as wire_arp, ethernet as wire_ethernet,
@@ -170,6 +172,7 @@ fn summary(bytes: &[u8]) {
         assert!(again.verify_transport_checksum(&rewritten), "{whole:?}");
     }
     transport::any(&whole, bytes);
+    capability::in_packet(&whole, bytes);
 }
 
 /// What a translator does to a packet: a hop less, other addresses, other ports.

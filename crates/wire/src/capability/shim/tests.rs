@@ -297,7 +297,9 @@ fn what_cannot_carry_a_header_is_left_as_it_is() {
     let plain = &plain_packets(CLIENT4, SERVICE4, b"x")[1];
     let encapsulated = Carriage::Encapsulated { src_port: 9 };
     let has_one = inserted(plain, &nonce_only(), Carriage::Native);
-    assert_eq!(refused(has_one.bytes(), &nonce_only(), Carriage::Native), Reason::CapabilityHeader);
+    assert_eq!(refused(has_one.bytes(), &nonce_only(), Carriage::Native), Reason::ProtocolUnsupported);
+    let authenticated = packet(CLIENT4, SERVICE4, IpProtocol::AUTHENTICATION, &[0; 24]);
+    assert_eq!(refused(&authenticated, &nonce_only(), Carriage::Native), Reason::ProtocolUnsupported);
     let has_one = inserted(plain, &nonce_only(), encapsulated);
     assert_eq!(refused(has_one.bytes(), &nonce_only(), Carriage::Native), Reason::CapabilityHeader);
 

@@ -1,0 +1,14 @@
+//! Capability headers, alone and in IP packets.
+#![no_main]
+
+#[allow(dead_code, unused_imports, reason = "each target uses its part")]
+#[path = "../../crates/wire/tests/exercise/mod.rs"]
+mod exercise;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    exercise::capability(bytes);
+    exercise::ipv4(bytes);
+    exercise::ipv6(bytes);
+});

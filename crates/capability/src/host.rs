@@ -34,9 +34,9 @@ mod status;
 mod table;
 
 pub use config::{
-    ANSWER_COPIES, ANSWER_DELAY, ANSWER_WAIT, CAPABLE_FOR, CONTACT_FOR, Config, LEGACY_FOR, LIST_PACKETS_MAX,
-    NOTICE_INTERVAL, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST, REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL,
-    RTT_ASSUMED, SILENCE_MIN, STRANGER_NOTICE_INTERVAL,
+    ANSWER_COPIES, ANSWER_DELAY, ANSWER_WAIT, CAPABLE_FOR, CONTACT_FOR, Config, DOUBTED_NOTICE_INTERVAL, LEGACY_FOR,
+    LIST_PACKETS_MAX, NOTICE_INTERVAL, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST, REQUEST_INTERVAL, ROUND,
+    ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, STRANGER_NOTICE_INTERVAL,
 };
 pub use policy::{
     Budget, ClientIds, ClientPolicy, Decision, Flow, GrantedPolicy, LIMITS_KILOBYTES_MIN, Misdeed, PATH_MAX, Policy,
@@ -84,6 +84,8 @@ struct Peer {
     /// When a local host last sent to it of its own accord.
     contacted_at: Option<Instant>,
     heard_at: Option<Instant>,
+    /// When a notice was believed that nothing proved.
+    doubted_at: Option<Instant>,
     /// What a plain answer to the last request would look like.
     expected: Option<Expected>,
     queued_soon: bool,
@@ -182,6 +184,7 @@ impl Host {
             receiver: Receiver::default(),
             contacted_at: None,
             heard_at: None,
+            doubted_at: None,
             expected: None,
             queued_soon: false,
             queued_late: false,

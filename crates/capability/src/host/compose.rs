@@ -85,22 +85,27 @@ impl Host {
         let own = Capability(self.random.draw());
         let Some((_, peer)) = self.peers.get_mut(slot) else { return Err(Reason::CapabilityHeader) };
         let carriage = peer.receiver.answer_carriage().unwrap_or(peer.carriage);
-        let ret = peer.receiver.telling(now, carriage);
+        let mut ret = peer.receiver.telling(now, carriage);
         let plain_len = write_empty(frame, key.local, key.remote)?;
         let base = plain_len + carriage.outer_len();
         let slots = slots_beside(&self.config, ret.as_ref());
-        let form = peer.sender.plan_alone(now, base + len_of(ret.as_ref()), slots, capable);
+        let mut form = peer.sender.plan_alone(now, base + len_of(ret.as_ref()), slots, capable);
         if ret.is_none() && (form == Form::Bare || known == Some(Knowledge::Legacy)) {
             return Err(Reason::CapabilityHeader);
         }
-        let entries = peer.entries(form, slots);
-        let form = if header::len(form, entries) + len_of(ret.as_ref()) > HEADER_LEN_MAX { Form::Nonce } else { form };
-        peer.put(
-            now,
-            frame,
-            form,
-            &Parts { config: &self.config, client_id: key.client_id, carriage, slots, own, ret, base },
-        )?;
+        if header::len(form, peer.entries(form, slots)) + len_of(ret.as_ref()) > HEADER_LEN_MAX {
+            // Two long lists are two packets: first the one that routers need to let the other pass.
+            if peer.sender.is_listed() {
+                form = Form::Nonce;
+            } else {
+                ret = None;
+            }
+        }
+        let parts = Parts { config: &self.config, client_id: key.client_id, carriage, slots, own, ret, base };
+        peer.put(now, frame, form, &parts)?;
+        if peer.receiver.waits() {
+            self.queue_soon(now, slot);
+        }
         self.counters.alone += 1;
         Ok(())
     }

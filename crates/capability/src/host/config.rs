@@ -77,6 +77,8 @@ pub const ANSWER_COPIES: u8 = 3;
 pub const NOTICE_INTERVAL: Duration = Duration::from_millis(20);
 /// Between two demotion notices to senders that have proved nothing, all together.
 pub const STRANGER_NOTICE_INTERVAL: Duration = Duration::from_millis(10);
+/// Between two demotion notices that are believed although nothing proves who sent them, at least.
+pub const DOUBTED_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 /// Within this time routers may mint the same pre-capability twice.
 pub(super) const SAME_SECOND: Duration = Duration::from_secs(2);
 /// A reply within this time of the peer's packet does not make the peer one that the local host contacted.

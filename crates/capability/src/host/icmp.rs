@@ -38,6 +38,7 @@ struct Quote {
     /// The first entry of a request or the nonce: only who saw the packet knows it.
     proof: Proof,
     upper: IpProtocol,
+    /// What the shortest header of a regular packet costs there.
     overhead: usize,
 }
 
@@ -58,7 +59,8 @@ impl Host {
             Proof::Regular(nonce) => peer.sender.regular_parts().is_some_and(|(held, ..)| held == nonce),
         });
         match (meaning, peer) {
-            (Meaning::Unreachable, Some(_)) if is_ours && standing != Some(Standing::Proven) => {
+            (Meaning::Unreachable, Some(peer)) if is_ours && standing != Some(Standing::Proven) => {
+                peer.sender.give_up();
                 self.counters.legacy_found += 1;
                 self.remotes.know(&self.random, quote.key.remote, Knowledge::Legacy, now + LEGACY_FOR);
                 // The local host never sent what this error is about, and its next packet goes plain.
@@ -73,12 +75,11 @@ impl Host {
         if quote.upper == CAPABILITY_ONLY {
             return Some(Inbound::Consumed);
         }
-        let overhead = (quote.overhead.min(NONCE_LEN + shim::ENCAPSULATION_LEN)) as u16;
         if !shim::strip_quote(frame) {
             return None;
         }
         if let Meaning::TooBig { mtu } = meaning {
-            lower_mtu(frame, mtu.saturating_sub(overhead));
+            lower_mtu(frame, mtu.saturating_sub(quote.overhead as u16));
         }
         Some(Inbound::Deliver)
     }
@@ -134,7 +135,7 @@ fn quote(error: &ip::Summary, quoted: &[u8]) -> Option<Quote> {
         key: Key { local: inner.src, remote: inner.dst, client_id: packet.client_id() },
         proof,
         upper: packet.upper_protocol(),
-        overhead: outer_len + packet.header_len(),
+        overhead: outer_len + NONCE_LEN,
     })
 }
 

@@ -4,6 +4,7 @@ use sluicegate_wire::{
     Frame, Instant, IpProtocol, Reason,
     capability::{
         Algorithm, CAPABILITY_ONLY, CapabilityList, FlowNonce, Kind, Limits, PathId, Repr, Return, SlotList,
+        regular_len,
         shim::{self, Carriage},
     },
     ip::{self, Ports},
@@ -11,7 +12,7 @@ use sluicegate_wire::{
 
 use super::{
     Host, Inbound, Knowledge, Standing,
-    config::{CAPABLE_FOR, CONTACT_FOR, LEGACY_FOR, STRANGER_NOTICE_INTERVAL},
+    config::{CAPABLE_FOR, CONTACT_FOR, DOUBTED_NOTICE_INTERVAL, LEGACY_FOR, STRANGER_NOTICE_INTERVAL},
     is_due, mss,
     outbound::Segment,
     policy::{Decision, Flow, Misdeed, PATH_MAX, Policy, Request, Unexpected},
@@ -137,9 +138,9 @@ impl Host {
             self.counters.answers_heard += u64::from(answered);
             self.counters.answers_ignored += u64::from(!answered);
         }
-        // A notice on a packet that proves nothing is believed only until there is a proof to be had.
+        // A peer that has restarted proves nothing any more. Its notices are believed, but rarely: they may be forged.
         let is_credible = proven || answered || !peer.receiver.has_proof();
-        let noticed = ret.demoted && is_credible;
+        let noticed = ret.demoted && (is_credible || is_due(&mut peer.doubted_at, now, DOUBTED_NOTICE_INTERVAL));
         let repairs = noticed && !answered && peer.sender.noticed(now);
         self.counters.notices_heard += u64::from(noticed);
         if answered {
@@ -147,10 +148,19 @@ impl Host {
             let carriage = self.peers.get(slot).map_or(arrival.carriage, |(_, peer)| peer.carriage);
             self.know_capable(now, arrival.key.remote, carriage);
         }
-        if repairs {
+        let goes_ahead = answered && self.send_list_ahead(slot);
+        if repairs || goes_ahead {
             self.queue_soon(now, slot);
         }
         answered
+    }
+
+    /// A list longer than full TCP segments leave room for goes ahead of them, in a packet of its own.
+    fn send_list_ahead(&mut self, slot: u32) -> bool {
+        let room = regular_len(usize::from(self.config.clamp_capabilities));
+        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        let is_long = peer.sender.regular_parts().is_some_and(|(.., list)| regular_len(list.len()) > room);
+        is_long && peer.sender.send_list_alone()
     }
 
     fn know_capable(&mut self, now: Instant, remote: IpAddr, carriage: Carriage) {
@@ -318,7 +328,9 @@ impl Host {
         let flow = Flow { local: summary.dst, remote: summary.src, protocol: summary.protocol, ports };
         let client_id = self.client_id(policy, &flow);
         let slot = self.peers.find(&self.random, &Key { local: flow.local, remote: flow.remote, client_id });
-        let Some((_, peer)) = slot.and_then(|slot| self.peers.get(slot)) else {
+        let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        let capable = self.is_capable(now, flow.remote);
+        let Some((_, peer)) = slot.and_then(|slot| self.peers.get_mut(slot)) else {
             self.seen.learn(&self.random, now, &flow, Seen { plain: true });
             return;
         };
@@ -327,8 +339,8 @@ impl Host {
                 && segment.ports == Some(expected.ports)
                 && (expected.ack.is_none() || expected.ack == segment.answers_syn)
         });
-        let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
-        if answers && peer.sender.is_on_trial() && !proven && !self.is_capable(now, flow.remote) {
+        if answers && peer.sender.is_on_trial() && !proven && !capable {
+            peer.sender.give_up();
             self.counters.legacy_found += 1;
             self.remotes.know(&self.random, flow.remote, Knowledge::Legacy, now + LEGACY_FOR);
         }

@@ -60,6 +60,8 @@ struct Set {
     first_carried: Option<Instant>,
     confirmed: bool,
     cached_until: Instant,
+    /// Spent or expired. Kept, so that a grant of the same capabilities is recognised.
+    over: bool,
 }
 
 /// How a packet goes out, and what goes out beside it in a packet of its own.
@@ -126,18 +128,18 @@ impl Sender {
         self.aside.is_some()
     }
 
-    /// Which regular form suits a packet of about `base` bytes; `None` (and the set is dropped) if no capability is
-    /// worth it any more.
+    /// Which regular form suits a packet of about `base` bytes; `None` if no capability is worth it
+    /// any more.
     fn regular(&mut self, now: Instant, base: usize) -> Option<Form> {
         let rtt = self.rtt();
         let may_renew = self.renewal_asked_at.is_none_or(|at| now.since(at) >= rtt * 2);
-        let set = self.set.as_mut()?;
+        let set = self.set.as_mut().filter(|set| !set.over)?;
         let listed = base + header::len(Form::List, set.list.len());
         if now >= set.expires_at() || set.used + listed as u64 > set.limits.bytes() {
-            self.set = None;
+            set.over = true;
             return None;
         }
-        if set.confirmed && now >= set.cached_until {
+        if set.carried > 0 && now >= set.cached_until {
             set.presume_evicted();
         }
         Some(if set.is_half_gone(now) && may_renew {
@@ -150,7 +152,7 @@ impl Sender {
     }
 
     fn fit(&mut self, now: Instant, form: Form, base: usize, room: usize) -> Result<Plan, TooBig> {
-        let entries = self.set.as_ref().map_or(0, |set| set.list.len());
+        let entries = self.live().map_or(0, |set| set.list.len());
         if base + header::len(Form::Nonce, 0) > room {
             return Err(TooBig);
         }
@@ -160,9 +162,13 @@ impl Sender {
         }
         // The list travels in a packet of its own. It leaves after this one, so before routers have seen a first list
         // this packet goes without a capability.
-        let listed = self.set.as_ref().is_some_and(|set| set.carried > 0);
         self.aside = aside.or(Some(form));
-        Ok(Plan { form: if listed { Form::Nonce } else { Form::Bare }, aside: self.aside })
+        Ok(Plan { form: if self.is_listed() { Form::Nonce } else { Form::Bare }, aside: self.aside })
+    }
+
+    /// Whether the list has left at least once since routers were presumed empty.
+    pub(super) fn is_listed(&self) -> bool {
+        self.live().is_some_and(|set| set.carried > 0)
     }
 
     /// Nothing has come back for long: routers may have lost everything, and the notice got lost as well.
@@ -193,7 +199,9 @@ impl Sender {
     }
 
     fn has_request(&self, now: Instant) -> bool {
-        self.next_request <= now + self.request_interval() * (REQUEST_BURST - 1)
+        // Whoever has been refused asks once and waits for the answer.
+        let burst = if self.refusals > 0 { 1 } else { REQUEST_BURST };
+        self.next_request <= now + self.request_interval() * (burst - 1)
     }
 
     fn take_request(&mut self, now: Instant) -> bool {
@@ -223,9 +231,13 @@ impl Sender {
         }
     }
 
+    fn live(&self) -> Option<&Set> {
+        self.set.as_ref().filter(|set| !set.over)
+    }
+
     /// What a regular packet carries.
     pub(super) fn regular_parts(&self) -> Option<(FlowNonce, Limits, &CapabilityList)> {
-        self.set.as_ref().map(|set| (set.nonce, set.limits, &set.list))
+        self.live().map(|set| (set.nonce, set.limits, &set.list))
     }
 
     /// Charges a regular packet of `len` bytes, all headers included, as every router on the way will.
@@ -294,8 +306,9 @@ impl Sender {
             first_carried: None,
             confirmed: false,
             cached_until: Instant::ZERO,
+            over: false,
         });
-        (self.rounds, self.round_at, self.trial) = (0, None, false);
+        self.give_up();
         (self.refused_until, self.refusals) = (None, 0);
         self.renewal_asked_at = None;
         self.heard(now);
@@ -311,7 +324,7 @@ impl Sender {
         }
         self.refused_until = Some(now + REFUSED_WAIT * (1 << self.refusals));
         self.refusals = (self.refusals + 1).min(REFUSED_WAIT_DOUBLINGS);
-        (self.rounds, self.round_at, self.trial) = (0, None, false);
+        self.give_up();
         self.heard(now);
         Answered::Accepted
     }
@@ -323,13 +336,21 @@ impl Sender {
         let rtt = self.rtt();
         self.silent_since = None;
         let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt);
-        let Some(set) = self.set.as_mut().filter(|_| again) else { return false };
+        let Some(set) = self.set.as_mut().filter(|set| again && !set.over) else { return false };
         set.presume_evicted();
         self.repaired_at = Some(now);
         if self.refused_until.is_none_or(|until| now >= until) && self.take_request(now) {
             self.aside = Some(Form::Request);
         }
         self.aside.is_some()
+    }
+
+    /// Wants the list to leave in a packet of its own.
+    pub(super) const fn send_list_alone(&mut self) -> bool {
+        if self.aside.is_none() {
+            self.aside = Some(Form::List);
+        }
+        true
     }
 
     /// Whether `own` names an outstanding request.
@@ -342,6 +363,11 @@ impl Sender {
         self.rounds >= ROUNDS_BEFORE_TRIAL
     }
 
+    /// The far end was found not to speak capabilities: when that is forgotten, it gets a fresh try.
+    pub(super) const fn give_up(&mut self) {
+        (self.rounds, self.round_at, self.trial) = (0, None, false);
+    }
+
     /// The measured time from request to answer, or the assumption before the first.
     fn rtt(&self) -> Duration {
         self.rtt.unwrap_or(RTT_ASSUMED)
@@ -349,7 +375,7 @@ impl Sender {
 
     /// The limits, the bytes used and the end of the capabilities held, for status.
     pub(super) fn held(&self, now: Instant) -> Option<(Limits, u64, Instant)> {
-        let set = self.set.as_ref().filter(|set| now < set.expires_at())?;
+        let set = self.live().filter(|set| now < set.expires_at())?;
         Some((set.limits, set.used, set.expires_at()))
     }
 

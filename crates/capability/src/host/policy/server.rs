@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub blacklist_for: Duration,
     /// Senders on the blacklist; the one that ends first makes room.
     pub blacklist_max: usize,
-    /// Whether capabilities are renewed at all.
+    /// Whether a sender that used one grant gets another. If not, asking again puts it onto the blacklist.
     pub renews: bool,
 }
 
@@ -199,6 +199,13 @@ impl Policy for ServerPolicy {
         if self.is_blacklisted(now, request.remote, request.client_id) {
             return if request.proven { Decision::Refuse } else { Decision::Silent };
         }
+        let again = request.renewal || request.usage.is_some() && request.proven;
+        if again && !self.config.renews {
+            if request.proven {
+                self.blacklist(now, request.remote, request.client_id);
+            }
+            return Decision::Refuse;
+        }
         if !request.renewal {
             let path = self.path(request);
             let served = request.answers_mine || self.serves(now, path);
@@ -211,7 +218,7 @@ impl Policy for ServerPolicy {
         if floods && request.proven {
             self.blacklist(now, request.remote, request.client_id);
         }
-        if floods || !self.config.renews { Decision::Refuse } else { Decision::Grant(self.config.limits) }
+        if floods { Decision::Refuse } else { Decision::Grant(self.config.limits) }
     }
 
     fn unexpected(&mut self, now: Instant, event: &Unexpected) -> bool {

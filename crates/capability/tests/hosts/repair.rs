@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use sluicegate_capability::host::{Config, Host, Knowledge, Sending, ServerConfig};
+use sluicegate_wire::{
+    Instant,
+    capability::{Kind, shim::Carriage},
+};
+
+use super::{
+    client, limits, server,
+    world::{A, B, World, address, datagram},
+};
+
+const RTT_MS: u64 = 50;
+
+/// A flow in both directions, a packet each 5 ms, that has been running for a while.
+fn running(limits_s: u8) -> World {
+    let config = ServerConfig { limits: limits(1_000, limits_s), ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 2);
+    talk(&mut world, 400);
+    assert_eq!(world.demoted(), 0);
+    world
+}
+
+fn talk(world: &mut World, packets: usize) {
+    for _ in 0..packets {
+        world.send(A, &datagram(A, 500)).unwrap();
+        world.send(B, &datagram(B, 50)).unwrap();
+        world.run(5);
+    }
+}
+
+/// When the last demoted packet reached this side.
+fn last_demoted(world: &World, to: usize) -> Option<Instant> {
+    world.got(to).into_iter().filter(|delivery| delivery.demoted).map(|delivery| delivery.at).max()
+}
+
+#[test]
+fn tva_20_after_a_router_restart_packets_are_demoted_not_lost_and_good_again_within_two_round_trips() {
+    let mut world = running(10);
+    let restarted = world.now;
+    world.routers[1].restart(99);
+    talk(&mut world, 200);
+    world.run(100);
+    assert_eq!(world.got(B).len(), 600, "none was lost");
+    for side in [A, B] {
+        let last = last_demoted(&world, side).expect("packets were demoted");
+        // Sent within two round trips, so received within half a round trip more.
+        let late = last.since(restarted);
+        assert!(late <= Duration::from_millis(RTT_MS * 5 / 2), "side {side}: {late:?}");
+    }
+    let demoted = world.got(B).iter().filter(|delivery| delivery.demoted).count();
+    assert!(demoted >= 10, "{demoted}");
+}
+
+#[test]
+fn a_route_change_to_a_longer_path_is_repaired_as_well() {
+    let mut world = running(10);
+    let changed = world.now;
+    world.routers.insert(1, super::world::Router::new(200, false));
+    talk(&mut world, 200);
+    let last = last_demoted(&world, B).expect("packets were demoted");
+    assert!(last.since(changed) <= Duration::from_millis(RTT_MS * 5 / 2));
+}
+
+#[test]
+fn evicted_lines_come_back_with_the_next_list_and_without_a_demotion() {
+    // A slow flow: every line has gone when its next packet comes.
+    let config = ServerConfig { limits: limits(1_000, 1), ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 2);
+    for _ in 0..50 {
+        world.send(A, &datagram(A, 500)).unwrap();
+        world.send(B, &datagram(B, 500)).unwrap();
+        world.run(200);
+    }
+    assert_eq!(world.demoted(), 0);
+    assert!(world.count(A, Some(Kind::Nonce)) <= 1, "routers would not know a nonce any more");
+}
+
+#[test]
+fn a_receiver_that_lost_its_memory_tells_senders_to_start_again() {
+    let mut world = running(10);
+    // Router and receiver are one box, and it restarts.
+    world.routers[1].restart(99);
+    world.hosts[B] = Host::new(Config { peers_max: 64, remotes_max: 64, ..Config::default() }, [77; 32]);
+    let restarted = world.now;
+    for _ in 0..200 {
+        world.send(A, &datagram(A, 500)).unwrap();
+        world.run(5);
+    }
+    let last = last_demoted(&world, B).expect("packets were demoted");
+    let late = last.since(restarted);
+    assert!(
+        late <= Duration::from_millis(RTT_MS * 5 / 2 + 40),
+        "{late:?}: two round trips, and 20 ms of patience twice"
+    );
+}
+
+#[test]
+fn without_any_notice_silence_makes_a_sender_ask_again() {
+    let mut world = running(60);
+    world.routers[0].restart(98);
+    world.routers[1].restart(99);
+    // A default-off receiver forwards nothing that is demoted, and its notices get lost for a second.
+    let until = world.now + Duration::from_secs(1);
+    world.fate = Box::new(move |now, from| (from == A || now > until).then_some(Duration::from_millis(25)));
+    for _ in 0..400 {
+        world.send(A, &datagram(A, 500)).unwrap();
+        world.run(5);
+    }
+    let requests = world.wire.iter().filter(|seen| seen.from == A && seen.kind == Some(Kind::Request)).count();
+    assert!(requests <= 10, "{requests}");
+    let last = last_demoted(&world, B).expect("packets were demoted");
+    assert!(last <= until + Duration::from_millis(1_200), "{:?} after the silence", last.since(until));
+}
+
+#[test]
+fn capabilities_are_renewed_before_they_end_so_that_no_packet_goes_without() {
+    let config = ServerConfig { limits: limits(100, 2), ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 3);
+    // 100 kB/s for 30 s: N ends every second.
+    for _ in 0..3_000 {
+        world.send(A, &datagram(A, 950)).unwrap();
+        world.send(B, &datagram(B, 20)).unwrap();
+        world.run(10);
+    }
+    assert_eq!(world.demoted(), 0);
+    let bare = |kind| matches!(kind, None | Some(Kind::Request));
+    let last = world.wire.iter().filter(|seen| seen.from == A && bare(seen.kind)).map(|seen| seen.at).max().unwrap();
+    assert!(last < Instant::from_millis(1_000_100), "without capability only until the first answer: {last:?}");
+    assert!(world.count(A, Some(Kind::Renewal)) >= 15);
+}
+
+#[test]
+fn a_fast_flow_gets_more_than_n_in_one_second() {
+    let config = ServerConfig { limits: limits(1_000, 10), ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 2);
+    // 5 MB in a second: routers mint the same pre-capability for all renewals of that second.
+    for _ in 0..5_000 {
+        world.send(A, &datagram(A, 970)).unwrap();
+        world.send(B, &datagram(B, 20)).unwrap();
+        world.now = world.now + Duration::from_micros(200);
+        world.run(0);
+    }
+    let bare = world.count(A, None) + world.count(A, Some(Kind::Request));
+    assert!(bare <= 300, "{bare}: only until the first answer");
+    assert_eq!(world.demoted(), 0);
+}
+
+#[test]
+fn a_refused_renewal_ends_the_flow_after_n_bytes() {
+    let config = ServerConfig { limits: limits(32, 10), renews: false, ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 2);
+    world.hosts[A].know(address(B), Knowledge::Capable { carriage: Carriage::Native }, Instant::from_secs(9_999));
+    for _ in 0..200 {
+        world.send(A, &datagram(A, 900)).unwrap();
+        world.run(10);
+    }
+    let regular: usize = world
+        .wire
+        .iter()
+        .filter(|seen| seen.from == A && !matches!(seen.kind, None | Some(Kind::Request)))
+        .map(|seen| seen.len)
+        .sum();
+    assert!(regular <= 32_000, "{regular} bytes on one capability");
+    let refused = world.hosts[A].peers(world.now).next().unwrap();
+    assert!(matches!(refused.sending, Sending::Refused { .. }), "{refused:?}");
+}

@@ -4,11 +4,11 @@
 use sluicegate_wire::{Instant, Port, Reason};
 use std::sync::{
     OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 /// Tables that can be published.
-pub(crate) const GAUGES_MAX: usize = 24;
+pub(crate) const GAUGES_MAX: usize = 64;
 /// Number of drop reasons.
 pub(crate) const REASONS: usize = Reason::ALL.len();
 
@@ -18,6 +18,25 @@ pub(crate) struct Sent {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
 }
+
+/// What happened in one lane of a scheduled link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LaneReading {
+    pub(crate) packets: u64,
+    /// Bytes on the link, its framing included.
+    pub(crate) bytes: u64,
+    pub(crate) dropped: u64,
+    /// Packets that wait now.
+    pub(crate) waiting: u64,
+}
+
+/// Lanes of a scheduled link, in the order of [`LANES`]; `None` where the link is not scheduled.
+pub(crate) type Lanes = Option<[LaneReading; LANES.len()]>;
+
+/// Names of the lanes.
+pub(crate) const LANES: [&str; 4] = ["control", "request", "regular", "legacy"];
+/// What a router lets pass, in the order of [`Reading::passed`].
+pub(crate) const KINDS: [&str; 5] = ["request", "capabilities", "nonce", "renewal", "plain"];
 
 /// One reading of all counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +49,25 @@ pub(crate) struct Reading {
     pub(crate) sent: [Sent; 2],
     /// Frames received from both ports.
     pub(crate) received: u64,
+    /// What left in each lane of each port's link, if that is scheduled.
+    pub(crate) lanes: [Lanes; 2],
+    /// Packets that passed the capability router as each of [`KINDS`].
+    pub(crate) passed: [u64; KINDS.len()],
+    /// By [`Reason`] code: packets that it demoted.
+    pub(crate) demoted: [u64; REASONS],
 }
 
 impl Default for Reading {
     fn default() -> Self {
-        Self { dropped: [0; REASONS], observed: [0; REASONS], sent: [Sent::default(); 2], received: 0 }
+        Self {
+            dropped: [0; REASONS],
+            observed: [0; REASONS],
+            sent: [Sent::default(); 2],
+            received: 0,
+            lanes: [None; 2],
+            passed: [0; KINDS.len()],
+            demoted: [0; REASONS],
+        }
     }
 }
 
@@ -53,6 +86,10 @@ pub(crate) struct Board {
     observed: [AtomicU64; REASONS],
     sent: [[AtomicU64; 2]; 2],
     received: AtomicU64,
+    scheduled: [AtomicBool; 2],
+    lanes: [[[AtomicU64; 4]; LANES.len()]; 2],
+    passed: [AtomicU64; KINDS.len()],
+    demoted: [AtomicU64; REASONS],
     gauge_names: OnceLock<Vec<&'static str>>,
     gauges: [[AtomicU64; 2]; GAUGES_MAX],
     heartbeat_nanos: AtomicU64,
@@ -66,6 +103,10 @@ impl Board {
             observed: std::array::from_fn(|_| zero()),
             sent: std::array::from_fn(|_| [zero(), zero()]),
             received: zero(),
+            scheduled: Default::default(),
+            lanes: std::array::from_fn(|_| std::array::from_fn(|_| std::array::from_fn(|_| zero()))),
+            passed: std::array::from_fn(|_| zero()),
+            demoted: std::array::from_fn(|_| zero()),
             gauge_names: OnceLock::new(),
             gauges: std::array::from_fn(|_| [zero(), zero()]),
             heartbeat_nanos: zero(),
@@ -85,6 +126,20 @@ impl Board {
             shown[1].store(value.bytes, Relaxed);
         }
         self.received.store(reading.received, Relaxed);
+        for (port, lanes) in reading.lanes.iter().enumerate() {
+            self.scheduled[port].store(lanes.is_some(), Relaxed);
+            for (shown, lane) in self.lanes[port].iter().zip(lanes.iter().flatten()) {
+                for (shown, value) in shown.iter().zip([lane.packets, lane.bytes, lane.dropped, lane.waiting]) {
+                    shown.store(value, Relaxed);
+                }
+            }
+        }
+        for (shown, value) in self.passed.iter().zip(reading.passed) {
+            shown.store(value, Relaxed);
+        }
+        for (shown, value) in self.demoted.iter().zip(reading.demoted) {
+            shown.store(value, Relaxed);
+        }
         self.gauge_names.get_or_init(|| gauges.iter().map(|gauge| gauge.name).collect());
         for (shown, gauge) in self.gauges.iter().zip(gauges) {
             shown[0].store(gauge.used, Relaxed);
@@ -104,7 +159,23 @@ impl Board {
             observed: std::array::from_fn(|index| self.observed[index].load(Relaxed)),
             sent: [sent(Port::OUTSIDE), sent(Port::INSIDE)],
             received: self.received.load(Relaxed),
+            lanes: std::array::from_fn(|port| self.lanes_of(port)),
+            passed: std::array::from_fn(|index| self.passed[index].load(Relaxed)),
+            demoted: std::array::from_fn(|index| self.demoted[index].load(Relaxed)),
         }
+    }
+
+    fn lanes_of(&self, port: usize) -> Lanes {
+        let lane = |lane: usize| {
+            let [packets, bytes, dropped, waiting] = &self.lanes[port][lane];
+            LaneReading {
+                packets: packets.load(Relaxed),
+                bytes: bytes.load(Relaxed),
+                dropped: dropped.load(Relaxed),
+                waiting: waiting.load(Relaxed),
+            }
+        };
+        self.scheduled[port].load(Relaxed).then(|| std::array::from_fn(lane))
     }
 
     /// The tables' fill as last published.
@@ -136,6 +207,9 @@ mod tests {
         reading.observed[Reason::TcpWindow as usize] = 6;
         reading.sent[1] = Sent { packets: 7, bytes: 8 };
         reading.received = 9;
+        let lane = LaneReading { packets: 10, bytes: 11, dropped: 14, waiting: 15 };
+        reading.lanes[1] = Some([LaneReading::default(), lane, lane, lane]);
+        (reading.passed[1], reading.demoted[Reason::CapabilityForged as usize]) = (12, 13);
         let gauges = [Gauge { name: "flows", used: 1, max: 2 }, Gauge { name: "pinholes", used: 3, max: 4 }];
         board.publish(Instant::from_secs(1), &reading, &gauges);
         assert_eq!(board.reading(), reading);

@@ -9,6 +9,12 @@ use std::{
     str::FromStr,
 };
 
+mod capabilities;
+
+pub use capabilities::{
+    Algorithm, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, EdgePolicy, Fairness, Merge, PEERS_MAX_MAX,
+    REQUEST_QUEUES_MAX_MAX, Role,
+};
 pub use sluicegate_datapath::{Backend, LocalRule};
 
 /// Feeds a gate holds at once.
@@ -23,6 +29,8 @@ pub const PINHOLES_MAX_MAX: u32 = 1 << 18;
 pub struct Config {
     /// Name of this gate in feeds, logs and `status`; 1 to 64 letters, digits, `-`, `_` or `.`.
     pub name: String,
+    /// What it does with packets.
+    pub role: Role,
     /// Interface towards the Internet.
     pub outside: String,
     /// Interface towards the protected link.
@@ -52,6 +60,10 @@ pub struct Config {
     pub feeds: Vec<FeedAddress>,
     /// Targets that a feed may open; empty means any.
     pub may_open: Vec<Prefix>,
+    /// Public services that this gate knows without a feed: names and addresses.
+    pub open_services: Vec<(String, IpAddr)>,
+    /// Capabilities and lanes.
+    pub capabilities: Capabilities,
     /// CPU of the packet thread; `None` takes the last one that this process may run on.
     pub cpu: Option<usize>,
 }
@@ -62,6 +74,7 @@ impl Config {
     pub fn new(name: &str, outside: &str, inside: &str, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             name: name.to_owned(),
+            role: Role::Gate,
             outside: outside.to_owned(),
             inside: inside.to_owned(),
             addresses: Vec::new(),
@@ -76,6 +89,8 @@ impl Config {
             state_dir: state_dir.into(),
             feeds: Vec::new(),
             may_open: Vec::new(),
+            open_services: Vec::new(),
+            capabilities: Capabilities::new(Role::Gate),
             cpu: None,
         }
     }
@@ -102,6 +117,7 @@ impl Config {
         }
         self.check_ports(&mut errors);
         self.check_sizes(&mut errors);
+        self.capabilities.check(&mut errors);
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
@@ -127,11 +143,7 @@ impl Config {
         let sizes =
             [("flows_max", self.flows_max, FLOWS_MAX_MAX), ("pinholes_max", self.pinholes_max, PINHOLES_MAX_MAX)];
         for (field, given, max) in sizes {
-            if given == 0 {
-                errors.push(ConfigError::Zero { field });
-            } else if given > max {
-                errors.push(ConfigError::TooMany { field, given: u64::from(given), max: u64::from(max) });
-            }
+            check_size(errors, field, given, max);
         }
         if self.feeds.len() > FEEDS_MAX {
             errors.push(ConfigError::TooMany { field: "feeds", given: self.feeds.len() as u64, max: FEEDS_MAX as u64 });
@@ -139,6 +151,15 @@ impl Config {
         if !self.local.is_empty() && self.local_rate_pps == 0 {
             errors.push(ConfigError::Zero { field: "local_rate_pps" });
         }
+    }
+}
+
+/// A size that is fixed at start.
+fn check_size(errors: &mut Vec<ConfigError>, field: &'static str, given: u32, max: u32) {
+    if given == 0 {
+        errors.push(ConfigError::Zero { field });
+    } else if given > max {
+        errors.push(ConfigError::TooMany { field, given: u64::from(given), max: u64::from(max) });
     }
 }
 

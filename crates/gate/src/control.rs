@@ -1,8 +1,9 @@
 //! The handle by which the API, the metrics endpoint and the terminal ask and steer a running gate.
 
 use crate::{
+    board::{KINDS, LANES, LaneReading, Reading},
     clock,
-    config::protocol_label,
+    config::{Role, protocol_label},
     drops::DroppedPacket,
     error::ControlError,
     feed::usage,
@@ -11,11 +12,14 @@ use crate::{
     packets::{COMMANDS_MAX, Command},
     shared::{Shared, WAITING_MAX},
     state::Saved,
-    status::{GrantStatus, PortStatus, RecentDrop, SavedStatus, ServiceStatus, Status, TableStatus, Trace},
+    status::{
+        GrantStatus, LaneStatus, PortStatus, RecentDrop, RouterStatus, SavedStatus, ServiceStatus, Status, TableStatus,
+        Trace,
+    },
 };
 use sluicegate_capability::GrantId;
 use sluicegate_nat::Probe;
-use sluicegate_policy::ServiceMode;
+use sluicegate_policy::{ServiceDefault, ServiceMode};
 use sluicegate_store::feed::Selector;
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 use std::{
@@ -64,6 +68,7 @@ impl Control {
         let saved = shared.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status {
             gate: shared.config.name.clone(),
+            role: shared.config.role,
             mode: shared.mode(),
             backend: shared.backend.0.to_owned(),
             backend_why: shared.backend.1.clone(),
@@ -76,6 +81,8 @@ impl Control {
             ports: ports.into(),
             dropped: by_reason(&reading.dropped),
             observed: by_reason(&reading.observed),
+            lanes: lanes(&reading),
+            router: (shared.config.role != Role::Edge).then(|| router(&reading)),
             tables: [tables, queues].concat(),
             services: self.services(),
             grants,
@@ -107,6 +114,7 @@ impl Control {
                 ServiceMode::Filter => "filter",
             },
             address: listed.service.address,
+            open: listed.service.default == ServiceDefault::Open,
             signalling: self.shared.standing(&listed.service.name).map(|at| at.to_string()),
         });
         described.collect()
@@ -182,6 +190,22 @@ fn millis(now: Instant, then: Instant) -> u64 {
 fn by_reason(counts: &[u64]) -> BTreeMap<&'static str, u64> {
     let counted = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
     counted.map(|(reason, count)| (reason.label(), *count)).collect()
+}
+
+fn lanes(reading: &Reading) -> Vec<LaneStatus> {
+    let ports = ["outside", "inside"].into_iter().zip(&reading.lanes);
+    let scheduled = ports.filter_map(|(port, lanes)| Some((port, lanes.as_ref()?)));
+    let lanes = scheduled.flat_map(|(port, lanes)| {
+        LANES.into_iter().zip(lanes).map(move |(lane, counts)| {
+            let LaneReading { packets, bytes, dropped, waiting } = *counts;
+            LaneStatus { port, lane, packets, bytes, dropped, waiting }
+        })
+    });
+    lanes.collect()
+}
+
+fn router(reading: &Reading) -> RouterStatus {
+    RouterStatus { passed: KINDS.into_iter().zip(reading.passed).collect(), demoted: by_reason(&reading.demoted) }
 }
 
 fn saved_status(now: Instant, saved: Saved, journal_error: Option<String>) -> SavedStatus {

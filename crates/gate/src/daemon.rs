@@ -1,9 +1,10 @@
 //! Starting, running and stopping a gate.
 
 use crate::{
+    assemble,
     board::Board,
     clock,
-    config::{Config, FeedAddress, Mode},
+    config::{Config, FeedAddress, Mode, Role},
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
@@ -11,18 +12,22 @@ use crate::{
     files,
     host::Host,
     join,
+    ledger::{IssuerId, Record},
     packets::{
         Commander, EVENTS_MAX, PacketThread, Turn,
-        path::{Neighbours, NextHop, Path},
+        hops::{Neighbours, NextHop},
+        path::Path,
     },
-    shared::{FeedSlot, Parts, Shared, WAITING_MAX},
+    secrets::Seeds,
+    shared::{FeedSlot, Parts, Shared, WAITING_MAX, service_spec},
     state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
-use sluicegate_capability::IssuerPublic;
+use sluicegate_capability::{ISSUER_ID_LEN, IssuerPublic};
 use sluicegate_datapath::{Device, Interface, Options, forwarding, neighbour::Table};
 use sluicegate_nat::{self as nat, Translator};
-use sluicegate_store::feed::{FromGate, tls::Identity};
+use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
+use sluicegate_store::feed::{FeedService, FromGate, tls::Identity};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -42,6 +47,9 @@ use tokio::{
 
 /// Flows of IPv6 for each of IPv4: filter services only, so fewer.
 const V6_SHARE: u32 = 8;
+
+/// Stands for the configuration among those who announce services.
+const OWN_ISSUER: IssuerId = [0; ISSUER_ID_LEN];
 
 /// What a stopped gate leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -168,6 +176,9 @@ pub(crate) fn lock(dir: &FilePath) -> Result<Flock<File>, StartError> {
 
 /// The configured and the joined feeds, each once.
 fn feeds(config: &Config) -> Result<Vec<FeedAddress>, StartError> {
+    if config.role != Role::Gate {
+        return Ok(Vec::new());
+    }
     let mut feeds = config.feeds.clone();
     let joined = join::joined(&config.state_dir)
         .map_err(|error| StartError::StateFile { path: config.state_dir.clone(), problem: error.to_string() })?;
@@ -213,7 +224,12 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     for loss in &restored.losses {
         tracing::error!("{loss}");
     }
+    let restored = open_services(&config, restored, &mut translator)?;
     translator.observe(config.mode == Mode::Observe);
+    let seeds = Seeds::load_or_make(&config.state_dir)?;
+    let way =
+        assemble::way(&config, &seeds, ground.mtu, restored.ledger.grants().filter_map(|(_, entry)| entry.grant()))?;
+    let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
     let board = Arc::new(Board::new());
@@ -235,7 +251,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let stop = Arc::new(AtomicBool::new(false));
     let packets = PacketThread {
         device: ground.device,
-        path: Path::new(translator, ground.next_hop),
+        path: Path::new(translator, way, egress, ground.next_hop),
         turn: Turn::new(events, stamp),
         board,
         commands,
@@ -250,6 +266,35 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
     let control = Control::new(Arc::clone(&shared));
     Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
+}
+
+/// Takes the public services of the configuration, and forgets those of an earlier one.
+fn open_services(config: &Config, mut restored: Restored, translator: &mut Translator) -> Result<Restored, StartError> {
+    let ledger = &mut restored.ledger;
+    let gone = |name: &str| !config.open_services.iter().any(|(known, _)| known == name);
+    let before: Vec<String> = ledger.services().map(|listed| listed.service.name.clone()).collect();
+    for name in before.iter().filter(|name| gone(name)) {
+        if let Some(record) = ledger.withdrawn(OWN_ISSUER, name) {
+            ledger.apply(record);
+        }
+    }
+    let refused = |problem: String| StartError::OpenServices { problem };
+    for (name, address) in &config.open_services {
+        let service = FeedService {
+            name: name.clone(),
+            mode: ServiceMode::Filter,
+            address: *address,
+            default: ServiceDefault::Open,
+            ports: Vec::new(),
+            outbound: Outbound::All,
+            sip: None,
+        };
+        let listed = ledger.announced(OWN_ISSUER, service).map_err(|error| refused(error.to_string()))?;
+        ledger.apply(Record::Service(listed));
+    }
+    let services: Vec<_> = ledger.services().map(service_spec).collect();
+    translator.set_services(&services).map_err(|error| refused(error.to_string()))?;
+    Ok(restored)
 }
 
 /// The books on a fresh journal, and the thread's part that keeps them.

@@ -70,6 +70,38 @@ pub enum ConfigError {
         /// The feed.
         address: std::net::SocketAddr,
     },
+    /// Text that names no way to share the regular lane.
+    #[error("{text:?} is no fairness; write \"destination\", \"source\" or \"prefix/24\"")]
+    Fairness {
+        /// The text given.
+        text: String,
+    },
+    /// Sources share the lane, but anybody can pretend to be many of them.
+    #[error(
+        "fairness = \"source\" lets whoever forges addresses take the link; set ingress_verified = true only if every \
+         network in front of this node refuses forged sources, or write fairness = \"destination\""
+    )]
+    SourceUnverified,
+    /// A link that is too slow or too fast to be scheduled.
+    #[error("{field} is {rate_bps} bit/s; write the rate of the link, from \"64kbit\" to \"100Gbit\"")]
+    LinkRate {
+        /// `link_rate` or `link_rate_outside`.
+        field: &'static str,
+        /// The rate given.
+        rate_bps: u64,
+    },
+    /// More or fewer bytes than a capability can say.
+    #[error("capability_bytes is {kilobytes} kB; a capability is worth 1KB to 1023KB")]
+    CapabilityBytes {
+        /// The size given, in kilobytes.
+        kilobytes: u16,
+    },
+    /// A longer or shorter time than a capability can say.
+    #[error("capability_s is {seconds}; a capability lives for 1 to 63 seconds")]
+    CapabilitySeconds {
+        /// The time given.
+        seconds: u8,
+    },
     /// Text that is no address prefix.
     #[error("{text:?} is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32")]
     Prefix {
@@ -90,6 +122,10 @@ impl ConfigError {
             Self::LocalOverlap { .. } => "local",
             Self::Zero { field } | Self::TooMany { field, .. } => field,
             Self::Prefix { .. } => "may_open",
+            Self::Fairness { .. } | Self::SourceUnverified => "fairness",
+            Self::LinkRate { field, .. } => field,
+            Self::CapabilityBytes { .. } => "capability_bytes",
+            Self::CapabilitySeconds { .. } => "capability_s",
             Self::Issuer { .. } => "feeds",
         }
     }
@@ -178,6 +214,12 @@ pub enum StartError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
+        problem: String,
+    },
+    /// The open services of the configuration cannot be protected.
+    #[error("the open services of the configuration: {problem}")]
+    OpenServices {
+        /// Why not.
         problem: String,
     },
     /// The gate's key and certificate could not be made.

@@ -9,6 +9,7 @@
 //!
 //! The control side never touches the packet thread's tables; it asks over a bounded queue and reads published numbers.
 
+mod assemble;
 mod board;
 mod clock;
 mod config;
@@ -21,20 +22,27 @@ mod feed;
 mod files;
 mod host;
 mod join;
+mod known_paths;
 mod ledger;
 mod metrics;
 mod packets;
 #[cfg(test)]
 mod samples;
+mod secrets;
 mod shared;
 mod state;
 pub mod status;
 
-pub use config::{Backend, Config, FEEDS_MAX, FLOWS_MAX_MAX, FeedAddress, LocalRule, Mode, PINHOLES_MAX_MAX, Prefix};
+pub use config::{
+    Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
+    Fairness, FeedAddress, LocalRule, Merge, Mode, PEERS_MAX_MAX, PINHOLES_MAX_MAX, Prefix, REQUEST_QUEUES_MAX_MAX,
+    Role,
+};
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, release, run, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{JoinError, identity, join, joined};
+pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
 pub use metrics::{Metric, MetricKind};
 pub use sluicegate_nat::Probe;
 pub use sluicegate_store::feed::{Selected, Selector};

@@ -1,6 +1,9 @@
 //! The gate's metrics, defined once: name, help and kind. Names are those of `status`.
 
-use crate::status::Status;
+use crate::{
+    config::Role,
+    status::{LaneStatus, Status},
+};
 use sluicegate_wire::Reason;
 
 /// A table is nearly full from this share on, in percent.
@@ -50,7 +53,9 @@ pub(crate) fn alarms(status: &Status) -> Vec<String> {
             alarms.push(format!("the clock of frontend {} differs by {skew_s} s; set both by NTP", feed.address));
         }
     }
-    if status.feeds.is_empty() {
+    let is_open = |service: &crate::status::ServiceStatus| service.open;
+    let needs_feed = status.role == Role::Gate && !status.services.iter().any(is_open);
+    if status.feeds.is_empty() && needs_feed {
         alarms.push("no frontend is joined; get a token with `sluicegate gate-join` there".into());
     }
     if let Some(error) = &status.saved.error {
@@ -70,6 +75,8 @@ pub(crate) fn of(status: &Status) -> Vec<Metric> {
     let mut metrics = packets(status);
     metrics.extend(tables(status));
     metrics.extend(feeds(status));
+    metrics.extend(lanes(status));
+    metrics.extend(router(status));
     metrics.push(single("sluicegate_gate_grants", "Grants that are open.", status.grants as f64));
     metrics.push(single(
         "sluicegate_gate_services",
@@ -132,6 +139,62 @@ fn packets(status: &Status) -> Vec<Metric> {
             "Packets forwarded in observe mode that would have been dropped, by reason.",
             "reason",
             by_reason(&status.observed),
+        ),
+    ]
+}
+
+/// Of the lanes of scheduled links; the label is port and lane.
+fn lanes(status: &Status) -> Vec<Metric> {
+    let lane = |name, help, kind, value: fn(&LaneStatus) -> u64| Metric {
+        name,
+        help,
+        kind,
+        label: "lane",
+        samples: status.lanes.iter().map(|lane| (format!("{}/{}", lane.port, lane.lane), value(lane) as f64)).collect(),
+    };
+    let (counter, gauge) = (MetricKind::Counter, MetricKind::Gauge);
+    vec![
+        lane(
+            "sluicegate_gate_lane_packets_total",
+            "Packets sent, by the port and lane of a scheduled link.",
+            counter,
+            |lane| lane.packets,
+        ),
+        lane("sluicegate_gate_lane_bytes_total", "Bytes sent with framing, by port and lane.", counter, |lane| {
+            lane.bytes
+        }),
+        lane(
+            "sluicegate_gate_lane_dropped_packets_total",
+            "Packets without room, by port and lane.",
+            counter,
+            |lane| lane.dropped,
+        ),
+        lane("sluicegate_gate_lane_waiting_packets", "Packets that wait, by port and lane.", gauge, |lane| {
+            lane.waiting
+        }),
+    ]
+}
+
+/// Of the capability router.
+fn router(status: &Status) -> Vec<Metric> {
+    let Some(router) = &status.router else { return Vec::new() };
+    let kinds = router.passed.iter().map(|(kind, count)| ((*kind).to_owned(), *count as f64)).collect();
+    let demoted = Reason::ALL
+        .iter()
+        .map(|reason| (reason.label().to_owned(), router.demoted.get(reason.label()).copied().unwrap_or(0) as f64));
+    let counter = |name, help, label, samples| Metric { name, help, kind: MetricKind::Counter, label, samples };
+    vec![
+        counter(
+            "sluicegate_gate_router_passed_packets_total",
+            "Packets that the capability router let pass, by kind.",
+            "kind",
+            kinds,
+        ),
+        counter(
+            "sluicegate_gate_router_demoted_packets_total",
+            "Packets that the capability router demoted to legacy, by reason.",
+            "reason",
+            demoted.collect(),
         ),
     ]
 }

@@ -1,6 +1,13 @@
 //! Grants, services and packets for the tests.
 
-use crate::{board::Gauge, clock, packets::path::NextHop};
+use crate::{
+    assemble,
+    board::Gauge,
+    clock,
+    config::{Capabilities, Config, Role},
+    packets::{Way, hops::NextHop},
+    secrets::Seeds,
+};
 use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, GrantDelta};
@@ -95,6 +102,14 @@ impl NextHop for Hops {
     fn gauges(&self) -> Vec<Gauge> {
         Vec::new()
     }
+}
+
+/// What the packet path of a gate without grants does, and of other roles; no link is scheduled.
+pub(crate) fn way(role: Role) -> Way {
+    let mut config = Config::new("node", "out", "in", "/nowhere");
+    config.role = role;
+    config.capabilities = Capabilities { lines_max: 1_024, peers_max: 64, ..Capabilities::new(role) };
+    assemble::way(&config, &Seeds::draw().unwrap(), [1_500; 2], std::iter::empty()).unwrap()
 }
 
 /// A UDP datagram as it arrives at `port`.

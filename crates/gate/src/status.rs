@@ -1,6 +1,6 @@
 //! What `status`, `grant ls` and `trace` say, in the shape that the API serves.
 
-use crate::config::Mode;
+use crate::config::{Mode, Role};
 use serde::Serialize;
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 pub struct Status {
     /// The gate's name.
     pub gate: String,
+    /// `gate`, `router` or `edge`.
+    pub role: Role,
     /// Whether strangers' packets are dropped or only counted.
     pub mode: Mode,
     /// The packet I/O back end in use.
@@ -33,6 +35,10 @@ pub struct Status {
     pub dropped: BTreeMap<&'static str, u64>,
     /// Packets forwarded by observe mode that enforce mode would have dropped, by reason.
     pub observed: BTreeMap<&'static str, u64>,
+    /// Lanes of the links that are scheduled.
+    pub lanes: Vec<LaneStatus>,
+    /// What the capability router did; `None` for an edge, which has none.
+    pub router: Option<RouterStatus>,
     /// Fill of every bounded table.
     pub tables: Vec<TableStatus>,
     /// Services that the feeds announced.
@@ -58,6 +64,33 @@ pub struct PortStatus {
     pub sent_bytes: u64,
 }
 
+/// One lane of a scheduled link.
+#[derive(Debug, Clone, Serialize)]
+pub struct LaneStatus {
+    /// `outside` or `inside`: the port that its packets leave by.
+    pub port: &'static str,
+    /// `control`, `request`, `regular` or `legacy`.
+    pub lane: &'static str,
+    /// Packets sent.
+    pub packets: u64,
+    /// Bytes sent, with what framing costs on the link.
+    pub bytes: u64,
+    /// Packets that found no room, or had to make some.
+    pub dropped: u64,
+    /// Packets that wait now.
+    pub waiting: u64,
+}
+
+/// What a capability router did with packets.
+#[derive(Debug, Clone, Serialize)]
+pub struct RouterStatus {
+    /// Packets that passed as what they claim to be: `request`, `capabilities`, `nonce`, `renewal`, and `plain` for those
+    /// without a capability header.
+    pub passed: BTreeMap<&'static str, u64>,
+    /// Packets that were demoted to legacy, by reason; reasons that never happened are left out.
+    pub demoted: BTreeMap<&'static str, u64>,
+}
+
 /// Fill of one bounded table.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableStatus {
@@ -78,6 +111,8 @@ pub struct ServiceStatus {
     pub mode: &'static str,
     /// Its address behind the gate.
     pub address: IpAddr,
+    /// Whether it is public: its packets need no grant.
+    pub open: bool,
     /// The external address and port of the standing pinhole for the frontends' signalling, if it has one.
     pub signalling: Option<String>,
 }

@@ -21,6 +21,12 @@ pub struct Allowance {
 }
 
 impl Translator {
+    /// Whether somebody at this outside address may have a pinhole here. `false` is certain: it is a stranger.
+    #[must_use]
+    pub fn knows(&self, source: IpAddr) -> bool {
+        self.rules.sources.may_contain(source)
+    }
+
     /// What a live grant still allows at `now`; `None` if it is not open, over or spent.
     #[must_use]
     pub fn allowance(&self, now: Instant, id: GrantId) -> Option<Allowance> {

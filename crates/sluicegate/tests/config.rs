@@ -58,6 +58,33 @@ external_ports = "20000-32767"
 may_open = ["10.4.0.0/24"]
 "#;
 
+/// A router and an edge; their interfaces are absent too.
+const ROUTER: &str = r#"[node]
+state = "STATE"
+[gate]
+role = "router"
+outside = "absent0"
+inside = "absent1"
+link_rate = "100Mbit"
+boundary = ["outside"]
+fairness = "destination"
+merge = "largest-excess"
+capability_lines_max = 4096
+"#;
+
+const EDGE: &str = r#"[node]
+state = "STATE"
+[gate]
+role = "edge"
+outside = "absent0"
+inside = "absent1"
+policy = "client"
+carriage = "encapsulated"
+capability_bytes = "100KB"
+capability_s = 10
+peers_max = 4096
+"#;
+
 /// A service side agent; PASSWORD stands for its password file.
 const AGENT: &str = r#"[agent]
 frontend = "203.0.113.1:5060"
@@ -158,6 +185,73 @@ const GATE_MISTAKES: &[Mistake] = &[
         "would drop all SIP",
         "add \"udp/5070\" to local",
     ),
+];
+
+const ROUTER_MISTAKES: &[Mistake] = &[
+    ("\"router\"", "\"switch\"", 4, "unknown variant `switch`", "expected one of `gate`, `router`, `edge`"),
+    ("\"100Mbit\"", "\"100 cars\"", 7, "\"100 cars\" is no rate", "write \"1Mbit\""),
+    ("\"100Mbit\"", "\"9kbit\"", 7, "link_rate is 9000 bit/s", "from \"64kbit\" to \"100Gbit\""),
+    ("[\"outside\"]", "\"left\"", 8, "\"left\"", "a list of the two"),
+    ("\"destination\"", "\"everyone\"", 9, "\"everyone\" is no fairness", "\"prefix/24\""),
+    (
+        "\"destination\"",
+        "\"source\"",
+        9,
+        "lets whoever forges addresses take the link",
+        "set ingress_verified = true only if",
+    ),
+    (
+        "\"largest-excess\"",
+        "\"smallest\"",
+        10,
+        "unknown variant `smallest`",
+        "expected `deepest-first` or `largest-excess`",
+    ),
+    ("4096", "0", 11, "capability_lines_max must be", "at least 1"),
+    ("4096", "999999999", 11, "capability_lines_max is 999999999", "at most 16777216"),
+    ("link_rate = \"100Mbit\"\n", "", 8, "fairness has no effect: no link is scheduled", "add link_rate"),
+    ("4096", "4096\nrequest_queues_max = 200001", 12, "request_queues_max is 200001", "at most 200000"),
+    ("4096", "4096\npolicy = \"client\"", 12, "policy means nothing in role \"router\"", "correct role"),
+    ("4096", "4096\nflows_max = 4096", 12, "flows_max means nothing in role \"router\", only in \"gate\"", "remove it"),
+    ("4096", "4096\nknown_paths = \"/absent/paths\"", 12, "cannot read /absent/paths", "name a file"),
+    (
+        "4096",
+        "4096\n[[service]]\nname = \"web\"\naddress = \"10.4.0.2\"\nports = [\"tcp/80\"]",
+        12,
+        "role \"router\" protects no service",
+        "on the gate in front of them",
+    ),
+    (
+        "[gate]",
+        "[frontend]\nlisten = [\"udp/203.0.113.1:5060\"]\nrealm = \"a.b\"\n[gate]",
+        7,
+        "`up` runs a gate beside the frontend",
+        "remove [frontend]",
+    ),
+];
+
+const EDGE_MISTAKES: &[Mistake] = &[
+    ("\"client\"", "\"anyone\"", 7, "unknown variant `anyone`", "expected `client` or `server`"),
+    ("\"encapsulated\"", "\"wrapped\"", 8, "unknown variant `wrapped`", "expected `native` or `encapsulated`"),
+    ("\"100KB\"", "\"2MB\"", 9, "capability_bytes is 2000 kB", "1KB to 1023KB"),
+    ("capability_s = 10", "capability_s = 64", 10, "capability_s is 64", "1 to 63 seconds"),
+    ("4096", "0", 11, "peers_max must be", "at least 1"),
+    (
+        "4096",
+        "4096\nlink_rate = \"1Mbit\"",
+        12,
+        "link_rate means nothing in role \"edge\"",
+        "only in \"gate\" and \"router\"",
+    ),
+    ("4096", "4096\nalgorithm = \"md5\"", 12, "unknown variant `md5`", "expected `siphash` or `aes`"),
+];
+
+const OPEN_MISTAKES: &[Mistake] = &[
+    ("mode = \"filter\"\n", "", 12, "without translation", "write mode = \"filter\""),
+    ("\"open\"", "\"on\"", 14, "unknown variant `on`", "expected `off` or `open`"),
+    ("mode =", "ports = [\"tcp/80\"]\nmode =", 13, "open on all ports", "remove ports"),
+    ("mode =", "allow = [\"group:all\"]\nmode =", 13, "open to everyone", "remove allow"),
+    ("mode =", "kind = \"agent\"\nmode =", 13, "nobody signs in to an open service", "remove kind"),
 ];
 
 const AGENT_MISTAKES: &[Mistake] = &[
@@ -271,6 +365,34 @@ fn every_mistake_about_a_frontend_gives_file_line_and_what_to_do() {
 #[test]
 fn every_mistake_about_a_gate_gives_file_line_and_what_to_do() {
     every_mistake_is_found(GATE, GATE_MISTAKES, "");
+}
+
+#[test]
+fn every_mistake_about_a_router_gives_file_line_and_what_to_do() {
+    every_mistake_is_found(ROUTER, ROUTER_MISTAKES, "");
+}
+
+#[test]
+fn every_mistake_about_an_edge_gives_file_line_and_what_to_do() {
+    every_mistake_is_found(EDGE, EDGE_MISTAKES, "");
+}
+
+#[test]
+fn every_mistake_about_an_open_service_gives_file_line_and_what_to_do() {
+    let open =
+        format!("{GATE}[[service]]\nname = \"web\"\nmode = \"filter\"\ndefault = \"open\"\naddress = \"192.0.2.80\"\n");
+    every_mistake_is_found(&open, OPEN_MISTAKES, "");
+}
+
+/// Only that there are no such interfaces may be found.
+#[test]
+fn the_examples_of_the_documentation_have_no_mistakes() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for name in ["router.toml", "edge.toml"] {
+        let (_, said) = sluicegate("check", &folder.join(name));
+        let errors: Vec<&str> = said.lines().filter(|line| line.contains(": error: ")).collect();
+        assert!(errors.iter().all(|line| line.contains("interface \"eth")), "{name}: {said}");
+    }
 }
 
 #[test]

@@ -1,18 +1,28 @@
 //! The packet thread: polls the device, judges frames, answers the control side, gives signs of life.
 
+mod clients;
 pub(crate) mod command;
+pub(crate) mod edge;
+pub(crate) mod egress;
+pub(crate) mod gate;
+pub(crate) mod hops;
+pub(crate) mod lanes;
 pub(crate) mod path;
+pub(crate) mod router;
 mod turn;
+mod way;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use turn::Turn;
+pub(crate) use way::Way;
 
 use crate::{board::Board, clock};
+use hops::NextHop;
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
-use path::{NextHop, Path};
+use path::Path;
 use sluicegate_datapath::{Action, Device};
 use sluicegate_wire::{Frame, HEADROOM, Instant, Port};
 use std::{
@@ -63,8 +73,8 @@ impl<N: NextHop> PacketThread<N> {
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
             self.release(now, &mut released);
-            if self.path.translator.poll_timeout().is_some_and(|due| due <= now) {
-                self.path.translator.handle_timeout(now);
+            if self.path.poll_timeout().is_some_and(|due| due <= now) {
+                self.path.handle_timeout(now);
                 self.release(now, &mut released);
             }
             self.turn.answer(now, &mut self.path, &mut self.commands);
@@ -79,7 +89,7 @@ impl<N: NextHop> PacketThread<N> {
     /// One batch of packets. The clock is read once, when the first of them is there.
     fn poll(&mut self, next_beat: Instant) -> io::Result<Instant> {
         let before = clock::monotonic();
-        let due = self.path.translator.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
+        let due = self.path.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
         let timeout = due.since(before).min(POLL_MAX);
         let path = &mut self.path;
         let mut arrived = None;
@@ -103,7 +113,7 @@ impl<N: NextHop> PacketThread<N> {
     fn beat(&mut self, now: Instant) {
         self.device.heartbeat(now);
         self.path.beat();
-        let (reading, gauges) = self.path.published(&self.device.kernel_counters());
+        let (reading, gauges) = self.path.published(now, &self.device.kernel_counters());
         self.board.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.

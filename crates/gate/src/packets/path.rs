@@ -1,77 +1,76 @@
-//! One packet's way through the gate: link header off, translator, next hop, link header on. No I/O, no clock.
+//! One packet's way through the node: link header off, judged by the node's role, next hop, link header on, and the turn
+//! of its lane where the link is scheduled. No I/O, no clock.
 
+use super::{
+    Way,
+    egress::{Egress, Turn},
+    hops::{NextHop, destination},
+};
 use crate::{
     board::{Gauge, REASONS, Reading, Sent},
     drops::{DROPS_MAX, DropLog, Tuple},
 };
-use sluicegate_datapath::neighbour::Table;
+use sluicegate_flow::scheduler::Label;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
     ethernet::{self, EtherType},
     ip::{FragmentOffset, Summary},
 };
-use std::net::IpAddr;
 
-/// Where packets go next on each port.
-pub(crate) trait NextHop {
-    /// Link address of the next hop towards `destination`.
-    fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason>;
-    /// The gate's own link address on `port`.
-    fn own_link_address(&self, port: Port) -> [u8; 6];
-    /// Fill of its tables.
-    fn gauges(&self) -> Vec<Gauge>;
+/// What a role decided about an IP packet, which it has rewritten in place.
+pub(crate) enum Fate {
+    /// It leaves by this port, in this lane.
+    Leave(Port, Label),
+    /// It was dropped, and counted by whoever dropped it.
+    Dropped(Reason),
+    /// It waits for another, or was for this node.
+    Kept,
 }
 
-/// The kernel's routes and neighbours, mirrored.
-pub(crate) struct Neighbours {
-    pub(crate) table: Table,
-    pub(crate) own: [[u8; 6]; 2],
-}
-
-impl NextHop for Neighbours {
-    fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason> {
-        self.table.lookup(port, destination)
-    }
-
-    fn own_link_address(&self, port: Port) -> [u8; 6] {
-        self.own[usize::from(port.0 & 1)]
-    }
-
-    fn gauges(&self) -> Vec<Gauge> {
-        self.table.gauges().into_iter().map(|(name, used, max)| gauge(name, used as u64, max as u64)).collect()
+impl Fate {
+    /// What a translator's verdict means for a packet that came in by `port`.
+    pub(crate) fn of(verdict: Verdict, port: Port, label: impl FnOnce() -> Label) -> Result<Self, Reason> {
+        match verdict {
+            Verdict::Forward(out) => Ok(Self::Leave(out, label())),
+            Verdict::Reply => Ok(Self::Leave(port, Label::CONTROL)),
+            Verdict::Drop(reason) => Ok(Self::Dropped(reason)),
+            Verdict::Queue => Ok(Self::Kept),
+            Verdict::Punt => Err(Reason::ProtocolUnsupported),
+        }
     }
 }
 
-fn gauge(name: &'static str, used: u64, max: u64) -> Gauge {
-    Gauge { name, used, max }
-}
-
-/// The packet path and what it counts besides the translator.
+/// The packet path and what it counts besides the objects that it is made of.
 pub(crate) struct Path<N> {
     pub(crate) translator: Translator,
+    pub(crate) way: Way,
     pub(crate) next_hop: N,
     pub(crate) drops: DropLog,
+    /// By port, where its link is scheduled.
+    egress: [Option<Egress>; 2],
     dropped: [u64; REASONS],
     received: u64,
     sent: [Sent; 2],
 }
 
 impl<N: NextHop> Path<N> {
-    pub(crate) fn new(translator: Translator, next_hop: N) -> Self {
+    pub(crate) fn new(translator: Translator, way: Way, egress: [Option<Egress>; 2], next_hop: N) -> Self {
         Self {
             translator,
+            way,
             next_hop,
             drops: DropLog::new(),
+            egress,
             dropped: [0; REASONS],
             received: 0,
             sent: [Sent::default(); 2],
         }
     }
 
-    /// Judges one frame that came in by `port`. `Some(port)`: it has been rewritten in place and leaves by that port.
+    /// Judges one frame that came in by `port`. `Some(port)`: it has been rewritten in place and leaves by that port now.
     ///
-    /// Cost beyond the translator's: one next-hop look-up and 14 bytes written.
+    /// Cost beyond the role's: one next-hop look-up, 14 bytes written, and a copy if its link is busy.
     pub(crate) fn on_frame(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Option<Port> {
         self.received += 1;
         match self.judge(now, port, frame) {
@@ -94,27 +93,28 @@ impl<N: NextHop> Path<N> {
             return Err(Reason::NotForService);
         }
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        let out = match self.translator.on_packet(now, port, frame) {
-            Verdict::Forward(out) => out,
-            Verdict::Reply => port,
-            Verdict::Drop(reason) => {
-                // The translator counts its own drops.
-                self.drops.record(now, port, reason, || tuple(frame.bytes()));
-                return Ok(None);
+        match self.way.judge(now, port, neighbour(link.src), frame, &mut self.translator)? {
+            Fate::Leave(out, label) => {
+                self.address(out, frame)?;
+                self.depart(now, out, &label, frame)
             }
-            Verdict::Queue => return Ok(None),
-            Verdict::Punt => return Err(Reason::ProtocolUnsupported),
-        };
-        self.address(out, frame)?;
-        Ok(Some(out))
+            Fate::Dropped(reason) => {
+                self.drops.record(now, port, reason, || tuple(frame.bytes()));
+                Ok(None)
+            }
+            Fate::Kept => Ok(None),
+        }
     }
 
-    /// Hands every packet that the translator released to `send`, link header on.
+    /// Hands every packet that may leave now to `send`, link header on: those that the translator or the hosts' object
+    /// released, and those whose turn has come.
     pub(crate) fn release(&mut self, now: Instant, frame: &mut Frame<'_>, send: &mut dyn FnMut(Port, &[u8])) {
-        while let Some(out) = self.translator.poll_output(now, frame) {
-            match self.address(out, frame) {
-                Ok(()) => {
-                    send(out, frame.bytes());
+        while let Some((out, label)) = self.way.poll_output(now, frame, &mut self.translator) {
+            match self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame)) {
+                Ok(left) => {
+                    if left.is_some() {
+                        send(out, frame.bytes());
+                    }
                     // Back to where the next packet starts.
                     let _ = frame.pull_front(ethernet::HEADER_LEN);
                 }
@@ -125,6 +125,27 @@ impl<N: NextHop> Path<N> {
             }
             frame.truncate(0);
         }
+        for port in [Port::OUTSIDE, Port::INSIDE] {
+            let Some(egress) = &mut self.egress[usize::from(port.0)] else { continue };
+            while let Some(bytes) = egress.poll(now) {
+                count(&mut self.sent, port, bytes.len());
+                send(port, bytes);
+            }
+        }
+    }
+
+    /// When [`Self::release`] or [`Self::handle_timeout`] has something to do next.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let links = self.egress.iter().flatten().filter_map(Egress::poll_timeout).min();
+        [self.translator.poll_timeout(), self.way.poll_timeout(), links].into_iter().flatten().min()
+    }
+
+    /// Does what is due in the objects that keep time.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.translator.poll_timeout().is_some_and(|due| due <= now) {
+            self.translator.handle_timeout(now);
+        }
+        self.way.handle_timeout(now);
     }
 
     /// Starts a new interval of drop samples.
@@ -133,7 +154,7 @@ impl<N: NextHop> Path<N> {
     }
 
     /// All counters and gauges; `below` are the frames that the device dropped before they got here.
-    pub(crate) fn published(&self, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
+    pub(crate) fn published(&self, now: Instant, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
         let counters = self.translator.counters();
         let mut reading = Reading { received: self.received, sent: self.sent, ..Reading::default() };
         for reason in Reason::ALL {
@@ -144,9 +165,18 @@ impl<N: NextHop> Path<N> {
         for (reason, count) in below {
             reading.dropped[*reason as usize] += count;
         }
+        for (lanes, egress) in reading.lanes.iter_mut().zip(&self.egress) {
+            *lanes = egress.as_ref().map(Egress::lanes);
+        }
+        self.way.report(&mut reading);
         let tables = self.translator.gauges().into_iter();
-        let mut gauges: Vec<Gauge> = tables.map(|(name, used, max)| gauge(name, used.into(), max.into())).collect();
-        gauges.push(gauge("recent_drops", self.drops.len() as u64, DROPS_MAX as u64));
+        let mut gauges: Vec<Gauge> =
+            tables.map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() }).collect();
+        gauges.push(Gauge { name: "recent_drops", used: self.drops.len() as u64, max: DROPS_MAX as u64 });
+        gauges.extend(self.way.gauges(now));
+        for (egress, port) in self.egress.iter().zip([Port::OUTSIDE, Port::INSIDE]) {
+            gauges.extend(egress.iter().flat_map(|egress| egress.gauges(port)));
+        }
         gauges.extend(self.next_hop.gauges());
         (reading, gauges)
     }
@@ -156,21 +186,47 @@ impl<N: NextHop> Path<N> {
         let dst = self.next_hop.link_address(out, destination)?;
         let src = self.next_hop.own_link_address(out);
         let bytes = frame.push_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        ethernet::Repr { dst, src, ethertype }.emit(&mut ethernet::Packet::new_unchecked(&mut *bytes));
-        let sent = &mut self.sent[usize::from(out.0 & 1)];
-        sent.packets += 1;
-        sent.bytes += bytes.len() as u64;
+        ethernet::Repr { dst, src, ethertype }.emit(&mut ethernet::Packet::new_unchecked(bytes));
         Ok(())
+    }
+
+    /// Lets an addressed frame leave: now, or when its lane has its turn.
+    fn depart(
+        &mut self,
+        now: Instant,
+        out: Port,
+        label: &Label,
+        frame: &mut Frame<'_>,
+    ) -> Result<Option<Port>, Reason> {
+        if let Some(egress) = &mut self.egress[usize::from(out.0 & 1)] {
+            let (dropped, drops) = (&mut self.dropped, &mut self.drops);
+            let turn = egress.offer(now, label, frame.bytes(), &mut |reason, other| {
+                dropped[reason as usize] += 1;
+                drops.record(now, out.opposite(), reason, || tuple(other.get(ethernet::HEADER_LEN..)?));
+            });
+            match turn {
+                Turn::Now => {}
+                Turn::Waits => return Ok(None),
+                Turn::Refused(reason) => {
+                    let _ = frame.pull_front(ethernet::HEADER_LEN);
+                    return Err(reason);
+                }
+            }
+        }
+        count(&mut self.sent, out, frame.len());
+        Ok(Some(out))
     }
 }
 
-/// Destination address and Ethernet type of an IP packet.
-fn destination(packet: &[u8]) -> Option<(IpAddr, EtherType)> {
-    match packet.first()? >> 4 {
-        4 => Some((IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?), EtherType::IPV4)),
-        6 => Some((IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?), EtherType::IPV6)),
-        _ => None,
-    }
+fn count(sent: &mut [Sent; 2], out: Port, len: usize) {
+    let sent = &mut sent[usize::from(out.0 & 1)];
+    sent.packets += 1;
+    sent.bytes += len as u64;
+}
+
+/// A link address as a number: the neighbour that a path identifier names.
+fn neighbour(link: [u8; 6]) -> u64 {
+    link.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Addresses and ports of an IP packet for the drop log.

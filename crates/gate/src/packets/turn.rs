@@ -2,7 +2,8 @@
 
 use super::{
     command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, GrantUsage, Installed},
-    path::{NextHop, Path},
+    hops::NextHop,
+    path::Path,
 };
 use crate::{clock, drops::DroppedPacket};
 use sluicegate_capability::GrantId;
@@ -52,19 +53,30 @@ impl Turn {
             Command::Install { spec, unix, answer } => {
                 let stamp = self.next_stamp();
                 let ends = [(Port::INSIDE, spec.target), (Port::OUTSIDE, spec.grant.client_address)];
+                let grant = spec.grant.clone();
                 let installed = translator.install(now, unix, *spec).map(|opened| Installed { opened, stamp });
                 let is_open = installed.is_ok();
                 let _ = answer.send(installed);
+                if is_open {
+                    path.way.opened(&grant);
+                }
                 // Asking has unknown next hops resolved before the first packet needs them.
                 for (port, address) in ends.into_iter().filter(|_| is_open) {
                     let _ = path.next_hop.link_address(port, address);
                 }
             }
             Command::Standing { spec, answer } => {
+                path.way.signal(&spec.peers);
                 let _ = answer.send(translator.install_standing(now, spec));
             }
             Command::Revoke { ids, answer } => {
-                let ended: Vec<_> = ids.into_iter().filter_map(|id| translator.revoke(now, id)).collect();
+                let way = &mut path.way;
+                let revoke = |id| {
+                    let address = translator.allowance(now, id).map(|left| left.address);
+                    way.revoked(now, id, address);
+                    translator.revoke(now, id)
+                };
+                let ended: Vec<_> = ids.into_iter().filter_map(revoke).collect();
                 let _ = answer.send(ended.len());
                 for ended in ended {
                     self.tell(ended);
@@ -98,6 +110,7 @@ impl Turn {
         self.retry();
         while self.waiting.is_empty() {
             let Some(Event::Ended(ended)) = path.translator.poll_event() else { return };
+            path.way.ended(ended.id);
             self.tell(ended);
         }
     }

@@ -3,27 +3,23 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     str::FromStr,
     time::Duration,
 };
 
 use sluicegate_agent::{Account, serve};
 use sluicegate_frontend::Listen;
-use sluicegate_gate::{LocalRule, Prefix};
-use sluicegate_policy::{Bounds, Draft, Group, Place, PortProtocol, PortRange, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Subject, User};
 
 use super::{
-    file::{Agent, File, Frontend, Gate},
+    file::{Agent, File, Frontend},
     host,
     source::{Finding, Severity, Source},
 };
 
 /// Where the feed of `up` listens, for its own gate only.
 const FEED_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7443);
-/// Packets a second that `local` may receive unless the file says otherwise: a SIP flood has to reach the frontend's
-/// overload control, not starve in front of it.
-const LOCAL_RATE_PPS: u32 = 200_000;
 /// Clients of a service side agent unless the file says otherwise.
 const CLIENTS_MAX: usize = 1024;
 /// For how long a client may exceed `abuse_rate` unless the file says otherwise.
@@ -80,7 +76,7 @@ impl Report<'_> {
     }
 
     /// Parses a text setting; an error is reported and gives `None`.
-    fn parse<T: FromStr>(&mut self, path: &[&str], text: &str, hint: &str) -> Option<T>
+    pub(super) fn parse<T: FromStr>(&mut self, path: &[&str], text: &str, hint: &str) -> Option<T>
     where
         T::Err: std::fmt::Display,
     {
@@ -118,7 +114,7 @@ pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Fin
         _ => None,
     };
     let gate = match &file.gate {
-        Some(gate) if matches!(role, Role::Up | Role::Gate) => gate_plan(&mut report, gate, &file.node.state, &name),
+        Some(gate) if matches!(role, Role::Up | Role::Gate) => super::gate::plan(&mut report, gate, &file, role, &name),
         _ => None,
     };
     if let (Role::Up, Some(frontend), Some(gate)) = (role, &frontend, &gate) {
@@ -219,55 +215,6 @@ fn frontend_plan(
         report.error(&[section, &field], text, "");
     }
     Some(config)
-}
-
-fn gate_plan(report: &mut Report<'_>, gate: &Gate, state: &Path, name: &str) -> Option<sluicegate_gate::Config> {
-    let mut config = sluicegate_gate::Config::new(name, &gate.outside, &gate.inside, state.join("gate"));
-    config.addresses.clone_from(&gate.address);
-    if config.addresses.is_empty() {
-        config.addresses.extend(host::first_ipv4(&gate.outside));
-    }
-    config.datapath = gate.datapath;
-    config.mode = gate.mode;
-    for text in &gate.local {
-        if let Some(range) = report.parse::<PortRange>(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp") {
-            config.local.extend(local_rules(range));
-        }
-    }
-    config.local_rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
-    if let Some(text) = &gate.external_ports {
-        let range = text
-            .split_once('-')
-            .and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));
-        match range {
-            Some((first, last)) => config.external_ports = first..=last,
-            None => {
-                let what = format!("external_ports {text:?} is no range of ports");
-                report.error(&["gate", "external_ports"], what, "write it like \"20000-32767\"");
-            }
-        }
-    }
-    config.manage_forwarding = gate.manage_forwarding;
-    config.flows_max = gate.flows_max.unwrap_or(config.flows_max);
-    config.pinholes_max = gate.pinholes_max.unwrap_or(config.pinholes_max);
-    for text in &gate.may_open {
-        config.may_open.extend(report.parse::<Prefix>(&["gate", "may_open"], text, ""));
-    }
-    for error in config.check().err().unwrap_or_default() {
-        let section = if error.field() == "name" { "node" } else { "gate" };
-        report.error(&[section, error.field()], error.to_string(), "");
-    }
-    Some(config)
-}
-
-/// The kernel knows protocols by number, and ICMP by two of them.
-fn local_rules(range: PortRange) -> Vec<LocalRule> {
-    let (first, last) = (range.first, range.last);
-    match range.protocol {
-        PortProtocol::Tcp => vec![LocalRule { protocol: 6, first, last }],
-        PortProtocol::Udp => vec![LocalRule { protocol: 17, first, last }],
-        PortProtocol::Icmp => [1, 58].map(|protocol| LocalRule { protocol, first: 0, last: u16::MAX }).into(),
-    }
 }
 
 /// In one process with the gate, SIP reaches the frontend only through `local`.

@@ -8,8 +8,8 @@ use std::{
 
 use serde::Deserialize;
 use sluicegate_frontend::DigestName;
-use sluicegate_gate::{Backend, Mode};
-use sluicegate_policy::{Rate, Rule, Service};
+use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place};
+use sluicegate_policy::{Bytes, Rate, Rule, Service};
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
 pub(crate) const STATE_DEFAULT: &str = "/var/lib/sluicegate";
@@ -68,6 +68,9 @@ fn digest_default() -> Vec<DigestName> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gate {
+    /// What it does with packets.
+    #[serde(default)]
+    pub(crate) role: Place,
     /// Interface towards the Internet.
     pub(crate) outside: String,
     /// Interface towards the protected link.
@@ -79,8 +82,7 @@ pub(crate) struct Gate {
     #[serde(default = "backend_default", deserialize_with = "backend")]
     pub(crate) datapath: Backend,
     /// Drop what no grant covers, or only count it.
-    #[serde(default = "mode_default")]
-    pub(crate) mode: Mode,
+    pub(crate) mode: Option<Mode>,
     /// What the gate's own host may receive, such as `tcp/22`.
     #[serde(default)]
     pub(crate) local: Vec<String>,
@@ -98,6 +100,78 @@ pub(crate) struct Gate {
     /// Addresses that a feed may open, such as `10.4.0.0/24`; any unless given.
     #[serde(default)]
     pub(crate) may_open: Vec<String>,
+    /// Rate of the link towards the inside; not scheduled unless given.
+    pub(crate) link_rate: Option<Rate>,
+    /// Rate of the link towards the outside; not scheduled unless given.
+    pub(crate) link_rate_outside: Option<Rate>,
+    /// Where requests are tagged with the neighbour that they came from.
+    #[serde(default, deserialize_with = "boundary")]
+    pub(crate) boundary: Option<[bool; 2]>,
+    /// Between whom the regular lane is shared, such as `destination` or `prefix/24`.
+    pub(crate) fairness: Option<String>,
+    /// The network in front refuses forged source addresses.
+    #[serde(default)]
+    pub(crate) ingress_verified: bool,
+    /// Which request queues are merged when all are in use.
+    pub(crate) merge: Option<Merge>,
+    /// File of path identifiers and their weights.
+    pub(crate) known_paths: Option<PathBuf>,
+    /// Capabilities remembered, fixed at start.
+    pub(crate) capability_lines_max: Option<u32>,
+    /// Queues of requests, fixed at start.
+    pub(crate) request_queues_max: Option<u32>,
+    /// The hash of this node's own requests.
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Pairs of hosts that this node speaks for, fixed at start.
+    pub(crate) peers_max: Option<u32>,
+    /// Whose requests an edge grants.
+    pub(crate) policy: Option<EdgePolicy>,
+    /// How an edge sends capability headers.
+    pub(crate) carriage: Option<Carriage>,
+    /// What an edge grants: bytes.
+    pub(crate) capability_bytes: Option<Bytes>,
+    /// What an edge grants: seconds.
+    pub(crate) capability_s: Option<u8>,
+}
+
+/// `true` (the outside), `false`, `"inside"`, `"outside"`, or a list of the two.
+fn boundary<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<[bool; 2]>, D::Error> {
+    struct Boundary;
+    impl<'de> serde::de::Visitor<'de> for Boundary {
+        type Value = Option<[bool; 2]>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("true (the outside), false, \"outside\", \"inside\", or a list of the two")
+        }
+
+        fn visit_bool<E: serde::de::Error>(self, outside: bool) -> Result<Self::Value, E> {
+            Ok(Some([outside, false]))
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            match text {
+                "outside" => Ok(Some([true, false])),
+                "inside" => Ok(Some([false, true])),
+                _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+            }
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut ports = [false; 2];
+            while let Some(side) = list.next_element::<Side>()? {
+                ports[side as usize] = true;
+            }
+            Ok(Some(ports))
+        }
+    }
+    deserializer.deserialize_any(Boundary)
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Side {
+    Outside,
+    Inside,
 }
 
 const fn sip_port_default() -> u16 {
@@ -106,10 +180,6 @@ const fn sip_port_default() -> u16 {
 
 const fn backend_default() -> Backend {
     Backend::Auto
-}
-
-const fn mode_default() -> Mode {
-    Mode::Enforce
 }
 
 /// One address, or a list of them.

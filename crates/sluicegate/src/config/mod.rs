@@ -1,7 +1,9 @@
 //! The configuration file: read, checked against itself and against this host, and turned into what the daemons take.
 
+pub(crate) mod capture;
 mod check;
 mod file;
+mod gate;
 mod host;
 mod source;
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use site::{Frontend, config, install, open, start, until};
 use sluicegate_capability::IssuerPublic;
-use sluicegate_store::feed::{Delta, EndCause, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
+use sluicegate_store::feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
 use sluicegate_wire::Port;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -285,7 +285,7 @@ async fn joining_stores_the_frontends_keys_and_a_refusal_stores_nothing() {
             ToGate::Refused { reason: "used already".into() }
         } else {
             let name = "frontend-1".into();
-            ToGate::Hello { version: 1, issuer: address.issuer, boot_id: 1, name, resumed: false }
+            ToGate::Hello { version: FEED_VERSION, issuer: address.issuer, boot_id: 1, name, resumed: false }
         };
         let frontend_side = async {
             let mut feed = frontend.accept().await;

@@ -1,8 +1,9 @@
 use super::*;
+use crate::config::Role;
 use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
 use sluicegate_nat::{Config, Mode, PinholeSpec, Service};
 use sluicegate_wire::{FrameBuf, UnixTime};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 const NOW: Instant = Instant::from_secs(100);
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 7), 4000);
@@ -25,7 +26,10 @@ fn path(known: bool) -> (Path<Hops>, SocketAddrV4) {
         key: None,
     };
     let opened = translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
-    (Path::new(translator, Hops { known }), SocketAddrV4::new(gate, opened.ports.0))
+    (
+        Path::new(translator, samples::way(Role::Gate), [None, None], Hops { known }),
+        SocketAddrV4::new(gate, opened.ports.0),
+    )
 }
 
 fn pass(path: &mut Path<Hops>, port: Port, frame: &[u8]) -> Option<(Port, Vec<u8>)> {
@@ -35,7 +39,7 @@ fn pass(path: &mut Path<Hops>, port: Port, frame: &[u8]) -> Option<(Port, Vec<u8
 }
 
 fn dropped(path: &Path<Hops>, reason: Reason) -> u64 {
-    path.published(&[]).0.dropped[reason as usize]
+    path.published(NOW, &[]).0.dropped[reason as usize]
 }
 
 #[test]
@@ -47,7 +51,7 @@ fn a_granted_packet_and_its_answer_pass_with_the_gates_link_addresses() {
     let (out, outside) = pass(&mut path, Port::INSIDE, &udp_frame(Port::INSIDE, SERVICE, CLIENT, b"hi")).unwrap();
     assert_eq!(out, Port::OUTSIDE);
     assert_eq!(read_udp(&outside), (gate, CLIENT, b"hi".to_vec(), (OWN[0], NEXT[0])));
-    let (reading, _) = path.published(&[]);
+    let (reading, _) = path.published(NOW, &[]);
     assert_eq!((reading.received, reading.sent[0].packets, reading.sent[1].packets), (2, 1, 1));
     assert_eq!(reading.sent[1].bytes, inside.len() as u64);
 }
@@ -69,7 +73,7 @@ fn a_packet_whose_next_hop_is_unknown_is_dropped_for_that_reason() {
     let (mut path, gate) = path(false);
     assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello")).is_none());
     assert_eq!(dropped(&path, Reason::NoNeighbour), 1);
-    assert_eq!(path.published(&[]).0.sent, [Sent::default(); 2]);
+    assert_eq!(path.published(NOW, &[]).0.sent, [Sent::default(); 2]);
 }
 
 #[test]
@@ -98,9 +102,9 @@ fn a_packet_cut_short_anywhere_is_dropped_with_one_reason() {
     let (mut path, gate) = path(true);
     let good = udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello");
     for len in ethernet::HEADER_LEN..good.len() {
-        let before: u64 = path.published(&[]).0.dropped.iter().sum();
+        let before: u64 = path.published(NOW, &[]).0.dropped.iter().sum();
         assert!(pass(&mut path, Port::OUTSIDE, &good[..len]).is_none(), "{len}");
-        let after: u64 = path.published(&[]).0.dropped.iter().sum();
+        let after: u64 = path.published(NOW, &[]).0.dropped.iter().sum();
         assert_eq!(after, before + 1, "{len}");
     }
 }
@@ -109,7 +113,7 @@ fn a_packet_cut_short_anywhere_is_dropped_with_one_reason() {
 fn what_the_device_dropped_is_counted_with_the_rest() {
     let (mut path, gate) = path(true);
     pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, STRANGER, gate, b"x"));
-    let (reading, gauges) = path.published(&[(Reason::NoPinhole, 5), (Reason::TransmitFull, 2)]);
+    let (reading, gauges) = path.published(NOW, &[(Reason::NoPinhole, 5), (Reason::TransmitFull, 2)]);
     assert_eq!(reading.dropped[Reason::NoPinhole as usize], 6);
     assert_eq!(reading.dropped[Reason::TransmitFull as usize], 2);
     assert!(gauges.len() <= crate::board::GAUGES_MAX - 2, "room for the neighbour table's two gauges");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Role;
 use crate::{
     packets::command::{Commander, EVENTS_MAX},
     samples::{self, Hops, VALID},
@@ -16,7 +17,7 @@ fn path() -> Path<Hops> {
     let mut translator = Translator::new(config, [7; 16], 7);
     let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
-    Path::new(translator, Hops { known: true })
+    Path::new(translator, samples::way(Role::Gate), [None, None], Hops { known: true })
 }
 
 fn spec(id: GrantId) -> Box<PinholeSpec> {

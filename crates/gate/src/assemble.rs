@@ -1,0 +1,154 @@
+//! Puts a node's packet path together from its configuration.
+
+use crate::{
+    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy, Merge, Role},
+    error::StartError,
+    known_paths::{KNOWN_PATHS_MAX, known_paths},
+    packets::{
+        Way,
+        edge::{EdgeWay, HostPolicy},
+        egress::Egress,
+        gate::GateWay,
+        lanes::Lanes,
+        router::RouterWay,
+    },
+    secrets::Seeds,
+};
+use sluicegate_capability::{
+    Grant,
+    host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy},
+};
+use sluicegate_flow::{
+    router::{Router, RouterConfig},
+    scheduler::{self, KnownPaths, Weights},
+};
+use sluicegate_wire::{
+    capability::{self, Limits, shim},
+    ethernet,
+};
+use std::ops::Range;
+
+/// The slowest capability that gets a line: 4,000 bytes in 10 seconds (TVA III-F).
+const LEAST: (u16, u8) = (4, 10);
+/// IPv4 lines for each IPv6 line.
+const V6_SHARE: u32 = 8;
+/// Revocations within the longest life of a capability.
+const REVOCATIONS_MAX: u32 = 4_096;
+/// Packets that may wait in each lane, whatever the rate of the link: bounds the pool.
+const WAITING_MAX: [u32; 4] = [256, 8_192, 16_384, 8_192];
+/// What framing costs on the link: Ethernet header, check sequence, preamble and gap.
+const FRAMING_LEN: u32 = 38;
+/// Ports that an encapsulating host may send from.
+const EPHEMERAL_PORTS: Range<u16> = 49_152..65_535;
+
+fn random<const N: usize>() -> Result<[u8; N], StartError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| StartError::Random(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// What the role does with packets; a gate knows the clients of `grants`.
+pub(crate) fn way(
+    config: &Config,
+    seeds: &Seeds,
+    mtu: [u16; 2],
+    grants: impl Iterator<Item = Grant>,
+) -> Result<Way, StartError> {
+    let told = &config.capabilities;
+    let lanes = Lanes::new(told.fairness);
+    Ok(match config.role {
+        Role::Gate => {
+            let host = Host::new(host_config(told, mtu[0])?, random()?);
+            let mut way = GateWay::new(router(config, seeds)?, host, lanes, told.ingress_verified);
+            grants.for_each(|grant| way.opened(&grant));
+            Way::Gate(Box::new(way))
+        }
+        Role::Router => Way::Router(Box::new(RouterWay::new(router(config, seeds)?, lanes, told.ingress_verified))),
+        Role::Edge => {
+            let host = Host::new(host_config(told, mtu[0])?, random()?);
+            Way::Edge(Box::new(EdgeWay::new(host, policy(told, seeds)?)))
+        }
+    })
+}
+
+fn router(config: &Config, seeds: &Seeds) -> Result<Router, StartError> {
+    let told = &config.capabilities;
+    let router = RouterConfig {
+        lines_max: told.lines_max,
+        lines6_max: (told.lines_max / V6_SHARE).max(1),
+        revocations_max: REVOCATIONS_MAX,
+        boundary: told.boundary,
+        least: limits(LEAST),
+        seed: *seeds.router,
+        tag_key: *seeds.tags,
+        first_seconds: seeds.first_seconds(),
+    };
+    Ok(Router::new(router, random()?))
+}
+
+fn policy(told: &Capabilities, seeds: &Seeds) -> Result<HostPolicy, StartError> {
+    let limits = limits(told.limits);
+    Ok(match told.policy {
+        EdgePolicy::Client => HostPolicy::Client(ClientPolicy::new(ClientIds::PerHost(seeds.tags.clone()), limits)),
+        EdgePolicy::Server => {
+            let server = ServerConfig { limits, ..ServerConfig::default() };
+            HostPolicy::Server(Box::new(ServerPolicy::new(server, random()?)))
+        }
+    })
+}
+
+/// Limits whose range the configuration's check has ensured.
+fn limits((kilobytes, seconds): (u16, u8)) -> Limits {
+    Limits::new(kilobytes, seconds).unwrap_or(ServerConfig::default().limits)
+}
+
+fn host_config(told: &Capabilities, mtu: u16) -> Result<host::Config, StartError> {
+    let algorithm = match told.algorithm {
+        Algorithm::Siphash => capability::Algorithm::SipHash,
+        Algorithm::Aes => capability::Algorithm::Aes,
+    };
+    let carriage = match told.carriage {
+        Carriage::Native => shim::Carriage::Native,
+        Carriage::Encapsulated => {
+            let at = u16::from_be_bytes(random()?) % EPHEMERAL_PORTS.len() as u16;
+            shim::Carriage::Encapsulated { src_port: EPHEMERAL_PORTS.start + at }
+        }
+    };
+    let (peers_max, remotes_max) = (told.peers_max, told.peers_max);
+    Ok(host::Config { algorithm, carriage, mtu, peers_max, remotes_max, ..host::Config::default() })
+}
+
+/// The scheduled links, by port.
+pub(crate) fn egress(config: &Config, mtu: [u16; 2]) -> Result<[Option<Egress>; 2], StartError> {
+    let told = &config.capabilities;
+    let link = |port: usize| match told.link_rates_bps[port] {
+        Some(rate_bps) => egress_at(told, rate_bps, mtu[port]).map(Some),
+        None => Ok(None),
+    };
+    Ok([link(0)?, link(1)?])
+}
+
+fn egress_at(told: &Capabilities, rate_bps: u64, mtu: u16) -> Result<Egress, StartError> {
+    let mut link = scheduler::Config::for_rate(rate_bps);
+    link.packet_bytes_max = u32::from(mtu) + FRAMING_LEN;
+    link.quantum_bytes = link.packet_bytes_max;
+    link.burst_bytes = link.burst_bytes.max(link.packet_bytes_max);
+    for (waiting, max) in link.packets_max.iter_mut().zip(WAITING_MAX) {
+        *waiting = (*waiting).min(max);
+    }
+    link.request_queues_max = told.request_queues_max;
+    link.merge = match told.merge {
+        Merge::DeepestFirst => scheduler::Merge::DeepestFirst,
+        Merge::LargestExcess => scheduler::Merge::LargestExcess,
+    };
+    let known = known(told)?;
+    link.weights = if known.is_empty() { Weights::Equal } else { Weights::Known };
+    Ok(Egress::new(&link, known, usize::from(mtu) + ethernet::HEADER_LEN, &random()?))
+}
+
+fn known(told: &Capabilities) -> Result<KnownPaths, StartError> {
+    let Some(path) = &told.known_paths else { return Ok(KnownPaths::default()) };
+    let unreadable = |problem| StartError::StateFile { path: path.clone(), problem };
+    let paths = known_paths(path).map_err(unreadable)?;
+    KnownPaths::build(paths, KNOWN_PATHS_MAX as u32).map_err(|error| unreadable(error.to_string()))
+}

@@ -1,0 +1,92 @@
+//! An edge: gets and renews capabilities for the unmodified hosts behind it.
+
+use super::path::Fate;
+use crate::board::Gauge;
+use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
+use sluicegate_flow::scheduler::Label;
+use sluicegate_nat::Translator;
+use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
+
+/// Whose requests the edge grants.
+pub(crate) enum HostPolicy {
+    /// Those that answer a host's own.
+    Client(ClientPolicy),
+    /// Everyone's.
+    Server(Box<ServerPolicy>),
+}
+
+impl HostPolicy {
+    fn as_dyn(&mut self) -> &mut dyn Policy {
+        match self {
+            Self::Client(policy) => policy,
+            Self::Server(policy) => policy.as_mut(),
+        }
+    }
+}
+
+/// The packet path of `role = "edge"`.
+pub(crate) struct EdgeWay {
+    host: Host,
+    policy: HostPolicy,
+}
+
+impl EdgeWay {
+    pub(crate) const fn new(host: Host, policy: HostPolicy) -> Self {
+        Self { host, policy }
+    }
+
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        if port == Port::INSIDE { self.outbound(now, frame, translator) } else { self.inbound(now, frame, translator) }
+    }
+
+    fn outbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+        let verdict = translator.pass(now, Port::INSIDE, frame);
+        if !matches!(verdict, Verdict::Forward(_)) {
+            return Fate::of(verdict, Port::INSIDE, || Label::LEGACY);
+        }
+        let verdict = match self.host.outbound(now, self.policy.as_dyn(), frame) {
+            Ok(()) => verdict,
+            // The host learns what fits once the header is in front.
+            Err(Reason::PacketTooBig) => translator.refuse_too_big(now, self.host.plain_mtu(), frame),
+            Err(reason) => return Err(reason),
+        };
+        Fate::of(verdict, Port::INSIDE, || Label::LEGACY)
+    }
+
+    fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+        match self.host.inbound(now, self.policy.as_dyn(), frame)? {
+            // Without a grant the packet is as good as one without a header, and hosts take those.
+            Inbound::Deliver | Inbound::Refused | Inbound::Plain => {
+                Fate::of(translator.pass(now, Port::OUTSIDE, frame), Port::OUTSIDE, || Label::LEGACY)
+            }
+            Inbound::Consumed => Ok(Fate::Kept),
+        }
+    }
+
+    pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
+        self.host.poll_output(now, frame).then_some((Port::OUTSIDE, Label::LEGACY))
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.host.poll_timeout()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.host.handle_timeout(now);
+    }
+
+    pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
+        gauges(&self.host, now)
+    }
+}
+
+/// Fill of a host object's tables.
+pub(super) fn gauges(host: &Host, now: Instant) -> Vec<Gauge> {
+    host.gauges(now).into_iter().map(|(name, used, max)| Gauge { name, used: used as u64, max: max as u64 }).collect()
+}

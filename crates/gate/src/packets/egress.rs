@@ -1,0 +1,235 @@
+//! One port's way out when its link is scheduled: frames wait in a fixed pool until the scheduler lets them go.
+
+use crate::board::{Gauge, LANES, LaneReading};
+use sluicegate_flow::scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered};
+use sluicegate_wire::{Instant, Port, Reason, ethernet};
+
+/// What became of an offered frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// The link is free: send it now.
+    Now,
+    /// It waits here.
+    Waits,
+    /// There was no room for it.
+    Refused(Reason),
+}
+
+/// A frame of the pool.
+type Slot = u32;
+
+/// Frames that wait, in slots of one size.
+struct Pool {
+    bytes: Box<[u8]>,
+    lens: Box<[u32]>,
+    free: Vec<Slot>,
+    slot_len: usize,
+}
+
+impl Pool {
+    fn new(slots: usize, slot_len: usize) -> Self {
+        Self {
+            bytes: vec![0; slots * slot_len].into_boxed_slice(),
+            lens: vec![0; slots].into_boxed_slice(),
+            free: (0..slots as Slot).rev().collect(),
+            slot_len,
+        }
+    }
+
+    fn put(&mut self, slot: Slot, frame: &[u8]) {
+        let at = slot as usize * self.slot_len;
+        if let (Some(place), Some(len)) = (self.bytes.get_mut(at..at + frame.len()), self.lens.get_mut(slot as usize)) {
+            place.copy_from_slice(frame);
+            *len = frame.len() as u32;
+        }
+    }
+
+    fn get(&self, slot: Slot) -> &[u8] {
+        let at = slot as usize * self.slot_len;
+        let len = self.lens.get(slot as usize).copied().unwrap_or(0) as usize;
+        self.bytes.get(at..at + len).unwrap_or_default()
+    }
+}
+
+/// A scheduled link.
+pub(crate) struct Egress {
+    scheduler: LinkScheduler<Slot>,
+    pool: Pool,
+}
+
+impl Egress {
+    /// A link on which no frame is longer than `frame_len_max` bytes.
+    pub(crate) fn new(config: &Config, known: KnownPaths, frame_len_max: usize, hash_key: &[u8; 16]) -> Self {
+        let mut scheduler = LinkScheduler::new(config, hash_key);
+        scheduler.set_known_paths(known);
+        // One more than may wait: the frame that makes another give way.
+        let slots = config.packets_max.iter().sum::<u32>() as usize + 1;
+        Self { scheduler, pool: Pool::new(slots, frame_len_max) }
+    }
+
+    /// Decides about a frame, link header on. One that had to make room for it is shown to `displaced`.
+    pub(crate) fn offer(
+        &mut self,
+        now: Instant,
+        label: &Label,
+        frame: &[u8],
+        displaced: &mut dyn FnMut(Reason, &[u8]),
+    ) -> Turn {
+        if frame.len() > self.pool.slot_len {
+            return Turn::Refused(Reason::PacketTooBig);
+        }
+        let Some(slot) = self.pool.free.pop() else { return Turn::Refused(label.lane.reason()) };
+        match self.scheduler.offer(now, label, frame.len().saturating_sub(ethernet::HEADER_LEN), slot) {
+            Offered::Pass(slot) => {
+                self.pool.free.push(slot);
+                Turn::Now
+            }
+            Offered::Queued => {
+                self.pool.put(slot, frame);
+                Turn::Waits
+            }
+            // A queue may give up the newest frame, which is this one.
+            Offered::Displaced(other, reason) if other == slot => {
+                self.pool.free.push(slot);
+                Turn::Refused(reason)
+            }
+            Offered::Displaced(other, reason) => {
+                displaced(reason, self.pool.get(other));
+                self.pool.free.push(other);
+                self.pool.put(slot, frame);
+                Turn::Waits
+            }
+            Offered::Refused(slot, reason) => {
+                self.pool.free.push(slot);
+                Turn::Refused(reason)
+            }
+        }
+    }
+
+    /// The next frame whose turn it is.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<&[u8]> {
+        let slot = self.scheduler.poll(now)?;
+        self.pool.free.push(slot);
+        Some(self.pool.get(slot))
+    }
+
+    /// When [`Self::poll`] has a frame.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.scheduler.poll_timeout()
+    }
+
+    /// What happened in each lane.
+    pub(crate) fn lanes(&self) -> [LaneReading; LANES.len()] {
+        let waiting = self.scheduler.gauges().map(|(_, used, _)| u64::from(used));
+        let mut lanes = [LaneReading::default(); LANES.len()];
+        for (reading, (lane, waiting)) in lanes.iter_mut().zip(Lane::ALL.into_iter().zip(waiting)) {
+            let counters = self.scheduler.counters(lane);
+            *reading = LaneReading {
+                packets: counters.sent,
+                bytes: counters.sent_bytes,
+                dropped: counters.displaced + counters.refused,
+                waiting,
+            };
+        }
+        lanes
+    }
+
+    /// Fill of its tables, under the names of its port.
+    pub(crate) fn gauges(&self, port: Port) -> impl Iterator<Item = Gauge> {
+        let named = self.scheduler.gauges().into_iter().zip(OUTSIDE_GAUGES);
+        named.map(move |((inside, used, max), outside)| {
+            let name = if port == Port::INSIDE { inside } else { outside };
+            Gauge { name, used: used.into(), max: max.into() }
+        })
+    }
+}
+
+/// The scheduler's tables, when it is that of the outside port.
+const OUTSIDE_GAUGES: [&str; 6] = [
+    "outside_control_packets",
+    "outside_request_packets",
+    "outside_regular_packets",
+    "outside_legacy_packets",
+    "outside_request_queues",
+    "outside_regular_queues",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const START: Instant = Instant::from_secs(1);
+
+    fn egress() -> Egress {
+        Egress::new(&Config::for_rate(8_000_000), KnownPaths::default(), 1_600, &[7; 16])
+    }
+
+    fn frame(number: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 1_014];
+        bytes[14..18].copy_from_slice(&number.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn frames_that_wait_leave_whole_in_order_and_at_the_rate_of_the_link() {
+        let mut egress = egress();
+        let mut none = |_: Reason, _: &[u8]| panic!("nothing gives way");
+        let mut passed = 0;
+        while egress.offer(START, &Label::regular(1, 1), &frame(passed), &mut none) == Turn::Now {
+            passed += 1;
+        }
+        assert!((1..=3).contains(&passed), "2 ms of burst: {passed}");
+        for number in passed + 1..40 {
+            assert_eq!(egress.offer(START, &Label::regular(1, 1), &frame(number), &mut none), Turn::Waits);
+        }
+        assert!(egress.poll(START).is_none());
+        let mut now = START;
+        for number in passed..40 {
+            now = now.max(egress.poll_timeout().unwrap());
+            assert_eq!(egress.poll(now), Some(&frame(number)[..]));
+        }
+        assert_eq!(egress.poll(now), None);
+        assert_eq!(egress.poll_timeout(), None);
+        // 1,000 bytes and the framing take 1,038 us each.
+        let expected = Duration::from_micros(1_038) * (40 - passed);
+        assert!(now.since(START).abs_diff(expected) < Duration::from_millis(3), "{:?}", now.since(START));
+        let [.., regular, legacy] = egress.lanes();
+        assert_eq!((regular.packets, regular.bytes, regular.dropped, regular.waiting), (40, 40 * 1_038, 0, 0));
+        assert_eq!(legacy, LaneReading::default());
+    }
+
+    #[test]
+    fn a_full_lane_refuses_and_every_slot_comes_back() {
+        let mut egress = egress();
+        let slots = egress.pool.free.len();
+        let mut given_way = 0;
+        let mut refused = 0;
+        for number in 0..5_000 {
+            for label in [Label::LEGACY, Label::CONTROL, Label::regular(number.into(), 1)] {
+                match egress.offer(START, &label, &frame(number), &mut |_, _| given_way += 1) {
+                    Turn::Refused(reason) => {
+                        assert_eq!(reason, label.lane.reason());
+                        refused += 1;
+                    }
+                    Turn::Now | Turn::Waits => {}
+                }
+            }
+        }
+        let lanes = egress.lanes();
+        assert!(refused > 0 && lanes.iter().map(|lane| lane.dropped).sum::<u64>() == refused + given_way);
+        let mut now = START;
+        while let Some(due) = egress.poll_timeout() {
+            now = now.max(due);
+            assert!(egress.poll(now).is_some());
+        }
+        assert_eq!(egress.pool.free.len(), slots);
+    }
+
+    #[test]
+    fn a_frame_longer_than_a_slot_is_refused() {
+        let mut egress = egress();
+        let turn = egress.offer(START, &Label::LEGACY, &[0; 1_601], &mut |_, _| {});
+        assert_eq!(turn, Turn::Refused(Reason::PacketTooBig));
+    }
+}

@@ -1,0 +1,242 @@
+//! A gate: a capability router in front, and behind it the translator for private services, in whose place the gate
+//! answers requests for capabilities, or nothing at all for open ones.
+
+use super::{
+    clients::Clients,
+    edge,
+    hops::destination,
+    lanes::{Lanes, ends},
+    path::Fate,
+    router,
+};
+use crate::board::{Gauge, Reading};
+use sluicegate_capability::{
+    Grant, GrantId, Mode,
+    host::{Budget, Flow, GrantedPolicy, Host, Inbound, Knowledge, Request, Unexpected},
+};
+use sluicegate_flow::{
+    router::{Arrival, Class, Router},
+    scheduler::Label,
+};
+use sluicegate_nat::{Permission, Translator};
+use sluicegate_wire::{
+    Frame, Instant, IpProtocol, Port, Reason, Verdict,
+    capability::{ClientId, shim},
+    ip::Summary,
+};
+use std::net::IpAddr;
+
+/// The round trip to a client that is assumed when a capability's N is chosen, in milliseconds.
+const RTT_MS: u32 = 200;
+
+/// The packet path of `role = "gate"`.
+pub(crate) struct GateWay {
+    router: Router,
+    host: Host,
+    lanes: Lanes,
+    verified_source: bool,
+    clients: Clients,
+    /// The frontends, whose signalling for services rides the control lane.
+    signalling: Vec<IpAddr>,
+}
+
+/// What a packet for a private service came with.
+struct Header {
+    permission: Permission,
+    is_request: bool,
+}
+
+impl GateWay {
+    pub(crate) fn new(router: Router, host: Host, lanes: Lanes, verified_source: bool) -> Self {
+        Self { router, host, lanes, verified_source, clients: Clients::default(), signalling: Vec::new() }
+    }
+
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        port: Port,
+        neighbour: u64,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        let Some(ends) = ends(frame.bytes()) else { return Err(Reason::IpHeaderInvalid) };
+        let inside = if port == Port::INSIDE { ends.0 } else { ends.1 };
+        if translator.is_open(inside) {
+            let class = self.classify(now, port, neighbour, frame)?;
+            let verdict = translator.pass(now, port, frame);
+            return Fate::of(verdict, port, || self.lanes.label(&class, frame.bytes()));
+        }
+        if port == Port::INSIDE {
+            return self.outward(now, frame, translator);
+        }
+        match self.classify(now, port, neighbour, frame)? {
+            Class::Legacy { demoted: None } => self.plain(now, ends.0, frame, translator),
+            class => self.with_header(now, &class, ends.0, frame, translator),
+        }
+    }
+
+    fn classify(&mut self, now: Instant, port: Port, neighbour: u64, frame: &mut Frame<'_>) -> Result<Class, Reason> {
+        let arrival = Arrival { port, neighbour, verified_source: self.verified_source };
+        self.router.on_packet(now, &arrival, frame)
+    }
+
+    /// A packet without a header for a private service: what its pinhole allows.
+    fn plain(
+        &mut self,
+        now: Instant,
+        source: IpAddr,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        if is_icmp(frame.bytes()) {
+            // It may be about a header that this gate sent.
+            self.ask_host(now, frame, translator)?;
+        }
+        let verdict = translator.on_packet(now, Port::OUTSIDE, frame);
+        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
+    }
+
+    /// A packet with a capability header for a private service: the header ends here.
+    fn with_header(
+        &mut self,
+        now: Instant,
+        class: &Class,
+        source: IpAddr,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        let header = self.header(now, class, frame)?;
+        let permission = match self.ask_host(now, frame, translator)? {
+            Inbound::Deliver if !header.is_request => header.permission,
+            Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
+            // A request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
+            Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
+            Inbound::Consumed => return Ok(Fate::Kept),
+        };
+        let verdict = translator.on_packet_with(now, Port::OUTSIDE, frame, permission);
+        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
+    }
+
+    /// What the header of a packet proves, which the router has judged.
+    fn header(&mut self, now: Instant, class: &Class, frame: &Frame<'_>) -> Result<Header, Reason> {
+        let is_proof = match class {
+            Class::Regular { capability } => *capability,
+            // Another router forgot the capability, or this one's line was lost: a line that knows the nonce pays.
+            Class::Legacy { demoted: Some(_) } => self.router.vouches(now, frame).is_ok(),
+            Class::Legacy { demoted: None } | Class::Request { .. } => false,
+        };
+        let summary = Summary::parse(frame.bytes())?;
+        let found = shim::find(&summary, frame.bytes())?;
+        let client_id = found.map_or(ClientId::NONE, |found| found.packet(frame.bytes()).client_id());
+        let mode = if is_proof { Mode::Capability } else { Mode::Pinhole };
+        let is_request = matches!(class, Class::Request { .. });
+        Ok(Header { permission: Permission { mode, client_id: client_id.0 }, is_request })
+    }
+
+    fn ask_host(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &Translator) -> Result<Inbound, Reason> {
+        let clients = &self.clients;
+        let mut policy = GrantedPolicy {
+            name: |_: &Flow| None,
+            budget: |now, request: &Request| budget(clients, translator, now, request),
+            knows: |event: &Unexpected| !clients.grants(event.remote, event.client_id.0).is_empty(),
+        };
+        self.host.inbound(now, &mut policy, frame)
+    }
+
+    /// A packet of a private service.
+    fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+        let verdict = translator.on_packet(now, Port::INSIDE, frame);
+        if verdict == Verdict::Forward(Port::OUTSIDE)
+            && let Some((to, _)) = destination(frame.bytes())
+            && matches!(self.host.knowledge(now, to), Some(Knowledge::Capable { .. }))
+        {
+            let clients = &self.clients;
+            let mut policy = GrantedPolicy {
+                name: |_: &Flow| None,
+                budget: |_: Instant, _: &Request| None,
+                knows: |event: &Unexpected| !clients.grants(event.remote, event.client_id.0).is_empty(),
+            };
+            match self.host.outbound(now, &mut policy, frame) {
+                // Too long with a header: it goes without.
+                Ok(()) | Err(Reason::PacketTooBig) => {}
+                Err(reason) => return Err(reason),
+            }
+        }
+        Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
+    }
+
+    /// What a grant let in is wanted; what the frontends say about it is signalling.
+    fn inward_label(&self, source: IpAddr, packet: &[u8]) -> Label {
+        if self.signalling.contains(&source) { Label::CONTROL } else { self.lanes.regular(packet) }
+    }
+
+    /// The label of a part of a packet that was held.
+    pub(crate) fn held_label(&self, packet: &[u8]) -> Label {
+        self.lanes.regular(packet)
+    }
+
+    pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
+        let is_made = self.host.poll_output(now, frame);
+        is_made.then(|| (Port::OUTSIDE, self.lanes.regular(frame.bytes())))
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        [self.router.poll_timeout(), self.host.poll_timeout()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.router.handle_timeout(now);
+        self.host.handle_timeout(now);
+    }
+
+    pub(crate) fn report(&self, reading: &mut Reading) {
+        router::report(self.router.counters(), reading);
+    }
+
+    pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
+        [router::gauges(&self.router), edge::gauges(&self.host, now)].concat()
+    }
+
+    /// A grant was opened or renewed: its client may ask for capabilities.
+    pub(crate) fn opened(&mut self, grant: &Grant) {
+        self.clients.add(grant);
+    }
+
+    /// A grant ended by itself; the capabilities made from it are worth no more than it was.
+    pub(crate) fn ended(&mut self, id: GrantId) {
+        self.clients.remove(id);
+    }
+
+    /// A grant was revoked: capabilities to `address` made from it end now.
+    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, address: Option<IpAddr>) {
+        let Some((client, client_id)) = self.clients.remove(id) else { return };
+        let Some(address) = address else { return };
+        self.router.revoke(now, client, address, ClientId(client_id));
+    }
+
+    /// Frontends whose packets are signalling.
+    pub(crate) fn signal(&mut self, peers: &[IpAddr]) {
+        for peer in peers {
+            if !self.signalling.contains(peer) {
+                self.signalling.push(*peer);
+            }
+        }
+    }
+}
+
+/// What is left of the grant that allows a request: the one with the most.
+fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Request) -> Option<Budget> {
+    let grants = clients.grants(request.remote, request.client_id.0).iter();
+    let allowances = grants.filter_map(|id| translator.allowance(now, *id));
+    let best = allowances.filter(|left| left.address == request.local).max_by_key(|left| left.bytes_left)?;
+    Some(Budget {
+        bytes: best.bytes_left,
+        seconds: best.ends_at.since(now).as_secs(),
+        rate: best.rate_bytes_per_s,
+        rtt_ms: RTT_MS,
+    })
+}
+
+fn is_icmp(packet: &[u8]) -> bool {
+    Summary::parse(packet).is_ok_and(|summary| matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6))
+}

@@ -1,0 +1,109 @@
+//! Which lane of a scheduled link a packet rides, and in whose queue.
+
+use crate::config::Fairness;
+use sluicegate_flow::{router::Class, scheduler::Label};
+use std::net::IpAddr;
+
+/// The weight of every queue of the regular lane.
+const WEIGHT: u16 = 1;
+
+/// The operator's choice between whom the regular lane is shared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lanes {
+    fairness: Fairness,
+}
+
+impl Lanes {
+    pub(crate) const fn new(fairness: Fairness) -> Self {
+        Self { fairness }
+    }
+
+    /// The label of what a router made of an IP packet.
+    pub(crate) fn label(&self, class: &Class, packet: &[u8]) -> Label {
+        match class {
+            Class::Request { path } => Label::request(*path),
+            Class::Regular { .. } => self.regular(packet),
+            Class::Legacy { .. } => Label::LEGACY,
+        }
+    }
+
+    /// The label of a wanted packet.
+    pub(crate) fn regular(&self, packet: &[u8]) -> Label {
+        Label::regular(self.queue(packet), WEIGHT)
+    }
+
+    fn queue(&self, packet: &[u8]) -> u128 {
+        let Some((source, destination)) = ends(packet) else { return 0 };
+        match self.fairness {
+            Fairness::Destination => bits(destination),
+            Fairness::Source => bits(source),
+            Fairness::Prefix(len) => prefix(destination, len),
+        }
+    }
+}
+
+/// An address as a number; those of IPv4 as they are mapped into IPv6.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn prefix(address: IpAddr, len: u8) -> u128 {
+    let full = if address.is_ipv4() { 32 } else { 128 };
+    let host_bits = u32::from(full - len.min(full));
+    (bits(address) >> host_bits) << host_bits
+}
+
+/// Source and destination of an IP packet.
+pub(super) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let source = packet.get(12..)?.first_chunk::<4>()?;
+            Some((IpAddr::from(*source), IpAddr::from(*packet.get(16..)?.first_chunk::<4>()?)))
+        }
+        6 => {
+            let source = packet.get(8..)?.first_chunk::<16>()?;
+            Some((IpAddr::from(*source), IpAddr::from(*packet.get(24..)?.first_chunk::<16>()?)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_wire::{IpProtocol, ipv4};
+    use std::net::Ipv4Addr;
+
+    fn packet(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
+        let header = ipv4::Repr::new(Ipv4Addr::from(source), Ipv4Addr::from(destination), IpProtocol::UDP, 0);
+        let mut bytes = vec![0; header.buffer_len()];
+        header.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
+        bytes
+    }
+
+    fn shares(fairness: Fairness, one: &[u8], other: &[u8]) -> bool {
+        let lanes = Lanes::new(fairness);
+        lanes.regular(one).queue == lanes.regular(other).queue
+    }
+
+    #[test]
+    fn the_key_decides_who_shares_a_queue() {
+        let one = packet([198, 51, 100, 7], [10, 0, 0, 1]);
+        let same_destination = packet([198, 51, 100, 8], [10, 0, 0, 1]);
+        let same_source = packet([198, 51, 100, 7], [10, 0, 0, 2]);
+        let elsewhere = packet([198, 51, 100, 7], [10, 0, 1, 1]);
+        assert!(shares(Fairness::Destination, &one, &same_destination));
+        assert!(!shares(Fairness::Destination, &one, &same_source));
+        assert!(shares(Fairness::Source, &one, &same_source) && !shares(Fairness::Source, &one, &same_destination));
+        assert!(shares(Fairness::Prefix(24), &one, &same_source) && !shares(Fairness::Prefix(24), &one, &elsewhere));
+        assert!(!shares(Fairness::Prefix(128), &one, &same_source), "longer than the address: all of it");
+    }
+
+    #[test]
+    fn a_packet_that_is_none_has_a_queue_like_any_other() {
+        assert_eq!(Lanes::new(Fairness::Destination).regular(&[]).queue, 0);
+    }
+}

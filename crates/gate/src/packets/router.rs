@@ -1,0 +1,65 @@
+//! A router: checks the capabilities of whatever passes, in both directions, and forwards everything.
+
+use super::{lanes::Lanes, path::Fate};
+use crate::board::{Gauge, KINDS, Reading};
+use sluicegate_flow::router::{Arrival, Counters, Router};
+use sluicegate_nat::Translator;
+use sluicegate_wire::{Frame, Instant, Port, Reason, capability::Kind};
+
+/// The packet path of `role = "router"`.
+pub(crate) struct RouterWay {
+    router: Router,
+    lanes: Lanes,
+    verified_source: bool,
+}
+
+impl RouterWay {
+    pub(crate) const fn new(router: Router, lanes: Lanes, verified_source: bool) -> Self {
+        Self { router, lanes, verified_source }
+    }
+
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        port: Port,
+        neighbour: u64,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        let arrival = Arrival { port, neighbour, verified_source: self.verified_source };
+        let class = self.router.on_packet(now, &arrival, frame)?;
+        let verdict = translator.pass(now, port, frame);
+        Fate::of(verdict, port, || self.lanes.label(&class, frame.bytes()))
+    }
+
+    pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
+        self.router.poll_timeout()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.router.handle_timeout(now);
+    }
+
+    pub(crate) fn report(&self, reading: &mut Reading) {
+        report(self.router.counters(), reading);
+    }
+
+    pub(crate) fn gauges(&self) -> Vec<Gauge> {
+        gauges(&self.router)
+    }
+}
+
+/// What a capability router counts.
+pub(super) fn report(counters: &Counters, reading: &mut Reading) {
+    let kinds = [Kind::Request, Kind::Capabilities, Kind::Nonce, Kind::Renewal].map(|kind| counters.passed(kind));
+    let passed: [u64; KINDS.len()] = [kinds[0], kinds[1], kinds[2], kinds[3], counters.plain()];
+    reading.passed = passed;
+    for reason in Reason::ALL {
+        reading.demoted[*reason as usize] = counters.demoted(*reason);
+    }
+}
+
+/// Fill of a capability router's tables.
+pub(super) fn gauges(router: &Router) -> Vec<Gauge> {
+    router.gauges().into_iter().map(|(name, used, max)| Gauge { name, used, max }).collect()
+}

@@ -1,0 +1,232 @@
+//! The file of `agent tun` and `agent run`: which destinations are captured, and how.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use sluicegate_agent::{
+    Account,
+    capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
+};
+
+use super::source::{Finding, Severity, Source};
+use crate::secret;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    agent: Agent,
+    #[serde(default, rename = "capture")]
+    captures: Vec<Entry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Agent {
+    /// The frontend's SIP address.
+    frontend: Option<SocketAddr>,
+    /// The realm.
+    realm: Option<String>,
+    /// File with the users' password on its first line, mode 0600.
+    password_file: Option<PathBuf>,
+    /// Interface by which captured packets leave; the one that leads to them unless given.
+    interface: Option<String>,
+    /// Who may send to this host with capabilities.
+    policy: Policy,
+    /// Name server for captured names; those of `resolv.conf` unless given.
+    resolver: Option<SocketAddr>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Policy {
+    #[default]
+    Client,
+    Server,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// Address, prefix or name.
+    to: String,
+    /// How packets carry the capability header.
+    #[serde(default)]
+    carriage: Carriage,
+    /// Who signs in to what: `alice@ssh`.
+    service: Option<String>,
+    /// File with that user's password, if it is not `[agent] password_file`.
+    password_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Carriage {
+    #[default]
+    Trial,
+    Native,
+    Encapsulated,
+}
+
+/// What the file at `path` captures; with everything that is wrong with it.
+pub(crate) fn read(path: &Path) -> Result<capture::Config, Vec<Finding>> {
+    let source = Source::read(path).map_err(|finding| vec![finding])?;
+    let file: File = toml::from_str(source.text()).map_err(|error| vec![source.parse_error(&error)])?;
+    let mut report = Report { source: &source, findings: Vec::new() };
+    let config = check(&mut report, file);
+    if report.findings.is_empty() { Ok(config) } else { Err(report.findings) }
+}
+
+struct Report<'s> {
+    source: &'s Source,
+    findings: Vec<Finding>,
+}
+
+impl Report<'_> {
+    fn error(&mut self, path: &[&str], what: impl Into<String>, hint: &str) {
+        self.findings.push(self.source.finding(Severity::Error, path, what.into(), hint));
+    }
+}
+
+fn check(report: &mut Report<'_>, file: File) -> capture::Config {
+    let File { agent, captures } = file;
+    if captures.is_empty() {
+        report.error(&["capture"], "nothing is captured", "add [[capture]] with to = \"198.51.100.0/24\" or a name");
+    }
+    if captures.len() > CAPTURES_MAX {
+        let what = format!("{} entries, but at most {CAPTURES_MAX} are captured", captures.len());
+        report.error(&["capture"], what, "merge prefixes");
+    }
+    if let Some(interface) = &agent.interface
+        && sluicegate_datapath::Interface::read(interface).is_err()
+    {
+        let what = format!("there is no Ethernet interface {interface:?}");
+        report.error(&["agent", "interface"], what, "`ip link` lists those that exist; or leave it out");
+    }
+    let captures = captures.iter().enumerate().filter_map(|(index, entry)| one(report, &agent, index, entry)).collect();
+    capture::Config {
+        interface: agent.interface,
+        frontend: agent.frontend,
+        role: match agent.policy {
+            Policy::Client => capture::Role::Client,
+            Policy::Server => capture::Role::Server,
+        },
+        resolver: agent.resolver,
+        captures,
+    }
+}
+
+fn one(report: &mut Report<'_>, agent: &Agent, index: usize, entry: &Entry) -> Option<Capture> {
+    let at = index.to_string();
+    let to = entry.to.parse::<Destination>();
+    let hint = "write an address, a prefix such as \"198.51.100.0/24\", or a name";
+    let to = to.map_err(|error| report.error(&["capture", &at, "to"], error, hint)).ok()?;
+    let carrying = match entry.carriage {
+        Carriage::Trial => None,
+        Carriage::Native => Some(Carrying::Native),
+        Carriage::Encapsulated => Some(Carrying::Encapsulated),
+    };
+    let service = match &entry.service {
+        Some(text) => Some(sign_in(report, agent, (&at, entry, &to), text)?),
+        None => None,
+    };
+    Some(Capture { to, carrying, service })
+}
+
+fn sign_in(
+    report: &mut Report<'_>,
+    agent: &Agent,
+    (at, entry, to): (&str, &Entry, &Destination),
+    text: &str,
+) -> Option<SignIn> {
+    let path = ["capture", at, "service"];
+    let names = text
+        .split_once('@')
+        .filter(|(user, service)| sluicegate_policy::is_name(user) && sluicegate_policy::is_name(service));
+    let Some((user, service)) = names else {
+        report.error(&path, format!("`{text}` names no user and service"), "write USER@SERVICE, such as \"alice@ssh\"");
+        return None;
+    };
+    if matches!(to, Destination::Prefix(prefix) if !prefix.is_host()) {
+        report.error(&path, format!("a service has one address, but {to} are many"), "write one address, or a name");
+    }
+    for (key, missing) in [("frontend", agent.frontend.is_none()), ("realm", agent.realm.is_none())] {
+        if missing {
+            report.error(&path, format!("a sign-in needs `{key}` in [agent]"), "add it, as in [agent] of a service");
+        }
+    }
+    let (file_at, file) = match (&entry.password_file, &agent.password_file) {
+        (Some(file), _) => (["capture", at, "password_file"], file),
+        (None, Some(file)) => (["agent", "password_file", ""], file),
+        (None, None) => {
+            let hint = "add password_file to [agent] or to this [[capture]], mode 0600";
+            report.error(&path, format!("{user} has no password"), hint);
+            return None;
+        }
+    };
+    match secret::from_file(file) {
+        Ok(password) => {
+            let account = Account::new(user, agent.realm.as_deref()?, &password);
+            Some(SignIn { account, service: service.to_owned() })
+        }
+        Err(error) => {
+            let file_at: Vec<&str> = file_at.iter().copied().filter(|part| !part.is_empty()).collect();
+            report.error(&file_at, format!("{error:#}"), "write the password to it, mode 0600");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn read_text(text: &str) -> Result<capture::Config, Vec<Finding>> {
+        let dir = tempfile::tempdir().unwrap();
+        let password = dir.path().join("password");
+        fs::write(&password, "correct horse\n").unwrap();
+        let path = dir.path().join("capture.toml");
+        fs::write(&path, text.replace("PASSWORD", password.to_str().unwrap())).unwrap();
+        read(&path)
+    }
+
+    const WHOLE: &str = "[agent]\nfrontend = \"203.0.113.1:5060\"\nrealm = \"example.net\"\n\
+        password_file = \"PASSWORD\"\npolicy = \"server\"\nresolver = \"192.0.2.53:53\"\n\
+        [[capture]]\nto = \"198.51.100.0/24\"\ncarriage = \"native\"\n\
+        [[capture]]\nto = \"ssh.example.net\"\nservice = \"alice@ssh\"\n";
+
+    #[test]
+    fn a_whole_file_is_understood() {
+        let config = read_text(WHOLE).unwrap();
+        assert_eq!((config.captures.len(), config.role), (2, capture::Role::Server));
+        assert_eq!(config.captures[0].carrying, Some(Carrying::Native));
+        assert_eq!(config.captures[1].to, Destination::Name("ssh.example.net".to_owned()));
+        assert_eq!(config.captures[1].service.as_ref().unwrap().service, "ssh");
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_line_and_what_to_do() {
+        for (text, line, what) in [
+            ("", None, "nothing is captured"),
+            ("[[capture]]\nto = \"198.51.100.9/24\"\n", Some(2), "bits behind its prefix"),
+            ("[[capture]]\nto = \"198.51.100.9\"\ncarriage = \"pigeon\"\n", Some(3), "unknown variant"),
+            ("[[capture]]\nto = \"198.51.100.9\"\nvia = \"x\"\n", Some(3), "unknown field"),
+            ("[agent]\nserve = true\n", Some(2), "unknown field"),
+            ("[agent]\ninterface = \"nosuch0\"\n[[capture]]\nto = \"192.0.2.1\"\n", Some(2), "no Ethernet interface"),
+            ("[[capture]]\nto = \"192.0.2.1\"\nservice = \"alice\"\n", Some(3), "no user and service"),
+            ("[[capture]]\nto = \"192.0.2.1\"\nservice = \"alice@ssh\"\n", Some(3), "`frontend` in [agent]"),
+            (&WHOLE.replace("ssh.example.net", "192.0.2.0/24"), Some(12), "one address"),
+            (&WHOLE.replace("PASSWORD", "/nonexistent/password"), Some(4), "cannot read the password file"),
+        ] {
+            let findings = read_text(text).unwrap_err();
+            let found = findings.iter().any(|finding| finding.line == line && finding.what.contains(what));
+            assert!(found, "{text}\n{findings:?}");
+            assert!(findings.iter().all(|finding| !finding.hint.is_empty()), "{findings:?}");
+        }
+    }
+}

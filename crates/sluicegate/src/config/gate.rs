@@ -1,0 +1,160 @@
+//! The `[gate]` section, in the role of a gate, a router or an edge.
+
+use sluicegate_gate::{Capabilities, Config, LocalRule, Mode, Prefix, Role as Place};
+use sluicegate_policy::{PortProtocol, PortRange, Rate};
+
+use super::{
+    check::{Report, Role},
+    file::{File, Gate},
+    host,
+};
+
+/// Packets a second that `local` may receive unless the file says otherwise: a SIP flood has to reach the frontend's
+/// overload control, not starve in front of it.
+const LOCAL_RATE_PPS: u32 = 200_000;
+
+/// What the section says, checked.
+pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role, name: &str) -> Option<Config> {
+    let mut config = Config::new(name, &gate.outside, &gate.inside, file.node.state.join("gate"));
+    config.role = gate.role;
+    fits_role(report, gate, file, role);
+    config.addresses.clone_from(&gate.address);
+    if config.addresses.is_empty() {
+        config.addresses.extend(host::first_ipv4(&gate.outside));
+    }
+    config.datapath = gate.datapath;
+    config.mode = gate.mode.unwrap_or(Mode::Enforce);
+    for text in &gate.local {
+        if let Some(range) = report.parse::<PortRange>(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp") {
+            config.local.extend(local_rules(range));
+        }
+    }
+    config.local_rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
+    if let Some(text) = &gate.external_ports {
+        let range = text
+            .split_once('-')
+            .and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));
+        match range {
+            Some((first, last)) => config.external_ports = first..=last,
+            None => {
+                let what = format!("external_ports {text:?} is no range of ports");
+                report.error(&["gate", "external_ports"], what, "write it like \"20000-32767\"");
+            }
+        }
+    }
+    config.manage_forwarding = gate.manage_forwarding;
+    config.flows_max = gate.flows_max.unwrap_or(config.flows_max);
+    config.pinholes_max = gate.pinholes_max.unwrap_or(config.pinholes_max);
+    for text in &gate.may_open {
+        config.may_open.extend(report.parse::<Prefix>(&["gate", "may_open"], text, ""));
+    }
+    if role == Role::Gate {
+        let open = file.services.iter().filter(|service| service.is_open());
+        config.open_services = open.map(|service| (service.name.clone(), service.address)).collect();
+    }
+    config.capabilities = capabilities(report, gate);
+    for error in config.check().err().unwrap_or_default() {
+        let section = if error.field() == "name" { "node" } else { "gate" };
+        report.error(&[section, error.field()], error.to_string(), "");
+    }
+    Some(config)
+}
+
+fn capabilities(report: &mut Report<'_>, gate: &Gate) -> Capabilities {
+    let mut told = Capabilities::new(gate.role);
+    let scheduled = |rate: Option<Rate>| rate.filter(|rate| *rate != Rate::UNLIMITED).map(|rate| rate.0);
+    told.link_rates_bps = [scheduled(gate.link_rate_outside), scheduled(gate.link_rate)];
+    told.boundary = gate.boundary.unwrap_or(told.boundary);
+    if let Some(text) = &gate.fairness {
+        told.fairness = report.parse(&["gate", "fairness"], text, "").unwrap_or_default();
+    }
+    told.ingress_verified = gate.ingress_verified;
+    told.merge = gate.merge.unwrap_or_default();
+    if let Some(path) = &gate.known_paths
+        && let Err(error) = sluicegate_gate::known_paths(path)
+    {
+        report.error(&["gate", "known_paths"], error, "name a file with one path a line, such as \"1a2b/00c4\"");
+    }
+    told.known_paths.clone_from(&gate.known_paths);
+    told.lines_max = gate.capability_lines_max.unwrap_or(told.lines_max);
+    told.request_queues_max = gate.request_queues_max.unwrap_or(told.request_queues_max);
+    told.algorithm = gate.algorithm.unwrap_or_default();
+    told.peers_max = gate.peers_max.unwrap_or(told.peers_max);
+    told.policy = gate.policy.unwrap_or_default();
+    told.carriage = gate.carriage.unwrap_or_default();
+    if let Some(bytes) = gate.capability_bytes {
+        told.limits.0 = u16::try_from(bytes.0 / 1_000).unwrap_or(u16::MAX);
+    }
+    told.limits.1 = gate.capability_s.unwrap_or(told.limits.1);
+    told
+}
+
+/// Settings that mean nothing in the role, and roles that a verb cannot run.
+fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
+    use Place::{Edge, Gate as Filter, Router};
+    let place = gate.role;
+    if role == Role::Up && place != Filter {
+        let what =
+            format!("`up` runs a gate beside the frontend, and this is an instance of role \"{}\"", place.label());
+        let hint = "remove [frontend] and start it with `sluicegate gate FILE`, or remove role";
+        report.error(&["gate", "role"], what, hint);
+    }
+    if place != Filter && !file.services.is_empty() {
+        let what = format!("role \"{}\" protects no service", place.label());
+        report.error(&["service"], what, "describe services on the gate in front of them");
+    }
+    let settings: [(&str, bool, &[Place]); 20] = [
+        ("mode", gate.mode.is_some(), &[Filter]),
+        ("external_ports", gate.external_ports.is_some(), &[Filter]),
+        ("flows_max", gate.flows_max.is_some(), &[Filter]),
+        ("pinholes_max", gate.pinholes_max.is_some(), &[Filter]),
+        ("may_open", !gate.may_open.is_empty(), &[Filter]),
+        ("link_rate", gate.link_rate.is_some(), &[Filter, Router]),
+        ("link_rate_outside", gate.link_rate_outside.is_some(), &[Filter, Router]),
+        ("boundary", gate.boundary.is_some(), &[Filter, Router]),
+        ("fairness", gate.fairness.is_some(), &[Filter, Router]),
+        ("ingress_verified", gate.ingress_verified, &[Filter, Router]),
+        ("merge", gate.merge.is_some(), &[Filter, Router]),
+        ("known_paths", gate.known_paths.is_some(), &[Filter, Router]),
+        ("capability_lines_max", gate.capability_lines_max.is_some(), &[Filter, Router]),
+        ("request_queues_max", gate.request_queues_max.is_some(), &[Filter, Router]),
+        ("algorithm", gate.algorithm.is_some(), &[Filter, Edge]),
+        ("peers_max", gate.peers_max.is_some(), &[Filter, Edge]),
+        ("policy", gate.policy.is_some(), &[Edge]),
+        ("carriage", gate.carriage.is_some(), &[Edge]),
+        ("capability_bytes", gate.capability_bytes.is_some(), &[Edge]),
+        ("capability_s", gate.capability_s.is_some(), &[Edge]),
+    ];
+    for (field, _, places) in settings.into_iter().filter(|(_, given, _)| *given) {
+        if !places.contains(&place) {
+            let roles: Vec<String> = places.iter().map(|place| format!("\"{}\"", place.label())).collect();
+            let what = format!("{field} means nothing in role \"{}\", only in {}", place.label(), roles.join(" and "));
+            report.error(&["gate", field], what, "remove it, or correct role");
+        }
+    }
+    let scheduled = [gate.link_rate, gate.link_rate_outside].into_iter().flatten().any(|rate| rate != Rate::UNLIMITED);
+    let needs_link = [
+        ("fairness", gate.fairness.is_some()),
+        ("merge", gate.merge.is_some()),
+        ("known_paths", gate.known_paths.is_some()),
+        ("request_queues_max", gate.request_queues_max.is_some()),
+    ];
+    for (field, _) in needs_link.into_iter().filter(|(_, given)| *given && !scheduled && place != Edge) {
+        let what = format!("{field} has no effect: no link is scheduled");
+        report.error(&["gate", field], what, "add link_rate = \"100Mbit\", the rate of the link towards the inside");
+    }
+    if gate.ingress_verified && gate.fairness.as_deref() != Some("source") {
+        let what = "ingress_verified is only asked for by fairness = \"source\"";
+        report.warn(&["gate", "ingress_verified"], what, "remove it, or set fairness = \"source\"");
+    }
+}
+
+/// The kernel knows protocols by number, and ICMP by two of them.
+fn local_rules(range: PortRange) -> Vec<LocalRule> {
+    let (first, last) = (range.first, range.last);
+    match range.protocol {
+        PortProtocol::Tcp => vec![LocalRule { protocol: 6, first, last }],
+        PortProtocol::Udp => vec![LocalRule { protocol: 17, first, last }],
+        PortProtocol::Icmp => [1, 58].map(|protocol| LocalRule { protocol, first: 0, last: u16::MAX }).into(),
+    }
+}

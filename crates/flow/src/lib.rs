@@ -2,8 +2,9 @@
 //!
 //! A [`Table`] of lines answers "is this packet part of something already allowed, and what is done to it" with one
 //! keyed hash and one line. A [`Budget`] is the N bytes of a grant, lent to lines in slices, so that a packet touches
-//! only its own line. A [`Wheel`] ends what was not renewed. Nothing here reads a clock, draws randomness or allocates
-//! after construction.
+//! only its own line. A [`Wheel`] ends what was not renewed. A [`scheduler::LinkScheduler`] says which packet leaves
+//! next over a link that cannot carry all, and a [`Pool`] holds those that wait. Nothing here reads a clock, draws
+//! randomness or allocates after construction.
 #![no_std]
 
 extern crate alloc;

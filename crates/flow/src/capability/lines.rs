@@ -46,10 +46,13 @@ impl Allowance {
         self.expires.saturating_sub(self.limits.seconds() as u64)
     }
 
-    /// The order of a flow's capabilities. Equal only for what is charged to one account.
+    /// The order of a flow's capabilities. Equal only for what is charged to one account. Of those minted within one
+    /// second the smaller N is the newer: a destination that renews again within that second takes a kilobyte off, or
+    /// it would grant the same capability twice.
     #[inline]
     const fn order(&self) -> u64 {
-        self.minted() << 16 | (self.limits.seconds() as u64) << 10 | self.limits.kilobytes() as u64
+        let less = (Limits::KILOBYTES_MAX - self.limits.kilobytes()) as u64;
+        self.minted() << 16 | (self.limits.seconds() as u64) << 10 | less
     }
 
     /// What one byte adds to the ttl: T / N in units of 2^-16 ns, rounded up, so that a ttl never ends early.

@@ -79,8 +79,8 @@ pub const NOTICE_INTERVAL: Duration = Duration::from_millis(20);
 pub const STRANGER_NOTICE_INTERVAL: Duration = Duration::from_millis(10);
 /// Between two demotion notices that are believed although nothing proves who sent them, at least.
 pub const DOUBTED_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
-/// Within this time routers may mint the same pre-capability twice.
-pub(super) const SAME_SECOND: Duration = Duration::from_secs(2);
+/// The most T of a grant, in seconds: the rest of what a header can say tells grants of one second apart.
+pub const GRANT_SECONDS_MAX: u8 = 56;
 /// A reply within this time of the peer's packet does not make the peer one that the local host contacted.
 pub(super) const REPLY_WITHIN: Duration = Duration::from_secs(10);
 /// For how long what a peer sends counts as the answer to what a local host sent.

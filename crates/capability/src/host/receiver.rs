@@ -4,11 +4,11 @@ use core::time::Duration;
 
 use sluicegate_wire::{
     Instant,
-    capability::{Algorithm, Capability, CapabilityList, FlowNonce, Limits, Return, shim::Carriage},
+    capability::{Algorithm, CAPABILITIES_MAX, Capability, CapabilityList, FlowNonce, Limits, Return, shim::Carriage},
 };
 
 use super::{
-    config::{ANSWER_COPIES, ANSWER_WAIT, NOTICE_INTERVAL, SAME_SECOND},
+    config::{ANSWER_COPIES, ANSWER_WAIT, GRANT_SECONDS_MAX, NOTICE_INTERVAL},
     random::Random,
 };
 use crate::router;
@@ -21,8 +21,6 @@ pub(super) struct Receiver {
     noticed_at: Option<Instant>,
     /// Newest first.
     granted: [Option<Granted>; 2],
-    /// Grants in a row that routers may have minted within one of their seconds.
-    varied: u16,
     nonce: Option<FlowNonce>,
     bytes: u64,
     counted_since: Instant,
@@ -36,6 +34,10 @@ struct Granted {
     limits: Limits,
     at: Instant,
     used: bool,
+    /// When routers minted the pre-capabilities, by their own clocks.
+    stamps: [u8; CAPABILITIES_MAX],
+    /// How many grants of that second were used before.
+    step: u16,
 }
 
 /// An answer that the sender has not used yet.
@@ -59,9 +61,9 @@ pub struct Usage {
 }
 
 impl Receiver {
-    /// Seals pre-capabilities and keeps the answer for the way back. Returns what was really granted: within one
-    /// second routers mint the same pre-capability again, so a renewal gets N a kilobyte smaller then, which makes a
-    /// new capability of it instead of the one that is nearly spent.
+    /// Seals pre-capabilities and keeps the answer for the way back. Within one second routers mint the same
+    /// pre-capability again, so each renewal of that second gets slightly other limits: another capability, which
+    /// routers know as the newer one.
     pub(super) fn grant(
         &mut self,
         now: Instant,
@@ -70,21 +72,24 @@ impl Receiver {
         limits: Limits,
         pre: &CapabilityList,
         carriage: Carriage,
-    ) -> Limits {
-        self.varied = match self.granted[0] {
-            Some(last) if now.since(last.at) < SAME_SECOND => self.varied + u16::from(last.used),
-            _ => 0,
+    ) {
+        let mut stamps = [0; CAPABILITIES_MAX];
+        for (stamp, pre) in stamps.iter_mut().zip(pre.iter()) {
+            *stamp = pre.timestamp();
+        }
+        let same_second = |last: &Granted| last.stamps.iter().zip(&stamps).take(pre.len()).any(|(a, b)| a == b);
+        let step = match self.granted[0].filter(same_second) {
+            Some(last) => last.step + u16::from(last.used),
+            None => 0,
         };
-        let step = self.varied % (limits.kilobytes() / 4).max(1);
-        let limits = Limits::new(limits.kilobytes() - step, limits.seconds()).unwrap_or(limits);
+        let limits = vary(limits, step);
         let list: CapabilityList = pre.iter().map(|pre| router::seal(algorithm, pre, limits)).collect();
-        let granted = Granted { digest: digest(random, limits, &list), limits, at: now, used: false };
+        let digest = digest(random, limits, &list);
         if self.granted[0].is_none_or(|last| last.used) {
             self.granted[1] = self.granted[0];
         }
-        self.granted[0] = Some(granted);
+        self.granted[0] = Some(Granted { digest, limits, at: now, used: false, stamps, step });
         self.answer = Some(Answer { list: (Some(limits), list), at: now, copies: ANSWER_COPIES, carriage });
-        limits
     }
 
     /// Keeps a refusal for the way back.
@@ -195,11 +200,47 @@ impl Receiver {
     }
 }
 
+/// The limits of the grant that follows `step` others of the same second. Routers hold one capability of a flow for
+/// newer than another of the same second if its T is larger, or its T equal and its N larger, so T grows a little, and
+/// N, a little smaller than asked for, within it.
+fn vary(limits: Limits, step: u16) -> Limits {
+    let seconds = limits.seconds().min(GRANT_SECONDS_MAX);
+    let per_second = (limits.kilobytes() / 8).clamp(1, 16);
+    let (more, less) = match step {
+        0 => (0, 0),
+        step => (1 + (step - 1) / per_second, per_second - 1 - (step - 1) % per_second),
+    };
+    let most = Limits::SECONDS_MAX - seconds;
+    let (more, less) = if more > u16::from(most) { (most, 0) } else { (more as u8, less) };
+    Limits::new(limits.kilobytes() - less, seconds + more).unwrap_or(limits)
+}
+
 fn digest(random: &Random, limits: Limits, list: &CapabilityList) -> u64 {
-    let mut bytes = [0; 2 + 8 * sluicegate_wire::capability::CAPABILITIES_MAX];
+    let mut bytes = [0; 2 + 8 * CAPABILITIES_MAX];
     bytes[..2].copy_from_slice(&limits.bits().to_be_bytes());
     for (chunk, Capability(value)) in bytes[2..].chunks_exact_mut(8).zip(list.iter()) {
         chunk.copy_from_slice(&value.to_be_bytes());
     }
     random.index(bytes.get(..2 + 8 * list.len()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(kilobytes: u16, seconds: u8) -> Limits {
+        Limits::new(kilobytes, seconds).unwrap()
+    }
+
+    #[test]
+    fn grants_of_one_second_differ_and_each_is_newer_than_the_one_before() {
+        for (asked, least) in [(limits(1_023, 63), 100), (limits(32, 10), 200), (limits(1, 1), 60)] {
+            let granted: std::vec::Vec<Limits> = (0..=least).map(|step| vary(asked, step)).collect();
+            let order = |limits: &Limits| (limits.seconds(), limits.kilobytes());
+            assert!(granted.windows(2).all(|pair| order(&pair[0]) < order(&pair[1])), "{asked:?}");
+            assert!(granted.iter().all(|granted| granted.kilobytes() <= asked.kilobytes()), "never more bytes");
+            assert!(granted[0] == asked || asked.seconds() > GRANT_SECONDS_MAX);
+        }
+        assert_eq!(vary(limits(1, 1), u16::MAX - 1), limits(1, 63), "in the end they repeat");
+    }
 }

@@ -392,15 +392,19 @@ impl Set {
         Duration::from_nanos(len.saturating_mul(seconds * 1_000_000_000) / self.limits.bytes())
     }
 
-    /// An eighth before the routers' end: they count whole seconds of a clock of their own.
+    /// How long the set may be used: an eighth less than T, because routers count whole seconds of clocks of their own,
+    /// and no longer than they begin a line for it, which they do not in its last second.
+    fn life(&self) -> Duration {
+        let whole = Duration::from_secs(u64::from(self.limits.seconds()));
+        (whole - whole / 8).min((whole - Duration::from_secs(1)).max(whole / 2))
+    }
+
     fn expires_at(&self) -> Instant {
-        let life = Duration::from_secs(u64::from(self.limits.seconds()));
-        self.asked_at + (life - life / 8)
+        self.asked_at + self.life()
     }
 
     fn is_half_gone(&self, now: Instant) -> bool {
-        let half = Duration::from_secs(u64::from(self.limits.seconds())) / 2;
-        now.since(self.asked_at) >= half || self.used * 2 >= self.limits.bytes()
+        now.since(self.asked_at) >= self.life() / 2 || self.used * 2 >= self.limits.bytes()
     }
 
     const fn must_carry(&self) -> bool {

@@ -35,6 +35,13 @@ struct Line {
     expires: u64,
 }
 
+impl Line {
+    /// Which of two capabilities of a flow is the newer one.
+    fn order(limits: Limits, expires: u64) -> (u64, u8, u16) {
+        (expires - u64::from(limits.seconds()), limits.seconds(), limits.kilobytes())
+    }
+}
+
 /// A capability router that forgets a line as soon as its ttl has passed, and counts what each capability carried.
 pub(crate) struct Router {
     secrets: Secrets,
@@ -99,6 +106,10 @@ impl Router {
             (None, Some(limits), Some(capability)) => {
                 let checked = self.secrets.check(algorithm, summary.src, summary.dst, client_id, limits, &capability);
                 let Ok(checked) = checked else { return false };
+                let held = self.lines.get(&key).map(|line| Line::order(line.limits, line.expires));
+                if held.is_some_and(|held| held > Line::order(limits, checked.expires)) {
+                    return false;
+                }
                 (capability, limits, checked.expires)
             }
             _ => return false,

@@ -44,7 +44,7 @@ pub(crate) fn capability(bytes: &[u8]) {
 }
 
 /// What a router does to a header.
-fn stamp<T: AsRef<[u8]> + AsMut<[u8]>>(packet: &mut Packet<T>) {
+fn stamp(packet: &mut Packet<&mut [u8]>) {
     let index = packet.pointer();
     packet.set_capability(usize::from(index), Capability(u64::MAX));
     packet.set_path_id(usize::from(index), PathId(u16::MAX));
@@ -82,7 +82,7 @@ fn carry(repr: &Repr, payload: &[u8]) {
             let summary = Summary::parse(frame.bytes()).unwrap();
             let found = shim::find(&summary, frame.bytes()).unwrap().unwrap();
             assert_eq!((found.carriage, found.header_len), (carriage, repr.buffer_len()));
-            frame.with(|frame| shim::edit(frame.bytes_mut(), &found, |header| stamp(header)));
+            frame.with(|frame| shim::edit(frame.bytes_mut(), &found, stamp));
             assert!(summary.verify_transport_checksum(frame.bytes()));
             frame.with(|frame| shim::strip(frame, &found)).unwrap();
             assert_eq!(frame.bytes(), plain);
@@ -97,7 +97,7 @@ pub(super) fn in_packet(summary: &Summary, bytes: &[u8]) {
         assert!(found.payload_at <= summary.total_len);
         look(found.packet(bytes));
         let right = summary.verify_transport_checksum(bytes);
-        frame.with(|frame| shim::edit(frame.bytes_mut(), &found, |header| stamp(header)));
+        frame.with(|frame| shim::edit(frame.bytes_mut(), &found, stamp));
         assert_eq!(summary.verify_transport_checksum(frame.bytes()), right);
         frame.with(|frame| shim::strip(frame, &found)).unwrap();
         let plain = Summary::parse(frame.bytes()).unwrap();

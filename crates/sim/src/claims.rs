@@ -6,10 +6,12 @@
 use std::{fmt, str::FromStr};
 
 mod arithmetic;
+mod burn;
 mod bytes;
 mod clock;
 mod layout;
 mod requests;
+mod restart;
 
 /// How strictly a claim is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,8 +126,16 @@ impl Claim {
 }
 
 /// All claims, in the order of their ids.
-pub const ALL: &[Claim] =
-    &[bytes::TVA_12, arithmetic::TVA_13, requests::TVA_14, requests::TVA_15, clock::TVA_16, layout::TVA_21];
+pub const ALL: &[Claim] = &[
+    burn::TVA_10,
+    bytes::TVA_12,
+    arithmetic::TVA_13,
+    requests::TVA_14,
+    requests::TVA_15,
+    clock::TVA_16,
+    restart::TVA_20,
+    layout::TVA_21,
+];
 
 /// The claim with this id, whatever the case of its letters.
 #[must_use]

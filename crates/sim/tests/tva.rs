@@ -9,6 +9,11 @@ fn check(id: &str) {
 }
 
 #[test]
+fn tva_10_an_attacker_is_spent_after_its_bytes_and_the_disturbance_is_short() {
+    check("TVA-10");
+}
+
+#[test]
 fn tva_12_a_capability_carries_n_bytes_and_never_more_than_twice_that() {
     check("TVA-12");
 }
@@ -34,6 +39,11 @@ fn tva_16_a_capability_is_valid_from_its_making_to_t_seconds_later() {
 }
 
 #[test]
+fn tva_20_a_router_that_forgets_loses_no_packet() {
+    check("TVA-20");
+}
+
+#[test]
 fn tva_21_icmp_errors_quote_nothing_of_a_pre_capability() {
     check("TVA-21");
 }
@@ -50,9 +60,13 @@ fn every_claim_has_one_id_of_its_paper() {
 #[test]
 #[ignore = "takes minutes without optimisation"]
 fn every_claim_holds_in_its_long_form() {
+    let mut missed = Vec::new();
     for claim in claims::ALL {
         let outcome = (claim.run)(&Setting { seed: 2, short: false });
         println!("{}: {}", claim.id, outcome.ours);
-        assert!(outcome.pass, "{}: expected {} ({})", claim.id, claim.expected, claim.tolerance);
+        if !outcome.pass {
+            missed.push(claim.id);
+        }
     }
+    assert!(missed.is_empty(), "{missed:?}");
 }

@@ -1,8 +1,14 @@
 //! Where things lie in packets.
 
+use std::net::Ipv4Addr;
+
+use sluicegate_flow::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_wire::{
-    IpProtocol,
-    capability::{Algorithm, CAPABILITIES_MAX, Capability, ClientId, Packet, PathId, Repr, Slot, SlotList},
+    FrameBuf, Instant, IpProtocol, Port,
+    capability::{
+        Algorithm, CAPABILITIES_MAX, Capability, ClientId, Limits, PROTOCOL, Packet, PathId, Repr, Slot, SlotList,
+    },
+    ipv4::{self, IpOption},
 };
 
 use super::{Claim, Level, Outcome, Paper, Setting};
@@ -29,7 +35,18 @@ fn quoted_bytes(_: &Setting) -> Outcome {
         let differs = blank.iter().zip(&full).position(|(blank, full)| blank != full);
         first_at = first_at.min(differs.unwrap_or(0));
     }
-    Outcome::new(first_at >= QUOTED, format!("the first byte of a pre-capability is byte {first_at} of the IP payload"))
+    let legacy = Some(Class::Legacy { demoted: None });
+    let source_routed_is_legacy = [IpOption::LOOSE_SOURCE_ROUTE, IpOption::STRICT_SOURCE_ROUTE]
+        .iter()
+        .all(|kind| class_of(&[*kind, 7, 4, 192, 0, 2, 1, 0]) == legacy);
+    let plain_is_request = matches!(class_of(&[]), Some(Class::Request { .. }));
+    Outcome::new(
+        first_at >= QUOTED && source_routed_is_legacy && plain_is_request,
+        format!(
+            "the first byte of a pre-capability is byte {first_at} of the IP payload; loose and strict source routes are \
+             legacy: {source_routed_is_legacy}"
+        ),
+    )
 }
 
 fn request(slots: usize, capability: Capability) -> Vec<u8> {
@@ -44,4 +61,37 @@ fn request(slots: usize, capability: Capability) -> Vec<u8> {
     let mut bytes = vec![0; repr.buffer_len()];
     repr.emit(&mut Packet::new_unchecked(&mut bytes[..]));
     bytes
+}
+
+/// What the router makes of a request behind these IP options, a multiple of 4 bytes.
+fn class_of(options: &[u8]) -> Option<Class> {
+    let blank = Repr::request(Algorithm::SipHash, ClientId::NONE, 2, IpProtocol::UDP);
+    let mut payload = vec![0; blank.buffer_len()];
+    blank.emit(&mut Packet::new_unchecked(&mut payload[..]));
+    let header_len = ipv4::HEADER_LEN + options.len();
+    let mut bytes = vec![0; header_len + payload.len()];
+    bytes[ipv4::HEADER_LEN..header_len].copy_from_slice(options);
+    bytes[header_len..].copy_from_slice(&payload);
+    let total_len = bytes.len() as u16;
+    let mut packet = ipv4::Packet::new_unchecked(&mut bytes[..]);
+    packet.set_version_and_header_len(header_len);
+    packet.set_total_len(total_len);
+    packet.set_ttl(64);
+    packet.set_protocol(PROTOCOL);
+    packet.set_src(Ipv4Addr::new(198, 51, 100, 1));
+    packet.set_dst(Ipv4Addr::new(203, 0, 113, 1));
+    packet.fill_checksum();
+    let config = RouterConfig {
+        lines_max: 64,
+        lines6_max: 64,
+        revocations_max: 64,
+        boundary: [true, false],
+        least: Limits::new(4, 10)?,
+        seed: [1; 32],
+        tag_key: [2; 16],
+        first_seconds: 0,
+    };
+    let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
+    let mut router = Router::new(config, [3; 16]);
+    FrameBuf::from_bytes(&bytes).with(|frame| router.on_packet(Instant::ZERO, &arrival, frame)).ok()
 }

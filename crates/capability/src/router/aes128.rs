@@ -1,7 +1,8 @@
 //! The paper's own hashes (TVA VI): AES-128 as pseudo-random function, and AES-128 in Matyas-Meyer-Oseas mode.
 
+pub(super) use aes::Block;
 use aes::{
-    Aes128Enc, Block,
+    Aes128Enc,
     cipher::{BlockCipherEncrypt, KeyInit},
 };
 use sluicegate_wire::capability::{Capability, Limits};
@@ -34,10 +35,10 @@ impl Prf {
         encrypt(&self.0, block)
     }
 
-    /// Encrypts one block in each lane.
+    /// Encrypts one block in each lane, in place.
     #[inline]
-    pub(super) fn encrypt_lanes<const L: usize>(&self, blocks: [u128; L]) -> [u128; L] {
-        encrypt_lanes(&self.0, blocks)
+    pub(super) fn encrypt_lanes(&self, blocks: &mut [Block]) {
+        self.0.encrypt_blocks(blocks);
     }
 }
 
@@ -58,15 +59,16 @@ impl Compression {
 
     /// [`Self::seal`] in lanes.
     #[inline]
-    pub(super) fn seal_lanes<const L: usize>(&self, pre: [Capability; L], limits: [Limits; L]) -> [Capability; L] {
-        let mut blocks = [0; L];
+    pub(super) fn seal_lanes<const L: usize>(&self, pre: &[Capability; L], limits: &[Limits; L]) -> [Capability; L] {
+        let mut blocks = [Block::default(); L];
         for (block, (pre, limits)) in blocks.iter_mut().zip(pre.iter().zip(limits)) {
-            *block = sealed_block(*pre, limits);
+            *block = to_block(sealed_block(*pre, *limits));
         }
-        let encrypted = encrypt_lanes(&self.0, blocks);
-        let mut sealed = pre;
-        for (sealed, (block, encrypted)) in sealed.iter_mut().zip(blocks.iter().zip(encrypted)) {
-            *sealed = Capability::new(sealed.timestamp(), first_half(encrypted ^ block));
+        self.0.encrypt_blocks(&mut blocks);
+        let mut sealed = *pre;
+        for (sealed, (block, limits)) in sealed.iter_mut().zip(blocks.iter().zip(limits)) {
+            let hash = first_half(from_block(block) ^ sealed_block(*sealed, *limits));
+            *sealed = Capability::new(sealed.timestamp(), hash);
         }
         sealed
     }
@@ -84,17 +86,20 @@ pub(super) const fn first_half(block: u128) -> u64 {
 }
 
 #[inline]
-fn encrypt(key: &Aes128Enc, block: u128) -> u128 {
-    let mut block = Block::from(block.to_be_bytes());
-    key.encrypt_block(&mut block);
-    u128::from_be_bytes(block.into())
+pub(super) fn to_block(block: u128) -> Block {
+    Block::from(block.to_be_bytes())
 }
 
 #[inline]
-fn encrypt_lanes<const L: usize>(key: &Aes128Enc, blocks: [u128; L]) -> [u128; L] {
-    let mut blocks = blocks.map(|block| Block::from(block.to_be_bytes()));
-    key.encrypt_blocks(&mut blocks);
-    blocks.map(|block| u128::from_be_bytes(block.into()))
+pub(super) fn from_block(block: &Block) -> u128 {
+    u128::from_be_bytes((*block).into())
+}
+
+#[inline]
+fn encrypt(key: &Aes128Enc, block: u128) -> u128 {
+    let mut block = to_block(block);
+    key.encrypt_block(&mut block);
+    from_block(&block)
 }
 
 #[cfg(test)]
@@ -107,6 +112,8 @@ mod tests {
         let plain = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
         let cipher = 0x69c4_e0d8_6a7b_0430_d8cd_b780_70b4_c55a;
         assert_eq!(prf.encrypt(plain), cipher);
-        assert_eq!(prf.encrypt_lanes([plain; 8]), [cipher; 8]);
+        let mut lanes = [to_block(plain); 8];
+        prf.encrypt_lanes(&mut lanes);
+        assert_eq!(lanes, [to_block(cipher); 8]);
     }
 }

@@ -58,7 +58,9 @@ pub(crate) fn way(
     let lanes = Lanes::new(told.fairness);
     Ok(match config.role {
         Role::Gate => {
-            let host = Host::new(host_config(told, mtu[0])?, random()?);
+            // Clients may be telephones: only who speaks capabilities hears them.
+            let host = host::Config { answers_only: true, ..host_config(told, mtu[0])? };
+            let host = Host::new(host, random()?);
             let mut way = GateWay::new(router(config, seeds)?, host, lanes, told.ingress_verified);
             grants.for_each(|grant| way.opened(&grant));
             Way::Gate(Box::new(way))

@@ -19,6 +19,9 @@ pub struct Config {
     /// For how many capabilities TCP's largest segment leaves room. Longer lists still work: they travel in packets
     /// of their own.
     pub clamp_capabilities: u8,
+    /// Whether packets to somebody who has sent no capability header stay plain: for a gate, whose clients need not
+    /// know any.
+    pub answers_only: bool,
     /// How many peers the host remembers.
     pub peers_max: u32,
     /// Of how many remote addresses the host remembers whether they speak capabilities.
@@ -33,6 +36,7 @@ impl Default for Config {
             mtu: 1_500,
             slots: CAPABILITIES_MAX as u8,
             clamp_capabilities: 4,
+            answers_only: false,
             peers_max: 16_384,
             remotes_max: 16_384,
         }
@@ -80,7 +84,7 @@ pub const STRANGER_NOTICE_INTERVAL: Duration = Duration::from_millis(10);
 /// Between two demotion notices that are believed although nothing proves who sent them, at least.
 pub const DOUBTED_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 /// The most T of a grant, in seconds: the rest of what a header can say tells grants of one second apart.
-pub const GRANT_SECONDS_MAX: u8 = 56;
+pub const GRANT_SECONDS_MAX: u8 = 60;
 /// A reply within this time of the peer's packet does not make the peer one that the local host contacted.
 pub(super) const REPLY_WITHIN: Duration = Duration::from_secs(10);
 /// For how long what a peer sends counts as the answer to what a local host sent.

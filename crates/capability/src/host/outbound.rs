@@ -79,7 +79,7 @@ impl Host {
         if seen.is_some_and(|seen| seen.plain) && !proven && known.is_none() {
             return None;
         }
-        if found.is_none() && segment.is_reaction {
+        if found.is_none() && (segment.is_reaction || self.config.answers_only) {
             return None;
         }
         let heard = found.and_then(|slot| self.peers.get(slot)).and_then(|(_, peer)| peer.heard_at);

@@ -4,7 +4,6 @@
 use super::{
     clients::Clients,
     edge,
-    hops::destination,
     lanes::{Lanes, ends},
     path::Fate,
     router,
@@ -12,7 +11,7 @@ use super::{
 use crate::board::{Gauge, Reading};
 use sluicegate_capability::{
     Grant, GrantId, Mode,
-    host::{Budget, Flow, GrantedPolicy, Host, Inbound, Knowledge, Request, Unexpected},
+    host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected},
 };
 use sluicegate_flow::{
     router::{Arrival, Class, Router},
@@ -146,10 +145,7 @@ impl GateWay {
     /// A packet of a private service.
     fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
         let verdict = translator.on_packet(now, Port::INSIDE, frame);
-        if verdict == Verdict::Forward(Port::OUTSIDE)
-            && let Some((to, _)) = destination(frame.bytes())
-            && matches!(self.host.knowledge(now, to), Some(Knowledge::Capable { .. }))
-        {
+        if verdict == Verdict::Forward(Port::OUTSIDE) {
             let clients = &self.clients;
             let mut policy = GrantedPolicy {
                 name: |_: &Flow| None,

@@ -1,5 +1,7 @@
 //! The packet thread: polls the device, judges frames, answers the control side, gives signs of life.
 
+#[cfg(test)]
+mod chain;
 mod clients;
 pub(crate) mod command;
 pub(crate) mod edge;
@@ -24,7 +26,7 @@ use nix::{
 };
 use path::Path;
 use sluicegate_datapath::{Action, Device};
-use sluicegate_wire::{Frame, HEADROOM, Instant, Port};
+use sluicegate_wire::{HEADROOM, Instant, Port};
 use std::{
     io,
     sync::{
@@ -40,7 +42,7 @@ pub(crate) const BEAT: Duration = Duration::from_millis(100);
 /// Longest wait for packets while no timer is due, and so the longest that a command waits.
 const POLL_MAX: Duration = Duration::from_millis(1);
 /// Room for the largest packet that is released from a queue.
-const RELEASE_LEN: usize = HEADROOM + 65_536 + HEADROOM;
+const RELEASE_LEN: usize = 2 * HEADROOM + 65_536 + HEADROOM;
 
 /// Everything the packet thread owns.
 pub(crate) struct PacketThread<N> {
@@ -102,12 +104,10 @@ impl<N: NextHop> PacketThread<N> {
 
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {
         let device = &mut self.device;
-        if let Some(mut frame) = Frame::new(buffer, HEADROOM, 0) {
-            self.path.release(now, &mut frame, &mut |port: Port, bytes| {
-                // The device has counted what it could not send.
-                let _ = device.send(port, bytes);
-            });
-        }
+        self.path.release(now, buffer, &mut |port: Port, bytes| {
+            // The device has counted what it could not send.
+            let _ = device.send(port, bytes);
+        });
     }
 
     fn beat(&mut self, now: Instant) {

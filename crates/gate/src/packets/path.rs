@@ -13,10 +13,13 @@ use crate::{
 use sluicegate_flow::scheduler::Label;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Port, Reason, Verdict,
+    Frame, HEADROOM, Instant, IpProtocol, Port, Reason, Verdict,
     ethernet::{self, EtherType},
     ip::{FragmentOffset, Summary},
 };
+
+/// Where a released packet starts: room for every header that may come in front of it.
+const RELEASE_AT: usize = 2 * HEADROOM;
 
 /// What a role decided about an IP packet, which it has rewritten in place.
 pub(crate) enum Fate {
@@ -107,23 +110,22 @@ impl<N: NextHop> Path<N> {
     }
 
     /// Hands every packet that may leave now to `send`, link header on: those that the translator or the hosts' object
-    /// released, and those whose turn has come.
-    pub(crate) fn release(&mut self, now: Instant, frame: &mut Frame<'_>, send: &mut dyn FnMut(Port, &[u8])) {
-        while let Some((out, label)) = self.way.poll_output(now, frame, &mut self.translator) {
+    /// released, written into `buffer`, and those whose turn has come.
+    pub(crate) fn release(&mut self, now: Instant, buffer: &mut [u8], send: &mut dyn FnMut(Port, &[u8])) {
+        while let Some(mut frame) = Frame::new(buffer, RELEASE_AT, 0) {
+            let frame = &mut frame;
+            let Some((out, label)) = self.way.poll_output(now, frame, &mut self.translator) else { break };
             match self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame)) {
                 Ok(left) => {
                     if left.is_some() {
                         send(out, frame.bytes());
                     }
-                    // Back to where the next packet starts.
-                    let _ = frame.pull_front(ethernet::HEADER_LEN);
                 }
                 Err(reason) => {
                     self.dropped[reason as usize] += 1;
                     self.drops.record(now, out.opposite(), reason, || tuple(frame.bytes()));
                 }
             }
-            frame.truncate(0);
         }
         for port in [Port::OUTSIDE, Port::INSIDE] {
             let Some(egress) = &mut self.egress[usize::from(port.0)] else { continue };

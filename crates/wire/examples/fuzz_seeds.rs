@@ -9,7 +9,8 @@ use std::{
 };
 
 use sluicegate_wire::{
-    IpProtocol, arp,
+    FrameBuf, IpProtocol, arp,
+    capability::{self, Algorithm, Capability, ClientId, FlowNonce, Kind, Limits, Return, shim},
     ethernet::{self, EtherType},
     icmpv4, icmpv6,
     ip::FragmentOffset,
@@ -33,12 +34,13 @@ fn main() -> io::Result<()> {
     let corpus = env::args_os().nth(1).map_or_else(|| PathBuf::from("fuzz/corpus"), PathBuf::from);
     let mut icmp = icmpv4_messages();
     icmp.extend(icmpv6_messages());
-    let targets: [(&str, Seeds); 5] = [
+    let targets: [(&str, Seeds); 6] = [
         ("wire_ethernet", frames()),
         ("wire_ipv4", ipv4_packets()),
         ("wire_ipv6", ipv6_packets()),
         ("wire_transport", transports(IpAddr::V4(SRC4), IpAddr::V4(DST4))),
         ("wire_icmp", icmp),
+        ("wire_capability", capability_headers()),
     ];
     for (target, seeds) in targets {
         let folder = corpus.join(target);
@@ -253,4 +255,61 @@ fn ndp_messages() -> Seeds {
         (name, bytes)
     })
     .to_vec()
+}
+
+fn capability_headers() -> Seeds {
+    let (algorithm, client_id, upper) = (Algorithm::SipHash, ClientId(7), IpProtocol::UDP);
+    let limits = Limits::new(100, 10).expect("N and T in range");
+    let granted = Return::granted(limits, (1..3).map(Capability).collect());
+    let request = capability::Repr::request(algorithm, client_id, 3, upper);
+    let nonce_only = capability::Repr::nonce_only(Algorithm::Aes, client_id, FlowNonce(5), upper);
+    let listed = |kind, pointer| capability::Repr::Regular {
+        algorithm,
+        kind,
+        nonce: FlowNonce(5),
+        client_id,
+        limits: Some(limits),
+        list: (1..3).map(Capability).collect(),
+        pointer,
+        demoted: false,
+        upper,
+        ret: None,
+    };
+    let headers = [
+        ("request", request),
+        ("request_returns", request.with_return(Some(granted))),
+        ("capabilities", listed(Kind::Capabilities, 1)),
+        ("renewal", listed(Kind::Renewal, 0)),
+        ("nonce_only", nonce_only),
+        ("notice", nonce_only.with_return(Some(Return { demoted: true, ..granted }))),
+        ("refusal", nonce_only.with_return(Some(Return::refused()))),
+    ];
+    let mut seeds: Seeds = headers
+        .iter()
+        .map(|(name, repr)| {
+            let mut bytes = vec![0; repr.buffer_len()];
+            repr.emit(&mut capability::Packet::new_unchecked(&mut bytes[..]));
+            (*name, bytes)
+        })
+        .collect();
+    let carried = |plain: &[u8], repr, carriage| {
+        let mut frame = FrameBuf::from_bytes(plain);
+        frame.with(|frame| shim::insert(frame, repr, carriage)).expect("a header that fits");
+        frame.bytes().to_vec()
+    };
+    let encapsulated = shim::Carriage::Encapsulated { src_port: 40_000 };
+    let plain4 = ipv4_packet(upper, &udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4)));
+    let plain6 = ipv6_packet(upper, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6)));
+    let native = carried(&plain4, &listed(Kind::Capabilities, 0), shim::Carriage::Native);
+    let quote = icmpv4::Quote::new(&native).expect("a packet of our own making");
+    let error = icmpv4_message(&icmpv4::Repr::TimeExceeded { which: icmpv4::TimeExceeded::InTransit, quote });
+    seeds.extend([
+        ("v4_encapsulated", carried(&plain4, &request, encapsulated)),
+        ("v6_native", carried(&plain6, &nonce_only, shim::Carriage::Native)),
+        ("v6_encapsulated", carried(&plain6, &listed(Kind::Renewal, 1), encapsulated)),
+        ("v4_answer", carried(&plain4, &nonce_only, shim::Carriage::Answer { dst_port: 61_234 })),
+        ("v4_quoted", ipv4_packet(IpProtocol::ICMP, &error)),
+        ("v4_native", native),
+    ]);
+    seeds
 }

@@ -292,7 +292,7 @@ fn capability_headers() -> Seeds {
             (*name, bytes)
         })
         .collect();
-    let carried = |plain: &[u8], repr, carriage| {
+    let carried = |plain: &[u8], repr: &capability::Repr, carriage| {
         let mut frame = FrameBuf::from_bytes(plain);
         frame.with(|frame| shim::insert(frame, repr, carriage)).expect("a header that fits");
         frame.bytes().to_vec()

@@ -1,6 +1,6 @@
 use core::{
     fmt::Debug,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use sluicegate_wire::capability::ClientId;
@@ -35,7 +35,7 @@ impl Kind {
 /// never admits requests in the other direction.
 pub trait Key: Copy + Eq + Debug {
     /// Address of this family.
-    type Address: Copy + Eq + Debug;
+    type Address: Copy + Eq + Debug + Into<IpAddr>;
 
     /// The key of a flow with ports.
     fn new(kind: Kind, protocol: u8, src: (Self::Address, u16), dst: (Self::Address, u16)) -> Self;

@@ -125,6 +125,13 @@ impl<L: Line> Table<L> {
         (self.tags[set as usize] & BYTES_80).count_ones()
     }
 
+    /// All lines of a set, free or not.
+    #[inline]
+    pub(crate) fn set_lines(&self, set: u32) -> &[L] {
+        let start = set as usize * WAYS;
+        &self.lines[start..start + WAYS]
+    }
+
     /// Takes a free line of `set`, one of the sets of `hash`, whatever the table's maximum; the caller fills it.
     #[inline]
     pub(crate) fn take_way(&mut self, set: u32, hash: u64) -> Option<u32> {

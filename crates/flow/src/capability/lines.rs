@@ -273,7 +273,7 @@ impl<L: Line> Lines<L> {
             _ => (0, 0),
         };
         let account = (used, allowed.saturating_add(slice.bytes));
-        write(line, key, nonce, &slice.allowance, account, (at.now.as_nanos(), 0));
+        write(line, key, nonce, &slice.allowance, account, (at.now.as_nanos().max(1), 0));
         take(line, at, Take::Packet(len)).map(drop)
     }
 
@@ -365,17 +365,13 @@ impl<L: Line> Lines<L> {
     /// How many places of a set can be had, and which line's ttl passed first.
     fn room(&self, set: u32, now: Instant) -> (u32, Option<u32>) {
         let mut room = WAYS as u32 - self.table.ways_used(set);
-        let mut oldest = None;
-        let mut oldest_end = u64::MAX;
-        let start = set * WAYS as u32;
-        for index in self.table.used_lines(start..start + WAYS as u32) {
-            let line = self.table.line(index);
+        let (mut oldest, mut oldest_end) = (None, now.as_nanos() + 1);
+        for (index, line) in (set * WAYS as u32..).zip(self.table.set_lines(set)) {
+            // A free line's ttl is zero; no line in use has that, since a packet has bytes.
             let end = line.word(3).load(Relaxed);
-            if end <= now.as_nanos() {
-                room += 1;
-                if end < oldest_end {
-                    (oldest, oldest_end) = (Some(index), end);
-                }
+            room += u32::from(end != 0 && end <= now.as_nanos());
+            if end != 0 && end < oldest_end {
+                (oldest, oldest_end) = (Some(index), end);
             }
         }
         (room, oldest)

@@ -208,7 +208,7 @@ impl Run {
         let random = self.next();
         // The nonce says which capability the sender means, so that the model knows what a nonce alone stands for.
         let nonce =
-            FlowNonce(allowance.expires << 24 | u64::from(allowance.limits.bits()) << 8 | (random >> 20) % NONCES);
+            FlowNonce(allowance.expires << 24 | u64::from(allowance.limits.bits()) << 8 | ((random >> 20) % NONCES));
         let presented = (random >> 40 & 3 != 0).then_some(allowance);
         self.outcome.packets += 1;
         if self.passes(at, flow, nonce, presented, len) {

@@ -229,12 +229,12 @@ fn threads_that_borrow_spend_together_no_more_than_n() {
         let presented = (n < 3).then_some(&allowance);
         let passed = charge(lines, moment(n as u64), 1, NONCE, 500).is_ok()
             || owner.lend(moment(n as u64), &key(1), NONCE, presented, 500).is_ok_and(|slice| {
-                assert!(slice.bytes >= 500 && slice.bytes <= 25_000, "a slice is at most a quarter of what is left");
+                assert!((500..=25_000).contains(&slice.bytes), "a slice is at most a quarter of what is left");
                 lines.borrow(moment(n as u64), &key(1), NONCE, &slice, 500).is_ok()
             });
         sent += if passed { 500 } else { 0 };
     }
-    assert!(sent <= 100_000 && sent >= 95_000, "{sent}");
+    assert!((95_000..=100_000).contains(&sent), "{sent}");
     let refused = owner.lend(moment(700), &key(1), OTHER, None, 40);
     assert_eq!(refused, Err(Reason::CapabilityUnknown));
 }

@@ -1,14 +1,12 @@
 use sluicegate_wire::{Reason, capability::Kind};
 
-use super::Class;
-
 /// What happened to packets since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counters {
-    requests: u64,
+    pub(super) requests: u64,
     /// By [`Kind`].
     regular: [u64; 4],
-    plain: u64,
+    pub(super) plain: u64,
     demoted: [u64; Reason::ALL.len()],
     malformed: [u64; Reason::ALL.len()],
     pub(super) quotes_stripped: u64,
@@ -61,14 +59,11 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) const fn count(&mut self, class: &Result<Class, Reason>) {
-        match class {
-            // Counted by kind where it is known.
-            Ok(Class::Regular { .. }) => {}
-            Ok(Class::Request { .. }) => self.requests += 1,
-            Ok(Class::Legacy { demoted: None }) => self.plain += 1,
-            Ok(Class::Legacy { demoted: Some(reason) }) => self.demoted[*reason as usize] += 1,
-            Err(reason) => self.malformed[*reason as usize] += 1,
-        }
+    pub(super) const fn count_demoted(&mut self, reason: Reason) {
+        self.demoted[reason as usize] += 1;
+    }
+
+    pub(super) const fn count_malformed(&mut self, reason: Reason) {
+        self.malformed[reason as usize] += 1;
     }
 }

@@ -1,26 +1,20 @@
 //! Whether a regular packet is what its receiver allowed.
 
-use core::net::IpAddr;
-
 use sluicegate_capability::router::Secrets;
 use sluicegate_wire::{
     Reason,
-    capability::{Algorithm, Capability, ClientId, FlowNonce, Kind, Limits, Packet},
-    ip::Summary,
+    capability::{Algorithm, Capability, ClientId, FlowNonce, Limits, Packet},
 };
 
 use crate::{
-    Line,
+    Key as _, Line,
     capability::{Allowance, Lines, Moment, Revocations},
 };
 
 /// What a regular packet presents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Presented {
-    pub(super) kind: Kind,
     pub(super) algorithm: Algorithm,
-    pub(super) src: IpAddr,
-    pub(super) dst: IpAddr,
     pub(super) client: ClientId,
     pub(super) pointer: u8,
     nonce: FlowNonce,
@@ -33,19 +27,16 @@ pub(super) struct Presented {
 
 impl Presented {
     #[inline]
-    pub(super) fn of(summary: &Summary, header: &Packet<&[u8]>) -> Self {
+    pub(super) fn of<T: AsRef<[u8]>>(header: &Packet<T>, len: u32) -> Self {
         let pointer = header.pointer();
         Self {
-            kind: header.kind(),
             algorithm: header.algorithm(),
-            src: summary.src,
-            dst: summary.dst,
             client: header.client_id(),
             pointer,
             nonce: header.nonce(),
             limits: header.limits(),
             capability: header.capability(pointer.into()),
-            len: summary.total_len as u32,
+            len,
         }
     }
 }
@@ -88,7 +79,8 @@ impl Judge {
         presented: &Presented,
         limits: Limits,
     ) -> Result<(), Reason> {
-        let Presented { algorithm, src, dst, client, .. } = *presented;
+        let Presented { algorithm, client, .. } = *presented;
+        let (src, dst) = (key.src().0.into(), key.dst().0.into());
         let capability = presented.capability.ok_or(Reason::CapabilityList)?;
         let checked = self.secrets.check(algorithm, src, dst, client, limits, &capability)?;
         let allowance = Allowance { limits, expires: checked.expires };

@@ -18,24 +18,25 @@
 //! senders have asked again.
 
 mod counters;
+mod header;
 mod judge;
 #[cfg(test)]
 mod tests;
 
-use core::{net::IpAddr, time::Duration};
+use core::{iter, net::IpAddr, time::Duration};
 
 use sluicegate_capability::router::{PathTagger, Secrets};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason,
-    capability::{
-        ClientId, Kind, Limits, PathId,
-        shim::{self, Found},
-    },
+    capability::{ClientId, Kind, Limits, PathId, shim},
     ip::Summary,
 };
 
 pub use self::counters::Counters;
-use self::judge::{Judge, Presented};
+use self::{
+    header::{Ends, Header, InFrame, Native},
+    judge::{Judge, Presented},
+};
 use crate::{
     Key, Key4, Key6, Line4, Line6,
     capability::{Lines, Moment, Revocations},
@@ -127,6 +128,8 @@ pub struct Router {
     lines: Lines<Line4>,
     lines6: Lines<Line6>,
     tagger: PathTagger,
+    /// The ingress that was tagged last, and its tag: packets come in trains.
+    last_tag: (u64, PathId),
     boundary: [bool; 2],
     first_seconds: u64,
     seconds: u64,
@@ -146,6 +149,7 @@ impl Router {
             lines: Lines::new(config.lines_max, &hash_key),
             lines6: Lines::new(config.lines6_max, &hash_key),
             tagger: PathTagger::new(config.tag_key),
+            last_tag: (u64::MAX, PathId::NONE),
             boundary: config.boundary,
             first_seconds,
             seconds: first_seconds,
@@ -161,30 +165,32 @@ impl Router {
     #[inline]
     pub fn on_packet(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
         self.handle_timeout(now);
-        let class = self.classify(now, arrival, frame);
-        self.counters.count(&class);
+        // The usual packet, without a detour: IPv4, no options, no fragment, native header.
+        if let Some((ends, header)) = Native::of(frame.bytes_mut()) {
+            let len = header.ip_len();
+            return Ok(self.treat(now, &ends, len, arrival, header));
+        }
+        let class = self.classify_any(now, arrival, frame);
+        if let Err(reason) = class {
+            self.counters.count_malformed(reason);
+        }
         class
     }
 
-    #[inline]
-    fn classify(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
+    fn classify_any(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
         let summary = Summary::parse(frame.bytes())?;
         if summary.source_route || summary.has_options || summary.fragment.is_some() {
+            self.counters.plain += 1;
             return Ok(PLAIN);
         }
-        let found = match shim::find(&summary, frame.bytes()) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(self.plain(&summary, frame)),
-            Err(reason) => return Ok(Class::Legacy { demoted: Some(reason) }),
-        };
-        let header = found.packet(frame.bytes());
-        if header.is_demoted() {
-            return Ok(Class::Legacy { demoted: Some(Reason::AlreadyDemoted) });
+        match shim::find(&summary, frame.bytes()) {
+            Ok(Some(found)) => {
+                let ends = Ends::of(&summary)?;
+                Ok(self.treat(now, &ends, summary.total_len as u32, arrival, InFrame { frame, found }))
+            }
+            Ok(None) => Ok(self.plain(&summary, frame)),
+            Err(reason) => Ok(self.legacy(reason)),
         }
-        if header.kind() == Kind::Request {
-            return Ok(self.stamp(&summary, &found, arrival, frame));
-        }
-        Ok(self.regular(now, &summary, &found, frame))
     }
 
     /// A packet without a capability header.
@@ -192,71 +198,99 @@ impl Router {
         if matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6) && shim::strip_quote(frame) {
             self.counters.quotes_stripped += 1;
         }
+        self.counters.plain += 1;
         PLAIN
     }
 
-    fn stamp(&mut self, summary: &Summary, found: &Found, arrival: &Arrival, frame: &mut Frame<'_>) -> Class {
-        let header = found.packet(frame.bytes());
-        let (slot, client, algorithm) = (header.pointer(), header.client_id(), header.algorithm());
-        if slot >= header.count() {
-            return demote(frame, found, Reason::CapabilityList);
-        }
-        let pre = self.judge.secrets.mint(algorithm, summary.src, summary.dst, client);
-        let at_boundary = self.boundary.get(usize::from(arrival.port.0)).is_some_and(|at_boundary| *at_boundary);
-        let path_id = if at_boundary {
-            self.tagger.tag(u64::from(arrival.port.0) << 48 | arrival.neighbour)
-        } else {
-            PathId::NONE
-        };
-        shim::edit(frame.bytes_mut(), found, |header| {
-            header.set_capability(slot.into(), pre);
-            header.set_path_id(slot.into(), path_id);
-            header.set_pointer(slot + 1);
-            let mut path = [PathId::NONE; PATH_MAX];
-            let tags = (0..=slot).rev().filter_map(|slot| header.path_id(slot.into())).filter(|id| *id != PathId::NONE);
-            for (place, tag) in path.iter_mut().zip(tags) {
-                *place = tag;
-            }
-            Class::Request { path }
-        })
+    const fn legacy(&mut self, reason: Reason) -> Class {
+        self.counters.count_demoted(reason);
+        Class::Legacy { demoted: Some(reason) }
     }
 
+    fn demote(&mut self, reason: Reason, header: impl Header) -> Class {
+        header.edit(|header| header.set_demoted(true));
+        self.legacy(reason)
+    }
+
+    /// TVA IV-C. The header is valid; it is written to at most once.
     #[inline]
-    fn regular(&mut self, now: Instant, summary: &Summary, found: &Found, frame: &mut Frame<'_>) -> Class {
-        let header = found.packet(frame.bytes());
-        let at = Moment { now, seconds: self.seconds };
-        let presented = Presented::of(summary, &header);
-        let verdict = match (summary.src, summary.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let key = Key4::of_capability(src, dst, presented.client);
-                self.judge.judge(&mut self.lines, at, &key, &presented)
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let key = Key6::of_capability(src, dst, presented.client);
-                self.judge.judge(&mut self.lines6, at, &key, &presented)
-            }
-            _ => Err(Reason::IpHeaderInvalid),
-        };
-        if let Err(reason) = verdict {
-            return demote(frame, found, reason);
+    fn treat(&mut self, now: Instant, ends: &Ends, len: u32, arrival: &Arrival, header: impl Header) -> Class {
+        let view = header.view();
+        let kind = view.kind();
+        if view.is_demoted() {
+            return self.legacy(Reason::AlreadyDemoted);
         }
-        self.counters.count_regular(presented.kind);
-        if presented.kind.has_list() {
-            self.pass_on(&presented, found, frame);
+        if kind == Kind::Request {
+            return self.stamp(ends, arrival, header);
+        }
+        let presented = Presented::of(&view, len);
+        if let Err(reason) = self.check(now, ends, &presented) {
+            return self.demote(reason, header);
+        }
+        self.counters.count_regular(kind);
+        if kind == Kind::Renewal {
+            let (src, dst) = ends.addresses();
+            let fresh = self.judge.secrets.mint(presented.algorithm, src, dst, presented.client);
+            header.edit(|header| {
+                header.set_capability(presented.pointer.into(), fresh);
+                header.set_pointer(presented.pointer.saturating_add(1));
+            });
+        } else if kind == Kind::Capabilities {
+            header.edit(|header| header.set_pointer(presented.pointer.saturating_add(1)));
         }
         Class::Regular { capability: true }
     }
 
-    /// Leaves the list as the next router needs it.
-    fn pass_on(&self, presented: &Presented, found: &Found, frame: &mut Frame<'_>) {
-        let Presented { kind, algorithm, src, dst, client, pointer, .. } = *presented;
-        let fresh = (kind == Kind::Renewal).then(|| self.judge.secrets.mint(algorithm, src, dst, client));
-        shim::edit(frame.bytes_mut(), found, |header| {
-            if let Some(fresh) = fresh {
-                header.set_capability(pointer.into(), fresh);
+    #[inline]
+    fn check(&mut self, now: Instant, ends: &Ends, presented: &Presented) -> Result<(), Reason> {
+        let at = Moment { now, seconds: self.seconds };
+        match *ends {
+            Ends::V4(src, dst) => {
+                let key = Key4::of_capability(src, dst, presented.client);
+                self.judge.judge(&mut self.lines, at, &key, presented)
             }
-            header.set_pointer(pointer.saturating_add(1));
+            Ends::V6(src, dst) => {
+                let key = Key6::of_capability(src, dst, presented.client);
+                self.judge.judge(&mut self.lines6, at, &key, presented)
+            }
+        }
+    }
+
+    #[inline]
+    fn stamp(&mut self, ends: &Ends, arrival: &Arrival, header: impl Header) -> Class {
+        let view = header.view();
+        let slot = view.pointer();
+        if slot >= view.count() {
+            return self.demote(Reason::CapabilityList, header);
+        }
+        let (src, dst) = ends.addresses();
+        let pre = self.judge.secrets.mint(view.algorithm(), src, dst, view.client_id());
+        let path_id = self.path_id(arrival);
+        let mut path = [PathId::NONE; PATH_MAX];
+        let before = (0..slot).rev().filter_map(|slot| view.path_id(slot.into()));
+        let tags = iter::once(path_id).chain(before).filter(|id| *id != PathId::NONE);
+        for (place, tag) in path.iter_mut().zip(tags) {
+            *place = tag;
+        }
+        header.edit(|header| {
+            header.set_capability(slot.into(), pre);
+            header.set_path_id(slot.into(), path_id);
+            header.set_pointer(slot + 1);
         });
+        self.counters.requests += 1;
+        Class::Request { path }
+    }
+
+    #[inline]
+    fn path_id(&mut self, arrival: &Arrival) -> PathId {
+        if !self.boundary.get(usize::from(arrival.port.0)).is_some_and(|at_boundary| *at_boundary) {
+            return PathId::NONE;
+        }
+        let ingress = u64::from(arrival.port.0) << 48 | arrival.neighbour;
+        if self.last_tag.0 != ingress {
+            self.last_tag = (ingress, self.tagger.tag(ingress));
+        }
+        self.last_tag.1
     }
 
     /// Whether a packet that was demoted, here or elsewhere, belongs to a line of this router: the flow's nonce is
@@ -270,17 +304,17 @@ impl Router {
         self.handle_timeout(now);
         let summary = Summary::parse(frame.bytes())?;
         let found = shim::find(&summary, frame.bytes())?.ok_or(Reason::CapabilityUnknown)?;
-        let presented = Presented::of(&summary, &found.packet(frame.bytes()));
+        let header = found.packet(frame.bytes());
+        let presented = Presented::of(&header, summary.total_len as u32);
         let at = Moment { now, seconds: self.seconds };
-        match (summary.src, summary.dst) {
-            _ if presented.kind == Kind::Request => Err(Reason::CapabilityUnknown),
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+        match Ends::of(&summary)? {
+            _ if header.kind() == Kind::Request => Err(Reason::CapabilityUnknown),
+            Ends::V4(src, dst) => {
                 judge::charge(&mut self.lines, at, &Key4::of_capability(src, dst, presented.client), &presented)
             }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            Ends::V6(src, dst) => {
                 judge::charge(&mut self.lines6, at, &Key6::of_capability(src, dst, presented.client), &presented)
             }
-            _ => Err(Reason::CapabilityUnknown),
         }
     }
 
@@ -359,9 +393,4 @@ impl Router {
     pub const fn lines_reclaimed(&self) -> u64 {
         self.lines.reclaimed() + self.lines6.reclaimed()
     }
-}
-
-fn demote(frame: &mut Frame<'_>, found: &Found, reason: Reason) -> Class {
-    shim::edit(frame.bytes_mut(), found, |header| header.set_demoted(true));
-    Class::Legacy { demoted: Some(reason) }
 }

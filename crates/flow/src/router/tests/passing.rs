@@ -191,3 +191,51 @@ fn the_next_timeout_is_the_next_second() {
     router.handle_timeout(at(1_999) + Duration::from_millis(1));
     assert_eq!(router.seconds(), 12_347);
 }
+
+#[test]
+fn the_usual_packet_is_judged_as_any_other_would_be() {
+    let pair = Pair::new();
+    let (mut quick, mut thorough) = (router(1), router(1));
+    let granted = pair.acquire(at(0), &mut [&mut quick], limits(100, 10));
+    pair.acquire(at(0), &mut [&mut thorough], limits(100, 10));
+    let demoted = {
+        let mut frame = pair.nonce_only(FlowNonce(3), 20);
+        judge(&mut router(9), at(0), &mut frame).unwrap();
+        frame
+    };
+    let packets = [
+        pair.request(3),
+        pair.regular(Kind::Capabilities, NONCE, &granted, 20),
+        pair.nonce_only(NONCE, 20),
+        pair.regular(Kind::Renewal, NONCE, &granted, 20),
+        pair.regular(Kind::Renewal, FlowNonce(5), &granted, 20),
+        demoted,
+        pair.plain(20),
+    ];
+    let mut judged = 0;
+    for packet in &packets {
+        for at_byte in 0..packet.bytes().len() {
+            for change in [0, 1, 0x20, 0x80, 0xff] {
+                let mut bytes = packet.bytes().to_vec();
+                bytes[at_byte] ^= change;
+                if at_byte != 10 && at_byte != 11 {
+                    ipv4::Packet::new_unchecked(&mut bytes[..20]).fill_checksum();
+                }
+                // Ethernet pads short packets.
+                bytes.extend_from_slice(&[0; 6]);
+                let (mut one, mut other) = (FrameBuf::from_bytes(&bytes), FrameBuf::from_bytes(&bytes));
+                let ours = judge(&mut quick, at(0), &mut one);
+                let expected = other.with(|frame| {
+                    thorough.handle_timeout(at(0));
+                    let class = thorough.classify_any(at(0), &OUTSIDE, frame);
+                    class.inspect_err(|reason| thorough.counters.count_malformed(*reason))
+                });
+                assert_eq!((ours, one.bytes()), (expected, other.bytes()), "byte {at_byte} ^ {change:#x}");
+                assert_eq!(quick.counters(), thorough.counters());
+                judged += 1;
+            }
+        }
+    }
+    assert!(judged > 2_000);
+    assert!([Kind::Request, Kind::Nonce, Kind::Renewal].iter().all(|kind| quick.counters().passed(*kind) > 5));
+}

@@ -2,8 +2,8 @@
 //!
 //! A frontend turns an authenticated, permitted request into a [`Grant`]: who may send what to which gate, for how many
 //! bytes and until when. Its 136 bytes are signed with the frontend's [`IssuerKey`]; whoever holds the matching
-//! [`IssuerPublic`] can check it without asking anyone. [`router`] is what capability routers mint and check with, [`host`] what senders and receivers do.
-//! Nothing here does I/O, reads a clock or draws randomness.
+//! [`IssuerPublic`] can check it without asking anyone. [`router`] is what capability routers mint and check with,
+//! [`host`] what senders and receivers do. Nothing here does I/O, reads a clock or draws randomness.
 #![no_std]
 
 extern crate alloc;

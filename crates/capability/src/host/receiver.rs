@@ -200,18 +200,15 @@ impl Receiver {
     }
 }
 
-/// The limits of the grant that follows `step` others of the same second. Routers hold one capability of a flow for
-/// newer than another of the same second if its T is larger, or its T equal and its N larger, so T grows a little, and
-/// N, a little smaller than asked for, within it.
+/// The limits of the grant that follows `step` others of the same second. Of two capabilities of a flow that were
+/// minted in one second, routers hold the one with the larger T for the newer one, and of equal T the one with the
+/// smaller N. So N becomes a kilobyte smaller each time, down to three quarters, and then T a second longer.
 fn vary(limits: Limits, step: u16) -> Limits {
     let seconds = limits.seconds().min(GRANT_SECONDS_MAX);
-    let per_second = (limits.kilobytes() / 8).clamp(1, 16);
-    let (more, less) = match step {
-        0 => (0, 0),
-        step => (1 + (step - 1) / per_second, per_second - 1 - (step - 1) % per_second),
-    };
+    let steps = (limits.kilobytes() / 4).max(1);
+    let (more, less) = (step / steps, step % steps);
     let most = Limits::SECONDS_MAX - seconds;
-    let (more, less) = if more > u16::from(most) { (most, 0) } else { (more as u8, less) };
+    let (more, less) = if more > u16::from(most) { (most, steps - 1) } else { (more as u8, less) };
     Limits::new(limits.kilobytes() - less, seconds + more).unwrap_or(limits)
 }
 
@@ -234,9 +231,9 @@ mod tests {
 
     #[test]
     fn grants_of_one_second_differ_and_each_is_newer_than_the_one_before() {
-        for (asked, least) in [(limits(1_023, 63), 100), (limits(32, 10), 200), (limits(1, 1), 60)] {
+        for (asked, least) in [(limits(1_023, 63), 1_000), (limits(32, 10), 400), (limits(1, 1), 60)] {
             let granted: std::vec::Vec<Limits> = (0..=least).map(|step| vary(asked, step)).collect();
-            let order = |limits: &Limits| (limits.seconds(), limits.kilobytes());
+            let order = |limits: &Limits| (limits.seconds(), 1_023 - limits.kilobytes());
             assert!(granted.windows(2).all(|pair| order(&pair[0]) < order(&pair[1])), "{asked:?}");
             assert!(granted.iter().all(|granted| granted.kilobytes() <= asked.kilobytes()), "never more bytes");
             assert!(granted[0] == asked || asked.seconds() > GRANT_SECONDS_MAX);

@@ -38,7 +38,8 @@ struct Line {
 impl Line {
     /// Which of two capabilities of a flow is the newer one.
     fn order(limits: Limits, expires: u64) -> (u64, u8, u16) {
-        (expires - u64::from(limits.seconds()), limits.seconds(), limits.kilobytes())
+        let less = Limits::KILOBYTES_MAX - limits.kilobytes();
+        (expires - u64::from(limits.seconds()), limits.seconds(), less)
     }
 }
 

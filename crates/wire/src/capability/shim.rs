@@ -4,7 +4,8 @@
 //! the transport's bytes stay as they are. Encapsulated, the transport's own checksum is computed with zero addresses
 //! in its pseudo-header, so that a NAT which rewrites only what it knows (IP and the outer UDP) does not break it.
 //!
-//! Fragments are never capability packets: only the first would hold the header, and none its whole packet.
+//! Fragments are never capability packets: only the first would hold the header, and none its whole packet. Nor are
+//! source-routed packets, whose path is not the one that was asked (TVA VII).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -101,8 +102,9 @@ pub const fn overhead(repr: &Repr, carriage: Carriage) -> usize {
     carriage.outer_len() + repr.buffer_len()
 }
 
-/// Finds and checks the capability header of a packet that [`ip::Summary::parse`] read; `None` for a plain packet, which is
-/// one without a header, a fragment, or UDP *from* port 7253 that carries no valid header (the port may be anybody's).
+/// Finds and checks the capability header of a packet that [`ip::Summary::parse`] read. `None` for a plain packet: one
+/// without a header, a fragment, a source-routed packet, or UDP *from* port 7253 that carries no valid header (the port
+/// may be anybody's).
 ///
 /// Costs no pass over the payload; checksums other than IPv4's are not looked at.
 ///
@@ -112,7 +114,7 @@ pub const fn overhead(repr: &Repr, carriage: Carriage) -> usize {
 pub fn find(summary: &ip::Summary, bytes: &[u8]) -> Result<Option<Found>, Reason> {
     let at = summary.transport_offset;
     match summary.protocol {
-        _ if summary.fragment.is_some() => Ok(None),
+        _ if summary.fragment.is_some() || summary.source_route => Ok(None),
         PROTOCOL => found(Carriage::Native, at, summary.transport(bytes)).map(Some),
         IpProtocol::UDP => {
             let transport = summary.transport(bytes);

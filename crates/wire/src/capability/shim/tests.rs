@@ -275,6 +275,24 @@ fn a_datagram_shorter_than_its_packet_hides_nothing_behind_it() {
 }
 
 #[test]
+fn tva_21_source_routed_packets_are_legacy_whatever_header_they_carry() {
+    let header = inserted(&plain_packets(CLIENT6, SERVICE6, b"routed")[1], &request(1), Carriage::Native);
+    let header = &header.bytes()[ipv6::HEADER_LEN..];
+    let routed6 =
+        packet(CLIENT6, SERVICE6, IpProtocol::IPV6_ROUTE, &[&[PROTOCOL.0, 0, 4, 0, 0, 0, 0, 0], header].concat());
+    // A loose source route of no hops, where the payload began.
+    let mut routed4 = packet(CLIENT4, SERVICE4, PROTOCOL, &[&[131, 3, 4, 0][..], header].concat());
+    let mut view = ipv4::Packet::new_unchecked(&mut routed4[..]);
+    view.set_version_and_header_len(24);
+    view.fill_checksum();
+    for routed in [routed4, routed6] {
+        assert!(summary(&routed).source_route);
+        assert_eq!(summary(&routed).protocol, PROTOCOL);
+        assert_eq!(find_in(&routed), Ok(None));
+    }
+}
+
+#[test]
 fn fragments_are_plain_and_get_no_header() {
     let mut fragment = packet(CLIENT4, SERVICE4, PROTOCOL, &[0; 24]);
     let mut view = ipv4::Packet::new_unchecked(&mut fragment[..]);

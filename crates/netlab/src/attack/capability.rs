@@ -238,7 +238,8 @@ impl<'a> Flood<'a> {
                 // A group is done when its attackers have sent, at their own rate, what they send.
                 let groups = self.spec.groups as usize;
                 let per_group = self.attackers.len().div_ceil(groups);
-                let lasts_s = self.spec.bytes_each as f64 * 8.0 * self.attackers.len() as f64 / self.spec.rate_bps as f64;
+                let lasts_s =
+                    self.spec.bytes_each as f64 * 8.0 * self.attackers.len() as f64 / self.spec.rate_bps as f64;
                 let group = if groups == 1 { 0 } else { (elapsed.as_secs_f64() / lasts_s) as usize };
                 let first = group * per_group;
                 let end = (first + per_group).min(self.attackers.len());

@@ -73,7 +73,9 @@ impl Attackers {
             attackers.seen = Some(start(plan, "edge-s", "seen", &spec)?);
         }
         let target = if attack == Attack::Authorized { COLLUDER } else { SERVICE };
-        for (index, (host, neighbour, prefix)) in [("a1", "n1", ATTACKERS[0]), ("a2", "n2", ATTACKERS[1])].into_iter().enumerate() {
+        for (index, (host, neighbour, prefix)) in
+            [("a1", "n1", ATTACKERS[0]), ("a2", "n2", ATTACKERS[1])].into_iter().enumerate()
+        {
             let bps = flood_bps / 2;
             // A request is small; the flood has the same bits in more packets.
             let spec = CapabilityFloodSpec {

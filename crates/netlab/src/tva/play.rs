@@ -55,7 +55,9 @@ impl Load {
     const fn of(attack: Attack) -> Self {
         match attack {
             // A quarter of the link.
-            Attack::Legacy => Self { per_minute: 900, parallel_max: 0, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" },
+            Attack::Legacy => {
+                Self { per_minute: 900, parallel_max: 0, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" }
+            }
             // Every connection from another host, so that each needs a request.
             Attack::Request => Self { per_minute: 3_600, parallel_max: 0, seconds: 18, bytes: 0, from: "10.3.0.0/17" },
             // As much as goes: the destination wants its half.
@@ -89,7 +91,9 @@ impl Phase {
     }
 
     fn times(&self) -> Percentiles {
-        Percentiles::of(&mut self.transfers.iter().filter(|one| one.error.is_none()).map(|one| one.ms).collect::<Vec<_>>())
+        Percentiles::of(
+            &mut self.transfers.iter().filter(|one| one.error.is_none()).map(|one| one.ms).collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -173,7 +177,12 @@ impl<'a> Stage<'a> {
     /// beginning and end show; the others before the first transfer. The flag: group after group.
     fn phase(&self, attack: Option<(Attack, bool)>) -> Result<Phase, LabError> {
         let load = Load::of(self.options.attack);
-        let plan = attackers::Plan { lab: &self.lab, binary: &self.binary, seed: self.options.seed, seconds: load.seconds + 6 };
+        let plan = attackers::Plan {
+            lab: &self.lab,
+            binary: &self.binary,
+            seed: self.options.seed,
+            seconds: load.seconds + 6,
+        };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio) as u64;
         let mut attackers = None;
         if let Some((attack, in_turn)) = attack.filter(|(attack, _)| *attack != Attack::Imprecise) {
@@ -305,7 +314,12 @@ fn imprecise(report: &mut Report, case: &str, plain: &Phase, calm: &Phase, attac
     report.add(tva, "disturbance_s", lasted_s, Some(Threshold::AtMost(3.0)));
     report.add(tva, "attackers_authorised", attacked.attackers.len() as f64, Some(Threshold::AtLeast(1.0)));
     let most = attacked.attackers.iter().max().copied().unwrap_or(0) as f64;
-    report.add(tva, "regular_bytes_of_an_attacker_max", most, Some(Threshold::AtMost(2.0 * f64::from(DEFAULT_GRANT.0))));
+    report.add(
+        tva,
+        "regular_bytes_of_an_attacker_max",
+        most,
+        Some(Threshold::AtMost(2.0 * f64::from(DEFAULT_GRANT.0))),
+    );
     let mean = attacked.attackers.iter().sum::<u64>() as f64 / attacked.attackers.len().max(1) as f64;
     report.add(tva, "regular_bytes_of_an_attacker_mean", mean, None);
 }

@@ -247,14 +247,18 @@ impl Host {
         }
     }
 
-    /// The client id that a local host's flow is sent under, by policy or because the flow answers a peer.
-    fn client_id(&mut self, policy: &mut dyn Policy, flow: &Flow) -> ClientId {
-        policy.client_id(flow).unwrap_or_else(|| {
-            let answered = self.routes.find(&self.random, flow).and_then(|ticket| self.peers.redeem(ticket));
-            let key = answered.and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
-            key.filter(|key| (key.local, key.remote) == (flow.local, flow.remote))
-                .map_or(ClientId::NONE, |key| key.client_id)
-        })
+    /// The client id that a local host's flow is sent under, by policy or because the flow answers a peer, and whether
+    /// that is certain: without a policy and a peer with the same ports it is that of the pair's last peer.
+    fn client_id(&mut self, policy: &mut dyn Policy, flow: &Flow) -> (ClientId, bool) {
+        if let Some(client_id) = policy.client_id(flow) {
+            return (client_id, true);
+        }
+        let Some((ticket, exact)) = self.routes.find(&self.random, flow) else { return (ClientId::NONE, false) };
+        let key = self.peers.redeem(ticket).and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
+        match key.filter(|key| (key.local, key.remote) == (flow.local, flow.remote)) {
+            Some(key) => (key.client_id, exact),
+            None => (ClientId::NONE, false),
+        }
     }
 }
 

@@ -176,7 +176,7 @@ impl Host {
         let Some((_, peer)) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) else { return };
         peer.heard_at = Some(now);
         if ret.is_none_or(|ret| !ret.demoted) && (credible || !peer.receiver.has_proof()) {
-            peer.sender.heard(now);
+            peer.sender.heard(now, arrival.upper != CAPABILITY_ONLY);
         }
     }
 
@@ -295,7 +295,7 @@ impl Host {
         if contacted(self, arrival.slot) {
             return true;
         }
-        let client_id = self.client_id(policy, &arrival.flow());
+        let (client_id, _) = self.client_id(policy, &arrival.flow());
         let own = self.peers.find(&self.random, &Key { client_id, ..arrival.key });
         contacted(self, own)
     }
@@ -326,11 +326,11 @@ impl Host {
         let segment = Segment::of(summary, bytes);
         let ports = segment.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
         let flow = Flow { local: summary.dst, remote: summary.src, protocol: summary.protocol, ports };
-        let client_id = self.client_id(policy, &flow);
+        let (client_id, certain) = self.client_id(policy, &flow);
         let slot = self.peers.find(&self.random, &Key { local: flow.local, remote: flow.remote, client_id });
         let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
         let capable = self.is_capable(now, flow.remote);
-        let Some((_, peer)) = slot.and_then(|slot| self.peers.get_mut(slot)) else {
+        let Some((_, peer)) = slot.filter(|_| certain).and_then(|slot| self.peers.get_mut(slot)) else {
             self.seen.learn(&self.random, now, &flow, Seen { plain: true });
             return;
         };

@@ -72,14 +72,17 @@ impl Host {
         segment: &Segment,
         known: Option<Knowledge>,
     ) -> Option<u32> {
-        let key = Key { local: flow.local, remote: flow.remote, client_id: self.client_id(policy, flow) };
+        let (client_id, certain) = self.client_id(policy, flow);
+        let key = Key { local: flow.local, remote: flow.remote, client_id };
         let seen = self.seen.find(&self.random, now, flow);
         let found = self.peers.find(&self.random, &key);
         let proven = found.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
-        if seen.is_some_and(|seen| seen.plain) && !proven && known.is_none() {
+        let speaks = certain && (proven || known.is_some());
+        if seen.is_some_and(|seen| seen.plain) && !speaks {
             return None;
         }
-        if found.is_none() && (segment.is_reaction || self.config.answers_only) {
+        let may_begin = !segment.is_reaction && (!self.config.answers_only || known.is_some());
+        if found.is_none() && !may_begin {
             return None;
         }
         let heard = found.and_then(|slot| self.peers.get(slot)).and_then(|(_, peer)| peer.heard_at);

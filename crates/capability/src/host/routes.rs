@@ -30,11 +30,12 @@ impl Routes {
         }
     }
 
-    /// The peer that `flow` answers: by its ports, else whoever was the last of this pair of addresses.
-    pub(super) fn find(&self, random: &Random, flow: &Flow) -> Option<Ticket> {
-        [hash(random, flow, true), hash(random, flow, false)].into_iter().find_map(|hash| {
+    /// The peer that `flow` answers, and whether by its ports; if not, it is whoever was the last of this pair.
+    pub(super) fn find(&self, random: &Random, flow: &Flow) -> Option<(Ticket, bool)> {
+        [true, false].into_iter().find_map(|with_ports| {
+            let hash = hash(random, flow, with_ports);
             let (held, ticket) = self.entries[hash as usize & (self.entries.len() - 1)];
-            (held == hash).then_some(ticket)
+            (held == hash).then_some((ticket, with_ports))
         })
     }
 }

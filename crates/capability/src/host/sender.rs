@@ -255,10 +255,13 @@ impl Sender {
         self.silent_since.get_or_insert(now);
     }
 
-    /// A packet with a capability header came from the peer, without a demotion notice.
-    pub(super) fn heard(&mut self, now: Instant) {
+    /// A packet with a capability header came from the peer, without a demotion notice. `traffic`: it carries more than
+    /// the header. A peer that only ever answers leaves a one-way flow, which asks ever more rarely.
+    pub(super) fn heard(&mut self, now: Instant, traffic: bool) {
         self.silent_since = None;
-        self.silences = 0;
+        if traffic {
+            self.silences = 0;
+        }
         let rtt = self.rtt();
         if let Some(set) = self.set.as_mut()
             && set.first_carried.is_some_and(|at| now.since(at) >= rtt)
@@ -311,7 +314,7 @@ impl Sender {
         self.give_up();
         (self.refused_until, self.refusals) = (None, 0);
         self.renewal_asked_at = None;
-        self.heard(now);
+        self.heard(now, false);
         Answered::Accepted
     }
 
@@ -325,7 +328,7 @@ impl Sender {
         self.refused_until = Some(now + REFUSED_WAIT * (1 << self.refusals));
         self.refusals = (self.refusals + 1).min(REFUSED_WAIT_DOUBLINGS);
         self.give_up();
-        self.heard(now);
+        self.heard(now, false);
         Answered::Accepted
     }
 

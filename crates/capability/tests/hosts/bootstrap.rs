@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sluicegate_capability::host::{Inbound, Knowledge, Sending, ServerConfig, Standing};
+use sluicegate_capability::host::{Config, Inbound, Knowledge, Sending, ServerConfig, Standing};
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Kind, shim::Carriage},
@@ -86,19 +86,22 @@ fn the_list_travels_until_return_traffic_shows_that_it_arrived_and_then_only_the
 #[test]
 fn a_one_way_flow_is_answered_by_packets_of_their_own() {
     let mut world = world(2);
-    for _ in 0..300 {
+    for _ in 0..1_500 {
         world.send(A, &datagram(A, 1_000)).unwrap();
         world.run(10);
     }
     world.run(100);
-    assert_eq!(world.got(B).len(), 300);
+    assert_eq!(world.got(B).len(), 1_500);
     let first = world.wire.iter().find(|seen| seen.from == B).unwrap();
     assert!(first.alone);
     assert_eq!(first.at.since(Instant::from_secs(1_000)), Duration::from_millis(45), "one way, and 20 ms of patience");
     let bare = world.wire.iter().filter(|seen| seen.from == A && seen.kind.is_none()).count();
-    assert!(bare <= 6, "{bare} of 300 packets had no capability");
+    assert!(bare <= 6, "{bare} packets had no capability");
     assert_eq!(world.demoted(), 0);
-    assert!(world.count(B, Some(Kind::Nonce)) + world.count(B, Some(Kind::Capabilities)) <= 60, "answers are rare");
+    let answers = world.wire.iter().filter(|seen| seen.from == B).count();
+    assert!(answers <= 100, "{answers} answers to 1,500 packets: one for each N/2, and few to requests");
+    let requests = world.count(A, Some(Kind::Request));
+    assert!(requests <= 12, "{requests} requests in 15 s");
 }
 
 #[test]
@@ -204,4 +207,34 @@ fn nobody_may_contact_a_client() {
     world.run(100);
     assert_eq!(world.hosts[B].counters().grants, 0, "a reset is no invitation");
     assert_eq!(world.hosts[B].peers(world.now).count(), 0, "and no state");
+}
+
+#[test]
+fn a_gate_leaves_legacy_clients_alone_and_answers_capable_ones() {
+    let config = Config { answers_only: true, peers_max: 64, remotes_max: 64, ..Config::default() };
+    let mut world = World::with_config(config, client(7), server(ServerConfig::default()), 1);
+    world.send(B, &datagram(B, 100)).unwrap();
+    assert_eq!(world.wire[0].kind, None, "nothing is known of A");
+    world.run(30);
+    world.hosts[A].know(address(B), Knowledge::Capable { carriage: Carriage::Native }, Instant::from_secs(9_999));
+    world.send(A, &segment(A, Control::Syn, 100, None, 0)).unwrap();
+    world.run(30);
+    world.send(B, &segment(B, Control::Syn, 500, Some(101), 0)).unwrap();
+    assert_eq!(world.wire.last().unwrap().kind, Some(Kind::Request));
+}
+
+#[test]
+fn a_phone_and_a_capable_client_behind_one_address_both_get_what_they_understand() {
+    let mut world = world(1);
+    world.send(A, &segment(A, Control::Syn, 100, None, 0)).unwrap();
+    world.run(30);
+    world.send(B, &segment(B, Control::Syn, 500, Some(101), 0)).unwrap();
+    world.run(30);
+    // The phone has no capabilities; its datagrams come plain from the same address.
+    world.inject(A, &datagram(A, 160));
+    world.run(1);
+    world.send(B, &datagram(B, 160)).unwrap();
+    assert_eq!(world.wire.last().unwrap().kind, None);
+    world.send(B, &segment(B, Control::None, 501, Some(101), 10)).unwrap();
+    assert!(world.wire.last().unwrap().kind.is_some());
 }

@@ -34,7 +34,7 @@ pub trait Node: Any {
     /// The time of [`Self::poll_timeout`] has come.
     fn on_timeout(&mut self, _io: &mut Io<'_>) {}
 
-    /// The node loses power and comes back at once: what it held in memory is gone.
+    /// The node loses power and comes back at once: what it held in memory is gone. By default it held nothing.
     fn restart(&mut self, _now: Instant) {}
 }
 

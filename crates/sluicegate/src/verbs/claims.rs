@@ -85,8 +85,8 @@ fn choose(options: &LabCheck) -> Result<Vec<&'static Claim>> {
 fn row(line: &Line<'_>) -> String {
     let verdict = if line.pass { "holds" } else { "MISS" };
     format!(
-        "{:<7} {:<5} {} {:<6} {:>7.2} s  expected: {} ({})\n{:>33}ours: {}",
-        line.claim, verdict, line.level, line.source, line.seconds, line.expected, line.tolerance, "", line.ours
+        "{:<7} {:<6} level {}  {:<14} {:>7.2} s\n    expected  {}\n    ours      {}\n    tolerance {}",
+        line.claim, verdict, line.level, line.source, line.seconds, line.expected, line.ours, line.tolerance
     )
 }
 

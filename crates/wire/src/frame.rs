@@ -13,6 +13,7 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// The frame `buffer[start..start + len]`; `None` if that does not lie inside `buffer`.
+    #[inline]
     #[must_use]
     pub fn new(buffer: &'a mut [u8], start: usize, len: usize) -> Option<Self> {
         let end = start.checked_add(len)?;
@@ -20,12 +21,14 @@ impl<'a> Frame<'a> {
     }
 
     /// The packet's bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
     /// The packet's bytes, writable.
+    #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.end]

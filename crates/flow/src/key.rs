@@ -107,10 +107,7 @@ impl Key for Key4 {
 
     #[inline]
     fn hash(&self, hasher: &Hasher) -> u64 {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.0[0].to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.0[1].to_ne_bytes());
-        hasher.hash(&bytes)
+        hasher.hash_words(self.0)
     }
 }
 
@@ -151,11 +148,7 @@ impl Key for Key6 {
 
     #[inline]
     fn hash(&self, hasher: &Hasher) -> u64 {
-        let mut bytes = [0; 40];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(self.0) {
-            to.copy_from_slice(&word.to_ne_bytes());
-        }
-        hasher.hash(&bytes)
+        hasher.hash_words(self.0)
     }
 }
 

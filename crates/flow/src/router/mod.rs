@@ -168,7 +168,7 @@ impl Router {
         // The usual packet, without a detour: IPv4, no options, no fragment, native header.
         if let Some((ends, header)) = Native::of(frame.bytes_mut()) {
             let len = header.ip_len();
-            return Ok(self.treat(now, &ends, len, arrival, header));
+            return self.treat(now, &ends, len, arrival, header);
         }
         let class = self.classify_any(now, arrival, frame);
         if let Err(reason) = class {
@@ -186,10 +186,10 @@ impl Router {
         match shim::find(&summary, frame.bytes()) {
             Ok(Some(found)) => {
                 let ends = Ends::of(&summary)?;
-                Ok(self.treat(now, &ends, summary.total_len as u32, arrival, InFrame { frame, found }))
+                self.treat(now, &ends, summary.total_len as u32, arrival, InFrame { frame, found })
             }
             Ok(None) => Ok(self.plain(&summary, frame)),
-            Err(reason) => Ok(self.legacy(reason)),
+            Err(reason) => self.legacy(reason),
         }
     }
 
@@ -202,19 +202,27 @@ impl Router {
         PLAIN
     }
 
-    const fn legacy(&mut self, reason: Reason) -> Class {
+    const fn legacy(&mut self, reason: Reason) -> Result<Class, Reason> {
         self.counters.count_demoted(reason);
-        Class::Legacy { demoted: Some(reason) }
+        Ok(Class::Legacy { demoted: Some(reason) })
     }
 
-    fn demote(&mut self, reason: Reason, header: impl Header) -> Class {
+    fn demote(&mut self, reason: Reason, header: impl Header) -> Result<Class, Reason> {
         header.edit(|header| header.set_demoted(true));
         self.legacy(reason)
     }
 
-    /// TVA IV-C. The header is valid; it is written to at most once.
+    /// TVA IV-C. The header is valid; it is written to at most once. Always `Ok`: the result is made where the caller
+    /// wants it, because taking it apart and together again costs as much as the look-up.
     #[inline]
-    fn treat(&mut self, now: Instant, ends: &Ends, len: u32, arrival: &Arrival, header: impl Header) -> Class {
+    fn treat(
+        &mut self,
+        now: Instant,
+        ends: &Ends,
+        len: u32,
+        arrival: &Arrival,
+        header: impl Header,
+    ) -> Result<Class, Reason> {
         let view = header.view();
         let kind = view.kind();
         if view.is_demoted() {
@@ -238,7 +246,7 @@ impl Router {
         } else if kind == Kind::Capabilities {
             header.edit(|header| header.set_pointer(presented.pointer.saturating_add(1)));
         }
-        Class::Regular { capability: true }
+        Ok(Class::Regular { capability: true })
     }
 
     #[inline]
@@ -257,7 +265,7 @@ impl Router {
     }
 
     #[inline]
-    fn stamp(&mut self, ends: &Ends, arrival: &Arrival, header: impl Header) -> Class {
+    fn stamp(&mut self, ends: &Ends, arrival: &Arrival, header: impl Header) -> Result<Class, Reason> {
         let view = header.view();
         let slot = view.pointer();
         if slot >= view.count() {
@@ -278,7 +286,7 @@ impl Router {
             header.set_pointer(slot + 1);
         });
         self.counters.requests += 1;
-        Class::Request { path }
+        Ok(Class::Request { path })
     }
 
     #[inline]

@@ -106,6 +106,7 @@ pub struct Host {
     /// Peers that get one unless traffic carries their answer first.
     late: Queue,
     stranger_notice_at: Option<Instant>,
+    plain_mtu: u16,
     counters: Counters,
 }
 
@@ -125,6 +126,7 @@ impl Host {
             soon: Queue::new(peers.max()),
             late: Queue::new(peers.max()),
             stranger_notice_at: None,
+            plain_mtu: compose::plain_mtu(config.mtu, config.carriage),
             counters: Counters::default(),
             peers,
             config,
@@ -150,11 +152,11 @@ impl Host {
         self.remotes.lookup(&self.random, now, remote)
     }
 
-    /// The largest plain packet that still fits with the shortest header of a regular packet: what an ICMP "packet too
-    /// big" says after [`Reason::PacketTooBig`].
+    /// The largest plain packet that still fits with the shortest header of a regular packet, on the path of the packet
+    /// that was refused last: what an ICMP "packet too big" says after [`Reason::PacketTooBig`].
     #[must_use]
     pub const fn plain_mtu(&self) -> u16 {
-        self.config.mtu - (self.config.carriage.outer_len() + sluicegate_wire::capability::NONCE_LEN) as u16
+        self.plain_mtu
     }
 
     /// When [`Self::poll_output`] has something next.

@@ -5,8 +5,8 @@ use core::net::IpAddr;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Reason,
     capability::{
-        CAPABILITY_ONLY, Capability, CapabilityList, ClientId, HEADER_LEN_MAX, PathId, Repr, Return, Slot, SlotList,
-        request_len,
+        CAPABILITY_ONLY, Capability, CapabilityList, ClientId, HEADER_LEN_MAX, NONCE_LEN, PathId, Repr, Return, Slot,
+        SlotList, request_len,
         shim::{self, Carriage},
     },
     ip, ipv4, ipv6,
@@ -42,7 +42,10 @@ impl Host {
         };
         let (mut form, aside) = match planned {
             Ok(plan) => (plan.form, plan.aside),
-            Err(TooBig) if summary.dont_fragment => return Err(Reason::PacketTooBig),
+            Err(TooBig) if summary.dont_fragment => {
+                self.plain_mtu = plain_mtu(room as u16, carriage);
+                return Err(Reason::PacketTooBig);
+            }
             // Its sender lets routers fragment it, which no packet with a header survives.
             Err(TooBig) => (Form::Bare, None),
         };
@@ -53,6 +56,7 @@ impl Host {
         let is_plain = form == Form::Bare && carriage == Carriage::Native;
         if !is_plain {
             if form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room {
+                self.plain_mtu = plain_mtu(room as u16, carriage);
                 return Err(Reason::PacketTooBig);
             }
             form = peer.put(
@@ -196,6 +200,11 @@ fn fits_beside(config: &Config, peer: &Peer, form: Form, slots: u8, ret: Option<
             header::len(form, peer.entries(form, slots)) + ret.buffer_len() <= HEADER_LEN_MAX
         }
     }
+}
+
+/// The largest plain packet that fits into `mtu` with a nonce.
+pub(super) const fn plain_mtu(mtu: u16, carriage: Carriage) -> u16 {
+    mtu.saturating_sub((carriage.outer_len() + NONCE_LEN) as u16)
 }
 
 fn len_of(ret: Option<&Return>) -> usize {

@@ -121,6 +121,7 @@ fn a_smaller_mtu_on_the_way_is_learnt_from_an_error_that_quotes_our_nonce() {
     let quoted = ip::Summary::parse_quoted(icmp.quoted()).unwrap();
     assert_eq!((quoted.protocol, quoted.total_len), (IpProtocol::UDP, 1_428));
     assert_eq!(world.send(A, &datagram(A, 1_300)), Err(Reason::PacketTooBig));
+    assert_eq!(world.hosts[A].plain_mtu(), 1_288);
 }
 
 fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {

@@ -159,6 +159,14 @@ impl Host {
         self.plain_mtu
     }
 
+    /// Whether anybody speaks capabilities with this host. Until then a host with [`Config::answers_only`] need not see
+    /// plain packets; afterwards it must, so that clients without capabilities are answered plainly even if they share
+    /// their address with others.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        self.peers.len() > 0
+    }
+
     /// When [`Self::poll_output`] has something next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -326,6 +326,10 @@ impl Host {
         let segment = Segment::of(summary, bytes);
         let ports = segment.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
         let flow = Flow { local: summary.dst, remote: summary.src, protocol: summary.protocol, ports };
+        if self.config.answers_only && self.routes.find(&self.random, &flow).is_none() {
+            // Nobody at this address ever came with a header: its flows are answered plainly anyway.
+            return;
+        }
         let (client_id, certain) = self.client_id(policy, &flow);
         let slot = self.peers.find(&self.random, &Key { local: flow.local, remote: flow.remote, client_id });
         let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);

@@ -225,7 +225,15 @@ fn a_gate_leaves_legacy_clients_alone_and_answers_capable_ones() {
 
 #[test]
 fn a_phone_and_a_capable_client_behind_one_address_both_get_what_they_understand() {
-    let mut world = world(1);
+    for answers_only in [false, true] {
+        phone_beside_client(answers_only);
+    }
+}
+
+fn phone_beside_client(answers_only: bool) {
+    let config = Config { answers_only, peers_max: 64, remotes_max: 64, ..Config::default() };
+    let mut world = World::with_config(config, client(7), server(ServerConfig::default()), 1);
+    world.hosts[A].know(address(B), Knowledge::Capable { carriage: Carriage::Native }, Instant::from_secs(9_999));
     world.send(A, &segment(A, Control::Syn, 100, None, 0)).unwrap();
     world.run(30);
     world.send(B, &segment(B, Control::Syn, 500, Some(101), 0)).unwrap();

@@ -145,7 +145,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
     /// Whether the header checksum is right.
     #[inline]
     pub fn verify_checksum(&self) -> bool {
-        checksum::internet(self.header()) == 0
+        match self.bytes().first_chunk::<HEADER_LEN>() {
+            Some(header) if self.header_len() == HEADER_LEN => !checksum::ones_complement_of_header(header) == 0,
+            _ => checksum::internet(self.header()) == 0,
+        }
     }
 
     /// The options, each at most once: at most 40 steps.

@@ -361,6 +361,18 @@ pub(crate) enum Bench {
         #[arg(long)]
         short: bool,
     },
+    /// Packets through the capability router in memory: the rows of TVA's Table I, and the machine's floors.
+    Capability {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `regular_cached` or `request.hot`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A tenth of the packets.
+        #[arg(long)]
+        short: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@
 //! disturbs the machine disturbs all of them. The generator sends raw frames; what arrived is read from the counters of
 //! the sink's interface. How each figure comes about, and what it does not show: `docs/src/internals/cost.md`.
 
+mod capability;
 mod frame;
 mod lab;
 mod load;
@@ -18,6 +19,8 @@ use std::{
 };
 
 use serde::Serialize;
+
+pub use self::capability::{CapabilityOptions, capability};
 
 use self::{
     lab::BenchLab,
@@ -46,20 +49,20 @@ pub struct Options {
 /// One figure of ours beside the same figure of one peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// `gate`.
+    /// `gate` or `capability`.
     pub bench: &'static str,
-    /// What was measured: figure, back end, protocol.
+    /// What was measured: figure, back end, protocol, or figure and order of the flows.
     pub row: String,
     /// Unit of `ours` and `peer`.
     pub unit: &'static str,
     /// Our median.
     pub ours: f64,
-    /// The peer's median.
-    pub peer: f64,
-    /// `kernel_forward` or `nft_masquerade`.
-    pub peer_name: String,
+    /// The peer's median; `None` where there is nothing to compare with.
+    pub peer: Option<f64>,
+    /// Such as `kernel_forward` or `nft_masquerade`.
+    pub peer_name: Option<String>,
     /// How many times better ours is, whatever the unit; above 1 is ahead.
-    pub ratio: f64,
+    pub ratio: Option<f64>,
     /// How often each was measured.
     pub runs: usize,
     /// (largest - smallest) / median, of ours or the peer's values, whichever is larger.
@@ -73,7 +76,7 @@ pub struct Row {
 /// How the bench went.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// `gate`.
+    /// `gate` or `capability`.
     pub bench: &'static str,
     /// Rows measured.
     pub rows: usize,
@@ -165,9 +168,9 @@ pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
                     row: figure.row(&lab.name),
                     unit: figure.unit,
                     ours: rounded(ours.median),
-                    peer: rounded(theirs.median),
-                    peer_name: peer_lab.name.clone(),
-                    ratio: rounded(figure.ratio(ours.median, theirs.median)),
+                    peer: Some(rounded(theirs.median)),
+                    peer_name: Some(peer_lab.name.clone()),
+                    ratio: Some(rounded(figure.ratio(ours.median, theirs.median))),
                     runs: RUNS,
                     spread: rounded(ours.spread.max(theirs.spread)),
                     machine: machine.clone(),

@@ -99,52 +99,60 @@ pub(crate) fn attack(spec: Option<&str>, example: bool) -> Result<()> {
 }
 
 pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
-    let Bench::Gate { json, only, short } = bench;
-    anyhow::ensure!(nix::unistd::geteuid().is_root(), "bench gate loads XDP programs into namespaces: run it as root");
-    let directory = Scratch::make()?;
-    let options = bench::Options {
-        program: std::env::current_exe()?,
-        directory: directory.0.clone(),
-        short,
-        only,
-        commit: option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned(),
-    };
+    let commit = option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned();
     let mut rows = Vec::new();
-    let summary = bench::gate(&options, &mut |row| rows.push(row))?;
+    let mut keep = |row| rows.push(row);
+    let (json, summary) = match bench {
+        Bench::Gate { json, only, short } => {
+            let is_root = nix::unistd::geteuid().is_root();
+            anyhow::ensure!(is_root, "bench gate loads XDP programs into namespaces: run it as root");
+            let scratch = Scratch::make()?;
+            let (program, directory) = (std::env::current_exe()?, scratch.0.clone());
+            (json, bench::gate(&bench::Options { program, directory, short, only, commit }, &mut keep)?)
+        }
+        Bench::Capability { json, only, short } => {
+            (json, bench::capability(&bench::CapabilityOptions { short, only, commit }, &mut keep)?)
+        }
+    };
     if json {
         for row in &rows {
             out::line(serde_json::to_string(row)?);
         }
         out::line(serde_json::to_string(&summary)?);
     } else {
-        out::line(format_args!(
-            "{:<32} {:<10} {:>10} {:>10} {:>6} {:>7}  peer",
-            "row", "unit", "ours", "peer", "ratio", "spread"
-        ));
-        for row in &rows {
-            out::line(format_args!(
-                "{:<32} {:<10} {:>10} {:>10} {:>6.2} {:>6.0}%  {}",
-                row.row,
-                row.unit,
-                row.ours,
-                row.peer,
-                row.ratio,
-                row.spread * 100.0,
-                row.peer_name
-            ));
-        }
-        for missing in &summary.missing {
-            out::line(format_args!("not measured: {missing}"));
-        }
-        out::line(format_args!(
-            "{} rows in {} s; {:.0} % of {} processors were busy before",
-            summary.rows,
-            summary.seconds,
-            summary.busy_before * 100.0,
-            summary.cpus
-        ));
+        show(&rows, &summary);
     }
     Ok(if summary.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(rows: &[bench::Row], summary: &bench::Summary) {
+    let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    out::line(format_args!(
+        "{:<32} {:<10} {:>10} {:>10} {:>6} {:>7}  peer",
+        "row", "unit", "ours", "peer", "ratio", "spread"
+    ));
+    for row in rows {
+        out::line(format_args!(
+            "{:<32} {:<10} {:>10} {:>10} {:>6} {:>6.0}%  {}",
+            row.row,
+            row.unit,
+            row.ours,
+            optional(row.peer),
+            optional(row.ratio),
+            row.spread * 100.0,
+            row.peer_name.as_deref().unwrap_or("-")
+        ));
+    }
+    for missing in &summary.missing {
+        out::line(format_args!("not measured: {missing}"));
+    }
+    out::line(format_args!(
+        "{} rows in {} s; {:.0} % of {} processors were busy before",
+        summary.rows,
+        summary.seconds,
+        summary.busy_before * 100.0,
+        summary.cpus
+    ));
 }
 
 pub(crate) fn worker(role: &str, spec: &str) -> Result<()> {

@@ -277,8 +277,9 @@ impl Host {
                 self.counters.refusals += 1;
             }
         }
-        // Until the peer has proved its new place only the answer goes there.
-        if peer.carriage == arrival.carriage {
+        // Until the peer has proved its new place only the answer goes there. A request that rode on nothing elicits no
+        // packet that the answer could ride on, and repairs within two round trips cannot wait for the next.
+        if peer.carriage == arrival.carriage && arrival.upper != CAPABILITY_ONLY {
             self.queue_late(now, slot);
         } else {
             self.queue_soon(now, slot);

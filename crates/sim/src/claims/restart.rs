@@ -1,6 +1,6 @@
 //! Routers that lose their memory.
 
-use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
+use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
 use sluicegate_flow::scheduler;
@@ -69,7 +69,8 @@ fn restarts(setting: &Setting) -> Outcome {
 struct Seen {
     lost: u64,
     complete: bool,
-    /// From the first demoted packet to the next regular one; `None` if nothing was demoted.
+    /// From the sending of the first packet that was demoted to the arrival of new capabilities; `None` if nothing was
+    /// demoted.
     reacquired: Option<Duration>,
 }
 
@@ -78,8 +79,8 @@ struct Chain {
     world: World,
     client: NodeId,
     routers: [NodeId; 2],
+    /// From the client and back, router to router and back, to the server and back.
     links: Vec<LinkId>,
-    last: LinkId,
 }
 
 impl Chain {
@@ -102,21 +103,26 @@ impl Chain {
             let (there, back) = world.connect(a, b, &link);
             links.extend([there, back]);
         }
-        let last = links[4];
-        Self { world, client, routers, links, last }
+        Self { world, client, routers, links }
     }
 
     fn restart(mut self, which: usize, at: Instant) -> Seen {
         let router = self.routers[which];
         self.world.at(at, move |world| world.restart(router));
-        let times: Rc<RefCell<(Option<Instant>, Option<Instant>)>> = Rc::default();
-        let noted = Rc::clone(&times);
-        self.world.tap(self.last, move |now, bytes| {
-            let (demoted, regular) = &mut *noted.borrow_mut();
-            match is_demoted(bytes) {
-                Some(true) if demoted.is_none() => *demoted = Some(now),
-                Some(false) if demoted.is_some() && regular.is_none() => *regular = Some(now),
-                _ => {}
+        let demoted: Rc<Cell<Option<Instant>>> = Rc::default();
+        let answered: Rc<Cell<Option<Instant>>> = Rc::default();
+        let noted = Rc::clone(&demoted);
+        self.world.tap(self.links[4], move |now, bytes| {
+            if noted.get().is_none() && is_demoted(bytes) == Some(true) {
+                noted.set(Some(now));
+            }
+        });
+        let (since, noted) = (Rc::clone(&demoted), Rc::clone(&answered));
+        self.world.tap(self.links[1], move |now, bytes| {
+            // What comes earlier answers a renewal from before the restart.
+            let is_new = since.get().is_some_and(|demoted| now.since(demoted) + DELAY > ROUND_TRIP * 3 / 2);
+            if is_new && noted.get().is_none() && brings_capabilities(bytes) {
+                noted.set(Some(now));
             }
         });
         let client = self.client;
@@ -127,11 +133,10 @@ impl Chain {
         let on_links: u64 = stats.map(|stats| stats.lost + stats.refused).sum();
         let at_routers: u64 =
             self.routers.iter().map(|router| self.world.node::<CapabilityRouter>(*router).dropped()).sum();
-        let (demoted, regular) = *times.borrow();
         Seen {
             lost: on_links + at_routers + transfer.map_or(0, |transfer| transfer.repeated),
             complete: transfer.is_some_and(|transfer| transfer.end == End::Complete),
-            reacquired: demoted.zip(regular).map(|(demoted, regular)| regular.since(demoted)),
+            reacquired: demoted.get().zip(answered.get()).map(|(demoted, at)| at.since(demoted) + ROUND_TRIP / 2),
         }
     }
 }
@@ -142,4 +147,12 @@ fn is_demoted(bytes: &[u8]) -> Option<bool> {
     let found = shim::find(&summary, bytes).ok()??;
     let header = found.packet(bytes);
     (header.kind() != Kind::Request).then(|| header.is_demoted())
+}
+
+/// Whether a packet carries the answer that grants a request.
+fn brings_capabilities(bytes: &[u8]) -> bool {
+    let Ok(summary) = Summary::parse(bytes) else { return false };
+    let Ok(Some(found)) = shim::find(&summary, bytes) else { return false };
+    let list = found.packet(bytes).return_info().and_then(|ret| ret.list);
+    list.is_some_and(|(limits, list)| limits.is_some() && !list.is_empty())
 }

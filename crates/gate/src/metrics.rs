@@ -62,8 +62,13 @@ pub(crate) fn alarms(status: &Status) -> Vec<String> {
         alarms.push(format!("the state is not saved ({error}); what is opened now is lost at a restart"));
     }
     for table in &status.tables {
-        // A full ring of recent drops is its normal state.
-        if table.table != "recent_drops" && table.used * 100 >= table.max * NEARLY_FULL_PERCENT && table.max > 0 {
+        // A full ring of recent drops is its normal state, and a full queue that of a busy link.
+        let is_queue = table.table.starts_with("link_") || table.table.starts_with("outside_");
+        if table.table != "recent_drops"
+            && !is_queue
+            && table.used * 100 >= table.max * NEARLY_FULL_PERCENT
+            && table.max > 0
+        {
             alarms.push(format!("table {} is nearly full: {} of {}", table.table, table.used, table.max));
         }
     }

@@ -112,6 +112,18 @@ pub enum EdgePolicy {
     Server,
 }
 
+impl EdgePolicy {
+    /// N and T unless the file says otherwise. Whoever a host asked for something may send it as fast as a capability
+    /// can say; whoever asks a server of the LAN gets enough for a request.
+    #[must_use]
+    pub const fn limits(self) -> (u16, u8) {
+        match self {
+            Self::Client => (*KILOBYTES.end(), 10),
+            Self::Server => (100, 10),
+        }
+    }
+}
+
 /// Settings of capabilities and lanes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -161,7 +173,7 @@ impl Capabilities {
             peers_max: 1 << 14,
             policy: EdgePolicy::Client,
             carriage: Carriage::Native,
-            limits: (100, 10),
+            limits: EdgePolicy::Client.limits(),
         }
     }
 

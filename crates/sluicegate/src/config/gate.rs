@@ -81,6 +81,7 @@ fn capabilities(report: &mut Report<'_>, gate: &Gate) -> Capabilities {
     told.algorithm = gate.algorithm.unwrap_or_default();
     told.peers_max = gate.peers_max.unwrap_or(told.peers_max);
     told.policy = gate.policy.unwrap_or_default();
+    told.limits = told.policy.limits();
     told.carriage = gate.carriage.unwrap_or_default();
     if let Some(bytes) = gate.capability_bytes {
         told.limits.0 = u16::try_from(bytes.0 / 1_000).unwrap_or(u16::MAX);

@@ -1,5 +1,9 @@
 //! A chain of nodes on the way between a client and a server, in memory: what each makes of what the one before sent.
 
+mod forging;
+mod sharing;
+mod tables;
+
 use super::{Way, edge, path::Path};
 use crate::{
     assemble,
@@ -45,7 +49,9 @@ struct Chain {
 fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Path<Hops> {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
-    config.capabilities = Capabilities { lines_max: 1_024, peers_max: 64, ..Capabilities::new(role) };
+    // N/T so small that a packet every 10 ms keeps its line.
+    config.capabilities =
+        Capabilities { lines_max: 1_024, peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
     change(&mut config.capabilities);
     let way = assemble::way(&config, &Seeds::draw().unwrap(), [1_500; 2], std::iter::empty()).unwrap();
     let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };

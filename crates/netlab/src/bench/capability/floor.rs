@@ -9,7 +9,9 @@ use aes::{
 
 /// Cache lines in the memory that is read at random: 128 MB, as large as the router's table of a million lines.
 const LINES: usize = 1 << 21;
-const STEPS: u32 = 400_000;
+/// Steps between two looks at the clock.
+const STEPS: u32 = 512;
+const CHUNKS: usize = 800;
 
 type Line = [u64; 8];
 
@@ -39,19 +41,19 @@ impl Floors {
     /// One sample of each, of dependent steps.
     pub(super) fn measure(&mut self) {
         let mut block = Block::from([1; 16]);
-        let start = Instant::now();
-        for _ in 0..STEPS {
-            self.aes.encrypt_block(&mut block);
-        }
-        black_box(&block);
-        self.aes_block.push(per_step(start));
+        self.aes_block.push(per_step(|| {
+            for _ in 0..STEPS {
+                self.aes.encrypt_block(&mut block);
+            }
+            black_box(&block);
+        }));
         let mut at = 0;
-        let start = Instant::now();
-        for _ in 0..STEPS {
-            at = self.lines[at as usize % LINES][0];
-        }
-        black_box(at);
-        self.memory_access.push(per_step(start));
+        self.memory_access.push(per_step(|| {
+            for _ in 0..STEPS {
+                at = self.lines[at as usize % LINES][0];
+            }
+            black_box(at);
+        }));
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = (&'static str, &[f64])> {
@@ -59,6 +61,15 @@ impl Floors {
     }
 }
 
-fn per_step(start: Instant) -> f64 {
-    start.elapsed().as_nanos() as f64 / f64::from(STEPS)
+/// The median over chunks, as the rows are measured: what interrupts the thread does not count.
+fn per_step(mut chunk: impl FnMut()) -> f64 {
+    let mut costs: Vec<u128> = (0..CHUNKS)
+        .map(|_| {
+            let start = Instant::now();
+            chunk();
+            start.elapsed().as_nanos()
+        })
+        .collect();
+    costs.sort_unstable();
+    costs[CHUNKS / 2] as f64 / f64::from(STEPS)
 }

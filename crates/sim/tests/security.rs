@@ -255,7 +255,10 @@ fn without_an_attack_either_fairness_serves_the_sender() {
 fn a_colluder_that_is_sent_to_under_a_forged_source_takes_the_sources_share_where_sources_are_fair() {
     let calm = run(Fairness::Source, false);
     let starved = run(Fairness::Source, true);
-    println!("by source: {} of {FILES} in {:.0} s, {:?}", starved.tally.complete, starved.seconds, starved.tally.median);
+    println!(
+        "by source: {} of {FILES} in {:.0} s, {:?}",
+        starved.tally.complete, starved.seconds, starved.tally.median
+    );
     assert!(starved.flood_bytes * 10 > starved.regular_bytes * 9, "the flood has the link");
     let slowed = starved.tally.median.is_none_or(|median| median > calm.tally.median.unwrap() * 5);
     assert!(starved.tally.complete <= FILES / 4 || slowed, "{:?}", starved.tally);
@@ -265,9 +268,12 @@ fn a_colluder_that_is_sent_to_under_a_forged_source_takes_the_sources_share_wher
 fn a_colluder_that_is_sent_to_under_a_forged_source_takes_nothing_of_the_destinations_share() {
     let calm = run(Fairness::Destination, false);
     let served = run(Fairness::Destination, true);
-    println!("by destination: {} of {FILES} in {:.0} s, {:?}", served.tally.complete, served.seconds, served.tally.median);
+    println!(
+        "by destination: {} of {FILES} in {:.0} s, {:?}",
+        served.tally.complete, served.seconds, served.tally.median
+    );
     assert_eq!(served.tally.complete, FILES, "{:?}", served.tally);
-    // Half the link is S's, which transfers 20 kB in 80 ms at most.
+    // Half the link is the destination's, whatever comes for its neighbour.
     assert!(served.tally.median.unwrap() < calm.tally.median.unwrap() * 2, "{:?} {:?}", served.tally, calm.tally);
     assert!(served.flood_bytes as f64 * 8.0 / served.seconds > BOTTLENECK_BPS as f64 * 0.45, "and the flood was one");
 }

@@ -114,11 +114,12 @@ pub enum EdgePolicy {
 
 impl EdgePolicy {
     /// N and T unless the file says otherwise. Whoever a host asked for something may send it as fast as a capability
-    /// can say; whoever asks a server of the LAN gets enough for a request.
+    /// can say, and long enough for routers to remember a flow of 17 kB/s between its packets (L * T / N); whoever asks
+    /// a server of the LAN gets enough for a request.
     #[must_use]
     pub const fn limits(self) -> (u16, u8) {
         match self {
-            Self::Client => (*KILOBYTES.end(), 10),
+            Self::Client => (*KILOBYTES.end(), 60),
             Self::Server => (100, 10),
         }
     }

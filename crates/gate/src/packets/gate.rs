@@ -87,8 +87,9 @@ impl GateWay {
         frame: &mut Frame<'_>,
         translator: &mut Translator,
     ) -> Result<Fate, Reason> {
-        if is_icmp(frame.bytes()) {
-            // It may be about a header that this gate sent.
+        if self.host.has_peers() || is_icmp(frame.bytes()) {
+            // It may be about a header that this gate sent, or from a client without capabilities at the address of one
+            // with: answers to it must stay plain.
             self.ask_host(now, frame, translator)?;
         }
         let verdict = translator.on_packet(now, Port::OUTSIDE, frame);

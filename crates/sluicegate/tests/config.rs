@@ -247,7 +247,7 @@ const EDGE_MISTAKES: &[Mistake] = &[
 ];
 
 const OPEN_MISTAKES: &[Mistake] = &[
-    ("mode = \"filter\"\n", "", 12, "without translation", "write mode = \"filter\""),
+    ("mode = \"filter\"\n", "", 13, "without translation", "write mode = \"filter\""),
     ("\"open\"", "\"on\"", 14, "unknown variant `on`", "expected `off` or `open`"),
     ("mode =", "ports = [\"tcp/80\"]\nmode =", 13, "open on all ports", "remove ports"),
     ("mode =", "allow = [\"group:all\"]\nmode =", 13, "open to everyone", "remove allow"),

@@ -39,6 +39,7 @@ macro_rules! on_packet {
 }
 
 mod calls;
+mod capabilities;
 mod lifetime;
 mod observing;
 mod outages;

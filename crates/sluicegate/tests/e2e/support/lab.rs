@@ -51,7 +51,12 @@ pub(crate) struct Lab {
 impl Lab {
     /// Builds the lab. Nothing runs in it yet.
     pub(crate) fn new() -> Self {
-        let hosts = plan().build().expect("the lab can be built");
+        Self::of(&plan())
+    }
+
+    /// Builds another lab.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let hosts = plan.build().expect("the lab can be built");
         Self { hosts, dir: tempfile::tempdir().expect("a temporary directory") }
     }
 
@@ -167,7 +172,8 @@ fn plan() -> Plan {
     Plan { hosts, wires }
 }
 
-fn wire(a: (&str, &str, &[&str]), b: (&str, &str, &[&str])) -> Wire {
+/// A wire between two interfaces: host, name, addresses.
+pub(crate) fn wire(a: (&str, &str, &[&str]), b: (&str, &str, &[&str])) -> Wire {
     let end = |(host, interface, addresses): (&str, &str, &[&str])| {
         let addresses: Vec<Prefix> = addresses.iter().map(|text| prefix(text)).collect();
         End::new(host, interface, &addresses)
@@ -175,11 +181,11 @@ fn wire(a: (&str, &str, &[&str]), b: (&str, &str, &[&str])) -> Wire {
     Wire { ends: [end(a), end(b)] }
 }
 
-fn prefix(text: &str) -> Prefix {
+pub(crate) fn prefix(text: &str) -> Prefix {
     text.parse().expect("a prefix")
 }
 
-fn via(address: impl Into<IpAddr>) -> Via {
+pub(crate) fn via(address: impl Into<IpAddr>) -> Via {
     Via::Gateway(address.into())
 }
 

@@ -190,7 +190,7 @@ pub(crate) fn strip(ip: &mut Summary, frame: &mut Frame<'_>) {
     let trailer =
         ones_complement(datagram.payload().last_chunk::<TRAILER_LEN>().map_or(&[], <[u8; TRAILER_LEN]>::as_slice));
     // Behind an odd number of bytes the trailer's halves of words are swapped (RFC 1071 section 2 (B)).
-    let trailer = if new_len % 2 == 0 { trailer } else { trailer.swap_bytes() };
+    let trailer = if new_len.is_multiple_of(2) { trailer } else { trailer.swap_bytes() };
     // The length stands in the header and in the pseudo-header.
     let (old, new) = (old_len as u16, new_len as u16);
     let delta = Delta::NONE.u16(old, new).u16(old, new).u16(trailer, 0);

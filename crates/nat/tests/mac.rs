@@ -189,12 +189,12 @@ fn a_renewal_goes_on_with_key_and_numbers_and_another_client_id_begins_anew() {
     assert_eq!(site.outside_sends(&datagram(gate, 7, b"a")).dropped(), Reason::MacReplayed);
     site.outside_sends(&datagram(gate, 8, b"b")).inside();
     let (other_id, other_key) = (CLIENT_ID + 1, SessionKey::from_bytes([1; 16]));
-    let again = Grant { not_after: later.not_after.plus_secs(60), client_id: other_id, ..later.clone() };
+    let again = Grant { not_after: later.not_after.plus_secs(60), client_id: other_id, ..later };
     site.gate.install(site.now, site.unix, spec_with(again, TARGET, Some(other_key.clone()))).unwrap();
     assert_eq!(site.outside_sends(&datagram(gate, 9, b"c")).dropped(), Reason::MacMissing);
     let fresh = [&b"c"[..], &other_key.trailer(other_id, 1, b"c")].concat();
     site.outside_sends(&packets::udp((CLIENT, 9_000), gate, &fresh)).inside();
-    let weaker = Grant { not_after: later.not_after.plus_secs(120), least_mode: DataMode::Pinhole, ..later.clone() };
+    let weaker = Grant { not_after: later.not_after.plus_secs(120), least_mode: DataMode::Pinhole, ..later };
     let refused = site.gate.install(site.now, site.unix, spec_with(weaker, TARGET, None));
     assert_eq!(refused, Err(InstallError::Conflict(later.id)), "a grant does not change its mode under its flows");
 }

@@ -86,7 +86,8 @@ impl Turn {
                 let _ = answer.send(translator.set_services(&services));
             }
             Command::Explain { probe, unix, answer } => {
-                let explanation = translator.explain(now, unix, &probe);
+                let explanation = path.way.explain(&probe);
+                let explanation = explanation.unwrap_or_else(|| translator.explain(now, unix, &probe));
                 let recent = path.drops.recent(RECENT_MAX, |drop| is_like(drop, &probe));
                 let _ = answer.send(Explained { explanation, recent });
             }

@@ -4,8 +4,8 @@ use super::{edge::EdgeWay, gate::GateWay, path::Fate, router::RouterWay};
 use crate::board::{Gauge, Reading};
 use sluicegate_capability::{Grant, GrantId};
 use sluicegate_flow::scheduler::Label;
-use sluicegate_nat::Translator;
-use sluicegate_wire::{Frame, Instant, Port, Reason};
+use sluicegate_nat::{Explanation, Probe, Translator};
+use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
 use std::net::IpAddr;
 
 /// The part of the packet path that the role decides.
@@ -100,6 +100,21 @@ impl Way {
         if let Self::Gate(way) = self {
             way.revoked(now, id, address);
         }
+    }
+
+    /// What becomes of any packet, for roles that do not ask who sent it.
+    pub(crate) fn explain(&self, probe: &Probe) -> Option<Explanation> {
+        let step = match self {
+            Self::Gate(_) => return None,
+            Self::Router(_) => {
+                "This node is a router: it forwards every packet, and its capability header decides the lane."
+            }
+            Self::Edge(_) => {
+                "This node is an edge: it forwards every packet, and adds or takes off capability headers."
+            }
+        };
+        let verdict = Verdict::Forward(probe.port.opposite());
+        Some(Explanation { verdict, pinhole: None, line: None, steps: vec![step.to_owned()] })
     }
 
     /// Frontends whose packets are signalling.

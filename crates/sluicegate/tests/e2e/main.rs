@@ -41,6 +41,7 @@ macro_rules! on_packet {
 mod calls;
 mod capabilities;
 mod lifetime;
+mod macs;
 mod observing;
 mod outages;
 mod refusals;

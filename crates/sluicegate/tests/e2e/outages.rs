@@ -9,9 +9,8 @@ use crate::support::{
     capture::{Capture, unix_ns},
     lab::{CLIENT, FRONTEND, GATE, Lab, SERVICE},
     let_run,
-    node::{Config, Node, service},
+    node::{Config, Node, join, service},
     phone::{Phone, Wish},
-    program::run,
     traffic::{Echo, Stream, Talk},
     until,
 };
@@ -98,19 +97,6 @@ fn frontend_killed(datapath: &'static str) {
     // And what it knows again, it can end.
     frontend.cli(&["grant", "revoke", "--user", "alice"]).expect("grant revoke");
     until("the gate closes what the frontend revokes", || gate.grants().is_empty().then_some(()));
-}
-
-/// Binds the gate to the frontend, as an operator does it: a token there, its use here.
-fn join(lab: &Lab, frontend: &Node, gate: &std::path::Path) {
-    let token = frontend.cli(&["gate-join", "--new"]).expect("a join token");
-    let token = lab.write("token", &token).display().to_string();
-    let mut command = std::process::Command::new(crate::support::BINARY);
-    command.args(["gate-join", "--token-file", &token, "--config"]).arg(gate);
-    let joined = lab.host("gate").run_in(|| run(&mut command, crate::support::PATIENCE)).expect("a namespace");
-    joined.expect("gate-join");
-    // One token, one gate.
-    let again = lab.host("gate").run_in(|| run(&mut command, crate::support::PATIENCE)).expect("a namespace");
-    assert!(!again.status.success(), "a token is good once");
 }
 
 fn gate_killed(datapath: &'static str) {

@@ -186,6 +186,13 @@ impl Node {
         self.json(&["status"])["gate"]["dropped"][reason].as_u64().unwrap_or(0)
     }
 
+    /// The same, if the node answers.
+    pub(crate) fn try_dropped(&self, reason: &str) -> Option<u64> {
+        let done = self.cli(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&done.out).ok()?;
+        status["gate"]["dropped"][reason].as_u64()
+    }
+
     /// Ids of all live grants, in order.
     pub(crate) fn grants(&self) -> Vec<String> {
         let rows = self.json(&["grant", "ls"]);
@@ -204,4 +211,17 @@ pub(crate) fn password_file(lab: &Lab) -> PathBuf {
     fs::write(&path, format!("{PASSWORD}\n")).expect("the lab's directory is writable");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
     path
+}
+
+/// Binds the gate to the frontend, as an operator does it: a token there, its use here.
+pub(crate) fn join(lab: &Lab, frontend: &Node, gate: &Path) {
+    let token = frontend.cli(&["gate-join", "--new"]).expect("a join token");
+    let token = lab.write("token", &token).display().to_string();
+    let mut command = Command::new(BINARY);
+    command.args(["gate-join", "--token-file", &token, "--config"]).arg(gate);
+    let joined = lab.host("gate").run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
+    joined.expect("gate-join");
+    // One token, one gate.
+    let again = lab.host("gate").run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
+    assert!(!again.status.success(), "a token is good once");
 }

@@ -69,6 +69,11 @@ impl Program {
         self.process.wait(limit).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Any signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal).expect("it runs");
+    }
+
     /// SIGKILL, at once.
     pub(crate) fn kill(&mut self) {
         self.process.kill();

@@ -35,9 +35,9 @@ use crate::{
 
 const ETHERNET_LEN: usize = 14;
 /// Frames sent at once.
-const BURST_FRAMES: u64 = 64;
-/// Bytes of a frame that is a request.
-const REQUEST_BYTES: u64 = 160;
+const BURST_FRAMES: u64 = 32;
+/// Bytes of a frame that is a request: a flood of them need not have more packets than bits.
+const REQUEST_BYTES: u64 = 400;
 /// Source addresses of attackers at most.
 const ATTACKERS_MAX: u32 = 10_000;
 /// A request without an answer is sent again after this.

@@ -38,7 +38,8 @@ pub(super) struct Plan<'a> {
 /// Running attackers.
 pub(super) struct Attackers {
     floods: Vec<Process>,
-    /// Counts what arrives at the service's edge box, by source.
+    /// Counts what comes out of the bottleneck, by source. On the switch: the edge box takes frames before any capture
+    /// on its own interface sees them.
     seen: Option<Process>,
     _colluder: Option<Process>,
     began_ns: u64,
@@ -48,6 +49,8 @@ pub(super) struct Attackers {
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
     pub(super) bytes: u64,
+    /// Attackers that were authorised before the flood began.
+    pub(super) granted: u64,
     pub(super) seconds: f64,
     pub(super) began_ns: u64,
     pub(super) arrived: Vec<u64>,
@@ -69,8 +72,8 @@ impl Attackers {
         }
         if attack == Attack::Imprecise {
             let sources = ATTACKERS.iter().map(|text| parse(text)).collect::<Result<Vec<Prefix>, _>>()?;
-            let spec = SeenSpec { interface: "wan".into(), sources, seconds: plan.seconds + 10 };
-            attackers.seen = Some(start(plan, "edge-s", "seen", &spec)?);
+            let spec = SeenSpec { interface: "link".into(), sources, seconds: plan.seconds + 10 };
+            attackers.seen = Some(start(plan, "site", "seen", &spec)?);
         }
         let target = if attack == Attack::Authorized { COLLUDER } else { SERVICE };
         for (index, (host, neighbour, prefix)) in
@@ -110,6 +113,7 @@ impl Attackers {
         for flood in &mut self.floods {
             flood.close_input();
             let result = flood.event("result", READY_MAX)?;
+            stopped.granted += result["granted"].as_u64().unwrap_or(0);
             stopped.bytes += result["bytes"].as_u64().unwrap_or(0);
             stopped.seconds = stopped.seconds.max(result["ms"].as_f64().unwrap_or(0.0) / 1_000.0);
         }

@@ -6,15 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::site::{COLLUDER, GATE, NODES, SERVICE, SERVICE_PORT};
+use super::site::{COLLUDER, NODES, SERVICE};
 use crate::{
     Lab, LabError, Process,
     binary::{Binary, text},
     error::During,
     scratch::unmount_below,
 };
-
-const SIP_PORT: u16 = 5_060;
 
 /// What the daemons have in common.
 #[derive(Debug, Clone)]
@@ -67,8 +65,7 @@ impl Nodes {
         let config = self.directory.join(format!("{name}.toml"));
         let toml = toml(settings, name, &state);
         fs::write(&config, toml).during(|| format!("writing {}", config.display()))?;
-        let verb = if name == "gate" { "up" } else { "gate" };
-        let process = self.binary.spawn(lab, name, name, &[verb.to_owned(), text(&config)])?;
+        let process = self.binary.spawn(lab, name, name, &["gate".to_owned(), text(&config)])?;
         self.running.push((name.to_owned(), config, process));
         Ok(())
     }
@@ -88,7 +85,7 @@ fn toml(settings: &Settings, name: &str, state: &Path) -> String {
     let edge = |outside: &str, inside: &str, policy: &str| {
         format!(
             "{node}[gate]\nrole = \"edge\"\noutside = \"{outside}\"\ninside = \"{inside}\"\ndatapath = \"{datapath}\"\n\
-             policy = \"{policy}\"\ngrant_bytes = {bytes}\ngrant_s = {seconds}\npeers_max = 65536\n"
+             policy = \"{policy}\"\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n"
         )
     };
     let router = |outside: &str, inside: &str| {
@@ -105,14 +102,12 @@ fn toml(settings: &Settings, name: &str, state: &Path) -> String {
         _ => {
             let services = [("web", SERVICE), ("colluder", COLLUDER)].map(|(name, address)| {
                 format!(
-                    "\n[[service]]\nname = \"{name}\"\nmode = \"filter\"\ndefault = \"open\"\naddress = \"{address}\"\n\
-                     ports = [\"tcp/{SERVICE_PORT}\"]\n"
+                    "\n[[service]]\nname = \"{name}\"\nmode = \"filter\"\ndefault = \"open\"\naddress = \"{address}\"\n"
                 )
             });
             format!(
-                "{node}[frontend]\nlisten = [\"udp/{GATE}:{SIP_PORT}\"]\nrealm = \"lab.example\"\n\n[gate]\n\
-                 outside = \"wan\"\ninside = \"down\"\nlocal = [\"udp/{SIP_PORT}\"]\ndatapath = \"{datapath}\"\n\
-                 link_rate = \"{}bit\"\nboundary = true\n{}",
+                "{node}[gate]\noutside = \"wan\"\ninside = \"down\"\ndatapath = \"{datapath}\"\nlink_rate = \"{}bit\"\n\
+                 boundary = true\n{}",
                 settings.link_rate_bps,
                 services.concat()
             )

@@ -62,7 +62,7 @@ impl Load {
             Attack::Request => Self { per_minute: 3_600, parallel_max: 0, seconds: 18, bytes: 0, from: "10.3.0.0/17" },
             // As much as goes: the destination wants its half.
             Attack::Authorized => {
-                Self { per_minute: 60_000, parallel_max: 12, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" }
+                Self { per_minute: 60_000, parallel_max: 24, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" }
             }
             Attack::Imprecise => {
                 Self { per_minute: 900, parallel_max: 0, seconds: 14, bytes: FILE_BYTES, from: "10.3.1.0/26" }
@@ -81,6 +81,8 @@ struct Phase {
     /// Frames that the attackers offered.
     offered_bps: f64,
     attack_began_ns: u64,
+    /// Attackers that were authorised before the flood began.
+    granted: u64,
     /// For each attacker that got through, the bytes that arrived as regular packets.
     attackers: Vec<u64>,
 }
@@ -202,9 +204,10 @@ impl<'a> Stage<'a> {
             thread::sleep(SETTLE * 2);
             attackers = Some(Attackers::start(&plan, Attack::Imprecise, in_turn, flood_bps)?);
         }
-        let transfers = collect(&clients, load.seconds)?;
-        let after = self.carried()?;
-        let behind_spoofer = others.map_or(Ok(Vec::new()), |others| collect(&others, load.seconds))?;
+        // What the last transfers carry after the others have ended is no fair share of anything.
+        let (transfers, after) = collect(&clients, load.seconds, || self.carried())?;
+        let behind_spoofer =
+            others.map_or(Ok(Vec::new()), |others| Ok(collect(&others, load.seconds, || Ok(()))?.0))?;
         let mut phase = Phase { transfers, behind_spoofer, ..Phase::default() };
         phase.carried = (after.0 - before.0, after.1 - before.1);
         if let Some(attackers) = attackers {
@@ -212,13 +215,14 @@ impl<'a> Stage<'a> {
             phase.offered_bps = stopped.bytes as f64 * 8.0 / stopped.seconds.max(0.001);
             phase.attack_began_ns = stopped.began_ns;
             phase.attackers = stopped.arrived;
+            phase.granted = stopped.granted;
         }
         Ok(phase)
     }
 
     /// Bytes that reached the service's edge box and the colluder.
     fn carried(&self) -> Result<(u64, u64), LabError> {
-        Ok((self.lab.counters("edge-s", "wan")?.rx_bytes, self.lab.counters("colluder", "eth0")?.rx_bytes))
+        Ok((self.lab.counters("site", "edge")?.tx_bytes, self.lab.counters("site", "col")?.tx_bytes))
     }
 }
 
@@ -236,14 +240,28 @@ fn transfers(load: &Load, from: &str) -> Result<TransferSpec, LabError> {
     })
 }
 
-/// Every transfer of a worker that runs for `seconds`, until the last has ended or given up.
-fn collect(clients: &Process, seconds: u32) -> Result<Vec<Transfer>, LabError> {
-    let end = Instant::now() + Duration::from_secs(seconds.into()) + Duration::from_millis(ABORT_MS.into()) + READY_MAX;
-    let mut transfers = Vec::new();
-    while let Some(line) = clients.line(end.saturating_duration_since(Instant::now())) {
-        if line.contains("\"event\":\"result\"") {
-            return Ok(transfers);
+/// Every transfer of a worker that starts them for `seconds`, until the last has ended or given up; and what `then`
+/// says at the end of those seconds.
+fn collect<R>(
+    clients: &Process,
+    seconds: u32,
+    then: impl FnOnce() -> Result<R, LabError>,
+) -> Result<(Vec<Transfer>, R), LabError> {
+    let mark = Instant::now() + Duration::from_secs(seconds.into());
+    let end = mark + Duration::from_millis(ABORT_MS.into()) + READY_MAX;
+    let (mut transfers, mut then, mut said) = (Vec::new(), Some(then), None);
+    let mut ended = false;
+    while Instant::now() < end {
+        if Instant::now() >= mark
+            && let Some(then) = then.take()
+        {
+            said = Some(then()?);
         }
+        if ended && let Some(said) = said {
+            return Ok((transfers, said));
+        }
+        let Some(line) = clients.line(Duration::from_millis(100)) else { continue };
+        ended |= line.contains("\"event\":\"result\"");
         transfers.extend(transfer::parse_line(&line));
     }
     Err(LabError::Process { name: clients.name().to_owned(), reason: "ended without a result".to_owned() })
@@ -294,6 +312,7 @@ fn authorized(report: &mut Report, plain: &Phase, attacked: &Phase) {
         service as f64 / (service + colluder).max(1) as f64
     };
     let tva = ("authorized", "tva");
+    report.add(tva, "attackers_authorised", attacked.granted as f64, Some(Threshold::AtLeast(1.0)));
     report.add(tva, "complete_share", attacked.complete(), Some(Threshold::AtLeast(1.0)));
     report.add(tva, "destination_share", destination(attacked), Some(Threshold::AtLeast(0.48)));
     report.add(("authorized", "plain"), "complete_share", plain.complete(), None);
@@ -312,7 +331,7 @@ fn imprecise(report: &mut Report, case: &str, plain: &Phase, calm: &Phase, attac
     report.add(tva, "usual_ms", usual_ms as f64, None);
     report.add(tva, "complete_share", attacked.complete(), Some(Threshold::AtLeast(1.0)));
     report.add(tva, "disturbance_s", lasted_s, Some(Threshold::AtMost(3.0)));
-    report.add(tva, "attackers_authorised", attacked.attackers.len() as f64, Some(Threshold::AtLeast(1.0)));
+    report.add(tva, "attackers_authorised", attacked.granted as f64, Some(Threshold::AtLeast(1.0)));
     let most = attacked.attackers.iter().max().copied().unwrap_or(0) as f64;
     report.add(
         tva,

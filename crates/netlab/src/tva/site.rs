@@ -13,8 +13,6 @@ pub(super) const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 70, 0, 2);
 pub(super) const SERVICE_PORT: u16 = 80;
 /// Another destination behind the same bottleneck, in league with the attackers. No host's kernel has this address.
 pub(super) const COLLUDER: Ipv4Addr = Ipv4Addr::new(10, 61, 0, 2);
-/// The gate's own address, where its front end listens.
-pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 50, 0, 2);
 /// Hosts that run a daemon of ours, or forward packets as plain routers.
 pub(super) const NODES: [&str; 5] = ["edge", "r1", "r2", "gate", "edge-s"];
 /// Honest hosts of the third neighbour, and honest hosts behind the first one, which spoofs.

@@ -28,6 +28,7 @@ use sluicegate_datapath::{Device, Interface, Options, forwarding, neighbour::Tab
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, FromGate, tls::Identity};
+use sluicegate_wire::Port;
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -204,6 +205,10 @@ fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Ne
         state_dir: config.state_dir.clone(),
     })?;
     let table = Table::open(&ports).map_err(StartError::Neighbours)?;
+    table.resolve_gateways();
+    for (_, address) in &config.open_services {
+        table.resolve(Port::INSIDE, *address);
+    }
     let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
     Ok(Ground { device, next_hop: Neighbours { table, own: [ports[0].mac, ports[1].mac] }, mtu })
 }

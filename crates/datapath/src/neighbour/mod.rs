@@ -110,6 +110,14 @@ impl Table {
         }
     }
 
+    /// Has the gateways of all routes resolved ahead of the first packet.
+    pub fn resolve_gateways(&self) {
+        let snapshot = self.shared.snapshot.load();
+        for port in [Port::OUTSIDE, Port::INSIDE] {
+            snapshot.gateways(port).into_iter().for_each(|gateway| self.request(port, gateway));
+        }
+    }
+
     fn request(&self, port: Port, next_hop: IpAddr) {
         match self.shared.requests.try_send((port, next_hop)) {
             Ok(()) => self.shared.wake.wake(),

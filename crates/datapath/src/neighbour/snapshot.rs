@@ -62,6 +62,17 @@ impl Snapshot {
         None
     }
 
+    /// The gateways of all routes of a port, at most half of what the resolver's queue holds.
+    pub(super) fn gateways(&self, port: Port) -> Vec<IpAddr> {
+        let groups = self.ports.get(usize::from(port.0)).into_iter().flat_map(|view| &view.groups);
+        let mut gateways: Vec<IpAddr> =
+            groups.flat_map(|group| group.routes.iter().filter_map(|(_, gateway)| *gateway)).collect();
+        gateways.sort_unstable();
+        gateways.dedup();
+        gateways.truncate(super::REQUESTS_MAX / 2);
+        gateways
+    }
+
     /// The hardware address of a next hop.
     pub(super) fn mac(&self, port: Port, next_hop: IpAddr) -> Option<[u8; 6]> {
         let entry = self.ports.get(usize::from(port.0))?.neighbours.get(&next_hop)?;

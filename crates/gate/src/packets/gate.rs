@@ -234,6 +234,11 @@ fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Re
     })
 }
 
+/// Whether the packet is ICMP right behind its IP header, as errors are.
 fn is_icmp(packet: &[u8]) -> bool {
-    Summary::parse(packet).is_ok_and(|summary| matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6))
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) => packet.get(9) == Some(&IpProtocol::ICMP.0),
+        Some(6) => packet.get(6) == Some(&IpProtocol::ICMPV6.0),
+        _ => false,
+    }
 }

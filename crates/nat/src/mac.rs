@@ -156,11 +156,9 @@ pub(crate) fn unprovable(rules: &Rules, slot: u32, protocol: u8) -> Option<Reaso
 pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Evidence<'_>) -> Result<bool, Reason> {
     let Some(Some(seal)) = rules.seals.by_slot.get_mut(slot as usize) else { return Err(Reason::ModeTooWeak) };
     let Permission { mode, client_id } = evidence.permission;
-    if mode >= seal.least && client_id == seal.client_id {
-        return Ok(false);
-    }
+    let is_proved = mode >= seal.least && client_id == seal.client_id;
     if seal.least != Mode::Mac || packet.transport != Transport::Udp {
-        return rules.waive(Reason::ModeTooWeak).map(|()| false);
+        return if is_proved { Ok(false) } else { rules.waive(Reason::ModeTooWeak).map(|()| false) };
     }
     let datagram = match packet.ip.fragment {
         Some(_) => &[],
@@ -168,6 +166,10 @@ pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Ev
     };
     match seal.open(datagram) {
         Ok(()) => Ok(true),
+        // A datagram with a capability needs no trailer, but one that has come before stays refused.
+        Err(reason) if is_proved && reason != Reason::MacReplayed => {
+            Ok(reason == Reason::ModeTooWeak && seal.names_client(datagram))
+        }
         Err(reason) => {
             let is_sealed = seal.names_client(datagram);
             rules.waive(reason).map(|()| is_sealed)

@@ -181,6 +181,24 @@ fn tcp_and_a_grant_of_mode_capability_need_a_capability_of_the_same_client() {
 }
 
 #[test]
+fn a_capability_of_the_client_stands_in_for_a_trailer_and_a_trailer_beside_it_is_taken_off() {
+    let (mut site, _, gate) = site();
+    let permission = Permission { mode: DataMode::Capability, client_id: CLIENT_ID };
+    let mut with = |packet: &[u8]| {
+        let mut frame = FrameBuf::from_bytes(packet);
+        let verdict = frame.with(|frame| site.gate.on_packet_with(site.now, Port::OUTSIDE, frame, permission));
+        (verdict, frame.bytes().to_vec())
+    };
+    let inside = Verdict::Forward(Port::INSIDE);
+    let (verdict, out) = with(&packets::udp((CLIENT, 9_000), gate, b"bare, and long enough for a trailer"));
+    assert_eq!((verdict, payload_of(&out)), (inside, b"bare, and long enough for a trailer".to_vec()));
+    let (verdict, out) = with(&datagram(gate, 1, b"both"));
+    assert_eq!((verdict, payload_of(&out)), (inside, b"both".to_vec()));
+    check_checksums(&out);
+    assert_eq!(with(&datagram(gate, 1, b"both")).0, Verdict::Drop(Reason::MacReplayed));
+}
+
+#[test]
 fn a_renewal_goes_on_with_key_and_numbers_and_another_client_id_begins_anew() {
     let (mut site, grant, gate) = site();
     site.outside_sends(&datagram(gate, 7, b"a")).inside();

@@ -1,3 +1,4 @@
+mod macs;
 mod real;
 mod site;
 

@@ -81,17 +81,17 @@ fn ports(packet: &[u8]) -> (u16, u16) {
 fn translate(packet: &mut [u8], end: SocketAddrV4, is_source: bool) {
     let mut ip = ipv4::Packet::new_unchecked(&mut packet[..]);
     if is_source {
-        ip.set_src(*end.ip())
+        ip.set_src(*end.ip());
     } else {
-        ip.set_dst(*end.ip())
+        ip.set_dst(*end.ip());
     }
     ip.fill_checksum();
     let (src, dst) = (ip.src(), ip.dst());
     let mut datagram = udp::Packet::new_unchecked(&mut packet[ipv4::HEADER_LEN..]);
     if is_source {
-        datagram.set_src_port(end.port())
+        datagram.set_src_port(end.port());
     } else {
-        datagram.set_dst_port(end.port())
+        datagram.set_dst_port(end.port());
     }
     datagram.fill_checksum(src.into(), dst.into());
 }

@@ -9,7 +9,7 @@ use sluicegate_wire::capability::{
 
 /// A gate from these seeds, in front of a private service with one grant.
 fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Path<Hops>, Grant) {
-    let mut path = super::gate(false);
+    let mut path = gate(false);
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.capabilities = Capabilities { lines_max: 1_024, peers_max: 64, ..Capabilities::new(Role::Gate) };
     let grant = Grant { client_id: CLIENT_ID, client_address: CLIENT.into(), least_mode, ..samples::grant(1) };

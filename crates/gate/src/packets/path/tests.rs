@@ -118,3 +118,92 @@ fn what_the_device_dropped_is_counted_with_the_rest() {
     assert_eq!(reading.dropped[Reason::TransmitFull as usize], 2);
     assert!(gauges.len() <= crate::board::GAUGES_MAX - 2, "room for the neighbour table's two gauges");
 }
+
+/// A path with one open grant, a public service beside it, and a link of 1 Mbit/s behind it.
+fn scheduled() -> (Path<Hops>, SocketAddrV4) {
+    use sluicegate_flow::scheduler::{Config as Link, KnownPaths};
+    let (mut path, gate) = path(true);
+    let private = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
+    let public =
+        Service { id: 1, mode: Mode::Filter, address: IpAddr::V4(*PUBLIC.ip()), outbound_all: false, open: true };
+    path.translator.set_services(&[private, public]).unwrap();
+    path.egress[1] = Some(Egress::new(&Link::for_rate(1_000_000), KnownPaths::default(), 1_514, &[7; 16]));
+    (path, gate)
+}
+
+const PUBLIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 80), 80);
+
+/// Fills the link with packets of strangers for the public service.
+fn fill(path: &mut Path<Hops>) {
+    let legacy = udp_frame(Port::OUTSIDE, STRANGER, PUBLIC, &[0; 1_000]);
+    for _ in 0..20 {
+        pass(path, Port::OUTSIDE, &legacy);
+    }
+}
+
+/// Everything that leaves inwards in the first `time` from now on: the destinations.
+fn leaving(path: &mut Path<Hops>, time: std::time::Duration) -> Vec<SocketAddrV4> {
+    let mut destinations = Vec::new();
+    path.release(NOW + time, &mut [0; 4_096], &mut |port, frame| {
+        assert_eq!(port, Port::INSIDE);
+        destinations.push(read_udp(frame).1);
+    });
+    destinations
+}
+
+#[test]
+fn on_a_busy_link_what_a_grant_opened_leaves_before_what_strangers_send() {
+    let (mut path, gate) = scheduled();
+    fill(&mut path);
+    assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"wanted")).is_none());
+    let due = path.poll_timeout().unwrap();
+    assert!(due > NOW && due < NOW + std::time::Duration::from_millis(20), "{due:?}");
+    // One packet of a kilobyte takes 8 ms.
+    let left = leaving(&mut path, std::time::Duration::from_millis(20));
+    assert_eq!(left[0], SERVICE);
+    assert!(left[1..].iter().all(|to| *to == PUBLIC));
+    let lanes = path.published(NOW, &[]).0.lanes[1].unwrap();
+    assert_eq!((lanes[2].packets, lanes[2].dropped), (1, 0));
+    assert!(lanes[3].waiting > 0 && path.published(NOW, &[]).0.lanes[0].is_none());
+}
+
+#[test]
+fn what_the_frontends_send_rides_the_control_lane() {
+    let (mut path, gate) = scheduled();
+    path.way.signal(&[IpAddr::V4(*CLIENT.ip())]);
+    fill(&mut path);
+    pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"INVITE"));
+    assert_eq!(leaving(&mut path, std::time::Duration::from_millis(20))[0], SERVICE);
+    assert_eq!(path.published(NOW, &[]).0.lanes[1].unwrap()[0].packets, 1);
+}
+
+#[test]
+fn a_lane_without_room_drops_with_its_own_reason_and_keeps_the_ends() {
+    let (mut path, _) = scheduled();
+    (0..20).for_each(|_| fill(&mut path));
+    let dropped = dropped(&path, Reason::LegacyQueue);
+    assert!(dropped > 100);
+    let last = path.drops.recent(1, |_| true)[0];
+    assert_eq!((last.reason, last.port), (Reason::LegacyQueue, Port::OUTSIDE));
+    assert_eq!(last.tuple.unwrap().destination, IpAddr::V4(*PUBLIC.ip()));
+}
+
+#[test]
+fn a_router_and_an_edge_forward_strangers_and_answer_what_is_too_old() {
+    for role in [Role::Router, Role::Edge] {
+        let translator = Translator::new(Config::default(), [7; 16], 7);
+        let mut path = Path::new(translator, samples::way(role), [None, None], Hops { known: true });
+        let stranger = udp_frame(Port::OUTSIDE, STRANGER, SERVICE, b"hello");
+        let (out, frame) = pass(&mut path, Port::OUTSIDE, &stranger).unwrap();
+        assert_eq!((out, read_udp(&frame).2), (Port::INSIDE, b"hello".to_vec()));
+        let mut old = stranger;
+        let header = &mut old[ethernet::HEADER_LEN..];
+        let mut packet = sluicegate_wire::ipv4::Packet::new_unchecked(header);
+        packet.set_ttl(1);
+        packet.fill_checksum();
+        let (out, answer) = pass(&mut path, Port::OUTSIDE, &old).unwrap();
+        assert_eq!(out, Port::OUTSIDE);
+        assert_eq!(Summary::parse(&answer[ethernet::HEADER_LEN..]).unwrap().protocol, IpProtocol::ICMP);
+        assert_eq!(dropped(&path, Reason::TtlExpired), 1);
+    }
+}

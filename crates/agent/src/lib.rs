@@ -1,10 +1,12 @@
 //! The agent: the host's side of Sluicegate.
 //!
 //! [`connect`] signs a user in and makes a service reachable for the programs of this host. [`serve`] registers a service,
-//! answers its invitations, and ends clients that misbehave.
+//! answers its invitations, and ends clients that misbehave. [`capture`] carries packets of this host, or of one command,
+//! with capabilities.
 
 mod account;
 mod call;
+pub mod capture;
 mod command;
 mod connect;
 mod endpoint;

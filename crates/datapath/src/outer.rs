@@ -38,8 +38,9 @@ pub struct Sender {
 #[derive(Debug)]
 pub struct Receiver {
     fd: OwnedFd,
-    /// `None`: IPv4, where the kernel hands the header over.
-    v6: Option<IpProtocol>,
+    protocol: IpProtocol,
+    /// Unlike an IPv4 header, an IPv6 header is not handed over by the kernel.
+    is_v6: bool,
 }
 
 /// The right to receive on a UDP port of this network namespace, so that nobody else (a second agent) does, and the
@@ -163,6 +164,39 @@ impl Receiver {
         Ok(receivers)
     }
 
+    /// Receivers for plain answers: TCP segments that open or refuse a connection, UDP, ICMP. They are deaf until
+    /// [`Receiver::listen`], because they would be given everything that this host receives.
+    ///
+    /// # Errors
+    /// As [`Receiver::open_all`].
+    pub fn open_plain(interface: &str) -> Result<Vec<Self>, OpenError> {
+        let mut receivers = Vec::new();
+        let families = [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)];
+        for (family, icmp) in families {
+            for protocol in [libc::IPPROTO_TCP, libc::IPPROTO_UDP, icmp] {
+                match Self::open(interface, family, protocol as u8, Some(nothing())) {
+                    Ok(receiver) => receivers.push(receiver),
+                    Err(OpenError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(receivers)
+    }
+
+    /// Switches a receiver of [`Receiver::open_plain`] on or off.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`.
+    pub fn listen(&self, on: bool) -> io::Result<()> {
+        let filter = match (on, self.protocol.0.into()) {
+            (false, _) => nothing(),
+            (true, libc::IPPROTO_TCP) => tcp_first_answer(self.is_v6),
+            (true, _) => Filter(vec![KEEP]),
+        };
+        filter.attach(&self.fd)
+    }
+
     fn open(interface: &str, family: c_int, protocol: u8, filter: Option<Filter>) -> Result<Self, OpenError> {
         let failed = |error| OpenError::system(format!("open a raw socket for IP protocol {protocol}"), error);
         let fd = sys::socket(family, libc::SOCK_RAW, protocol.into()).map_err(failed)?;
@@ -177,7 +211,7 @@ impl Receiver {
         if is_v6 {
             sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1).map_err(failed)?;
         }
-        Ok(Self { fd, v6: is_v6.then_some(IpProtocol(protocol)) })
+        Ok(Self { fd, protocol: IpProtocol(protocol), is_v6 })
     }
 
     /// The next packet from its IP header on, with at least [`HEADROOM`] bytes in front; `None` if none waits. IPv6
@@ -186,14 +220,14 @@ impl Receiver {
     /// # Errors
     /// Those of `recvmsg(2)`.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<Frame<'b>>> {
-        let Some(protocol) = self.v6 else {
+        if !self.is_v6 {
             let room = buffer.get_mut(HEADROOM..).ok_or(io::ErrorKind::InvalidInput)?;
             return match sys::receive(&self.fd, room, 0) {
                 Ok(len) => Ok(Frame::new(buffer, HEADROOM, len)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
                 Err(error) => Err(error),
             };
-        };
+        }
         let at = HEADROOM + ipv6::HEADER_LEN;
         let room = buffer.get_mut(at..).ok_or(io::ErrorKind::InvalidInput)?;
         let (len, src, dst) = match sys::receive_v6(&self.fd, room) {
@@ -205,7 +239,7 @@ impl Receiver {
         let header = buffer.get_mut(HEADROOM..at).ok_or(io::ErrorKind::InvalidInput)?;
         header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
         header[4..6].copy_from_slice(&payload_len.to_be_bytes());
-        header[6..8].copy_from_slice(&[protocol.0, 64]);
+        header[6..8].copy_from_slice(&[self.protocol.0, 64]);
         header[8..24].copy_from_slice(&src.octets());
         header[24..40].copy_from_slice(&dst.octets());
         Ok(Frame::new(buffer, HEADROOM, ipv6::HEADER_LEN + len))
@@ -287,6 +321,20 @@ fn icmp_v4(types: &[u8]) -> Filter {
 fn icmp_v6(types: &[u8]) -> Filter {
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0)];
     program.extend(one_of(types));
+    Filter(program)
+}
+
+/// TCP segments with SYN or RST: what answers the first segment of a connection.
+fn tcp_first_answer(is_v6: bool) -> Filter {
+    const FLAGS_AT: u32 = 13;
+    const SYN_OR_RST: u32 = 0x02 | 0x04;
+    let mut program = Vec::new();
+    if is_v6 {
+        program.push(instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, FLAGS_AT, 0, 0));
+    } else {
+        program.extend([IPV4_HEADER, instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, FLAGS_AT, 0, 0)]);
+    }
+    program.extend([instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, SYN_OR_RST, 0, 1), KEEP, DROP]);
     Filter(program)
 }
 

@@ -42,13 +42,17 @@ pub(crate) enum Verb {
         #[command(flatten)]
         config: ConfigFile,
     },
-    /// Run the service side agent: register the service, answer its invitations, end abusive clients.
+    /// Run the agent: serve a service, or carry packets of this host or of one command with capabilities.
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Agent {
         #[command(flatten)]
         config: ConfigFile,
-        /// Serve the service named in the file's `[agent]` section.
+        /// Register the service named in the file's `[agent]` section, answer its invitations, end abusive clients.
         #[arg(long, required = true)]
         serve: bool,
+        /// What else to do.
+        #[command(subcommand)]
+        action: Option<AgentAction>,
     },
     /// Sign in to a service and use it: port forwards, SOCKS5, or a command.
     Connect(Connect),
@@ -126,6 +130,21 @@ pub(crate) enum Verb {
     },
     /// Write the man page to standard output.
     Man,
+    /// The process that becomes the command of `agent run`.
+    #[command(hide = true)]
+    AgentChild {
+        /// Process id of the agent.
+        agent: i32,
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Puts kernel settings back when the agent has ended.
+    #[command(hide = true)]
+    AgentRestore {
+        /// What to put back.
+        changes: Vec<String>,
+    },
     /// A worker process of the lab.
     #[command(hide = true)]
     LabWorker {
@@ -133,6 +152,24 @@ pub(crate) enum Verb {
         role: String,
         /// Its description as JSON.
         spec: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentAction {
+    /// Carry this host's packets to the file's destinations with capabilities.
+    Tun {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Run a command, and carry its packets to the file's destinations with capabilities.
+    Run {
+        /// The file that lists the destinations.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The command; its exit status is returned.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
     },
 }
 

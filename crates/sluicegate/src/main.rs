@@ -26,7 +26,14 @@ fn main() -> ExitCode {
 
 /// Log lines go to standard error; standard output belongs to what a verb prints.
 fn logging(cli: &Cli) {
-    let quiet = matches!(cli.verb, Verb::LabWorker { .. } | Verb::Completions { .. } | Verb::Man);
+    let quiet = matches!(
+        cli.verb,
+        Verb::LabWorker { .. }
+            | Verb::AgentChild { .. }
+            | Verb::AgentRestore { .. }
+            | Verb::Completions { .. }
+            | Verb::Man
+    );
     if quiet {
         return;
     }

@@ -1,5 +1,6 @@
 //! What each verb does; one file a verb or family of verbs.
 
+mod agent;
 mod check;
 mod claims;
 mod connect;
@@ -26,7 +27,10 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Up { config } => node::run(&config.file, Role::Up)?,
         Verb::Gate { config } => node::run(&config.file, Role::Gate)?,
         Verb::Frontend { config } => node::run(&config.file, Role::Frontend)?,
-        Verb::Agent { config, serve: _ } => node::run(&config.file, Role::Agent)?,
+        Verb::Agent { action: Some(action), .. } => return agent::run(action),
+        Verb::Agent { config, .. } => node::run(&config.file, Role::Agent)?,
+        Verb::AgentChild { agent, command } => return Ok(agent::child(agent, &command)),
+        Verb::AgentRestore { changes } => sluicegate_agent::capture::restore(&changes),
         Verb::Connect(connect) => return connect::run(connect),
         Verb::Check { config, json } => return check::run(&config.file, json),
         Verb::Status(reading) => reading::status(&reading)?,

@@ -1,0 +1,92 @@
+//! Signs in for services as packets ask for them, and keeps what was opened.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use tokio::{sync::mpsc, task::JoinHandle};
+use tracing::{info, warn};
+
+use super::{
+    SignIn,
+    orders::{Order, Orders},
+    redirects::Target,
+};
+use crate::session::Session;
+
+/// Sign-ins that wait to be started.
+pub(super) const ASKS_MAX: usize = 256;
+/// How long the goodbyes may take at the end.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// Holds one session for each entry that names a service.
+#[derive(Debug)]
+pub(super) struct Clerk {
+    /// By which the clerk's own packets leave.
+    pub(super) interface: Option<String>,
+    pub(super) frontend: SocketAddr,
+    /// By entry.
+    pub(super) services: Vec<Option<SignIn>>,
+    pub(super) orders: Orders,
+}
+
+impl Clerk {
+    /// Works until nobody asks any more, then says goodbye everywhere.
+    pub(super) async fn run(self, mut asks: mpsc::Receiver<Target>) {
+        let mut sessions: HashMap<usize, (Session, JoinHandle<()>)> = HashMap::new();
+        while let Some(target) = asks.recv().await {
+            let Some(service) = self.services.get(target.entry).cloned().flatten() else { continue };
+            if let std::collections::hash_map::Entry::Vacant(place) = sessions.entry(target.entry) {
+                let interface = self.interface.as_deref();
+                match Session::start_on(interface, self.frontend, service.account, &service.service).await {
+                    Ok(started) => {
+                        place.insert(started);
+                    }
+                    Err(error) => {
+                        warn!(%error, "cannot open a socket for a sign-in");
+                        self.orders.send(Order::Refused(target));
+                        continue;
+                    }
+                }
+            }
+            if let Some((session, _)) = sessions.get(&target.entry) {
+                tokio::spawn(open(session.clone(), target, self.orders.clone()));
+            }
+        }
+        let keepers: Vec<JoinHandle<()>> = sessions.into_values().map(|(_, keeper)| keeper).collect();
+        let goodbyes = async {
+            for keeper in keepers {
+                let _ = keeper.await;
+            }
+        };
+        let _ = tokio::time::timeout(GOODBYE, goodbyes).await;
+    }
+}
+
+/// Opens one port of a service and reports what becomes of it, until it closes.
+async fn open(session: Session, target: Target, orders: Orders) {
+    let mut opening = session.opening();
+    let port = target.to.port();
+    let mut reach = match session.reach(target.protocol, port).await {
+        Ok(reach) => reach,
+        Err(error) => {
+            warn!(to = %target.to, protocol = target.protocol.label(), error, "not opened");
+            orders.send(Order::Refused(target));
+            return;
+        }
+    };
+    // The session ends with its last user, and this task only watches.
+    drop(session);
+    info!(to = %target.to, protocol = target.protocol.label(), gate = %reach.address, "captured traffic goes to the gate");
+    orders.send(Order::Opened(target, reach));
+    while opening.changed().await.is_ok() {
+        let now = opening.borrow_and_update().reach(target.protocol, port);
+        match now {
+            Some(now) if now == reach => {}
+            Some(now) => {
+                reach = now;
+                orders.send(Order::Opened(target, reach));
+            }
+            None => break,
+        }
+    }
+    orders.send(Order::Closed(target));
+}

@@ -1,0 +1,513 @@
+//! The packet thread: between the TUN device, the capability host, and the raw sockets.
+
+use std::{collections::hash_map::RandomState, hash::BuildHasher, io, net::IpAddr, os::fd::AsFd, time::Duration};
+
+use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
+use sluicegate_datapath::{
+    monotonic_now,
+    outer::{Receiver, Sender},
+    tun::{BUFFER_MARGIN, wait_readable},
+};
+use sluicegate_wire::{
+    Frame, HEADROOM, Instant, Reason,
+    capability::{
+        UDP_PORT,
+        shim::{self, Carriage},
+    },
+    ip::Summary,
+};
+use tokio::sync::mpsc as asking;
+use tracing::{debug, info, warn};
+
+use super::{
+    CaptureError, Carrying, Config, Role,
+    answers::{self, Why},
+    destinations::{Destination, Destinations, Prefix},
+    orders::{Inbox, Order},
+    place::{Outward, Place},
+    policy::Rules,
+    redirects::{Redirects, Step, Target},
+    trials::{ENCAPSULATED_FOR, Trials},
+};
+use crate::account::random_bits;
+
+/// Packets taken from one source before the others have their turn.
+const BATCH: usize = 64;
+/// Longest wait while nothing happens.
+const IDLE: Duration = Duration::from_secs(1);
+/// What an entry of the file says about a destination holds for as long as the agent runs.
+const ALWAYS: Duration = Duration::from_secs(1 << 31);
+/// Peers that sent with a capability header, as far as a server remembers them: 4 in each of 4,096 sets.
+const HEARD_WAYS: usize = 4;
+const HEARD_SETS: usize = 4_096;
+/// How long a server answers a peer with capabilities after it was heard.
+const HEARD_FOR: Duration = Duration::from_secs(300);
+/// Largest packet of any wire here.
+const BUFFER_BYTES: usize = 65_536 + BUFFER_MARGIN;
+
+/// The sockets of the packet thread.
+pub(super) struct Wires {
+    pub(super) sender: Sender,
+    pub(super) receivers: Vec<Receiver>,
+    pub(super) plain_sender: Sender,
+    pub(super) plain_receivers: Vec<Receiver>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    sent: u64,
+    sent_plain: u64,
+    delivered: u64,
+    consumed: u64,
+    dropped: u64,
+}
+
+/// The entry's part that the packet thread needs.
+struct Entry {
+    carrying: Option<Carrying>,
+    has_service: bool,
+}
+
+pub(super) struct Engine {
+    place: Place,
+    wires: Wires,
+    host: Host,
+    rules: Rules,
+    role: Role,
+    entries: Vec<Entry>,
+    destinations: Destinations,
+    redirects: Redirects,
+    trials: Trials,
+    heard: Heard,
+    asks: asking::Sender<Target>,
+    listens_plain: bool,
+    counters: Counters,
+    buffer: Box<[u8]>,
+    spare: Box<[u8]>,
+}
+
+impl Engine {
+    /// An engine that captures the file's addresses already.
+    pub(super) fn new(
+        config: &Config,
+        outward: &Outward,
+        place: Place,
+        wires: Wires,
+        asks: asking::Sender<Target>,
+    ) -> Result<Self, CaptureError> {
+        let mut seed = [0; 32];
+        seed[..16].copy_from_slice(&random_bits());
+        seed[16..].copy_from_slice(&random_bits());
+        let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX);
+        let host = Host::new(host::Config { mtu, ..host::Config::default() }, seed);
+        let entry =
+            |capture: &super::Capture| Entry { carrying: capture.carrying, has_service: capture.service.is_some() };
+        let mut engine = Self {
+            place,
+            wires,
+            host,
+            rules: Rules::new(config.role, random_bits()),
+            role: config.role,
+            entries: config.captures.iter().map(entry).collect(),
+            destinations: Destinations::default(),
+            redirects: Redirects::default(),
+            trials: Trials::default(),
+            heard: Heard::default(),
+            asks,
+            listens_plain: false,
+            counters: Counters::default(),
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            spare: vec![0; BUFFER_BYTES].into_boxed_slice(),
+        };
+        for (entry, capture) in config.captures.iter().enumerate() {
+            if let Destination::Prefix(prefix) = capture.to {
+                engine.name(entry, &[prefix]).map_err(CaptureError::Netlink)?;
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Carries packets until it is told to stop.
+    pub(super) fn run(mut self, mut inbox: Inbox) {
+        loop {
+            match self.turn(&mut inbox) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    warn!(%error, "packets can no longer be captured");
+                    break;
+                }
+            }
+        }
+        let Counters { sent, sent_plain, delivered, consumed, dropped } = self.counters;
+        info!(sent, sent_plain, delivered, consumed, dropped, "captured packets");
+    }
+
+    fn turn(&mut self, inbox: &mut Inbox) -> io::Result<bool> {
+        let now = monotonic_now();
+        let wait = self.host.poll_timeout().map_or(IDLE, |at| at.since(now).min(IDLE));
+        let fds: Vec<_> = [self.place.tun.as_fd(), inbox.as_fd()]
+            .into_iter()
+            .chain(self.wires.receivers.iter().map(AsFd::as_fd))
+            .chain(self.wires.plain_receivers.iter().filter(|_| self.listens_plain).map(AsFd::as_fd))
+            .collect();
+        wait_readable(&fds, wait)?;
+        if !self.obey(inbox) {
+            return Ok(false);
+        }
+        // Out of `self` for the turn, so that packets in it and the rest can change independently.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let result = self.packets(&mut buffer);
+        self.buffer = buffer;
+        result?;
+        let now = monotonic_now();
+        self.host.handle_timeout(now);
+        self.flush(now);
+        self.trials.expire(now);
+        self.listen_for_plain_answers();
+        Ok(true)
+    }
+
+    fn packets(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        for _ in 0..BATCH {
+            match self.place.tun.read(buffer)? {
+                Some(mut frame) => self.outbound(monotonic_now(), &mut frame),
+                None => break,
+            }
+        }
+        let receivers = std::mem::take(&mut self.wires.receivers);
+        for receiver in &receivers {
+            for _ in 0..BATCH {
+                match receiver.receive(buffer) {
+                    Ok(Some(mut frame)) => self.inbound(monotonic_now(), &mut frame),
+                    Ok(None) => break,
+                    Err(error) => debug!(%error, "not received"),
+                }
+            }
+        }
+        self.wires.receivers = receivers;
+        let receivers = std::mem::take(&mut self.wires.plain_receivers);
+        for receiver in &receivers {
+            for _ in 0..if self.listens_plain { BATCH } else { 0 } {
+                match receiver.receive(buffer) {
+                    Ok(Some(mut frame)) => self.plain_answer(monotonic_now(), &mut frame),
+                    Ok(None) => break,
+                    Err(error) => debug!(%error, "not received"),
+                }
+            }
+        }
+        self.wires.plain_receivers = receivers;
+        Ok(())
+    }
+
+    /// A packet that the kernel routed into the device.
+    fn outbound(&mut self, now: Instant, frame: &mut Frame<'_>) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        if summary.dst.is_multicast() {
+            return;
+        }
+        let entry = self.destinations.find(summary.dst);
+        if let Some(entry) = entry.filter(|entry| self.entries.get(*entry).is_some_and(|entry| entry.has_service)) {
+            match self.redirects.outbound(now, entry, frame) {
+                Step::Go => {}
+                Step::Ask(target) => {
+                    if self.asks.try_send(target).is_err() {
+                        self.refuse(now, target);
+                    }
+                    return;
+                }
+                Step::Wait => return,
+                Step::Refuse => {
+                    self.answer(frame.bytes(), Why::Prohibited);
+                    return;
+                }
+            }
+        }
+        let told = entry.and_then(|entry| self.entries.get(entry)).and_then(|entry| entry.carrying);
+        self.send(now, frame, told);
+    }
+
+    /// Gives a packet its header, if its destination can read one, and sends it.
+    fn send(&mut self, now: Instant, frame: &mut Frame<'_>, told: Option<Carrying>) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        let remote = summary.dst;
+        if self.role == Role::Server && told.is_none() && !self.heard.has(now, remote) {
+            self.send_plain(frame.bytes());
+            return;
+        }
+        let known = self.host.knowledge(now, remote);
+        if let Some(knowledge) = told.map(|carrying| Knowledge::Capable { carriage: carriage(carrying) })
+            && known != Some(knowledge)
+        {
+            self.host.know(remote, knowledge, now + ALWAYS);
+        }
+        let undecided = known.is_none() && told.is_none();
+        let before = undecided.then(|| frame.bytes().to_vec());
+        let mut policy = self.rules.with(&self.redirects);
+        if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
+            self.not_sent(frame, reason);
+            return;
+        }
+        let Some(before) = before else {
+            self.emit(frame);
+            self.flush(now);
+            return;
+        };
+        if has_header(frame.bytes()) {
+            self.trials.asked(now, remote, &before);
+        } else if self.trials.turns_to_encapsulation(remote) {
+            let knowledge = Knowledge::Capable { carriage: carriage(Carrying::Encapsulated) };
+            self.host.know(remote, knowledge, now + ENCAPSULATED_FOR);
+            let mut policy = self.rules.with(&self.redirects);
+            if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
+                self.not_sent(frame, reason);
+                return;
+            }
+        } else {
+            self.trials.is_plain(remote);
+        }
+        self.emit(frame);
+        self.flush(now);
+    }
+
+    fn not_sent(&mut self, frame: &Frame<'_>, reason: Reason) {
+        if reason == Reason::PacketTooBig {
+            self.answer(frame.bytes(), Why::TooBig(self.place.mtu as u16));
+        }
+        self.counters.dropped += 1;
+        debug!(reason = reason.label(), "not sent");
+    }
+
+    /// Sends a packet with a header by the outer socket, one without by the plain one.
+    fn emit(&mut self, frame: &Frame<'_>) {
+        if !has_header(frame.bytes()) {
+            self.send_plain(frame.bytes());
+            return;
+        }
+        match self.wires.sender.send(frame.bytes()) {
+            Ok(()) => self.counters.sent += 1,
+            Err(error) => {
+                self.counters.dropped += 1;
+                debug!(%error, "not sent");
+            }
+        }
+    }
+
+    fn send_plain(&mut self, packet: &[u8]) {
+        match self.wires.plain_sender.send(packet) {
+            Ok(()) => self.counters.sent_plain += 1,
+            Err(error) => {
+                self.counters.dropped += 1;
+                debug!(%error, "not sent");
+            }
+        }
+    }
+
+    fn answer(&self, packet: &[u8], why: Why) {
+        if let Some(error) = answers::about(packet, why) {
+            let _ = self.place.tun.write(&error);
+        }
+    }
+
+    /// A packet with a header, or an ICMP error, from the network.
+    fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        let with_header = has_header(frame.bytes());
+        let mut policy = self.rules.with(&self.redirects);
+        match self.host.inbound(now, &mut policy, frame) {
+            Ok(Inbound::Deliver | Inbound::Refused) => {
+                if with_header {
+                    self.heard.add(now, summary.src);
+                    self.trials.ended(summary.src);
+                }
+                self.redirects.inbound(frame);
+                self.counters.delivered += 1;
+                if let Err(error) = self.place.tun.write(frame.bytes()) {
+                    debug!(%error, "not delivered");
+                }
+            }
+            Ok(Inbound::Consumed) => {
+                self.counters.consumed += 1;
+                if with_header {
+                    self.heard.add(now, summary.src);
+                    self.trials.ended(summary.src);
+                }
+            }
+            Ok(Inbound::Plain) => {}
+            Err(reason) => {
+                self.counters.dropped += 1;
+                debug!(reason = reason.label(), from = %summary.src, "dropped");
+            }
+        }
+        self.repeat_plain(now);
+        self.flush(now);
+    }
+
+    /// A plain answer from the network. The kernel has it as well; the host only learns from it.
+    fn plain_answer(&mut self, now: Instant, frame: &mut Frame<'_>) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        if self.trials.wants_plain_answer(summary.src) && !has_header(frame.bytes()) {
+            let mut policy = self.rules.with(&self.redirects);
+            let _ = self.host.inbound(now, &mut policy, frame);
+            self.trials.ended(summary.src);
+        }
+    }
+
+    /// Destinations that turned out to know nothing of capabilities get what was sent last once more, plain.
+    fn repeat_plain(&mut self, now: Instant) {
+        if self.trials.is_empty() {
+            return;
+        }
+        let legacy = |remote: &IpAddr| self.host.knowledge(now, *remote) == Some(Knowledge::Legacy);
+        let found: Vec<IpAddr> = self.trials.remotes().filter(legacy).collect();
+        for remote in found {
+            info!(%remote, "speaks no capabilities; plain for a minute");
+            if let Some(packet) = self.trials.ended(remote) {
+                self.send_plain(&packet);
+            }
+        }
+    }
+
+    /// Packets that the host sends on its own account.
+    fn flush(&mut self, now: Instant) {
+        let mut spare = std::mem::take(&mut self.spare);
+        while let Some(mut frame) = Frame::new(&mut spare, HEADROOM, 0) {
+            if !self.host.poll_output(now, &mut frame) {
+                break;
+            }
+            self.emit(&frame);
+        }
+        self.spare = spare;
+    }
+
+    fn listen_for_plain_answers(&mut self) {
+        let wanted = self.trials.wants_plain_answers();
+        if wanted != self.listens_plain {
+            self.listens_plain = wanted;
+            for receiver in &self.wires.plain_receivers {
+                if let Err(error) = receiver.listen(wanted) {
+                    debug!(%error, "cannot listen for plain answers");
+                }
+            }
+        }
+    }
+
+    /// Does what the control plane says; false once it says stop.
+    pub(super) fn obey(&mut self, inbox: &mut Inbox) -> bool {
+        while let Some(order) = inbox.next() {
+            let now = monotonic_now();
+            match order {
+                Order::Opened(target, reach) => {
+                    for packet in self.redirects.opened(target, reach) {
+                        self.again(now, &packet);
+                    }
+                }
+                Order::Refused(target) => self.refuse(now, target),
+                Order::Closed(target) => self.redirects.closed(target),
+                Order::Named { entry, prefixes, carrying, lasts } => {
+                    if let Err(error) = self.name(entry, &prefixes) {
+                        warn!(%error, "a captured name's address cannot be routed");
+                    }
+                    for prefix in prefixes {
+                        if let Some(carrying) = carrying {
+                            let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
+                            self.host.know(prefix.address, knowledge, now + lasts);
+                        }
+                    }
+                }
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends a packet that waited for its gate.
+    fn again(&mut self, now: Instant, packet: &[u8]) {
+        let mut buffer = vec![0; packet.len() + BUFFER_MARGIN];
+        if let Some(mut frame) = Frame::new(&mut buffer, HEADROOM, packet.len()) {
+            frame.bytes_mut().copy_from_slice(packet);
+            self.outbound(now, &mut frame);
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, target: Target) {
+        for packet in self.redirects.refused(now, target) {
+            self.answer(&packet, Why::Prohibited);
+        }
+    }
+
+    /// Sets what an entry captures.
+    fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), sluicegate_datapath::netlink::Error> {
+        let (added, gone) = self.destinations.set(entry, prefixes);
+        for prefix in added {
+            self.place.capture(prefix)?;
+        }
+        for prefix in gone {
+            self.place.release(prefix)?;
+        }
+        Ok(())
+    }
+}
+
+const fn carriage(carrying: Carrying) -> Carriage {
+    match carrying {
+        Carrying::Native => Carriage::Native,
+        Carrying::Encapsulated => Carriage::Encapsulated { src_port: UDP_PORT },
+    }
+}
+
+fn has_header(packet: &[u8]) -> bool {
+    Summary::parse(packet).is_ok_and(|summary| matches!(shim::find(&summary, packet), Ok(Some(_))))
+}
+
+/// Who has sent with a capability header: a server answers nobody else with one. What was heard longest ago makes room,
+/// which costs a busy peer nothing: each of its packets is heard.
+#[derive(Debug, Default)]
+struct Heard {
+    key: RandomState,
+    sets: Vec<[Option<(IpAddr, Instant)>; HEARD_WAYS]>,
+}
+
+impl Heard {
+    fn set(&self, remote: IpAddr) -> usize {
+        self.key.hash_one(remote) as usize % HEARD_SETS
+    }
+
+    fn add(&mut self, now: Instant, remote: IpAddr) {
+        if self.sets.is_empty() {
+            self.sets = vec![[None; HEARD_WAYS]; HEARD_SETS];
+        }
+        let index = self.set(remote);
+        let Some(set) = self.sets.get_mut(index) else { return };
+        let held = set.iter().position(|way| way.is_some_and(|(address, _)| address == remote));
+        let oldest = || (0..HEARD_WAYS).min_by_key(|way| set[*way].map_or(Instant::ZERO, |(_, at)| at)).unwrap_or(0);
+        let way = held.unwrap_or_else(oldest);
+        set[way] = Some((remote, now));
+    }
+
+    fn has(&self, now: Instant, remote: IpAddr) -> bool {
+        let Some(set) = self.sets.get(self.set(remote)) else { return false };
+        set.iter().flatten().any(|(address, at)| *address == remote && now.since(*at) < HEARD_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_remembers_whom_it_heard_and_a_flood_of_strangers_costs_only_the_silent_their_place() {
+        let mut heard = Heard::default();
+        let peer: IpAddr = "192.0.2.1".parse().unwrap();
+        let at = Instant::from_secs;
+        assert!(!heard.has(at(1), peer));
+        heard.add(at(1), peer);
+        assert!(heard.has(at(1), peer) && !heard.has(at(301), peer));
+        for number in 0..(HEARD_SETS * HEARD_WAYS * 8) as u32 {
+            heard.add(at(2), IpAddr::V4(std::net::Ipv4Addr::from_bits(number)));
+        }
+        assert_eq!(heard.sets.len(), HEARD_SETS);
+        heard.add(at(3), peer);
+        assert!(heard.has(at(3), peer));
+    }
+}

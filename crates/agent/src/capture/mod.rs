@@ -1,0 +1,354 @@
+//! The agent as a capability host: packets of this host, or of one command, to the destinations that a file lists get
+//! capability headers, and those that arrive lose them. Programs notice nothing.
+//!
+//! ```text
+//! program -> kernel -> TUN -> [service: sign in, gate's address] -> capability host -> raw socket -> network
+//!                                                                        \ far end without capabilities: plain
+//! ```
+
+mod answers;
+mod clerk;
+mod command;
+mod destinations;
+mod engine;
+mod names;
+mod orders;
+mod place;
+mod policy;
+mod redirects;
+mod settings;
+mod trials;
+
+use std::{
+    io,
+    net::SocketAddr,
+    process::Child,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use sluicegate_datapath::{
+    OpenError, netlink,
+    outer::{Claim, Receiver, Sender},
+};
+use sluicegate_wire::capability::UDP_PORT;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc as asking, oneshot},
+};
+use tracing::info;
+
+use self::{
+    clerk::{ASKS_MAX, Clerk},
+    engine::{Engine, Wires},
+    names::Names,
+    orders::{Inbox, Order, Orders},
+    place::{CABLE_INSIDE, HostEnd, Outward, Place},
+    redirects::Target,
+    settings::Settings,
+};
+pub use self::{
+    command::{CHILD_VERB, become_child},
+    destinations::{CAPTURES_MAX, Destination, Prefix},
+    settings::{RESTORE_VERB, restore},
+};
+use crate::account::Account;
+
+/// How long captured names may take to be looked up before the command starts.
+const NAMES_WAIT: Duration = Duration::from_secs(5);
+
+/// How packets carry the capability header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrying {
+    /// As IP protocol 253.
+    Native,
+    /// In UDP to port 7253, across NATs.
+    Encapsulated,
+}
+
+/// Who may send to this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Those who answer what this host sent.
+    #[default]
+    Client,
+    /// Everybody, within limits; capabilities only for those who asked for them.
+    Server,
+}
+
+/// A user who signs in to a service.
+#[derive(Debug, Clone)]
+pub struct SignIn {
+    /// The user.
+    pub account: Account,
+    /// The service's name.
+    pub service: String,
+}
+
+/// One entry of the file.
+#[derive(Debug, Clone)]
+pub struct Capture {
+    /// What is captured.
+    pub to: Destination,
+    /// How its packets carry the header; `None`: as the DNS says, else by trial.
+    pub carrying: Option<Carrying>,
+    /// The service that is there, opened by signing in on the first packet to a port. The gate's address and port
+    /// then stand for the destination; of a name, one address of each IP version.
+    pub service: Option<SignIn>,
+}
+
+/// What to capture, and how.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The interface by which captured packets leave; the one that leads to them unless given.
+    pub interface: Option<String>,
+    /// The frontend's SIP address, for entries with a service.
+    pub frontend: Option<SocketAddr>,
+    /// Who may send to this host.
+    pub role: Role,
+    /// The name server for captured names; those of `resolv.conf` unless given.
+    pub resolver: Option<SocketAddr>,
+    /// The entries.
+    pub captures: Vec<Capture>,
+}
+
+/// Why capturing did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// A device or socket.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Routes, addresses, filters.
+    #[error("{0}; capturing needs root, or CAP_NET_ADMIN and CAP_NET_RAW")]
+    Netlink(#[from] netlink::Error),
+    /// No way out.
+    #[error("no route leads to the captured destinations; set `interface` in [agent], or connect this host")]
+    NoInterface,
+    /// No address of the host's own.
+    #[error("{interface} has no address that packets could come from; give it one, or set `interface` in [agent]")]
+    NoAddress {
+        /// The interface.
+        interface: String,
+    },
+    /// A service without a frontend to sign in to.
+    #[error("an entry has a `service`, but [agent] has no `frontend` to sign in to")]
+    NoFrontend,
+    /// No network namespace.
+    #[error("cannot make a network namespace: {0}; `agent run` needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")]
+    Namespace(io::Error),
+    /// The command did not start.
+    #[error("cannot start the command: {0}")]
+    Command(io::Error),
+    /// The DNS cannot be asked.
+    #[error("cannot ask the DNS: {0}; set `resolver` in [agent]")]
+    Resolver(String),
+    /// Another system call.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// The packet thread ended by itself.
+    #[error("the packet thread ended; the log says why")]
+    Thread,
+}
+
+/// Captures destinations of this host until `shutdown` resolves. `ready` is called when it does.
+///
+/// # Errors
+/// See [`CaptureError`].
+pub async fn tun(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), CaptureError> {
+    let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
+    let (control, asks) = Control::start(&config, &outward, &orders)?;
+    let mut settings = Settings::default();
+    let place = Place::on_host(&outward, &mut settings)?;
+    settings.guard();
+    let plain_sender = Sender::open(Some(&outward.interface))?;
+    let plain_receivers = Receiver::open_plain(&outward.interface)?;
+    let wires = Wires { sender, receivers, plain_sender, plain_receivers };
+    let engine = Engine::new(&config, &outward, place, wires, asks)?;
+    let (ended, end) = oneshot::channel::<()>();
+    let thread = thread::Builder::new().name("packets".to_owned()).spawn(move || {
+        let _ended = ended;
+        engine.run(inbox);
+    })?;
+    info!(interface = outward.interface, "capturing; end with Ctrl-C");
+    ready();
+    tokio::select! {
+        () = shutdown => {}
+        _ = end => {}
+    }
+    let result = stop(&orders, thread).await;
+    control.end().await;
+    result
+}
+
+/// Runs `words` in a network namespace of its own in which the destinations are captured. Returns its exit status, 128
+/// and more for a signal. Once `shutdown` resolves the command is told to end.
+///
+/// # Errors
+/// See [`CaptureError`].
+pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output = ()>) -> Result<i32, CaptureError> {
+    let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
+    let (mut control, asks) = Control::start(&config, &outward, &orders)?;
+    place::warn_of_local_resolver();
+    let host = place::namespace()?;
+    let (made, is_made) = oneshot::channel();
+    let (go, going) = mpsc::channel();
+    let (ended, end) = oneshot::channel::<()>();
+    let (inner, words) = (outward.clone(), words.to_vec());
+    let thread = thread::Builder::new().name("packets".to_owned()).spawn(move || {
+        let _ended = ended;
+        let prepared = Place::in_namespace(&inner, &host).and_then(|place| {
+            let plain_sender = Sender::open(Some(CABLE_INSIDE))?;
+            let plain_receivers = Receiver::open_plain(CABLE_INSIDE)?;
+            let wires = Wires { sender, receivers, plain_sender, plain_receivers };
+            Engine::new(&config, &inner, place, wires, asks)
+        });
+        in_namespace(prepared, made, &going, &words, inbox);
+    })?;
+    let mut settings = Settings::default();
+    let result = async {
+        let started = is_made.await.map_err(|_| CaptureError::Thread)??;
+        let _host_end = HostEnd::connect(&outward, &mut settings)?;
+        settings.guard();
+        control.names_known().await;
+        let _ = go.send(());
+        let result = command_ends(started, shutdown, end).await;
+        stop(&orders, thread).await?;
+        result
+    };
+    let result = result.await;
+    control.end().await;
+    result
+}
+
+/// The packet thread of [`run`]: waits for the namespace's connection, starts the command, carries packets. The command
+/// is killed with this thread.
+fn in_namespace(
+    prepared: Result<Engine, CaptureError>,
+    made: oneshot::Sender<Result<Started, CaptureError>>,
+    go: &mpsc::Receiver<()>,
+    words: &[String],
+    mut inbox: Inbox,
+) {
+    let mut engine = match prepared {
+        Ok(engine) => engine,
+        Err(error) => {
+            let _ = made.send(Err(error));
+            return;
+        }
+    };
+    let (child, started) = oneshot::channel();
+    if made.send(Ok(started)).is_err() || go.recv().is_err() {
+        return;
+    }
+    engine.obey(&mut inbox);
+    if child.send(command::start(words)).is_ok() {
+        engine.run(inbox);
+    }
+}
+
+/// The command, once it runs.
+type Started = oneshot::Receiver<io::Result<Child>>;
+
+/// The command's exit status.
+async fn command_ends(
+    started: Started,
+    shutdown: impl Future<Output = ()>,
+    end: oneshot::Receiver<()>,
+) -> Result<i32, CaptureError> {
+    // An interrupt at the terminal is for the command, which gets it as well.
+    let _interrupts = signal(SignalKind::interrupt())?;
+    let child = started.await.map_err(|_| CaptureError::Thread)?.map_err(CaptureError::Command)?;
+    let shutdown = async {
+        tokio::select! {
+            () = shutdown => {}
+            _ = end => {}
+        }
+    };
+    command::finish(child, shutdown).await.map_err(CaptureError::Command)
+}
+
+/// Ends the packet thread.
+async fn stop(orders: &Orders, thread: JoinHandle<()>) -> Result<(), CaptureError> {
+    let ran = orders.send(Order::Stop);
+    let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+    if ran && joined.is_ok_and(|thread| thread.is_ok()) { Ok(()) } else { Err(CaptureError::Thread) }
+}
+
+/// What both ways to capture begin with.
+struct Start {
+    outward: Outward,
+    sender: Sender,
+    receivers: Vec<Receiver>,
+    orders: Orders,
+    inbox: Inbox,
+    _claim: Claim,
+}
+
+impl Start {
+    fn new(config: &Config) -> Result<Self, CaptureError> {
+        let outward = Outward::find(config)?;
+        let claim = Claim::new(UDP_PORT)?;
+        let sender = Sender::open(Some(&outward.interface))?;
+        let receivers = Receiver::open_all(&outward.interface, UDP_PORT)?;
+        let (orders, inbox) = orders::channel()?;
+        Ok(Self { outward, sender, receivers, orders, inbox, _claim: claim })
+    }
+}
+
+/// Sign-ins and names, beside the packet thread.
+struct Control {
+    clerk: Option<tokio::task::JoinHandle<()>>,
+    names: Vec<tokio::task::JoinHandle<()>>,
+    known: Vec<oneshot::Receiver<()>>,
+}
+
+impl Control {
+    fn start(
+        config: &Config,
+        outward: &Outward,
+        orders: &Orders,
+    ) -> Result<(Self, asking::Sender<Target>), CaptureError> {
+        let (asks, questions) = asking::channel(ASKS_MAX);
+        let services: Vec<Option<SignIn>> = config.captures.iter().map(|capture| capture.service.clone()).collect();
+        let clerk = match config.frontend {
+            Some(frontend) => {
+                let interface = Some(outward.interface.clone());
+                let clerk = Clerk { interface, frontend, services, orders: orders.clone() };
+                Some(tokio::spawn(clerk.run(questions)))
+            }
+            None if services.iter().any(Option::is_some) => return Err(CaptureError::NoFrontend),
+            None => None,
+        };
+        let mut control = Self { clerk, names: Vec::new(), known: Vec::new() };
+        for (entry, capture) in config.captures.iter().enumerate() {
+            let Destination::Name(name) = &capture.to else { continue };
+            let names = Names::new(config.resolver).map_err(|error| CaptureError::Resolver(error.to_string()))?;
+            let (tell, known) = oneshot::channel();
+            let follow = names.follow(entry, name.clone(), capture.service.is_some(), orders.clone(), tell);
+            control.names.push(tokio::spawn(follow));
+            control.known.push(known);
+        }
+        Ok((control, asks))
+    }
+
+    /// Waits until every name has been looked up once, or for long enough.
+    async fn names_known(&mut self) {
+        let known = std::mem::take(&mut self.known);
+        let all = async {
+            for name in known {
+                let _ = name.await;
+            }
+        };
+        let _ = tokio::time::timeout(NAMES_WAIT, all).await;
+    }
+
+    /// Says goodbye; the packet thread has ended.
+    async fn end(self) {
+        self.names.iter().for_each(tokio::task::JoinHandle::abort);
+        if let Some(clerk) = self.clerk {
+            let _ = clerk.await;
+        }
+    }
+}

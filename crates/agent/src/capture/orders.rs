@@ -1,0 +1,77 @@
+//! What the control plane tells the packet thread.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use super::{Carrying, destinations::Prefix, redirects::Target};
+use crate::opening::Reach;
+
+/// One thing to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// A gate is open, or has moved.
+    Opened(Target, Reach),
+    /// A gate stays closed.
+    Refused(Target),
+    /// A grant has ended.
+    Closed(Target),
+    /// The DNS has these addresses for an entry's name, and says this about them.
+    Named { entry: usize, prefixes: Vec<Prefix>, carrying: Option<Carrying>, lasts: Duration },
+    /// Stop.
+    Stop,
+}
+
+/// The giving end: cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Orders {
+    queue: mpsc::Sender<Order>,
+    bell: Arc<UnixStream>,
+}
+
+/// The taking end, in the packet thread.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    queue: mpsc::Receiver<Order>,
+    bell: UnixStream,
+}
+
+/// Both ends. The number of orders is bounded by what they are about: services, names.
+pub(super) fn channel() -> io::Result<(Orders, Inbox)> {
+    let (ring, bell) = UnixStream::pair()?;
+    ring.set_nonblocking(true)?;
+    bell.set_nonblocking(true)?;
+    let (send, queue) = mpsc::channel();
+    Ok((Orders { queue: send, bell: Arc::new(ring) }, Inbox { queue, bell }))
+}
+
+impl Orders {
+    /// Gives an order; `false` if nobody takes any more.
+    pub(super) fn send(&self, order: Order) -> bool {
+        let taken = self.queue.send(order).is_ok();
+        // A full bell rings already.
+        let _ = (&*self.bell).write(&[1]);
+        taken
+    }
+}
+
+impl Inbox {
+    /// The next order, if there is one.
+    pub(super) fn next(&mut self) -> Option<Order> {
+        let mut rung = [0; 64];
+        while self.bell.read(&mut rung).is_ok_and(|len| len == rung.len()) {}
+        self.queue.try_recv().ok()
+    }
+}
+
+impl AsFd for Inbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

@@ -1,0 +1,119 @@
+//! Destinations of which it is not known whether they speak capabilities, while that is found out.
+//!
+//! A request goes first. If a plain answer, or an ICMP error, shows that the far end knows nothing of capabilities,
+//! what was sent last is sent again without a header, so that nobody waits for a retransmission.
+
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+
+use sluicegate_wire::Instant;
+
+/// Destinations on trial at once; more are tried without help.
+const TRIALS_MAX: usize = 256;
+/// How long a trial lasts.
+const TRIAL: Duration = Duration::from_secs(10);
+/// For how long a request goes encapsulated once it went natively in vain.
+pub(super) const ENCAPSULATED_FOR: Duration = Duration::from_secs(3);
+
+#[derive(Debug)]
+struct Trial {
+    last: Box<[u8]>,
+    ends: Instant,
+    encapsulated: bool,
+    plain: bool,
+}
+
+/// All trials.
+#[derive(Debug, Default)]
+pub(super) struct Trials {
+    open: HashMap<IpAddr, Trial>,
+}
+
+impl Trials {
+    /// A first packet to `remote` goes out, and may have to go again.
+    pub(super) fn asked(&mut self, now: Instant, remote: IpAddr, packet: &[u8]) {
+        if let Some(trial) = self.open.get_mut(&remote) {
+            trial.last = packet.into();
+            trial.ends = now + TRIAL;
+        } else if self.open.len() < TRIALS_MAX {
+            let trial = Trial { last: packet.into(), ends: now + TRIAL, encapsulated: false, plain: false };
+            self.open.insert(remote, trial);
+        }
+    }
+
+    /// The native requests were in vain: whether encapsulation is to be tried next, which it is once.
+    pub(super) fn turns_to_encapsulation(&mut self, remote: IpAddr) -> bool {
+        self.open.get_mut(&remote).is_some_and(|trial| !std::mem::replace(&mut trial.encapsulated, true))
+    }
+
+    /// A packet to `remote` goes out plain, and its answer will tell.
+    pub(super) fn is_plain(&mut self, remote: IpAddr) {
+        if let Some(trial) = self.open.get_mut(&remote) {
+            trial.plain = true;
+        }
+    }
+
+    /// Whether a plain answer is waited for.
+    pub(super) fn wants_plain_answers(&self) -> bool {
+        self.open.values().any(|trial| trial.plain)
+    }
+
+    /// Whether a plain answer of `remote` is waited for.
+    pub(super) fn wants_plain_answer(&self, remote: IpAddr) -> bool {
+        self.open.get(&remote).is_some_and(|trial| trial.plain)
+    }
+
+    /// It is known now. Returns what was sent last.
+    pub(super) fn ended(&mut self, remote: IpAddr) -> Option<Box<[u8]>> {
+        self.open.remove(&remote).map(|trial| trial.last)
+    }
+
+    /// Those whose time is over are given up.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.open.retain(|_, trial| trial.ends > now);
+    }
+
+    /// Destinations on trial.
+    pub(super) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.open.keys().copied()
+    }
+
+    /// Whether there are any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_secs(1);
+
+    fn remote(number: u32) -> IpAddr {
+        IpAddr::V4(std::net::Ipv4Addr::from_bits(number))
+    }
+
+    #[test]
+    fn a_trial_turns_to_encapsulation_once_and_gives_back_what_was_sent_last() {
+        let mut trials = Trials::default();
+        trials.asked(NOW, remote(1), b"first");
+        assert!(trials.turns_to_encapsulation(remote(1)) && !trials.turns_to_encapsulation(remote(1)));
+        assert!(!trials.wants_plain_answers());
+        trials.is_plain(remote(1));
+        assert!(trials.wants_plain_answer(remote(1)) && !trials.wants_plain_answer(remote(2)));
+        trials.asked(NOW, remote(1), b"second");
+        assert_eq!(trials.ended(remote(1)).as_deref(), Some(&b"second"[..]));
+        assert!(trials.is_empty());
+    }
+
+    #[test]
+    fn trials_are_bounded_in_number_and_time() {
+        let mut trials = Trials::default();
+        for number in 0..=TRIALS_MAX as u32 {
+            trials.asked(NOW, remote(number), b"x");
+        }
+        assert_eq!(trials.remotes().count(), TRIALS_MAX);
+        trials.expire(NOW + TRIAL);
+        assert!(trials.is_empty());
+    }
+}

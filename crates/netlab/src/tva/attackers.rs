@@ -22,8 +22,10 @@ const PACKET_BYTES: u16 = 1_000;
 const ATTACKER_BPS: u64 = 1_000_000;
 /// Groups that attack in turn.
 const GROUPS: u32 = 10;
-/// What an attacker of an imprecise attack sends at most: twice what the bound allows, so that the bound shows.
-const BYTES_EACH: u64 = 128_000;
+/// What an attacker of an imprecise attack sends at most: ten times what the bound allows, five seconds long; in turn,
+/// as much as the bound allows, so that a group follows soon.
+const BYTES_EACH: u64 = 640_000;
+const BYTES_EACH_IN_TURN: u64 = 64_000;
 const FLOOD_PORT: u16 = 9;
 const READY_MAX: Duration = Duration::from_secs(15);
 
@@ -91,7 +93,11 @@ impl Attackers {
                 sources: parse(prefix)?,
                 attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).max(1),
                 groups: if in_turn { GROUPS } else { 1 },
-                bytes_each: if attack == Attack::Imprecise { BYTES_EACH } else { 0 },
+                bytes_each: match attack {
+                    Attack::Imprecise if in_turn => BYTES_EACH_IN_TURN,
+                    Attack::Imprecise => BYTES_EACH,
+                    _ => 0,
+                },
                 packet_bytes: PACKET_BYTES,
                 rate_bps: bps,
                 seconds: plan.seconds,

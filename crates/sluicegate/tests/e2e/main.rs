@@ -49,5 +49,6 @@ mod scans;
 mod security;
 mod serving;
 mod support;
+mod threats;
 mod tools;
 mod windows;

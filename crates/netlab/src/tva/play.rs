@@ -183,7 +183,8 @@ impl<'a> Stage<'a> {
             lab: &self.lab,
             binary: &self.binary,
             seed: self.options.seed,
-            seconds: load.seconds + 6,
+            // Until the last transfer has ended or given up.
+            seconds: load.seconds + ABORT_MS / 1_000 + 4,
         };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio) as u64;
         let mut attackers = None;

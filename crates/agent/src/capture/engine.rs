@@ -171,10 +171,15 @@ impl Engine {
     fn packets(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         for _ in 0..BATCH {
             match self.place.tun.read(buffer)? {
-                Some(mut frame) => self.outbound(monotonic_now(), &mut frame),
+                Some(mut frame) => {
+                    // The kernel may have answered a plain answer by this packet already: first things first.
+                    self.plain_answers();
+                    self.outbound(monotonic_now(), &mut frame);
+                }
                 None => break,
             }
         }
+        self.plain_answers();
         let receivers = std::mem::take(&mut self.wires.receivers);
         for receiver in &receivers {
             for _ in 0..BATCH {
@@ -186,18 +191,27 @@ impl Engine {
             }
         }
         self.wires.receivers = receivers;
+        Ok(())
+    }
+
+    /// Plain answers of destinations on trial, while any are waited for.
+    fn plain_answers(&mut self) {
+        if !self.listens_plain {
+            return;
+        }
         let receivers = std::mem::take(&mut self.wires.plain_receivers);
+        let mut buffer = std::mem::take(&mut self.spare);
         for receiver in &receivers {
-            for _ in 0..if self.listens_plain { BATCH } else { 0 } {
-                match receiver.receive(buffer) {
+            for _ in 0..BATCH {
+                match receiver.receive(&mut buffer) {
                     Ok(Some(mut frame)) => self.plain_answer(monotonic_now(), &mut frame),
                     Ok(None) => break,
                     Err(error) => debug!(%error, "not received"),
                 }
             }
         }
+        self.spare = buffer;
         self.wires.plain_receivers = receivers;
-        Ok(())
     }
 
     /// A packet that the kernel routed into the device.
@@ -255,7 +269,13 @@ impl Engine {
         };
         if has_header(frame.bytes()) {
             self.trials.asked(now, remote, &before);
-        } else if self.trials.turns_to_encapsulation(remote) {
+            if self.trials.turns_to_plain(now, remote) {
+                self.trials.is_plain(remote);
+                self.listen_for_plain_answers();
+                self.send_plain(&before);
+                return;
+            }
+        } else if self.trials.turns_to_encapsulation(now, remote) {
             let knowledge = Knowledge::Capable { carriage: carriage(Carrying::Encapsulated) };
             self.host.know(remote, knowledge, now + ENCAPSULATED_FOR);
             let mut policy = self.rules.with(&self.redirects);
@@ -265,6 +285,7 @@ impl Engine {
             }
         } else {
             self.trials.is_plain(remote);
+            self.listen_for_plain_answers();
         }
         self.emit(frame);
         self.flush(now);
@@ -349,7 +370,12 @@ impl Engine {
         if self.trials.wants_plain_answer(summary.src) && !has_header(frame.bytes()) {
             let mut policy = self.rules.with(&self.redirects);
             let _ = self.host.inbound(now, &mut policy, frame);
-            self.trials.ended(summary.src);
+            let is_known = self.host.knowledge(now, summary.src).is_some();
+            debug!(remote = %summary.src, is_known, "plain answer");
+            if is_known {
+                info!(remote = %summary.src, "speaks no capabilities; plain for a minute");
+                self.trials.ended(summary.src);
+            }
         }
     }
 

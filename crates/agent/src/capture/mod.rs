@@ -122,7 +122,7 @@ pub enum CaptureError {
     Open(#[from] OpenError),
     /// Routes, addresses, filters.
     #[error("{0}; capturing needs root, or CAP_NET_ADMIN and CAP_NET_RAW")]
-    Netlink(#[from] netlink::Error),
+    Netlink(netlink::Error),
     /// No way out.
     #[error("no route leads to the captured destinations; set `interface` in [agent], or connect this host")]
     NoInterface,
@@ -145,11 +145,18 @@ pub enum CaptureError {
     #[error("cannot ask the DNS: {0}; set `resolver` in [agent]")]
     Resolver(String),
     /// Another system call.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// The packet thread ended by itself.
     #[error("the packet thread ended; the log says why")]
     Thread,
+}
+
+/// The message says it all; there is no further cause to tell.
+impl From<netlink::Error> for CaptureError {
+    fn from(error: netlink::Error) -> Self {
+        Self::Netlink(error)
+    }
 }
 
 /// Captures destinations of this host until `shutdown` resolves. `ready` is called when it does.
@@ -191,6 +198,7 @@ pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output 
     let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
     let (mut control, asks) = Control::start(&config, &outward, &orders)?;
     place::warn_of_local_resolver();
+    place::remove_cable()?;
     let host = place::namespace()?;
     let (made, is_made) = oneshot::channel();
     let (go, going) = mpsc::channel();
@@ -288,8 +296,9 @@ struct Start {
 
 impl Start {
     fn new(config: &Config) -> Result<Self, CaptureError> {
-        let outward = Outward::find(config)?;
+        // First, because another agent's device would be taken for the way out.
         let claim = Claim::new(UDP_PORT)?;
+        let outward = Outward::find(config)?;
         let sender = Sender::open(Some(&outward.interface))?;
         let receivers = Receiver::open_all(&outward.interface, UDP_PORT)?;
         let (orders, inbox) = orders::channel()?;

@@ -57,7 +57,9 @@ impl Outward {
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => {
-                let found = landmarks(config).into_iter().find_map(|address| route.way_to(address).ok());
+                let leads_out = |way: &netlink::Way| way.interface != "lo";
+                let found =
+                    landmarks(config).into_iter().find_map(|address| route.way_to(address).ok().filter(leads_out));
                 way = Some(found.ok_or(CaptureError::NoInterface)?);
                 way.as_ref().map(|way| way.interface.clone()).unwrap_or_default()
             }
@@ -74,8 +76,10 @@ impl Outward {
         let (mut v4, mut v6) = (None, None);
         for address in addresses {
             match address {
-                IpAddr::V4(address) if !address.is_link_local() => v4 = v4.or(Some(address)),
-                IpAddr::V6(address) if !address.is_unicast_link_local() => v6 = v6.or(Some(address)),
+                IpAddr::V4(address) if !address.is_link_local() && !address.is_loopback() => v4 = v4.or(Some(address)),
+                IpAddr::V6(address) if !address.is_unicast_link_local() && !address.is_loopback() => {
+                    v6 = v6.or(Some(address))
+                }
                 _ => {}
             }
         }
@@ -145,13 +149,7 @@ impl Place {
             settings::write(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         }
         let _ = settings::write("ipv6/conf/default/accept_dad", "0");
-        routes.create_veth(CABLE_INSIDE, CABLE_HOST, Some(Namespace::File(host.as_fd()))).map_err(|error| {
-            if error.is_exists() {
-                let holder = "the command of another agent".to_owned();
-                return CaptureError::Open(OpenError::Busy { interface: CABLE_HOST.to_owned(), holder });
-            }
-            error.into()
-        })?;
+        routes.create_veth(CABLE_INSIDE, CABLE_HOST, Some(Namespace::File(host.as_fd())))?;
         routes.add_address(CABLE_INSIDE, INSIDE_END.into(), CABLE_PREFIX_LEN)?;
         routes.set_up(CABLE_INSIDE)?;
         routes.add_default_route(HOST_END.into(), CABLE_INSIDE)?;
@@ -191,6 +189,14 @@ fn device(outward: &Outward) -> Result<(Tun, Route, u32), CaptureError> {
     routes.set_mtu(tun.name(), mtu)?;
     routes.set_up(tun.name())?;
     Ok((tun, routes, mtu))
+}
+
+/// Takes away the cable of a command that has ended: the kernel is in no hurry with its namespace.
+pub(super) fn remove_cable() -> Result<(), CaptureError> {
+    match Route::open()?.delete_link(CABLE_HOST) {
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// The host's end of a namespace's cable: forwarding and a borrowed address.

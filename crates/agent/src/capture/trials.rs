@@ -12,13 +12,16 @@ const TRIALS_MAX: usize = 256;
 /// How long a trial lasts.
 const TRIAL: Duration = Duration::from_secs(10);
 /// For how long a request goes encapsulated once it went natively in vain.
-pub(super) const ENCAPSULATED_FOR: Duration = Duration::from_secs(3);
+pub(super) const ENCAPSULATED_FOR: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug)]
 struct Trial {
     last: Box<[u8]>,
     ends: Instant,
-    encapsulated: bool,
+    /// Until when requests go encapsulated, once they do.
+    encapsulated_until: Option<Instant>,
+    /// Whether the last packet went out plain.
+    plain_last: bool,
     plain: bool,
 }
 
@@ -35,14 +38,33 @@ impl Trials {
             trial.last = packet.into();
             trial.ends = now + TRIAL;
         } else if self.open.len() < TRIALS_MAX {
-            let trial = Trial { last: packet.into(), ends: now + TRIAL, encapsulated: false, plain: false };
+            let trial = Trial {
+                last: packet.into(),
+                ends: now + TRIAL,
+                encapsulated_until: None,
+                plain_last: false,
+                plain: false,
+            };
             self.open.insert(remote, trial);
         }
     }
 
     /// The native requests were in vain: whether encapsulation is to be tried next, which it is once.
-    pub(super) fn turns_to_encapsulation(&mut self, remote: IpAddr) -> bool {
-        self.open.get_mut(&remote).is_some_and(|trial| !std::mem::replace(&mut trial.encapsulated, true))
+    pub(super) fn turns_to_encapsulation(&mut self, now: Instant, remote: IpAddr) -> bool {
+        let Some(trial) = self.open.get_mut(&remote).filter(|trial| trial.encapsulated_until.is_none()) else {
+            return false;
+        };
+        trial.encapsulated_until = Some(now + ENCAPSULATED_FOR);
+        true
+    }
+
+    /// Whether the next packet goes plain although it could be a request: every other one, once both carriages have
+    /// been in vain.
+    pub(super) fn turns_to_plain(&mut self, now: Instant, remote: IpAddr) -> bool {
+        let in_vain = |trial: &&mut Trial| trial.encapsulated_until.is_some_and(|until| until <= now);
+        let Some(trial) = self.open.get_mut(&remote).filter(in_vain) else { return false };
+        trial.plain_last = !trial.plain_last;
+        trial.plain_last
     }
 
     /// A packet to `remote` goes out plain, and its answer will tell.
@@ -97,7 +119,11 @@ mod tests {
     fn a_trial_turns_to_encapsulation_once_and_gives_back_what_was_sent_last() {
         let mut trials = Trials::default();
         trials.asked(NOW, remote(1), b"first");
-        assert!(trials.turns_to_encapsulation(remote(1)) && !trials.turns_to_encapsulation(remote(1)));
+        assert!(!trials.turns_to_plain(NOW, remote(1)), "encapsulation comes first");
+        assert!(trials.turns_to_encapsulation(NOW, remote(1)) && !trials.turns_to_encapsulation(NOW, remote(1)));
+        assert!(!trials.turns_to_plain(NOW, remote(1)));
+        let later = NOW + ENCAPSULATED_FOR;
+        assert!(trials.turns_to_plain(later, remote(1)) && !trials.turns_to_plain(later, remote(1)));
         assert!(!trials.wants_plain_answers());
         trials.is_plain(remote(1));
         assert!(trials.wants_plain_answer(remote(1)) && !trials.wants_plain_answer(remote(2)));

@@ -148,10 +148,11 @@ const fn payload_max(gate: SocketAddr, mtu: usize) -> usize {
 }
 
 fn whole_only(socket: &UdpSocket, gate: SocketAddr) -> io::Result<()> {
-    Ok(match gate {
+    match gate {
         SocketAddr::V4(_) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DO)?,
         SocketAddr::V6(_) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DO)?,
-    })
+    }
+    Ok(())
 }
 
 /// What the kernel knows of the path's MTU.

@@ -78,7 +78,7 @@ impl Outward {
             match address {
                 IpAddr::V4(address) if !address.is_link_local() && !address.is_loopback() => v4 = v4.or(Some(address)),
                 IpAddr::V6(address) if !address.is_unicast_link_local() && !address.is_loopback() => {
-                    v6 = v6.or(Some(address))
+                    v6 = v6.or(Some(address));
                 }
                 _ => {}
             }

@@ -101,9 +101,8 @@ pub fn restore(changes: &[String]) {
 fn undo(changes: &[String]) {
     for change in changes.iter().rev() {
         let done = match (change.as_str(), change.split_once('=')) {
-            ("rule4" | "rule6", _) => Route::open().and_then(|mut route| {
+            ("rule4" | "rule6", _) => Route::open().map(|mut route| {
                 let _ = route.delete_rule(RULE_PRIORITY, TABLE, change == "rule6");
-                Ok(())
             }),
             (_, Some((setting, value))) if !setting.contains("..") => write(setting, value),
             _ => Ok(()),

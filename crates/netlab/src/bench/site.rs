@@ -1,9 +1,13 @@
-//! Our side: the real binary as gate and frontend in one, opened by a real `connect`.
+//! Our side: the real binary as gate and frontend in one, opened by a telephone's calls.
+//!
+//! A telephone's datagrams are in pinhole mode: they are what its program sends, as with the peers. An agent's would
+//! carry packet MACs, under keys that the generator does not have.
 
 use std::{
     fs,
-    net::SocketAddrV4,
+    net::{SocketAddr, SocketAddrV4},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::{
@@ -11,15 +15,22 @@ use super::{
     lab::{BenchLab, FIRST_PORT, OUTSIDE, PORTS, SINK, SIP_PORT},
 };
 use crate::{
-    LabError,
+    LabError, Process,
     binary::{Binary, text},
+    client::setup::{SetupSpec, parse_line},
     clock::{Random, unix_ns},
     error::During,
+    worker,
 };
 
 const REALM: &str = "bench.example";
-/// One client may have 64 SIP requests under way, and a port takes two: one is challenged, one answered.
-const PORTS_PER_CLIENT: usize = 26;
+const USER: &str = "bench";
+/// One socket may have 64 SIP requests under way, and a call takes two: one is challenged, one answered.
+const PHONE_SOCKETS: u16 = 4;
+/// How long a call may take to be set up.
+const READY_MAX: Duration = Duration::from_secs(10);
+/// Longer than any bench.
+const FOREVER_S: u32 = 3_600;
 
 /// A lab with our gate, whose grants are open.
 pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabError> {
@@ -27,45 +38,30 @@ pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabErr
     lab.targets.clear();
     let files = Files::write(&options.directory.join(backend), backend)?;
     let binary = Binary { program: options.program.clone(), directory: files.directory.clone() };
-    binary.run(&["user", "add", "bench", "--password-file", &text(&files.password), "--config", &text(&files.site)])?;
+    binary.run(&["user", "add", USER, "--password-file", &text(&files.password), "--config", &text(&files.site)])?;
     let up = ["up".to_owned(), text(&files.site)];
     lab.keep(binary.spawn(&lab.lab, "gate", "up", &up)?);
     binary.wait_for("up", || is_ready(&binary, &files.site).then_some(()))?;
-    let ports: Vec<_> = (FIRST_PORT..FIRST_PORT + PORTS).collect();
-    for (number, ports) in ports.chunks(PORTS_PER_CLIENT).enumerate() {
-        let name = format!("connect{number}");
-        lab.keep(binary.spawn(&lab.lab, "gen", &name, &connect(&files, ports))?);
-        let log = binary.log(&name);
-        let opened = || opened(&fs::read_to_string(&log).unwrap_or_default(), ports);
-        lab.targets.extend(binary.wait_for(&name, opened)?);
+    let phone = lab.lab.host("gen")?.spawn("phone", worker::command(&options.program, "setup", &files.calls()?))?;
+    for _ in services() {
+        lab.targets.push(opened(&phone)?);
     }
+    lab.keep(phone);
     Ok(lab)
 }
 
-fn connect(files: &Files, ports: &[u16]) -> Vec<String> {
-    let frontend = format!("{OUTSIDE}:{SIP_PORT}");
-    let password = text(&files.password);
-    let mut arguments =
-        ["connect", "bench@sink", "--frontend", &frontend, "--realm", REALM, "--password-file", &password]
-            .map(str::to_owned)
-            .to_vec();
-    for port in ports {
-        arguments.extend(["-L".to_owned(), format!("{port}:{port}/udp")]);
-    }
-    arguments
+/// One service for each port: a grant is for one port, and a telephone that calls is let in to a service.
+fn services() -> impl Iterator<Item = (String, u16)> {
+    (FIRST_PORT..FIRST_PORT + PORTS).map(|port| (format!("sink{port}"), port))
 }
 
-/// Where the gate lets each of `ports` be reached, once `log` names all of them.
-fn opened(log: &str, ports: &[u16]) -> Option<Vec<SocketAddrV4>> {
-    ports
-        .iter()
-        .map(|port| {
-            let range = format!(" range=udp/{port} ");
-            let line = log.lines().find(|line| line.contains(" open ") && line.contains(&range))?;
-            let (_, rest) = line.split_once(" gate=")?;
-            rest.split(' ').next()?.parse().ok()
-        })
-        .collect()
+/// Where the gate lets the next of the phone's calls send.
+fn opened(phone: &Process) -> Result<SocketAddrV4, LabError> {
+    let event = phone.event("setup", READY_MAX)?;
+    match parse_line(&event.to_string()).and_then(|setup| setup.media) {
+        Some(SocketAddr::V4(media)) => Ok(media),
+        _ => Err(LabError::Process { name: phone.name().to_owned(), reason: format!("no call: {event}") }),
+    }
 }
 
 struct Files {
@@ -88,19 +84,46 @@ impl Files {
             .during(|| format!("writing into {}", directory.display()))?;
         Ok(files)
     }
+
+    /// A call to each service, all held until the phone is told to stop.
+    fn calls(&self) -> Result<SetupSpec, LabError> {
+        let password = fs::read_to_string(&self.password).during(|| "reading the password".to_owned())?;
+        let mut services = services().map(|(name, _)| name);
+        Ok(SetupSpec {
+            to: vec![SocketAddr::from((OUTSIDE, SIP_PORT))],
+            from: None,
+            sockets: PHONE_SOCKETS,
+            realm: REALM.to_owned(),
+            service: services.next().unwrap_or_default(),
+            more_services: services.collect(),
+            users: vec![(USER.to_owned(), password)],
+            per_s: 50,
+            calls: u32::from(PORTS),
+            seconds: FOREVER_S,
+            talk_ms: None,
+            give_up_ms: 5_000,
+            media_port: 0,
+            record: 0,
+            seed: 1,
+        })
+    }
 }
 
 fn site_toml(state: &Path, backend: &str) -> String {
-    let last = FIRST_PORT + PORTS - 1;
-    format!(
+    let node = format!(
         "[node]\nname = \"bench\"\nstate = {state:?}\n\
          [frontend]\nlisten = [\"udp/{OUTSIDE}:{SIP_PORT}\"]\nrealm = \"{REALM}\"\n\
          [gate]\noutside = \"outside\"\ninside = \"inside\"\nlocal = [\"udp/{SIP_PORT}\"]\ndatapath = \"{backend}\"\n\
-         flows_max = 131072\n\
-         [[service]]\nname = \"sink\"\naddress = \"{SINK}\"\nports = [\"udp/{FIRST_PORT}-{last}\"]\n\
-         grant = {{ bytes_max = \"1TB\", lifetime_s = 3600, rate = \"none\", flows_max = 65535 }}\n\
-         allow = [\"user:bench\"]\n"
-    )
+         flows_max = 131072\n"
+    );
+    let service = |(name, port)| {
+        format!(
+            "[[service]]\nname = \"{name}\"\naddress = \"{SINK}\"\nports = [\"udp/{port}\"]\n\
+             grant = {{ bytes_max = \"1TB\", lifetime_s = 3600, rate = \"none\", flows_max = 65535 }}\n\
+             allow = [\"user:{USER}\"]\n"
+        )
+    };
+    services().map(service).fold(node, |toml, service| toml + &service)
 }
 
 /// Whether the node answers and its gate holds its feed.
@@ -108,23 +131,4 @@ fn is_ready(binary: &Binary, config: &Path) -> bool {
     let status = binary.status(config).unwrap_or_default();
     let feeds = status["gate"]["feeds"].as_array().cloned().unwrap_or_default();
     !feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_gates_ports_are_known_once_the_log_names_all_of_them() {
-        let line = |port: u16| {
-            let gate = 20_000 + port;
-            format!(
-                "2026-01-01T00:00:00Z  INFO open service=sink range=udp/{port} gate=198.51.100.1:{gate} lasts_s=9\n"
-            )
-        };
-        let log = line(5_002) + &line(5_001);
-        let expected = ["198.51.100.1:25001", "198.51.100.1:25002"].map(|text| text.parse().unwrap());
-        assert_eq!(opened(&log, &[5_001, 5_002]).unwrap(), expected);
-        assert!(opened(&log, &[5_001, 5_003]).is_none());
-    }
 }

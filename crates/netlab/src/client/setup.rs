@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
+    io, iter,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     sync::Arc,
@@ -46,6 +46,9 @@ pub struct SetupSpec {
     pub realm: String,
     /// Service to call.
     pub service: String,
+    /// Further services; calls take turns.
+    #[serde(default)]
+    pub more_services: Vec<String>,
     /// Names and passwords; calls take turns.
     pub users: Vec<(String, String)>,
     /// Calls begun a second.
@@ -193,12 +196,13 @@ impl<'a> Phone<'a> {
         let sockets: Vec<UdpSocket> = (0..spec.sockets).map(open).collect::<io::Result<_>>()?;
         let locals = sockets.iter().map(UdpSocket::local_addr).collect::<io::Result<_>>()?;
         let patience_ms = if spec.give_up_ms == 0 { 32_000 } else { spec.give_up_ms };
-        let caller = |(user, password): &(String, String)| {
+        let services: Vec<_> = iter::once(&spec.service).chain(&spec.more_services).collect();
+        let caller = |service: &str, (user, password): &(String, String)| {
             Arc::new(Caller {
                 user: user.clone(),
                 password: password.clone(),
                 address: format!("sip:{user}@{}", spec.realm),
-                service: format!("sip:{}@{}", spec.service, spec.realm),
+                service: format!("sip:{service}@{}", spec.realm),
                 media_port: if spec.media_port == 0 { 40_000 } else { spec.media_port },
                 patience: Duration::from_millis(patience_ms.into()),
             })
@@ -209,7 +213,7 @@ impl<'a> Phone<'a> {
             clock: Clock::now(),
             sockets,
             locals,
-            callers: spec.users.iter().map(caller).collect(),
+            callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
             calls: HashMap::new(),
             random: Random::new(spec.seed),
             begun: 0,

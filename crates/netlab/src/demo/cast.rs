@@ -175,6 +175,7 @@ pub(super) fn calling(
         sockets: 1,
         realm: REALM.to_owned(),
         service: service.to_owned(),
+        more_services: Vec::new(),
         users: vec![(user.name.clone(), user.password.clone())],
         per_s: 100,
         calls: 1,

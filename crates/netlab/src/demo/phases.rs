@@ -191,6 +191,7 @@ impl<'a> Stage<'a> {
             seconds: self.options.phase_s,
             talk_ms: Some(0),
             seed: self.options.seed ^ (u64::from(phase) << 8 | service as u64),
+            more_services: Vec::new(),
             ..calling(self.options, self.daemons, "alice", what.name, 41_000)?
         };
         self.start(Origin::Setup(service), "phones", "setup", &setup)

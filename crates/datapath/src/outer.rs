@@ -184,6 +184,12 @@ impl Receiver {
         Ok(receivers)
     }
 
+    /// The IP protocol that it receives.
+    #[must_use]
+    pub const fn protocol(&self) -> IpProtocol {
+        self.protocol
+    }
+
     /// Switches a receiver of [`Receiver::open_plain`] on or off.
     ///
     /// # Errors

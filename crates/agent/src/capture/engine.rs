@@ -1,6 +1,13 @@
 //! The packet thread: between the TUN device, the capability host, and the raw sockets.
 
-use std::{collections::hash_map::RandomState, hash::BuildHasher, io, net::IpAddr, os::fd::AsFd, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque, hash_map::RandomState},
+    hash::BuildHasher,
+    io,
+    net::IpAddr,
+    os::fd::AsFd,
+    time::Duration,
+};
 
 use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
 use sluicegate_datapath::{
@@ -9,12 +16,13 @@ use sluicegate_datapath::{
     tun::{BUFFER_MARGIN, wait_readable},
 };
 use sluicegate_wire::{
-    Frame, HEADROOM, Instant, Reason,
+    Frame, HEADROOM, Instant, IpProtocol, Reason,
     capability::{
         UDP_PORT,
         shim::{self, Carriage},
     },
-    ip::Summary,
+    ip::{Ports, Summary},
+    tcp,
 };
 use tokio::sync::mpsc as asking;
 use tracing::{debug, info, warn};
@@ -40,6 +48,8 @@ const ALWAYS: Duration = Duration::from_secs(1 << 31);
 /// Peers that sent with a capability header, as far as a server remembers them: 4 in each of 4,096 sets.
 const HEARD_WAYS: usize = 4;
 const HEARD_SETS: usize = 4_096;
+/// Connections without a header that a server remembers.
+const PLAIN_MAX: usize = 16_384;
 /// How long a server answers a peer with capabilities after it was heard.
 const HEARD_FOR: Duration = Duration::from_secs(300);
 /// Largest packet of any wire here.
@@ -119,6 +129,9 @@ impl Engine {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             spare: vec![0; BUFFER_BYTES].into_boxed_slice(),
         };
+        for receiver in &engine.wires.plain_receivers {
+            receiver.listen(engine.listens_to(receiver))?;
+        }
         for (entry, capture) in config.captures.iter().enumerate() {
             if let Destination::Prefix(prefix) = capture.to {
                 engine.name(entry, &[prefix]).map_err(CaptureError::Netlink)?;
@@ -149,7 +162,7 @@ impl Engine {
         let fds: Vec<_> = [self.place.tun.as_fd(), inbox.as_fd()]
             .into_iter()
             .chain(self.wires.receivers.iter().map(AsFd::as_fd))
-            .chain(self.wires.plain_receivers.iter().filter(|_| self.listens_plain).map(AsFd::as_fd))
+            .chain(self.wires.plain_receivers.iter().filter(|one| self.listens_to(one)).map(AsFd::as_fd))
             .collect();
         wait_readable(&fds, wait)?;
         if !self.obey(inbox) {
@@ -196,12 +209,13 @@ impl Engine {
 
     /// Plain answers of destinations on trial, while any are waited for.
     fn plain_answers(&mut self) {
-        if !self.listens_plain {
+        if !self.listens_plain && self.role == Role::Client {
             return;
         }
         let receivers = std::mem::take(&mut self.wires.plain_receivers);
         let mut buffer = std::mem::take(&mut self.spare);
-        for receiver in &receivers {
+        let all = self.listens_plain;
+        for receiver in receivers.iter().filter(|one| all || one.protocol() == IpProtocol::TCP) {
             for _ in 0..BATCH {
                 match receiver.receive(&mut buffer) {
                     Ok(Some(mut frame)) => self.plain_answer(monotonic_now(), &mut frame),
@@ -245,7 +259,10 @@ impl Engine {
     fn send(&mut self, now: Instant, frame: &mut Frame<'_>, told: Option<Carrying>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
         let remote = summary.dst;
-        if self.role == Role::Server && told.is_none() && !self.heard.has(now, remote) {
+        if self.role == Role::Server
+            && told.is_none()
+            && !(self.heard.has(now, remote) && !self.heard.is_plain(&summary, frame.bytes()))
+        {
             self.send_plain(frame.bytes());
             return;
         }
@@ -339,6 +356,7 @@ impl Engine {
             Ok(Inbound::Deliver | Inbound::Refused) => {
                 if with_header {
                     self.heard.add(now, summary.src);
+                    self.heard.uses_headers(frame.bytes());
                     self.trials.ended(summary.src);
                 }
                 self.redirects.inbound(frame);
@@ -367,6 +385,13 @@ impl Engine {
     /// A plain answer from the network. The kernel has it as well; the host only learns from it.
     fn plain_answer(&mut self, now: Instant, frame: &mut Frame<'_>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        if self.role == Role::Server
+            && let Ok(tcp) = tcp::Packet::new_checked(summary.transport(frame.bytes()))
+            && summary.protocol == IpProtocol::TCP
+            && tcp.flags().has(tcp::Flags::SYN)
+        {
+            self.heard.opened_plainly((summary.src, tcp.src_port(), tcp.dst_port()));
+        }
         if self.trials.wants_plain_answer(summary.src) && !has_header(frame.bytes()) {
             let mut policy = self.rules.with(&self.redirects);
             let _ = self.host.inbound(now, &mut policy, frame);
@@ -377,6 +402,11 @@ impl Engine {
                 self.trials.ended(summary.src);
             }
         }
+    }
+
+    /// Whether plain packets of this receiver's protocol matter now. A server always looks at how connections open.
+    fn listens_to(&self, receiver: &Receiver) -> bool {
+        self.listens_plain || self.role == Role::Server && receiver.protocol() == IpProtocol::TCP
     }
 
     /// Destinations that turned out to know nothing of capabilities get what was sent last once more, plain.
@@ -411,7 +441,7 @@ impl Engine {
         if wanted != self.listens_plain {
             self.listens_plain = wanted;
             for receiver in &self.wires.plain_receivers {
-                if let Err(error) = receiver.listen(wanted) {
+                if let Err(error) = receiver.listen(self.listens_to(receiver)) {
                     debug!(%error, "cannot listen for plain answers");
                 }
             }
@@ -492,6 +522,9 @@ fn has_header(packet: &[u8]) -> bool {
 struct Heard {
     key: RandomState,
     sets: Vec<[Option<(IpAddr, Instant)>; HEARD_WAYS]>,
+    /// Connections that opened without a header, from a peer that has used one: its agent may have ended.
+    plain: HashSet<(IpAddr, u16, u16)>,
+    plain_oldest_first: VecDeque<(IpAddr, u16, u16)>,
 }
 
 impl Heard {
@@ -509,6 +542,37 @@ impl Heard {
         let oldest = || (0..HEARD_WAYS).min_by_key(|way| set[*way].map_or(Instant::ZERO, |(_, at)| at)).unwrap_or(0);
         let way = held.unwrap_or_else(oldest);
         set[way] = Some((remote, now));
+    }
+
+    /// Remote address, remote port, local port. A connection that is pushed out is answered like its peer's others.
+    fn opened_plainly(&mut self, connection: (IpAddr, u16, u16)) {
+        if self.plain.insert(connection) {
+            self.plain_oldest_first.push_back(connection);
+            if self.plain_oldest_first.len() > PLAIN_MAX
+                && let Some(oldest) = self.plain_oldest_first.pop_front()
+            {
+                self.plain.remove(&oldest);
+            }
+        }
+    }
+
+    /// A packet of a peer, stripped of its header.
+    fn uses_headers(&mut self, packet: &[u8]) {
+        if !self.plain.is_empty()
+            && let Ok(summary) = Summary::parse(packet)
+            && let Ok(ports) = Ports::parse(summary.transport(packet))
+        {
+            self.plain.remove(&(summary.src, ports.src, ports.dst));
+        }
+    }
+
+    /// Whether a packet of this host belongs to a connection that opened without a header.
+    fn is_plain(&self, summary: &Summary, packet: &[u8]) -> bool {
+        if self.plain.is_empty() || summary.protocol != IpProtocol::TCP {
+            return false;
+        }
+        Ports::parse(summary.transport(packet))
+            .is_ok_and(|ports| self.plain.contains(&(summary.dst, ports.dst, ports.src)))
     }
 
     fn has(&self, now: Instant, remote: IpAddr) -> bool {
@@ -533,6 +597,10 @@ mod tests {
             heard.add(at(2), IpAddr::V4(std::net::Ipv4Addr::from_bits(number)));
         }
         assert_eq!(heard.sets.len(), HEARD_SETS);
+        for port in 0..=PLAIN_MAX {
+            heard.opened_plainly((peer, port as u16, (port >> 16) as u16));
+        }
+        assert_eq!((heard.plain.len(), heard.plain_oldest_first.len()), (PLAIN_MAX, PLAIN_MAX));
         heard.add(at(3), peer);
         assert!(heard.has(at(3), peer));
     }

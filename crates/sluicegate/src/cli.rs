@@ -388,6 +388,9 @@ pub(crate) struct Demo {
 pub(crate) enum Bench {
     /// Packets through a gate: each back end against kernel forwarding and nftables masquerade.
     Gate {
+        /// Packets of six kinds through a router at rising rates instead: TVA's Figure 10.
+        #[arg(long)]
+        types: bool,
         /// Print JSON lines.
         #[arg(long)]
         json: bool,

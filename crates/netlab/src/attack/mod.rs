@@ -11,6 +11,7 @@ mod sip;
 pub use capability::{CapabilityFloodSpec, CapabilityMode, ColluderSpec};
 pub(crate) use capability::{capability_flood, colluder, header};
 pub use frames::Kind;
+pub(crate) use frames::{Forged, Path};
 pub(crate) use guard::be_polite;
 pub use guard::require_lab;
 pub use insider::InsiderSpec;

@@ -24,6 +24,8 @@ const PAPER: &str = "paper (2.6 GHz Opteron, 2006)";
 /// Packets of a row over all runs, and of a short one.
 const PACKETS: u64 = 10_200_000;
 const PACKETS_SHORT: u64 = 1_020_000;
+/// Packets of a run through a table that is empty at first: they fill an eighth of it.
+const TABLE_PACKETS: u64 = 1 << 18;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -53,6 +55,8 @@ const FIGURES: [Figure; 6] = [
     Figure { name: "request_under_attack", work: Work::RequestUnderAttack, paper_ns: 1_378.0 },
 ];
 const ORDERS: [Order; 2] = [Order::Hot, Order::Random];
+/// What a packet of an unknown flow costs when every line is taken, beside what it costs when none is: 1 M lines.
+const FULL_TABLE: &str = "full_table";
 
 impl Figure {
     fn row(&self, order: Order) -> String {
@@ -85,6 +89,19 @@ pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Res
         }
         measured.extend(Median::of(&costs).map(|median| (figure, order, median)));
     }
+    let mut tables = [Vec::new(), Vec::new()];
+    if is_full_table_wanted(options.only.as_deref()) {
+        let mut stages = [(), ()].map(|()| Stage::new(Work::RegularUncached, Order::Random));
+        for _ in 0..RUNS {
+            stages[1].empty();
+            for (stage, costs) in stages.iter_mut().zip(&mut tables) {
+                match stage.run(TABLE_PACKETS) {
+                    Ok(cost) => costs.push(cost),
+                    Err(error) => missing.push(format!("{FULL_TABLE}: {error}")),
+                }
+            }
+        }
+    }
     let machine = machine();
     let row = |name: String, ours: Median, peer: Option<(f64, &str)>| Row {
         bench: "capability",
@@ -94,6 +111,7 @@ pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Res
         peer: peer.map(|(value, _)| rounded(value)),
         peer_name: peer.map(|(_, name)| name.to_owned()),
         ratio: peer.map(|(value, _)| rounded(value / ours.median)),
+        input: None,
         runs: ours.runs,
         spread: rounded(ours.spread),
         machine: machine.clone(),
@@ -114,19 +132,29 @@ pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Res
             tell(row(figure.row(order), median, Some((floor.median, name))));
         }
     }
+    if let [Some(full), Some(empty)] = tables.map(|costs| Median::of(&costs)) {
+        tell(row(FULL_TABLE.to_owned(), full, Some((empty.median, "empty_table"))));
+    }
     let seconds = rounded(start.elapsed().as_secs_f64());
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let busy_before = rounded(busy_before);
     Ok(Summary { bench: "capability", rows, missing, generator_bound: Vec::new(), cpus, busy_before, seconds })
 }
 
+fn is_full_table_wanted(only: Option<&str>) -> bool {
+    FULL_TABLE.starts_with(only.unwrap_or_default())
+}
+
+/// The rows of Table I that start with `only`.
 fn wanted(only: Option<&str>) -> Result<Vec<(Figure, Order)>, LabError> {
     let only = only.unwrap_or_default();
     let all = FIGURES.into_iter().flat_map(|figure| ORDERS.map(|order| (figure, order)));
     let wanted: Vec<_> = all.filter(|(figure, order)| figure.row(*order).starts_with(only)).collect();
-    if wanted.is_empty() {
+    if wanted.is_empty() && !is_full_table_wanted(Some(only)) {
         let names = FIGURES.map(|figure| figure.name).join(", ");
-        return Err(LabError::Plan(format!("no row starts with {only}; there are {names}, each .hot and .random_1m")));
+        let reason =
+            format!("no row starts with {only}; there are {names}, each .hot and .random_1m, and {FULL_TABLE}");
+        return Err(LabError::Plan(reason));
     }
     Ok(wanted)
 }
@@ -167,6 +195,7 @@ mod tests {
         assert_eq!(wanted(None).unwrap().len(), 12);
         assert_eq!(wanted(Some("request.hot")).unwrap().len(), 1);
         assert_eq!(wanted(Some("request")).unwrap().len(), 4);
+        assert_eq!(wanted(Some("full_table")).unwrap().len(), 0);
         assert!(wanted(Some("speed")).unwrap_err().to_string().contains("regular_cached"));
     }
 

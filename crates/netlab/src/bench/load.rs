@@ -36,7 +36,7 @@ const CPU_LOAD_PER_S: u32 = 100_000;
 /// Packets a second whose delay is measured: an idle link.
 const LATENCY_LOAD_PER_S: u32 = 1_000;
 /// How long nothing may arrive before all has arrived.
-const QUIET: Duration = Duration::from_millis(20);
+pub(super) const QUIET: Duration = Duration::from_millis(20);
 /// How long a lab may take until every flow works.
 const WARM_UP_MAX: Duration = Duration::from_secs(10);
 
@@ -202,7 +202,11 @@ fn send(lab: &mut BenchLab, frames: &[Vec<u8>]) -> Result<(), LabError> {
 
 /// Calls `step` with 0, 1, 2 … at a constant rate for `time` and returns how often. Steps that are late are left out: sent
 /// all at once they would overflow any queue, and that would be the generator's fault.
-fn at_rate(per_s: u32, time: Duration, mut step: impl FnMut(u64) -> Result<(), LabError>) -> Result<u64, LabError> {
+pub(super) fn at_rate(
+    per_s: u32,
+    time: Duration,
+    mut step: impl FnMut(u64) -> Result<(), LabError>,
+) -> Result<u64, LabError> {
     let mut number = 0;
     let mut pacer = Pacer::new(per_s.into(), 2);
     paced(

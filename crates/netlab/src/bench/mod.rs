@@ -10,6 +10,7 @@ mod lab;
 mod load;
 mod peer;
 mod site;
+mod types;
 
 use std::{
     fs,
@@ -20,7 +21,10 @@ use std::{
 
 use serde::Serialize;
 
-pub use self::capability::{CapabilityOptions, capability};
+pub use self::{
+    capability::{CapabilityOptions, capability},
+    types::types,
+};
 
 use self::{
     lab::BenchLab,
@@ -63,6 +67,9 @@ pub struct Row {
     pub peer_name: Option<String>,
     /// How many times better ours is, whatever the unit; above 1 is ahead.
     pub ratio: Option<f64>,
+    /// What was offered, where the row is one point of a curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<f64>,
     /// How often each was measured.
     pub runs: usize,
     /// (largest - smallest) / median, of ours or the peer's values, whichever is larger.
@@ -171,6 +178,7 @@ pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
                     peer: Some(rounded(theirs.median)),
                     peer_name: Some(peer_lab.name.clone()),
                     ratio: Some(rounded(figure.ratio(ours.median, theirs.median))),
+                    input: None,
                     runs: RUNS,
                     spread: rounded(ours.spread.max(theirs.spread)),
                     machine: machine.clone(),

@@ -103,12 +103,14 @@ pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut keep = |row| rows.push(row);
     let (json, summary) = match bench {
-        Bench::Gate { json, only, short } => {
+        Bench::Gate { types, json, only, short } => {
             let is_root = nix::unistd::geteuid().is_root();
             anyhow::ensure!(is_root, "bench gate loads XDP programs into namespaces: run it as root");
             let scratch = Scratch::make()?;
             let (program, directory) = (std::env::current_exe()?, scratch.0.clone());
-            (json, bench::gate(&bench::Options { program, directory, short, only, commit }, &mut keep)?)
+            let options = bench::Options { program, directory, short, only, commit };
+            let run = if types { bench::types } else { bench::gate };
+            (json, run(&options, &mut keep)?)
         }
         Bench::Capability { json, only, short } => {
             (json, bench::capability(&bench::CapabilityOptions { short, only, commit }, &mut keep)?)
@@ -131,7 +133,8 @@ fn show(rows: &[bench::Row], summary: &bench::Summary) {
         "{:<32} {:<10} {:>10} {:>10} {:>6} {:>7}  peer",
         "row", "unit", "ours", "peer", "ratio", "spread"
     ));
-    for row in rows {
+    // The points of curves are for programs.
+    for row in rows.iter().filter(|row| row.input.is_none()) {
         out::line(format_args!(
             "{:<32} {:<10} {:>10} {:>10} {:>6} {:>6.0}%  {}",
             row.row,

@@ -73,6 +73,8 @@ const LIMITS_CACHED: Limits = Limits::new(1_023, 63).expect("a possible N and T"
 const PACKETS_PER_N: u64 = 20_000;
 /// Longer than the ttl of one packet of 46 bytes.
 const TTL_OVER: Duration = Duration::from_micros(500);
+/// Every T is over by then, and the router has looked at every line since.
+const LINES_END_SECS: u64 = 2 * 64 + 63;
 const ALGORITHM: Algorithm = Algorithm::SipHash;
 
 /// Where an IPv4 packet has the last byte of its flow nonce.
@@ -190,6 +192,16 @@ impl Stage {
         header[14..16].copy_from_slice(&limits.bits().to_be_bytes());
         sluicegate_wire::capability::Packet::new_unchecked(header).set_capability(0, sealed);
         len
+    }
+
+    /// Lets every line end, as minutes without packets do. Its memory stays.
+    pub(super) fn empty(&mut self) {
+        for _ in 0..LINES_END_SECS {
+            self.now = self.now + Duration::from_secs(1);
+            self.router.handle_timeout(self.now);
+        }
+        let in_use = self.router.gauges()[0].1;
+        assert_eq!(in_use, 0, "no line outlives its capability for long");
     }
 
     /// Nanoseconds a packet: the median over batches, so that what interrupts the thread does not count.

@@ -40,6 +40,7 @@ macro_rules! on_packet {
 
 mod calls;
 mod capabilities;
+mod hosts;
 mod lifetime;
 mod macs;
 mod observing;

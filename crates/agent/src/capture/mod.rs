@@ -11,6 +11,7 @@ mod clerk;
 mod command;
 mod destinations;
 mod engine;
+mod heard;
 mod names;
 mod orders;
 mod place;

@@ -79,7 +79,8 @@ impl Receiver {
         }
         let same_second = |last: &Granted| last.stamps.iter().zip(&stamps).take(pre.len()).any(|(a, b)| a == b);
         let step = match self.granted[0].filter(same_second) {
-            Some(last) => last.step + u16::from(last.used),
+            // The first stamp is the sender's own choice: it may keep a second from ever ending.
+            Some(last) => last.step.saturating_add(u16::from(last.used)),
             None => 0,
         };
         let limits = vary(limits, step);
@@ -227,6 +228,20 @@ mod tests {
 
     fn limits(kilobytes: u16, seconds: u8) -> Limits {
         Limits::new(kilobytes, seconds).unwrap()
+    }
+
+    #[test]
+    fn a_sender_whose_second_never_ends_is_granted_on_and_on() {
+        let random = Random::new(&[3; 32]);
+        let mut receiver = Receiver::default();
+        let pre: CapabilityList = [Capability::new(9, 1)].into_iter().collect();
+        let now = Instant::from_secs(1);
+        for _ in 0..=u32::from(u16::MAX) + 1 {
+            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), &pre, Carriage::Native);
+            let (granted, list) = receiver.answer.unwrap().list;
+            assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
+        }
+        assert_eq!(receiver.granted[0].unwrap().step, u16::MAX);
     }
 
     #[test]

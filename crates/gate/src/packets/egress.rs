@@ -1,7 +1,10 @@
 //! One port's way out when its link is scheduled: frames wait in a fixed pool until the scheduler lets them go.
 
 use crate::board::{Gauge, LANES, LaneReading};
-use sluicegate_flow::scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered};
+use sluicegate_flow::{
+    Pool, Slot,
+    scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered},
+};
 use sluicegate_wire::{Instant, Port, Reason, ethernet};
 
 /// What became of an offered frame.
@@ -13,42 +16,6 @@ pub(crate) enum Turn {
     Waits,
     /// There was no room for it.
     Refused(Reason),
-}
-
-/// A frame of the pool.
-type Slot = u32;
-
-/// Frames that wait, in slots of one size.
-struct Pool {
-    bytes: Box<[u8]>,
-    lens: Box<[u32]>,
-    free: Vec<Slot>,
-    slot_len: usize,
-}
-
-impl Pool {
-    fn new(slots: usize, slot_len: usize) -> Self {
-        Self {
-            bytes: vec![0; slots * slot_len].into_boxed_slice(),
-            lens: vec![0; slots].into_boxed_slice(),
-            free: (0..slots as Slot).rev().collect(),
-            slot_len,
-        }
-    }
-
-    fn put(&mut self, slot: Slot, frame: &[u8]) {
-        let at = slot as usize * self.slot_len;
-        if let (Some(place), Some(len)) = (self.bytes.get_mut(at..at + frame.len()), self.lens.get_mut(slot as usize)) {
-            place.copy_from_slice(frame);
-            *len = frame.len() as u32;
-        }
-    }
-
-    fn get(&self, slot: Slot) -> &[u8] {
-        let at = slot as usize * self.slot_len;
-        let len = self.lens.get(slot as usize).copied().unwrap_or(0) as usize;
-        self.bytes.get(at..at + len).unwrap_or_default()
-    }
 }
 
 /// A scheduled link.
@@ -63,11 +30,11 @@ impl Egress {
         let mut scheduler = LinkScheduler::new(config, hash_key);
         scheduler.set_known_paths(known);
         // One more than may wait: the frame that makes another give way.
-        let slots = config.packets_max.iter().sum::<u32>() as usize + 1;
-        Self { scheduler, pool: Pool::new(slots, frame_len_max) }
+        let pool = Pool::new(scheduler.packets_max() + 1, frame_len_max);
+        Self { scheduler, pool }
     }
 
-    /// Decides about a frame, link header on. One that had to make room for it is shown to `displaced`.
+    /// Decides about a frame, link header on. One that had to give way, be it this one, is shown to `displaced`.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
@@ -75,42 +42,38 @@ impl Egress {
         frame: &[u8],
         displaced: &mut dyn FnMut(Reason, &[u8]),
     ) -> Turn {
-        if frame.len() > self.pool.slot_len {
+        let len = frame.len().saturating_sub(ethernet::HEADER_LEN);
+        if frame.len() > self.pool.packet_bytes_max() {
             return Turn::Refused(Reason::PacketTooBig);
         }
-        let Some(slot) = self.pool.free.pop() else { return Turn::Refused(label.lane.reason()) };
-        match self.scheduler.offer(now, label, frame.len().saturating_sub(ethernet::HEADER_LEN), slot) {
+        if self.scheduler.pass(now, label.lane, len) {
+            return Turn::Now;
+        }
+        let Some(slot) = self.pool.store(frame) else { return Turn::Refused(label.lane.reason()) };
+        match self.scheduler.offer(now, label, len, slot) {
             Offered::Pass(slot) => {
-                self.pool.free.push(slot);
+                self.pool.free(slot);
                 Turn::Now
             }
-            Offered::Queued => {
-                self.pool.put(slot, frame);
-                Turn::Waits
-            }
-            // A queue may give up the newest frame, which is this one.
-            Offered::Displaced(other, reason) if other == slot => {
-                self.pool.free.push(slot);
-                Turn::Refused(reason)
-            }
+            Offered::Queued => Turn::Waits,
             Offered::Displaced(other, reason) => {
-                displaced(reason, self.pool.get(other));
-                self.pool.free.push(other);
-                self.pool.put(slot, frame);
+                displaced(reason, self.pool.bytes(&other));
+                self.pool.free(other);
                 Turn::Waits
             }
             Offered::Refused(slot, reason) => {
-                self.pool.free.push(slot);
+                self.pool.free(slot);
                 Turn::Refused(reason)
             }
         }
     }
 
-    /// The next frame whose turn it is.
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<&[u8]> {
-        let slot = self.scheduler.poll(now)?;
-        self.pool.free.push(slot);
-        Some(self.pool.get(slot))
+    /// Hands the next frame whose turn it is to `send`; `false` if there is none.
+    pub(crate) fn poll(&mut self, now: Instant, send: impl FnOnce(&[u8])) -> bool {
+        let Some(slot) = self.scheduler.poll(now) else { return false };
+        send(self.pool.bytes(&slot));
+        self.pool.free(slot);
+        true
     }
 
     /// When [`Self::poll`] has a frame.
@@ -183,13 +146,13 @@ mod tests {
         for number in passed + 1..40 {
             assert_eq!(egress.offer(START, &Label::regular(1, 1), &frame(number), &mut none), Turn::Waits);
         }
-        assert!(egress.poll(START).is_none());
+        assert!(!egress.poll(START, |_| ()));
         let mut now = START;
         for number in passed..40 {
             now = now.max(egress.poll_timeout().unwrap());
-            assert_eq!(egress.poll(now), Some(&frame(number)[..]));
+            assert!(egress.poll(now, |bytes| assert_eq!(bytes, frame(number))));
         }
-        assert_eq!(egress.poll(now), None);
+        assert!(!egress.poll(now, |_| ()));
         assert_eq!(egress.poll_timeout(), None);
         // 1,000 bytes and the framing take 1,038 us each.
         let expected = Duration::from_micros(1_038) * (40 - passed);
@@ -202,7 +165,6 @@ mod tests {
     #[test]
     fn a_full_lane_refuses_and_every_slot_comes_back() {
         let mut egress = egress();
-        let slots = egress.pool.free.len();
         let mut given_way = 0;
         let mut refused = 0;
         for number in 0..5_000 {
@@ -221,9 +183,9 @@ mod tests {
         let mut now = START;
         while let Some(due) = egress.poll_timeout() {
             now = now.max(due);
-            assert!(egress.poll(now).is_some());
+            assert!(egress.poll(now, |_| ()));
         }
-        assert_eq!(egress.pool.free.len(), slots);
+        assert_eq!(egress.pool.used(), 0);
     }
 
     #[test]

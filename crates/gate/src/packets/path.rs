@@ -129,10 +129,12 @@ impl<N: NextHop> Path<N> {
         }
         for port in [Port::OUTSIDE, Port::INSIDE] {
             let Some(egress) = &mut self.egress[usize::from(port.0)] else { continue };
-            while let Some(bytes) = egress.poll(now) {
-                count(&mut self.sent, port, bytes.len());
+            let sent = &mut self.sent;
+            let mut leave = |bytes: &[u8]| {
+                count(sent, port, bytes.len());
                 send(port, bytes);
-            }
+            };
+            while egress.poll(now, &mut leave) {}
         }
     }
 

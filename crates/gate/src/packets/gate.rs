@@ -28,6 +28,9 @@ use std::net::IpAddr;
 /// The round trip to a client that is assumed when a capability's N is chosen, in milliseconds.
 const RTT_MS: u32 = 200;
 
+/// Frontends whose signalling rides the control lane; that of more rides the regular lane.
+const SIGNALLING_MAX: usize = 64;
+
 /// The packet path of `role = "gate"`.
 pub(crate) struct GateWay {
     router: Router,
@@ -214,7 +217,7 @@ impl GateWay {
     /// Frontends whose packets are signalling.
     pub(crate) fn signal(&mut self, peers: &[IpAddr]) {
         for peer in peers {
-            if !self.signalling.contains(peer) {
+            if !self.signalling.contains(peer) && self.signalling.len() < SIGNALLING_MAX {
                 self.signalling.push(*peer);
             }
         }

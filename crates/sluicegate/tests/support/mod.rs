@@ -1,5 +1,39 @@
 //! What every end-to-end test stands on: a lab of namespaces, nodes of the real binary, programs, phones, traffic.
 
+/// A test that runs with both back ends: `NAME::packet` and `NAME::xdp` call `BODY("packet")` and `BODY("xdp")`.
+macro_rules! on_each_datapath {
+    ($(#[$doc:meta])* $name:ident, $programs:expr, $body:path) => {
+        $(#[$doc])*
+        mod $name {
+            #[test]
+            fn packet() {
+                if let Some(_turn) = $crate::support::turn($programs) {
+                    $body("packet");
+                }
+            }
+
+            #[test]
+            fn xdp() {
+                if let Some(_turn) = $crate::support::turn($programs) {
+                    $body("xdp");
+                }
+            }
+        }
+    };
+}
+
+/// A test that runs once, with the `packet` back end.
+macro_rules! on_packet {
+    ($name:ident, $programs:expr, $body:path) => {
+        #[test]
+        fn $name() {
+            if let Some(_turn) = $crate::support::turn($programs) {
+                $body("packet");
+            }
+        }
+    };
+}
+
 pub(crate) mod capture;
 pub(crate) mod lab;
 pub(crate) mod node;

@@ -1,0 +1,1 @@
+//! What stays closed when interfaces, processes and the host do not behave.

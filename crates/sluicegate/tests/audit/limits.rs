@@ -1,0 +1,1 @@
+//! Nobody uses up another's share.

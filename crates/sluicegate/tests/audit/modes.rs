@@ -1,0 +1,1 @@
+//! What a packet has to prove, and to whom.

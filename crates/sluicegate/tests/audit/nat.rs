@@ -1,0 +1,1 @@
+//! Translation that no sender can turn against another.

@@ -1,0 +1,1 @@
+//! Who signs in, as what, and what a thief of the frontend holds.

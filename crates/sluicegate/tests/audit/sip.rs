@@ -1,0 +1,1 @@
+//! Defects of the SIP server that let somebody in or out.

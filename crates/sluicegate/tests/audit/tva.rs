@@ -1,0 +1,1 @@
+//! Capabilities as the paper means them.

@@ -36,7 +36,7 @@ impl Bindings {
         Self {
             slots: vec![None; bindings_max as usize].into_boxed_slice(),
             free: (0..bindings_max).rev().collect(),
-            by_inside: Index::new(bindings_max),
+            by_inside: Index::new(bindings_max, bindings_max),
             hasher: Hasher::new(hash_key),
         }
     }
@@ -88,9 +88,8 @@ impl Bindings {
         let Some(binding) = self.slots[slot as usize].as_mut() else { return };
         binding.flows -= 1;
         if binding.flows == 0 {
-            let hash = Self::hash(&self.hasher, protocol, binding.inside);
             self.slots[slot as usize] = None;
-            self.by_inside.remove(hash, slot);
+            self.by_inside.remove(slot);
             self.free.push(slot);
             ports.give_back(protocol, (port, port));
         }

@@ -9,6 +9,7 @@ use sluicegate_wire::{Instant, IpProtocol, Port, Reason, UnixTime, Verdict};
 
 use crate::{
     Translator,
+    candidates::Names,
     flows::{ANSWERED, Family, Flows, TRANSLATED, is_echo},
     inbound::{Located, locate},
     mac::{self, Seal},
@@ -140,7 +141,8 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
         steps.push(String::from(Reason::ProtocolUnsupported.explanation()));
         return Explanation { verdict: Verdict::Drop(Reason::ProtocolUnsupported), pinhole: None, line: None, steps };
     };
-    let located = if from_inside { locate_from_inside(rules, now, &tuple) } else { locate(rules, now, &tuple) };
+    let located =
+        if from_inside { locate_from_inside(rules, now, &tuple) } else { locate(rules, now, &tuple, Names::NONE) };
     let (slot, verdict) = match located {
         Ok(slot) => (Some(slot), admitted(rules, slot, to, from_inside)),
         Err((reason, slot)) => (slot, Verdict::Drop(reason)),
@@ -184,7 +186,7 @@ fn admitted(rules: &Rules, slot: u32, to: Port, from_inside: bool) -> Verdict {
 fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
     let Some(host) = rules.hosts.find(tuple.src.0) else { return Err((Reason::AddressInvalid, None)) };
     if rules.is_gate(tuple.dst.0) {
-        return locate_hairpin(rules, now, tuple);
+        return locate_hairpin(rules, now, tuple, Names::NONE);
     }
     if rules.hosts.find(tuple.dst.0).is_some() {
         return Err((Reason::NotForService, None));

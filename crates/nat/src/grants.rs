@@ -256,10 +256,12 @@ impl Translator {
         }
         (pinhole.not_before, pinhole.not_after) = times;
         pinhole.budget.renew(spec.grant.bytes);
-        pinhole.spent = false;
         pinhole.flows_max = if spec.grant.flows == 0 { flows_default } else { spec.grant.flows }.into();
         self.rules.seals.put(slot, &spec.grant, spec.key);
-        pinhole.holder = Holder::Granted(spec.grant.into());
+        self.rules.pinholes.change(slot, |pinhole| {
+            pinhole.spent = false;
+            pinhole.holder = Holder::Granted(spec.grant.into());
+        });
         self.rules.pinholes.schedule(now, slot);
         self.note_due();
         Ok(gate)

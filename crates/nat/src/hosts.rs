@@ -40,7 +40,7 @@ impl Hosts {
         Self {
             services: Vec::with_capacity(services_max.into()),
             hosts: Vec::with_capacity(services_max.into()),
-            by_address: Index::new(services_max.into()),
+            by_address: Index::new(services_max.into(), services_max.into()),
             hasher: Hasher::new(hash_key),
             services_max,
             open: 0,
@@ -77,8 +77,8 @@ impl Hosts {
 
     /// Replaces the list, which was checked.
     pub(crate) fn replace(&mut self, services: &[Service]) {
-        for (index, host) in self.hosts.iter().enumerate() {
-            self.by_address.remove(self.hasher.hash(&octets(host.address)), index as u32);
+        for index in 0..self.hosts.len() {
+            self.by_address.remove(index as u32);
         }
         self.hosts.clear();
         self.services.clear();

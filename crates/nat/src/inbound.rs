@@ -6,6 +6,7 @@ use sluicegate_flow::{Kind, Line};
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
+    candidates::Names,
     config::Mode,
     flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, TRANSLATED, WAITING},
     lifecycle::{charge, establish, settle},
@@ -54,13 +55,37 @@ pub(crate) fn follow<L: Family>(
     packet: &Packet,
     evidence: &Evidence<'_>,
 ) -> Result<Passage, Reason> {
-    let line = flows.line(index);
-    if line.rewrite().2 & GUARDED == 0 {
-        return pass(flows, rules, now, index, packet, Kind::Inbound);
-    }
-    let strip = mac::prove(rules, line.owner(), packet, evidence)?;
+    let (flags, owner) = (flows.line(index).rewrite().2, flows.line(index).owner());
+    let (index, strip) = match rightful(rules, now, packet, evidence, (owner, flags)) {
+        Some(slot) => open_inbound(flows, rules, now, packet, slot, evidence)?,
+        None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?),
+    };
     let passage = pass(flows, rules, now, index, packet, Kind::Inbound)?;
     Ok(Passage { strip, ..passage })
+}
+
+/// The guarded pinhole that a packet names, if its line belongs to another: the service spoke first, under whichever
+/// grant of that address was found, or the address gave the client's port to another. Nothing is translated there, so
+/// both have the same line; whoever proves itself gets it.
+#[inline]
+fn rightful(
+    rules: &Rules,
+    now: Instant,
+    packet: &Packet,
+    evidence: &Evidence<'_>,
+    (owner, flags): (u32, u16),
+) -> Option<u32> {
+    if flags & TRANSLATED != 0 || rules.seals.used_and_max().0 == 0 {
+        return None;
+    }
+    let names = mac::names(packet, evidence);
+    if rules.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.is_of(id))) {
+        return None;
+    }
+    match rules.pinholes.by_name(now, &packet.tuple, names) {
+        Found::Open(slot) if slot != owner && rules.seals.at(slot).is_some() => Some(slot),
+        _ => None,
+    }
 }
 
 /// Whether nobody holds the gate's port that a packet is for, so that no line can know it.
@@ -152,10 +177,10 @@ fn change<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, inde
 pub(crate) type Located = Result<u32, (Reason, Option<u32>)>;
 
 /// The pinhole for a packet from outside that no line knows.
-pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
+pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple, names: Names) -> Located {
     let found = if rules.is_gate(tuple.dst.0) {
         match rules.ports.holder(tuple.protocol, tuple.dst.1) {
-            _ if EchoType::of(tuple.protocol, tuple.dst.1).is_some() => rules.pinholes.by_inbound(now, tuple),
+            _ if EchoType::of(tuple.protocol, tuple.dst.1).is_some() => rules.pinholes.by_inbound(now, tuple, names),
             Some(Holder::Pinhole(slot)) => match rules.pinholes.at(slot) {
                 Some(pinhole) if !pinhole.admits_inbound(tuple) => Found::Nothing,
                 Some(pinhole) if pinhole.is_open(now) => Found::Open(slot),
@@ -166,7 +191,7 @@ pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
         }
     } else {
         match rules.hosts.find(tuple.dst.0) {
-            Some(host) if host.mode == Mode::Filter => rules.pinholes.by_inbound(now, tuple),
+            Some(host) if host.mode == Mode::Filter => rules.pinholes.by_inbound(now, tuple, names),
             _ => return Err((Reason::NotForService, None)),
         }
     };
@@ -196,7 +221,7 @@ fn open_from_outside<L: Family>(
 ) -> Result<Option<(u32, bool)>, Reason> {
     packet.ip.check_addresses()?;
     check_source(rules, packet.tuple.src.0)?;
-    let result = locate(rules, now, &packet.tuple)
+    let result = locate(rules, now, &packet.tuple, mac::names(packet, evidence))
         .map_err(|(reason, _)| reason)
         .and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
     match result {

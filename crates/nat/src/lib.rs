@@ -10,7 +10,8 @@
 //! 3. [`Translator::poll_event`] until `None`, now and then.
 //!
 //! Default-off: without a pinhole that was made from a grant, or a flow that the service may start, nothing passes.
-//! Mapping is endpoint-independent and filtering is by address and port (RFC 4787, 5382, 5508, 7857).
+//! Filtering is by address and port (RFC 4787, 5382, 5508, 7857). The mapping of what a service starts is
+//! endpoint-independent; each grant has external ports of its own.
 #![no_std]
 
 extern crate alloc;
@@ -19,6 +20,7 @@ extern crate std;
 
 mod allowance;
 mod binding;
+mod candidates;
 mod config;
 mod counters;
 mod explain;

@@ -169,8 +169,9 @@ fn charge_pinhole<L: Family>(
         // This line's own slice came back too, so it needs the whole packet now.
         slice = pinhole.budget.lend(len, slice_max);
         if slice.is_none() {
-            pinhole.spent = true;
-            if let Some(ended) = account(pinhole, EndCause::Spent) {
+            let ended = account(pinhole, EndCause::Spent);
+            rules.pinholes.change(slot, |pinhole| pinhole.spent = true);
+            if let Some(ended) = ended {
                 rules.push_event(Event::Ended(ended));
             }
         }

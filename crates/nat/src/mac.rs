@@ -15,6 +15,7 @@ use sluicegate_wire::{
 };
 
 use crate::{
+    candidates::Names,
     packet::{Packet, Transport},
     rules::Rules,
 };
@@ -55,6 +56,10 @@ pub(crate) struct Seal {
 impl Seal {
     pub(crate) const fn has_key(&self) -> bool {
         self.key.is_some()
+    }
+
+    pub(crate) const fn is_of(&self, client_id: u32) -> bool {
+        self.client_id == client_id
     }
 
     pub(crate) const fn highest(&self) -> u64 {
@@ -175,6 +180,17 @@ pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Ev
             rules.waive(reason).map(|()| is_sealed)
         }
     }
+}
+
+/// The client ids that a packet from outside names: by a capability that was found right, and by a trailer, which is yet
+/// to be checked.
+pub(crate) fn names(packet: &Packet, evidence: &Evidence<'_>) -> Names {
+    let Permission { mode, client_id } = evidence.permission;
+    let by_capability = (mode > Mode::Pinhole).then_some(client_id);
+    let is_whole = packet.transport == Transport::Udp && packet.ip.fragment.is_none();
+    let datagram = if is_whole { payload(packet.ip.transport(evidence.bytes)) } else { &[] };
+    let trailer = datagram.last_chunk::<TRAILER_LEN>().and_then(|trailer| trailer.first_chunk());
+    Names([by_capability, trailer.map(|id| u32::from_be_bytes(*id))])
 }
 
 fn payload(transport: &[u8]) -> &[u8] {

@@ -6,12 +6,13 @@ use sluicegate_flow::Kind;
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
+    candidates::Names,
     config::Mode,
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
     hosts::Host,
     inbound::{Located, flags_of, follow, locate, open_inbound, opened, pass, start},
     lifecycle::establish,
-    mac::Evidence,
+    mac::{self, Evidence},
     packet::{EchoType, Packet, Transport, Tuple},
     passage::Passage,
     rules::Rules,
@@ -133,7 +134,7 @@ fn hairpin<L: Family>(
 ) -> Result<Passage, Reason> {
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
         Some(index) => index,
-        None => open_hairpin(flows, rules, now, packet)?,
+        None => open_hairpin(flows, rules, now, packet, evidence)?,
     };
     let out = pass(flows, rules, now, index, packet, Kind::Outbound)?;
     let src = out.src.ok_or(Reason::NoPinhole)?;
@@ -141,7 +142,8 @@ fn hairpin<L: Family>(
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
         Some(index) => follow(flows, rules, now, index, &turned, evidence)?,
         None => {
-            let slot = locate_hairpin(rules, now, &packet.tuple).map_err(|(reason, _)| reason)?;
+            let names = mac::names(packet, evidence);
+            let slot = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
             let (index, strip) = open_inbound(flows, rules, now, &turned, slot, evidence)?;
             Passage { strip, ..pass(flows, rules, now, index, &turned, Kind::Inbound)? }
         }
@@ -151,11 +153,11 @@ fn hairpin<L: Family>(
 
 /// The pinhole that a hairpin packet is for. Its client may have been seen with its inside address, by a frontend on
 /// this side, or with the gate's.
-pub(crate) fn locate_hairpin(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
+pub(crate) fn locate_hairpin(rules: &Rules, now: Instant, tuple: &Tuple, names: Names) -> Located {
     let as_gate = Tuple { src: (IpAddr::V4(rules.config.gate_address), tuple.src.1), ..*tuple };
-    locate(rules, now, tuple).or_else(|_| {
+    locate(rules, now, tuple, names).or_else(|_| {
         // The external port is not known yet, so a grant for certain client ports does not match here.
-        locate(rules, now, &as_gate)
+        locate(rules, now, &as_gate, names)
     })
 }
 
@@ -165,13 +167,15 @@ fn open_hairpin<L: Family>(
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
+    evidence: &Evidence<'_>,
 ) -> Result<u32, Reason> {
     packet.ip.check_addresses()?;
     let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
     if host.mode != Mode::Nat || matches!(packet.transport, Transport::Echo(_)) {
         return Err(Reason::NoPinhole);
     }
-    let target = locate_hairpin(rules, now, &packet.tuple).map_err(|(reason, _)| reason)?;
+    let names = mac::names(packet, evidence);
+    let target = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
     let knows_inside = rules.pinholes.at(target).is_some_and(|pinhole| pinhole.admits_client(packet.tuple.src));
     let slot = match host.outbound.and_then(|service| rules.service_slot(service)) {
         Some(slot) => slot,

@@ -4,10 +4,11 @@ use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::{Grant, GrantId};
-use sluicegate_flow::{Budget, Hasher, TokenBucket, Wheel};
+use sluicegate_flow::{Budget, TokenBucket, Wheel};
 use sluicegate_wire::Instant;
 
 use crate::{
+    candidates::{Filed, Keys, Names, Side},
     config::{EndCause, Opened},
     flows::{List, is_echo},
     index::Index,
@@ -16,10 +17,8 @@ use crate::{
 
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 const GRANULARITY_NANOS: u64 = 50_000_000;
-/// Ports are indexed in groups of 16, so that a range of 100 ports takes 7 or 8 entries.
-const PORT_GROUP_SHIFT: u32 = 4;
 /// Index entries for each slot, on average.
-const ENTRIES_PER_SLOT: u32 = 8;
+const ENTRIES_PER_SLOT: u32 = 12;
 
 /// Where a slot stands in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +54,8 @@ pub(crate) struct Pinhole {
     /// [`Instant`] of the largest value: never.
     pub(crate) not_after: Instant,
     pub(crate) budget: Budget,
-    /// A packet did not fit the budget any more; cleared by a renewal.
+    /// A packet did not fit the budget any more; cleared by a renewal. Changed by [`Pinholes::change`], as all that
+    /// decides where it is filed.
     pub(crate) spent: bool,
     pub(crate) bucket: Option<TokenBucket>,
     /// The most that one line is lent, in bytes.
@@ -130,7 +130,12 @@ impl Pinhole {
         if lasting { &mut self.lasting } else { &mut self.recent }
     }
 
-    fn clients(&self) -> &[IpAddr] {
+    /// Whether a new flow needs no other's place.
+    const fn has_room(&self) -> bool {
+        self.flows < self.flows_max
+    }
+
+    pub(crate) fn clients(&self) -> &[IpAddr] {
         match &self.holder {
             Holder::Granted(grant) => core::slice::from_ref(&grant.client_address),
             Holder::Standing { peers, .. } => peers,
@@ -149,6 +154,16 @@ pub(crate) enum Found {
     Nothing,
 }
 
+impl Found {
+    /// The better of two, this one if they are as good: open before closed before nothing.
+    const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Open(_), _) | (Self::Closed(_), Self::Closed(_) | Self::Nothing) => self,
+            _ => other,
+        }
+    }
+}
+
 /// The fixed table of pinholes with its indices.
 #[derive(Debug)]
 pub(crate) struct Pinholes {
@@ -156,7 +171,10 @@ pub(crate) struct Pinholes {
     free: Vec<u32>,
     by_id: Index,
     by_tuple: Index,
-    hasher: Hasher,
+    keys: Keys,
+    filed: Filed,
+    /// Entries of `by_tuple` that the pinholes may need at most.
+    reserved: usize,
     wheel: Wheel,
     ended_head: u32,
     ended_tail: u32,
@@ -165,20 +183,17 @@ pub(crate) struct Pinholes {
     serial: u64,
 }
 
-const INBOUND: u8 = 1;
-const OUTBOUND: u8 = 2;
-/// Outbound from whatever port.
-const OUTBOUND_ANY: u8 = 3;
-
 impl Pinholes {
     pub(crate) fn new(pinholes_max: u32, hash_key: &[u8; 16]) -> Self {
         let pinholes_max = pinholes_max.clamp(1, 1 << 24);
         Self {
             slots: (0..pinholes_max).map(|_| None).collect(),
             free: (0..pinholes_max).rev().collect(),
-            by_id: Index::new(pinholes_max),
-            by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT),
-            hasher: Hasher::new(hash_key),
+            by_id: Index::new(pinholes_max, pinholes_max),
+            by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT, pinholes_max),
+            keys: Keys::new(hash_key),
+            filed: Filed::default(),
+            reserved: 0,
             wheel: Wheel::new(pinholes_max, GRANULARITY_NANOS),
             ended_head: NO_SLOT,
             ended_tail: NO_SLOT,
@@ -215,48 +230,70 @@ impl Pinholes {
     }
 
     pub(crate) fn index_used_and_max(&self) -> (u32, u32) {
-        (self.by_tuple.used(), self.by_tuple.max())
+        (self.reserved as u32, self.by_tuple.max())
     }
 
     /// The slot of a grant, live or remembered.
     pub(crate) fn by_id(&self, id: GrantId) -> Option<u32> {
         let is_it = |slot: &u32| self.at(*slot).and_then(Pinhole::grant).is_some_and(|grant| grant.id == id);
-        self.by_id.matches(self.hasher.hash(&id.0)).find(is_it)
+        self.by_id.matches(self.keys.bytes(&id.0)).find(is_it)
     }
 
     /// The pinhole for a packet from outside to an address that is looked up by client: `filter` services and ICMP.
-    pub(crate) fn by_inbound(&self, now: Instant, tuple: &Tuple) -> Found {
-        let hash = self.hash(INBOUND, tuple.protocol, tuple.dst, tuple.src.0);
-        self.first(now, hash, |pinhole| pinhole.admits_inbound(tuple))
+    pub(crate) fn by_inbound(&self, now: Instant, tuple: &Tuple, names: Names) -> Found {
+        match self.by_name(now, tuple, names) {
+            Found::Nothing => self.by_client(now, Side::Inbound, tuple, |pinhole| pinhole.admits_inbound(tuple)),
+            found => found,
+        }
+    }
+
+    /// The pinhole whose client id a packet from outside names.
+    pub(crate) fn by_name(&self, now: Instant, tuple: &Tuple, names: Names) -> Found {
+        let named = names.iter().map(|id| {
+            let is_it = |pinhole: &Pinhole| {
+                pinhole.grant().is_some_and(|grant| grant.client_id == id) && pinhole.admits_inbound(tuple)
+            };
+            self.first(now, self.keys.named(tuple, id), is_it)
+        });
+        named.fold(Found::Nothing, Found::or)
     }
 
     /// The pinhole for a packet from inside.
     pub(crate) fn by_outbound(&self, now: Instant, tuple: &Tuple) -> Found {
-        let hash = self.hash(OUTBOUND, tuple.protocol, tuple.src, tuple.dst.0);
-        let found = self.first(now, hash, |pinhole| pinhole.admits_outbound(tuple));
+        let found = self.by_client(now, Side::Outbound, tuple, |pinhole| pinhole.admits_outbound(tuple));
         if matches!(found, Found::Open(_)) {
             return found;
         }
-        let hash = self.hash(OUTBOUND_ANY, tuple.protocol, (tuple.src.0, 0), tuple.dst.0);
-        match self.first(now, hash, |pinhole| pinhole.admits_outbound(tuple)) {
-            Found::Nothing => found,
-            other => other,
-        }
+        let any = self.by_client(now, Side::OutboundAny, tuple, |pinhole| pinhole.admits_outbound(tuple));
+        any.or(found)
     }
 
-    /// The newest open pinhole that fits, or else the newest closed one.
-    fn first(&self, now: Instant, hash: u64, fits: impl Fn(&Pinhole) -> bool) -> Found {
-        let mut closed = Found::Nothing;
-        for slot in self.by_tuple.matches(hash) {
-            let Some(pinhole) = self.at(slot).filter(|pinhole| fits(pinhole)) else { continue };
-            if pinhole.is_open(now) {
-                return Found::Open(slot);
-            }
-            if closed == Found::Nothing {
-                closed = Found::Closed(slot);
+    /// The pinhole for a packet that names none: one that can take it, or else one that says why not.
+    fn by_client(&self, now: Instant, side: Side, tuple: &Tuple, fits: impl Fn(&Pinhole) -> bool) -> Found {
+        let mut found = Found::Nothing;
+        for hash in self.keys.of_packet(side, tuple, self.filed) {
+            found = found.or(self.first(now, hash, &fits));
+            if matches!(found, Found::Open(_)) {
+                return found;
             }
         }
-        closed
+        found.or(self.first(now, self.keys.apart(side, tuple), fits))
+    }
+
+    /// The newest open pinhole that fits and has room for a flow, or else the newest open or closed one.
+    fn first(&self, now: Instant, hash: u64, fits: impl Fn(&Pinhole) -> bool) -> Found {
+        let mut best = Found::Nothing;
+        for slot in self.by_tuple.matches(hash) {
+            let Some(pinhole) = self.at(slot).filter(|pinhole| fits(pinhole)) else { continue };
+            if !pinhole.is_open(now) {
+                best = best.or(Found::Closed(slot));
+            } else if pinhole.has_room() {
+                return Found::Open(slot);
+            } else {
+                best = best.or(Found::Open(slot));
+            }
+        }
+        best
     }
 
     /// A free slot, kept for the caller until [`Self::put`] or [`Self::give_up`].
@@ -270,21 +307,44 @@ impl Pinholes {
 
     /// Fills a reserved slot; `false` (and no change) if the index has no room.
     pub(crate) fn put(&mut self, now: Instant, slot: u32, pinhole: Pinhole) -> bool {
-        let entries = self.entries(&pinhole);
-        if self.by_tuple.used() as usize + entries.len() > self.by_tuple.max() as usize {
+        let reserved = self.reserved + Keys::count_max(&pinhole);
+        if reserved > self.by_tuple.max() as usize {
             return false;
         }
-        for hash in &entries {
-            self.by_tuple.insert(*hash, slot);
-        }
+        self.reserved = reserved;
         if let Some(grant) = pinhole.grant() {
-            self.by_id.insert(self.hasher.hash(&grant.id.0), slot);
+            self.by_id.insert(self.keys.bytes(&grant.id.0), slot);
         }
         self.serial += 1;
         self.slots[slot as usize] = Some(Pinhole { serial: self.serial, ..pinhole });
+        self.file(slot);
         self.live += 1;
         self.schedule(now, slot);
         true
+    }
+
+    /// Changes a pinhole, and where it is filed with it. Its service, its ports there and its clients' addresses stay.
+    pub(crate) fn change(&mut self, slot: u32, change: impl FnOnce(&mut Pinhole)) {
+        self.unfile(slot);
+        if let Some(pinhole) = self.at_mut(slot) {
+            change(pinhole);
+        }
+        self.file(slot);
+    }
+
+    fn file(&mut self, slot: u32) {
+        let Self { slots, keys, by_tuple, filed, .. } = self;
+        let Some(Some(pinhole)) = slots.get(slot as usize) else { return };
+        filed.note(pinhole, true);
+        for hash in keys.of_pinhole(pinhole) {
+            by_tuple.insert(hash, slot);
+        }
+    }
+
+    fn unfile(&mut self, slot: u32) {
+        let Some(Some(pinhole)) = self.slots.get(slot as usize) else { return };
+        self.filed.note(pinhole, false);
+        self.by_tuple.remove(slot);
     }
 
     /// Looks at the pinhole when its time is over.
@@ -314,10 +374,12 @@ impl Pinholes {
     /// Turns a live pinhole into a remembered one until `forget_at`. Its flows are gone already.
     pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: EndCause, forget_after: Duration) {
         let tail = self.ended_tail;
-        let Some(pinhole) = self.at_mut(slot).filter(|pinhole| pinhole.is_live()) else { return };
+        let Some(pinhole) = self.at(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
-        pinhole.life = Life::Ended(cause);
-        (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
+        self.change(slot, |pinhole| {
+            pinhole.life = Life::Ended(cause);
+            (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
+        });
         if let Some(before) = self.at_mut(tail) {
             before.ended_next = slot;
         } else {
@@ -337,9 +399,7 @@ impl Pinholes {
     /// Makes a remembered pinhole live again: a renewal that came late.
     pub(crate) fn revive(&mut self, slot: u32) {
         if self.take_off_ended(slot) {
-            if let Some(pinhole) = self.at_mut(slot) {
-                pinhole.life = Life::Live;
-            }
+            self.change(slot, |pinhole| pinhole.life = Life::Live);
             self.live += 1;
         }
     }
@@ -350,13 +410,10 @@ impl Pinholes {
             return None;
         }
         self.wheel.cancel(slot);
+        self.unfile(slot);
+        self.by_id.remove(slot);
         let pinhole = self.slots[slot as usize].take()?;
-        for hash in &self.entries(&pinhole) {
-            self.by_tuple.remove(*hash, slot);
-        }
-        if let Some(grant) = pinhole.grant() {
-            self.by_id.remove(self.hasher.hash(&grant.id.0), slot);
-        }
+        self.reserved -= Keys::count_max(&pinhole);
         self.free.push(slot);
         Some(pinhole)
     }
@@ -376,41 +433,6 @@ impl Pinholes {
         }
         self.ended -= 1;
         true
-    }
-
-    /// The index entries of a pinhole.
-    fn entries(&self, pinhole: &Pinhole) -> Vec<u64> {
-        let mut entries = Vec::new();
-        let is_echo = is_echo(pinhole.protocol);
-        let groups = |(first, last): (u16, u16)| {
-            let range = if is_echo { 0..=0 } else { first >> PORT_GROUP_SHIFT..=last >> PORT_GROUP_SHIFT };
-            range.map(|group| group << PORT_GROUP_SHIFT)
-        };
-        for client in pinhole.clients() {
-            if pinhole.filter || is_echo {
-                for port in groups(pinhole.gate.ports) {
-                    entries.push(self.hash(INBOUND, pinhole.protocol, (pinhole.gate.address, port), *client));
-                }
-            }
-            for port in groups(pinhole.target_ports) {
-                entries.push(self.hash(OUTBOUND, pinhole.protocol, (pinhole.target, port), *client));
-            }
-            if matches!(pinhole.holder, Holder::Standing { .. }) {
-                entries.push(self.hash(OUTBOUND_ANY, pinhole.protocol, (pinhole.target, 0), *client));
-            }
-        }
-        entries
-    }
-
-    fn hash(&self, side: u8, protocol: u8, address: (IpAddr, u16), client: IpAddr) -> u64 {
-        let port = if is_echo(protocol) { 0 } else { address.1 >> PORT_GROUP_SHIFT };
-        let mut input = [0; 36];
-        input[0] = side;
-        input[1] = protocol;
-        input[2..4].copy_from_slice(&port.to_le_bytes());
-        input[4..20].copy_from_slice(&octets(address.0));
-        input[20..36].copy_from_slice(&octets(client));
-        self.hasher.hash(&input)
     }
 }
 

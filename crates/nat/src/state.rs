@@ -129,7 +129,7 @@ impl Translator {
             grant.gate_ports = body_ports;
             pinhole.budget = Budget::restored(grant.bytes, record.left, record.taken);
         }
-        pinhole.spent = record.spent;
+        self.rules.pinholes.change(slot, |pinhole| pinhole.spent = record.spent);
         Some(slot)
     }
 

@@ -74,14 +74,19 @@ fn a_full_pinhole_table_refuses_grants_until_one_ends() {
 #[test]
 fn a_full_pinhole_index_refuses_grants_with_many_ports() {
     let mut site = Site::with(Config { pinholes_max: 4, ..config() });
-    // 32 entries; a filter pinhole of 256 ports takes 16 or 17 on each side.
+    // 48 entries; a filter pinhole may take three inbound and two outbound for each 16 of its ports.
     let grant = site.grant(UDP, CLIENT);
     let result = site.gate.install(site.now, site.unix, spec(grant, FILTERED, (1_001, 1_256)));
     assert_eq!(result, Err(InstallError::Full(4)));
-    assert_eq!(site.gauge("pinhole_index"), (0, 32));
+    assert_eq!(site.gauge("pinhole_index"), (0, 48));
     let grant = site.grant(UDP, CLIENT);
-    site.install(grant, FILTERED, (1_024, 1_200));
-    assert_eq!(site.used("pinhole_index"), 24);
+    site.install(grant.clone(), FILTERED, (1_024, 1_151));
+    assert_eq!(site.used("pinhole_index"), 40);
+    site.gate.revoke(site.now, grant.id).unwrap();
+    site.open(UDP, 53);
+    site.wait(std::time::Duration::from_secs(3_600));
+    site.wait(std::time::Duration::from_secs(3_600));
+    assert_eq!(site.used("pinhole_index"), 0);
 }
 
 #[test]

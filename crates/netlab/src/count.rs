@@ -29,6 +29,10 @@ pub struct CountSpec {
     /// Classes by source address: (name, prefixes). The first that fits counts; what fits none is `stranger`, what is
     /// no IP packet `other` (such as ARP).
     pub classes: Vec<(String, Vec<Prefix>)>,
+    /// Classes by traffic class, which come before those by address: (name, traffic class). Attackers of the lab mark what
+    /// they send under honest addresses.
+    #[serde(default)]
+    pub marks: Vec<(String, u8)>,
     /// How long to count.
     pub seconds: u32,
 }
@@ -47,13 +51,13 @@ pub struct Class {
 /// Runs the worker `count`: prints `{"event":"tick","ns","classes":[{name,packets,bytes}, …]}` twice a second with what
 /// came since the last, and totals with `lost` (frames the counter itself missed) in the result.
 pub(crate) fn count(spec: &CountSpec, context: &Context) -> Result<(), LabError> {
-    if spec.classes.len() > CLASSES_MAX {
+    if spec.classes.len() + spec.marks.len() > CLASSES_MAX {
         return Err(context.refuse(&format!("at most {CLASSES_MAX} classes")));
     }
     let options = Options { receive_slots: RING_SLOTS, ..Options::default() };
     let mut socket = Socket::open(&spec.interface, &options).during(|| format!("listening on {}", spec.interface))?;
     context.ready();
-    let mut counter = Counter::new(&spec.classes);
+    let mut counter = Counter::new(&spec.marks, &spec.classes);
     let end = Instant::now() + Duration::from_secs(spec.seconds.into());
     let mut printed = Instant::now();
     let mut lost = 0;
@@ -74,19 +78,21 @@ pub(crate) fn count(spec: &CountSpec, context: &Context) -> Result<(), LabError>
 }
 
 struct Counter<'a> {
+    marks: &'a [(String, u8)],
     prefixes: Vec<&'a [Prefix]>,
-    /// The classes of the specification, then `stranger`, then `other`.
+    /// The marked classes, those by address, then `stranger`, then `other`.
     classes: Vec<Class>,
     printed: Vec<Class>,
     examples: Vec<IpAddr>,
 }
 
 impl<'a> Counter<'a> {
-    fn new(classes: &'a [(String, Vec<Prefix>)]) -> Self {
-        let names = classes.iter().map(|(name, _)| name.as_str()).chain(["stranger", "other"]);
+    fn new(marks: &'a [(String, u8)], classes: &'a [(String, Vec<Prefix>)]) -> Self {
+        let names = marks.iter().map(|(name, _)| name.as_str());
+        let names = names.chain(classes.iter().map(|(name, _)| name.as_str())).chain(["stranger", "other"]);
         let named: Vec<_> = names.map(|name| Class { name: name.to_owned(), packets: 0, bytes: 0 }).collect();
         let prefixes = classes.iter().map(|(_, prefixes)| prefixes.as_slice()).collect();
-        Self { prefixes, printed: named.clone(), classes: named, examples: Vec::new() }
+        Self { marks, prefixes, printed: named.clone(), classes: named, examples: Vec::new() }
     }
 
     fn add(&mut self, frame: &Received<'_>) {
@@ -95,12 +101,15 @@ impl<'a> Counter<'a> {
 
     fn add_frame(&mut self, bytes: &[u8], wire_len: usize) {
         let source = source(bytes);
-        let stranger = self.prefixes.len();
-        let index = match source {
-            None => stranger + 1,
-            Some(source) => {
+        let marked = bytes.get(ETHERNET_LEN..).and_then(traffic_class);
+        let marked = marked.and_then(|class| self.marks.iter().position(|(_, mark)| *mark == class));
+        let stranger = self.marks.len() + self.prefixes.len();
+        let index = match (source, marked) {
+            (None, _) => stranger + 1,
+            (Some(_), Some(marked)) => marked,
+            (Some(source), None) => {
                 let fits = |prefixes: &&[Prefix]| prefixes.iter().any(|prefix| prefix.contains(source));
-                self.prefixes.iter().position(fits).unwrap_or(stranger)
+                self.prefixes.iter().position(fits).map_or(stranger, |index| self.marks.len() + index)
             }
         };
         if let Some(source) = source.filter(|_| index == stranger && self.examples.len() < EXAMPLES_MAX)
@@ -121,6 +130,15 @@ impl<'a> Counter<'a> {
         let new = new.collect();
         self.printed = self.classes.clone();
         new
+    }
+}
+
+/// The traffic class of an IP packet.
+pub(crate) fn traffic_class(packet: &[u8]) -> Option<u8> {
+    match packet.first()? >> 4 {
+        4 => packet.get(1).copied(),
+        6 => Some(packet.first()? << 4 | packet.get(1)? >> 4),
+        _ => None,
     }
 }
 
@@ -155,7 +173,11 @@ mod tests {
             ("granted".to_owned(), vec!["198.51.100.2/32".parse().unwrap()]),
             ("gate".to_owned(), vec!["10.4.0.0/16".parse().unwrap(), "fe80::/10".parse().unwrap()]),
         ];
-        let mut counter = Counter::new(&classes);
+        let marks = [("forged".to_owned(), 0x2c)];
+        let mut counter = Counter::new(&marks, &classes);
+        let mut forged = frame_v4([198, 51, 100, 2]);
+        forged[15] = 0x2c;
+        counter.add_frame(&forged, 100);
         for source in [[198, 51, 100, 2], [10, 4, 1, 1], [198, 18, 0, 1], [198, 18, 0, 1]] {
             counter.add_frame(&frame_v4(source), 100);
         }
@@ -163,7 +185,8 @@ mod tests {
         counter.add_frame(&[], 0);
         let packets: Vec<_> =
             counter.take_new().iter().map(|class| (class.name.clone(), class.packets, class.bytes)).collect();
-        let expected = [("granted", 1, 100), ("gate", 1, 100), ("stranger", 2, 200), ("other", 2, 60)];
+        let expected =
+            [("forged", 1, 100), ("granted", 1, 100), ("gate", 1, 100), ("stranger", 2, 200), ("other", 2, 60)];
         assert_eq!(packets, expected.map(|(name, packets, bytes)| (name.to_owned(), packets, bytes)));
         assert_eq!(counter.examples, ["198.18.0.1".parse::<IpAddr>().unwrap()]);
         assert!(counter.take_new().iter().all(|class| class.packets == 0));

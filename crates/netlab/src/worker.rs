@@ -97,6 +97,7 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
     let role = context.role.as_str();
     match role {
         "call" => client::call::call(&parse(role, spec_json)?, context),
+        "answer" => client::answer::answer(&parse(role, spec_json)?, context),
         "sink" => client::call::sink(&parse(role, spec_json)?, context),
         "transfer" => client::transfer::transfer(&parse(role, spec_json)?, context),
         "serve" => client::transfer::serve(&parse(role, spec_json)?, context),

@@ -43,7 +43,12 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
     });
     let alice = vec![Prefix::host(Site::address("alice").unwrap().into())];
     let classes = vec![("call".to_owned(), alice), ("wire".to_owned(), Site::own_wire())];
-    let counter = start(site, "pbx", "count", &CountSpec { interface: "eth0".to_owned(), classes, seconds: 60 });
+    let counter = start(
+        site,
+        "pbx",
+        "count",
+        &CountSpec { interface: "eth0".to_owned(), classes, marks: Vec::new(), seconds: 60 },
+    );
     let web = SocketAddr::from((Site::WEB, 80));
     let mut server = start(site, "web", "serve", &ServeSpec { listen: vec![web], seconds: 60 });
     let attacker = flood.map(|flood| start(site, "core", "flood", flood));
@@ -122,6 +127,7 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     let bypass = site.lab.link("bypass", Site::OUTSIDE).unwrap();
     let core = site.lab.link("core", "to_bypass").unwrap();
     let flood = FloodSpec {
+        mark: 0,
         interface: "to_bypass".to_owned(),
         destination_mac: bypass.mac,
         source_mac: core.mac,

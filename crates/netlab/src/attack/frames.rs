@@ -2,7 +2,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use sluicegate_wire::{
-    IpProtocol, capability, icmpv4, icmpv6,
+    IpProtocol, capability,
+    checksum::Delta,
+    icmpv4, icmpv6,
     ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udp,
 };
@@ -96,6 +98,24 @@ impl Forged {
         let Some(packet) = self.bytes.get_mut(ETHERNET_LEN..) else { return };
         let delta = summary.set_src(packet, src);
         summary.adjust_transport_checksum(packet, delta);
+    }
+}
+
+impl Forged {
+    /// Sets the traffic class, which nothing in the lab changes: so what arrives can be told from what an honest client
+    /// sends under the same address. Garbage stays as it is.
+    pub(crate) fn mark(&mut self, traffic_class: u8) {
+        let Some(packet) = self.summary.as_ref().and_then(|_| self.bytes.get_mut(ETHERNET_LEN..)) else { return };
+        match packet.first().map(|byte| byte >> 4) {
+            Some(4) => {
+                let mut packet = ipv4::Packet::new_unchecked(packet);
+                let delta = Delta::NONE.u16(packet.traffic_class().into(), traffic_class.into());
+                packet.set_traffic_class(traffic_class);
+                packet.set_checksum(delta.apply(packet.checksum()));
+            }
+            Some(6) => ipv6::Packet::new_unchecked(packet).set_version_class_and_label(traffic_class, 0),
+            _ => {}
+        }
     }
 }
 
@@ -278,6 +298,19 @@ mod tests {
                     assert!(summary.verify_transport_checksum(packet), "{kind:?} {source}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_marked_packet_stays_valid_and_says_its_class() {
+        let mut random = Random::new(4);
+        for (from, to) in [("198.18.0.1", "203.0.113.10"), ("2001:db8::1", "2001:db8:66::2")] {
+            let mut forged = Forged::new(Kind::Udp, &path(from, to), 200, &mut random);
+            forged.mark(0x2c);
+            let packet = &forged.as_ref()[ETHERNET_LEN..];
+            let summary = Summary::parse(packet).unwrap();
+            assert!(summary.verify_transport_checksum(packet));
+            assert_eq!(crate::count::traffic_class(packet), Some(0x2c));
         }
     }
 

@@ -52,6 +52,9 @@ pub struct FloodSpec {
     /// Share of the packets, in percent, that come from `clients`.
     #[serde(default)]
     pub clients_percent: u8,
+    /// Traffic class of the packets, by which a counter tells them from those of the clients whose address they bear.
+    #[serde(default)]
+    pub mark: u8,
     /// Sizes of the frames in bytes, Ethernet header included; drawn at random.
     pub frame_bytes: Vec<u16>,
     /// Frames a second.
@@ -152,13 +155,14 @@ impl<'a> Pool<'a> {
         for _ in 0..POOL_FRAMES {
             let path = pool.path(random);
             let drawn = random.below(all);
-            let (forged, keeps_source) = match kind_at(&spec.mix, drawn) {
+            let (mut forged, keeps_source) = match kind_at(&spec.mix, drawn) {
                 Some(kind) => {
                     let len = spec.frame_bytes.get(pick(spec.frame_bytes.len(), random)).copied().unwrap_or(64);
                     (Forged::new(kind, &path, len.into(), random), false)
                 }
                 None => pool.datagram(path, random),
             };
+            forged.mark(spec.mark);
             pool.frames.push(forged);
             pool.respoof.push((!keeps_source).then_some(path.dst));
         }
@@ -280,6 +284,7 @@ mod tests {
             sources: vec!["198.18.0.0/15".parse().unwrap()],
             clients: vec!["198.51.100.2".parse().unwrap()],
             clients_percent: 25,
+            mark: 0,
             frame_bytes: vec![100],
             per_s: 1_000,
             seconds: 1,

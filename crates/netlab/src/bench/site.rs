@@ -103,6 +103,7 @@ impl Files {
             talk_ms: None,
             give_up_ms: 5_000,
             media_port: 0,
+            service_port: 0,
             record: 0,
             seed: 1,
         })

@@ -27,8 +27,20 @@ pub(super) struct Caller {
     /// `sip:service@realm`
     pub service: String,
     pub media_port: u16,
+    /// A UDP port of the service to ask for instead of offering audio; 0: audio.
+    pub service_port: u16,
     /// How long to wait for each answer before giving up.
     pub patience: Duration,
+}
+
+impl Caller {
+    /// The line of the session description that says what to open.
+    fn media_line(&self) -> String {
+        match self.service_port {
+            0 => format!("m=audio {} RTP/AVP 0\r\na=sendrecv", self.media_port),
+            port => format!("m=application {} UDP sluicegate\r\na=service-ports:{port}", self.media_port),
+        }
+    }
 }
 
 /// Where a call stands.
@@ -197,11 +209,11 @@ impl Dialog {
         self.cseq += 1;
         self.authorised = authorization.is_some();
         let body = format!(
-            "v=0\r\no={user} 1 1 IN {family} {ip}\r\ns=-\r\nc=IN {family} {ip}\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\na=sendrecv\r\n",
+            "v=0\r\no={user} 1 1 IN {family} {ip}\r\ns=-\r\nc=IN {family} {ip}\r\nt=0 0\r\n{media}\r\n",
             user = self.caller.user,
             family = if self.local.is_ipv4() { "IP4" } else { "IP6" },
             ip = self.local.ip(),
-            port = self.caller.media_port,
+            media = self.caller.media_line(),
         );
         let contact = format!("<sip:{}@{}>", self.caller.user, self.local);
         let mut message = Vec::new();

@@ -1,5 +1,6 @@
 //! Honest clients and the services that they use: calls, transfers, SIP set-ups.
 
+pub mod answer;
 pub mod call;
 mod dialog;
 pub mod setup;

@@ -66,6 +66,9 @@ pub struct SetupSpec {
     /// Port of the media that the calls announce.
     #[serde(default)]
     pub media_port: u16,
+    /// Ask for this UDP port of the service, as agents do, instead of offering audio; 0: audio.
+    #[serde(default)]
+    pub service_port: u16,
     /// How many authorised INVITEs to print, for attackers that replay them.
     #[serde(default)]
     pub record: u32,
@@ -204,6 +207,7 @@ impl<'a> Phone<'a> {
                 address: format!("sip:{user}@{}", spec.realm),
                 service: format!("sip:{service}@{}", spec.realm),
                 media_port: if spec.media_port == 0 { 40_000 } else { spec.media_port },
+                service_port: spec.service_port,
                 patience: Duration::from_millis(patience_ms.into()),
             })
         };

@@ -6,13 +6,14 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Options,
+    Options, attacks,
     daemons::{Daemons, wait_for},
-    files::{REALM, SERVICES, Service, TCP_PORT, UDP_PORT},
+    files::{REALM, SERVICE_SIP_PORT, SERVICES, Service},
 };
 use crate::{
     LabError, Process,
     client::{
+        answer::AnswerSpec,
         call::SinkSpec,
         setup::{self, Setup, SetupSpec},
         transfer::ServeSpec,
@@ -27,8 +28,9 @@ pub(super) const FOREVER_S: u32 = 3_600;
 const READY_MAX: Duration = Duration::from_secs(10);
 /// Calls that alice holds with each service.
 pub(super) const CALLS_PER_SERVICE: usize = 2;
-/// First local port of bob's forwards; one for each service.
+/// First local ports of bob's forwards, TCP and UDP; one of each for each service.
 const FORWARD_PORT: u16 = 8_080;
+const FORWARD_UDP_PORT: u16 = 8_180;
 
 /// Who is on stage from beginning to end: services, their counters, alice's open calls, bob's agents.
 #[derive(Debug)]
@@ -36,12 +38,14 @@ pub(super) struct Cast {
     pub sinks: Vec<Process>,
     pub counters: Vec<Process>,
     /// Where alice's calls may send: for each service, gate addresses and ports.
-    pub call_targets: [Vec<SocketAddr>; 2],
+    pub call_targets: [Vec<SocketAddr>; SERVICES.len()],
     /// Local ports of those calls, in the order of the targets.
-    pub call_ports: [Vec<u16>; 2],
+    pub call_ports: [Vec<u16>; SERVICES.len()],
     /// An authorised INVITE of alice's, and where it came from, for attackers that replay it.
     pub recorded: Vec<(SocketAddr, String)>,
     _servers: Vec<Process>,
+    /// The exchange of kind `sip` and the agent of kind `agent`.
+    _answering: Vec<Process>,
     _phones: Vec<Process>,
     _agents: Vec<Process>,
 }
@@ -51,20 +55,29 @@ impl Cast {
         let any = |port| vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
         let (mut sinks, mut servers, mut counters) = (Vec::new(), Vec::new(), Vec::new());
         for service in SERVICES {
-            let sink = SinkSpec { listen: any(UDP_PORT), echo: false, seconds: FOREVER_S };
+            let sink = SinkSpec { listen: any(service.udp), echo: false, seconds: FOREVER_S };
             sinks.push(start(site, daemons, service.host, "sink", &sink)?);
-            let serve = ServeSpec { listen: any(TCP_PORT), seconds: FOREVER_S };
-            servers.push(start(site, daemons, service.host, "serve", &serve)?);
-            counters.push(start(site, daemons, service.host, "count", &counting(service)?)?);
+            if let Some(port) = service.tcp {
+                let serve = ServeSpec { listen: any(port), seconds: FOREVER_S };
+                servers.push(start(site, daemons, service.host, "serve", &serve)?);
+            }
         }
-        wait_for("the gate's feed", || first_call(options, site, daemons).is_ok())?;
+        for host in COUNTED {
+            counters.push(start(site, daemons, host, "count", &counting()?)?);
+        }
+        wait_for("the gate's feed", || call_once(options, site, daemons, SERVICES[0]).is_ok())?;
+        let answering = start_answering(site, daemons)?;
+        for service in SERVICES.into_iter().filter(|service| !service.is_declared()) {
+            wait_for(&format!("calls to {}", service.name), || call_once(options, site, daemons, service).is_ok())?;
+        }
         let mut cast = Self {
             sinks,
             counters,
-            call_targets: [Vec::new(), Vec::new()],
-            call_ports: [Vec::new(), Vec::new()],
+            call_targets: Default::default(),
+            call_ports: Default::default(),
             recorded: Vec::new(),
             _servers: servers,
+            _answering: answering,
             _phones: Vec::new(),
             _agents: Vec::new(),
         };
@@ -78,7 +91,7 @@ impl Cast {
         for (index, service) in SERVICES.iter().enumerate() {
             for call in 0..CALLS_PER_SERVICE {
                 let media_port = 40_000 + u16::try_from(index * 100 + call * 2).unwrap_or(0);
-                let mut spec = calling(options, daemons, "alice", service.name, media_port)?;
+                let mut spec = calling(options, daemons, "alice", *service, media_port)?;
                 spec.record = 1;
                 let phone = start(site, daemons, "alice", "setup", &spec)?;
                 let recorded = phone.event("authorised", READY_MAX)?;
@@ -94,12 +107,13 @@ impl Cast {
         Ok(())
     }
 
-    /// Bob forwards a local port to each service's web server.
+    /// Bob forwards local ports to each service's web server and to its UDP port.
     fn start_agents(&mut self, site: &Site, daemons: &Daemons) -> Result<(), LabError> {
         let user = daemons.files.user("bob")?;
         for (index, service) in SERVICES.iter().enumerate() {
-            let forward = forward(index);
-            let arguments = [
+            let udp = format!("{}:{}/udp", forward(index, FORWARD_UDP_PORT), service.udp);
+            let tcp = service.tcp.map(|port| format!("{}:{port}", forward(index, FORWARD_PORT)));
+            let fixed = [
                 "connect",
                 &format!("bob@{}", service.name),
                 "--frontend",
@@ -109,25 +123,53 @@ impl Cast {
                 "--password-file",
                 &user.password_file.to_string_lossy(),
                 "-L",
-                &format!("{forward}:{TCP_PORT}"),
+                &udp,
             ]
             .map(str::to_owned);
+            let more = tcp.iter().flat_map(|tcp| ["-L".to_owned(), tcp.clone()]);
+            let arguments: Vec<String> = fixed.into_iter().chain(more).collect();
             let bob = site.lab.host("bob")?;
             self._agents.push(bob.spawn("connect on bob", daemons.client(&arguments))?);
-            let answers = || bob.run_in(|| TcpStream::connect(forward)).is_ok_and(|stream| stream.is_ok());
-            wait_for("bob's agent", answers)?;
+            if tcp.is_some() {
+                let listens = forward(index, FORWARD_PORT);
+                let answers = || bob.run_in(|| TcpStream::connect(listens)).is_ok_and(|stream| stream.is_ok());
+                wait_for("bob's agent", answers)?;
+            }
         }
         Ok(())
     }
 
-    /// Where bob's transfers to a service go: to his agent, or straight to the service while the gate is off.
-    pub(super) fn transfer_target(service: usize, through_gate: bool) -> SocketAddr {
-        if through_gate { forward(service) } else { (SERVICES[service].public(), TCP_PORT).into() }
+    /// Where bob's transfers with a service go: to his agent, or straight to the service while the gate is off. `None` if
+    /// it has no TCP port.
+    pub(super) fn transfer_target(service: usize, through_gate: bool) -> Option<SocketAddr> {
+        let port = SERVICES[service].tcp?;
+        Some(if through_gate { forward(service, FORWARD_PORT) } else { (SERVICES[service].public(), port).into() })
+    }
+
+    /// Where bob's datagrams to a service go.
+    pub(super) fn datagram_target(service: usize, through_gate: bool) -> SocketAddr {
+        let what = SERVICES[service];
+        if through_gate { forward(service, FORWARD_UDP_PORT) } else { (what.public(), what.udp).into() }
     }
 }
 
-fn forward(service: usize) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, FORWARD_PORT + u16::try_from(service).unwrap_or(0)).into()
+fn forward(service: usize, first_port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, first_port + u16::try_from(service).unwrap_or(0)).into()
+}
+
+/// Starts the exchange on the host of the service of kind `sip`, and the agent beside that of kind `agent`.
+fn start_answering(site: &Site, daemons: &Daemons) -> Result<Vec<Process>, LabError> {
+    let mut processes = Vec::new();
+    for service in SERVICES.iter().filter(|service| !service.is_declared()) {
+        let address = service.address();
+        processes.push(if service.kind == "sip" {
+            let (listen, media) = ((address, SERVICE_SIP_PORT).into(), (address, service.udp).into());
+            start(site, daemons, service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
+        } else {
+            daemons.serve(site, service.host)?
+        });
+    }
+    Ok(processes)
 }
 
 /// Starts a worker on a host and waits until it is ready.
@@ -143,8 +185,12 @@ pub(super) fn start<S: Serialize>(
     Ok(process)
 }
 
-/// Counts what reaches a service: its clients, its own wire, the insider, everybody else.
-fn counting(service: Service) -> Result<CountSpec, LabError> {
+/// Hosts on which services are; each has a counter.
+pub(super) const COUNTED: [&str; 2] = ["pbx", "web"];
+
+/// Counts what reaches a host of services: each class of forged packets, clients, the frontend that relays, the host's
+/// own wire, the insider, everybody else.
+fn counting() -> Result<CountSpec, LabError> {
     let one = |host| {
         Ok::<_, LabError>(vec![Prefix::host(Site::address(host)?.into()), Prefix::host(Site::address_v6(host)?.into())])
     };
@@ -153,11 +199,11 @@ fn counting(service: Service) -> Result<CountSpec, LabError> {
     clients.extend(one("phones")?);
     let classes = vec![
         ("clients".to_owned(), clients),
+        ("frontend".to_owned(), one("frontend")?),
         ("insider".to_owned(), one("mallory")?),
         ("wire".to_owned(), Site::own_wire()),
     ];
-    debug_assert!(service.host.len() < 16);
-    Ok(CountSpec { interface: "eth0".to_owned(), classes, seconds: FOREVER_S })
+    Ok(CountSpec { interface: "eth0".to_owned(), classes, marks: attacks::marks(), seconds: FOREVER_S })
 }
 
 /// One call of one user, held until the worker is told to stop.
@@ -165,7 +211,7 @@ pub(super) fn calling(
     options: &Options,
     daemons: &Daemons,
     user: &str,
-    service: &str,
+    service: Service,
     media_port: u16,
 ) -> Result<SetupSpec, LabError> {
     let user = daemons.files.user(user)?;
@@ -174,7 +220,7 @@ pub(super) fn calling(
         from: None,
         sockets: 1,
         realm: REALM.to_owned(),
-        service: service.to_owned(),
+        service: service.name.to_owned(),
         more_services: Vec::new(),
         users: vec![(user.name.clone(), user.password.clone())],
         per_s: 100,
@@ -183,6 +229,8 @@ pub(super) fn calling(
         talk_ms: None,
         give_up_ms: 5_000,
         media_port,
+        // The agent offers its service's ports; an exchange and a declared service take audio.
+        service_port: if service.kind == "agent" { service.udp } else { 0 },
         record: 0,
         seed: options.seed ^ u64::from(media_port),
     })
@@ -196,9 +244,9 @@ pub(super) fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
     setup.media.ok_or_else(|| refused(format!("the call was refused: status {}", setup.status)))
 }
 
-/// The gate has dialled the front end when a call is let in.
-fn first_call(options: &Options, site: &Site, daemons: &Daemons) -> Result<(), LabError> {
-    let mut spec = calling(options, daemons, "alice", SERVICES[0].name, 39_998)?;
+/// A call that ends at once: it is let in when the gate has dialled the front end, and the service has registered.
+fn call_once(options: &Options, site: &Site, daemons: &Daemons, service: Service) -> Result<(), LabError> {
+    let mut spec = calling(options, daemons, "alice", service, 39_998)?;
     spec.talk_ms = Some(0);
     let phone = start(site, daemons, "alice", "setup", &spec)?;
     opened(&phone).map(drop)

@@ -22,6 +22,8 @@ use crate::{
 
 /// How long a daemon may take to answer.
 const START_MAX: Duration = Duration::from_secs(10);
+/// The front end's counter of what it received.
+const DATAGRAMS: &str = "sluicegate_frontend_events_total{event=\"datagrams\"}";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest text of metrics that is read.
 const METRICS_LEN_MAX: u64 = 4 << 20;
@@ -87,6 +89,34 @@ impl Daemons {
     /// The command of a program that dies with the lab: this binary with `arguments`.
     pub(super) fn client(&self, arguments: &[String]) -> Command {
         self.binary.command(arguments)
+    }
+
+    /// Starts the agent beside the service of kind `agent`, on that service's host.
+    pub(super) fn serve(&self, site: &Site, host: &str) -> Result<Process, LabError> {
+        let arguments = ["agent".to_owned(), text(&self.files.agent), "--serve".to_owned()];
+        self.binary.spawn(&site.lab, host, "agent", &arguments)
+    }
+
+    /// The UDP addresses and ports that the gate opened for a user, as the front end's `grant ls` tells them.
+    pub(super) fn told(&self, user: &str) -> Result<Vec<SocketAddr>, LabError> {
+        const UDP: u64 = 17;
+        let text = self.binary.run(&["grant", "ls", "--json", "--config", &text(&self.files.frontend)])?;
+        let rows: Value = serde_json::from_str(&text).map_err(|error| failed("grant ls", &error.to_string()))?;
+        let place = |row: &Value| {
+            let address = row["gate_address"].as_str()?.parse().ok()?;
+            Some(SocketAddr::new(address, u16::try_from(row["gate_ports"][0].as_u64()?).ok()?))
+        };
+        let of_user = rows.as_array().into_iter().flatten().filter(|row| row["user"] == user);
+        Ok(of_user.filter(|row| row["protocol"] == UDP).filter_map(place).collect())
+    }
+
+    /// Datagrams that the front end has received since its start, as it counts them itself.
+    pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
+        let Ok(frontend) = site.lab.host("frontend") else { return 0 };
+        let text = frontend.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
+        let text = text.ok().and_then(Result::ok).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(DATAGRAMS));
+        line.and_then(|value| value.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.

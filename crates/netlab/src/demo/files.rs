@@ -14,32 +14,58 @@ pub(super) const SIP_PORT: u16 = 5_060;
 pub(super) const FEED_PORT: u16 = 7_443;
 /// Where the gate's host serves its metrics, on loopback.
 pub(super) const METRICS_PORT: u16 = 9_469;
-/// The services' UDP and TCP ports.
-pub(super) const UDP_PORT: u16 = 5_004;
-pub(super) const UDP_PORT_LAST: u16 = 5_007;
-pub(super) const TCP_PORT: u16 = 80;
+/// Where services of kind `agent` and `sip` take SIP.
+pub(super) const SERVICE_SIP_PORT: u16 = 5_060;
 /// Phones that set up calls all the time.
 pub(super) const PHONES: usize = 48;
 /// The most that the insider's grant lets through, in bytes.
 pub(super) const INSIDER_BYTES_MAX: u64 = 500_000;
 
-/// The two services: (name, mode, host of the lab).
-pub(super) const SERVICES: [Service; 2] =
-    [Service { name: "pbx", mode: "nat", host: "pbx" }, Service { name: "web", mode: "filter", host: "web" }];
+/// What one grant of an honest user lets through, in bit/s; so does all that one user has open at one service.
+pub(super) const GRANT_RATE_BPS: u64 = 2_000_000;
+
+/// The services: both modes, all kinds. The declared ones come first.
+pub(super) const SERVICES: [Service; 4] = [
+    Service { label: "nat", name: "pbx", kind: "declared", mode: "nat", host: "pbx", udp: 5_004, tcp: Some(80) },
+    Service { label: "filter", name: "web", kind: "declared", mode: "filter", host: "web", udp: 5_004, tcp: Some(80) },
+    Service { label: "agent", name: "desk", kind: "agent", mode: "filter", host: "web", udp: 5_014, tcp: Some(81) },
+    Service { label: "sip", name: "office", kind: "sip", mode: "nat", host: "pbx", udp: 5_024, tcp: None },
+];
+/// How many of them are declared.
+pub(super) const DECLARED: usize = 2;
+/// The user as which the agent of the service of kind `agent` registers.
+pub(super) const REGISTRAR: &str = "desk-host";
 
 /// One of the demo's services.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Service {
+    /// What figures about it are called.
+    pub label: &'static str,
     pub name: &'static str,
+    /// `declared`, `agent` or `sip`.
+    pub kind: &'static str,
     /// `nat` or `filter`.
     pub mode: &'static str,
     /// Its host in the lab.
     pub host: &'static str,
+    /// Its first UDP port.
+    pub udp: u16,
+    /// Its TCP port, if it has one.
+    pub tcp: Option<u16>,
 }
 
 impl Service {
     pub(super) fn address(self) -> std::net::Ipv4Addr {
         if self.mode == "nat" { Site::PBX } else { Site::WEB }
+    }
+
+    /// Last UDP port.
+    pub(super) const fn udp_last(self) -> u16 {
+        self.udp + 3
+    }
+
+    pub(super) fn is_declared(self) -> bool {
+        self.kind == "declared"
     }
 
     /// The address that clients use.
@@ -62,6 +88,8 @@ pub(super) struct User {
 pub(super) struct Files {
     pub frontend: PathBuf,
     pub gate: PathBuf,
+    /// Of the agent beside the service of kind `agent`.
+    pub agent: PathBuf,
     pub gate_state: PathBuf,
     pub token: PathBuf,
     pub users: Vec<User>,
@@ -79,6 +107,7 @@ impl Files {
         let files = Self {
             frontend: directory.join("frontend.toml"),
             gate: directory.join("gate.toml"),
+            agent: directory.join("agent.toml"),
             token: directory.join("join-token"),
             users: users(directory, options.seed),
             gate_state,
@@ -87,6 +116,7 @@ impl Files {
         let mut written = vec![
             (&files.frontend, frontend_toml(&frontend_state, &address.to_string())),
             (&files.gate, gate_toml(&files.gate_state, &options.datapath)),
+            (&files.agent, agent_toml(&files, &address.to_string())?),
         ];
         written.extend(files.users.iter().map(|user| (&user.password_file, format!("{}\n", user.password))));
         for (path, text) in written {
@@ -111,7 +141,7 @@ impl Files {
 fn users(directory: &Path, seed: u64) -> Vec<User> {
     let mut random = Random::new(seed);
     let phones = (0..PHONES).map(|number| (format!("phone{number:02}"), "phones"));
-    let people = [("alice", "people"), ("bob", "people"), ("mallory", "insiders")];
+    let people = [("alice", "people"), ("bob", "people"), ("mallory", "insiders"), (REGISTRAR, "insiders")];
     let people = people.map(|(name, group)| (name.to_owned(), group));
     phones
         .chain(people)
@@ -129,14 +159,20 @@ fn frontend_toml(state: &Path, address: &str) -> String {
          [metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n",
     );
     for service in SERVICES {
+        let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
+        let registrar = if service.kind == "agent" { format!("registrar = \"{REGISTRAR}\"\n") } else { String::new() };
         text += &format!(
-            "\n[[service]]\nname = \"{}\"\nkind = \"declared\"\nmode = \"{}\"\naddress = \"{}\"\n\
-             ports = [\"udp/{UDP_PORT}-{UDP_PORT_LAST}\", \"tcp/{TCP_PORT}\"]\n\
-             grant = {{ bytes_max = \"20MB\", lifetime_s = 300, rate = \"2Mbit\", flows_max = 64 }}\n\
+            "\n[[service]]\nname = \"{}\"\nkind = \"{}\"\nmode = \"{}\"\naddress = \"{}\"\n\
+             ports = [\"udp/{}-{}\"{tcp}]\n{registrar}\
+             grant = {{ bytes_max = \"20MB\", lifetime_s = 300, rate = \"{}Mbit\", flows_max = 64 }}\n\
              allow = [\"group:people\", \"group:phones\"]\n",
             service.name,
+            service.kind,
             service.mode,
             service.address(),
+            service.udp,
+            service.udp_last(),
+            GRANT_RATE_BPS / 1_000_000,
         );
     }
     text += &format!(
@@ -154,6 +190,22 @@ fn gate_toml(state: &Path, datapath: &str) -> String {
         Site::INSIDE,
         Site::NAT,
     )
+}
+
+fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
+    let service = SERVICES.iter().find(|service| service.kind == "agent");
+    let service = service.ok_or_else(|| LabError::Plan("the demo has no service of kind agent".to_owned()))?;
+    let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
+    Ok(format!(
+        "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
+         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\n\
+         ports = [\"udp/{}-{}\"{tcp}]\n",
+        files.user(REGISTRAR)?.password_file,
+        service.name,
+        service.address(),
+        service.udp,
+        service.udp_last(),
+    ))
 }
 
 fn make_private_directory(path: &Path) -> io::Result<()> {

@@ -1,12 +1,15 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::{attacks::Class as Attack, files::SERVICES};
+
 use crate::{
     client::{
         call::{CallSummary, Calls},
         setup::{self, Setup, SetupSummary},
         transfer::{self, Transfer, TransferSummary},
     },
+    clock::unix_ns,
     count::Class,
 };
 
@@ -18,14 +21,14 @@ const LINES_MAX: usize = 1 << 20;
 pub(super) enum Origin {
     /// A caller or a sink.
     Call,
-    /// Transfers from a service.
+    /// Transfers from or to a service.
     Transfer(usize),
     /// Set-ups with a service.
     Setup(usize),
     /// The counter at a service.
     Count(usize),
     /// An attacker on packets.
-    Flood,
+    Flood(Attack),
     /// An attacker on the front end.
     SipFlood,
     /// The insider.
@@ -39,9 +42,11 @@ type Counted = (u64, Vec<Class>);
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     calls: Calls,
-    transfers: [Vec<Transfer>; 2],
-    setups: [Vec<Setup>; 2],
-    counted: [Vec<Counted>; 2],
+    transfers: [Vec<Transfer>; SERVICES.len()],
+    setups: [Vec<Setup>; SERVICES.len()],
+    counted: [Vec<Counted>; SERVICES.len()],
+    /// Frames that attackers sent: when that was said, class, how many since the last time.
+    sent: Vec<(u64, Attack, u64)>,
     /// The last line of each worker that has one: (origin, line).
     results: Vec<(Origin, Value)>,
 }
@@ -54,7 +59,8 @@ impl Ledger {
             Origin::Transfer(service) => push(&mut self.transfers[service], transfer::parse_line(line)),
             Origin::Setup(service) => push(&mut self.setups[service], setup::parse_line(line)),
             Origin::Count(service) => push(&mut self.counted[service], parse_count(line)),
-            Origin::Flood | Origin::SipFlood | Origin::Insider => {}
+            Origin::Flood(class) => push(&mut self.sent, parse_sent(line).map(|frames| (unix_ns(), class, frames))),
+            Origin::SipFlood | Origin::Insider => {}
         }
         if let Ok(value) = serde_json::from_str::<Value>(line)
             && value["event"] == "result"
@@ -92,6 +98,12 @@ impl Ledger {
         classes.fold((0, 0), |(packets, bytes), one| (packets + one.packets, bytes + one.bytes))
     }
 
+    /// Frames that attackers of a class sent, as they said in the window.
+    pub(super) fn sent(&self, class: Attack, from_ns: u64, to_ns: u64) -> u64 {
+        let said = self.sent.iter().filter(|(at, of, _)| *of == class && (from_ns..to_ns).contains(at));
+        said.map(|(_, _, frames)| frames).sum()
+    }
+
     /// Results of the workers of this origin, in the order in which they ended.
     pub(super) fn results(&self, origin: Origin) -> impl Iterator<Item = &Value> {
         self.results.iter().filter(move |(of, _)| *of == origin).map(|(_, value)| value)
@@ -114,9 +126,27 @@ fn parse_count(line: &str) -> Option<Counted> {
     Some((tick.ns, tick.classes))
 }
 
+/// Frames in a tick of the worker `flood`.
+fn parse_sent(line: &str) -> Option<u64> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    (value["event"] == "tick").then(|| value["frames"].as_u64())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::attacks;
+
+    #[test]
+    fn frames_sent_are_those_that_attackers_of_the_class_said_in_the_window() {
+        let mut ledger = Ledger::default();
+        let from_ns = unix_ns();
+        ledger.take(Origin::Flood(attacks::SPOOFED), r#"{"event":"tick","frames":7,"bytes":700}"#);
+        ledger.take(Origin::Flood(attacks::SPOOFED), r#"{"event":"result","frames":9}"#);
+        ledger.take(Origin::Flood(attacks::FORGED_PHONE), r#"{"event":"tick","frames":5,"bytes":1}"#);
+        assert_eq!(ledger.sent(attacks::SPOOFED, from_ns, u64::MAX), 7);
+        assert_eq!(ledger.sent(attacks::SPOOFED, 0, from_ns), 0);
+    }
 
     #[test]
     fn counted_bytes_are_those_of_the_class_and_window() {

@@ -7,6 +7,7 @@
 //! Everything that is judged is measured outside the processes under test: calls by kernel timestamps at both ends,
 //! strangers' bytes by a raw socket on the service's own interface, the flood by the counters of the wire to the gate.
 
+mod attacks;
 mod cast;
 mod daemons;
 mod files;

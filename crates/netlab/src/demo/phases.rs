@@ -1,22 +1,28 @@
 use std::{
+    array,
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
     Event, Options,
-    cast::{Cast, FOREVER_S, calling, opened, start},
+    attacks::{self, CLASSES, SPOOFED},
+    cast::{COUNTED, Cast, FOREVER_S, calling, opened, start},
     daemons::Daemons,
-    files::{INSIDER_BYTES_MAX, REALM, SERVICES, UDP_PORT},
+    files::{DECLARED, INSIDER_BYTES_MAX, REALM, SERVICES},
     ledger::{Ledger, Origin},
-    verdict::{Insider, Measured, SipAttack},
+    verdict::{Forgeries, Insider, Measured, SipAttack},
 };
 use crate::{
     LabError, Process,
-    attack::{FloodSpec, InsiderSpec, Kind, SipFloodSpec, SipMix, Target},
-    client::{call::CallSpec, setup::SetupSpec, transfer::TransferSpec},
+    attack::{InsiderSpec, SipFloodSpec, SipMix},
+    client::{
+        call::CallSpec,
+        setup::{SetupSpec, SetupSummary},
+        transfer::TransferSpec,
+    },
     clock::unix_ns,
     report::{Phase, Report},
     rtnetlink::LinkCounters,
@@ -29,24 +35,21 @@ const SETTLE: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 const TICK: Duration = Duration::from_millis(50);
 const INSIDER_S: u32 = 6;
-/// Frames a second of each of the two outside attackers, and of the one next to the gate.
-const FLOOD_PER_S: u64 = 20_000;
-const FLOOD_NEXT_DOOR_PER_S: u64 = 6_000;
 const SIP_FLOOD_PER_S: u64 = 28_000;
 const CALL_PER_S: u32 = 50;
 const CALL_BYTES: usize = 200;
 const TRANSFER_BYTES: u32 = 20_000;
 const TRANSFERS_PER_MINUTE: u32 = 190;
-const SETUPS_PER_S: u32 = 150;
-/// Flow numbers: phase, then service, then call.
+/// With each service.
+const SETUPS_PER_S: u32 = 75;
+/// Datagrams that an honest set-up sends to the front end, with its BYE; more than it needs.
+const DATAGRAMS_PER_SETUP: u64 = 8;
+/// Flow numbers: phase, then service, then call: alice's first, then bob's.
 const FLOWS_PER_PHASE: u32 = 100;
+const BOBS_FLOWS: u32 = 5;
 const FLOWS_PER_SERVICE: u32 = 10;
 const ETHERNET_LEN: u64 = 14;
 const SECOND_NS: u64 = 1_000_000_000;
-
-const fn everywhere(address: Ipv4Addr) -> Target {
-    Target { address: IpAddr::V4(address), first: 1, last: u16::MAX }
-}
 
 /// The run of the phases: workers come and go, everything that they say is kept.
 pub(super) struct Stage<'a> {
@@ -100,17 +103,22 @@ impl<'a> Stage<'a> {
         self.start_flood_next_door("bypass", "to_bypass", Site::BYPASS)?;
         measured.push(self.measure("gate off", false)?);
 
-        self.stop(Origin::Flood, "core")?;
+        self.stop(Origin::Flood(SPOOFED), "core")?;
         self.site.gate_on()?;
         self.start_flood_next_door("gate", "to_gate", Site::GATE)?;
         measured.push(self.measure("gate on", true)?);
-        self.stop(Origin::Flood, "")?;
 
+        // The front end is flooded while the link is.
         self.start_sip_flood()?;
-        let mut frontend = self.measure("front end", true)?;
+        let mut both = self.measure("both", true)?;
         self.stop(Origin::SipFlood, "")?;
-        frontend.sip_attack = self.sip_attack();
-        measured.push(frontend);
+        for class in CLASSES {
+            self.stop(Origin::Flood(class), "")?;
+        }
+        if let (Some(attack), Some(accepted)) = (&mut both.sip_attack, self.accepted()) {
+            attack.accepted = accepted;
+        }
+        measured.push(both);
 
         measured.push(self.insider()?);
         self.close()?;
@@ -130,6 +138,7 @@ impl<'a> Stage<'a> {
         let from_s = self.elapsed_s();
         let way = if through_gate { "gate" } else { "bypass" };
         let (from_ns, before) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?);
+        let asked = self.daemons.datagrams_at_frontend(self.site);
         let began = Instant::now();
         for service in 0..SERVICES.len() {
             self.start_clients(service, number, through_gate)?;
@@ -137,6 +146,7 @@ impl<'a> Stage<'a> {
         self.run_for(Duration::from_secs(self.options.phase_s.into()))?;
         let (to_ns, offered) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?.since(&before));
         let seconds = began.elapsed().as_secs_f64();
+        let asked = self.daemons.datagrams_at_frontend(self.site).saturating_sub(asked);
         self.report.phases.push(Phase { name: name.to_owned(), from_s, to_s: self.elapsed_s() });
         self.drain_clients()?;
         // A counter's tick tells of the half second before it.
@@ -145,44 +155,79 @@ impl<'a> Stage<'a> {
             let first = number * FLOWS_PER_PHASE + service * FLOWS_PER_SERVICE;
             move |flow: u32| (first..first + FLOWS_PER_SERVICE).contains(&flow)
         };
-        let call = |service: u32| self.ledger.calls(from_ns, u64::MAX, flows(service));
+        let call =
+            |service: usize| self.ledger.calls(from_ns, u64::MAX, flows(u32::try_from(service).unwrap_or(u32::MAX)));
+        let setups = array::from_fn(|service| self.ledger.setups(service, from_ns, to_ns));
+        let honest: u64 = setups.iter().map(|one: &SetupSummary| one.started * DATAGRAMS_PER_SETUP).sum();
+        let received_per_s = asked.saturating_sub(honest) as f64 / seconds;
         Ok(Measured {
             name,
-            calls: [call(0), call(1)],
-            transfers: [0, 1].map(|service| self.ledger.transfers(service, from_ns, to_ns)),
-            setups: [0, 1].map(|service| self.ledger.setups(service, from_ns, to_ns)),
-            stranger_bytes: [0, 1].map(|service| self.ledger.counted(service, "stranger", count_from, count_to).1),
+            calls: array::from_fn(call),
+            transfers: array::from_fn(|service| self.ledger.transfers(service, from_ns, to_ns)),
+            setups,
+            stranger_bytes: self.counted("stranger", count_from, count_to),
+            forgeries: CLASSES.map(|class| self.forgeries(class, count_from, count_to)),
             offered_bps: self.ip_bytes(through_gate, offered) as f64 * 8.0 / seconds,
             offered_pps: offered.rx_packets as f64 / seconds,
-            sip_attack: None,
+            seconds,
+            sip_attack: (name == "both").then_some(SipAttack { received_per_s, accepted: u64::MAX }),
             insider: None,
         })
     }
 
+    /// Bytes of a class that reached the hosts of the services.
+    fn counted(&self, class: &str, from_ns: u64, to_ns: u64) -> u64 {
+        (0..COUNTED.len()).map(|host| self.ledger.counted(host, class, from_ns, to_ns).1).sum()
+    }
+
+    fn forgeries(&self, class: attacks::Class, from_ns: u64, to_ns: u64) -> Forgeries {
+        Forgeries {
+            name: class.name,
+            sent: self.ledger.sent(class, from_ns, to_ns),
+            received_bytes: self.counted(class.name, from_ns, to_ns),
+        }
+    }
+
     fn start_clients(&mut self, service: usize, phase: u32, through_gate: bool) -> Result<(), LabError> {
         let what = SERVICES[service];
+        let number = u32::try_from(service).unwrap_or(0);
+        let first_flow = phase * FLOWS_PER_PHASE + number * FLOWS_PER_SERVICE;
         let calls = self.cast.call_targets[service].len();
-        let direct = vec![(what.public(), UDP_PORT).into(); calls];
+        let direct = vec![(what.public(), what.udp).into(); calls];
         let call = CallSpec {
             to: if through_gate { self.cast.call_targets[service].clone() } else { direct },
-            first_flow: phase * FLOWS_PER_PHASE + u32::try_from(service).unwrap_or(0) * FLOWS_PER_SERVICE,
+            first_flow,
             from_ports: self.cast.call_ports[service].clone(),
             per_s: CALL_PER_S,
             bytes: CALL_BYTES,
             seconds: self.options.phase_s,
         };
         self.start(Origin::Call, "alice", "call", &call)?;
-        let transfer = TransferSpec {
-            to: Cast::transfer_target(service, through_gate),
-            from: None,
-            bytes: TRANSFER_BYTES,
-            deadline_ms: 3_000,
-            per_minute: TRANSFERS_PER_MINUTE,
-            parallel_max: 0,
-            upload: false,
-            seconds: self.options.phase_s,
+        let call = CallSpec {
+            to: vec![Cast::datagram_target(service, through_gate)],
+            first_flow: first_flow + BOBS_FLOWS,
+            from_ports: Vec::new(),
+            ..call
         };
-        self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;
+        self.start(Origin::Call, "bob", "call", &call)?;
+        for upload in [false, true] {
+            let Some(to) = Cast::transfer_target(service, through_gate) else { continue };
+            let transfer = TransferSpec {
+                to,
+                from: None,
+                bytes: TRANSFER_BYTES,
+                deadline_ms: 3_000,
+                per_minute: TRANSFERS_PER_MINUTE / 2,
+                parallel_max: 0,
+                upload,
+                seconds: self.options.phase_s,
+            };
+            self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;
+        }
+        if !through_gate && !what.is_declared() {
+            // The front end reaches these through the gate only.
+            return Ok(());
+        }
         let setup = SetupSpec {
             users: self.daemons.files.phones(),
             sockets: 8,
@@ -191,49 +236,27 @@ impl<'a> Stage<'a> {
             seconds: self.options.phase_s,
             talk_ms: Some(0),
             seed: self.options.seed ^ (u64::from(phase) << 8 | service as u64),
-            more_services: Vec::new(),
-            ..calling(self.options, self.daemons, "alice", what.name, 41_000)?
+            ..calling(self.options, self.daemons, "alice", what, 41_000)?
         };
         self.start(Origin::Setup(service), "phones", "setup", &setup)
     }
 
+    /// Everything that is no call to the front end: strangers, and forgeries by those who know whom the gate lets in.
     fn start_flood(&mut self) -> Result<(), LabError> {
-        for (number, host) in ["storm_a", "storm_b"].into_iter().enumerate() {
-            let mut spec = self.flood(host, "eth0", ("core", &format!("to_{host}")))?;
-            spec.seed ^= number as u64 + 1;
-            self.start(Origin::Flood, host, "flood", &spec)?;
+        for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
+            let spec = attacks::spoofed(self.options, self.site, host, number)?;
+            self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
+        }
+        for (class, spec) in attacks::forged(self.options, self.site, self.daemons, &self.cast)? {
+            let host = if class == attacks::FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
+            self.start(Origin::Flood(class), host, "flood", &spec)?;
         }
         Ok(())
     }
 
-    /// What no router forwards, and a flood of the address of the gate's host itself (or of the plain router in its
-    /// place): sent by the last router before it.
     fn start_flood_next_door(&mut self, router: &str, interface: &str, own: Ipv4Addr) -> Result<(), LabError> {
-        let mut spec = self.flood("core", interface, (router, Site::OUTSIDE))?;
-        spec.targets.push(everywhere(own));
-        spec.mix = vec![(Kind::Garbage, 2), (Kind::Udp, 1), (Kind::Syn, 1)];
-        spec.per_s = FLOOD_NEXT_DOOR_PER_S;
-        self.start(Origin::Flood, "core", "flood", &spec)
-    }
-
-    fn flood(&self, host: &str, interface: &str, next_hop: (&str, &str)) -> Result<FloodSpec, LabError> {
-        let clients = ["alice", "bob", "phones"].map(Site::address).into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(FloodSpec {
-            interface: interface.to_owned(),
-            destination_mac: self.site.lab.link(next_hop.0, next_hop.1)?.mac,
-            source_mac: self.site.lab.link(host, interface)?.mac,
-            targets: [Site::NAT, Site::WEB].map(everywhere).to_vec(),
-            mix: vec![(Kind::Udp, 4), (Kind::Syn, 2), (Kind::Icmp, 1), (Kind::Fragment, 1)],
-            datagrams: Vec::new(),
-            sources: vec![Site::spoofed()],
-            clients: clients.into_iter().map(Into::into).collect(),
-            clients_percent: 10,
-            frame_bytes: vec![100, 300, 600],
-            per_s: FLOOD_PER_S,
-            seconds: FOREVER_S,
-            frames_max: u64::MAX,
-            seed: self.options.seed,
-        })
+        let spec = attacks::next_door(self.options, self.site, (router, interface), own)?;
+        self.start(Origin::Flood(SPOOFED), "core", "flood", &spec)
     }
 
     fn start_sip_flood(&mut self) -> Result<(), LabError> {
@@ -255,22 +278,20 @@ impl<'a> Stage<'a> {
         self.start(Origin::SipFlood, "botnet", "sip_flood", &spec)
     }
 
-    fn sip_attack(&self) -> Option<SipAttack> {
-        let result = self.ledger.results(Origin::SipFlood).last()?;
-        let requests = result["requests"].as_u64()?;
-        let per_s = requests as f64 * 1_000.0 / result["ms"].as_u64()?.max(1) as f64;
-        Some(SipAttack { per_s, accepted: result["accepted"].as_u64()? })
+    /// Requests of the flood that were answered with success.
+    fn accepted(&self) -> Option<u64> {
+        self.ledger.results(Origin::SipFlood).last()?["accepted"].as_u64()
     }
 
-    /// Mallory is let in to both services and floods both.
+    /// Mallory is let in to both declared services and floods both.
     fn insider(&mut self) -> Result<Measured, LabError> {
         (self.tell)(Event::Phase("insider".to_owned()));
         let from_s = self.elapsed_s();
         let from_ns = unix_ns();
         let mut phones = Vec::new();
         let mut pinholes = Vec::new();
-        for (port, service) in (42_000..).zip(SERVICES) {
-            let spec = calling(self.options, self.daemons, "mallory", service.name, port)?;
+        for (port, service) in (42_000..).zip(&SERVICES[..DECLARED]) {
+            let spec = calling(self.options, self.daemons, "mallory", *service, port)?;
             let phone = start(self.site, self.daemons, "mallory", "setup", &spec)?;
             pinholes.push(opened(&phone)?);
             phones.push(phone);
@@ -284,7 +305,7 @@ impl<'a> Stage<'a> {
         let to_ns = unix_ns();
         self.report.phases.push(Phase { name: "insider".to_owned(), from_s, to_s: self.elapsed_s() });
         let sent = self.ledger.results(Origin::Insider).last().and_then(|result| result["bytes"].as_u64()).unwrap_or(0);
-        let insider = [0, 1].map(|service| {
+        let insider = array::from_fn(|service| {
             // The grant counts IP bytes.
             let (packets, bytes) = self.ledger.counted(service, "insider", from_ns, to_ns);
             Insider {
@@ -294,7 +315,7 @@ impl<'a> Stage<'a> {
             }
         });
         let mut measured = Measured::empty("insider");
-        measured.stranger_bytes = [0, 1].map(|service| self.ledger.counted(service, "stranger", from_ns, to_ns).1);
+        measured.stranger_bytes = self.counted("stranger", from_ns, to_ns);
         measured.insider = Some(insider);
         Ok(measured)
     }
@@ -304,7 +325,7 @@ impl<'a> Stage<'a> {
         let counters = std::mem::take(&mut self.cast.counters);
         self.running
             .extend(counters.into_iter().enumerate().map(|(service, counter)| (Origin::Count(service), counter)));
-        for (service, what) in SERVICES.iter().enumerate() {
+        for (service, host) in COUNTED.into_iter().enumerate() {
             self.stop(Origin::Count(service), "")?;
             let lost = self.ledger.results(Origin::Count(service)).last().and_then(|result| result["lost"].as_u64());
             let lost = lost.ok_or_else(|| LabError::Process {
@@ -313,7 +334,7 @@ impl<'a> Stage<'a> {
             })?;
             self.report.require(
                 "verdict",
-                &format!("frames_not_counted.{}", what.mode),
+                &format!("frames_not_counted.{host}"),
                 lost as f64,
                 crate::report::Threshold::AtMost(0.0),
             );

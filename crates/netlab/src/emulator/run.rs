@@ -166,6 +166,7 @@ fn flood_spec(lab: &crate::Lab, right: Prefix, seconds: u32) -> Result<FloodSpec
         datagrams: Vec::new(),
         sources: vec![Prefix { address: std::net::Ipv4Addr::new(198, 18, 0, 0).into(), len: 15 }],
         clients: Vec::new(),
+        mark: 0,
         clients_percent: 0,
         frame_bytes: vec![106],
         per_s: 2_000_000,

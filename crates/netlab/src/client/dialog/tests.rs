@@ -17,6 +17,7 @@ fn dialog(password: &str) -> Dialog {
         address: "sip:alice@example.net".to_owned(),
         service: "sip:pbx@example.net".to_owned(),
         media_port: 4_000,
+        service_port: 0,
         patience: Duration::from_secs(32),
     };
     Dialog::new(T0, Arc::new(caller), "198.51.100.2:5060".parse().unwrap(), "c1".to_owned(), 1)

@@ -70,6 +70,11 @@ impl Forged {
         Self::frame(path, &udp_packet(path, src_port, payload))
     }
 
+    /// This packet.
+    pub(crate) fn of(path: &Path, packet: &[u8]) -> Self {
+        Self::frame(path, packet)
+    }
+
     /// A packet of about `frame_len` bytes with this capability header, and a datagram behind it unless it says that
     /// nothing follows.
     pub(crate) fn capable(path: &Path, header: &capability::Repr, frame_len: usize) -> Self {

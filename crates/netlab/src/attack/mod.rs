@@ -2,20 +2,26 @@
 //! and number, and refuse to run outside a lab.
 
 mod capability;
+mod door;
 mod frames;
 mod guard;
 mod insider;
+mod onlooker;
 mod raw;
 mod sip;
 
 pub use capability::{CapabilityFloodSpec, CapabilityMode, ColluderSpec};
 pub(crate) use capability::{capability_flood, colluder, header};
+pub use door::{IdleSpec, RelaySpec};
+pub(crate) use door::{idle, relay};
 pub use frames::Kind;
 pub(crate) use frames::{Forged, Path};
 pub(crate) use guard::be_polite;
 pub use guard::require_lab;
 pub use insider::InsiderSpec;
 pub(crate) use insider::insider;
+pub(crate) use onlooker::onlooker;
+pub use onlooker::{Does, OnlookerSpec};
 pub(crate) use raw::flood;
 pub use raw::{FloodSpec, Target};
 pub(crate) use sip::sip_flood;

@@ -7,11 +7,11 @@ use super::{
     Options,
     cast::{Cast, FOREVER_S},
     daemons::Daemons,
-    files::{SERVICE_SIP_PORT, SIP_PORT},
+    files::{SERVICE_SIP_PORT, SERVICES, SIP_PORT},
 };
 use crate::{
     LabError,
-    attack::{FloodSpec, Kind, Target},
+    attack::{Does, FloodSpec, Kind, OnlookerSpec, Target},
     topology::Site,
 };
 
@@ -31,8 +31,13 @@ pub(super) const FORGED_AGENT: Class = Class { name: "forged_agent", mark: 0x0c 
 /// The front end's address and port, with SIP that it might relay, and addresses of gate and services.
 pub(super) const FORGED_INFRASTRUCTURE: Class = Class { name: "forged_infrastructure", mark: 0x10 };
 
-/// All classes.
+/// Whoever stands on the wire and speaks in a client's name.
+pub(super) const ONLOOKER: Class = Class { name: "onlooker", mark: 0x14 };
+
+/// The classes of the demo's flood.
 pub(super) const CLASSES: [Class; 4] = [SPOOFED, FORGED_PHONE, FORGED_AGENT, FORGED_INFRASTRUCTURE];
+/// All classes, those of [`CLASSES`] first.
+pub(super) const ALL: [Class; 5] = [SPOOFED, FORGED_PHONE, FORGED_AGENT, FORGED_INFRASTRUCTURE, ONLOOKER];
 
 /// Frames a second of each of the two outside attackers, of the one next to the gate, and of each class of forgeries.
 const FLOOD_PER_S: u64 = 9_000;
@@ -41,7 +46,7 @@ const FORGED_PER_S: u64 = 1_500;
 
 /// For counters.
 pub(super) fn marks() -> Vec<(String, u8)> {
-    CLASSES.iter().map(|class| (class.name.to_owned(), class.mark)).collect()
+    ALL.iter().map(|class| (class.name.to_owned(), class.mark)).collect()
 }
 
 const fn everywhere(address: Ipv4Addr) -> Target {
@@ -98,6 +103,34 @@ pub(super) fn forged(
     let phone = make(FORGED_PHONE, "alice", cast.call_targets.concat())?;
     let agent = make(FORGED_AGENT, "bob", daemons.told("bob")?)?;
     Ok(vec![phone, agent, (FORGED_INFRASTRUCTURE, infrastructure(options, site, cast)?)])
+}
+
+/// Datagrams under a host's own address to every port of the gate, and to the services with addresses of their own.
+pub(super) fn own(options: &Options, site: &Site, host: &str) -> Result<FloodSpec, LabError> {
+    let mut spec = from(options, site, (host, "eth0"), ("core", &format!("to_{host}")), ONLOOKER)?;
+    spec.targets = [Site::NAT, Site::WEB].map(everywhere).to_vec();
+    for service in SERVICES {
+        spec.targets.push(Target { address: service.public().into(), first: service.udp, last: service.udp_last() });
+    }
+    spec.mix = vec![(Kind::Udp, 3), (Kind::Syn, 1)];
+    spec.clients = vec![Site::address(host)?.into()];
+    spec.clients_percent = 100;
+    Ok(spec)
+}
+
+/// Somebody between a client and the gate.
+pub(super) fn onlooker(options: &Options, site: &Site, client: &str, does: Does) -> Result<OnlookerSpec, LabError> {
+    Ok(OnlookerSpec {
+        interface: "to_gate".to_owned(),
+        destination_mac: site.lab.link("gate", Site::OUTSIDE)?.mac,
+        source_mac: site.lab.link("core", "to_gate")?.mac,
+        client: Site::address(client)?.into(),
+        does,
+        mark: ONLOOKER.mark,
+        per_s: FORGED_PER_S,
+        seconds: FOREVER_S,
+        seed: options.seed,
+    })
 }
 
 fn infrastructure(options: &Options, site: &Site, cast: &Cast) -> Result<FloodSpec, LabError> {

@@ -24,6 +24,8 @@ use crate::{
 const START_MAX: Duration = Duration::from_secs(10);
 /// The front end's counter of what it received.
 const DATAGRAMS: &str = "sluicegate_frontend_events_total{event=\"datagrams\"}";
+/// The gate's counter of the protected link's control lane.
+const CONTROL_LANE: &str = "sluicegate_gate_lane_packets_total{lane=\"inside/control\"}";
 const POLL: Duration = Duration::from_millis(50);
 /// Longest text of metrics that is read.
 const METRICS_LEN_MAX: u64 = 4 << 20;
@@ -91,6 +93,33 @@ impl Daemons {
         self.binary.command(arguments)
     }
 
+    /// The command of an agent of bob's that takes `frontend` for its front end.
+    pub(super) fn misled_agent(&self, frontend: SocketAddr, realm: &str) -> Result<Command, LabError> {
+        let (password, frontend) = (text(&self.files.user("bob")?.password_file), frontend.to_string());
+        let fixed = ["connect", "bob@web", "--frontend", &frontend, "--realm", realm, "--password-file", &password];
+        let forward = ["-L", "127.0.0.1:8999:5004/udp"];
+        let arguments: Vec<String> = fixed.iter().chain(&forward).map(|word| (*word).to_owned()).collect();
+        Ok(self.client(&arguments))
+    }
+
+    /// Kills the gate.
+    pub(super) fn kill_gate(&mut self) {
+        self.gate.kill();
+    }
+
+    /// Starts the gate again, and waits until it answers.
+    pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
+        self.gate = self.binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&self.files.gate)])?;
+        self.binary.wait_for("gate", || self.binary.status(&self.files.gate)).map(drop)
+    }
+
+    /// Packets that have left over the protected link in the control lane.
+    pub(super) fn control_packets(&self, site: &Site) -> u64 {
+        let Ok(gate) = site.lab.host("gate") else { return 0 };
+        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
+        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), CONTROL_LANE)
+    }
+
     /// Starts the agent beside the service of kind `agent`, on that service's host.
     pub(super) fn serve(&self, site: &Site, host: &str) -> Result<Process, LabError> {
         let arguments = ["agent".to_owned(), text(&self.files.agent), "--serve".to_owned()];
@@ -114,9 +143,7 @@ impl Daemons {
     pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
         let Ok(frontend) = site.lab.host("frontend") else { return 0 };
         let text = frontend.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        let text = text.ok().and_then(Result::ok).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix(DATAGRAMS));
-        line.and_then(|value| value.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
+        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), DATAGRAMS)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
@@ -148,6 +175,12 @@ fn metrics(address: SocketAddr) -> std::io::Result<String> {
     let mut text = String::new();
     BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// The value of the counter with this name and these labels; 0 if it is not there.
+fn counter(metrics: &str, name: &str) -> u64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
 }
 
 /// The counters with a `reason` label among Prometheus metrics about drops.

@@ -115,7 +115,7 @@ impl Files {
         let address = Site::address("frontend")?;
         let mut written = vec![
             (&files.frontend, frontend_toml(&frontend_state, &address.to_string())),
-            (&files.gate, gate_toml(&files.gate_state, &options.datapath)),
+            (&files.gate, gate_toml(&files.gate_state, options)),
             (&files.agent, agent_toml(&files, &address.to_string())?),
         ];
         written.extend(files.users.iter().map(|user| (&user.password_file, format!("{}\n", user.password))));
@@ -182,10 +182,14 @@ fn frontend_toml(state: &Path, address: &str) -> String {
     text
 }
 
-fn gate_toml(state: &Path, datapath: &str) -> String {
+fn gate_toml(state: &Path, options: &Options) -> String {
+    let datapath = &options.datapath;
+    // A little below what the link carries, so that packets wait at the gate.
+    let rate = options.site.link_rate_bps / 100 * 96 / 1_000;
+    let rate = if options.scheduled { format!("link_rate = \"{rate}kbit\"\n") } else { String::new() };
     format!(
         "[node]\nname = \"gate\"\nstate = {state:?}\n\n[gate]\noutside = \"{}\"\ninside = \"{}\"\naddress = \"{}\"\n\
-         datapath = \"{datapath}\"\n\n[metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n",
+         datapath = \"{datapath}\"\n{rate}\n[metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n",
         Site::OUTSIDE,
         Site::INSIDE,
         Site::NAT,

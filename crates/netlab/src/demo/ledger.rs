@@ -31,8 +31,10 @@ pub(super) enum Origin {
     Flood(Attack),
     /// An attacker on the front end.
     SipFlood,
-    /// The insider.
+    /// The insider, or a user who spends what all share.
     Insider,
+    /// Whoever occupies the feed's door, or stands between an agent and its front end.
+    Door,
 }
 
 /// What one tick of a counter said: when, and what came in each class since the tick before.
@@ -60,7 +62,7 @@ impl Ledger {
             Origin::Setup(service) => push(&mut self.setups[service], setup::parse_line(line)),
             Origin::Count(service) => push(&mut self.counted[service], parse_count(line)),
             Origin::Flood(class) => push(&mut self.sent, parse_sent(line).map(|frames| (unix_ns(), class, frames))),
-            Origin::SipFlood | Origin::Insider => {}
+            Origin::SipFlood | Origin::Insider | Origin::Door => {}
         }
         if let Ok(value) = serde_json::from_str::<Value>(line)
             && value["event"] == "result"

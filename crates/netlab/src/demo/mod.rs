@@ -13,6 +13,7 @@ mod daemons;
 mod files;
 mod ledger;
 mod phases;
+pub mod threats;
 mod verdict;
 
 use std::{fs, num::NonZero, path::PathBuf};
@@ -38,6 +39,8 @@ pub struct Options {
     pub datapath: String,
     /// The protected link.
     pub site: SiteOptions,
+    /// Whether the gate schedules the protected link by lane.
+    pub scheduled: bool,
     /// Seconds measured in each of the four phases with calls; fewer than 15 are too few packets for the verdict.
     pub phase_s: u32,
 }
@@ -47,7 +50,7 @@ impl Options {
     #[must_use]
     pub fn new(program: PathBuf, directory: PathBuf) -> Self {
         let site = SiteOptions::default();
-        Self { program, directory, seed: 1, datapath: "auto".to_owned(), site, phase_s: 15 }
+        Self { program, directory, seed: 1, datapath: "auto".to_owned(), site, scheduled: false, phase_s: 15 }
     }
 }
 
@@ -76,20 +79,30 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, Lab
             "this machine is busy (load {load} on {processors} processors): delays will be those of other programs too"
         )));
     }
-    tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
-    let site = Site::build(options.site)?;
-    tell(Event::Step("starting front end and gate, adding users".to_owned()));
-    let daemons = daemons::start(options, &site)?;
-    tell(Event::Step(format!("the gate's back end is {}", daemons.backend)));
-    tell(Event::Step("starting services, calling them through the gate".to_owned()));
-    let cast = cast::Cast::start(options, &site, &daemons)?;
-    let mut stage = phases::Stage::new(options, &site, &daemons, cast, tell);
-    let measured = stage.play()?;
-    let (mut report, requirements) = (stage.into_report(), Requirements::of(options));
+    let (measured, mut report) = on_stage(options, tell, |stage| stage.play())?;
+    let requirements = Requirements::of(options);
     report.note("verdict", "load_average_before_start", load);
     verdict::judge(&mut report, &measured, &requirements);
     report.figures.iter().cloned().for_each(|figure| tell(Event::Figure(figure)));
     Ok(report)
+}
+
+/// Builds the lab, starts everything in it, and lets `play` use it.
+fn on_stage<T>(
+    options: &Options,
+    tell: &mut dyn FnMut(Event),
+    play: impl FnOnce(&mut phases::Stage<'_>) -> Result<T, LabError>,
+) -> Result<(T, Report), LabError> {
+    tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
+    let site = Site::build(options.site)?;
+    tell(Event::Step("starting front end and gate, adding users".to_owned()));
+    let mut daemons = daemons::start(options, &site)?;
+    tell(Event::Step(format!("the gate's back end is {}", daemons.backend)));
+    tell(Event::Step("starting services, calling them through the gate".to_owned()));
+    let cast = cast::Cast::start(options, &site, &daemons)?;
+    let mut stage = phases::Stage::new(options, &site, &mut daemons, cast, tell);
+    let played = play(&mut stage)?;
+    Ok((played, stage.into_report()))
 }
 
 /// Runnable programs over the last minute; 0 where the system does not say.

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Event, Options,
-    attacks::{self, CLASSES, SPOOFED},
+    attacks::{self, ALL, CLASSES, SPOOFED},
     cast::{COUNTED, Cast, FOREVER_S, calling, opened, start},
     daemons::Daemons,
     files::{DECLARED, INSIDER_BYTES_MAX, REALM, SERVICES},
@@ -53,13 +53,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The run of the phases: workers come and go, everything that they say is kept.
 pub(super) struct Stage<'a> {
-    options: &'a Options,
-    site: &'a Site,
-    daemons: &'a Daemons,
-    cast: Cast,
+    pub(super) options: &'a Options,
+    pub(super) site: &'a Site,
+    pub(super) daemons: &'a mut Daemons,
+    pub(super) cast: Cast,
     tell: &'a mut dyn FnMut(Event),
     running: Vec<(Origin, Process)>,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     report: Report,
     start: Instant,
     start_ns: u64,
@@ -71,7 +71,7 @@ impl<'a> Stage<'a> {
     pub(super) fn new(
         options: &'a Options,
         site: &'a Site,
-        daemons: &'a Daemons,
+        daemons: &'a mut Daemons,
         cast: Cast,
         tell: &'a mut dyn FnMut(Event),
     ) -> Self {
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs calls, transfers and set-ups with both services for the length of a phase.
-    fn measure(&mut self, name: &'static str, through_gate: bool) -> Result<Measured, LabError> {
+    pub(super) fn measure(&mut self, name: &'static str, through_gate: bool) -> Result<Measured, LabError> {
         (self.tell)(Event::Phase(name.to_owned()));
         let number = u32::try_from(self.report.phases.len()).unwrap_or(0);
         self.run_for(SETTLE)?;
@@ -166,7 +166,7 @@ impl<'a> Stage<'a> {
             transfers: array::from_fn(|service| self.ledger.transfers(service, from_ns, to_ns)),
             setups,
             stranger_bytes: self.counted("stranger", count_from, count_to),
-            forgeries: CLASSES.map(|class| self.forgeries(class, count_from, count_to)),
+            forgeries: ALL.map(|class| self.forgeries(class, count_from, count_to)),
             offered_bps: self.ip_bytes(through_gate, offered) as f64 * 8.0 / seconds,
             offered_pps: offered.rx_packets as f64 / seconds,
             seconds,
@@ -176,7 +176,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Bytes of a class that reached the hosts of the services.
-    fn counted(&self, class: &str, from_ns: u64, to_ns: u64) -> u64 {
+    pub(super) fn counted(&self, class: &str, from_ns: u64, to_ns: u64) -> u64 {
         (0..COUNTED.len()).map(|host| self.ledger.counted(host, class, from_ns, to_ns).1).sum()
     }
 
@@ -242,7 +242,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Everything that is no call to the front end: strangers, and forgeries by those who know whom the gate lets in.
-    fn start_flood(&mut self) -> Result<(), LabError> {
+    pub(super) fn start_flood(&mut self) -> Result<(), LabError> {
         for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
             let spec = attacks::spoofed(self.options, self.site, host, number)?;
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
@@ -254,7 +254,12 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn start_flood_next_door(&mut self, router: &str, interface: &str, own: Ipv4Addr) -> Result<(), LabError> {
+    pub(super) fn start_flood_next_door(
+        &mut self,
+        router: &str,
+        interface: &str,
+        own: Ipv4Addr,
+    ) -> Result<(), LabError> {
         let spec = attacks::next_door(self.options, self.site, (router, interface), own)?;
         self.start(Origin::Flood(SPOOFED), "core", "flood", &spec)
     }
@@ -343,14 +348,20 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn start<S: serde::Serialize>(&mut self, origin: Origin, host: &str, role: &str, spec: &S) -> Result<(), LabError> {
+    pub(super) fn start<S: serde::Serialize>(
+        &mut self,
+        origin: Origin,
+        host: &str,
+        role: &str,
+        spec: &S,
+    ) -> Result<(), LabError> {
         let process = start(self.site, self.daemons, host, role, spec)?;
         self.running.push((origin, process));
         Ok(())
     }
 
     /// Ends the workers of this origin, on hosts whose name contains `host`, and keeps what they say last.
-    fn stop(&mut self, origin: Origin, host: &str) -> Result<(), LabError> {
+    pub(super) fn stop(&mut self, origin: Origin, host: &str) -> Result<(), LabError> {
         let chosen = |(of, process): &mut (Origin, Process)| *of == origin && process.name().ends_with(host);
         let mut ending: Vec<_> = self.running.extract_if(.., chosen).collect();
         ending.iter_mut().for_each(|(_, process)| process.close_input());
@@ -376,7 +387,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn run_for(&mut self, time: Duration) -> Result<(), LabError> {
+    pub(super) fn run_for(&mut self, time: Duration) -> Result<(), LabError> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.turn()?;

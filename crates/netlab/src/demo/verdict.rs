@@ -1,6 +1,6 @@
 use super::{
     Options,
-    attacks::{CLASSES, FORGED_PHONE},
+    attacks::{ALL, CLASSES, FORGED_PHONE},
     files::{DECLARED, GRANT_RATE_BPS, SERVICES},
 };
 use crate::{
@@ -21,7 +21,7 @@ pub(super) struct Measured {
     /// Bytes of strangers at the services' own interfaces.
     pub stranger_bytes: u64,
     /// What became of each class of forged packets.
-    pub forgeries: [Forgeries; CLASSES.len()],
+    pub forgeries: [Forgeries; ALL.len()],
     /// At the outside port of the gate or of the router in its place.
     pub offered_bps: f64,
     pub offered_pps: f64,
@@ -219,7 +219,7 @@ fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requi
 /// Each class was sent, and nothing of it arrived; of a telephone's address no more than its grants are worth, because
 /// a telephone proves nothing but its address.
 fn forgeries(report: &mut Report, phase: &Measured, needed: &Requirements) {
-    for class in &phase.forgeries {
+    for class in &phase.forgeries[..CLASSES.len()] {
         let metric = |what: &str| format!("{}_{what}", class.name);
         report.require(phase.name, &metric("frames_sent"), class.sent as f64, AtLeast(needed.forged_frames_min));
         if class.name == FORGED_PHONE.name {
@@ -286,7 +286,7 @@ mod tests {
             calls: [call; SERVICES.len()],
             transfers: [transfers; SERVICES.len()],
             setups: std::array::from_fn(|_| setups.clone()),
-            forgeries: CLASSES.map(|class| Forgeries { name: class.name, sent: 20_000, received_bytes: 0 }),
+            forgeries: ALL.map(|class| Forgeries { name: class.name, sent: 20_000, received_bytes: 0 }),
             offered_bps: 8.0e7,
             seconds: 15.0,
             ..Measured::empty(name)

@@ -7,6 +7,7 @@ use super::{
 };
 
 const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -107,6 +108,11 @@ impl Netlink {
         let mut message = Message::new(RTM_NEWLINK, 0, &ifinfo(index, 0, 0));
         message.attribute(IFLA_MASTER, &bridge.to_ne_bytes());
         self.request(message, &format!("making interface {index} a port of a bridge"))
+    }
+
+    /// Removes an interface; of a veth pair, both ends.
+    pub(crate) fn remove_link(&mut self, index: u32) -> io::Result<()> {
+        self.request(Message::new(RTM_DELLINK, 0, &ifinfo(index, 0, 0)), &format!("removing interface {index}"))
     }
 
     /// Switches an interface on or off.

@@ -242,6 +242,30 @@ impl Lab {
         })
     }
 
+    /// Removes a wire of the plan and lays it again, as when a tunnel or a card goes and comes back: the same names,
+    /// addresses and routes, new interfaces.
+    ///
+    /// # Errors
+    /// If the plan has no wire that ends at this interface of this host, or the kernel refuses.
+    pub fn lay_again(&self, plan: &Plan, host: &str, interface: &str) -> Result<(), LabError> {
+        let is_end = |end: &End| end.host == host && end.interface == interface;
+        let (index, wire) = (0..)
+            .zip(&plan.wires)
+            .find(|(_, wire)| wire.ends.iter().any(is_end))
+            .ok_or_else(|| LabError::Plan(format!("the plan has no wire that ends at {interface} of {host}")))?;
+        self.host(host)?.netlink("removing a wire", |netlink| {
+            let index = netlink.link(interface)?.index;
+            netlink.remove_link(index)
+        })?;
+        self.lay(index, wire)?;
+        // The routes over the wire went with it; the others are replaced by themselves.
+        for end in &wire.ends {
+            let routes = plan.hosts.iter().find(|one| one.name == end.host).map_or(&[][..], |one| &one.routes);
+            routes.iter().try_for_each(|(prefix, via)| self.add_route(&end.host, *prefix, *via))?;
+        }
+        Ok(())
+    }
+
     fn lay(&self, index: u8, wire: &Wire) -> Result<(), LabError> {
         let [a, b] = &wire.ends;
         let (host_a, host_b) = (self.host(&a.host)?, self.host(&b.host)?);

@@ -1,0 +1,419 @@
+//! Threats one after the other, each with everything that it needs to succeed, under a flood of ten times the link:
+//! `lab run threats`.
+//!
+//! The lab, the services and their honest users are those of the demo. In each case somebody tries one thing; what is
+//! judged is what of it arrived at the services, and whether the others noticed.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    Event, Options,
+    attacks::{self, ALL, Class, FORGED_AGENT, FORGED_INFRASTRUCTURE, FORGED_PHONE, ONLOOKER, SPOOFED},
+    cast::{FOREVER_S, calling},
+    files::{FEED_PORT, GRANT_RATE_BPS, REALM, SERVICES, SIP_PORT},
+    ledger::Origin,
+    on_stage,
+    phases::Stage,
+    verdict::Measured,
+};
+use crate::{
+    LabError,
+    attack::{Does, IdleSpec, Kind, RelaySpec},
+    client::setup::SetupSpec,
+    report::Threshold::{self, AtLeast, AtMost},
+    topology::Site,
+};
+
+/// The name of the run.
+pub const NAME: &str = "threats";
+/// How long a killed gate stays down, and how long an interface that went may take to be taken up again.
+const DOWN: Duration = Duration::from_secs(3);
+const TAKEN_UP: Duration = Duration::from_secs(2);
+/// Sign-ins a second of the user who spends what all share.
+const GREEDY_PER_S: u32 = 3_000;
+/// Connections of whoever holds the feed's door shut.
+const IDLE_CONNECTIONS: u16 = 64;
+/// Packets in the control lane beyond those of the front end that arrived: what is under way when counters are read.
+const CONTROL_SLACK: f64 = 20.0;
+
+/// One measured figure, as `lab run` prints it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// Name of the run.
+    pub run: &'static str,
+    /// The threat.
+    pub case: String,
+    /// The gate's back end.
+    pub scheme: String,
+    /// What was measured; its unit is last in the name.
+    pub metric: String,
+    /// The value.
+    pub value: f64,
+    /// What it has to be; `None` if it is only reported.
+    pub threshold: Option<Threshold>,
+    /// Whether it is so; `None` without a threshold.
+    pub pass: Option<bool>,
+}
+
+/// What was measured in all cases.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// In the order in which they were measured.
+    pub figures: Vec<Figure>,
+}
+
+impl Report {
+    /// Whether every threshold holds.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        !self.figures.is_empty() && self.figures.iter().all(|figure| figure.pass != Some(false))
+    }
+
+    /// One JSON object a line; the last is a summary.
+    #[must_use]
+    pub fn to_json_lines(&self) -> String {
+        let lines = self.figures.iter().map(|figure| json!(figure).to_string());
+        let summary = json!({ "run": NAME, "figures": self.figures.len(), "pass": self.passes() }).to_string();
+        lines.chain([summary]).map(|line| line + "\n").collect()
+    }
+}
+
+/// A threat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    ForgedPhone,
+    ForgedAgent,
+    ForgedFrontend,
+    Fragments,
+    Replay,
+    Ask,
+    Icmp,
+    Reset,
+    Nonces,
+    Places,
+    FeedDoor,
+    RelayedSignIn,
+    Killed,
+    InterfaceRecreated,
+}
+
+impl Case {
+    const ALL: [Self; 14] = [
+        Self::ForgedPhone,
+        Self::ForgedAgent,
+        Self::ForgedFrontend,
+        Self::Fragments,
+        Self::Replay,
+        Self::Ask,
+        Self::Icmp,
+        Self::Reset,
+        Self::Nonces,
+        Self::Places,
+        Self::FeedDoor,
+        Self::RelayedSignIn,
+        Self::Killed,
+        Self::InterfaceRecreated,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::ForgedPhone => "forged_phone",
+            Self::ForgedAgent => "forged_agent",
+            Self::ForgedFrontend => "forged_frontend",
+            Self::Fragments => "fragments",
+            Self::Replay => "sniffer_replays",
+            Self::Ask => "sniffer_asks",
+            Self::Icmp => "icmp_errors",
+            Self::Reset => "rst_and_syn",
+            Self::Nonces => "one_users_nonces",
+            Self::Places => "one_users_places_and_ports",
+            Self::FeedDoor => "feed_door",
+            Self::RelayedSignIn => "relayed_sign_in",
+            Self::Killed => "gate_killed",
+            Self::InterfaceRecreated => "interface_recreated",
+        }
+    }
+
+    /// Whose packets are counted at the services, if the threat is one of packets.
+    const fn class(self) -> Option<Class> {
+        match self {
+            Self::ForgedPhone => Some(FORGED_PHONE),
+            Self::ForgedAgent | Self::Fragments => Some(FORGED_AGENT),
+            Self::ForgedFrontend => Some(FORGED_INFRASTRUCTURE),
+            Self::Replay | Self::Ask | Self::Icmp | Self::Reset => Some(ONLOOKER),
+            _ => None,
+        }
+    }
+}
+
+/// Runs all cases, or those whose name contains `only`.
+///
+/// # Errors
+/// If no case has that name, the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(options: &Options, only: Option<&str>, tell: &mut dyn FnMut(Event)) -> Result<Report, LabError> {
+    let chosen: Vec<Case> =
+        Case::ALL.into_iter().filter(|case| only.is_none_or(|only| case.label().contains(only))).collect();
+    if chosen.is_empty() {
+        let names = Case::ALL.map(Case::label).join(", ");
+        return Err(LabError::Plan(format!("no threat is called so; there are {names}")));
+    }
+    let (report, _) = on_stage(options, tell, |stage| {
+        let mut report = Report::default();
+        stage.start_strangers()?;
+        let calm = stage.measure("calm", true)?;
+        Judge::new(&mut report, stage, "calm").honest(&calm);
+        for case in chosen {
+            stage.face(case, &mut report)?;
+        }
+        Ok(report)
+    })?;
+    Ok(report)
+}
+
+impl Stage<'_> {
+    /// The flood that goes on in all cases.
+    fn start_strangers(&mut self) -> Result<(), LabError> {
+        for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
+            let spec = attacks::spoofed(self.options, self.site, host, number)?;
+            self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
+        }
+        Ok(())
+    }
+
+    fn face(&mut self, case: Case, report: &mut Report) -> Result<(), LabError> {
+        let control = self.daemons.control_packets(self.site);
+        let from_ns = crate::clock::unix_ns();
+        match case {
+            Case::ForgedPhone | Case::ForgedAgent | Case::ForgedFrontend => self.start_forged(case)?,
+            Case::Fragments => self.start_fragments()?,
+            Case::Replay => self.start_onlooker(Does::Replay)?,
+            Case::Ask => self.start_onlooker(Does::Ask)?,
+            Case::Icmp => self.start_onlooker(Does::Icmp)?,
+            Case::Reset => self.start_onlooker(Does::Reset)?,
+            Case::Nonces => self.start_greedy(GREEDY_PER_S, Some(0))?,
+            Case::Places => self.start_greedy(100, None)?,
+            Case::FeedDoor => self.hold_the_door()?,
+            Case::RelayedSignIn => self.relay_sign_in()?,
+            Case::Killed => self.kill_gate(report)?,
+            Case::InterfaceRecreated => self.recreate_interface()?,
+        }
+        let measured = self.measure(case.label(), true)?;
+        for class in ALL.into_iter().filter(|class| *class != SPOOFED) {
+            self.stop(Origin::Flood(class), "")?;
+        }
+        for origin in [Origin::Insider, Origin::Door] {
+            self.stop(origin, "")?;
+        }
+        let to_ns = crate::clock::unix_ns();
+        let relayed =
+            self.ledger.counted(0, "frontend", from_ns, to_ns).0 + self.ledger.counted(1, "frontend", from_ns, to_ns).0;
+        let control = self.daemons.control_packets(self.site).saturating_sub(control);
+        let mut judge = Judge::new(report, self, case.label());
+        judge.honest(&measured);
+        if let Some(class) = case.class() {
+            judge.attacker(&measured, class);
+        }
+        if case == Case::ForgedFrontend {
+            let most = AtMost(relayed as f64 + CONTROL_SLACK);
+            judge.require("control_lane_packets", control as f64, most);
+        }
+        if case == Case::RelayedSignIn {
+            let relay = self.ledger.results(Origin::Door).last().cloned().unwrap_or_default();
+            let mut judge = Judge::new(report, self, case.label());
+            judge.require("requests_relayed", relay["requests"].as_f64().unwrap_or(0.0), AtLeast(1.0));
+        }
+        Ok(())
+    }
+
+    fn start_forged(&mut self, case: Case) -> Result<(), LabError> {
+        let wanted = case.class();
+        let specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
+        for (class, spec) in specs.into_iter().filter(|(class, _)| Some(*class) == wanted) {
+            let host = if class == FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
+            self.start(Origin::Flood(class), host, "flood", &spec)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing but fragments, in the name of a host whose flows are open.
+    fn start_fragments(&mut self) -> Result<(), LabError> {
+        let specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
+        for (class, mut spec) in specs.into_iter().filter(|(class, _)| *class == FORGED_AGENT) {
+            spec.mix = vec![(Kind::Fragment, 1)];
+            self.start(Origin::Flood(class), "storm_a", "flood", &spec)?;
+        }
+        Ok(())
+    }
+
+    fn start_onlooker(&mut self, does: Does) -> Result<(), LabError> {
+        let spec = attacks::onlooker(self.options, self.site, "bob", does)?;
+        self.start(Origin::Flood(ONLOOKER), "core", "onlooker", &spec)
+    }
+
+    /// One user signs in to every service again and again, and keeps what it gets for `talk_ms`.
+    fn start_greedy(&mut self, per_s: u32, talk_ms: Option<u32>) -> Result<(), LabError> {
+        for (port, service) in (43_000..).step_by(200).zip(SERVICES) {
+            let spec = SetupSpec {
+                sockets: 16,
+                per_s: per_s / u32::try_from(SERVICES.len()).unwrap_or(1),
+                calls: u32::MAX,
+                talk_ms,
+                give_up_ms: 1_000,
+                ..calling(self.options, self.daemons, "mallory", service, port)?
+            };
+            self.start(Origin::Insider, "mallory", "setup", &spec)?;
+        }
+        Ok(())
+    }
+
+    /// Strangers hold connections to the feed's port while the gate comes back from a restart.
+    fn hold_the_door(&mut self) -> Result<(), LabError> {
+        let to = (Site::address("frontend")?, FEED_PORT).into();
+        let spec = IdleSpec { to, connections: IDLE_CONNECTIONS, seconds: FOREVER_S };
+        self.start(Origin::Door, "botnet", "idle", &spec)?;
+        self.run_for(Duration::from_secs(1))?;
+        self.daemons.kill_gate();
+        self.daemons.start_gate(self.site)?;
+        self.run_for(TAKEN_UP)
+    }
+
+    /// Bob is led to believe that mallory is his front end; mallory passes everything on.
+    fn relay_sign_in(&mut self) -> Result<(), LabError> {
+        let rogue = (Site::address("mallory")?, SIP_PORT).into();
+        for downgrade in [false, true] {
+            let spec = RelaySpec { listen: rogue, to: self.daemons.frontend, downgrade, seconds: FOREVER_S };
+            self.start(Origin::Door, "mallory", "relay", &spec)?;
+            let mut agent =
+                self.site.lab.host("bob")?.spawn("misled agent", self.daemons.misled_agent(rogue, REALM)?)?;
+            self.run_for(TAKEN_UP)?;
+            self.spray_from("mallory")?;
+            agent.end();
+            self.stop(Origin::Door, "mallory")?;
+        }
+        Ok(())
+    }
+
+    /// Datagrams from a host's own address to every port that the gate may have opened for it.
+    fn spray_from(&mut self, host: &str) -> Result<(), LabError> {
+        let spec = attacks::own(self.options, self.site, host)?;
+        self.start(Origin::Flood(ONLOOKER), host, "flood", &spec)?;
+        self.run_for(TAKEN_UP)?;
+        self.stop(Origin::Flood(ONLOOKER), host)
+    }
+
+    /// While the gate is dead nothing passes; then it comes back.
+    fn kill_gate(&mut self, report: &mut Report) -> Result<(), LabError> {
+        self.daemons.kill_gate();
+        // What was on the link arrives first.
+        self.run_for(Duration::from_millis(700))?;
+        let from_ns = crate::clock::unix_ns();
+        self.run_for(DOWN)?;
+        let arrived = self.everything_counted(from_ns);
+        self.daemons.start_gate(self.site)?;
+        self.run_for(TAKEN_UP)?;
+        Judge::new(report, self, Case::Killed.label()).require("bytes_while_dead", arrived as f64, AtMost(0.0));
+        Ok(())
+    }
+
+    /// Bytes of every class but the services' own wires.
+    fn everything_counted(&self, from_ns: u64) -> u64 {
+        let classes = ALL.map(|class| class.name).into_iter().chain(["stranger", "clients", "insider", "frontend"]);
+        classes.map(|class| self.counted(class, from_ns, u64::MAX)).sum()
+    }
+
+    fn recreate_interface(&mut self) -> Result<(), LabError> {
+        self.site.lab.lay_again(&Site::plan(self.options.site), "gate", Site::OUTSIDE)?;
+        self.run_for(TAKEN_UP)
+    }
+}
+
+/// Adds the figures of one case.
+struct Judge<'r> {
+    report: &'r mut Report,
+    scheme: String,
+    case: &'static str,
+    link_rate_bps: f64,
+}
+
+impl<'r> Judge<'r> {
+    fn new(report: &'r mut Report, stage: &Stage<'_>, case: &'static str) -> Self {
+        let scheme = stage.daemons.backend.split(':').next().unwrap_or_default().to_owned();
+        Self { report, scheme, case, link_rate_bps: stage.options.site.link_rate_bps as f64 }
+    }
+
+    fn require(&mut self, metric: &str, value: f64, threshold: Threshold) {
+        self.report.figures.push(Figure {
+            run: NAME,
+            case: self.case.to_owned(),
+            scheme: self.scheme.clone(),
+            metric: metric.to_owned(),
+            value,
+            threshold: Some(threshold),
+            pass: Some(threshold.accepts(value)),
+        });
+    }
+
+    /// The flood was there, no stranger came through, and honest users had what is theirs.
+    fn honest(&mut self, measured: &Measured) {
+        self.require("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, AtLeast(10.0));
+        self.require("stranger_bytes", measured.stranger_bytes as f64, AtMost(0.0));
+        let spoofed = measured.forgeries.iter().find(|class| class.name == SPOOFED.name);
+        self.require("spoofed_bytes", spoofed.map_or(f64::MAX, |class| class.received_bytes as f64), AtMost(0.0));
+        for (service, what) in SERVICES.iter().enumerate() {
+            let (calls, setups) = (&measured.calls[service], &measured.setups[service]);
+            let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+            let name = |metric: &str| format!("{metric}.{}", what.label);
+            self.require(&name("call_loss_share"), calls.loss, AtMost(0.005));
+            self.require(&name("setups_established_share"), share(setups.established, setups.started), AtLeast(0.99));
+            if what.tcp.is_some() {
+                let transfers = &measured.transfers[service];
+                let complete = share(transfers.complete, transfers.started);
+                self.require(&name("transfers_complete_share"), complete, AtLeast(1.0));
+            }
+        }
+    }
+
+    /// The attacker tried, and nothing of it arrived; of a telephone's address no more than the grants' rate.
+    fn attacker(&mut self, measured: &Measured, class: Class) {
+        let Some(forged) = measured.forgeries.iter().find(|one| one.name == class.name) else { return };
+        self.require("attacker_frames_sent", forged.sent as f64, AtLeast(100.0));
+        if class == FORGED_PHONE {
+            let bps = forged.received_bytes as f64 * 8.0 / measured.seconds.max(1.0);
+            self.require("attacker_received_bps", bps, AtMost(GRANT_RATE_BPS as f64 * SERVICES.len() as f64));
+        } else {
+            self.require("attacker_received_bytes", forged.received_bytes as f64, AtMost(0.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_threat_has_a_name_of_its_own() {
+        let mut names = Case::ALL.map(Case::label).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Case::ALL.len());
+    }
+
+    #[test]
+    fn a_report_without_figures_or_with_a_miss_does_not_pass() {
+        let figure = |pass| Figure {
+            run: NAME,
+            case: "calm".to_owned(),
+            scheme: "packet".to_owned(),
+            metric: "stranger_bytes".to_owned(),
+            value: 0.0,
+            threshold: Some(AtMost(0.0)),
+            pass: Some(pass),
+        };
+        assert!(!Report::default().passes());
+        assert!(Report { figures: vec![figure(true)] }.passes());
+        assert!(!Report { figures: vec![figure(true), figure(false)] }.passes());
+    }
+}

@@ -420,13 +420,40 @@ pub(crate) enum LabAction {
     /// Check what the papers state against what this build does; exit status 1 on a miss.
     Check(LabCheck),
     /// Run an experiment on real nodes in network namespaces; exit status 1 if a threshold does not hold.
-    Run(LabRun),
+    #[command(subcommand)]
+    Run(Experiment),
+}
+
+/// Experiments of `lab run`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// 20 KB transfers through routers, a gate and a bottleneck under attack, against plain forwarding in the same run.
+    TvaLive(TvaLive),
+    /// Forged addresses, sniffers, greedy users and broken parts, one after the other, under ten times the link.
+    Threats(Threats),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LabRun {
-    /// The experiment.
-    pub(crate) name: Experiment,
+pub(crate) struct Threats {
+    /// Only the threats whose name contains this, such as `sniffer`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Option<String>,
+    /// Seconds measured in each case.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) seconds: u32,
+    /// The gate's packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
+    pub(crate) datapath: String,
+    /// Seed of everything random in the lab.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TvaLive {
     /// What attacks.
     #[arg(long)]
     pub(crate) attack: LabAttack,
@@ -445,13 +472,6 @@ pub(crate) struct LabRun {
     /// Where to draw the distribution of transfer times.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-}
-
-/// Experiments of `lab run`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Experiment {
-    /// 20 KB transfers through routers, a gate and a bottleneck under attack, against plain forwarding in the same run.
-    TvaLive,
 }
 
 /// Attacks of `lab run tva-live`.

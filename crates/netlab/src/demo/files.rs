@@ -33,6 +33,8 @@ pub(super) const SERVICES: [Service; 4] = [
 ];
 /// How many of them are declared.
 pub(super) const DECLARED: usize = 2;
+/// Clients that the agent beside the service of kind `agent` lets in at once: fewer than one user could have grants.
+const AGENT_PLACES: u32 = 40;
 /// The user as which the agent of the service of kind `agent` registers.
 pub(super) const REGISTRAR: &str = "desk-host";
 
@@ -202,7 +204,7 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
     let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
     Ok(format!(
         "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
-         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\n\
+         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\n\
          ports = [\"udp/{}-{}\"{tcp}]\n",
         files.user(REGISTRAR)?.password_file,
         service.name,

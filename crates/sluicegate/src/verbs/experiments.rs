@@ -5,18 +5,46 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use sluicegate_netlab::{
     Scratch,
+    demo::{self, threats},
     report::Threshold,
-    tva::{self, Attack, Figure},
+    tva::{self, Attack},
 };
 
 use crate::{
-    cli::{Experiment, LabAttack, LabRun},
+    cli::{Experiment, LabAttack, Threats, TvaLive},
     out,
 };
 
-pub(crate) fn run(options: &LabRun) -> Result<ExitCode> {
-    let Experiment::TvaLive = options.name;
+pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
     ensure!(nix::unistd::geteuid().is_root(), "lab run builds network namespaces and gates in them: run it as root");
+    match experiment {
+        Experiment::TvaLive(options) => tva_live(options),
+        Experiment::Threats(options) => threats(options),
+    }
+}
+
+fn threats(options: &Threats) -> Result<ExitCode> {
+    let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
+    let mut lab = demo::Options::new(std::env::current_exe()?, directory.path().to_owned());
+    (lab.seed, lab.phase_s, lab.scheduled) = (options.seed, options.seconds, true);
+    lab.datapath.clone_from(&options.datapath);
+    let report = threats::run(&lab, options.only.as_deref(), &mut |event| match event {
+        demo::Event::Step(text) | demo::Event::Phase(text) => eprintln!("{text}"),
+        demo::Event::Second(_) | demo::Event::Figure(_) => {}
+    })?;
+    if options.json {
+        out::line(report.to_json_lines().trim_end());
+    } else {
+        for figure in &report.figures {
+            let (case, scheme, metric) = (&figure.case, &figure.scheme, &figure.metric);
+            out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
+        }
+        out::line(verdict(report.passes()));
+    }
+    Ok(if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tva_live(options: &TvaLive) -> Result<ExitCode> {
     let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
     let lab = tva::Options {
         program: std::env::current_exe()?,
@@ -35,8 +63,11 @@ pub(crate) fn run(options: &LabRun) -> Result<ExitCode> {
     if options.json {
         out::line(report.to_json_lines().trim_end());
     } else {
-        report.figures.iter().for_each(|figure| out::line(row(figure)));
-        out::line(if report.passes() { "every threshold holds" } else { "a threshold does not hold; see MISS above" });
+        for figure in &report.figures {
+            let (case, scheme, metric) = (&figure.case, figure.scheme, &figure.metric);
+            out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
+        }
+        out::line(verdict(report.passes()));
     }
     if let Some(path) = &options.svg {
         std::fs::write(path, report.to_svg()?).with_context(|| format!("cannot write {}", path.display()))?;
@@ -44,15 +75,22 @@ pub(crate) fn run(options: &LabRun) -> Result<ExitCode> {
     Ok(if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn row(figure: &Figure) -> String {
-    let verdict = match figure.pass {
+const fn verdict(passes: bool) -> &'static str {
+    if passes { "every threshold holds" } else { "a threshold does not hold; see MISS above" }
+}
+
+/// One line for a person: case, scheme, metric, value, threshold, verdict.
+fn row(
+    (case, scheme, metric): (&str, &str, &str),
+    value: f64,
+    threshold: Option<&Threshold>,
+    pass: Option<bool>,
+) -> String {
+    let verdict = match pass {
         None => "",
         Some(true) => "holds",
         Some(false) => "MISS",
     };
-    let threshold = figure.threshold.as_ref().map_or_else(String::new, Threshold::to_string);
-    format!(
-        "{:<15} {:<6} {:<36} {:>12.3}  {:<8} {verdict}",
-        figure.case, figure.scheme, figure.metric, figure.value, threshold
-    )
+    let threshold = threshold.map_or_else(String::new, Threshold::to_string);
+    format!("{case:<26} {scheme:<6} {metric:<36} {value:>12.3}  {threshold:<8} {verdict}")
 }

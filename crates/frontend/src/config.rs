@@ -141,6 +141,7 @@ impl Config {
             ("transactions_max", tables.transactions_max),
             ("transactions_per_user_max", tables.transactions_per_user_max),
             ("replays_max", tables.replays_max),
+            ("replays_per_user_max", tables.replays_per_user_max),
             ("bindings_max", tables.bindings_max),
             ("events_max", tables.events_max),
         ];

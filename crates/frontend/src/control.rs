@@ -21,6 +21,7 @@ use crate::{
     clock::Clock,
     decisions::{Decided, Decisions},
     feed::{Ask, Door, HubStatus},
+    guesses::Guesses,
     ledger::{GrantRow, Ledger},
     metrics::{MetricsSnapshot, ShardMetrics},
     worker::Gauges,
@@ -90,6 +91,7 @@ pub(crate) struct Inner {
     pub(crate) asks: mpsc::Sender<Ask>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
+    pub(crate) guesses: Arc<Guesses>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
@@ -245,7 +247,12 @@ impl Control {
         }
         let (grants, grants_max) = inner.ledger.gauge();
         let (decisions, decisions_max) = inner.decisions.gauge();
-        sums.extend([("grants", grants, grants_max), ("decisions", decisions, decisions_max)]);
+        let (guesses, guesses_max) = inner.guesses.gauge(inner.clock.now());
+        sums.extend([
+            ("grants", grants, grants_max),
+            ("decisions", decisions, decisions_max),
+            ("guesses", guesses, guesses_max),
+        ]);
         sums.extend(inner.policy.load().gauges());
         sums.into_iter().for_each(|(name, used, max)| snapshot.push_gauge(name, used, max));
         let connected =

@@ -33,6 +33,7 @@ use crate::{
     control::{Control, Identity, Inner},
     decisions::Decisions,
     feed::{Ask, Hub, HubParts, Listener, Queues},
+    guesses::Guesses,
     inbox::{ShardSender, shard_queue},
     ledger::Ledger,
     metrics::ShardMetrics,
@@ -146,6 +147,7 @@ struct Common {
     secrets: Arc<Secrets>,
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
+    guesses: Arc<Guesses>,
     clock: Clock,
     stop: Arc<AtomicBool>,
     events: mpsc::Sender<(u8, Event)>,
@@ -184,7 +186,7 @@ impl Frontend {
 
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
-        let common = Common { secrets, policy, ledger, clock, stop, events };
+        let common = Common { guesses: Arc::new(guesses(&secrets)), secrets, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -274,7 +276,7 @@ fn start_shards(config: &Config, common: &Common) -> Result<Shards, StartError> 
         }
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
-        let settings = settings(config, &common.secrets, number, &shards.addresses);
+        let settings = settings(config, common, number, &shards.addresses);
         let shard = Shard::new(settings, Arc::clone(&common.policy), Arc::clone(&common.ledger), Arc::clone(&metrics));
         let (sender, inbox) = shard_queue().map_err(StartError::Thread)?;
         shards.senders.push(sender);
@@ -301,7 +303,13 @@ fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>
     config.listen.iter().enumerate().map(bind).collect()
 }
 
-fn settings(config: &Config, secrets: &Secrets, shard: u8, addresses: &[SocketAddr]) -> Settings {
+fn guesses(secrets: &Secrets) -> Guesses {
+    let wide = crate::shard::derive(&secrets.start, b"guesses");
+    Guesses::new(std::array::from_fn(|at| wide.get(at).copied().unwrap_or(0)))
+}
+
+fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {
+    let secrets = &common.secrets;
     let public = secrets.issuer().public().id();
     let start_key = crate::shard::derive(&secrets.start, &[shard]);
     Settings {
@@ -316,6 +324,7 @@ fn settings(config: &Config, secrets: &Secrets, shard: u8, addresses: &[SocketAd
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),
+        guesses: Arc::clone(&common.guesses),
         issuer: Arc::new(secrets.issuer()),
     }
 }
@@ -342,6 +351,7 @@ fn control(
         asks,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::new()),
+        guesses: Arc::clone(&common.guesses),
         metrics: shards.metrics.clone(),
         gauges: shards.gauges.clone(),
         gates: Arc::default(),

@@ -58,6 +58,8 @@ labelled! {
         Stale = "stale",
         /// Wrong password, or no such user.
         BadDigest = "bad_digest",
+        /// Refused unseen: too many wrong digests had come for the claimed user.
+        Guessing = "guessing",
         /// Its nonce had been used before.
         Replay = "replay",
         /// A required header field is missing or wrong.

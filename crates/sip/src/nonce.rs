@@ -1,7 +1,8 @@
 //! Stateless nonces: nothing is remembered of a client before its digest is right.
 //!
-//! A nonce names the frontend replica, its start and its shard, carries the time and a counter, and a MAC over all that
-//! and the client's address. Only the shard that made it accepts it; [`crate::replay`] sees to it that it does so once.
+//! A nonce carries its time and number, and a MAC over both, the client's address, and the replica, start and shard that
+//! made it. Only that shard accepts it; [`crate::replay`] sees to it that it does so once. Time and number are encrypted
+//! under the MAC, so that nobody reads off it how long a frontend runs, how many shards it has and how many it challenged.
 
 use core::{
     fmt,
@@ -17,15 +18,17 @@ use zeroize::Zeroize as _;
 /// How long a nonce may be used, in seconds.
 pub const WINDOW_S: u64 = 60;
 /// Length of the text form.
-pub const NONCE_TEXT_LEN: usize = 32;
+pub const NONCE_TEXT_LEN: usize = 22;
 
 const PLACE_LEN: usize = 8;
-const BODY_LEN: usize = 16;
-const NONCE_LEN: usize = 24;
+const ID_LEN: usize = 8;
+const MAC_LEN: usize = 8;
+const NONCE_LEN: usize = ID_LEN + MAC_LEN;
 
-/// Makes and checks nonces. One per shard and process start; the key is never shared or stored.
+/// Makes and checks nonces. One per shard and process start; the keys are never shared or stored.
 pub struct NonceKey {
-    key: [u8; 16],
+    mac: [u8; 16],
+    cipher: [u8; 16],
     place: [u8; PLACE_LEN],
     counter: u32,
 }
@@ -41,41 +44,42 @@ pub struct NonceId {
     pub(crate) counter: u32,
 }
 
-/// Why a nonce is not accepted.
+/// Why a nonce is not accepted. Challenge again with `stale=true`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NonceError {
-    /// Not of this replica, start and shard, or not one of ours at all. Challenge again with `stale=true`.
-    #[error("the nonce is of another replica, start or shard")]
+    /// Made up, of another replica, start or shard, or given to another address: without the key these look alike.
+    #[error("the nonce is not of this shard and start, or was given to another address")]
     Foreign,
-    /// Ours, but older than [`WINDOW_S`]. Challenge again with `stale=true`.
+    /// Ours, but older than [`WINDOW_S`].
     #[error("the nonce is too old")]
     Expired,
-    /// The MAC does not fit: made up, or sent from another address than it was given to.
-    #[error("the nonce is forged or was given to another address")]
-    Forged,
 }
 
 impl NonceKey {
     /// `key` is random and new at each start of the process; `replica` differs between frontends, `boot` between starts
     /// of one, `shard` between threads.
     #[must_use]
-    pub fn new(key: [u8; 16], replica: u16, boot: u32, shard: u16) -> Self {
+    pub fn new(key: &[u8; 32], replica: u16, boot: u32, shard: u16) -> Self {
         let mut place = [0; PLACE_LEN];
         place[..2].copy_from_slice(&replica.to_be_bytes());
         place[2..6].copy_from_slice(&boot.to_be_bytes());
         place[6..].copy_from_slice(&shard.to_be_bytes());
-        Self { key, place, counter: 0 }
+        let (mut mac, mut cipher) = ([0; 16], [0; 16]);
+        mac.copy_from_slice(&key[..16]);
+        cipher.copy_from_slice(&key[16..]);
+        Self { mac, cipher, place, counter: 0 }
     }
 
     /// A new nonce for this client. `now` must not go back while the key lives: take it from a monotonic clock.
     pub fn mint(&mut self, now: UnixTime, client: IpAddr) -> NonceText {
         let id = NonceId { minted_s: now.0 as u32, counter: self.counter };
         self.counter = self.counter.wrapping_add(1);
+        let mac = self.mac(id, client);
         let mut bytes = [0; NONCE_LEN];
-        bytes[..BODY_LEN].copy_from_slice(&self.body(id));
-        bytes[BODY_LEN..].copy_from_slice(&self.mac(id, client));
+        bytes[..ID_LEN].copy_from_slice(&self.mask(mac, id.to_bytes()));
+        bytes[ID_LEN..].copy_from_slice(&mac);
         let mut text = [0; NONCE_TEXT_LEN];
-        // 24 bytes are exactly 32 characters.
+        // 16 bytes are exactly 22 characters.
         let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
         debug_assert_eq!(written, Ok(NONCE_TEXT_LEN));
         NonceText(text)
@@ -87,40 +91,46 @@ impl NonceKey {
     /// See [`NonceError`].
     pub fn check(&self, text: &[u8], now: UnixTime, client: IpAddr) -> Result<NonceId, NonceError> {
         let bytes = decode(text).ok_or(NonceError::Foreign)?;
-        let (place, rest) = bytes.split_at(PLACE_LEN);
-        let (body, mac) = rest.split_at(BODY_LEN - PLACE_LEN);
-        if place != self.place {
+        let (masked, mac) = bytes.split_first_chunk::<ID_LEN>().ok_or(NonceError::Foreign)?;
+        let sent: [u8; MAC_LEN] = mac.try_into().map_err(|_| NonceError::Foreign)?;
+        let id = NonceId::from_bytes(self.mask(sent, *masked));
+        if !bool::from(self.mac(id, client).ct_eq(&sent)) {
             return Err(NonceError::Foreign);
         }
-        let number = |at: usize| body.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
-        let (Some(minted_s), Some(counter)) = (number(0), number(4)) else { return Err(NonceError::Foreign) };
-        let id = NonceId { minted_s, counter };
-        if !bool::from(self.mac(id, client).ct_eq(mac)) {
-            return Err(NonceError::Forged);
-        }
-        let age_s = (now.0 as u32).wrapping_sub(minted_s);
+        let age_s = (now.0 as u32).wrapping_sub(id.minted_s);
         if u64::from(age_s) > WINDOW_S { Err(NonceError::Expired) } else { Ok(id) }
     }
 
-    fn body(&self, id: NonceId) -> [u8; BODY_LEN] {
-        let mut body = [0; BODY_LEN];
-        body[..PLACE_LEN].copy_from_slice(&self.place);
-        body[PLACE_LEN..12].copy_from_slice(&id.minted_s.to_be_bytes());
-        body[12..].copy_from_slice(&id.counter.to_be_bytes());
-        body
+    /// Encrypts and decrypts: the MAC, which no two nonces share but by chance, is the initialisation vector.
+    fn mask(&self, mac: [u8; MAC_LEN], id: [u8; ID_LEN]) -> [u8; ID_LEN] {
+        let stream = SipHasher24::new_with_key(&self.cipher).hash(&mac);
+        (u64::from_be_bytes(id) ^ stream).to_be_bytes()
     }
 
-    fn mac(&self, id: NonceId, client: IpAddr) -> [u8; 8] {
-        let mut input = [0; BODY_LEN + 16];
-        input[..BODY_LEN].copy_from_slice(&self.body(id));
-        input[BODY_LEN..].copy_from_slice(&as_ipv6(client).octets());
-        SipHasher24::new_with_key(&self.key).hash(&input).to_be_bytes()
+    fn mac(&self, id: NonceId, client: IpAddr) -> [u8; MAC_LEN] {
+        let mut input = [0; PLACE_LEN + ID_LEN + 16];
+        input[..PLACE_LEN].copy_from_slice(&self.place);
+        input[PLACE_LEN..PLACE_LEN + ID_LEN].copy_from_slice(&id.to_bytes());
+        input[PLACE_LEN + ID_LEN..].copy_from_slice(&as_ipv6(client).octets());
+        SipHasher24::new_with_key(&self.mac).hash(&input).to_be_bytes()
+    }
+}
+
+impl NonceId {
+    const fn to_bytes(self) -> [u8; ID_LEN] {
+        ((self.minted_s as u64) << 32 | self.counter as u64).to_be_bytes()
+    }
+
+    const fn from_bytes(bytes: [u8; ID_LEN]) -> Self {
+        let both = u64::from_be_bytes(bytes);
+        Self { minted_s: (both >> 32) as u32, counter: both as u32 }
     }
 }
 
 impl Drop for NonceKey {
     fn drop(&mut self) {
-        self.key.zeroize();
+        self.mac.zeroize();
+        self.cipher.zeroize();
     }
 }
 
@@ -169,12 +179,14 @@ fn decode(text: &[u8]) -> Option<[u8; NONCE_LEN]> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const NOW: UnixTime = UnixTime(1_800_000_000);
 
     fn key() -> NonceKey {
-        NonceKey::new([7; 16], 1, 2, 3)
+        NonceKey::new(&[7; 32], 1, 2, 3)
     }
 
     fn client() -> IpAddr {
@@ -190,21 +202,21 @@ mod tests {
         assert_eq!(key.check(nonce.as_bytes(), NOW, "::ffff:192.0.2.1".parse().unwrap()), Ok(id));
         assert_eq!(key.check(nonce.as_bytes(), NOW.plus_secs(WINDOW_S + 1), client()), Err(NonceError::Expired));
         assert_eq!(key.check(nonce.as_bytes(), UnixTime(NOW.0 - 1), client()), Err(NonceError::Expired));
-        assert_eq!(key.check(nonce.as_bytes(), NOW, "192.0.2.2".parse().unwrap()), Err(NonceError::Forged));
+        assert_eq!(key.check(nonce.as_bytes(), NOW, "192.0.2.2".parse().unwrap()), Err(NonceError::Foreign));
     }
 
     #[test]
     fn another_replica_start_or_shard_calls_it_foreign() {
         let nonce = key().mint(NOW, client());
         for (replica, boot, shard) in [(2, 2, 3), (1, 3, 3), (1, 2, 4)] {
-            let other = NonceKey::new([7; 16], replica, boot, shard);
+            let other = NonceKey::new(&[7; 32], replica, boot, shard);
             assert_eq!(other.check(nonce.as_bytes(), NOW, client()), Err(NonceError::Foreign));
         }
         for text in [&b""[..], b"f84f1cec41e6cbe5aea9c8e88d359", &[b'!'; 32], &[b'A'; 33]] {
             assert_eq!(key().check(text, NOW, client()), Err(NonceError::Foreign));
         }
-        let same_place = NonceKey::new([8; 16], 1, 2, 3);
-        assert_eq!(same_place.check(nonce.as_bytes(), NOW, client()), Err(NonceError::Forged));
+        let same_place = NonceKey::new(&[8; 32], 1, 2, 3);
+        assert_eq!(same_place.check(nonce.as_bytes(), NOW, client()), Err(NonceError::Foreign));
     }
 
     #[test]
@@ -216,6 +228,22 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             let text = URL_SAFE_NO_PAD.encode(changed);
             assert!(key.check(text.as_bytes(), NOW, client()).is_err());
+        }
+    }
+
+    /// The bits of the nonces of a second, of one client: time, counter and place cannot be read off, nor can two nonces
+    /// be told to be neighbours.
+    #[test]
+    fn a_nonce_tells_nothing_of_its_time_number_and_maker() {
+        let mut key = key();
+        let all: Vec<[u8; NONCE_LEN]> =
+            (0..4_096).map(|_| decode(key.mint(NOW, client()).as_bytes()).unwrap()).collect();
+        for bit in 0..NONCE_LEN * 8 {
+            let of = |nonce: &[u8; NONCE_LEN]| u32::from(nonce[bit / 8] >> (bit % 8) & 1);
+            let set: u32 = all.iter().map(of).sum();
+            let changes: u32 = all.windows(2).map(|pair| of(&pair[0]) ^ of(&pair[1])).sum();
+            // Half of them, five standard deviations wide.
+            assert!((1_888..=2_208).contains(&set) && (1_888..=2_208).contains(&changes), "bit {bit}: {set} {changes}");
         }
     }
 

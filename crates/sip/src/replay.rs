@@ -45,15 +45,20 @@ impl ReplaySet {
     /// # Errors
     /// See [`ReplayError`].
     pub fn accept(&mut self, id: NonceId, now: UnixTime) -> Result<(), ReplayError> {
+        if self.is_used(id, now) {
+            return Err(ReplayError::Used);
+        }
+        self.current.insert(key_of(id))
+    }
+
+    /// Whether a nonce was used before, or is so old that this is no longer known. Nothing is written, so that a request
+    /// which is refused for another reason takes no place.
+    pub fn is_used(&mut self, id: NonceId, now: UnixTime) -> bool {
         self.latest = self.latest.max(now);
         self.turn_over();
         // Nonces carry 32 bits of the time; the latest time gives the upper ones back.
         let age_s = (self.latest.0 as u32).wrapping_sub(id.minted_s);
-        if u64::from(age_s) > WINDOW_S {
-            return Err(ReplayError::Used);
-        }
-        let key = u64::from(id.minted_s) << 32 | u64::from(id.counter);
-        if self.previous.contains(key) { Err(ReplayError::Used) } else { self.current.insert(key) }
+        u64::from(age_s) > WINDOW_S || self.previous.contains(key_of(id)) || self.current.contains(key_of(id))
     }
 
     /// Nonces remembered now.
@@ -134,6 +139,10 @@ impl Generation {
         }
         position
     }
+}
+
+fn key_of(id: NonceId) -> u64 {
+    u64::from(id.minted_s) << 32 | u64::from(id.counter)
 }
 
 #[cfg(test)]

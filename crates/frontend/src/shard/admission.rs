@@ -58,10 +58,6 @@ impl Shard {
         out: &mut Transmits,
     ) {
         let Some(Proof { user, session }) = self.authenticate(now, asked, out) else { return };
-        if !self.exchanges.charge(now.instant, &user) {
-            self.metrics.one(Count::TableFull);
-            return self.unavailable_once(asked, out);
-        }
         // The call's own user and service, or it is someone else's call.
         let other = |(owner, of): (String, String)| owner != user || of != service;
         if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {

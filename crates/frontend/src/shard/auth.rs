@@ -1,6 +1,10 @@
 //! Who sent this request: nonce, digest, replay set, in that order, and nothing remembered before all three agree.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use sluicegate_capability::{
     epoch::{Epoch, agent_password},
@@ -10,20 +14,26 @@ use sluicegate_policy::{Credentials, NAME_LEN_MAX, Policy};
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, ha1, verify},
     message::{HeaderName, Message},
-    nonce::{NonceKey, WINDOW_S},
+    nonce::{NonceId, NonceKey, WINDOW_S},
     replay::{ReplayError, ReplaySet},
 };
 use sluicegate_wire::{Instant, UnixTime};
 use zeroize::Zeroize as _;
 
-use super::settings::{DigestName, Settings};
-use crate::metrics::Outcome;
+use super::{
+    exchanges::Users,
+    settings::{DigestName, Settings},
+};
+use crate::{
+    guesses::{Attempt, Claim},
+    metrics::Outcome,
+};
 
 /// What the credentials of a request are worth.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// This user sent it, just now and once.
-    Proved(Proof),
+    /// This user sent it, and has not done so before. To be accepted with [`Authenticator::accept`].
+    Proved(Proof, NonceId),
     /// Ask for (other) credentials; the nonce, not the password, was at fault if `stale`.
     Challenge {
         /// Tells the client to try again without asking for a password.
@@ -35,8 +45,8 @@ pub(super) enum Verdict {
     },
     /// The credentials do not follow the grammar.
     Malformed,
-    /// No room to remember one more used nonce.
-    Full,
+    /// Too many wrong digests came for the user that is claimed: these credentials were not looked at.
+    Guessing(String),
 }
 
 /// Who sent a request, and what only that client and this frontend know since.
@@ -53,15 +63,20 @@ pub(super) struct Proof {
 pub(super) struct Authenticator {
     nonces: NonceKey,
     replays: ReplaySet,
+    /// Used nonces by user, so that one user does not fill the set for all.
+    users: Users,
 }
 
 impl Authenticator {
     pub(super) fn new(settings: &Settings) -> Self {
-        let mut key = [0; 16];
-        key.copy_from_slice(&super::derive(&settings.start_key, b"nonce")[..16]);
-        let nonces = NonceKey::new(key, settings.replica, settings.boot, settings.shard.into());
+        let mut key = super::derive(&settings.start_key, b"nonce");
+        let nonces = NonceKey::new(&key, settings.replica, settings.boot, settings.shard.into());
         key.zeroize();
-        Self { nonces, replays: ReplaySet::new(settings.tables.replays_max) }
+        Self {
+            nonces,
+            replays: ReplaySet::new(settings.tables.replays_max),
+            users: Users::new(settings.tables.replays_per_user_max, Duration::from_secs(WINDOW_S)),
+        }
     }
 
     /// Judges the credentials in header field `name` of a request from `client`.
@@ -73,7 +88,7 @@ impl Authenticator {
         settings: &Settings,
         policy: &Policy,
         (name, message): (HeaderName, &Message<'_>),
-        client: IpAddr,
+        client: SocketAddr,
     ) -> Verdict {
         let ask = |stale, outcome| Verdict::Challenge { stale, outcome, claimed: None };
         let (authorization, realm) = match find(message, name, &settings.realm) {
@@ -82,13 +97,19 @@ impl Authenticator {
             Err(DigestError::Malformed | DigestError::Missing(_)) => return Verdict::Malformed,
             Err(_) => return ask(false, Outcome::Challenged),
         };
-        let Ok(nonce) = self.nonces.check(authorization.nonce, uptime(now), client) else {
+        let Ok(nonce) = self.nonces.check(authorization.nonce, uptime(now), client.ip()) else {
             return ask(true, Outcome::Stale);
         };
         if matches!(realm, Realm::Agent(epoch) if !is_current(epoch, unix)) {
             return ask(true, Outcome::Stale);
         }
         let claimed = authorization.username().unwrap_or(Cow::Borrowed(""));
+        let claim = Claim { user: &claimed, peer: client, nonce: authorization.nonce };
+        match settings.guesses.attempt(now, &claim) {
+            Attempt::Judged => {}
+            Attempt::NonceSpent => return ask(true, Outcome::Stale),
+            Attempt::Refused => return Verdict::Guessing(claimed.chars().take(NAME_LEN_MAX).collect()),
+        }
         let user = policy.user(&claimed);
         let usable = user.filter(|user| user.enabled && (user.phone || realm != Realm::Plain));
         let credentials = usable.and_then(|user| user.credentials.as_ref());
@@ -101,22 +122,31 @@ impl Authenticator {
         let proved = verify(&authorization, method, credentials.map(|_| &secret));
         let covers = message.request_uri().is_some_and(|uri| authorization.covers(uri));
         if !(proved & offered & covers) {
+            settings.guesses.wrong(now, &claim);
             return Verdict::Challenge {
                 stale: false,
                 outcome: Outcome::BadDigest,
                 claimed: Some(claimed.chars().take(NAME_LEN_MAX).collect()),
             };
         }
-        match self.replays.accept(nonce, uptime(now)) {
-            Ok(()) => {
-                let session = SessionSecret::extract(secret.as_bytes(), authorization.nonce, authorization.cnonce);
-                Verdict::Proved(Proof { user: claimed.into_owned(), session })
-            }
-            Err(ReplayError::Used) => {
-                Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) }
-            }
-            Err(ReplayError::Full) => Verdict::Full,
+        settings.guesses.right(now, &claim);
+        if self.replays.is_used(nonce, uptime(now)) {
+            return Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) };
         }
+        let session = SessionSecret::extract(secret.as_bytes(), authorization.nonce, authorization.cnonce);
+        Verdict::Proved(Proof { user: claimed.into_owned(), session }, nonce)
+    }
+
+    /// Uses up the nonce of proved credentials. What is refused before this takes no place; in the set one user has only
+    /// so many.
+    ///
+    /// # Errors
+    /// [`ReplayError::Full`] if this user, or all together, used as many nonces as are remembered.
+    pub(super) fn accept(&mut self, now: Instant, user: &str, nonce: NonceId) -> Result<(), ReplayError> {
+        if !self.users.charge(now, user) {
+            return Err(ReplayError::Full);
+        }
+        self.replays.accept(nonce, uptime(now))
     }
 
     /// Adds the challenge to an answer: to agents one for this epoch, to others one per configured algorithm.

@@ -83,7 +83,7 @@ impl Exchanges {
             lingering: VecDeque::new(),
             openings: HashMap::new(),
             gate_deadlines: VecDeque::new(),
-            users: Users::new(tables.transactions_per_user_max),
+            users: Users::new(tables.transactions_per_user_max, TRANSACTION_LIFE),
         }
     }
 
@@ -211,26 +211,27 @@ impl Exchanges {
     }
 }
 
-/// Transactions opened by each user within the last one to two lives of a transaction: an upper bound of how many slots
-/// the user holds, without having to be told when each ends.
+/// Places of a table taken by each user within the last one to two lives of an entry: an upper bound of how many the user
+/// holds, without having to be told when each ends.
 #[derive(Debug)]
-struct Users {
+pub(super) struct Users {
     current: HashMap<String, usize>,
     previous: HashMap<String, usize>,
     since: Instant,
     max: usize,
+    life: Duration,
 }
 
 impl Users {
-    fn new(max: usize) -> Self {
-        Self { current: HashMap::new(), previous: HashMap::new(), since: Instant::ZERO, max }
+    pub(super) fn new(max: usize, life: Duration) -> Self {
+        Self { current: HashMap::new(), previous: HashMap::new(), since: Instant::ZERO, max, life }
     }
 
-    fn charge(&mut self, now: Instant, user: &str) -> bool {
+    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
         let age: Duration = now.since(self.since);
-        if age >= TRANSACTION_LIFE {
+        if age >= self.life {
             self.previous = std::mem::take(&mut self.current);
-            if age >= TRANSACTION_LIFE * 2 {
+            if age >= self.life * 2 {
                 self.previous.clear();
             }
             self.since = now;
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all_transactions_and_gets_them_back_after_their_life() {
-        let mut users = Users::new(3);
+        let mut users = Users::new(3, TRANSACTION_LIFE);
         let now = Instant::from_secs(100);
         assert!((0..3).all(|_| users.charge(now, "alice")));
         assert!(!users.charge(now, "alice"));

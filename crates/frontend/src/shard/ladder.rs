@@ -136,10 +136,20 @@ impl Shard {
             &self.settings,
             &self.policy,
             (field, message),
-            flow.peer.ip(),
+            flow.peer,
         );
         match verdict {
-            Verdict::Proved(proof) => return Some(proof),
+            Verdict::Proved(proof, nonce) => {
+                // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
+                // the set of used nonces, and nobody could sign in.
+                let charged = self.exchanges.charge(now.instant, &proof.user)
+                    && self.authenticator.accept(now.instant, &proof.user, nonce).is_ok();
+                if charged {
+                    return Some(proof);
+                }
+                self.metrics.one(Count::TableFull);
+                self.unavailable_once(asked, out);
+            }
             Verdict::Challenge { stale, outcome, claimed } => {
                 self.metrics.request(kind, outcome);
                 if let Some(user) = claimed {
@@ -155,9 +165,13 @@ impl Shard {
                 self.metrics.request(kind, Outcome::Malformed);
                 self.answer_stranger(flow, message, 400, out, |headers| headers);
             }
-            Verdict::Full => {
-                self.metrics.one(Count::TableFull);
-                self.unavailable_once(asked, out);
+            Verdict::Guessing(user) => {
+                self.metrics.request(kind, Outcome::Guessing);
+                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
+                self.decided(now, asked, &user, (Outcome::Guessing, 503), [why]);
+                self.answer_stranger(flow, message, 503, out, |headers| {
+                    headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
+                });
             }
         }
         None
@@ -172,7 +186,7 @@ impl Shard {
         (outcome, status): (Outcome, u16),
         steps: impl IntoIterator<Item = S>,
     ) {
-        if matches!(outcome, Outcome::BadDigest | Outcome::Replay) && !self.may_note(now) {
+        if matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay) && !self.may_note(now) {
             return;
         }
         // Names are bounded by the policy; the service is whatever the request says.

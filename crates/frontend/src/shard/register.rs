@@ -31,10 +31,6 @@ impl Shard {
     /// from, whatever its Contact says.
     pub(super) fn on_register(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
         let Some(Proof { user, .. }) = self.authenticate(now, asked, out) else { return };
-        if !self.exchanges.charge(now.instant, &user) {
-            self.metrics.one(Count::TableFull);
-            return self.unavailable_once(asked, out);
-        }
         let name = user_part(&asked.essentials.to);
         let service = name.and_then(|name| self.policy.service(&name).cloned());
         let registrar = |kind, registrar: &Option<String>| {

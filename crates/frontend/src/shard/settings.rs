@@ -9,6 +9,8 @@ use std::{
 use sluicegate_capability::IssuerKey;
 use zeroize::Zeroizing;
 
+use crate::guesses::Guesses;
+
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
 /// How long a gate may take to open a pinhole.
@@ -26,6 +28,8 @@ pub struct Tables {
     pub transactions_per_user_max: usize,
     /// Nonces used within their life.
     pub replays_max: usize,
+    /// Of these, nonces that one user may use.
+    pub replays_per_user_max: usize,
     /// Services registered by agents.
     pub bindings_max: usize,
     /// Events waiting for the feed.
@@ -38,6 +42,7 @@ impl Default for Tables {
             transactions_max: 16_384,
             transactions_per_user_max: 1_024,
             replays_max: 1 << 17,
+            replays_per_user_max: 4_096,
             bindings_max: 1_024,
             events_max: 4_096,
         }
@@ -67,6 +72,8 @@ pub struct Settings {
     pub dialog_key: Arc<Zeroizing<[u8; 32]>>,
     /// Key of nonces and call ids. New at every start, and different in every shard.
     pub start_key: Arc<Zeroizing<[u8; 32]>>,
+    /// Wrong digests of all shards.
+    pub guesses: Arc<Guesses>,
     /// Signs portable copies of grants.
     pub issuer: Arc<IssuerKey>,
 }

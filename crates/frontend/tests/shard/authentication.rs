@@ -190,3 +190,46 @@ fn malformed_credentials_are_answered_400() {
     assert!([400, 407].contains(&status(&answer)));
     assert!(site.asked().is_empty());
 }
+
+#[test]
+fn a_guesser_is_stopped_the_same_way_whether_there_is_such_a_user_and_the_user_elsewhere_gets_in() {
+    let mut answers = Vec::new();
+    for user in ["alice", "nomad"] {
+        let mut site = Site::new();
+        let mut guess = |nth: u32, password: &str| {
+            let mut caller = Caller { password: password.into(), ..Caller::new(user, "198.51.100.66:5060") };
+            caller.call_id = format!("guess-{nth}");
+            (caller.invite(&mut site, AUDIO), nth)
+        };
+        assert!((0..10).all(|nth| status(&guess(nth, "wrong horse").0) == 407));
+        let (refused, _) = guess(10, "wrong horse");
+        assert_eq!((status(&refused), header(&refused, "Retry-After")), (503, Some("5")));
+        // Nor is the right password looked at now.
+        assert_eq!(status(&guess(11, "correct horse").0), 503);
+        assert_eq!(site.metrics[0].requests(Kind::Invite, Outcome::Guessing), 2);
+        let refused = refused.lines().filter(|line| !line.starts_with("To:")).collect::<Vec<_>>().join("\n");
+        answers.push(refused.replace(user, "USER "));
+        if user == "alice" {
+            assert_eq!(
+                status(&Caller::new("alice", PHONE.replace("198.51.100", "192.0.2").as_str()).invite(&mut site, AUDIO)),
+                100
+            );
+        }
+    }
+    assert_eq!(answers[0], answers[1]);
+}
+
+#[test]
+fn a_nonce_takes_three_wrong_answers() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE);
+    let plain = alice.request("INVITE", WEB, "", AUDIO);
+    let challenge = site.send(PHONE, plain).pop().unwrap().1;
+    let wrong = Caller { password: "wrong horse".into(), ..Caller::new("alice", PHONE) };
+    let credentials = wrong.authorization(&challenge, "INVITE", WEB);
+    for nth in 0..4 {
+        let request = alice.request("INVITE", WEB, &credentials, AUDIO);
+        let answer = site.send(PHONE, request).pop().unwrap().1;
+        assert_eq!((status(&answer), answer.contains("stale=true")), (407, nth == 3));
+    }
+}

@@ -87,7 +87,8 @@ fn wrong_passwords_leave_few_notes_and_nothing_else() {
     for nth in 0..200 {
         let mut caller = Caller { password: "wrong horse".into(), ..Caller::new("alice", PHONE) };
         caller.call_id = format!("guess-{nth}");
-        assert_eq!(status(&caller.invite(&mut site, AUDIO)), 407);
+        let expected = if nth < 10 { 407 } else { 503 };
+        assert_eq!(status(&caller.invite(&mut site, AUDIO)), expected);
     }
     assert!(site.events.len() <= 20, "{}", site.events.len());
     assert!(site.shards[0].gauges().iter().all(|(_, used, _)| *used == 0));
@@ -153,4 +154,17 @@ fn damaged_messages_open_nothing_and_are_never_answered_at_length() {
     }
     assert!(site.asked().is_empty());
     assert_eq!((site.ledger.rows().len(), site.revokes()), (opened, ended));
+}
+
+#[test]
+fn one_user_cannot_use_up_the_replay_set_and_a_refused_request_takes_no_place() {
+    let limits = Tables { transactions_max: 64, replays_max: 8, replays_per_user_max: 4, ..tables() };
+    let mut site = Site::with(1, Tables { transactions_per_user_max: 2, ..limits });
+    assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 2 { 100 } else { 503 }));
+    let used = |site: &Site| site.shards[0].gauges().iter().find(|gauge| gauge.0 == "replays").unwrap().1;
+    assert_eq!(used(&site), 2);
+    let mut site = Site::with(1, limits);
+    assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 4 { 100 } else { 503 }));
+    assert_eq!(used(&site), 4);
+    assert_eq!(call(&mut site, "bob", 21), 403, "bob's credentials are looked at");
 }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_capability::{IssuerKey, epoch};
 use sluicegate_frontend::{
-    DigestName, Event, Flow, GateAnswer, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits,
+    DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits,
 };
 use sluicegate_policy::{Bounds, Draft, Group, Policy, Service, Subject, User};
 use sluicegate_sip::{
@@ -34,6 +34,7 @@ pub(crate) struct Site {
     pub(crate) events: Vec<Event>,
     /// The last datagram sent, byte by byte.
     pub(crate) last: Vec<u8>,
+    guesses: Arc<Guesses>,
     out: Transmits,
     tables: Tables,
     starts: u8,
@@ -57,6 +58,7 @@ impl Site {
             unix: UnixTime(1_800_000_000),
             events: Vec::new(),
             last: Vec::new(),
+            guesses: Arc::new(Guesses::new([3; 16])),
             out: Transmits::new(),
             tables,
             starts: 0,
@@ -89,6 +91,7 @@ impl Site {
             tables: self.tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),
             start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),
+            guesses: Arc::clone(&self.guesses),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),
         }
     }

@@ -187,7 +187,7 @@ pub(crate) fn digest(value: &[u8]) {
         assert!(strongest([value].into_iter()).is_some());
     }
     let client = "192.0.2.1".parse().unwrap();
-    let nonces = NonceKey::new([1; 16], 1, 1, 1);
+    let nonces = NonceKey::new(&[1; 32], 1, 1, 1);
     if let Ok(authorization) = Authorization::parse(value) {
         let _ = (authorization.username(), authorization.realm_text(), authorization.covers(b"sip:a@b"));
         assert!(!verify(&authorization, b"INVITE", None));

@@ -9,7 +9,7 @@ use core::{
 use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Table, Tick, Wheel};
 use sluicegate_wire::{Instant, IpProtocol};
 
-use crate::{config::Timers, packet::Tuple, tcp::State};
+use crate::{aside::Asides, config::Timers, packet::Tuple, tcp::State};
 
 const GRANULARITY_NANOS: u64 = 50_000_000;
 
@@ -133,6 +133,7 @@ pub(crate) struct NewFlow {
 pub(crate) struct Flows<L> {
     pub(crate) table: Table<L>,
     links: Box<[Link]>,
+    pub(crate) asides: Asides,
     wheel: Wheel,
     pub(crate) flows: u32,
     pub(crate) flows_max: u32,
@@ -146,6 +147,7 @@ impl<L: Family> Flows<L> {
         Self {
             table,
             links: vec![Link { next: NO_LINE, prev: NO_LINE }; ids as usize].into_boxed_slice(),
+            asides: Asides::new(ids),
             wheel: Wheel::new(ids, GRANULARITY_NANOS),
             flows: 0,
             flows_max,
@@ -199,6 +201,7 @@ impl<L: Family> Flows<L> {
         };
         self.table.line(flow).set_peer(back);
         self.table.line(back).set_peer(flow);
+        self.asides.reset(now, flow);
         self.flows += 1;
         Some(flow)
     }

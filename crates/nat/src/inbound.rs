@@ -6,6 +6,7 @@ use sluicegate_flow::{Kind, Line};
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
+    aside::Seldom,
     candidates::Names,
     config::Mode,
     flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, TRANSLATED, WAITING},
@@ -16,7 +17,7 @@ use crate::{
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
     ports::Holder,
     rules::{Rules, closed_reason},
-    tcp::{self, Connection, Resync, State},
+    tcp::{self, Attempt, Connection, Resync, Segment, State},
 };
 
 /// Decides about a packet from outside and keeps account of it.
@@ -37,7 +38,7 @@ pub(crate) fn inbound<L: Family>(
         Some(index) => follow(flows, rules, now, index, packet, evidence),
         None => match open_from_outside(flows, rules, now, packet, evidence)? {
             Some((index, strip)) => {
-                let passage = pass(flows, rules, now, index, packet, Kind::Inbound)?;
+                let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
                 Ok(Passage { strip, ..passage })
             }
             None => Ok(Passage::unchanged(Port::INSIDE)),
@@ -60,7 +61,7 @@ pub(crate) fn follow<L: Family>(
         Some(slot) => open_inbound(flows, rules, now, packet, slot, evidence)?,
         None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?),
     };
-    let passage = pass(flows, rules, now, index, packet, Kind::Inbound)?;
+    let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
     Ok(Passage { strip, ..passage })
 }
 
@@ -97,6 +98,15 @@ fn is_closed(rules: &Rules, packet: &Packet) -> bool {
         && rules.ports.holder(packet.tuple.protocol, port).is_none()
 }
 
+/// What a packet does to its flow besides the time and the budget.
+enum Step {
+    Nothing,
+    /// New numbers of both halves, and maybe another state.
+    Numbers(Connection),
+    /// A SYN that counts when the other side answers it.
+    Attempt(Attempt),
+}
+
 /// Lets a packet through by its line: window, budget, timers.
 #[inline]
 pub(crate) fn pass<L: Family>(
@@ -105,6 +115,7 @@ pub(crate) fn pass<L: Family>(
     now: Instant,
     index: u32,
     packet: &Packet,
+    evidence: &Evidence<'_>,
     from: Kind,
 ) -> Result<Passage, Reason> {
     let to = if from == Kind::Inbound { Port::INSIDE } else { Port::OUTSIDE };
@@ -113,32 +124,34 @@ pub(crate) fn pass<L: Family>(
     }
     let line = flows.line(index);
     let (address, port, flags) = line.rewrite();
-    let next = match &packet.transport {
-        Transport::Tcp(segment) => {
-            let connection = connection(line, flows.line(line.peer()));
-            match tcp::judge(from, &connection, segment) {
-                Ok(next) => Some((connection, next)),
-                Err(reason) => rules.waive(reason).map(|()| None)?,
+    let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound) && line.notes() & ANSWERED == 0;
+    let step = match &packet.transport {
+        Transport::Tcp(segment) => match judge(flows, now, index, segment, from) {
+            Ok((step, moves)) => {
+                if moves {
+                    packet.verify(evidence.bytes)?;
+                }
+                step
             }
-        }
-        _ => None,
+            Err(reason) => rules.waive(reason).map(|()| Step::Nothing)?,
+        },
+        _ => Step::Nothing,
     };
+    if is_answer {
+        packet.verify(evidence.bytes)?;
+    }
     if flags & CHARGED == 0 || from == Kind::Outbound {
-        line.touch(sluicegate_flow::Tick::at(now));
+        flows.line(index).touch(sluicegate_flow::Tick::at(now));
     } else if let Err(reason) = charge(flows, rules, now, index, packet.len()) {
         rules.waive(reason)?;
     }
-    let line = flows.line(index);
-    if let Some((before, next)) = next {
-        line.set_tcp(&next.own);
-        flows.line(line.peer()).set_tcp(&next.peer);
-        if (before.state, before.resync) != (next.state, next.resync) {
-            change(flows, rules, now, index, &next);
-        }
+    match step {
+        Step::Nothing => {}
+        Step::Numbers(next) => take(flows, rules, now, index, &next),
+        Step::Attempt(attempt) => flows.asides.set_attempt(flows.flow_of(index), Some(attempt)),
     }
     let line = flows.line(index);
-    let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound);
-    if is_answer && line.notes() & ANSWERED == 0 {
+    if is_answer {
         let flow = flows.flow_of(index);
         flows.set_state(flow, State::from_code(line.state()), line.notes() | ANSWERED);
         settle(flows, rules, now, flow);
@@ -147,6 +160,62 @@ pub(crate) fn pass<L: Family>(
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let (src, dst) = if from == Kind::Inbound { (None, translated) } else { (translated, None) };
     Ok(Passage { to, src, dst, strip: false, line: Some(LineRef { index, generation: line.generation() }) })
+}
+
+/// What a segment does to its connection, and whether that changes more than its numbers.
+#[inline]
+fn judge<L: Family>(
+    flows: &mut Flows<L>,
+    now: Instant,
+    index: u32,
+    segment: &Segment,
+    from: Kind,
+) -> Result<(Step, bool), Reason> {
+    let line = flows.line(index);
+    let before = connection(line, flows.line(line.peer()));
+    if segment.is_rare() {
+        return judge_rare(flows, now, index, &before, segment, from).map(|step| (step, true));
+    }
+    let next = tcp::judge(from, &before, segment)?;
+    Ok((Step::Numbers(next), (before.state, before.resync) != (next.state, next.resync)))
+}
+
+/// As [`judge`], for a segment with SYN or RST.
+#[cold]
+fn judge_rare<L: Family>(
+    flows: &mut Flows<L>,
+    now: Instant,
+    index: u32,
+    before: &Connection,
+    segment: &Segment,
+    from: Kind,
+) -> Result<Step, Reason> {
+    let flow = flows.flow_of(index);
+    if let Some(attempt) = tcp::attempt(from, before, segment) {
+        let stands = !matches!(before.state, State::Closing | State::Reset);
+        if stands && !flows.asides.admit(now, flow, Seldom::syn(from)) {
+            return Err(Reason::TcpState);
+        }
+        return Ok(Step::Attempt(attempt));
+    }
+    tcp::judge(from, before, segment).map(Step::Numbers).or_else(|reason| {
+        let attempt = flows.asides.attempt(flow);
+        let next = attempt.and_then(|attempt| attempt.answered(from, segment)).ok_or(reason)?;
+        Ok(Step::Numbers(next))
+    })
+}
+
+/// Writes what a segment changed.
+#[inline]
+fn take<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, index: u32, next: &Connection) {
+    let line = flows.line(index);
+    let before = connection(line, flows.line(line.peer()));
+    line.set_tcp(&next.own);
+    flows.line(line.peer()).set_tcp(&next.peer);
+    if (before.state, before.resync) != (next.state, next.resync) {
+        flows.asides.set_attempt(flows.flow_of(index), None);
+        change(flows, rules, now, index, next);
+    }
 }
 
 #[inline]
@@ -257,6 +326,7 @@ pub(crate) fn open_inbound<L: Family>(
     if pinhole.spent {
         return Err(Reason::BudgetSpent);
     }
+    packet.verify(evidence.bytes)?;
     let tuple = packet.tuple;
     let is_echo = matches!(packet.transport, Transport::Echo(_));
     let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };

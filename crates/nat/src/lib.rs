@@ -19,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 mod allowance;
+mod aside;
 mod binding;
 mod candidates;
 mod config;

@@ -33,12 +33,12 @@ pub(crate) fn outbound<L: Family>(
     }
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
         Some(index) => index,
-        None => match open_from_inside(flows, rules, now, packet)? {
+        None => match open_from_inside(flows, rules, now, packet, evidence)? {
             Some(index) => index,
             None => return Ok(Passage::unchanged(Port::OUTSIDE)),
         },
     };
-    pass(flows, rules, now, index, packet, Kind::Outbound)
+    pass(flows, rules, now, index, packet, evidence, Kind::Outbound)
 }
 
 /// The pinhole under which a packet from inside may start a flow: that of the client it is for, or else that of its
@@ -58,8 +58,10 @@ fn open_from_inside<L: Family>(
     rules: &mut Rules,
     now: Instant,
     packet: &Packet,
+    evidence: &Evidence<'_>,
 ) -> Result<Option<u32>, Reason> {
     packet.ip.check_addresses()?;
+    packet.verify(evidence.bytes)?;
     let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
     if rules.hosts.find(packet.tuple.dst.0).is_some() {
         // From one service to another by their own addresses: that is no way through the gate.
@@ -136,7 +138,7 @@ fn hairpin<L: Family>(
         Some(index) => index,
         None => open_hairpin(flows, rules, now, packet, evidence)?,
     };
-    let out = pass(flows, rules, now, index, packet, Kind::Outbound)?;
+    let out = pass(flows, rules, now, index, packet, evidence, Kind::Outbound)?;
     let src = out.src.ok_or(Reason::NoPinhole)?;
     let turned = Packet { tuple: Tuple { src, ..packet.tuple }, ..*packet };
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
@@ -145,7 +147,7 @@ fn hairpin<L: Family>(
             let names = mac::names(packet, evidence);
             let slot = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
             let (index, strip) = open_inbound(flows, rules, now, &turned, slot, evidence)?;
-            Passage { strip, ..pass(flows, rules, now, index, &turned, Kind::Inbound)? }
+            Passage { strip, ..pass(flows, rules, now, index, &turned, evidence, Kind::Inbound)? }
         }
     };
     Ok(Passage { src: Some(src), ..back })
@@ -170,6 +172,7 @@ fn open_hairpin<L: Family>(
     evidence: &Evidence<'_>,
 ) -> Result<u32, Reason> {
     packet.ip.check_addresses()?;
+    packet.verify(evidence.bytes)?;
     let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
     if host.mode != Mode::Nat || matches!(packet.transport, Transport::Echo(_)) {
         return Err(Reason::NoPinhole);

@@ -97,6 +97,16 @@ impl Packet {
         Ok(Self { ip, tuple, transport })
     }
 
+    /// Holds the transport checksum against the packet's bytes, before anything is remembered of it: what the receiver
+    /// will not believe must not be believed here. A first fragment cannot be checked.
+    ///
+    /// # Errors
+    /// [`Reason::TransportHeaderInvalid`].
+    pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), Reason> {
+        let is_right = self.ip.fragment.is_some() || self.ip.verify_transport_checksum(bytes);
+        if is_right { Ok(()) } else { Err(Reason::TransportHeaderInvalid) }
+    }
+
     /// IP bytes.
     #[inline]
     pub(crate) const fn len(&self) -> u32 {

@@ -126,6 +126,11 @@ impl Segment {
         self.seq.wrapping_add(self.len)
     }
 
+    /// Whether it can have to do with another connection than the one that stands.
+    pub(crate) const fn is_rare(&self) -> bool {
+        self.flags.has(Flags::SYN) || self.flags.has(Flags::RST)
+    }
+
     /// A SYN without ACK: somebody opens.
     pub(crate) const fn is_opening(&self) -> bool {
         self.flags.has(Flags::SYN) && !self.flags.has(Flags::ACK)
@@ -172,20 +177,54 @@ const fn later(a: u32, b: u32) -> u32 {
     if after(a, b) { a } else { b }
 }
 
+/// A SYN without ACK: the opener's side of a connection that the other side has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    from: Kind,
+    end: u32,
+    window: u16,
+    shift: u8,
+}
+
+impl Attempt {
+    pub(crate) fn of(from: Kind, segment: &Segment) -> Self {
+        Self { from, end: segment.end(), window: segment.window, shift: segment.scale.unwrap_or(NOT_OFFERED) }
+    }
+
+    /// The connection that it opens.
+    pub(crate) fn open(&self) -> Connection {
+        let Self { from, end, window, shift } = *self;
+        let own = TcpHalf { end, limit: end, window, shift, peer_shift: NOT_OFFERED, ..TcpHalf::default() };
+        let peer =
+            TcpHalf { peer_end: end, peer_window: window, shift: NOT_OFFERED, peer_shift: shift, ..TcpHalf::default() };
+        let state = if from == Kind::Inbound { State::SynIn } else { State::SynOut };
+        Connection { state, resync: Resync::Done, own, peer }
+    }
+
+    /// The connection after the other side's answer, if `segment` is that.
+    pub(crate) fn answered(&self, from: Kind, segment: &Segment) -> Option<Connection> {
+        let is_answer = segment.flags.has(Flags::ACK) && segment.is_rare();
+        let opened = self.open();
+        let seen = Connection { own: opened.peer, peer: opened.own, ..opened };
+        (from != self.from && is_answer).then(|| by_answerer(&seen, segment).ok()).flatten()
+    }
+}
+
 /// The connection that `segment`, a SYN without ACK, opens.
 pub(crate) fn open(from: Kind, segment: &Segment) -> Connection {
-    let shift = segment.scale.unwrap_or(NOT_OFFERED);
-    let end = segment.end();
-    let own = TcpHalf { end, limit: end, window: segment.window, shift, peer_shift: NOT_OFFERED, ..TcpHalf::default() };
-    let peer = TcpHalf {
-        peer_end: end,
-        peer_window: segment.window,
-        shift: NOT_OFFERED,
-        peer_shift: shift,
-        ..TcpHalf::default()
+    Attempt::of(from, segment).open()
+}
+
+/// What `segment` would open if the other side has no connection any more: one that stands, or may stand, is left as it
+/// is. A host that crashed comes back so (RFC 9293 3.5.1): the other side challenges it, and what it says to that ends
+/// the old connection. A forger's SYN is challenged as well, and nothing comes of it (RFC 5961 4).
+pub(crate) fn attempt(from: Kind, connection: &Connection, segment: &Segment) -> Option<Attempt> {
+    let is_repeated = match connection.state {
+        State::SynIn | State::SynOut => true,
+        State::AnsweredIn | State::AnsweredOut | State::SynBoth => segment.end() == connection.own.end,
+        _ => false,
     };
-    let state = if from == Kind::Inbound { State::SynIn } else { State::SynOut };
-    Connection { state, resync: Resync::Done, own, peer }
+    (segment.is_opening() && !is_repeated).then(|| Attempt::of(from, segment))
 }
 
 /// The connection after `segment` from side `from`.
@@ -201,7 +240,6 @@ pub(crate) fn judge(from: Kind, connection: &Connection, segment: &Segment) -> R
     match (connection.state, from) {
         (State::SynIn, Kind::Inbound) | (State::SynOut, Kind::Outbound) => by_opener(from, connection, segment),
         (State::SynIn, Kind::Outbound) | (State::SynOut, Kind::Inbound) => by_answerer(connection, segment),
-        (State::Closing | State::Reset, _) if segment.is_opening() => Ok(open(from, segment)),
         _ => in_window(from, connection, segment),
     }
 }
@@ -308,7 +346,7 @@ fn in_window(from: Kind, connection: &Connection, segment: &Segment) -> Result<C
         return Err(Reason::TcpWindow);
     }
     if segment.flags.has(Flags::SYN) && after(segment.end(), own.end) {
-        // RFC 5961 4: a SYN in the middle of a connection is not a new one.
+        // A SYN with ACK in the middle of a connection answers nothing.
         return Err(Reason::TcpState);
     }
     Ok(advance(from, connection, segment))
@@ -340,7 +378,8 @@ fn next_state(from: Kind, connection: &Connection, segment: &Segment) -> State {
     let state = connection.state;
     let flags = segment.flags;
     if flags.has(Flags::RST) {
-        return State::Reset;
+        // Anywhere else in the window it is challenged (RFC 5961 3), and may be a forger's.
+        return if segment.seq == connection.own.end { State::Reset } else { state };
     }
     if flags.has(Flags::FIN) {
         return match (state, from) {

@@ -100,7 +100,7 @@ fn a_spent_budget_leaves_new_flows_to_the_grants_that_have_some() {
     let renewed = Grant { not_after: first.not_after.plus_secs(60), bytes: 50, ..first };
     open(&mut site, renewed);
     for port in 9_001..9_020 {
-        site.outside_sends(&udp((CLIENT, port), SERVICE, b"")).verdict;
+        let _ = site.outside_sends(&udp((CLIENT, port), SERVICE, b""));
     }
     let last = site.outside_sends(&udp((CLIENT, 9_100), SERVICE, b"")).dropped();
     assert_eq!(last, Reason::BudgetSpent, "all are spent");

@@ -84,8 +84,8 @@ fn a_full_pinhole_index_refuses_grants_with_many_ports() {
     assert_eq!(site.used("pinhole_index"), 40);
     site.gate.revoke(site.now, grant.id).unwrap();
     site.open(UDP, 53);
-    site.wait(std::time::Duration::from_secs(3_600));
-    site.wait(std::time::Duration::from_secs(3_600));
+    site.wait(Duration::from_secs(3_600));
+    site.wait(Duration::from_secs(3_600));
     assert_eq!(site.used("pinhole_index"), 0);
 }
 

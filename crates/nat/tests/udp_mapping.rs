@@ -169,6 +169,7 @@ fn a_damaged_packet_is_not_laundered_into_a_valid_one() {
     let mut site = Site::new();
     let (_, gate) = site.open(UDP, 5_004);
     let mut packet = udp((CLIENT, 40_000), gate, b"damage on the way");
+    site.outside_sends(&packet).inside();
     packet[30] ^= 0x10;
     let mut frame = sluicegate_wire::FrameBuf::from_bytes(&packet);
     let verdict = frame.with(|frame| site.gate.on_packet(site.now, Port::OUTSIDE, frame));

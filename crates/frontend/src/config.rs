@@ -1,6 +1,11 @@
 //! What a frontend is told at start. The binary's TOML reader fills it.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{Rule, Service};
@@ -50,6 +55,20 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
+/// What the frontend's own file says of one gate.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateSite {
+    /// Its name, as it joined.
+    pub name: String,
+    /// The services that this gate protects, and no other. A gate that names none protects all that no gate names.
+    #[serde(default)]
+    pub services: Vec<String>,
+    /// Its external addresses; the one that it dials from unless given.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+}
+
 /// Everything a frontend is told at start.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -71,9 +90,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Rules from the configuration file.
     pub rules: Vec<Rule>,
-    /// Which gate protects which service, as (service, gate). Services that are not here are opened at the first gate
-    /// that is connected and can.
-    pub service_gates: Vec<(String, String)>,
+    /// What is known of gates beforehand: their services and addresses. Services that no gate names here are protected by
+    /// the gate that joined first.
+    pub gates: Vec<GateSite>,
     /// Grants at once.
     pub grants_max: usize,
     /// Longest registration of an agent, in seconds.
@@ -96,7 +115,7 @@ impl Config {
             shards: 0,
             services: Vec::new(),
             rules: Vec::new(),
-            service_gates: Vec::new(),
+            gates: Vec::new(),
             grants_max: 65_536,
             registration_secs_max: 120,
             tables: Tables::default(),
@@ -135,6 +154,7 @@ impl Config {
         if self.shards > SHARDS_MAX {
             errors.push(ConfigError::Shards(self.shards));
         }
+        self.check_gates(&mut errors);
         let tables = &self.tables;
         let sizes = [
             ("grants_max", self.grants_max),
@@ -150,6 +170,25 @@ impl Config {
             errors.push(ConfigError::Registration(self.registration_secs_max));
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    fn check_gates(&self, errors: &mut Vec<ConfigError>) {
+        if self.gates.len() > GATES_MAX {
+            errors.push(ConfigError::Gates(self.gates.len()));
+        }
+        for (index, gate) in self.gates.iter().enumerate() {
+            let earlier = || self.gates.iter().take(index);
+            if !sluicegate_policy::is_name(&gate.name) {
+                errors.push(ConfigError::GateName(gate.name.clone()));
+            }
+            if earlier().any(|other| other.name == gate.name) {
+                errors.push(ConfigError::GateTwice(gate.name.clone()));
+            }
+            let twice = gate.services.iter().filter(|name| earlier().any(|other| other.services.contains(name)));
+            errors.extend(twice.map(|name| ConfigError::GateService(name.clone())));
+            let wrong = gate.addresses.iter().filter(|address| address.is_unspecified() || address.is_multicast());
+            errors.extend(wrong.map(|address| ConfigError::GateAddress(*address)));
+        }
     }
 }
 
@@ -184,6 +223,21 @@ pub enum ConfigError {
     /// A table of size zero.
     #[error("{0} = 0 leaves no room for anything; write a larger number or leave it out")]
     Zero(&'static str),
+    /// More gates than may connect.
+    #[error("gate describes {0} gates, at most {GATES_MAX} can be connected")]
+    Gates(usize),
+    /// A gate's name that is none.
+    #[error("gate name {0:?} is not 1 to 64 letters, digits, '-', '_', '.' or '+'; write the gate's [node] name")]
+    GateName(String),
+    /// A gate described twice.
+    #[error("gate {0:?} is described twice; keep one of the two")]
+    GateTwice(String),
+    /// A service with two gates.
+    #[error("gate: the service {0:?} is protected by two gates; only one gets its grants")]
+    GateService(String),
+    /// An address that no gate can have.
+    #[error("gate address {0} is unspecified or multicast; write the gate's external address")]
+    GateAddress(IpAddr),
     /// A registration time out of range.
     #[error("registration_secs_max = {0} is not between 30 and 86400")]
     Registration(u32),

@@ -20,7 +20,7 @@ use crate::{
     catalog::{Catalog, EditError, NewUser},
     clock::Clock,
     decisions::{Decided, Decisions},
-    feed::{Ask, Door, HubStatus},
+    feed::{Ask, Door, HubStatus, Places},
     guesses::Guesses,
     ledger::{GrantRow, Ledger},
     metrics::{MetricsSnapshot, ShardMetrics},
@@ -96,6 +96,7 @@ pub(crate) struct Inner {
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
     pub(crate) door: Arc<Door>,
+    pub(crate) places: Arc<Places>,
     pub(crate) clock: Clock,
     /// Held while a policy is read and put in place, so that an older one never replaces a newer.
     pub(crate) reloading: Mutex<()>,
@@ -180,7 +181,7 @@ impl Control {
     /// If the store fails or the name is none.
     pub fn gate_admit(&self, name: &str, certificate: [u8; 32]) -> Result<JoinToken, ControlError> {
         let directory = self.inner.catalog.directory();
-        let gate = Gate { name: name.to_owned(), certificate, joined_at: self.now().0 };
+        let gate = Gate { name: name.to_owned(), certificate, joined_at: self.now().0, seen_at: None };
         match directory.find::<Gate>(self.now(), name)? {
             Some(known) if known.certificate == certificate => {}
             Some(_) => drop(directory.replace(self.now(), &gate)?),
@@ -208,8 +209,14 @@ impl Control {
         let directory = self.inner.catalog.directory();
         directory.remove::<Gate>(self.now(), name)?;
         self.inner.door.refresh(directory, self.now())?;
-        let names = self.gates()?.into_iter().map(|gate| gate.name).collect();
-        self.inner.asks.try_send(Ask::Gates(names)).map_err(|_| ControlError::Busy)
+        self.inner.asks.try_send(Ask::Gates(self.gates_joined()?)).map_err(|_| ControlError::Busy)
+    }
+
+    /// Names of the gates, first joined first.
+    pub(crate) fn gates_joined(&self) -> Result<Vec<String>, sluicegate_store::DirectoryError> {
+        let mut gates: Vec<Gate> = self.inner.catalog.directory().all(self.now())?;
+        gates.sort_by_key(|gate| gate.joined_at);
+        Ok(gates.into_iter().map(|gate| gate.name).collect())
     }
 
     /// What the policy would say now to this user, service and client, and why. Without `wanted`: to all that the service
@@ -254,6 +261,7 @@ impl Control {
             ("guesses", guesses, guesses_max),
         ]);
         sums.extend(inner.policy.load().gauges());
+        sums.extend(inner.places.gauges());
         sums.into_iter().for_each(|(name, used, max)| snapshot.push_gauge(name, used, max));
         let connected =
             inner.gates.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|g| g.connected).count();

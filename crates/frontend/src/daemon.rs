@@ -1,7 +1,6 @@
 //! Starting and stopping a frontend: keys, store, sockets, threads, tasks.
 
 use std::{
-    collections::HashMap,
     fs::DirBuilder,
     io,
     net::SocketAddr,
@@ -19,7 +18,7 @@ use arc_swap::ArcSwap;
 use sluicegate_capability::{IssuerKey, IssuerPublic};
 use sluicegate_policy::Policy;
 use sluicegate_store::{
-    DirectoryError, Gate, Kind, StoreError,
+    DirectoryError, Kind, StoreError,
     feed::tls::{self, TlsError},
     keys::{self, KeyError},
 };
@@ -32,7 +31,11 @@ use crate::{
     config::{Config, ConfigError},
     control::{Control, Identity, Inner},
     decisions::Decisions,
-    feed::{Ask, Hub, HubParts, Listener, Queues},
+    feed::{
+        Ask, Hub, HubParts, Listener, Queues,
+        holders::Holders,
+        registrations::{self, Registrations},
+    },
     guesses::Guesses,
     inbox::{ShardSender, shard_queue},
     ledger::Ledger,
@@ -194,8 +197,8 @@ impl Frontend {
         let hub = hub(&config, &common, &shards, &control);
         let inner = Arc::clone(&control.inner);
         inner.door.refresh(inner.catalog.directory(), clock.unix())?;
-        let known = inner.catalog.directory().all::<Gate>(clock.unix())?;
-        let _ = inner.asks.try_send(Ask::Gates(known.into_iter().map(|gate| gate.name).collect()));
+        registrations::restore(inner.catalog.directory(), clock, shards.addresses.len(), &shards.senders);
+        let _ = inner.asks.try_send(Ask::Gates(control.gates_joined()?));
         let _ = inner.asks.try_send(Ask::Policy(inner.policy.load_full()));
 
         let mut tasks = JoinSet::new();
@@ -205,6 +208,7 @@ impl Frontend {
             tls: tls::server_config(&common.secrets.tls, Arc::clone(&inner.door) as Arc<dyn tls::Admission>)?,
             directory: inner.catalog.directory().clone(),
             door: Arc::clone(&inner.door),
+            places: Arc::clone(&inner.places),
             events: gate_events,
             clock,
         };
@@ -356,6 +360,7 @@ fn control(
         gauges: shards.gauges.clone(),
         gates: Arc::default(),
         door: Arc::default(),
+        places: Arc::default(),
         clock: common.clock,
         reloading: Mutex::new(()),
     };
@@ -363,14 +368,14 @@ fn control(
 }
 
 fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> Hub {
-    let assigned: HashMap<String, String> = config.service_gates.iter().cloned().collect();
     Hub::new(HubParts {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::clone(&control.inner.decisions),
         shards: shards.senders.clone(),
         statuses: Arc::clone(&control.inner.gates),
-        assigned,
+        holders: Holders::new(&config.gates),
+        registrations: Registrations::new(control.inner.catalog.directory().clone()),
         peers: shards.addresses.iter().map(SocketAddr::ip).collect(),
         issuer_seed: common.secrets.issuer_seed.clone(),
         boot_id: common.secrets.boot_id,

@@ -5,7 +5,7 @@
 
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     hash::Hash,
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,15 +13,17 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_capability::{Grant, GrantId};
-use sluicegate_store::feed::{ActiveGrant, GrantDelta, Selector};
+use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_wire::UnixTime;
 
 /// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
 const GRACE_SECS: u64 = 5;
 /// How long a revoke may be on its way to a gate that is connected, in seconds.
 const REVOKE_SECS: u64 = 30;
-/// Most revokes that are on their way.
+/// Most revokes of operators that are on their way.
 const REVOKES_MAX: usize = 1_024;
+/// Most ended calls that are on their way, and most of one user.
+const CALL_REVOKES_MAX: (usize, usize) = (8_192, 128);
 
 /// Where a grant stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -86,14 +88,28 @@ struct Row {
     shard: Option<u8>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
     per_user: HashMap<String, u32>,
     /// Grants of each client id.
     per_client: HashMap<u32, u32>,
-    /// What was revoked lately, oldest first: a gate's report that crossed the revoke brings nothing back.
-    revoked: VecDeque<(UnixTime, Selector)>,
+    /// What operators revoked lately: a gate's report that crossed the revoke brings nothing back.
+    revoked: Revokes<Selector>,
+    /// The same for calls that users ended, apart so that they push out no operator's.
+    ended: Revokes<Selector>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            per_user: HashMap::new(),
+            per_client: HashMap::new(),
+            revoked: Revokes::new(REVOKES_MAX, REVOKES_MAX),
+            ended: Revokes::new(CALL_REVOKES_MAX.0, CALL_REVOKES_MAX.1),
+        }
+    }
 }
 
 /// The directory has as many grants as it may have.
@@ -130,7 +146,7 @@ impl Ledger {
     /// Merges a grant that a gate reports as live, such as one issued before a restart.
     pub(crate) fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
         let delta = &active.delta;
-        if self.lock().revoked.iter().any(|(_, selector)| selector.selects(grant, &delta.user, &delta.service)) {
+        if self.lock().is_revoked(grant, delta) {
             return Ok(());
         }
         if self.lock().by_id.get(&grant.id).is_some_and(|row| row.shown.gate != gate) {
@@ -210,7 +226,8 @@ impl Ledger {
     /// Removes what has expired.
     pub(crate) fn expire(&self, now: UnixTime) -> usize {
         let mut rows = self.lock();
-        while rows.revoked.pop_front_if(|(until, _)| *until <= now).is_some() {}
+        rows.revoked.forget(now);
+        rows.ended.forget(now);
         let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
         let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(rows.remove(*id)));
@@ -225,11 +242,15 @@ impl Ledger {
     /// Removes what a revocation names. Grants issued after `now` are not meant.
     pub(crate) fn revoke(&self, now: UnixTime, selector: &Selector) {
         let mut rows = self.lock();
-        if rows.revoked.len() >= REVOKES_MAX {
-            rows.revoked.pop_front();
-        }
         let issued_before = selector.issued_before.or(Some(now.plus_secs(1)));
-        rows.revoked.push_back((now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() }));
+        let (until, kept) = (now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() });
+        match selector.what {
+            Selected::Call(call) => {
+                let user = rows.of_call(call).map(|row| row.shown.user.clone()).unwrap_or_default();
+                rows.ended.keep(now, &user, until, kept);
+            }
+            _ => rows.revoked.keep(now, "", until, kept),
+        }
         let ids: Vec<GrantId> =
             rows.by_id.iter().filter(|(_, row)| row.is_selected(selector)).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| drop(rows.remove(id)));
@@ -237,9 +258,15 @@ impl Ledger {
 
     /// Whether this call has grants, and if so whose and for which service.
     pub(crate) fn call(&self, call: [u8; 12]) -> Option<(String, String)> {
+        self.lock().of_call(call).map(|row| (row.shown.user.clone(), row.shown.service.clone()))
+    }
+
+    /// Whose call this is, and when the last of its grants ends by itself.
+    pub(crate) fn end_of_call(&self, call: [u8; 12]) -> Option<(String, UnixTime)> {
         let rows = self.lock();
-        let (id, row) = rows.by_id.range(GrantId::of_call(call, 0)..).next()?;
-        (id.call() == call).then(|| (row.shown.user.clone(), row.shown.service.clone()))
+        let of_call = || rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
+        let user = of_call().next()?.1.shown.user.clone();
+        Some((user, UnixTime(of_call().map(|(_, row)| row.shown.not_after).max()?)))
     }
 
     /// What the gate was told last of this grant, with its session key if this frontend has it.
@@ -288,6 +315,16 @@ impl Row {
 }
 
 impl Rows {
+    fn of_call(&self, call: [u8; 12]) -> Option<&Row> {
+        let (id, row) = self.by_id.range(GrantId::of_call(call, 0)..).next()?;
+        (id.call() == call).then_some(row)
+    }
+
+    fn is_revoked(&self, grant: &Grant, delta: &GrantDelta) -> bool {
+        let mut lately = self.revoked.iter().chain(self.ended.iter());
+        lately.any(|selector| selector.selects(grant, &delta.user, &delta.service))
+    }
+
     fn of_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut Row> {
         self.by_id.get_mut(&id).filter(|row| row.shown.gate == gate)
     }

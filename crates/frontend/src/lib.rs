@@ -17,6 +17,7 @@ mod feed;
 mod guesses;
 mod inbox;
 mod ledger;
+mod log_limit;
 mod metrics;
 mod shard;
 mod transmits;
@@ -24,7 +25,7 @@ mod udp;
 mod worker;
 
 pub use catalog::{Catalog, EditError, NewUser};
-pub use config::{Config, ConfigError, GATES_MAX, LISTEN_MAX, Listen, SHARDS_MAX};
+pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError, Status};
 pub use daemon::{Frontend, StartError, run};
 pub use decisions::Decided;

@@ -10,11 +10,13 @@ use std::{
 };
 
 mod capabilities;
+mod issuers;
 
 pub use capabilities::{
     Algorithm, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, EdgePolicy, Fairness, Merge, PEERS_MAX_MAX,
     REQUEST_QUEUES_MAX_MAX, Role,
 };
+pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_datapath::{Backend, LocalRule};
 
 /// Feeds a gate holds at once.
@@ -60,6 +62,11 @@ pub struct Config {
     pub feeds: Vec<FeedAddress>,
     /// Targets that a feed may open; empty means any.
     pub may_open: Vec<Prefix>,
+    /// What each frontend may have this gate open; empty: everything that a frontend can ask for. If any frontend has a
+    /// rule, those without may do nothing.
+    pub issuers: Vec<Issuer>,
+    /// Services as the gate's own file describes them: it alone makes a service open or lets it start flows.
+    pub own_services: Vec<OwnService>,
     /// Public services that this gate knows without a feed: names and addresses.
     pub open_services: Vec<(String, IpAddr)>,
     /// Capabilities and lanes.
@@ -89,6 +96,8 @@ impl Config {
             state_dir: state_dir.into(),
             feeds: Vec::new(),
             may_open: Vec::new(),
+            issuers: Vec::new(),
+            own_services: Vec::new(),
             open_services: Vec::new(),
             capabilities: Capabilities::new(Role::Gate),
             cpu: None,
@@ -147,6 +156,10 @@ impl Config {
         }
         if self.feeds.len() > FEEDS_MAX {
             errors.push(ConfigError::TooMany { field: "feeds", given: self.feeds.len() as u64, max: FEEDS_MAX as u64 });
+        }
+        if self.issuers.len() > ISSUERS_MAX {
+            let (given, max) = (self.issuers.len() as u64, ISSUERS_MAX as u64);
+            errors.push(ConfigError::TooMany { field: "issuer", given, max });
         }
         if !self.local.is_empty() && self.local_rate_pps == 0 {
             errors.push(ConfigError::Zero { field: "local_rate_pps" });

@@ -12,7 +12,7 @@ use crate::{
     files,
     host::Host,
     join,
-    ledger::{IssuerId, Record},
+    ledger::{IssuerId, OWN_ISSUER},
     packets::{
         Commander, EVENTS_MAX, PacketThread, Turn,
         hops::{Neighbours, NextHop},
@@ -23,7 +23,7 @@ use crate::{
     state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
-use sluicegate_capability::{ISSUER_ID_LEN, IssuerPublic};
+use sluicegate_capability::IssuerPublic;
 use sluicegate_datapath::{Device, Interface, Options, forwarding, neighbour::Table};
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -48,9 +48,6 @@ use tokio::{
 
 /// Flows of IPv6 for each of IPv4: filter services only, so fewer.
 const V6_SHARE: u32 = 8;
-
-/// Stands for the configuration among those who announce services.
-const OWN_ISSUER: IssuerId = [0; ISSUER_ID_LEN];
 
 /// What a stopped gate leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -224,12 +221,13 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let mut translator = translator(&config, ground.mtu)?;
     let (began, unix) = clock::second_began();
     translator.set_clock(began, unix);
-    let may_open = |target| config.may_open(target);
-    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &may_open, &mut translator)?;
+    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &config, &mut translator)?;
     for loss in &restored.losses {
         tracing::error!("{loss}");
     }
-    let restored = open_services(&config, restored, &mut translator)?;
+    let (slots, outboxes) = slots(&feeds)?;
+    let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
+    let restored = open_services(&config, issuers, restored, &mut translator)?;
     translator.observe(config.mode == Mode::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir)?;
     let way =
@@ -241,7 +239,6 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let (books, keeper) = books(&config, restored, &commander, &board, lock)?;
     let saved = keeper.saved();
     let (events, ended) = mpsc::channel(EVENTS_MAX);
-    let (slots, outboxes) = slots(&feeds)?;
     let shared = Arc::new(Shared::new(Parts {
         commander,
         books,
@@ -273,9 +270,17 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
 }
 
-/// Takes the public services of the configuration, and forgets those of an earlier one.
-fn open_services(config: &Config, mut restored: Restored, translator: &mut Translator) -> Result<Restored, StartError> {
+/// Takes the public services of the configuration, and forgets those of an earlier one. `issuers` are the frontends whose
+/// feeds this gate follows.
+fn open_services(
+    config: &Config,
+    mut issuers: Vec<IssuerId>,
+    mut restored: Restored,
+    translator: &mut Translator,
+) -> Result<Restored, StartError> {
     let ledger = &mut restored.ledger;
+    issuers.push(OWN_ISSUER);
+    ledger.only_issuers(&issuers);
     let gone = |name: &str| !config.open_services.iter().any(|(known, _)| known == name);
     let before: Vec<String> = ledger.services().map(|listed| listed.service.name.clone()).collect();
     for name in before.iter().filter(|name| gone(name)) {
@@ -294,8 +299,7 @@ fn open_services(config: &Config, mut restored: Restored, translator: &mut Trans
             outbound: Outbound::All,
             sip: None,
         };
-        let listed = ledger.announced(OWN_ISSUER, service).map_err(|error| refused(error.to_string()))?;
-        ledger.apply(Record::Service(listed));
+        ledger.own(service).map_err(|error| refused(error.to_string()))?;
     }
     let services: Vec<_> = ledger.services().map(service_spec).collect();
     translator.set_services(&services).map_err(|error| refused(error.to_string()))?;

@@ -15,6 +15,9 @@ const ISSUERS_MAX: usize = 64;
 /// Identifier of an issuer key.
 pub(crate) type IssuerId = [u8; ISSUER_ID_LEN];
 
+/// Stands for the gate's own file among those who announce services.
+pub(crate) const OWN_ISSUER: IssuerId = [0; ISSUER_ID_LEN];
+
 /// A grant that is open here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -39,8 +42,18 @@ impl Entry {
 pub(crate) struct Listed {
     pub(crate) number: u16,
     pub(crate) service: FeedService,
-    /// Feeds that announce it.
+    /// Feeds that announce it. The first owns the name: the others announce the same, or are refused.
     pub(crate) issuers: Vec<IssuerId>,
+}
+
+impl Listed {
+    /// Whether this announcement describes the same service. Where SIP comes from differs from frontend to frontend.
+    fn is_same(&self, other: &FeedService) -> bool {
+        let port = |service: &FeedService| service.sip.as_ref().map(|sip| sip.port);
+        let own = &self.service;
+        (own.mode, own.address, own.default, own.outbound, &own.ports, port(own))
+            == (other.mode, other.address, other.default, other.outbound, &other.ports, port(other))
+    }
 }
 
 /// One change, as the journal keeps it.
@@ -59,10 +72,15 @@ pub(crate) enum Record {
 }
 
 /// Why the ledger refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LedgerError {
     #[error("the gate knows {SERVICES_MAX} services already; remove some")]
     ServicesFull,
+    #[error(
+        "another frontend, or the gate's own file, describes the service {0:?} differently and was first; use another \
+         name, or change it there first and then restart this frontend"
+    )]
+    Owned(String),
 }
 
 /// Services and open grants by name.
@@ -78,10 +96,19 @@ impl Ledger {
     /// What the service would be listed as if this feed's announcement is accepted. A known name keeps its number.
     pub(crate) fn announced(&self, issuer: IssuerId, service: FeedService) -> Result<Listed, LedgerError> {
         if let Some(known) = self.services.get(&service.name) {
+            let owns = known.issuers.first().is_none_or(|owner| *owner == issuer);
+            let is_own_file = known.issuers.first() == Some(&OWN_ISSUER);
+            let agrees = known.is_same(&service)
+                || (is_own_file
+                    && (known.service.address, known.service.default) == (service.address, service.default));
+            if !owns && !agrees {
+                return Err(LedgerError::Owned(service.name));
+            }
             let mut issuers = known.issuers.clone();
             if !issuers.contains(&issuer) {
                 issuers.push(issuer);
             }
+            let service = if owns { service } else { known.service.clone() };
             return Ok(Listed { number: known.number, service, issuers });
         }
         if self.services.len() >= SERVICES_MAX {
@@ -93,6 +120,24 @@ impl Ledger {
             number = number.wrapping_add(1);
         }
         Ok(Listed { number, service, issuers: vec![issuer] })
+    }
+
+    /// What the gate's own file describes is listed as it says, whoever was first.
+    pub(crate) fn own(&mut self, service: FeedService) -> Result<(), LedgerError> {
+        if let Some(known) = self.services.get_mut(&service.name) {
+            known.issuers.retain(|issuer| *issuer != OWN_ISSUER);
+            known.issuers.insert(0, OWN_ISSUER);
+        }
+        let listed = self.announced(OWN_ISSUER, service)?;
+        self.apply(Record::Service(listed));
+        Ok(())
+    }
+
+    /// Names of frontends that this gate does not follow any more own nothing.
+    pub(crate) fn only_issuers(&mut self, known: &[IssuerId]) {
+        for listed in self.services.values_mut() {
+            listed.issuers.retain(|issuer| known.contains(issuer));
+        }
     }
 
     /// What changes when this feed withdraws the service; `None` if it does not announce it.

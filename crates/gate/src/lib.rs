@@ -35,8 +35,8 @@ pub mod status;
 
 pub use config::{
     Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
-    Fairness, FeedAddress, LocalRule, Merge, Mode, PEERS_MAX_MAX, PINHOLES_MAX_MAX, Prefix, REQUEST_QUEUES_MAX_MAX,
-    Role,
+    Fairness, FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Mode, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX,
+    Prefix, REQUEST_QUEUES_MAX_MAX, Role,
 };
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, release, run, start};

@@ -68,7 +68,7 @@ pub(crate) fn service(name: &str) -> FeedService {
         mode: ServiceMode::Nat,
         address: TARGET,
         default: ServiceDefault::Off,
-        ports: Vec::new(),
+        ports: ["udp/1-65535", "tcp/1-65535", "icmp"].map(|range| range.parse().unwrap()).into(),
         outbound: Outbound::None,
         sip: None,
     }

@@ -15,6 +15,7 @@ mod codec;
 mod encoding;
 mod message;
 mod receiver;
+mod revokes;
 mod sender;
 pub mod tls;
 mod token;
@@ -25,6 +26,7 @@ pub use message::{
     GrantUsage, Resume, Selected, Selector, SignedDeltas, ToGate, USAGE_MAX,
 };
 pub use receiver::{Event, FeedError, FeedReceiver, SILENCE_MAX};
+pub use revokes::Revokes;
 pub use sender::{FeedSender, PING_INTERVAL, SendError, SenderOptions, WINDOW_MAX};
 pub use token::{JoinSecret, JoinToken, JoinTokenError};
 

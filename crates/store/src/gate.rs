@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sluicegate_policy::is_name;
@@ -25,6 +27,8 @@ pub struct Gate {
     pub certificate: [u8; 32],
     /// Unix second at which it joined.
     pub joined_at: u64,
+    /// Where it dialled from last. Not what it is recognised by: only places to greet are kept free for that address.
+    pub seen_at: Option<IpAddr>,
 }
 
 /// Why a gate could not join.
@@ -104,7 +108,7 @@ impl Directory {
             }
             Some(_) => return Err(JoinError::NameTaken(name.into())),
         };
-        let gate = Gate { name: name.into(), certificate, joined_at: now.0 };
+        let gate = Gate { name: name.into(), certificate, joined_at: now.0, seen_at: None };
         let txn = Txn::default()
             .when(&join_key, Expect::At(open.revision))
             .when(&gate_key, present)

@@ -12,6 +12,7 @@ pub mod feed;
 mod gate;
 pub mod keys;
 pub mod password;
+mod registration;
 
 pub use backend::{
     Change, ChangeKind, Compare, Entry, Expect, KEY_LEN_MAX, LEASES_MAX, LeaseId, OPS_MAX, Op, Revision, Store,
@@ -20,3 +21,4 @@ pub use backend::{
 pub use directory::{Directory, DirectoryError, Kind, Record};
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use gate::{Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError};
+pub use registration::Registration;

@@ -2,7 +2,11 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, Ordering},
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -17,16 +21,24 @@ use sluicegate_wire::UnixTime;
 #[derive(Debug, Default)]
 pub(crate) struct Door {
     known: ArcSwap<HashSet<[u8; 32]>>,
+    /// Where those gates dialled from last.
+    addresses: ArcSwap<HashSet<IpAddr>>,
     joins_open: AtomicBool,
 }
 
 impl Door {
     /// Reads both from the store.
     pub(crate) fn refresh(&self, directory: &Directory, now: UnixTime) -> Result<(), DirectoryError> {
-        let known = directory.all::<Gate>(now)?.into_iter().map(|gate| gate.certificate).collect();
-        self.known.store(std::sync::Arc::new(known));
+        let gates = directory.all::<Gate>(now)?;
+        self.known.store(Arc::new(gates.iter().map(|gate| gate.certificate).collect()));
+        self.addresses.store(Arc::new(gates.iter().filter_map(|gate| gate.seen_at).collect()));
         self.joins_open.store(directory.open_joins(now)? > 0, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether a known gate dialled from this address last.
+    pub(crate) fn knows_address(&self, address: IpAddr) -> bool {
+        self.addresses.load().contains(&address.to_canonical())
     }
 }
 

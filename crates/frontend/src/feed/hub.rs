@@ -1,23 +1,24 @@
 //! The hub between shards and gates: which gate opens what, whose answer goes where, and who must be told of a change.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use serde::Serialize;
-use sluicegate_capability::{GrantId, IssuerKey};
-use sluicegate_policy::{Policy, Service};
+use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey};
+use sluicegate_policy::{Policy, Service, ServiceMode};
 use sluicegate_store::feed::{
-    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selector, SenderOptions, skew_alarm,
+    ActiveGrant, Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
+    SenderOptions, skew_alarm,
 };
 use sluicegate_wire::Instant;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
-use super::GateEvent;
+use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{
     clock::Clock,
     decisions::Decisions,
@@ -32,6 +33,8 @@ const SIP_RATE_BPS: u64 = 2_000_000;
 const LOG_BYTES_MAX: usize = 1 << 20;
 /// Frames of a welcome are sent in pieces of about this size.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Seconds for which a call's end is repeated beyond the end of its grants.
+const REVOKE_GRACE_S: u64 = 5;
 /// Time between looks at what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -42,7 +45,7 @@ pub(crate) enum Ask {
     Revoke(Selector),
     /// Services may have changed.
     Policy(Arc<Policy>),
-    /// This gate was let in, or removed.
+    /// The gates that have joined, first joined first: one was let in, or removed.
     Gates(Vec<String>),
 }
 
@@ -76,11 +79,12 @@ pub(crate) struct Hub {
     decisions: Arc<Decisions>,
     shards: Vec<ShardSender>,
     statuses: Arc<Mutex<Vec<HubStatus>>>,
-    /// Which gate protects a service, where configuration says so.
-    assigned: HashMap<String, String>,
+    holders: Holders,
+    registrations: Registrations,
     /// The frontend's own addresses, from which it relays SIP.
     peers: Vec<IpAddr>,
     issuer_seed: Zeroizing<[u8; 32]>,
+    issuer: [u8; ISSUER_ID_LEN],
     boot_id: u64,
     name: String,
     gates: BTreeMap<String, Gate>,
@@ -95,7 +99,8 @@ pub(crate) struct HubParts {
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) shards: Vec<ShardSender>,
     pub(crate) statuses: Arc<Mutex<Vec<HubStatus>>>,
-    pub(crate) assigned: HashMap<String, String>,
+    pub(crate) holders: Holders,
+    pub(crate) registrations: Registrations,
     pub(crate) peers: Vec<IpAddr>,
     pub(crate) issuer_seed: Zeroizing<[u8; 32]>,
     pub(crate) boot_id: u64,
@@ -118,8 +123,10 @@ impl Hub {
             decisions: parts.decisions,
             shards: parts.shards,
             statuses: parts.statuses,
-            assigned: parts.assigned,
+            holders: parts.holders,
+            registrations: parts.registrations,
             peers: parts.peers,
+            issuer: IssuerKey::from_seed(*parts.issuer_seed).public().id(),
             issuer_seed: parts.issuer_seed,
             boot_id: parts.boot_id,
             name: parts.name,
@@ -137,6 +144,7 @@ impl Hub {
             if next_sweep <= now {
                 next_sweep = now + SWEEP_INTERVAL;
                 self.ledger.expire(self.clock.unix());
+                self.registrations.save(self.clock.unix());
             }
             let due = self.poll().min(next_sweep);
             let sleep = tokio::time::sleep(due.since(self.clock.now()));
@@ -176,7 +184,10 @@ impl Hub {
         match event {
             Event::Open { service, deltas } => self.open(shard, &service, deltas),
             Event::Revoke(selector) => self.revoke(selector),
-            Event::Bind(binding) => self.tell_others(shard, &Input::Bind(binding)),
+            Event::Bind(binding) => {
+                self.registrations.note(&binding, self.clock.now(), self.clock.unix());
+                self.tell_others(shard, &Input::Bind(binding));
+            }
             Event::HandOver { shard: Some(owner), flow, datagram } => {
                 self.tell(owner, Input::Datagram { flow, bytes: datagram });
             }
@@ -246,26 +257,40 @@ impl Hub {
         }
     }
 
-    /// The gate that protects a service: the one that configuration names, or else the first that is connected and has not
-    /// said that it cannot.
+    /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
+    /// even while that gate is away.
     fn gate_of(&self, service: &str) -> Option<String> {
-        if let Some(name) = self.assigned.get(service) {
-            return self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.clone());
-        }
-        let can = |gate: &&Gate| gate.frames.is_some() && !gate.status.refused.contains_key(service);
-        self.gates.values().find(can).map(|gate| gate.status.gate.clone())
+        let refuses = |gate: &str| self.gates.get(gate).is_some_and(|gate| gate.status.refused.contains_key(service));
+        let name = self.holders.of(service, refuses)?;
+        self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.to_owned())
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
     fn revoke(&mut self, selector: Selector) {
-        self.ledger.revoke(self.clock.unix(), &selector);
-        self.tell_gates(&Delta::Revoke(selector));
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        let ended = match selector.what {
+            Selected::Call(call) => Some(self.ledger.end_of_call(call).unwrap_or_default()),
+            _ => None,
+        };
+        self.ledger.revoke(unix, &selector);
+        match ended {
+            Some((user, not_after)) => {
+                // A gate's clock may be behind.
+                let until = not_after.max(unix).plus_secs(REVOKE_GRACE_S);
+                self.tell_gates(|sender| sender.push_call_end(now, unix, (&user, until), selector.clone()));
+            }
+            None => self.tell_gates(|sender| sender.push(now, unix, Delta::Revoke(selector.clone()))),
+        }
     }
 
-    fn tell_gates(&mut self, delta: &Delta) {
+    fn announce(&mut self, delta: &Delta) {
         let (now, unix) = (self.clock.now(), self.clock.unix());
+        self.tell_gates(|sender| sender.push(now, unix, delta.clone()));
+    }
+
+    fn tell_gates(&mut self, push: impl Fn(&mut FeedSender) -> Result<(), SendError>) {
         for (name, gate) in &mut self.gates {
-            if let Err(error) = gate.sender.push(now, unix, delta.clone()) {
+            if let Err(error) = push(&mut gate.sender) {
                 tracing::error!(gate = name, %error, "a gate cannot be told of a change");
                 // Cut off, it comes back and is brought up to date.
                 gate.frames = None;
@@ -327,6 +352,7 @@ impl Hub {
         if self.gates.contains_key(name) || self.gates.len() >= crate::config::GATES_MAX {
             return;
         }
+        self.holders.joined(name);
         let key = IssuerKey::from_seed(*self.issuer_seed);
         let options = SenderOptions { log_bytes_max: LOG_BYTES_MAX, ..SenderOptions::default() };
         let sender = FeedSender::new(key, self.boot_id, &self.name, options);
@@ -350,15 +376,7 @@ impl Hub {
             FromGate::Usage { grants } => {
                 grants.iter().for_each(|used| self.ledger.used(name, used.id, used.bytes_used, used.flows));
             }
-            FromGate::Active { grants, .. } => {
-                for active in &grants {
-                    let merged = active.delta.grant().map(|grant| self.ledger.active(active, &grant, name));
-                    if let Ok(Err(full)) = merged {
-                        tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
-                        break;
-                    }
-                }
-            }
+            FromGate::Active { grants, .. } => self.on_active(name, &grants),
             FromGate::Standing { service, address, port } => self.on_standing(name, service, (address, port).into()),
             FromGate::ServiceRefused { service, reason } => {
                 tracing::warn!(gate = name, service, reason, "a gate cannot protect a service");
@@ -386,9 +404,39 @@ impl Hub {
         }
     }
 
-    /// Where a service takes SIP. A gate on this host stands beside the frontend's own way to the service, not in it.
+    /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.
+    fn on_active(&self, name: &str, grants: &[ActiveGrant]) {
+        for active in grants {
+            let Ok(grant) = active.delta.grant() else { continue };
+            if grant.issuer != self.issuer || !self.holders.may_hold(name, &active.delta.service) {
+                continue;
+            }
+            if let Err(full) = self.ledger.active(active, &grant, name) {
+                tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
+                break;
+            }
+        }
+    }
+
+    /// Where a service takes SIP: believed of the gate that protects the service alone, and only an address of that gate.
+    /// A gate on this host stands beside the frontend's own way to the service, not in it.
     fn on_standing(&mut self, name: &str, service: String, address: SocketAddr) {
-        let is_local = self.gates.get(name).is_some_and(|gate| gate.status.is_local);
+        let status = self.gates.get(name).map(|gate| &gate.status);
+        let is_local = status.is_some_and(|status| status.is_local);
+        let dialled_from = status.and_then(|status| status.peer).map(|peer| peer.ip());
+        let known = self.services.get(&service);
+        let is_held = self.gate_of(&service).as_deref() == Some(name);
+        let is_own = known.is_some_and(|known| match known.mode {
+            ServiceMode::Filter => address.ip() == known.address,
+            ServiceMode::Nat => self.holders.is_address(name, dialled_from, address.ip()),
+        });
+        if !is_held || !(is_local || is_own) {
+            tracing::warn!(
+                gate = name, service, %address, is_held,
+                "a gate names an address for a service's SIP that is not its own to name; see [[frontend.gate]]"
+            );
+            return;
+        }
         let address = (!is_local).then_some(address);
         self.shards.iter().for_each(|shard| {
             shard.send(Input::Standing { service: service.clone(), address });
@@ -403,6 +451,7 @@ impl Hub {
                 names.iter().for_each(|name| self.know(name));
                 // One that was removed is cut off, and cannot come back.
                 self.gates.retain(|name, _| names.contains(name));
+                self.holders.only(&names);
                 self.publish();
             }
         }
@@ -421,13 +470,13 @@ impl Hub {
         self.services = services;
         self.policy = Arc::clone(policy);
         for name in gone {
-            self.tell_gates(&Delta::ServiceGone(name));
+            self.announce(&Delta::ServiceGone(name));
         }
         for service in changed {
             for gate in self.gates.values_mut() {
                 gate.status.refused.remove(&service.name);
             }
-            self.tell_gates(&Delta::Service(service));
+            self.announce(&Delta::Service(service));
         }
         for shard in &self.shards {
             shard.send(Input::Policy(Arc::clone(policy)));

@@ -1,4 +1,6 @@
 //! Connections of gates: handshake, join, hello; then frames one way and messages the other.
+//!
+//! Whoever dials is a stranger until its hello is right, and may keep nothing until then: see [`super::places`].
 
 use std::{
     net::SocketAddr,
@@ -11,7 +13,7 @@ use std::{
 
 use rustls::ServerConfig;
 use sluicegate_store::{
-    Directory,
+    Directory, Gate,
     feed::{Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode, tls::Peer},
 };
 use tokio::{
@@ -20,19 +22,22 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
-use super::{Door, FRAMES_MAX, GateEvent};
-use crate::{clock::Clock, config::GATES_MAX};
+use super::{
+    Door, FRAMES_MAX, GateEvent,
+    places::{Greeting, Places},
+};
+use crate::{clock::Clock, config::GATES_MAX, log_limit::LogLimit};
 
+/// For the ClientHello, which a gate sends with the end of the TCP handshake.
+const CLIENT_HELLO_TIMEOUT: Duration = Duration::from_millis(500);
 /// For the handshake and everything up to the hello.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// A gate that takes nothing for so long is cut off.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// A gate that says nothing for so long is taken for dead: it is pinged every 5 s.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// Connections that have not said hello.
-const GREETINGS_MAX: usize = 32;
 
 type Tls = TlsStream<TcpStream>;
 
@@ -42,17 +47,46 @@ pub(crate) struct Listener {
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) directory: Directory,
     pub(crate) door: Arc<Door>,
+    pub(crate) places: Arc<Places>,
     pub(crate) events: mpsc::Sender<GateEvent>,
     pub(crate) clock: Clock,
 }
 
 /// What every connection needs.
-#[derive(Clone)]
 struct Shared {
+    tls: Arc<ServerConfig>,
     directory: Directory,
     door: Arc<Door>,
+    /// Gates whose hello was right.
+    gates: Arc<Semaphore>,
     events: mpsc::Sender<GateEvent>,
     clock: Clock,
+    log: Log,
+}
+
+/// Lines that strangers cause, one limit a kind.
+struct Log {
+    late: LogLimit,
+    gave_way: LogLimit,
+    refused: LogLimit,
+    other: LogLimit,
+    no_accept: LogLimit,
+}
+
+impl Log {
+    const fn new() -> Self {
+        let limit = LogLimit::new;
+        Self { late: limit(), gave_way: limit(), refused: limit(), other: limit(), no_accept: limit() }
+    }
+
+    const fn of(&self, error: &ConnectionError) -> &LogLimit {
+        match error {
+            ConnectionError::Late => &self.late,
+            ConnectionError::GaveWay => &self.gave_way,
+            ConnectionError::Refused(_) => &self.refused,
+            _ => &self.other,
+        }
+    }
 }
 
 /// Why a connection ended.
@@ -66,6 +100,8 @@ enum ConnectionError {
     Late,
     #[error("it closed the connection")]
     Closed,
+    #[error("it only greeted, and gave way to a newcomer")]
+    GaveWay,
     #[error("it was refused: {0}")]
     Refused(String),
 }
@@ -73,50 +109,41 @@ enum ConnectionError {
 impl Listener {
     /// Accepts until dropped.
     pub(crate) async fn run(self) {
-        let greetings = Arc::new(Semaphore::new(GREETINGS_MAX));
+        let Self { socket, tls, directory, door, places, events, clock } = self;
         let gates = Arc::new(Semaphore::new(GATES_MAX));
-        let acceptor = TlsAcceptor::from(self.tls);
-        let shared = Shared { directory: self.directory, door: self.door, events: self.events, clock: self.clock };
+        let shared = Arc::new(Shared { tls, directory, door, gates, events, clock, log: Log::new() });
         let numbers = AtomicU64::new(1);
         loop {
-            let (stream, peer) = match self.socket.accept().await {
+            let (stream, peer) = match socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a gate");
+                    if let Some(left_out) = shared.log.no_accept.admit(clock.now()) {
+                        tracing::warn!(%error, left_out, "cannot accept a gate");
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            // Beyond the bound a new connection is closed at once: those that are greeting are cut off in time anyway.
-            let Ok(greeting) = Arc::clone(&greetings).try_acquire_owned() else { continue };
-            let Ok(gate) = Arc::clone(&gates).try_acquire_owned() else {
-                tracing::warn!(%peer, max = GATES_MAX, "as many gates are connected as may be");
-                continue;
-            };
+            let greeting = places.enter(peer.ip(), shared.door.knows_address(peer.ip()));
             let connection = numbers.fetch_add(1, Ordering::Relaxed);
-            let (acceptor, shared) = (acceptor.clone(), shared.clone());
-            tokio::spawn(async move { serve(acceptor, stream, peer, connection, shared, greeting, gate).await });
+            tokio::spawn(serve(stream, peer, connection, Arc::clone(&shared), greeting));
         }
     }
 }
 
-async fn serve(
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    peer: SocketAddr,
-    connection: u64,
-    shared: Shared,
-    greeting: OwnedSemaphorePermit,
-    _gate: OwnedSemaphorePermit,
-) {
+async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc<Shared>, mut greeting: Greeting) {
     let is_local = stream.local_addr().is_ok_and(|local| local.ip() == peer.ip());
-    let greeted =
-        timeout(GREETING_TIMEOUT, greet(acceptor, stream, &shared)).await.unwrap_or(Err(ConnectionError::Late));
+    let greeted = tokio::select! {
+        greeted = timeout(GREETING_TIMEOUT, greet(stream, peer, &shared)) => greeted.unwrap_or(Err(ConnectionError::Late)),
+        _ = &mut greeting.gives_way => Err(ConnectionError::GaveWay),
+    };
     drop(greeting);
-    let (mut incoming, outgoing, gate, resume) = match greeted {
+    let Greeted { mut incoming, outgoing, gate, resume, place: _place } = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
-            tracing::info!(%peer, %error, "no feed for this connection");
+            if let Some(left_out) = shared.log.of(&error).admit(shared.clock.now()) {
+                tracing::info!(%peer, %error, left_out, "no feed for this connection");
+            }
             return;
         }
     };
@@ -151,12 +178,23 @@ async fn read(incoming: &mut Incoming, gate: &str, connection: u64, shared: &Sha
     }
 }
 
-type Greeted = (Incoming, WriteHalf<Tls>, String, Option<Resume>);
+/// A connection whose hello was right.
+struct Greeted {
+    incoming: Incoming,
+    outgoing: WriteHalf<Tls>,
+    gate: String,
+    resume: Option<Resume>,
+    /// Its place among the gates that are connected.
+    place: OwnedSemaphorePermit,
+}
 
 /// Handshake, a join if the gate is new, and its hello.
-async fn greet(acceptor: TlsAcceptor, stream: TcpStream, shared: &Shared) -> Result<Greeted, ConnectionError> {
+async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> Result<Greeted, ConnectionError> {
     stream.set_nodelay(true)?;
-    let tls = acceptor.accept(stream).await?;
+    let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+    // Who has nothing to say is no gate: a stranger that only connects is gone before it is in anybody's way.
+    let hello = timeout(CLIENT_HELLO_TIMEOUT, hello).await.map_err(|_| ConnectionError::Late)??;
+    let tls = hello.into_stream(Arc::clone(&shared.tls)).await?;
     let peer = Peer::of(tls.get_ref().1.peer_certificates()).ok_or(ConnectionError::Closed)?;
     let (read, mut write) = tokio::io::split(tls);
     let mut incoming = Incoming { stream: read, decoder: Decoder::new() };
@@ -179,15 +217,35 @@ async fn greet(acceptor: TlsAcceptor, stream: TcpStream, shared: &Shared) -> Res
         return refuse(&mut write, reason).await;
     }
     let known = shared.directory.gate_of_certificate(shared.clock.unix(), &peer.cert_hash);
-    match known {
-        Ok(Some(known)) if known.name == gate => {}
+    let known = match known {
+        Ok(Some(known)) if known.name == gate => known,
         Ok(_) => return refuse(&mut write, format!("no gate {gate:?} with this certificate has joined")).await,
         Err(error) => return refuse(&mut write, error.to_string()).await,
-    }
+    };
+    let Ok(place) = Arc::clone(&shared.gates).try_acquire_owned() else {
+        return refuse(&mut write, format!("{GATES_MAX} gates are connected, as many as may be")).await;
+    };
+    remember_address(known, peer_address, shared).await;
     if let Some(ahead_s) = sluicegate_store::feed::skew_alarm(shared.clock.unix(), unix) {
         tracing::warn!(gate, ahead_s, "the gate's clock and this one differ; set both by NTP");
     }
-    Ok((incoming, write, gate, resume))
+    Ok(Greeted { incoming, outgoing: write, gate, resume, place })
+}
+
+/// Remembers where a gate dials from, so that a place to greet is kept free for it: after a restart of either too.
+async fn remember_address(known: Gate, peer: SocketAddr, shared: &Shared) {
+    let address = peer.ip().to_canonical();
+    if known.seen_at == Some(address) {
+        return;
+    }
+    let (directory, now) = (shared.directory.clone(), shared.clock.unix());
+    let name = known.name.clone();
+    let seen = move || directory.change::<Gate>(now, &known.name, |gate| gate.seen_at = Some(address)).map(drop);
+    let written = tokio::task::spawn_blocking(seen).await;
+    if !matches!(written, Ok(Ok(()))) {
+        tracing::warn!(gate = name, ?written, "where the gate dials from was not written down");
+    }
+    let _ = shared.door.refresh(&shared.directory, shared.clock.unix());
 }
 
 async fn refuse<T>(write: &mut WriteHalf<Tls>, reason: String) -> Result<T, ConnectionError> {

@@ -2,13 +2,17 @@
 //! open and answer what they opened.
 
 mod door;
+pub(crate) mod holders;
 mod hub;
 mod listener;
+mod places;
+pub(crate) mod registrations;
 
 pub(crate) use door::Door;
 pub use hub::HubStatus;
 pub(crate) use hub::{Ask, Hub, HubParts, Queues};
 pub(crate) use listener::Listener;
+pub(crate) use places::Places;
 
 use std::{net::SocketAddr, sync::Arc};
 

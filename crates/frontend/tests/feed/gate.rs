@@ -1,7 +1,10 @@
 //! A gate as far as a frontend can tell: TLS over loopback, the real receiver of the feed, and grants opened on ports that
 //! count up. It moves no packets.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use rustls::pki_types::ServerName;
 use sluicegate_capability::GrantId;
@@ -13,7 +16,7 @@ use sluicegate_store::feed::{
 use sluicegate_wire::{Instant, UnixTime};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -33,6 +36,8 @@ pub(crate) struct Gate {
     has_reported: bool,
     pub(crate) open: Vec<ActiveGrant>,
     pub(crate) services: Vec<String>,
+    /// Where it dials from.
+    pub(crate) from: IpAddr,
 }
 
 /// What a gate was told, apart from housekeeping.
@@ -58,6 +63,7 @@ impl Gate {
             has_reported: false,
             open: Vec::new(),
             services: Vec::new(),
+            from: Ipv4Addr::LOCALHOST.into(),
         }
     }
 
@@ -73,7 +79,9 @@ impl Gate {
         secret: Option<JoinSecret>,
     ) -> Result<(), String> {
         let config = client_config(&self.identity, certificate).unwrap();
-        let tcp = TcpStream::connect(feed).await.map_err(|error| error.to_string())?;
+        let socket = TcpSocket::new_v4().map_err(|error| error.to_string())?;
+        socket.bind(SocketAddr::new(self.from, 0)).map_err(|error| error.to_string())?;
+        let tcp = socket.connect(feed).await.map_err(|error| error.to_string())?;
         let name = ServerName::try_from(SERVER_NAME).unwrap();
         let tls = TlsConnector::from(config).connect(name, tcp).await.map_err(|error| error.to_string())?;
         self.stream = Some(tls);

@@ -1,5 +1,6 @@
 //! The running daemon over loopback: real sockets, real TLS, and the real receiver of the feed at the other end.
 
+mod authority;
 mod gate;
 #[path = "../shard/site.rs"]
 #[allow(dead_code, reason = "only its clients are used here")]
@@ -9,7 +10,7 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
-use sluicegate_frontend::{Config, Control, Frontend, GrantState, NewUser};
+use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewUser};
 use sluicegate_policy::Service;
 use sluicegate_store::feed::{Selected, Selector};
 use tempfile::TempDir;
@@ -226,7 +227,8 @@ async fn without_a_gate_a_call_is_answered_503() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_assigned_gate_opens_a_service_and_no_other() {
     let dir = TempDir::new().unwrap();
-    let assign = |config: &mut Config| config.service_gates = vec![("web".into(), "gate-2".into())];
+    let web = GateSite { name: "gate-2".into(), services: vec!["web".into()], addresses: Vec::new() };
+    let assign = |config: &mut Config| config.gates = vec![web];
     let running = Running::start(dir.path(), assign).await;
     running.add_user("alice", &[]);
     let mut first = running.gate("gate-1").await;

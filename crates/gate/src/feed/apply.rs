@@ -12,7 +12,7 @@ use sluicegate_policy::ServiceMode;
 use sluicegate_store::feed::{
     ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume,
 };
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use tokio::sync::oneshot;
 
 /// An install whose answer is on its way.
@@ -102,13 +102,11 @@ impl<'a> Applier<'a> {
     }
 
     fn spec(&self, grant: Grant, delta: &GrantDelta) -> Result<PinholeSpec, String> {
-        if !self.shared.config.may_open(delta.target) {
-            return Err(format!("{} is not in this gate's may_open", delta.target));
-        }
         let ledger = self.shared.books.read();
-        let Some(listed) = ledger.service(&delta.service) else {
-            return Err(format!("this gate knows no service {:?}", delta.service));
+        let Some(listed) = ledger.service(&delta.service).filter(|listed| listed.issuers.contains(&self.issuer)) else {
+            return Err(format!("this gate knows no service {:?} of this frontend", delta.service));
         };
+        self.shared.config.permits_grant(clock::unix(), &listed.service, &grant, delta)?;
         Ok(PinholeSpec {
             grant,
             service: listed.number,
@@ -157,14 +155,13 @@ impl<'a> Applier<'a> {
     }
 
     async fn take_service(&mut self, service: FeedService) -> Result<(), String> {
-        if !self.shared.config.may_open(service.address) {
-            return Err(format!("{} is not in this gate's may_open", service.address));
-        }
+        self.shared.config.permits_service(self.issuer, &service)?;
+        let sip = service.sip.clone();
         let listed = self.shared.books.read().announced(self.issuer, service).map_err(|error| error.to_string())?;
         if self.shared.books.read().service(&listed.service.name) != Some(&listed) {
             self.shared.change_services(Record::Service(listed.clone())).await?;
         }
-        match &listed.service.sip {
+        match &sip {
             Some(sip) => self.open_standing(&listed, sip).await,
             None => Ok(()),
         }
@@ -172,9 +169,9 @@ impl<'a> Applier<'a> {
 
     async fn open_standing(&mut self, listed: &Listed, sip: &FeedSip) -> Result<(), String> {
         let target = listed.service.address;
-        // The frontends that the feed names, or else the one at its other end.
+        // What the gate's own file says, or else the frontend at the other end of the feed: not whom it names.
         let frontend = [self.feed.progress.address().address.ip()];
-        let named: &[IpAddr] = if sip.peers.is_empty() { &frontend } else { &sip.peers };
+        let named = self.shared.config.sip_from(self.issuer).unwrap_or(&frontend);
         let named = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4()).collect();
         let mut peers = self.shared.standing_peers(&listed.service.name, self.issuer, named);
         peers.truncate(PEERS_MAX);

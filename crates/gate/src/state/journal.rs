@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher24;
 use std::{
     fs::{self, File, OpenOptions},
     hash::Hasher,
-    io::{self, Write},
+    io::{self, Seek, SeekFrom, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -25,6 +25,8 @@ const JOURNAL_LEN_MAX: u64 = 1 << 28;
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
+    /// Bytes up to the end of the last whole record.
+    len: u64,
     buffer: Vec<u8>,
 }
 
@@ -37,10 +39,11 @@ impl Journal {
         header[..8].copy_from_slice(MAGIC);
         header[8..].copy_from_slice(&generation.to_be_bytes());
         file.write_all(&header)?;
-        Ok(Self { file, buffer: Vec::new() })
+        Ok(Self { file, len: HEADER_LEN as u64, buffer: Vec::new() })
     }
 
-    /// Appends all records with one write; they survive the death of this process when it returns.
+    /// Appends all records with one write; they survive the death of this process when it returns. If the disk fails, for
+    /// example because it is full, nothing of them stays: half a record would hide all that come after it.
     pub(crate) fn append<'a>(&mut self, records: impl IntoIterator<Item = &'a [u8]>) -> io::Result<()> {
         self.buffer.clear();
         for record in records {
@@ -52,7 +55,18 @@ impl Journal {
             self.buffer.extend_from_slice(&check(record).to_be_bytes());
             self.buffer.extend_from_slice(record);
         }
-        self.file.write_all(&self.buffer)
+        // Behind the last whole record, whatever an earlier failure left there and could not take back.
+        self.file.seek(SeekFrom::Start(self.len))?;
+        match self.file.write_all(&self.buffer) {
+            Ok(()) => {
+                self.len += self.buffer.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                self.file.set_len(self.len)?;
+                Err(error)
+            }
+        }
     }
 
     /// The same file, for whoever has it reach the disk.
@@ -174,6 +188,19 @@ mod tests {
         bytes[HEADER_LEN + RECORD_HEADER_LEN + 5 + RECORD_HEADER_LEN] ^= 1;
         fs::write(path(dir.path(), 1), &bytes).unwrap();
         assert_eq!(read_since(dir.path(), 0).unwrap(), vec![b"first".to_vec()]);
+    }
+
+    #[test]
+    fn what_a_full_disk_cuts_short_hides_no_later_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::create(dir.path(), 1).unwrap();
+        journal.append([&b"first"[..]]).unwrap();
+        // What a write leaves that a full disk cut short in the middle of a record.
+        journal.file.write_all(&100_u32.to_be_bytes()).unwrap();
+        journal.file.write_all(b"torn").unwrap();
+        journal.append([&b"a revoke"[..]]).unwrap();
+        journal.append([&b"another"[..]]).unwrap();
+        assert_eq!(read_since(dir.path(), 0).unwrap(), [&b"first"[..], b"a revoke", b"another"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{checkpoint::Checkpoint, journal};
 use crate::{
+    config::Config,
     error::StartError,
     ledger::{Entry, Ledger, Record},
     shared::service_spec,
@@ -10,7 +11,7 @@ use sluicegate_capability::Mode;
 use sluicegate_nat::{PinholeSpec, Service, Translator};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
-use std::{fs, net::IpAddr, path::Path};
+use std::{fs, path::Path};
 
 /// What came back.
 #[derive(Debug)]
@@ -25,12 +26,12 @@ pub(crate) struct Restored {
 /// Fills the empty `translator` and a ledger from `dir`.
 ///
 /// A damaged checkpoint does not keep the gate from starting: it is set aside, and what the journals have is brought
-/// back. Grants that ended meanwhile stay ended, and targets that `may_open` does not name any more are closed.
+/// back. Grants that ended meanwhile stay ended, and what the configuration does not permit any more is closed.
 pub(crate) fn restore(
     dir: &Path,
     now: Instant,
     unix: UnixTime,
-    may_open: &dyn Fn(IpAddr) -> bool,
+    config: &Config,
     translator: &mut Translator,
 ) -> Result<Restored, StartError> {
     let unreadable =
@@ -65,7 +66,11 @@ pub(crate) fn restore(
             Err(error) => losses.push(format!("a journal record cannot be read ({error})")),
         }
     }
-    let closed = ledger.grants().filter(|(_, entry)| !may_open(entry.delta.target)).map(|(id, _)| id);
+    let permits = |entry: &Entry| {
+        let listed = ledger.service(&entry.delta.service);
+        config.still_permits(unix, entry, listed.map(|listed| &listed.service))
+    };
+    let closed = ledger.grants().filter(|(_, entry)| !permits(entry)).map(|(id, _)| id);
     for id in closed.collect::<Vec<_>>() {
         translator.revoke(now, id);
     }
@@ -74,6 +79,10 @@ pub(crate) fn restore(
     if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
         // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();
+    }
+    let shut = ledger.services().filter(|listed| config.permits_openness(&listed.service).is_err());
+    for name in shut.map(|listed| listed.service.name.clone()).collect::<Vec<_>>() {
+        ledger.apply(Record::ServiceForgotten(name));
     }
     let last = journal::last_generation(dir).map_err(unreadable)?;
     let generation = last.map_or(0, |last| last + 1).max(checkpoint.generation);

@@ -206,6 +206,15 @@ fn frontend_plan(
     config.listen = listen;
     config.digest.clone_from(&frontend.digest);
     config.shards = frontend.shards.unwrap_or(0);
+    config.gates.clone_from(&frontend.gates);
+    for (index, gate) in frontend.gates.iter().enumerate() {
+        let unknown = |name: &&String| !file.services.iter().any(|service| service.name == **name);
+        for name in gate.services.iter().filter(unknown) {
+            let what = format!("gate {:?} protects {name:?}, and this file has no such service", gate.name);
+            let hint = "correct the name, unless the service is added with `sluicegate service add`";
+            report.warn(&["frontend", "gate", &index.to_string(), "services"], what, hint);
+        }
+    }
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {

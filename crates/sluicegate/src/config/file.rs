@@ -7,9 +7,9 @@ use std::{
 };
 
 use serde::Deserialize;
-use sluicegate_frontend::DigestName;
+use sluicegate_frontend::{DigestName, GateSite};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place};
-use sluicegate_policy::{Bytes, Rate, Rule, Service};
+use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
 pub(crate) const STATE_DEFAULT: &str = "/var/lib/sluicegate";
@@ -24,6 +24,8 @@ pub(crate) struct File {
     pub(crate) agent: Option<Agent>,
     #[serde(default)]
     pub(crate) metrics: Metrics,
+    #[serde(default, rename = "issuer")]
+    pub(crate) issuers: Vec<Issuer>,
     #[serde(default, rename = "service")]
     pub(crate) services: Vec<Service>,
     #[serde(default, rename = "rule")]
@@ -59,6 +61,9 @@ pub(crate) struct Frontend {
     pub(crate) feed: Option<SocketAddr>,
     /// SIP threads; one per core unless given.
     pub(crate) shards: Option<usize>,
+    /// What is known of gates beforehand.
+    #[serde(default, rename = "gate")]
+    pub(crate) gates: Vec<GateSite>,
 }
 
 fn digest_default() -> Vec<DigestName> {
@@ -217,6 +222,32 @@ fn backend<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Backend,
         "packet" => Ok(Backend::Packet),
         _ => Err(serde::de::Error::custom(format!("`{text}` is no datapath; write auto, xdp or packet"))),
     }
+}
+
+/// What one frontend may have the gate open.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Issuer {
+    /// The frontend's public key: 64 hexadecimal digits.
+    pub(crate) key: String,
+    /// Services that it may announce; any unless given.
+    #[serde(default)]
+    pub(crate) services: Vec<String>,
+    /// Addresses that it may open, such as `10.4.0.0/24`.
+    #[serde(default)]
+    pub(crate) may_open: Vec<String>,
+    /// Ports that it may open, such as `udp/5004-5100`.
+    #[serde(default)]
+    pub(crate) ports: Vec<PortRange>,
+    /// Most bytes of one grant.
+    pub(crate) bytes_max: Option<Bytes>,
+    /// Highest rate of one grant.
+    pub(crate) rate: Option<Rate>,
+    /// Longest life of one grant in seconds.
+    pub(crate) lifetime_s: Option<u32>,
+    /// Where it relays SIP from; the address of its feed unless given.
+    #[serde(default)]
+    pub(crate) sip_from: Vec<IpAddr>,
 }
 
 #[derive(Debug, Deserialize)]

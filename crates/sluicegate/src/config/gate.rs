@@ -1,7 +1,7 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
-use sluicegate_gate::{Capabilities, Config, LocalRule, Mode, Prefix, Role as Place};
-use sluicegate_policy::{PortProtocol, PortRange, Rate};
+use sluicegate_gate::{Capabilities, Config, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place};
+use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
 
 use super::{
     check::{Report, Role},
@@ -48,16 +48,67 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
     for text in &gate.may_open {
         config.may_open.extend(report.parse::<Prefix>(&["gate", "may_open"], text, ""));
     }
+    config.issuers = issuers(report, file);
+    let own = |service: &sluicegate_policy::Service| OwnService {
+        name: service.name.clone(),
+        address: service.address,
+        is_open: service.is_open(),
+        outbound_all: service.outbound == Outbound::All,
+    };
+    config.own_services = file.services.iter().map(own).collect();
     if role == Role::Gate {
         let open = file.services.iter().filter(|service| service.is_open());
         config.open_services = open.map(|service| (service.name.clone(), service.address)).collect();
     }
     config.capabilities = capabilities(report, gate);
     for error in config.check().err().unwrap_or_default() {
-        let section = if error.field() == "name" { "node" } else { "gate" };
-        report.error(&[section, error.field()], error.to_string(), "");
+        let path: &[&str] = match error.field() {
+            "name" => &["node", "name"],
+            "issuer" => &["issuer"],
+            field => &["gate", field],
+        };
+        report.error(path, error.to_string(), "");
     }
     Some(config)
+}
+
+/// The `[[issuer]]` tables.
+fn issuers(report: &mut Report<'_>, file: &File) -> Vec<Issuer> {
+    let mut issuers: Vec<Issuer> = Vec::new();
+    for (index, told) in file.issuers.iter().enumerate() {
+        let index = index.to_string();
+        let Some(key) = key(&told.key) else {
+            let hint = "write the 64 hexadecimal digits that `sluicegate gate-join` printed at this gate";
+            report.error(&["issuer", &index, "key"], format!("key {:?} is no Ed25519 public key", told.key), hint);
+            continue;
+        };
+        if issuers.iter().any(|known| known.key == key) {
+            report.error(&["issuer", &index, "key"], "this key has an [[issuer]] already", "keep one of the two");
+        }
+        let mut issuer = Issuer::any(key);
+        for text in &told.may_open {
+            issuer.may_open.extend(report.parse::<Prefix>(&["issuer", &index, "may_open"], text, ""));
+        }
+        issuer.services.clone_from(&told.services);
+        issuer.ports.clone_from(&told.ports);
+        issuer.bytes_max = told.bytes_max.map(|bytes| bytes.0);
+        issuer.rate_max_bps = told.rate.filter(|rate| *rate != Rate::UNLIMITED).map(|rate| rate.0);
+        issuer.lifetime_max_s = told.lifetime_s;
+        issuer.sip_from.clone_from(&told.sip_from);
+        issuers.push(issuer);
+    }
+    issuers
+}
+
+fn key(digits: &str) -> Option<[u8; 32]> {
+    let mut key = [0; 32];
+    if digits.len() != 64 || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(key)
 }
 
 fn capabilities(report: &mut Report<'_>, gate: &Gate) -> Capabilities {
@@ -99,6 +150,10 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
             format!("`up` runs a gate beside the frontend, and this is an instance of role \"{}\"", place.label());
         let hint = "remove [frontend] and start it with `sluicegate gate FILE`, or remove role";
         report.error(&["gate", "role"], what, hint);
+    }
+    if place != Filter && !file.issuers.is_empty() {
+        let what = format!("role \"{}\" follows no frontend", place.label());
+        report.error(&["issuer"], what, "remove [[issuer]], or correct role");
     }
     if place != Filter && !file.services.is_empty() {
         let what = format!("role \"{}\" protects no service", place.label());

@@ -125,7 +125,7 @@ async fn ended(mut stopped: watch::Receiver<()>) {
 }
 
 /// Starts the gate; one in the same process as its frontend joins it by itself.
-async fn start_gate(config: sluicegate_gate::Config, frontend: Option<&Frontend>) -> Result<Gate> {
+async fn start_gate(mut config: sluicegate_gate::Config, frontend: Option<&Frontend>) -> Result<Gate> {
     if let Some(frontend) = frontend {
         let control = frontend.control();
         let token = control.join_token()?;
@@ -135,6 +135,10 @@ async fn start_gate(config: sluicegate_gate::Config, frontend: Option<&Frontend>
             sluicegate_gate::join(&token.to_text(), &config.name, &config.state_dir)
                 .await
                 .context("the gate could not join its own frontend")?;
+        }
+        if !config.issuers.is_empty() {
+            // [[issuer]] is about other frontends: this one is the same file's, and the same process.
+            config.issuers.push(sluicegate_gate::Issuer::any(token.issuer.to_bytes()));
         }
     }
     sluicegate_gate::start(config).await.context("the gate did not start, and nothing was opened")
@@ -160,8 +164,9 @@ pub(crate) fn gate_join(join: &GateJoin) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let feed = runtime.block_on(sluicegate_gate::join(token.trim(), &gate.name, &gate.state_dir))?;
     out::line(format_args!(
-        "joined the frontend at {}; `sluicegate gate` uses it from its next start on",
-        feed.address
+        "joined the frontend at {}; `sluicegate gate` uses it from its next start on\nits key, for [[issuer]]: {}",
+        feed.address,
+        feed.issuer.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     ));
     Ok(())
 }

@@ -7,7 +7,8 @@ use sluicegate_wire::{Instant, UnixTime};
 use super::{
     FRAME_LEN_MAX,
     codec::encode,
-    message::{Delta, FEED_VERSION, Resume, SignedDeltas, ToGate},
+    message::{Delta, FEED_VERSION, Resume, Selector, SignedDeltas, ToGate},
+    revokes::Revokes,
 };
 
 /// Longest time for which changes may be collected before they are signed together.
@@ -18,7 +19,7 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Room in a frame for what is around the deltas: sequence number, length and signature.
 const AROUND_DELTAS: usize = 128;
 const DELTAS_LEN_MAX: usize = FRAME_LEN_MAX - AROUND_DELTAS;
-/// Seconds for which revokes are repeated in snapshots: as long as the longest grant lives.
+/// Seconds for which an operator's revoke is repeated in snapshots: as long as the longest grant lives.
 const REVOKE_KEPT_S: u64 = 86_400;
 
 /// The bounds of a [`FeedSender`], fixed at start.
@@ -30,14 +31,25 @@ pub struct SenderOptions {
     pub pending_max: usize,
     /// Bytes of past batches that are kept for gates that reconnect.
     pub log_bytes_max: usize,
-    /// Revokes that are repeated to gates that were away. Full: the oldest is forgotten, and a gate that was away all the
-    /// time lets what it meant live on until it expires.
+    /// Operators' revokes (of a user, a service, one grant) that are repeated to gates that were away. Full: the oldest is
+    /// forgotten, and a gate that was away all the time lets what it meant live on until it expires.
     pub revokes_max: usize,
+    /// Calls that ended and are repeated to gates that were away, beside those of operators.
+    pub call_revokes_max: usize,
+    /// Of these, those of one user. Full: that user's oldest is forgotten.
+    pub call_revokes_per_user_max: usize,
 }
 
 impl Default for SenderOptions {
     fn default() -> Self {
-        Self { window: WINDOW_MAX, pending_max: 4_096, log_bytes_max: 8 * 1024 * 1024, revokes_max: 4_096 }
+        Self {
+            window: WINDOW_MAX,
+            pending_max: 4_096,
+            log_bytes_max: 8 * 1024 * 1024,
+            revokes_max: 4_096,
+            call_revokes_max: 16_384,
+            call_revokes_per_user_max: 256,
+        }
     }
 }
 
@@ -74,8 +86,10 @@ pub struct FeedSender {
     /// Frames of past batches, consecutive, the last being number `seq`.
     log: VecDeque<Arc<[u8]>>,
     log_bytes: usize,
-    /// Encoded revokes with the second at which they are forgotten.
-    revokes: VecDeque<(UnixTime, Vec<u8>)>,
+    /// What operators ended.
+    revokes: Revokes<Vec<u8>>,
+    /// What users ended by hanging up. Apart: who calls and hangs up without end pushes out no operator's revoke.
+    call_revokes: Revokes<Vec<u8>>,
 }
 
 impl FeedSender {
@@ -98,7 +112,8 @@ impl FeedSender {
             next_ping: Instant::ZERO,
             log: VecDeque::new(),
             log_bytes: 0,
-            revokes: VecDeque::new(),
+            revokes: Revokes::new(options.revokes_max, options.revokes_max),
+            call_revokes: Revokes::new(options.call_revokes_max, options.call_revokes_per_user_max),
         }
     }
 
@@ -108,21 +123,45 @@ impl FeedSender {
     /// # Errors
     /// [`SendError::Full`] if too many wait; the request behind the change is then refused.
     pub fn push(&mut self, now: Instant, unix: UnixTime, mut delta: Delta) -> Result<(), SendError> {
-        if self.pending.len() >= self.options.pending_max {
-            return Err(SendError::Full(self.options.pending_max));
-        }
         if let Delta::Revoke(selector) = &mut delta {
             selector.issued_before.get_or_insert(unix.plus_secs(1));
         }
-        let encoded = encoded(&delta)?;
+        let encoded = self.queue(now, &delta)?;
         if matches!(delta, Delta::Revoke(_)) {
-            self.keep_revoke(unix, encoded.clone());
+            self.revokes.keep(unix, "", unix.plus_secs(REVOKE_KEPT_S), encoded);
         }
+        Ok(())
+    }
+
+    /// Takes the end of one call of `user`, whose grants all end by themselves at `not_after`: longer than until then
+    /// nobody needs to be told of it.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_call_end(
+        &mut self,
+        now: Instant,
+        unix: UnixTime,
+        (user, not_after): (&str, UnixTime),
+        mut selector: Selector,
+    ) -> Result<(), SendError> {
+        selector.issued_before.get_or_insert(unix.plus_secs(1));
+        let encoded = self.queue(now, &Delta::Revoke(selector))?;
+        self.call_revokes.keep(unix, user, not_after.min(unix.plus_secs(REVOKE_KEPT_S)), encoded);
+        Ok(())
+    }
+
+    /// Queues a change for the next batch; its encoding.
+    fn queue(&mut self, now: Instant, delta: &Delta) -> Result<Vec<u8>, SendError> {
+        if self.pending.len() >= self.options.pending_max {
+            return Err(SendError::Full(self.options.pending_max));
+        }
+        let encoded = encoded(delta)?;
         if self.pending.is_empty() {
             self.pending_since = now;
         }
-        self.pending.push_back(encoded);
-        Ok(())
+        self.pending.push_back(encoded.clone());
+        Ok(encoded)
     }
 
     /// When to call [`Self::poll_transmit`] next.
@@ -196,12 +235,13 @@ impl FeedSender {
 
     /// Name, used, maximum of each table.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u64, u64); 3] {
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 4] {
         let gauge = |name, used: usize, max: usize| (name, used as u64, max as u64);
         [
             gauge("feed_pending", self.pending.len(), self.options.pending_max),
             gauge("feed_log_bytes", self.log_bytes, self.options.log_bytes_max),
             gauge("feed_revokes", self.revokes.len(), self.options.revokes_max),
+            gauge("feed_call_revokes", self.call_revokes.len(), self.options.call_revokes_max),
         ]
     }
 
@@ -246,8 +286,7 @@ impl FeedSender {
         state: impl IntoIterator<Item = Delta>,
         frames: &mut Vec<Arc<[u8]>>,
     ) -> Result<(), SendError> {
-        self.forget_revokes(unix);
-        let revokes: Vec<_> = self.revokes.iter().map(|(_, encoded)| encoded.clone()).collect();
+        let revokes: Vec<_> = self.revokes.live(unix).chain(self.call_revokes.live(unix)).cloned().collect();
         let state = state.into_iter().map(|delta| encoded(&delta));
         let mut part = Vec::new();
         for next in revokes.into_iter().map(Ok).chain(state) {
@@ -265,18 +304,6 @@ impl FeedSender {
     fn sign(&self, snapshot: bool, seq: u64, more: bool, deltas: Vec<u8>) -> SignedDeltas {
         let signature = self.key.sign_batch(&SignedDeltas::signed(self.boot_id, snapshot, seq, more, &deltas));
         SignedDeltas { seq, more, deltas, signature }
-    }
-
-    fn keep_revoke(&mut self, unix: UnixTime, encoded: Vec<u8>) {
-        self.forget_revokes(unix);
-        if self.revokes.len() >= self.options.revokes_max {
-            self.revokes.pop_front();
-        }
-        self.revokes.push_back((unix.plus_secs(REVOKE_KEPT_S), encoded));
-    }
-
-    fn forget_revokes(&mut self, unix: UnixTime) {
-        while self.revokes.pop_front_if(|(forget_at, _)| *forget_at <= unix).is_some() {}
     }
 }
 

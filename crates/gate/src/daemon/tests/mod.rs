@@ -3,7 +3,7 @@ mod real;
 mod site;
 
 use crate::{
-    Probe, Selected, Selector, StartError, samples,
+    Issuer, Probe, Selected, Selector, StartError, samples,
     status::{GrantStatus, Trace},
 };
 use site::{Frontend, config, install, open, start, until};
@@ -196,9 +196,13 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
     let frontend_sip = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 60), 5060);
     let mut pbx = samples::service("pbx");
     pbx.address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
-    pbx.sip = Some(FeedSip { port: 5060, peers: vec![(*frontend_sip.ip()).into()], rate_bps: 1_000_000 });
+    pbx.sip = Some(FeedSip { port: 5060, peers: vec![(*STRANGER.ip()).into()], rate_bps: 1_000_000 });
     frontend.state.push(Delta::Service(pbx));
-    let gate = start(config(dir.path()), &[frontend.address()]).await;
+    let mut told = config(dir.path());
+    let mut rule = Issuer::any(frontend.address().issuer);
+    rule.sip_from = vec![(*frontend_sip.ip()).into()];
+    told.issuers = vec![rule];
+    let gate = start(told, &[frontend.address()]).await;
     let (_feed, _, before) = frontend.welcome().await;
     let FromGate::Standing { service, address: IpAddr::V4(address), port } = &before[0] else { panic!("{before:?}") };
     let signalling = SocketAddrV4::new(*address, *port);

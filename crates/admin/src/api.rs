@@ -15,7 +15,8 @@ use sluicegate_gate::{Probe, Selected, Selector};
 use sluicegate_wire::Port;
 
 use crate::{
-    metrics::{Series, of_frontend},
+    beside::{self, Beside},
+    metrics::{self, Series, of_frontend},
     objects,
 };
 
@@ -24,14 +25,16 @@ use crate::{
 pub struct Api {
     /// The gate, if this node is one.
     pub gate: Option<sluicegate_gate::Control>,
-    /// The frontend, if this node is one.
+    /// The frontend, if this process is one.
     pub frontend: Option<sluicegate_frontend::Control>,
+    /// The frontend of this node in a process of its own; then there is no `frontend`.
+    pub beside: Option<Beside>,
     /// Users, groups and services of a frontend that does not run; then there is no `frontend`.
     pub catalog: Option<sluicegate_frontend::Catalog>,
 }
 
 /// A refusal: status and text.
-pub(crate) struct Refused(StatusCode, String);
+pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) String);
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
@@ -66,21 +69,32 @@ impl Api {
 }
 
 pub(crate) fn router(api: Api) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/v1/status", get(status))
-        .route("/v1/grants", get(grants))
         .route("/v1/grants/revoke", post(revoke))
         .route("/v1/observe", post(observe))
-        .route("/v1/trace/flow", post(trace_flow))
-        .route("/v1/trace/user/{user}", get(trace_user))
-        .route("/v1/policy/test", get(policy_test))
-        .route("/v1/join-token", post(join_token))
-        .merge(objects::router())
-        .with_state(api)
+        .route("/v1/trace/flow", post(trace_flow));
+    let router = if api.beside.is_some() {
+        // All else is the frontend's to answer.
+        router.fallback(beside::forward)
+    } else {
+        router
+            .route("/v1/grants", get(grants))
+            .route("/v1/trace/user/{user}", get(trace_user))
+            .route("/v1/policy/test", get(policy_test))
+            .route("/v1/join-token", post(join_token))
+            .route(beside::METRICS, get(|State(api): State<Api>| async move { metrics::answer(api).await }))
+            .merge(objects::router())
+    };
+    router.with_state(api)
 }
 
 async fn status(State(api): State<Api>) -> Answer {
-    let frontend = api.frontend.as_ref().map(frontend_status);
+    let frontend = match (&api.frontend, &api.beside) {
+        (Some(frontend), _) => frontend_status(frontend),
+        (None, Some(beside)) => beside.get("/v1/status").await?["frontend"].take(),
+        (None, None) => Value::Null,
+    };
     json_of(&json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend }))
 }
 
@@ -118,8 +132,9 @@ struct Revoke {
     service: Option<String>,
 }
 
-async fn revoke(State(api): State<Api>, Json(body): Json<Revoke>) -> Answer {
-    let what = match (body.grant, body.user, body.service) {
+async fn revoke(State(api): State<Api>, Json(body): Json<Value>) -> Answer {
+    let parsed: Revoke = serde_json::from_value(body.clone()).map_err(bad)?;
+    let what = match (parsed.grant, parsed.user, parsed.service) {
         (Some(grant), None, None) => Selected::Grant(grant.parse().map_err(bad)?),
         (None, Some(user), None) => Selected::User(user),
         (None, None, Some(service)) => Selected::Service(service),
@@ -127,9 +142,10 @@ async fn revoke(State(api): State<Api>, Json(body): Json<Revoke>) -> Answer {
     };
     let selector = Selector::all(what);
     // The frontend first: it tells every gate, and issues nothing for what it revoked.
-    let mut revoked = match &api.frontend {
-        Some(frontend) => frontend.revoke(selector.clone()).map_err(bad)?.len(),
-        None => 0,
+    let mut revoked = match (&api.frontend, &api.beside) {
+        (Some(frontend), _) => frontend.revoke(selector.clone()).map_err(bad)?.len(),
+        (None, Some(beside)) => beside.revoke(&body).await?,
+        (None, None) => 0,
     };
     if let Some(gate) = &api.gate {
         revoked = revoked.max(gate.revoke(&selector).await.map_err(bad)?);

@@ -47,6 +47,22 @@ pub enum CallError {
 /// # Errors
 /// When no node listens there, the connection breaks, or the node refuses.
 pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, CallError> {
+    let bytes = body.map_or_else(Bytes::new, |value| Bytes::from(value.to_string()));
+    let (status, body) = exchange(socket, method, uri, bytes).await?;
+    answer(status, &body).unwrap_or_else(|detail| Err(CallError::Broken { path: socket.to_owned(), detail }))
+}
+
+/// Reads a text from the node that owns the control socket at `socket`.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) async fn text(socket: &Path, uri: &str) -> Result<String, CallError> {
+    let (status, body) = exchange(socket, Method::GET, uri, Bytes::new()).await?;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    if status == StatusCode::OK { Ok(text) } else { Err(CallError::Refused { status: status.as_u16(), message: text }) }
+}
+
+async fn exchange(socket: &Path, method: Method, uri: &str, body: Bytes) -> Result<(StatusCode, Bytes), CallError> {
     let broken = |detail: String| CallError::Broken { path: socket.to_owned(), detail };
     let stream = UnixStream::connect(socket)
         .await
@@ -54,13 +70,12 @@ pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
     tokio::spawn(connection);
-    let bytes = body.map_or_else(Bytes::new, |value| Bytes::from(value.to_string()));
     let request = Request::builder()
         .method(method)
         .uri(uri)
         .header("host", "sluicegate")
         .header("content-type", "application/json")
-        .body(Full::new(bytes))
+        .body(Full::new(body))
         .map_err(|error| broken(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
     let status = response.status();
@@ -69,7 +84,7 @@ pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>
         .await
         .map_err(|error| broken(error.to_string()))?
         .to_bytes();
-    answer(status, &body).unwrap_or_else(|error| Err(broken(error)))
+    Ok((status, body))
 }
 
 /// Calls the API of a node that does not run, over what its files hold.

@@ -4,10 +4,12 @@
 //! `{"error": "what, and what to do next"}` with a status of 400 or above.
 
 mod api;
+mod beside;
 pub mod client;
 mod metrics;
 mod objects;
 mod server;
 
 pub use api::Api;
-pub use server::{ServerError, serve_api, serve_metrics};
+pub use beside::Beside;
+pub use server::{ServerError, bind_api, bind_metrics, serve_api, serve_metrics};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use axum::response::IntoResponse;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text::encode},
@@ -16,7 +17,22 @@ use crate::Api;
 /// Type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of a node, read now.
+/// What the last line of an exposition says.
+const END: &str = "# EOF\n";
+
+/// The metrics as an HTTP answer; those of a frontend in a process beside this one follow this one's.
+pub(crate) async fn answer(api: Api) -> impl IntoResponse {
+    let mut text = text(&api);
+    if let Some(beside) = &api.beside
+        && let Some(theirs) = beside.metrics().await
+    {
+        text.truncate(text.strip_suffix(END).map_or(text.len(), str::len));
+        text.push_str(&theirs);
+    }
+    ([("content-type", CONTENT_TYPE)], text)
+}
+
+/// All metrics of this process, read now.
 pub(crate) fn text(api: &Api) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Now(api.metrics())));

@@ -2,13 +2,15 @@
 
 use std::{
     fs, io,
-    net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    net::{SocketAddr, TcpListener},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
 };
 
 use axum::{Router, routing::get};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::{Api, api, metrics};
 
@@ -27,13 +29,13 @@ pub enum ServerError {
     Metrics(SocketAddr, io::Error),
 }
 
-/// Serves the API on a unix socket at `path` until the returned future is dropped.
+/// A unix socket at `path` for [`serve_api`]. Needs no runtime, so that it can be made before privileges are given up.
 ///
 /// # Errors
 /// When another node listens there, or the socket cannot be made.
-pub async fn serve_api(path: &Path, api: Api) -> Result<impl Future<Output = io::Result<()>> + use<>, ServerError> {
+pub fn bind_api(path: &Path) -> Result<UnixListener, ServerError> {
     let failed = |error| ServerError::Socket(path.to_owned(), error);
-    if UnixStream::connect(path).await.is_ok() {
+    if UnixStream::connect(path).is_ok() {
         return Err(ServerError::InUse(path.to_owned()));
     }
     match fs::remove_file(path) {
@@ -46,24 +48,36 @@ pub async fn serve_api(path: &Path, api: Api) -> Result<impl Future<Output = io:
     let listener = UnixListener::bind(&hidden).map_err(failed)?;
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     fs::rename(&hidden, path).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Serves the API on a socket of [`bind_api`] until the returned future is dropped.
+///
+/// # Errors
+/// When the runtime cannot take the socket.
+pub fn serve_api(listener: UnixListener, api: Api) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
+    let listener = tokio::net::UnixListener::from_std(listener)?;
     Ok(axum::serve(listener, api::router(api)).into_future())
 }
 
-/// Serves `/metrics` on `address` until the returned future is dropped.
+/// A TCP socket at `address` for [`serve_metrics`].
 ///
 /// # Errors
 /// When the address cannot be used.
-pub async fn serve_metrics(
-    address: SocketAddr,
-    api: Api,
-) -> Result<impl Future<Output = io::Result<()>> + use<>, ServerError> {
-    let listener = TcpListener::bind(address).await.map_err(|error| ServerError::Metrics(address, error))?;
-    let router = Router::new().route(
-        "/metrics",
-        get(move || {
-            let text = metrics::text(&api);
-            async move { ([("content-type", metrics::CONTENT_TYPE)], text) }
-        }),
-    );
+pub fn bind_metrics(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let failed = |error| ServerError::Metrics(address, error);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Serves `/metrics` on a socket of [`bind_metrics`] until the returned future is dropped.
+///
+/// # Errors
+/// When the runtime cannot take the socket.
+pub fn serve_metrics(listener: TcpListener, api: Api) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let router = Router::new().route("/metrics", get(move || metrics::answer(api.clone())));
     Ok(axum::serve(listener, router).into_future())
 }

@@ -4,7 +4,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::{linux::net::SocketAddrExt, unix::net},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -266,6 +266,14 @@ impl Device {
             Open::Packet(packet) => packet.close(keep_closed),
             Open::Loopback(_) => Ok(()),
         }
+    }
+}
+
+/// Does now what takes more rights than [`Device::open`] needs afterwards (`CAP_SYS_ADMIN`, to mount a BPF file system
+/// under `state_dir`), for a process that gives those up. Whatever cannot be done is left to `open` to report.
+pub fn prepare(backend: Backend, state_dir: &Path) {
+    if backend != Backend::Packet {
+        xdp::prepare(state_dir);
     }
 }
 

@@ -43,8 +43,9 @@ pub enum OpenError {
     },
     /// The kernel would forward packets past the gate.
     #[error(
-        "the kernel forwards packets that arrive on `{interface}`, past the gate; set `manage_forwarding = true`, or \
-         switch it off with `sysctl net.ipv4.conf.{interface}.forwarding=0 net.ipv6.conf.all.forwarding=0`"
+        "the kernel forwards packets that arrive on `{interface}`, or would if it was made anew, past the gate; set \
+         `manage_forwarding = true`, or switch it off with `sysctl net.ipv4.conf.all.forwarding=0 \
+         net.ipv4.conf.default.forwarding=0 net.ipv6.conf.all.forwarding=0`"
     )]
     ForwardingOn {
         /// The interface on which packets would be accepted for forwarding.
@@ -88,6 +89,12 @@ pub enum OpenError {
         /// What went wrong.
         source: io::Error,
     },
+    /// The process has mounts of its own and no BPF file system of the host: a pinned program would end with it.
+    #[error(
+        "this process has its own mounts (a sandboxed service, or `ip netns exec`) and no BPF file system at \
+         /sys/fs/bpf, so a kernel program would not outlive it; mount one there, or choose `datapath = \"packet\"`"
+    )]
+    PrivateMounts,
     /// The kernel cannot filter at the ingress of an interface.
     #[error(
         "the kernel has no nf_tables ingress filter ({source}); load the module `nf_tables`, or use a kernel with \

@@ -8,6 +8,7 @@ mod device;
 mod error;
 pub mod forwarding;
 mod interface;
+mod links;
 pub mod loopback;
 pub mod neighbour;
 pub mod netlink;
@@ -20,7 +21,8 @@ pub mod tun;
 mod xdp;
 
 pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};
-pub use device::{Action, BATCH, Backend, Device, Kind, Options};
+pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare};
 pub use error::OpenError;
 pub use interface::Interface;
+pub use links::Links;
 pub use sys::{monotonic_nanos, monotonic_now};

@@ -166,31 +166,41 @@ struct Shards {
     addresses: Vec<SocketAddr>,
 }
 
-impl Frontend {
-    /// Starts a frontend: it answers SIP and takes gates when this returns.
+/// A frontend whose files and sockets are open and which has read nothing from the network yet. It needs no privilege
+/// from here on, so this is the moment to give all of them up.
+pub struct Opened {
+    config: Config,
+    secrets: Arc<Secrets>,
+    clock: Clock,
+    catalog: Catalog,
+    policy: Arc<Policy>,
+    feed: std::net::TcpListener,
+    /// By shard.
+    sockets: Vec<Vec<Udp>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Opened {
+    /// Starts the threads and tasks: SIP is answered and gates are taken when this returns.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
-        config.check().map_err(StartError::Config)?;
-        make_state_dir(&config.state_dir)?;
-        let secrets = Arc::new(Secrets::load(&config.state_dir, &config.name)?);
-        let clock = Clock::start();
-        let catalog = Catalog::open(&config.state_dir, &config.realm, config.services.clone(), config.rules.clone())?;
-        let (policy, findings) = catalog.policy(clock.unix())?;
-        findings
-            .iter()
-            .for_each(|finding| tracing::warn!("{}: {}; {}", finding.subject, finding.message, finding.hint));
-        let policy = Arc::new(policy);
-        let ledger = Arc::new(Ledger::new(config.grants_max));
+    pub async fn start(self) -> Result<Frontend, StartError> {
+        let Self { config, secrets, clock, catalog, policy, feed, sockets, addresses } = self;
         let listening = |source| StartError::Listen { what: config.feed.to_string(), source };
-        let socket = TcpListener::bind(config.feed).await.map_err(listening)?;
+        let socket = TcpListener::from_std(feed).map_err(listening)?;
         let feed = socket.local_addr().map_err(listening)?;
-
+        let ledger = Arc::new(Ledger::new(config.grants_max));
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let common = Common { guesses: Arc::new(guesses(&secrets)), secrets, policy, ledger, clock, stop, events };
-        let shards = start_shards(&config, &common)?;
+        let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
         let control = control(&config, &common, &shards, (catalog, asks, feed));
@@ -217,7 +227,39 @@ impl Frontend {
         let watching = watch_store(control.clone(), Arc::clone(&common.stop))?;
         tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
-        Ok(Self { control, tasks, threads, shards: shards.senders, stop: common.stop })
+        Ok(Frontend { control, tasks, threads, shards: shards.senders, stop: common.stop })
+    }
+}
+
+impl Frontend {
+    /// Reads the files and opens the sockets of a frontend, and no more: nothing that came from the network has been
+    /// looked at when this returns, and all that needs a privilege is done.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left open.
+    pub fn open(config: Config) -> Result<Opened, StartError> {
+        config.check().map_err(StartError::Config)?;
+        make_state_dir(&config.state_dir)?;
+        let secrets = Arc::new(Secrets::load(&config.state_dir, &config.name)?);
+        let clock = Clock::start();
+        let catalog = Catalog::open(&config.state_dir, &config.realm, config.services.clone(), config.rules.clone())?;
+        let (policy, findings) = catalog.policy(clock.unix())?;
+        findings
+            .iter()
+            .for_each(|finding| tracing::warn!("{}: {}; {}", finding.subject, finding.message, finding.hint));
+        let policy = Arc::new(policy);
+        let feed =
+            listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
+        let (sockets, addresses) = bind_all(&config)?;
+        Ok(Opened { config, secrets, clock, catalog, policy, feed, sockets, addresses })
+    }
+
+    /// Starts a frontend: it answers SIP and takes gates when this returns.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::open(config)?.start().await
     }
 
     /// A handle to ask and change it by.
@@ -265,19 +307,41 @@ fn make_state_dir(path: &Path) -> Result<(), StartError> {
     made.map_err(|source| StartError::StateDir { path: path.to_owned(), source })
 }
 
-fn start_shards(config: &Config, common: &Common) -> Result<Shards, StartError> {
+/// The sockets of every shard, and the addresses that all of them share.
+fn bind_all(config: &Config) -> Result<(Vec<Vec<Udp>>, Vec<SocketAddr>), StartError> {
     let count = match config.shards {
         0 => thread::available_parallelism().map_or(1, usize::from).min(crate::config::SHARDS_MAX),
         count => count,
     };
-    let mut shards = Shards::default();
-    let mut workers = Vec::new();
-    for number in (0..count).filter_map(|number| u8::try_from(number).ok()) {
-        let sockets = bind(config, count > 1, &shards.addresses)?;
-        if shards.addresses.is_empty() {
+    let mut addresses = Vec::new();
+    let mut shards = Vec::with_capacity(count);
+    for _ in 0..count {
+        let sockets = bind(config, count > 1, &addresses)?;
+        if addresses.is_empty() {
             let local = sockets.iter().map(Udp::local_addr).collect::<io::Result<Vec<_>>>();
-            shards.addresses = local.map_err(StartError::Thread)?;
+            addresses = local.map_err(StartError::Thread)?;
         }
+        shards.push(sockets);
+    }
+    Ok((shards, addresses))
+}
+
+/// The feed's listening socket, for the runtime to take over.
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn start_shards(
+    config: &Config,
+    common: &Common,
+    sockets: Vec<Vec<Udp>>,
+    addresses: Vec<SocketAddr>,
+) -> Result<Shards, StartError> {
+    let mut shards = Shards { addresses, ..Shards::default() };
+    let mut workers = Vec::new();
+    for (number, sockets) in (0..=u8::MAX).zip(sockets) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
         let settings = settings(config, common, number, &shards.addresses);

@@ -27,7 +27,7 @@ mod worker;
 pub use catalog::{Catalog, EditError, NewUser};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError, Status};
-pub use daemon::{Frontend, StartError, run};
+pub use daemon::{Frontend, Opened, StartError, run};
 pub use decisions::Decided;
 pub use feed::HubStatus;
 pub use guesses::{GUESSES_MAX, Guesses};

@@ -3,7 +3,7 @@
 
 use sluicegate_wire::{Instant, Port, Reason};
 use std::sync::{
-    OnceLock,
+    Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
@@ -93,6 +93,8 @@ pub(crate) struct Board {
     gauge_names: OnceLock<Vec<&'static str>>,
     gauges: [[AtomicU64; 2]; GAUGES_MAX],
     heartbeat_nanos: AtomicU64,
+    /// Why nothing is forwarded; `None` while the device is open.
+    closed: Mutex<Option<String>>,
 }
 
 impl Board {
@@ -110,7 +112,18 @@ impl Board {
             gauge_names: OnceLock::new(),
             gauges: std::array::from_fn(|_| [zero(), zero()]),
             heartbeat_nanos: zero(),
+            closed: Mutex::new(None),
         }
+    }
+
+    /// Says that the device is closed and why, or open.
+    pub(crate) fn close(&self, problem: Option<String>) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why nothing is forwarded; `None` while the device is open.
+    pub(crate) fn closed(&self) -> Option<String> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes; only the packet thread does. The gauges' names and order are those of the first call.

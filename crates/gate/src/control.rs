@@ -77,6 +77,7 @@ impl Control {
             addresses: shared.config.addresses.clone(),
             uptime_s: now.since(shared.started).as_secs(),
             heartbeat_age_ms: shared.board.heartbeat().map(|at| millis(now, at)),
+            closed: shared.board.closed(),
             received_packets: reading.received,
             ports: ports.into(),
             dropped: by_reason(&reading.dropped),

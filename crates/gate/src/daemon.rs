@@ -17,6 +17,7 @@ use crate::{
         Commander, EVENTS_MAX, PacketThread, Turn,
         hops::{Neighbours, NextHop},
         path::Path,
+        ports::{Ports, Reopen},
     },
     secrets::Seeds,
     shared::{FeedSlot, Parts, Shared, WAITING_MAX, service_spec},
@@ -24,7 +25,7 @@ use crate::{
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_capability::IssuerPublic;
-use sluicegate_datapath::{Device, Interface, Options, forwarding, neighbour::Table};
+use sluicegate_datapath::{Device, Interface, Links, Options, forwarding, neighbour::Table, netlink};
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, FromGate, tls::Identity};
@@ -73,7 +74,8 @@ pub struct Gate {
 /// What the packet thread leaves when it ends.
 struct Stopped {
     tables: Vec<u8>,
-    device: Device,
+    /// `None` if an interface was gone.
+    device: Option<Device>,
     result: io::Result<()>,
 }
 
@@ -82,6 +84,10 @@ pub(crate) struct Ground<N> {
     pub(crate) device: Device,
     pub(crate) next_hop: N,
     pub(crate) mtu: [u16; 2],
+    /// Watches the interfaces; `None` for queues.
+    pub(crate) links: Option<Links>,
+    /// Opens the same again once it was lost.
+    pub(crate) reopen: Option<Reopen<N>>,
 }
 
 /// Starts a gate on the interfaces of this network namespace. Must be called inside a tokio runtime.
@@ -91,13 +97,43 @@ pub(crate) struct Ground<N> {
 /// `manage_forwarding` the kernel's forwarding may be off.
 pub async fn start(config: Config) -> Result<Gate, StartError> {
     config.check().map_err(StartError::Config)?;
+    prepare(&config)?;
     check_host(&config)?;
     let host = Host::read().map_err(StartError::Interfaces)?;
     switch_forwarding_off(&config)?;
     let lock = lock(&config.state_dir)?;
     let feeds = feeds(&config)?;
-    let ground = open(&config, &host, &feeds)?;
+    let mut ground = open(&config, &host, &feeds)?;
+    let (settings, peers) = (config.clone(), feeds.clone());
+    ground.reopen = Some(Box::new(move || {
+        check_host(&settings)?;
+        // An interface that was made anew has the host's defaults again.
+        switch_forwarding_off(&settings)?;
+        open(&settings, &Host::read().map_err(StartError::Interfaces)?, &peers)
+    }));
     start_on(config, feeds, ground, lock)
+}
+
+/// Closes the kernel's forwarding, and does what takes more rights than a running gate has. [`start`] does the same, so
+/// that a process which gives up no rights need not call this; one that does calls it before.
+///
+/// # Errors
+/// See [`StartError`]; nothing is open then that was closed before.
+pub fn prepare(config: &Config) -> Result<(), StartError> {
+    close(&config.outside, &config.inside)?;
+    files::make_dir(&config.state_dir)
+        .map_err(|source| StartError::StateDir { path: config.state_dir.clone(), source })?;
+    sluicegate_datapath::prepare(config.datapath, &config.state_dir);
+    Ok(())
+}
+
+/// Has the kernel forward nothing in or out of these interfaces, which need not exist yet, until [`release`] or the next
+/// boot.
+///
+/// # Errors
+/// [`StartError::Guard`].
+pub fn close(outside: &str, inside: &str) -> Result<(), StartError> {
+    netlink::forbid_forwarding(outside, inside).map_err(StartError::Guard)
 }
 
 /// Whether a gate could start on this host, as far as can be seen without changing anything: interfaces, external
@@ -137,7 +173,8 @@ pub fn release(config: &Config) -> Result<(), StartError> {
     let _lock = lock(&config.state_dir)?;
     let host = Host::read().map_err(StartError::Interfaces)?;
     let Ground { device, .. } = open(config, &host, &[])?;
-    Ok(device.close(false)?)
+    device.close(false)?;
+    netlink::allow_forwarding(&config.outside, &config.inside).map_err(StartError::Guard)
 }
 
 /// Refuses if the kernel forwards and the gate may not switch that off.
@@ -157,6 +194,10 @@ fn switch_forwarding_off(config: &Config) -> Result<(), StartError> {
         if forwarding::is_on(name).map_err(failed)? {
             forwarding::switch_off(name).map_err(failed)?;
             tracing::warn!(interface = name, "the kernel's forwarding was on; switched it off (manage_forwarding)");
+        }
+        // The filter lets no such packet through; this is the second lock.
+        if let Err(error) = forwarding::refuse_advice(name) {
+            tracing::warn!(interface = name, %error, "the kernel may still take advertised routes; its filter does not");
         }
     }
     Ok(())
@@ -191,6 +232,7 @@ fn feeds(config: &Config) -> Result<Vec<FeedAddress>, StartError> {
 fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Neighbours>, StartError> {
     let read = |name: &str| Interface::read(name).map_err(StartError::Neighbours);
     let ports = [read(&config.outside)?, read(&config.inside)?];
+    let links = Some(Links::follow(&ports).map_err(StartError::Neighbours)?);
     let device = Device::open(&Options {
         backend: config.datapath,
         outside: config.outside.clone(),
@@ -207,7 +249,8 @@ fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Ne
         table.resolve(Port::INSIDE, *address);
     }
     let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
-    Ok(Ground { device, next_hop: Neighbours { table, own: [ports[0].mac, ports[1].mac] }, mtu })
+    let next_hop = Neighbours { table, own: [ports[0].mac, ports[1].mac] };
+    Ok(Ground { device, next_hop, mtu, links, reopen: None })
 }
 
 /// Starts everything on an open device.
@@ -251,9 +294,10 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     }));
     let (ready, is_ready) = oneshot::channel();
     let stop = Arc::new(AtomicBool::new(false));
+    let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
-        device: ground.device,
-        path: Path::new(translator, way, egress, ground.next_hop),
+        ports,
+        path: Path::new(translator, way, egress, next_hop),
         turn: Turn::new(events, stamp),
         board,
         commands,
@@ -370,7 +414,7 @@ fn spawn_packets<N: NextHop + Send + 'static>(
         let mut tables = Vec::new();
         packets.path.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
         // Nobody waiting any more: the device is dropped, and the filter stays closed.
-        let _ = stopped.send(Stopped { tables, device: packets.device, result });
+        let _ = stopped.send(Stopped { tables, device: packets.ports.device, result });
     })?;
     Ok(has_stopped)
 }
@@ -451,7 +495,13 @@ impl Gate {
         if let Err(error) = result {
             return Err(failed(error.to_string()));
         }
-        device.close(ending == Ending::KeepClosed).map_err(|error| failed(error.to_string()))?;
+        if let Some(device) = device {
+            device.close(ending == Ending::KeepClosed).map_err(|error| failed(error.to_string()))?;
+        }
+        if ending == Ending::Open {
+            let config = &self.shared.config;
+            netlink::allow_forwarding(&config.outside, &config.inside).map_err(|error| failed(error.to_string()))?;
+        }
         saved.map_err(RunError::Save)
     }
 }

@@ -179,8 +179,9 @@ pub enum StartError {
     },
     /// The kernel forwards packets between the interfaces by itself: strangers would pass beside the gate.
     #[error(
-        "the kernel forwards what arrives on {name:?} past the gate; set manage_forwarding = true, or switch it off \
-         with: sysctl -w net.ipv4.conf.{name}.forwarding=0 net.ipv6.conf.all.forwarding=0"
+        "the kernel forwards what arrives on {name:?}, or would if it was made anew, past the gate; set \
+         manage_forwarding = true, or switch it off with: sysctl -w net.ipv4.conf.all.forwarding=0 \
+         net.ipv4.conf.default.forwarding=0 net.ipv6.conf.all.forwarding=0"
     )]
     KernelForwards {
         /// The interface.
@@ -194,6 +195,11 @@ pub enum StartError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel could not be told to forward nothing in or out of the gate's interfaces.
+    #[error(
+        "the kernel's forwarding cannot be closed ({0}); load the module `nf_tables` and give the gate CAP_NET_ADMIN"
+    )]
+    Guard(sluicegate_datapath::netlink::Error),
     /// The state directory cannot be made or written.
     #[error("state directory {}: {source}; make it writable for the gate's user", path.display())]
     StateDir {

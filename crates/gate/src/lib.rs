@@ -39,7 +39,7 @@ pub use config::{
     Prefix, REQUEST_QUEUES_MAX_MAX, Role,
 };
 pub use control::Control;
-pub use daemon::{Ending, Error, Gate, check_host, release, run, start};
+pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};

@@ -45,6 +45,9 @@ pub(crate) fn alarms(status: &Status) -> Vec<String> {
         }
         Some(_) => {}
     }
+    if let Some(problem) = &status.closed {
+        alarms.push(format!("nothing is forwarded: {problem}; the gate goes on as soon as both interfaces are there"));
+    }
     for feed in &status.feeds {
         if let Some(error) = &feed.last_error {
             alarms.push(format!("feed {} is {}: {error}", feed.address, feed.state));
@@ -93,6 +96,11 @@ pub(crate) fn of(status: &Status) -> Vec<Metric> {
         "sluicegate_gate_alarms",
         "Things that an operator should look at; `status` lists them.",
         status.alarms.len() as f64,
+    ));
+    metrics.push(single(
+        "sluicegate_gate_closed",
+        "1 while nothing is forwarded because an interface is gone, was replaced or is down.",
+        f64::from(u8::from(status.closed.is_some())),
     ));
     if let Some(age) = status.heartbeat_age_ms {
         let help = "Time since the packet thread last gave a sign of life.";

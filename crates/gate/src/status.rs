@@ -27,6 +27,8 @@ pub struct Status {
     pub uptime_s: u64,
     /// Milliseconds since the packet thread last gave a sign of life; the kernel program closes at 2,000.
     pub heartbeat_age_ms: Option<u64>,
+    /// Why nothing is forwarded: an interface is gone, was replaced or is down. `None` while both are open.
+    pub closed: Option<String>,
     /// Frames received on both ports.
     pub received_packets: u64,
     /// What left by each port.

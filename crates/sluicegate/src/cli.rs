@@ -27,7 +27,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run frontend and gate in one process from one configuration file.
+    /// Run frontend and gate from one configuration file.
     Up {
         #[command(flatten)]
         config: ConfigFile,
@@ -102,6 +102,16 @@ pub(crate) enum Verb {
     },
     /// Bind a gate to a frontend: print a join token there, use it here.
     GateJoin(GateJoin),
+    /// Have the kernel forward nothing in or out of a gate's interfaces, before the gate starts and if it never does.
+    GateClose {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Open the interfaces that a stopped gate left closed, as if there had never been a gate.
+    GateOpen {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
     /// Attack a real service behind a real gate in network namespaces, and judge what survives.
     Demo(Demo),
     /// Send a flood; refuses to run outside a lab namespace.
@@ -144,6 +154,12 @@ pub(crate) enum Verb {
     AgentRestore {
         /// What to put back.
         changes: Vec<String>,
+    },
+    /// The frontend of `up`, in a process of its own.
+    #[command(hide = true)]
+    FrontendChild {
+        #[command(flatten)]
+        config: ConfigFile,
     },
     /// A worker process of the lab.
     #[command(hide = true)]

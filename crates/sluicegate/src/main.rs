@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod out;
+mod process;
 mod secret;
 mod verbs;
 mod view;
@@ -15,13 +16,20 @@ use cli::{Cli, Verb};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     logging(&cli);
-    match verbs::run(cli.verb) {
+    let log = log_options(&cli);
+    match verbs::run(cli.verb, &log) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sluicegate: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The log options of this process, for its children.
+fn log_options(cli: &Cli) -> Vec<String> {
+    let json = cli.log_json.then(|| "--log-json".to_owned());
+    ["--log".to_owned(), cli.log.clone()].into_iter().chain(json).collect()
 }
 
 /// Log lines go to standard error; standard output belongs to what a verb prints.

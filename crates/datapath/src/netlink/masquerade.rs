@@ -7,24 +7,21 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::{
     Error, Message, Socket,
-    ingress::{
-        ACCEPT, APPEND, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, CREATE, DROP, EQUAL,
-        HOOK_NUMBER, HOOK_PRIORITY, NETWORK, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, SUBSYSTEM, TABLE_NAME, compare,
-        expression, payload, transact, verdict,
-    },
+    hooked::{self, HOOK_FORWARD, PRIORITY_FILTER, interface},
+    ingress::{ACCEPT, DROP, EQUAL, NETWORK, compare, expression, payload, transact, verdict},
 };
+
+const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
 
 const TABLE_FLAGS: u16 = 2;
 /// `NFT_TABLE_F_OWNER`: the table goes with the socket.
 const OWNED: u32 = 2;
 
 const HOOK_PREROUTING: u32 = 0;
-const HOOK_FORWARD: u32 = 2;
 const HOOK_OUTPUT: u32 = 3;
 const HOOK_POSTROUTING: u32 = 4;
 /// Before connection tracking.
 const PRIORITY_RAW: i32 = -300;
-const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SOURCE_NAT: i32 = 100;
 
 /// Offset of the source address in an IPv4 header.
@@ -107,40 +104,16 @@ fn install(batch: Vec<Message>, what: &str) -> Result<Socket, Error> {
     Ok(socket)
 }
 
-/// `struct nfgenmsg` for IPv4.
-fn header() -> [u8; 4] {
-    [libc::NFPROTO_IPV4 as u8, 0, 0, 0]
-}
-
 fn table_message(table: &str) -> Message {
-    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWTABLE as u16, CREATE, &header());
-    message.put_text(TABLE_NAME, table).put_be32(TABLE_FLAGS, OWNED);
+    let mut message = hooked::table(IPV4, libc::NFT_MSG_NEWTABLE, table);
+    message.put_be32(TABLE_FLAGS, OWNED);
     message
 }
 
-fn chain(table: &str, name: &str, (kind, hook, priority): (&str, u32, i32)) -> Message {
-    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWCHAIN as u16, CREATE, &header());
-    message.put_text(CHAIN_TABLE, table).put_text(CHAIN_NAME, name).nest(CHAIN_HOOK, |inner| {
-        inner.put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, priority as u32);
-    });
-    message.put_be32(CHAIN_POLICY, ACCEPT as u32).put_text(CHAIN_TYPE, kind);
-    message
+fn chain(table: &str, name: &str, hook: (&str, u32, i32)) -> Message {
+    hooked::chain(IPV4, table, name, hook)
 }
 
 fn rule(table: &str, chain: &str, expressions: impl FnOnce(&mut Message)) -> Message {
-    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWRULE as u16, APPEND, &header());
-    message.put_text(RULE_TABLE, table).put_text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, expressions);
-    message
-}
-
-/// Goes on if the packet's interface (`key`: incoming or outgoing) is `name`.
-fn interface(rule: &mut Message, key: libc::c_int, name: &str) {
-    expression(rule, "meta", |data| {
-        data.put_be32(2, key as u32).put_be32(1, 1);
-    });
-    let mut padded = [0; libc::IFNAMSIZ];
-    for (to, from) in padded.iter_mut().zip(name.bytes()) {
-        *to = from;
-    }
-    compare(rule, EQUAL, &padded);
+    hooked::rule(IPV4, table, chain, expressions)
 }

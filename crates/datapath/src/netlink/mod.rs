@@ -2,6 +2,8 @@
 //! ingress filter. Works in an unprivileged user namespace for the network namespaces that it owns.
 
 mod capture;
+mod forward;
+mod hooked;
 mod ingress;
 mod link;
 mod masquerade;
@@ -16,11 +18,12 @@ use std::{
 };
 
 pub use capture::Way;
+pub use forward::{allow_forwarding, forbid_forwarding};
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
 pub use masquerade::{Masquerade, Untracked};
 pub(crate) use message::Message;
-pub(crate) use monitor::{Change, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
+pub(crate) use monitor::{Change, LinkNews, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
 
 use crate::sys;
 

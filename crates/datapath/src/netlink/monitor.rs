@@ -8,7 +8,8 @@ use crate::sys;
 const DUMP: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
 /// `RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE`. Links, because the kernel is silent about the
 /// IPv4 routes that go with one.
-const GROUPS: u32 = 0x1 | 0x4 | 0x40 | 0x400;
+const GROUPS: u32 = LINK_GROUP | 0x4 | 0x40 | 0x400;
+const LINK_GROUP: u32 = 0x1;
 /// Neighbour states in which the address may be used.
 const USABLE: u16 =
     libc::NUD_REACHABLE | libc::NUD_STALE | libc::NUD_DELAY | libc::NUD_PROBE | libc::NUD_PERMANENT | libc::NUD_NOARP;
@@ -51,6 +52,28 @@ pub(crate) enum Change {
     Neighbour(Neighbour),
     /// Some route changed: read them again.
     Routes,
+}
+
+/// Says whether anything happened to a link of the namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct LinkNews(Socket);
+
+impl LinkNews {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self(Socket::with_groups(libc::NETLINK_ROUTE, LINK_GROUP)?))
+    }
+
+    /// Forgets what is waiting; whether there was anything, or too much to be kept.
+    pub(crate) fn any(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            match self.0.notifications(&mut |_| any = true) {
+                Ok(true) => {}
+                Ok(false) => return any,
+                Err(_) => return true,
+            }
+        }
+    }
 }
 
 /// Follows neighbours and routes of the namespace in which it was opened.

@@ -23,7 +23,7 @@ use crate::{
 };
 use layout::QUEUES_MAX;
 use program::Program;
-pub(crate) use program::remove_pinned;
+pub(crate) use program::{prepare, remove_pinned};
 use socket::{Place, RING, Socket};
 use umem::{HEADROOM, Umem};
 

@@ -7,6 +7,7 @@ use std::{
     fs, io,
     os::{fd::AsRawFd, linux::fs::MetadataExt, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use aya::{
@@ -215,8 +216,8 @@ struct Pins {
 
 impl Pins {
     /// `STATE/bpf`, where a BPF file system is mounted if there is none. A process in a mount namespace of its own (a
-    /// sandboxed service) would lose such a mount with its last process, and the program with it; there the host's own
-    /// BPF file system is used.
+    /// sandboxed service, or `ip netns exec`) would lose such a mount with its last process, and the program with it:
+    /// a kill would open the host. There the host's own BPF file system is used, and without one there is no XDP.
     fn open(state_dir: &Path, ports: &[Interface; 2]) -> Result<Self, OpenError> {
         if let Some(existing) = Self::existing(state_dir, ports) {
             return Ok(existing);
@@ -225,6 +226,9 @@ impl Pins {
             fs::create_dir_all(&directory).map_err(|source| OpenError::Pin { path: directory.clone(), source })?;
             return Ok(Self { directory, own_mount: None });
         }
+        if Self::is_sandboxed() {
+            return Err(OpenError::PrivateMounts);
+        }
         let directory = state_dir.join("bpf");
         let failed = |source| OpenError::Pin { path: directory.clone(), source };
         fs::create_dir_all(&directory).map_err(failed)?;
@@ -232,10 +236,10 @@ impl Pins {
         Ok(Self { own_mount: Some(directory.clone()), directory })
     }
 
-    /// The directory of a former gate, if there is one.
+    /// The directory of a former gate, if there is one. A mount of a sandbox does not count: it goes with the process.
     fn existing(state_dir: &Path, ports: &[Interface; 2]) -> Option<Self> {
         let directory = state_dir.join("bpf");
-        if is_bpf(&directory) {
+        if is_bpf(&directory) && !Self::is_sandboxed() {
             return Some(Self { own_mount: Some(directory.clone()), directory });
         }
         let directory = Self::host_directory(ports)?;
@@ -244,12 +248,22 @@ impl Pins {
 
     /// In the host's BPF file system, named after this network namespace and its interfaces.
     fn host_directory(ports: &[Interface; 2]) -> Option<PathBuf> {
-        let inode = |path: &str| fs::metadata(path).map(|metadata| metadata.st_ino()).ok();
-        let sandboxed = inode("/proc/self/ns/mnt") != inode("/proc/1/ns/mnt");
         let host = Path::new("/sys/fs/bpf");
         let network = inode("/proc/thread-self/ns/net")?;
-        (sandboxed && is_bpf(host))
+        (Self::is_sandboxed() && is_bpf(host))
             .then(|| host.join(format!("sluicegate/{network}_{}_{}", ports[0].name, ports[1].name)))
+    }
+
+    /// Whether mounts of this process are its own, and end with it. The first process tells; where that may not be looked
+    /// at (some containers), whoever started this one. Answered once: a process that has given up its rights may look at
+    /// neither.
+    fn is_sandboxed() -> bool {
+        static ANSWER: OnceLock<bool> = OnceLock::new();
+        *ANSWER.get_or_init(|| {
+            let parent = std::os::unix::process::parent_id();
+            let outer = inode("/proc/1/ns/mnt").or_else(|| inode(&format!("/proc/{parent}/ns/mnt")));
+            inode("/proc/self/ns/mnt") != outer
+        })
     }
 
     fn link(&self, port: &Interface) -> PathBuf {
@@ -260,6 +274,22 @@ impl Pins {
         match self.own_mount {
             Some(mounted) => unmount(&mounted),
             None => drop(fs::remove_dir(&self.directory)),
+        }
+    }
+}
+
+fn inode(path: &str) -> Option<u64> {
+    fs::metadata(path).map(|metadata| metadata.st_ino()).ok()
+}
+
+/// Does what takes more rights than attaching programs does, as far as it can be done: mounts the BPF file system in
+/// which [`Pins::open`] pins.
+pub(crate) fn prepare(state_dir: &Path) {
+    let directory = state_dir.join("bpf");
+    if !Pins::is_sandboxed() && !is_bpf(&directory) {
+        let mounted = fs::create_dir_all(&directory).and_then(|()| mount(&directory));
+        if let Err(error) = mounted {
+            tracing::debug!(%error, "no BPF file system could be mounted");
         }
     }
 }

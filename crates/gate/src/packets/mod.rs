@@ -10,6 +10,7 @@ pub(crate) mod gate;
 pub(crate) mod hops;
 pub(crate) mod lanes;
 pub(crate) mod path;
+pub(crate) mod ports;
 pub(crate) mod router;
 mod turn;
 mod way;
@@ -25,7 +26,8 @@ use nix::{
     unistd::Pid,
 };
 use path::Path;
-use sluicegate_datapath::{Action, Device};
+use ports::Ports;
+use sluicegate_datapath::Action;
 use sluicegate_wire::{HEADROOM, Instant, Port};
 use std::{
     io,
@@ -33,6 +35,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -46,7 +49,7 @@ const RELEASE_LEN: usize = 2 * HEADROOM + 65_536 + HEADROOM;
 
 /// Everything the packet thread owns.
 pub(crate) struct PacketThread<N> {
-    pub(crate) device: Device,
+    pub(crate) ports: Ports<N>,
     pub(crate) path: Path<N>,
     pub(crate) turn: Turn,
     pub(crate) board: Arc<Board>,
@@ -95,29 +98,64 @@ impl<N: NextHop> PacketThread<N> {
         let timeout = due.since(before).min(POLL_MAX);
         let path = &mut self.path;
         let mut arrived = None;
-        self.device.poll(timeout, &mut |port, frame| {
+        let Some(device) = &mut self.ports.device else {
+            thread::sleep(timeout);
+            return Ok(clock::monotonic());
+        };
+        let polled = device.poll(timeout, &mut |port, frame| {
             let now = *arrived.get_or_insert_with(clock::monotonic);
             path.on_frame(now, port, frame).map_or(Action::Drop, Action::Send)
-        })?;
+        });
+        match polled {
+            Err(error) if self.ports.may_come_back() => self.shut(error.to_string()),
+            other => drop(other?),
+        }
         Ok(arrived.unwrap_or_else(clock::monotonic))
     }
 
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {
-        let device = &mut self.device;
+        let device = &mut self.ports.device;
         self.path.release(now, buffer, &mut |port: Port, bytes| {
-            // The device has counted what it could not send.
-            let _ = device.send(port, bytes);
+            if let Some(device) = device {
+                // The device has counted what it could not send.
+                let _ = device.send(port, bytes);
+            }
         });
     }
 
     fn beat(&mut self, now: Instant) {
-        self.device.heartbeat(now);
+        if let Some(problem) = self.ports.problem() {
+            self.shut(problem);
+        }
+        if self.ports.device.is_none() {
+            self.find();
+        }
+        if let Some(device) = &mut self.ports.device {
+            device.heartbeat(now);
+        }
         self.path.beat();
-        let (reading, gauges) = self.path.published(now, &self.device.kernel_counters());
+        let (reading, gauges) = self.path.published(now, &self.ports.counters());
         self.board.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.
             let _ = ready.send(());
+        }
+    }
+
+    /// Stops forwarding until the interfaces are there again.
+    fn shut(&mut self, problem: String) {
+        tracing::error!(problem, "nothing is forwarded until both interfaces are there again");
+        self.ports.shut();
+        self.board.close(Some(problem));
+    }
+
+    fn find(&mut self) {
+        match self.ports.find(&mut self.path) {
+            Ok(()) => {
+                tracing::warn!("both interfaces are there again; the gate forwards");
+                self.board.close(None);
+            }
+            Err(problem) => self.board.close(Some(problem)),
         }
     }
 }

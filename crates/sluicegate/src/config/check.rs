@@ -44,6 +44,13 @@ pub(crate) struct Plan {
     pub(crate) agent: Option<AgentPlan>,
 }
 
+impl Plan {
+    /// Where the frontend of `up`, a process of its own, is asked by the gate's.
+    pub(crate) fn frontend_socket(&self) -> PathBuf {
+        self.state.join("frontend.sock")
+    }
+}
+
 /// A service side agent; its password is read when it starts.
 #[derive(Debug)]
 pub(crate) struct AgentPlan {

@@ -76,6 +76,15 @@ pub(crate) fn outline(path: &Path) -> Result<Outline> {
     })
 }
 
+/// Outside and inside interface of the gate that the file at `path` describes. Looks at nothing else: neither need exist.
+pub(crate) fn interfaces(path: &Path) -> Result<[String; 2]> {
+    let file: file::File = parse(path)?;
+    match file.gate {
+        Some(gate) => Ok([gate.outside, gate.inside]),
+        None => bail!("{} describes no gate", path.display()),
+    }
+}
+
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let source = Source::read(path).map_err(|finding| anyhow::anyhow!("{finding}"))?;
     toml::from_str(source.text()).map_err(|error| anyhow::anyhow!("{}", source.parse_error(&error)))

@@ -6,6 +6,8 @@ mod claims;
 mod connect;
 mod control;
 mod experiments;
+mod frontend;
+mod gate;
 mod lab;
 mod node;
 mod objects;
@@ -21,14 +23,15 @@ use crate::{
     config::Role,
 };
 
-/// Runs a verb to its end.
-pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
+/// Runs a verb to its end; `log` are the log options that a child process gets.
+pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
     match verb {
-        Verb::Up { config } => node::run(&config.file, Role::Up)?,
-        Verb::Gate { config } => node::run(&config.file, Role::Gate)?,
-        Verb::Frontend { config } => node::run(&config.file, Role::Frontend)?,
+        Verb::Up { config } => node::run(&config.file, Role::Up, log)?,
+        Verb::Gate { config } => node::run(&config.file, Role::Gate, log)?,
+        Verb::Frontend { config } => frontend::run(&config.file)?,
+        Verb::FrontendChild { config } => frontend::child(&config.file)?,
         Verb::Agent { action: Some(action), .. } => return agent::run(action),
-        Verb::Agent { config, .. } => node::run(&config.file, Role::Agent)?,
+        Verb::Agent { config, .. } => node::serve(&config.file)?,
         Verb::AgentChild { agent, command } => return Ok(agent::child(agent, &command)),
         Verb::AgentRestore { changes } => sluicegate_agent::capture::restore(&changes),
         Verb::Connect(connect) => return connect::run(connect),
@@ -41,7 +44,9 @@ pub(crate) fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Service { action } => objects::service(action)?,
         Verb::Grant { action } => objects::grant(action)?,
         Verb::Policy { action } => objects::policy(action)?,
-        Verb::GateJoin(join) => node::gate_join(&join)?,
+        Verb::GateJoin(join) => gate::join(&join)?,
+        Verb::GateClose { config } => gate::close(&config.file)?,
+        Verb::GateOpen { config } => gate::open(&config.file)?,
         Verb::Demo(demo) => return lab::demo(&demo),
         Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
         Verb::Bench { bench } => return lab::bench(bench),

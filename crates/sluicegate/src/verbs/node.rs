@@ -1,42 +1,30 @@
-//! `up`, `gate`, `frontend`, `agent --serve`, `gate-join`: the daemons and how they find each other.
+//! `up`, `gate`, `agent --serve`: the daemons and how they find each other.
 
 use std::{
-    io::Read,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
-use hyper::Method;
-use sluicegate_admin::Api;
-use sluicegate_frontend::Frontend;
-use sluicegate_gate::{Ending, Gate};
+use sluicegate_admin::{Api, Beside};
+use sluicegate_gate::{Ending, FeedAddress, Gate};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    task::JoinHandle,
 };
 use tracing::info;
 
-use super::control::Node;
+use super::frontend::{self, Hello, Ready};
 use crate::{
-    cli::GateJoin,
     config::{self, Plan, Role},
-    out, secret,
+    process::{Child, GATE, keep},
+    secret,
 };
 
-/// Longest join token file.
-const TOKEN_BYTES_MAX: u64 = 4096;
-
-/// Runs the node that `file` describes until it is told to stop.
-pub(crate) fn run(file: &Path, role: Role) -> Result<()> {
+/// Runs the gate of `file`, and with [`Role::Up`] its frontend beside it, until it is told to stop.
+pub(super) fn run(file: &Path, role: Role, log: &[String]) -> Result<()> {
     let plan = config::load(file, role)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        match role {
-            Role::Agent => serve(plan).await,
-            _ => up(plan).await,
-        }
-    })
+    up(file, plan, log)
 }
 
 /// Resolves when the process is asked to end.
@@ -51,127 +39,77 @@ pub(crate) async fn shutdown_signal() {
     }
 }
 
-async fn up(plan: Plan) -> Result<()> {
+/// Starts what needs a process of its own, then gives up what a gate does not use.
+fn up(file: &Path, mut plan: Plan, log: &[String]) -> Result<()> {
     let started = Instant::now();
     sluicegate_store::keys::private_directory(&plan.state)?;
-    let frontend = match plan.frontend {
-        Some(config) => Some(Frontend::start(config).await.context("the frontend did not start")?),
+    let Some(mut gate) = plan.gate.take() else { bail!("the configuration describes no gate") };
+    sluicegate_gate::prepare(&gate).context("the gate did not start, and nothing was opened")?;
+    let beside = match plan.frontend {
+        Some(_) => Some(start_frontend(file, &mut gate, log)?),
         None => None,
     };
-    let mut gate = match plan.gate {
-        Some(config) => Some(start_gate(config, frontend.as_ref()).await?),
-        None => None,
-    };
-    let api = Api {
-        gate: gate.as_ref().map(Gate::control),
-        frontend: frontend.as_ref().map(Frontend::control),
-        catalog: None,
-    };
-    let socket = sluicegate_admin::serve_api(&plan.state.join("control.sock"), api.clone()).await?;
-    let socket = tokio::spawn(socket);
-    let metrics = match plan.metrics {
-        Some(address) => Some(tokio::spawn(sluicegate_admin::serve_metrics(address, api).await?)),
-        None => None,
-    };
-    if let Some(gate) = &mut gate {
+    let socket = sluicegate_admin::bind_api(&plan.state.join("control.sock"))?;
+    let metrics = plan.metrics.map(sluicegate_admin::bind_metrics).transpose()?;
+    keep(GATE)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let result = runtime.block_on(async {
+        let mut gate = sluicegate_gate::start(gate).await.context("the gate did not start, and nothing was opened")?;
+        let frontend = beside.as_ref().map(|_| Beside::at(&plan.frontend_socket()));
+        let served =
+            frontend::serve(socket, metrics, &Api { gate: Some(gate.control()), beside: frontend, ..Api::default() })?;
         gate.ready().await;
-    }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    info!(took_ms = started.elapsed().as_millis() as u64, "ready");
-
-    let (stop, stopped) = watch::channel(());
-    let signals = tokio::spawn(async move {
-        shutdown_signal().await;
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        drop(stop);
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        info!(took_ms = started.elapsed().as_millis() as u64, "ready");
+        let result = run_gate(gate, beside.as_ref()).await;
+        served.iter().for_each(JoinHandle::abort);
+        result
     });
-    let (gate_stop, frontend_stop) = (ended(stopped.clone()), ended(stopped));
-    let result = match (gate, frontend) {
-        (Some(gate), Some(frontend)) => {
-            let gate = gate.run(async {
-                gate_stop.await;
-                Ending::KeepClosed
-            });
-            tokio::pin!(gate);
-            tokio::select! {
-                result = &mut gate => result,
-                () = frontend.run(frontend_stop) => gate.await,
-            }
+    drop(beside);
+    result
+}
+
+/// Runs the gate until the process is asked to end, or the frontend has ended.
+async fn run_gate(gate: Gate, frontend: Option<&Child>) -> Result<()> {
+    let ended = frontend.map(Child::ended).transpose()?;
+    let mut lost = false;
+    let stop = async {
+        tokio::select! {
+            () = shutdown_signal() => {}
+            () = async { if let Some(ended) = ended { ended.await } else { std::future::pending().await } } => lost = true,
         }
-        (Some(gate), None) => {
-            gate.run(async {
-                gate_stop.await;
-                Ending::KeepClosed
-            })
-            .await
-        }
-        (None, Some(frontend)) => {
-            frontend.run(frontend_stop).await;
-            Ok(())
-        }
-        (None, None) => Ok(()),
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        Ending::KeepClosed
     };
-    signals.abort();
-    socket.abort();
-    if let Some(metrics) = metrics {
-        metrics.abort();
+    gate.run(stop).await.context("the gate stopped")?;
+    if lost {
+        bail!("the frontend's process ended, and the gate was stopped with it; see above");
     }
-    result.context("the gate stopped")
-}
-
-/// Resolves when the sender is dropped.
-async fn ended(mut stopped: watch::Receiver<()>) {
-    while stopped.changed().await.is_ok() {}
-}
-
-/// Starts the gate; one in the same process as its frontend joins it by itself.
-async fn start_gate(mut config: sluicegate_gate::Config, frontend: Option<&Frontend>) -> Result<Gate> {
-    if let Some(frontend) = frontend {
-        let control = frontend.control();
-        let token = control.join_token()?;
-        let joined = sluicegate_gate::joined(&config.state_dir)?;
-        let known = joined.iter().any(|feed| feed.address == token.feed && feed.certificate_pin == token.certificate);
-        if !known {
-            sluicegate_gate::join(&token.to_text(), &config.name, &config.state_dir)
-                .await
-                .context("the gate could not join its own frontend")?;
-        }
-        if !config.issuers.is_empty() {
-            // [[issuer]] is about other frontends: this one is the same file's, and the same process.
-            config.issuers.push(sluicegate_gate::Issuer::any(token.issuer.to_bytes()));
-        }
-    }
-    sluicegate_gate::start(config).await.context("the gate did not start, and nothing was opened")
-}
-
-/// `gate-join`: prints a token at the frontend, uses it at the gate.
-pub(crate) fn gate_join(join: &GateJoin) -> Result<()> {
-    let Some(path) = &join.token_file else {
-        let answer = Node::of(&join.node.config)?.call(Method::POST, "/v1/join-token", None)?;
-        let token =
-            answer.get("token").and_then(serde_json::Value::as_str).context("the node's answer has no token")?;
-        out::line(format_args!("{token}"));
-        return Ok(());
-    };
-    let mut token = zeroize::Zeroizing::new(String::new());
-    if path.as_os_str() == "-" {
-        std::io::stdin().take(TOKEN_BYTES_MAX).read_to_string(&mut token)?;
-    } else {
-        *token = (*secret::from_file(path)?).clone();
-    }
-    let plan = config::load(&join.node.config, Role::Gate)?;
-    let Some(gate) = plan.gate else { bail!("{} describes no gate", join.node.config.display()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let feed = runtime.block_on(sluicegate_gate::join(token.trim(), &gate.name, &gate.state_dir))?;
-    out::line(format_args!(
-        "joined the frontend at {}; `sluicegate gate` uses it from its next start on\nits key, for [[issuer]]: {}",
-        feed.address,
-        feed.issuer.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
-    ));
     Ok(())
 }
 
-async fn serve(plan: Plan) -> Result<()> {
+/// Starts the frontend, and tells the gate of it: the two need no token, because each is told the other's key here.
+fn start_frontend(file: &Path, gate: &mut sluicegate_gate::Config, log: &[String]) -> Result<Child> {
+    let identity = sluicegate_gate::identity(&gate.state_dir, &gate.name)?;
+    let hello = Hello { gate: gate.name.clone(), certificate: identity.fingerprint() };
+    let mut frontend = Child::start("frontend-child", file, log, &hello)?;
+    let Ready { feed, certificate, issuer } = frontend.ready()?;
+    gate.feeds.push(FeedAddress { address: feed, certificate_pin: certificate, issuer });
+    if !gate.issuers.is_empty() {
+        // [[issuer]] is about other frontends: this one is the same file's, and the same node's.
+        gate.issuers.push(sluicegate_gate::Issuer::any(issuer));
+    }
+    Ok(frontend)
+}
+
+/// `agent --serve`.
+pub(super) fn serve(file: &Path) -> Result<()> {
+    let plan = config::load(file, Role::Agent)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(serve_agent(plan))
+}
+
+async fn serve_agent(plan: Plan) -> Result<()> {
     let Some(agent) = plan.agent else { bail!("the configuration describes no agent") };
     let password = secret::from_file(&agent.password_file)?;
     let config = agent.with_password(&password);

@@ -1,1 +1,4 @@
 //! What stays closed when interfaces, processes and the host do not behave.
+
+mod forwarding;
+mod processes;

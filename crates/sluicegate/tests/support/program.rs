@@ -69,6 +69,11 @@ impl Program {
         self.process.wait(limit).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Any signal.
     pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal).expect("it runs");

@@ -1,0 +1,48 @@
+//! Whether the interfaces that a gate opened are still there, and still those.
+
+use crate::{
+    Interface,
+    netlink::{Error, LinkNews, read_link},
+};
+
+/// Follows the two interfaces of a gate, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Links {
+    news: LinkNews,
+    ports: [Interface; 2],
+}
+
+impl Links {
+    /// Follows these interfaces, as they are now.
+    ///
+    /// # Errors
+    /// Those of netlink.
+    pub fn follow(ports: &[Interface; 2]) -> Result<Self, Error> {
+        Ok(Self { news: LinkNews::open()?, ports: ports.clone() })
+    }
+
+    /// What is wrong with one of them, if anything changed since the last call. Does not wait; costs one system call if
+    /// nothing changed.
+    pub fn problem(&mut self) -> Option<String> {
+        if !self.news.any() {
+            return None;
+        }
+        self.ports.iter().find_map(problem)
+    }
+}
+
+fn problem(port: &Interface) -> Option<String> {
+    let name = &port.name;
+    let link = match read_link(name) {
+        Ok(link) => link,
+        Err(error) if error.is_missing() => return Some(format!("interface `{name}` is gone")),
+        Err(error) => return Some(format!("interface `{name}` cannot be read: {error}")),
+    };
+    if link.index != port.index {
+        return Some(format!("interface `{name}` was replaced by another of its name"));
+    }
+    if !link.up {
+        return Some(format!("interface `{name}` is down"));
+    }
+    (link.mac != Some(port.mac)).then(|| format!("interface `{name}` has another hardware address"))
+}

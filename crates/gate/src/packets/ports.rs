@@ -1,0 +1,71 @@
+//! The device under the packet path, which can be lost and found again: an interface may go away, come back as another,
+//! or be set down. Meanwhile nothing is forwarded and no sign of life is given, so the kernel keeps both sides closed;
+//! grants and bindings stay. As soon as both interfaces are there again, they are opened as at the start.
+
+use super::Path;
+use crate::{daemon::Ground, error::StartError};
+use sluicegate_datapath::{Device, Links};
+use sluicegate_wire::Reason;
+
+/// Opens the interfaces again.
+pub(crate) type Reopen<N> = Box<dyn FnMut() -> Result<Ground<N>, StartError> + Send>;
+
+pub(crate) struct Ports<N> {
+    /// `None` while closed.
+    pub(crate) device: Option<Device>,
+    links: Option<Links>,
+    /// `None` for a device that cannot be lost (queues in memory).
+    reopen: Option<Reopen<N>>,
+    mtu: [u16; 2],
+    /// What devices before this one counted.
+    counted: Vec<(Reason, u64)>,
+}
+
+impl<N> Ports<N> {
+    /// Takes the open device, and gives the next hops that go with it.
+    pub(crate) fn new(ground: Ground<N>) -> (Self, N) {
+        let Ground { device, next_hop, mtu, links, reopen } = ground;
+        (Self { device: Some(device), links, reopen, mtu, counted: Vec::new() }, next_hop)
+    }
+
+    /// Whether a lost device can be found again.
+    pub(crate) const fn may_come_back(&self) -> bool {
+        self.reopen.is_some()
+    }
+
+    /// What is wrong with an interface, if anything is since the last call.
+    pub(crate) fn problem(&mut self) -> Option<String> {
+        self.links.as_mut()?.problem()
+    }
+
+    /// Lets go of the device. The kernel keeps both sides closed.
+    pub(crate) fn shut(&mut self) {
+        self.counted = self.counters();
+        (self.device, self.links) = (None, None);
+    }
+
+    /// Opens both interfaces again; `Err` says why not yet.
+    pub(crate) fn find(&mut self, path: &mut Path<N>) -> Result<(), String> {
+        let reopen = self.reopen.as_mut().ok_or("it is gone for good")?;
+        let Ground { device, next_hop, mtu, links, .. } = reopen().map_err(|error| error.to_string())?;
+        if mtu != self.mtu {
+            let [was, is] = [self.mtu, mtu].map(|[outside, inside]| format!("{outside} and {inside}"));
+            return Err(format!("the MTUs were {was} and are {is} bytes; restart the gate"));
+        }
+        path.next_hop = next_hop;
+        (self.device, self.links) = (Some(device), links);
+        Ok(())
+    }
+
+    /// What was dropped below the path since the gate started, by reason.
+    pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
+        let mut counters = self.counted.clone();
+        for (reason, count) in self.device.as_mut().map(Device::kernel_counters).unwrap_or_default() {
+            match counters.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, known)) => *known += count,
+                None => counters.push((reason, count)),
+            }
+        }
+        counters
+    }
+}

@@ -1,0 +1,8 @@
+//! Processes of this binary that have fewer rights than others: how they are started, and what they give up.
+
+mod child;
+mod filter;
+mod rights;
+
+pub(crate) use child::{Child, Parent};
+pub(crate) use rights::{GATE, confine, keep};

@@ -59,7 +59,7 @@ impl Translator {
             }
             ip.decrement_ttl(frame.bytes_mut())?;
             let mtu = usize::from(self.rules.config.mtu[usize::from(to.0 & 1)]);
-            self.fragments.split(&ip, frame, to, mtu)?;
+            self.fragments.split(&ip, frame, (to, mtu), &mut self.rules.counters)?;
             return Ok(to);
         }
         ip.decrement_ttl(frame.bytes_mut())?;

@@ -157,7 +157,7 @@ impl Translator {
         packet.ip.decrement_ttl(frame.bytes_mut())?;
         if !self.rules.fits(packet.ip.total_len, passage.to) {
             let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
-            self.fragments.split(&packet.ip, frame, passage.to, mtu)?;
+            self.fragments.split(&packet.ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
         }
         Ok(Fate::Forward(passage.to))
     }

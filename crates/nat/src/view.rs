@@ -128,7 +128,7 @@ impl Translator {
 
     /// How full each table is: (name, used, maximum). Ended pinholes that are only remembered give way to new ones.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u32, u32); 14] {
+    pub fn gauges(&self) -> [(&'static str, u32, u32); 15] {
         let rules = &self.rules;
         let gauge = |name, (used, max): (u32, u32)| (name, used, max);
         let ports = |space: usize| (SPACES[space], rules.ports.used()[space], rules.ports.max());
@@ -145,6 +145,7 @@ impl Translator {
             ports(2),
             ("services", rules.hosts.services().len() as u32, rules.hosts.max().into()),
             gauge("fragmented_packets", self.fragments.packets_used_and_max()),
+            gauge("fragmented_packets_waiting", self.fragments.waiting_used_and_max()),
             gauge("fragments_held", self.fragments.held_used_and_max()),
             gauge("events", rules.events_used_and_max()),
         ]

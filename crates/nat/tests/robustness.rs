@@ -116,6 +116,7 @@ proptest! {
         site.wait(Duration::from_secs(8_000));
         prop_assert_eq!((site.used("flows"), site.used("flows_v6"), site.used("bindings")), (0, 0, 0));
         prop_assert_eq!((site.used("fragmented_packets"), site.used("fragments_held")), (0, 0));
+        prop_assert_eq!(site.used("fragmented_packets_waiting"), 0);
     }
 
     #[test]

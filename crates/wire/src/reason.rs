@@ -40,7 +40,7 @@ reasons! {
     TtlExpired = 5, "ttl_expired", "The packet's time to live ended at the gate.";
     AddressInvalid = 6, "address_invalid", "The source or destination is not a unicast address that may cross the gate.";
     FragmentInvalid = 7, "fragment_invalid", "The fragment overlaps another, is too small, or ends past the largest packet.";
-    FragmentTableFull = 8, "fragment_table_full", "The bounded table of packets in reassembly is full.";
+    FragmentTableFull = 8, "fragment_table_full", "The fragment gave way to newer ones: the bounded table of packets in reassembly is full, or its source had its share.";
     FragmentTimeout = 9, "fragment_timeout", "The first fragment of the packet did not arrive in time.";
     TransportHeaderInvalid = 10, "transport_header_invalid", "The TCP, UDP or ICMP header is cut short or contradicts itself.";
     ProtocolUnsupported = 11, "protocol_unsupported", "The IP protocol is none that the gate forwards.";

@@ -8,8 +8,11 @@ mod site;
 use site::{packets::*, *};
 use sluicegate_capability::{Grant, Mode, mac::SessionKey};
 use sluicegate_nat::PinholeSpec;
-use sluicegate_wire::tcp::{Control, Repr};
-use std::time::Duration;
+use sluicegate_wire::{
+    Verdict,
+    tcp::{Control, Repr},
+};
+use std::{net::IpAddr, time::Duration};
 
 /// The `filter` service that two clients behind one address share.
 const SERVICE: End = (FILTERED, 5_004);
@@ -80,4 +83,44 @@ fn nat_03_a_client_that_crashed_connects_again() {
     site.outside_sends(&syn).inside();
     site.inside_sends(&tcp(server, client, segment(Control::Syn, 5, Some(3_000_000_001)))).outside();
     site.outside_sends(&tcp(client, gate, segment(Control::None, 3_000_000_001, Some(6)))).inside();
+}
+
+/// Also a flood of fragments at a granted tuple, which needs no port: the client's own packets pass throughout.
+#[test]
+fn nat_04_forged_fragments_do_not_stop_the_clients_own() {
+    let mut site = Site::new();
+    let (_, gate) = site.open(UDP, 5_004);
+    let client = (CLIENT, 9_000);
+    for round in 0..100u16 {
+        for forged in 0..50 {
+            let parts = fragments(&udp(client, gate, &payload(3_000)), round * 51 + forged, 1_000);
+            let _ = site.outside_sends(&parts[1 + usize::from(forged % 3)]);
+        }
+        let parts = fragments(&udp(client, gate, &payload(3_000)), round * 51 + 50, 1_000);
+        parts.iter().for_each(|part| drop(site.outside_sends(part).inside()));
+    }
+}
+
+#[test]
+fn security_28_buffers_of_fragments_are_shared_by_source() {
+    let mut site = Site::new();
+    let mut open = |host: u8| {
+        let client = IpAddr::from([198, 51, 100, host]);
+        let grant = site.grant(UDP, client);
+        let opened = site.install(grant, TARGET, (5_004, 5_004));
+        ((client, 9_000), (opened.address, opened.ports.0))
+    };
+    let ends: Vec<(End, End)> = (1..=6).map(&mut open).collect();
+    for (client, gate) in &ends[1..] {
+        for id in 0..8 {
+            let parts = fragments(&udp(*client, *gate, &payload(900)), id, 96);
+            parts[1..9].iter().for_each(|part| assert_eq!(site.outside_sends(part).verdict, Verdict::Queue));
+        }
+    }
+    assert_eq!(site.gauge("fragments_held"), (256, 256));
+    let (client, gate) = ends[0];
+    let parts = fragments(&udp(client, gate, &payload(3_000)), 1, 1_000);
+    parts[1..].iter().for_each(|part| assert_eq!(site.outside_sends(part).verdict, Verdict::Queue));
+    site.outside_sends(&parts[0]).inside();
+    assert_eq!(site.released().len(), 3);
 }

@@ -14,6 +14,8 @@ pub(crate) enum Seldom {
     SynIn = 0,
     /// The same from inside.
     SynOut = 1,
+    /// An ICMP error about a flow whose packets carry MACs.
+    Error = 2,
 }
 
 impl Seldom {
@@ -27,10 +29,10 @@ struct Aside {
     /// The SYN that passed last into a connection which stood or had stood.
     attempt: Option<Attempt>,
     /// The second, modulo 256, in which each [`Seldom`] passed last. One that comes 256 s later may so wait a second.
-    passed: [u8; 2],
+    passed: [u8; 3],
 }
 
-const BLANK: Aside = Aside { attempt: None, passed: [0; 2] };
+const BLANK: Aside = Aside { attempt: None, passed: [0; 3] };
 
 /// One entry for each flow, by its index.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ impl Asides {
     /// The flow is new.
     pub(crate) fn reset(&mut self, now: Instant, flow: u32) {
         if let Some(aside) = self.0.get_mut(flow as usize) {
-            *aside = Aside { passed: [second(now).wrapping_sub(1); 2], ..BLANK };
+            *aside = Aside { passed: [second(now).wrapping_sub(1); 3], ..BLANK };
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Config {
     pub fragmented_packets_max: u16,
     /// Fragments held until their first fragment comes, or until they are sent.
     pub fragments_held_max: u16,
-    /// ICMP errors translated or made, a second.
+    /// ICMP errors translated or made about private services, a second; as many again answer packets of open ones.
     pub icmp_errors_per_s: u32,
     /// Idle times.
     pub timers: Timers,

@@ -5,34 +5,47 @@ use core::net::IpAddr;
 
 use sluicegate_flow::Kind;
 use sluicegate_wire::{
-    Instant, IpProtocol, Port, Reason, icmpv4, icmpv6,
+    Frame, Instant, IpProtocol, Port, Reason, icmpv4, icmpv6,
     ip::{Ports, Summary},
 };
 
 use crate::{
     Translator,
+    aside::Seldom,
     config::Mode,
-    flows::{Family, Flows, TRANSLATED},
+    flows::{CHARGED, Family, Flows, GUARDED, TRANSLATED},
+    lifecycle::charge,
     packet::{EchoType, Tuple},
+    passage::shorten,
     rules::Rules,
 };
+
+/// Code of the ICMP type "unreachable".
+const FRAGMENTATION_NEEDED: u8 = 4;
 
 /// How far behind the newest byte a quoted segment may start, at least.
 const QUOTED_BEHIND_MIN: u32 = 66_000;
 
-/// Judges and rewrites the ICMP error in `bytes`; says where it leaves.
+/// The longest ICMP error that is forwarded, by IP version: what an Internet host must take (RFC 1812 4.3.2.3, RFC 4443
+/// 2.4c). Whoever quotes more only sends bytes.
+const ERROR_LEN_MAX: [usize; 2] = [576, 1_280];
+
+/// Judges and rewrites an ICMP error; says where it leaves.
+///
+/// It is somebody's packet about a flow, and the flow's grant answers for it: its own share of errors, and its bytes for
+/// what comes from outside. Nothing is changed in an error that is refused.
 pub(crate) fn translate(
     translator: &mut Translator,
     now: Instant,
     from: Port,
     ip: &mut Summary,
-    bytes: &mut [u8],
+    frame: &mut Frame<'_>,
 ) -> Result<Port, Reason> {
     let rules = &mut translator.rules;
     if ip.src.is_ipv4() {
-        error(&mut translator.v4, rules, now, from, ip, bytes)
+        error(&mut translator.v4, rules, now, from, ip, frame)
     } else {
-        error(&mut translator.v6, rules, now, from, ip, bytes)
+        error(&mut translator.v6, rules, now, from, ip, frame)
     }
 }
 
@@ -42,30 +55,38 @@ fn error<L: Family>(
     now: Instant,
     from: Port,
     ip: &mut Summary,
-    bytes: &mut [u8],
+    frame: &mut Frame<'_>,
 ) -> Result<Port, Reason> {
     ip.check_addresses()?;
     if from != Port::INSIDE && (rules.is_gate(ip.src) || rules.hosts.find(ip.src).is_some()) {
         return Err(Reason::AddressInvalid);
     }
-    if !ip.verify_transport_checksum(bytes) {
+    if !ip.verify_transport_checksum(frame.bytes()) {
         return Err(Reason::TransportHeaderInvalid);
     }
     let kind = if from == Port::INSIDE { Kind::Outbound } else { Kind::Inbound };
-    let to = from.opposite();
-    match one_way(flows, rules, ip, bytes, kind) {
-        Ok(()) => {}
+    let turns = kind == Kind::Outbound && rules.is_gate(ip.dst);
+    let to = if turns { Port::INSIDE } else { from.opposite() };
+    let crossings = match crossings(flows, rules, ip, frame.bytes(), kind, turns) {
+        Ok(crossings) => crossings,
         Err(reason) if is_filtered(rules, ip) => {
             rules.waive(reason)?;
             return Ok(to);
         }
         Err(reason) => return Err(reason),
+    };
+    let len = ip.total_len.min(ERROR_LEN_MAX[usize::from(!ip.src.is_ipv4())]);
+    for crossing in crossings.iter().flatten() {
+        admit(flows, rules, now, ip, frame.bytes(), crossing, len)?;
     }
-    rules.admit_icmp(now)?;
-    if kind == Kind::Outbound && rules.is_gate(ip.dst) {
-        // RFC 5508 REQ-7: errors about hairpin packets turn round as those do.
-        one_way(flows, rules, ip, bytes, Kind::Inbound)?;
-        return Ok(Port::INSIDE);
+    if !rules.admit_icmp(now) {
+        return Err(Reason::IcmpRate);
+    }
+    if len < ip.total_len {
+        cut(ip, frame, len);
+    }
+    for crossing in crossings.iter().flatten() {
+        crossing.apply(ip, frame.bytes_mut());
     }
     Ok(to)
 }
@@ -74,39 +95,123 @@ fn is_filtered(rules: &Rules, ip: &Summary) -> bool {
     [ip.src, ip.dst].iter().any(|end| rules.hosts.find(*end).is_some_and(|host| host.mode == Mode::Filter))
 }
 
-/// Finds the flow that an error is about and translates the error for one crossing of the gate.
-fn one_way<L: Family>(
+/// One crossing of the gate by an error.
+#[derive(Debug, Clone, Copy)]
+struct Crossing {
+    kind: Kind,
+    /// The line of the quoted packet's answers, which the error travels by.
+    line: u32,
+    /// What the quoted packet is on arrival.
+    tuple: Tuple,
+    /// What the line writes: an address and a port.
+    translated: Option<(IpAddr, u16)>,
+}
+
+/// The flows that an error is about: one, or two where it turns round as hairpin packets do (RFC 5508 REQ-7).
+fn crossings<L: Family>(
     flows: &Flows<L>,
     rules: &Rules,
-    ip: &mut Summary,
-    bytes: &mut [u8],
+    ip: &Summary,
+    bytes: &[u8],
     kind: Kind,
-) -> Result<(), Reason> {
+    turns: bool,
+) -> Result<[Option<Crossing>; 2], Reason> {
     let quoted = quoted(ip, bytes);
     let inner = Summary::parse_quoted(quoted).map_err(|_| Reason::IcmpNoFlow)?;
     let tuple = quoted_tuple(&inner, quoted).ok_or(Reason::IcmpNoFlow)?;
     if inner.src != ip.dst {
         return Err(Reason::IcmpNoFlow);
     }
+    let seq = quoted_seq(&inner, quoted);
+    let first = crossing(flows, kind, &tuple, seq)?;
+    if first.translated.is_none() && kind == Kind::Outbound && rules.is_gate(ip.src) {
+        return Err(Reason::AddressInvalid);
+    }
+    let second = match first.translated {
+        Some(dst) if turns => Some(crossing(flows, Kind::Inbound, &Tuple { dst, ..tuple }, seq)?),
+        _ => None,
+    };
+    Ok([Some(first), second])
+}
+
+/// Finds the line of one crossing.
+fn crossing<L: Family>(flows: &Flows<L>, kind: Kind, tuple: &Tuple, seq: Option<u32>) -> Result<Crossing, Reason> {
     // The quoted packet went the other way; its answers have the line that the error travels by.
     let index = flows.find(kind, &tuple.reversed()).ok_or(Reason::IcmpNoFlow)?;
     let line = flows.line(index);
-    if inner.protocol == IpProtocol::TCP {
+    if IpProtocol(tuple.protocol) == IpProtocol::TCP {
         let half = line.tcp();
         let behind = (u32::from(half.window) << half.shift).max(QUOTED_BEHIND_MIN);
-        let seq = quoted_seq(&inner, quoted).ok_or(Reason::IcmpNoFlow)?;
         // RFC 5927 4.1: the quoted segment must be one that may still be in flight.
-        if half.peer_end.wrapping_sub(seq) > behind {
+        if half.peer_end.wrapping_sub(seq.ok_or(Reason::IcmpNoFlow)?) > behind {
             return Err(Reason::IcmpNoFlow);
         }
     }
     let (address, port, flags) = line.rewrite();
-    if flags & TRANSLATED != 0 {
-        rewrite(ip, bytes, inner, &tuple, (L::unpack(address), port), kind);
-    } else if kind == Kind::Outbound && rules.is_gate(ip.src) {
-        return Err(Reason::AddressInvalid);
+    let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
+    Ok(Crossing { kind, line: index, tuple: *tuple, translated })
+}
+
+/// Takes an error of `len` bytes from the shares of the flow that it is about: nobody proved its source.
+fn admit<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    ip: &Summary,
+    bytes: &[u8],
+    crossing: &Crossing,
+    len: usize,
+) -> Result<(), Reason> {
+    let line = flows.line(crossing.line);
+    let (owner, flags, seen) = (line.owner(), line.rewrite().2, line.seen());
+    if crossing.kind == Kind::Inbound && flags & GUARDED != 0 {
+        // What no MAC covers can at most say that packets are too long, and that seldom.
+        if !is_too_big(ip, bytes) {
+            return Err(Reason::IcmpType);
+        }
+        if !flows.asides.admit(now, crossing.line, Seldom::Error) {
+            return Err(Reason::IcmpRate);
+        }
+    }
+    if !rules.admit_error_of(now, owner) {
+        return Err(Reason::IcmpRate);
+    }
+    if crossing.kind == Kind::Inbound && flags & CHARGED != 0 {
+        let charged = charge(flows, rules, now, crossing.line, len as u32);
+        // RFC 4787 REQ-6: an error keeps no flow alive.
+        flows.line(crossing.line).touch(seen);
+        charged.or_else(|reason| rules.waive(reason))?;
     }
     Ok(())
+}
+
+/// "Fragmentation needed" or "packet too big".
+fn is_too_big(ip: &Summary, bytes: &[u8]) -> bool {
+    let message = ip.transport(bytes);
+    if ip.src.is_ipv4() {
+        let message = icmpv4::Packet::new_unchecked(message);
+        (message.kind(), message.code()) == (icmpv4::Type::UNREACHABLE, FRAGMENTATION_NEEDED)
+    } else {
+        icmpv6::Packet::new_unchecked(message).kind() == icmpv6::Type::PACKET_TOO_BIG
+    }
+}
+
+/// Cuts an error to `len` bytes at most; RFC 4884's extensions stand behind the quote and go.
+fn cut(ip: &mut Summary, frame: &mut Frame<'_>, len: usize) {
+    let header_len = ip.transport_offset + icmpv4::HEADER_LEN;
+    let quote_len = quoted(ip, frame.bytes()).len().min(len.saturating_sub(header_len));
+    shorten(ip, frame, header_len + quote_len);
+    let (src, dst, is_ipv4) = (ip.src, ip.dst, ip.src.is_ipv4());
+    let message = ip.transport_mut(frame.bytes_mut());
+    if is_ipv4 {
+        let mut message = icmpv4::Packet::new_unchecked(message);
+        message.clear_quoted_length();
+        message.fill_checksum();
+    } else {
+        let mut message = icmpv6::Packet::new_unchecked(message);
+        message.clear_quoted_length();
+        message.fill_checksum(src, dst);
+    }
 }
 
 fn quoted<'a>(ip: &Summary, bytes: &'a [u8]) -> &'a [u8] {
@@ -145,35 +250,32 @@ fn quoted_seq(inner: &Summary, quoted: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Writes the other side's view into the error: outer and quoted addresses, quoted port or identifier, all checksums.
-fn rewrite(
-    ip: &mut Summary,
-    bytes: &mut [u8],
-    mut inner: Summary,
-    tuple: &Tuple,
-    (address, port): (IpAddr, u16),
-    kind: Kind,
-) {
-    {
-        let mut message = icmpv4::Packet::new_unchecked(ip.transport_mut(bytes));
-        let quoted = message.quoted_mut();
-        let old = Ports { src: tuple.src.1, dst: tuple.dst.1 };
-        let (delta, new) = if kind == Kind::Inbound {
-            (inner.set_src(quoted, address), Ports { src: port, ..old })
-        } else {
-            (inner.set_dst(quoted, address), Ports { dst: port, ..old })
-        };
-        if inner.protocol == IpProtocol::ICMP {
-            icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(port);
-        } else {
-            let ports = old.replace(inner.transport_mut(quoted), new);
-            inner.adjust_transport_checksum(quoted, delta.and(ports));
+impl Crossing {
+    /// Writes the other side's view into the error: outer and quoted addresses, quoted port or identifier, all checksums.
+    fn apply(&self, ip: &mut Summary, bytes: &mut [u8]) {
+        let Some((address, port)) = self.translated else { return };
+        {
+            let mut message = icmpv4::Packet::new_unchecked(ip.transport_mut(bytes));
+            let quoted = message.quoted_mut();
+            let Ok(mut inner) = Summary::parse_quoted(quoted) else { return };
+            let old = Ports { src: self.tuple.src.1, dst: self.tuple.dst.1 };
+            let (delta, new) = if self.kind == Kind::Inbound {
+                (inner.set_src(quoted, address), Ports { src: port, ..old })
+            } else {
+                (inner.set_dst(quoted, address), Ports { dst: port, ..old })
+            };
+            if inner.protocol == IpProtocol::ICMP {
+                icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(port);
+            } else {
+                let ports = old.replace(inner.transport_mut(quoted), new);
+                inner.adjust_transport_checksum(quoted, delta.and(ports));
+            }
+            message.fill_checksum();
         }
-        message.fill_checksum();
-    }
-    if kind == Kind::Inbound {
-        ip.set_dst(bytes, address);
-    } else {
-        ip.set_src(bytes, address);
+        if self.kind == Kind::Inbound {
+            ip.set_dst(bytes, address);
+        } else {
+            ip.set_src(bytes, address);
+        }
     }
 }

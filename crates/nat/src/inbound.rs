@@ -120,7 +120,9 @@ pub(crate) fn pass<L: Family>(
 ) -> Result<Passage, Reason> {
     let to = if from == Kind::Inbound { Port::INSIDE } else { Port::OUTSIDE };
     if packet.ip.dont_fragment && !rules.fits(packet.ip.total_len, to) {
-        return Err(Reason::PacketTooBig);
+        // Answered, if its grant has not had its share of answers.
+        let is_answered = rules.admit_error_of(now, flows.line(index).owner());
+        return Err(if is_answered { Reason::PacketTooBig } else { Reason::IcmpRate });
     }
     let line = flows.line(index);
     let (address, port, flags) = line.rewrite();

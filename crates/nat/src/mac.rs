@@ -10,13 +10,14 @@ use sluicegate_capability::{
 use sluicegate_wire::{
     Frame, Reason,
     checksum::{Delta, ones_complement},
-    ip::{Summary, Version},
-    ipv4, ipv6, udp,
+    ip::Summary,
+    udp,
 };
 
 use crate::{
     candidates::Names,
     packet::{Packet, Transport},
+    passage::shorten,
     rules::Rules,
 };
 
@@ -214,18 +215,5 @@ pub(crate) fn strip(ip: &mut Summary, frame: &mut Frame<'_>) {
     let delta = Delta::NONE.u16(old, new).u16(old, new).u16(trailer, 0);
     datagram.set_total_len(new);
     ip.adjust_transport_checksum(bytes, delta);
-    let old_total = ip.total_len as u16;
-    ip.total_len = ip.transport_offset + new_len;
-    match ip.version() {
-        Version::V4 => {
-            let mut packet = ipv4::Packet::new_unchecked(&mut *bytes);
-            packet.set_total_len(ip.total_len as u16);
-            packet.set_checksum(Delta::NONE.u16(old_total, ip.total_len as u16).apply(packet.checksum()));
-        }
-        Version::V6 => {
-            let mut packet = ipv6::Packet::new_unchecked(&mut *bytes);
-            packet.set_payload_len((ip.total_len - ipv6::HEADER_LEN) as u16);
-        }
-    }
-    frame.truncate(ip.total_len);
+    shorten(ip, frame, ip.transport_offset + new_len);
 }

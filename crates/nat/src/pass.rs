@@ -20,6 +20,10 @@ impl Translator {
                 Verdict::Forward(to)
             }
             Err(Reason::TtlExpired) => self.refuse_expired(now, frame),
+            Err(Reason::PacketTooBig) => {
+                let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
+                self.refuse_too_big(now, mtu, frame)
+            }
             Err(reason) => self.refuse(now, port, frame, reason),
         }
     }
@@ -28,7 +32,7 @@ impl Translator {
     /// headers to what it forwards.
     pub fn refuse_too_big(&mut self, now: Instant, mtu: u16, frame: &mut Frame<'_>) -> Verdict {
         self.rules.counters.count_drop(Reason::PacketTooBig);
-        if self.rules.admit_icmp(now).is_ok() && reply::too_big(&self.rules.config, mtu, frame).is_some() {
+        if self.rules.admit_icmp_public(now) && reply::too_big(&self.rules.config, mtu, frame).is_some() {
             self.rules.counters.count_reply();
             return Verdict::Reply;
         }
@@ -70,7 +74,7 @@ impl Translator {
     fn refuse_expired(&mut self, now: Instant, frame: &mut Frame<'_>) -> Verdict {
         self.rules.counters.count_drop(Reason::TtlExpired);
         if may_be_answered(frame.bytes())
-            && self.rules.admit_icmp(now).is_ok()
+            && self.rules.admit_icmp_public(now)
             && reply::time_exceeded(&self.rules.config, frame).is_some()
         {
             self.rules.counters.count_reply();

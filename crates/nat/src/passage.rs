@@ -3,8 +3,11 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol, Port, Reason, icmpv4,
-    ip::{Ports, Summary},
+    Frame, IpProtocol, Port, Reason,
+    checksum::Delta,
+    icmpv4,
+    ip::{Ports, Summary, Version},
+    ipv4, ipv6,
 };
 
 use crate::packet::{Packet, Transport};
@@ -65,8 +68,8 @@ impl Passage {
 
     /// Writes addresses only: all that a later fragment has.
     #[inline]
-    pub(crate) fn apply_addresses(&self, ip: &mut Summary, bytes: &mut [u8]) -> sluicegate_wire::checksum::Delta {
-        let mut delta = sluicegate_wire::checksum::Delta::NONE;
+    pub(crate) fn apply_addresses(&self, ip: &mut Summary, bytes: &mut [u8]) -> Delta {
+        let mut delta = Delta::NONE;
         if let Some((address, _)) = self.src {
             delta = delta.and(ip.set_src(bytes, address));
         }
@@ -75,6 +78,25 @@ impl Passage {
         }
         delta
     }
+}
+
+/// Cuts a packet to `total_len` bytes and says so in its IP header. The transport's checksum is the caller's.
+pub(crate) fn shorten(ip: &mut Summary, frame: &mut Frame<'_>, total_len: usize) {
+    let (old, new) = (ip.total_len as u16, total_len as u16);
+    ip.total_len = total_len;
+    let bytes = frame.bytes_mut();
+    match ip.version() {
+        Version::V4 => {
+            let mut packet = ipv4::Packet::new_unchecked(bytes);
+            packet.set_total_len(new);
+            packet.set_checksum(Delta::NONE.u16(old, new).apply(packet.checksum()));
+        }
+        Version::V6 => {
+            let mut packet = ipv6::Packet::new_unchecked(bytes);
+            packet.set_payload_len((total_len - ipv6::HEADER_LEN) as u16);
+        }
+    }
+    frame.truncate(total_len);
 }
 
 /// Checks what every packet must satisfy before anything is looked up.

@@ -13,10 +13,14 @@ use crate::{
     flows::{List, is_echo},
     index::Index,
     packet::Tuple,
+    rules::errors,
 };
 
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 const GRANULARITY_NANOS: u64 = 50_000_000;
+/// ICMP errors about the flows of one pinhole, a second: more than path MTU discovery and unreachable ports need, and a
+/// twentieth of what all have together by default.
+const ERRORS_PER_S: u32 = 50;
 /// Index entries for each slot, on average.
 const ENTRIES_PER_SLOT: u32 = 12;
 
@@ -58,6 +62,8 @@ pub(crate) struct Pinhole {
     /// decides where it is filed.
     pub(crate) spent: bool,
     pub(crate) bucket: Option<TokenBucket>,
+    /// ICMP errors about its flows.
+    pub(crate) errors: TokenBucket,
     /// The most that one line is lent, in bytes.
     pub(crate) slice_max: u32,
     pub(crate) flows_max: u32,
@@ -479,6 +485,7 @@ impl NewPinhole {
             budget: self.budget,
             spent: false,
             bucket,
+            errors: errors(now, ERRORS_PER_S),
             slice_max,
             flows_max: self.flows_max,
             flows: 0,

@@ -31,7 +31,10 @@ pub(crate) struct Rules {
     pub(crate) sources: Sources,
     pub(crate) random: Random,
     pub(crate) counters: Counters,
-    pub(crate) icmp: TokenBucket,
+    /// ICMP errors about flows of private services.
+    icmp: TokenBucket,
+    /// Those that answer packets which need no permission.
+    icmp_public: TokenBucket,
     pub(crate) observe: bool,
     /// The pinhole of each service that may start flows: (service, slot), sorted by service.
     pub(crate) service_slots: alloc::vec::Vec<(u16, u32)>,
@@ -52,11 +55,8 @@ impl Rules {
             sources: Sources::new(hash_key),
             random: Random::new(hash_key, random_seed),
             counters: Counters::default(),
-            icmp: TokenBucket::new(
-                Instant::ZERO,
-                config.icmp_errors_per_s.into(),
-                u64::from(config.icmp_errors_per_s).div_ceil(10),
-            ),
+            icmp: errors(Instant::ZERO, config.icmp_errors_per_s),
+            icmp_public: errors(Instant::ZERO, config.icmp_errors_per_s),
             observe: false,
             service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
             events: VecDeque::with_capacity(events_max),
@@ -76,9 +76,19 @@ impl Rules {
         }
     }
 
-    /// Whether one more ICMP error may be sent now.
-    pub(crate) fn admit_icmp(&mut self, now: Instant) -> Result<(), Reason> {
-        if self.icmp.take(now, 1) { Ok(()) } else { Err(Reason::IcmpRate) }
+    /// Whether one more ICMP error about a private flow may be sent now. [`Self::admit_error_of`] comes first.
+    pub(crate) fn admit_icmp(&mut self, now: Instant) -> bool {
+        self.icmp.take(now, 1)
+    }
+
+    /// Whether one more ICMP error may answer a packet that needs no permission.
+    pub(crate) fn admit_icmp_public(&mut self, now: Instant) -> bool {
+        self.icmp_public.take(now, 1)
+    }
+
+    /// Whether this pinhole's flows may have one more ICMP error now. One grant so leaves the common ones to others.
+    pub(crate) fn admit_error_of(&mut self, now: Instant, slot: u32) -> bool {
+        self.pinholes.at_mut(slot).is_some_and(|pinhole| pinhole.errors.take(now, 1))
     }
 
     pub(crate) fn push_event(&mut self, event: Event) {
@@ -123,6 +133,11 @@ impl Rules {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
         }
     }
+}
+
+/// A bucket for so many errors a second, a tenth of them at once.
+pub(crate) fn errors(now: Instant, per_s: u32) -> TokenBucket {
+    TokenBucket::new(now, per_s.into(), u64::from(per_s).div_ceil(10))
 }
 
 /// Whether a pinhole holds external ports.

@@ -116,7 +116,7 @@ impl Translator {
         }
         let mut packet = Packet::parse(ip, frame.bytes())?;
         if packet.transport == Transport::Error {
-            let to = icmp::translate(self, now, port, &mut packet.ip, frame.bytes_mut())?;
+            let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
             packet.ip.decrement_ttl(frame.bytes_mut())?;
             return Ok(Fate::Forward(to));
         }
@@ -168,7 +168,7 @@ impl Translator {
         self.rules.counters.count_drop(reason);
         let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
         if reason == Reason::PacketTooBig
-            && self.rules.admit_icmp(now).is_ok()
+            && self.rules.admit_icmp(now)
             && reply::too_big(&self.rules.config, mtu, frame).is_some()
         {
             self.rules.counters.count_reply();

@@ -151,21 +151,128 @@ fn an_error_about_a_hairpin_packet_turns_round() {
 }
 
 #[test]
-fn errors_are_rate_limited() {
-    let mut site = Site::with(sluicegate_nat::Config { icmp_errors_per_s: 100, ..config() });
-    let (_, gate) = site.open(UDP, 5_004);
-    exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
-    let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), b"x"), 8);
+fn errors_are_rate_limited_by_grant_and_then_in_common() {
+    let mut site = Site::with(sluicegate_nat::Config { icmp_errors_per_s: 1_000, ..config() });
+    let (_, noisy) = site.open(UDP, 5_004);
+    exchange(&mut site, (CLIENT, 9_000), noisy, (TARGET, 5_004));
+    let (_, quiet) = site.open(UDP, 5_006);
+    exchange(&mut site, (CLIENT, 9_000), quiet, (TARGET, 5_006));
+    let about = |gate: End| unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), b"x"), 8);
     let mut passed = 0;
-    for _ in 0..2_000 {
-        match site.outside_sends(&error).verdict {
+    for _ in 0..20_000 {
+        match site.outside_sends(&about(noisy)).verdict {
             Verdict::Forward(_) => passed += 1,
             Verdict::Drop(reason) => assert_eq!(reason, Reason::IcmpRate),
             other => panic!("{other:?}"),
         }
+        site.wait(std::time::Duration::from_micros(100));
+    }
+    assert!((100..=106).contains(&passed), "{passed}: 50 a second for two seconds and a burst of 5");
+    site.outside_sends(&about(quiet)).inside();
+    // All together: 1,000 a second.
+    let mut site = Site::with(sluicegate_nat::Config { icmp_errors_per_s: 20, ..config() });
+    let ends: Vec<End> = (0..10).map(|at| site.open(UDP, 5_000 + at).1).collect();
+    for (at, gate) in (0..).zip(&ends) {
+        exchange(&mut site, (CLIENT, 9_000), *gate, (TARGET, 5_000 + at));
+    }
+    let passed =
+        ends.iter().filter(|gate| site.outside_sends(&about(**gate)).verdict == Verdict::Forward(Port::INSIDE));
+    assert_eq!(passed.count(), 2);
+}
+
+#[test]
+fn oversized_packets_of_one_client_leave_answers_for_others() {
+    let mut site = Site::with(sluicegate_nat::Config { mtu: [9_000, 1_400], ..config() });
+    let (_, noisy) = site.open(UDP, 5_004);
+    let (_, quiet) = site.open(UDP, 5_006);
+    let long = |gate: End| udp((CLIENT, 9_000), gate, &payload(1_373));
+    let replies = (0..10_000).filter(|_| site.outside_sends(&long(noisy)).verdict == Verdict::Reply).count();
+    assert!(replies <= 6, "{replies}");
+    assert_eq!(site.outside_sends(&long(quiet)).verdict, Verdict::Reply);
+}
+
+#[test]
+fn an_error_from_outside_is_paid_by_its_flow_and_refused_when_that_is_spent() {
+    let mut site = Site::new();
+    let base = site.grant(UDP, CLIENT);
+    let grant = sluicegate_capability::Grant { bytes: 1_000, ..base };
+    let opened = site.install(grant.clone(), TARGET, (5_004, 5_004));
+    let gate = (opened.address, opened.ports.0);
+    exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
+    let used = site.gate.usage(grant.id).unwrap().bytes_used;
+    let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), &payload(400)), 428);
+    let len = error.len() as u64;
+    site.outside_sends(&error).inside();
+    assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, used + len);
+    site.outside_sends(&error).inside();
+    let before = error.clone();
+    assert_eq!(site.outside_sends(&error).dropped(), Reason::BudgetSpent);
+    assert_eq!(error, before);
+    let outward = unreachable(TARGET, CLIENT, &udp((CLIENT, 9_000), (TARGET, 5_004), b"ping"), 8);
+    site.inside_sends(&outward).outside();
+}
+
+#[test]
+fn errors_keep_no_flow_alive() {
+    let mut site = Site::new();
+    let (_, gate) = site.open(UDP, 5_004);
+    exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
+    let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), b"x"), 8);
+    for _ in 0..31 {
+        let _ = site.outside_sends(&error);
+        site.wait(std::time::Duration::from_secs(10));
+    }
+    assert_eq!(site.used("flows"), 0);
+}
+
+#[test]
+fn the_quote_is_cut_to_what_a_host_must_take() {
+    let mut site = Site::new();
+    let (_, gate) = site.open(UDP, 5_004);
+    exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
+    let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), &payload(1_400)), 1_428);
+    let inside = site.outside_sends(&error).inside();
+    assert_eq!(inside.len(), 576);
+    assert_eq!(quoted(&inside), ((TARGET, 5_004), (CLIENT, 9_000)));
+    let grant = site.grant(UDP, CLIENT_V6);
+    site.install(grant, FILTERED_V6, (53, 53));
+    site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), b"x")).inside();
+    let answer = udp((FILTERED_V6, 53), (CLIENT_V6, 7), &payload(1_400));
+    let quote = sluicegate_wire::icmpv6::Quote::new(&answer).unwrap();
+    let repr = sluicegate_wire::icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
+    let mut message = vec![0; repr.buffer_len()];
+    repr.emit(&mut sluicegate_wire::icmpv6::Packet::new_unchecked(&mut message), STRANGER_V6, FILTERED_V6);
+    message.extend_from_slice(&payload(200));
+    sluicegate_wire::icmpv6::Packet::new_unchecked(&mut message[..]).fill_checksum(STRANGER_V6, FILTERED_V6);
+    let error = ip(STRANGER_V6, FILTERED_V6, IpProtocol::ICMPV6, &message);
+    assert!(error.len() > 1_280);
+    assert_eq!(site.outside_sends(&error).inside().len(), 1_280);
+}
+
+#[test]
+fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
+    let mut site = Site::new();
+    let key = sluicegate_capability::mac::SessionKey::from_bytes([7; 16]);
+    let base = site.grant(UDP, CLIENT);
+    let grant = sluicegate_capability::Grant { least_mode: sluicegate_capability::Mode::Mac, client_id: 77, ..base };
+    let mut spec = spec(grant, TARGET, (5_004, 5_004));
+    spec.key = Some(key.clone());
+    let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+    let gate = (opened.address, opened.ports.0);
+    let text = [&b"hello"[..], &key.trailer(77, 1, b"hello")].concat();
+    site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
+    let answer = site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"answer")).outside();
+    assert_eq!(site.outside_sends(&unreachable(ROUTER, gate.0, &answer, 8)).dropped(), Reason::IcmpType);
+    let quote = icmpv4::Quote::new(&answer).unwrap();
+    let why = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 };
+    let too_big = ip(ROUTER, gate.0, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote }));
+    let mut passed = 0;
+    for _ in 0..3_000 {
+        passed += u32::from(site.outside_sends(&too_big).verdict == Verdict::Forward(Port::INSIDE));
         site.wait(std::time::Duration::from_millis(1));
     }
-    assert!((200..=211).contains(&passed), "{passed}: 100 a second for two seconds and a burst of 10");
+    assert!((3..=4).contains(&passed), "{passed}");
+    site.inside_sends(&unreachable(TARGET, CLIENT, &udp((CLIENT, 9_000), (TARGET, 5_004), b"hello"), 8)).outside();
 }
 
 #[test]

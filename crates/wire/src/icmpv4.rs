@@ -176,6 +176,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put(self.buffer.as_mut(), 4, &value);
     }
 
+    /// Takes back the length of the quoted packet (RFC 4884 5.1): all that follows is the quote.
+    #[inline]
+    pub fn clear_quoted_length(&mut self) {
+        if matches!(self.kind(), Type::UNREACHABLE | Type::TIME_EXCEEDED | Type::PARAMETER_PROBLEM) {
+            put(self.buffer.as_mut(), 5, &[0]);
+        }
+    }
+
     /// Computes and writes the checksum.
     pub fn fill_checksum(&mut self) {
         self.set_checksum(0);

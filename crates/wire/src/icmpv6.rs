@@ -188,6 +188,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put(self.buffer.as_mut(), 4, &value);
     }
 
+    /// Takes back the length of the quoted packet (RFC 4884 5.2): all that follows is the quote.
+    #[inline]
+    pub fn clear_quoted_length(&mut self) {
+        if matches!(self.kind(), Type::UNREACHABLE | Type::TIME_EXCEEDED) {
+            put(self.buffer.as_mut(), 4, &[0]);
+        }
+    }
+
     /// Computes and writes the checksum.
     pub fn fill_checksum(&mut self, src: IpAddr, dst: IpAddr) {
         self.set_checksum(0);

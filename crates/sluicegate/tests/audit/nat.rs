@@ -9,7 +9,7 @@ use site::{packets::*, *};
 use sluicegate_capability::{Grant, Mode, mac::SessionKey};
 use sluicegate_nat::PinholeSpec;
 use sluicegate_wire::{
-    Verdict,
+    Reason, Verdict,
     tcp::{Control, Repr},
 };
 use std::{net::IpAddr, time::Duration};
@@ -123,4 +123,61 @@ fn security_28_buffers_of_fragments_are_shared_by_source() {
     parts[1..].iter().for_each(|part| assert_eq!(site.outside_sends(part).verdict, Verdict::Queue));
     site.outside_sends(&parts[0]).inside();
     assert_eq!(site.released().len(), 3);
+}
+
+/// An error of that length about a UDP packet from `gate` to the client's port 9,000, as anybody may send it.
+fn error_about(gate: End, len: usize) -> Vec<u8> {
+    unreachable(STRANGER, gate.0, &udp(gate, (CLIENT, 9_000), &payload(len)), 8 + len)
+}
+
+#[test]
+fn nat_08_errors_about_one_flow_leave_errors_to_others() {
+    let mut site = Site::new();
+    let mut open = |port| {
+        let (_, gate) = site.open(UDP, port);
+        exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, port));
+        gate
+    };
+    let (noisy, quiet) = (open(5_004), open(5_006));
+    for _ in 0..5_000 {
+        let _ = site.outside_sends(&error_about(noisy, 8));
+    }
+    site.outside_sends(&error_about(quiet, 8)).inside();
+    let untouched = error_about(noisy, 8);
+    let refused = site.outside_sends(&untouched);
+    assert_eq!(refused.packet, untouched, "a dropped packet is left as it came");
+    assert_eq!(refused.dropped(), Reason::IcmpRate);
+}
+
+#[test]
+fn security_03_errors_are_paid_by_the_flow_they_are_about() {
+    let mut site = Site::new();
+    let grant = Grant { bytes: 2_000, ..site.grant(UDP, CLIENT) };
+    let opened = site.install(grant.clone(), TARGET, (5_004, 5_004));
+    let gate = (opened.address, opened.ports.0);
+    exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
+    let mut passed = 0;
+    for _ in 0..100 {
+        if let Verdict::Forward(_) = site.outside_sends(&error_about(gate, 1_400)).verdict {
+            passed += 576;
+        }
+        site.wait(Duration::from_millis(100));
+    }
+    assert_eq!(passed, 3 * 576, "cut, charged, and refused when the bytes are spent");
+    assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 32 + passed);
+}
+
+#[test]
+fn security_03_a_flow_under_a_mac_takes_no_error_but_too_big() {
+    let mut site = Site::new();
+    let key = SessionKey::from_bytes([7; 16]);
+    let grant = Grant { least_mode: Mode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
+    let spec = PinholeSpec { key: Some(key.clone()), ..spec(grant, TARGET, (5_004, 5_004)) };
+    let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+    let gate = (opened.address, opened.ports.0);
+    let text = [&b"hi"[..], &key.trailer(7, 1, b"hi")].concat();
+    site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
+    for len in [8, 1_000] {
+        assert_eq!(site.outside_sends(&error_about(gate, len)).dropped(), Reason::IcmpType);
+    }
 }

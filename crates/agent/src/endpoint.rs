@@ -177,7 +177,7 @@ impl Endpoint {
         let Ok(message) = Message::parse(&bytes) else { return };
         let now = self.now();
         if message.status().is_some() {
-            match self.clients.receive(now, &message) {
+            match self.clients.receive(now, &message, None) {
                 Reply::Deliver(token) => match self.acks.iter().find(|(acknowledged, _)| *acknowledged == token) {
                     Some((_, ack)) => self.send(ack).await,
                     None => self.deliver(token, &message, &bytes),

@@ -180,3 +180,27 @@ impl Worker {
         gauges.extend(self.shard.gauges());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, os::unix::process::ExitStatusExt, process::Command};
+
+    use super::*;
+
+    const NAME: &str = "worker::tests::sip_d20_a_panicking_sip_thread_ends_the_process";
+
+    #[test]
+    fn sip_d20_a_panicking_sip_thread_ends_the_process() {
+        if env::var_os("SLUICEGATE_PANIC").is_some() {
+            let _ = thread::spawn(|| {
+                let _guard = EndOnPanic;
+                panic!("as this test wants it");
+            })
+            .join();
+            return;
+        }
+        let own = env::current_exe().unwrap();
+        let child = Command::new(own).args(["--exact", NAME]).env("SLUICEGATE_PANIC", "1").output().unwrap();
+        assert_eq!(child.status.signal(), Some(6), "{child:?}");
+    }
+}

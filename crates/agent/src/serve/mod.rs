@@ -103,7 +103,8 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
         ),
         None => None,
     };
-    let clients = Clients::new((config.clients_max, config.clients_per_user_max), config.allow.clone(), config.deny.clone());
+    let clients =
+        Clients::new((config.clients_max, config.clients_per_user_max), config.allow.clone(), config.deny.clone());
     let mut server = Server { endpoint, clients, config, cseq: 0, call_id: random_token(), tag: random_token() };
     let mut ready = Some(ready);
     let mut register_at = Instant::now();
@@ -309,8 +310,9 @@ impl Server {
         warn!(user = admission.user, %client, why, "ended");
         let (mut bye, branch) = (Vec::new(), branch());
         admission.dialog.begin(b"BYE", via(self.endpoint.local(), &branch), &mut bye).finish();
-        if let Err(error) = self.endpoint.exchange(&bye).await {
-            warn!(%client, %error, "the frontend did not hear that the client is ended");
+        // The client may never answer, and nobody else waits for it: the frontend acts on the BYE as it passes it on.
+        if let Err(error) = self.endpoint.tell(&bye).await {
+            warn!(%client, %error, "the frontend is not told that the client is ended");
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use sluicegate_wire::Instant;
 use siphasher::sip::SipHasher24;
+use sluicegate_wire::Instant;
 
 /// Buckets of each kind. Prefixes that share one share its rate; who shares is decided by a secret key.
 const BUCKETS: usize = 1 << 14;

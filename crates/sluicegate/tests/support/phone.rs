@@ -97,6 +97,13 @@ pub(crate) struct Call {
     pub(crate) cseq: u32,
 }
 
+impl Call {
+    /// The Contact of the 200.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
+}
+
 /// A phone on a host of the lab.
 #[derive(Debug)]
 pub(crate) struct Phone {

@@ -2,6 +2,8 @@
 
 mod dialogs;
 mod relayed;
+mod serving;
+mod shards;
 
 use std::net::SocketAddr;
 

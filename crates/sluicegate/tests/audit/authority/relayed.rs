@@ -105,5 +105,8 @@ fn standing(gate: &Node) -> Option<SocketAddr> {
 fn control_lane(gate: &Node) -> u64 {
     let lanes = gate.json(&["status"])["gate"]["lanes"].clone();
     let lanes = lanes.as_array().expect("lanes").iter();
-    lanes.filter(|lane| lane["port"] == "inside" && lane["lane"] == "control").filter_map(|lane| lane["packets"].as_u64()).sum()
+    lanes
+        .filter(|lane| lane["port"] == "inside" && lane["lane"] == "control")
+        .filter_map(|lane| lane["packets"].as_u64())
+        .sum()
 }

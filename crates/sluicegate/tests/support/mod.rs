@@ -35,7 +35,6 @@ macro_rules! on_packet {
 }
 
 pub(crate) mod capture;
-pub(crate) mod forger;
 pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod pbx;

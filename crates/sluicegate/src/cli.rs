@@ -479,13 +479,19 @@ pub(crate) struct TvaLive {
     /// The nodes' packet I/O back end: auto, xdp or packet.
     #[arg(long, default_value = "auto")]
     pub(crate) datapath: String,
-    /// Seed of everything random.
+    /// Seed of everything random; one more in each further run.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Consecutive runs; every threshold has to hold in each of them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) runs: u64,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub(crate) mutant: LabMutant,
     /// Print JSON lines.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Where to draw the distribution of transfer times.
+    /// Where to draw the distribution of transfer times, of the last run.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
@@ -501,6 +507,22 @@ pub(crate) enum LabAttack {
     Authorized,
     /// Attackers whom the service authorises once.
     Imprecise,
+    /// The same attackers, who ask again the moment that they are refused or have spent what they got.
+    Reasking,
+}
+
+/// What is wrong with a run on purpose, to see that its judge says so.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum LabMutant {
+    /// Nothing.
+    #[default]
+    None,
+    /// Nobody attacks.
+    NoFlood,
+    /// Attackers stop by themselves at what they were granted.
+    SelfLimiting,
+    /// The service renews for everybody, however fast.
+    Renews,
 }
 
 #[derive(Debug, Args)]

@@ -40,8 +40,9 @@ const BURST_FRAMES: u64 = 32;
 const REQUEST_BYTES: u64 = 400;
 /// Source addresses of attackers at most.
 const ATTACKERS_MAX: u32 = 10_000;
-/// A request without an answer is sent again after this.
+/// A request without an answer is sent again after this; by those without patience sooner.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+const REASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long the attackers who spend wait for all of them to be granted.
 const ASK_MAX: Duration = Duration::from_secs(3);
 /// Packets that carry the list before only the nonce is sent.
@@ -58,6 +59,8 @@ pub enum CapabilityMode {
     Requests,
     /// Ask the target, who grants everything; flood inside what was granted, and ask again.
     Authorized,
+    /// As [`Self::Authorized`], but ask again as soon as the last grant is spent or refused, without any patience.
+    Reasking,
     /// Ask the target once, then send `bytes_each` without regard to what was granted.
     Spend,
 }
@@ -133,7 +136,7 @@ pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) ->
     let mut socket = Socket::open(&spec.interface, &options).during(|| format!("opening {}", spec.interface))?;
     let mut flood = Flood::new(spec);
     context.ready();
-    if matches!(spec.mode, CapabilityMode::Authorized | CapabilityMode::Spend) {
+    if matches!(spec.mode, CapabilityMode::Authorized | CapabilityMode::Reasking | CapabilityMode::Spend) {
         flood.ask_all(&mut socket, context)?;
     }
     let granted = flood.attackers.iter().filter(|attacker| attacker.held.is_some()).count();
@@ -207,7 +210,8 @@ impl<'a> Flood<'a> {
 
     fn must_ask(&self, index: usize) -> bool {
         let attacker = &self.attackers[index];
-        attacker.held.is_none() && attacker.asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN)
+        let again = if self.spec.mode == CapabilityMode::Reasking { REASK_AGAIN } else { ASK_AGAIN };
+        attacker.held.is_none() && attacker.asked.is_none_or(|asked| asked.elapsed() >= again)
     }
 
     fn ask(&mut self, index: usize) -> Forged {
@@ -230,7 +234,7 @@ impl<'a> Flood<'a> {
                 Some(Forged::datagram(&self.path(src), self.spec.target_port, &payload))
             }
             CapabilityMode::Requests => Some(self.forged_request()),
-            CapabilityMode::Authorized => {
+            CapabilityMode::Authorized | CapabilityMode::Reasking => {
                 let index = self.turn(0, self.attackers.len());
                 if self.must_ask(index) { Some(self.ask(index)) } else { self.flooding(index, true) }
             }

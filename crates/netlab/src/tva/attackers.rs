@@ -20,6 +20,8 @@ use crate::{
 const PACKET_BYTES: u16 = 1_000;
 /// What one attacker of an imprecise attack sends, bit/s.
 const ATTACKER_BPS: u64 = 1_000_000;
+/// Attackers behind each of the two neighbours at most.
+const ATTACKERS_EACH: u32 = 50;
 /// Groups that attack in turn.
 const GROUPS: u32 = 10;
 /// What an attacker of an imprecise attack sends at most: ten times what the bound allows, five seconds long; in turn,
@@ -35,6 +37,8 @@ pub(super) struct Plan<'a> {
     pub(super) binary: &'a Binary,
     pub(super) seed: u64,
     pub(super) seconds: u32,
+    /// Whether the attackers stop by themselves.
+    pub(super) self_limiting: bool,
 }
 
 /// Running attackers.
@@ -45,15 +49,15 @@ pub(super) struct Attackers {
     seen: Option<Process>,
     _colluder: Option<Process>,
     began_ns: u64,
+    attackers: u32,
 }
 
 /// What they did.
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
-    pub(super) bytes: u64,
+    pub(super) attackers: u32,
     /// Attackers that were authorised before the flood began.
     pub(super) granted: u64,
-    pub(super) seconds: f64,
     pub(super) began_ns: u64,
     pub(super) arrived: Vec<u64>,
 }
@@ -61,18 +65,19 @@ pub(super) struct Stopped {
 impl Attackers {
     /// Starts them with `flood_bps` in all, in turn or at once.
     pub(super) fn start(plan: &Plan<'_>, attack: Attack, in_turn: bool, flood_bps: u64) -> Result<Self, LabError> {
-        let mut attackers = Self { floods: Vec::new(), seen: None, _colluder: None, began_ns: 0 };
+        let mut attackers = Self { floods: Vec::new(), seen: None, _colluder: None, began_ns: 0, attackers: 0 };
         let mode = match attack {
             Attack::Legacy => CapabilityMode::Legacy,
             Attack::Request => CapabilityMode::Requests,
             Attack::Authorized => CapabilityMode::Authorized,
             Attack::Imprecise => CapabilityMode::Spend,
+            Attack::Reasking => CapabilityMode::Reasking,
         };
         if attack == Attack::Authorized {
             let spec = ColluderSpec { interface: "eth0".into(), address: COLLUDER.into(), seconds: plan.seconds };
             attackers._colluder = Some(start(plan, "colluder", "colluder", &spec)?);
         }
-        if attack == Attack::Imprecise {
+        if matches!(attack, Attack::Imprecise | Attack::Reasking) {
             let sources = ATTACKERS.iter().map(|text| parse(text)).collect::<Result<Vec<Prefix>, _>>()?;
             let spec = SeenSpec { interface: "link".into(), sources, seconds: plan.seconds + 10 };
             attackers.seen = Some(start(plan, "site", "seen", &spec)?);
@@ -91,9 +96,10 @@ impl Attackers {
                 target: target.into(),
                 target_port: FLOOD_PORT,
                 sources: parse(prefix)?,
-                attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).max(1),
+                attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).clamp(1, ATTACKERS_EACH),
                 groups: if in_turn { GROUPS } else { 1 },
                 bytes_each: match attack {
+                    _ if plan.self_limiting => BYTES_EACH_IN_TURN,
                     Attack::Imprecise if in_turn => BYTES_EACH_IN_TURN,
                     Attack::Imprecise => BYTES_EACH,
                     _ => 0,
@@ -103,6 +109,7 @@ impl Attackers {
                 seconds: plan.seconds,
                 seed: plan.seed.wrapping_add(index as u64),
             };
+            attackers.attackers += spec.attackers;
             attackers.floods.push(start(plan, host, "capability_flood", &spec)?);
         }
         attackers.began_ns = unix_ns();
@@ -115,13 +122,11 @@ impl Attackers {
 
     /// Ends them and says what they did.
     pub(super) fn stop(mut self) -> Result<Stopped, LabError> {
-        let mut stopped = Stopped { began_ns: self.began_ns, ..Stopped::default() };
+        let mut stopped = Stopped { began_ns: self.began_ns, attackers: self.attackers, ..Stopped::default() };
         for flood in &mut self.floods {
             flood.close_input();
             let result = flood.event("result", READY_MAX)?;
             stopped.granted += result["granted"].as_u64().unwrap_or(0);
-            stopped.bytes += result["bytes"].as_u64().unwrap_or(0);
-            stopped.seconds = stopped.seconds.max(result["ms"].as_f64().unwrap_or(0.0) / 1_000.0);
         }
         if let Some(mut seen) = self.seen.take() {
             seen.close_input();

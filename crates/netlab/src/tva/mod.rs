@@ -1,10 +1,11 @@
-//! The live experiment: TVA's four attacks on real routers, against plain forwarding in the same lab and run.
+//! The live experiment: TVA's attacks on real routers, against plain forwarding in the same lab and run.
 //!
 //! Clients send 20 KB files to a service through two routers, a gate and a bottleneck. First the kernels forward, as a
 //! network without capabilities does; then edge boxes, routers and the gate of this build take their place. Everything
 //! that is judged is measured at the clients and on the wires (TVA V).
 
 mod attackers;
+mod judge;
 mod nodes;
 mod play;
 mod report;
@@ -30,6 +31,22 @@ pub enum Attack {
     Authorized,
     /// Attackers that the service authorises once and never again; all at once, then group after group.
     Imprecise,
+    /// The same attackers, who ask again the moment that they are refused or have spent what they got.
+    Reasking,
+}
+
+/// What is wrong with a run on purpose, so that its judge must say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mutant {
+    /// Nothing.
+    #[default]
+    None,
+    /// Nobody attacks.
+    NoFlood,
+    /// Attackers stop by themselves at what they were granted.
+    SelfLimiting,
+    /// The service renews for everybody, however fast.
+    Renews,
 }
 
 impl Attack {
@@ -41,6 +58,7 @@ impl Attack {
             Self::Request => "request",
             Self::Authorized => "authorized",
             Self::Imprecise => "imprecise",
+            Self::Reasking => "reasking",
         }
     }
 }
@@ -58,6 +76,8 @@ pub struct Options {
     pub ratio: f64,
     /// Seed of everything random in the lab.
     pub seed: u64,
+    /// What is wrong with the run on purpose.
+    pub mutant: Mutant,
     /// The nodes' back end as the configuration names it: `auto`, `xdp` or `packet`.
     pub datapath: String,
 }

@@ -24,6 +24,8 @@ pub(super) struct Settings {
     pub(super) link_rate_bps: u64,
     /// The destination's default grant: N and T.
     pub(super) default_grant: (u32, u32),
+    /// From which rate a sender of the service floods, as the configuration says it.
+    pub(super) flood_rate: &'static str,
     /// Whether the honest hosts behind the spoofing neighbour have their edge box.
     pub(super) edge_behind_spoofer: bool,
 }
@@ -56,6 +58,20 @@ impl Nodes {
         Ok(nodes)
     }
 
+    /// Bytes that left the gate towards the bottleneck in the request lane, and in all lanes.
+    pub(super) fn request_lane(&self) -> Result<(u64, u64), LabError> {
+        let gate = self.running.iter().find(|(name, ..)| name == "gate");
+        let status = gate.and_then(|(_, config, _)| self.binary.status(config));
+        let missing = || LabError::Process { name: "gate".to_owned(), reason: "says nothing of its lanes".to_owned() };
+        let status = status.ok_or_else(missing)?;
+        let lanes = status.pointer("/gate/lanes").or(status.pointer("/lanes")).and_then(|lanes| lanes.as_array());
+        let lanes = lanes.ok_or_else(missing)?.iter().filter(|lane| lane["port"] == "inside");
+        Ok(lanes.fold((0, 0), |(requests, all), lane| {
+            let bytes = lane["bytes"].as_u64().unwrap_or(0);
+            (requests + if lane["lane"] == "request" { bytes } else { 0 }, all + bytes)
+        }))
+    }
+
     fn start_one(&mut self, lab: &Lab, settings: &Settings, name: &str) -> Result<(), LabError> {
         let state = self.directory.join(format!("state-{name}"));
         if !state.exists() {
@@ -82,21 +98,22 @@ fn toml(settings: &Settings, name: &str, state: &Path) -> String {
     let datapath = &settings.datapath;
     let node = format!("[node]\nname = \"{name}\"\nstate = {state:?}\n\n");
     let (bytes, seconds) = settings.default_grant;
+    let server = format!("\"server\"\nflood_rate = \"{}\"\nblacklist_s = 60", settings.flood_rate);
     let edge = |outside: &str, inside: &str, policy: &str| {
         format!(
             "{node}[gate]\nrole = \"edge\"\noutside = \"{outside}\"\ninside = \"{inside}\"\ndatapath = \"{datapath}\"\n\
-             policy = \"{policy}\"\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n"
+             policy = {policy}\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n"
         )
     };
     let router = |outside: &str, inside: &str| {
         format!(
             "{node}[gate]\nrole = \"router\"\noutside = \"{outside}\"\ninside = \"{inside}\"\n\
-             datapath = \"{datapath}\"\nboundary = true\n"
+             datapath = \"{datapath}\"\nboundary = true\nlink_rate = \"none\"\n"
         )
     };
     match name {
-        "edge" | "edge-1" => edge("wan", "lan", "client"),
-        "edge-s" => edge("wan", "lan", "server"),
+        "edge" | "edge-1" => edge("wan", "lan", "\"client\""),
+        "edge-s" => edge("wan", "lan", &server),
         "r1" => router("lan", "wan"),
         "r2" => router("wan", "down"),
         _ => {

@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::{
-    Attack, Options, Report,
+    Attack, Mutant, Options, Report,
     attackers::{self, Attackers},
+    judge::{Phase, Shown},
     nodes::{Nodes, Settings, forward_plainly},
     site::{self, DELAY_US, SERVICE, SERVICE_PORT, USERS_BEHIND_SPOOFER},
 };
@@ -16,9 +17,7 @@ use crate::{
     binary::Binary,
     client::transfer::{self, ServeSpec, Transfer, TransferSpec},
     emulator::{EmulateSpec, LineOptions},
-    report::Threshold,
     rtnetlink::Prefix,
-    sample::Percentiles,
     worker,
 };
 
@@ -34,11 +33,15 @@ const READY_MAX: Duration = Duration::from_secs(15);
 const FILE_BYTES: u32 = 20_000;
 const ABORT_MS: u32 = 10_000;
 /// A connection that took this long needed a second SYN: the kernel repeats it after one second.
-const FIRST_TRY_MS: u64 = 950;
+pub(super) const FIRST_TRY_MS: u64 = 950;
 /// Between the start of an attack and the first transfer that is judged.
 const SETTLE: Duration = Duration::from_millis(1_500);
+/// The flood is this much more than what has to be received: not all of it is Ethernet frames.
+const MORE: f64 = 1.05;
+/// For how long what the gate receives is measured: attackers who spend are done a second later.
+const MEASURED: Duration = Duration::from_secs(4);
 /// N and T that the service grants at first: the paper's 32 KB in 10 s.
-const DEFAULT_GRANT: (u32, u32) = (32_000, 10);
+pub(super) const DEFAULT_GRANT: (u32, u32) = (32_000, 10);
 
 /// What honest clients do in a phase.
 #[derive(Debug, Clone, Copy)]
@@ -53,54 +56,22 @@ struct Load {
 
 impl Load {
     const fn of(attack: Attack) -> Self {
+        // A quarter of the link.
+        let quarter = Self { per_minute: 900, parallel_max: 0, seconds: 12, bytes: FILE_BYTES, from: "10.3.1.0/26" };
         match attack {
-            // A quarter of the link.
-            Attack::Legacy => {
-                Self { per_minute: 900, parallel_max: 0, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" }
-            }
+            Attack::Legacy => quarter,
             // Every connection from another host, so that each needs a request.
-            Attack::Request => Self { per_minute: 3_600, parallel_max: 0, seconds: 18, bytes: 0, from: "10.3.0.0/17" },
-            // As much as goes: the destination wants its half.
-            Attack::Authorized => {
-                Self { per_minute: 60_000, parallel_max: 24, seconds: 16, bytes: FILE_BYTES, from: "10.3.1.0/26" }
-            }
-            Attack::Imprecise => {
-                Self { per_minute: 900, parallel_max: 0, seconds: 14, bytes: FILE_BYTES, from: "10.3.1.0/26" }
-            }
+            Attack::Request => Self { per_minute: 6_000, bytes: 0, from: "10.3.128.0/17", ..quarter },
+            Attack::Authorized => Self::SATURATING,
+            Attack::Imprecise | Attack::Reasking => quarter,
         }
     }
-}
 
-/// What a phase showed.
-#[derive(Debug, Default)]
-struct Phase {
-    transfers: Vec<Transfer>,
-    behind_spoofer: Vec<Transfer>,
-    /// Bytes to the service and to the colluder on their wires while the transfers ran.
-    carried: (u64, u64),
-    /// Frames that the attackers offered.
-    offered_bps: f64,
-    attack_began_ns: u64,
-    /// Attackers that were authorised before the flood began.
-    granted: u64,
-    /// For each attacker that got through, the bytes that arrived as regular packets.
-    attackers: Vec<u64>,
-}
-
-impl Phase {
-    fn complete(&self) -> f64 {
-        share(self.transfers.iter().filter(|one| one.error.is_none()).count(), self.transfers.len())
-    }
-
-    fn times(&self) -> Percentiles {
-        Percentiles::of(
-            &mut self.transfers.iter().filter(|one| one.error.is_none()).map(|one| one.ms).collect::<Vec<_>>(),
-        )
-    }
-}
-
-fn share(part: usize, whole: usize) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    /// As much as goes.
+    const SATURATING: Self =
+        Self { per_minute: 60_000, parallel_max: 24, seconds: 12, bytes: FILE_BYTES, from: "10.3.1.0/26" };
+    /// Of plain forwarding under attack, and of nodes without attack, less shows enough.
+    const SHORT_S: u32 = 6;
 }
 
 struct Stage<'a> {
@@ -114,10 +85,12 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
     tell("building the lab: 17 network namespaces and the wires between them");
     let stage = Stage::build(options)?;
     let (mut report, attack) = (Report::default(), options.attack.label());
+    let load = Load::of(options.attack);
+    let short = Load { seconds: Load::SHORT_S, ..load };
 
     tell("plain forwarding, under attack");
     forward_plainly(&stage.lab, true)?;
-    let plain = stage.phase(Some((options.attack, false)))?;
+    let plain = stage.phase(&short, Some((options.attack, false)), None)?;
     forward_plainly(&stage.lab, false)?;
     report.add_distribution((attack, "plain"), &plain.transfers);
 
@@ -127,28 +100,31 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
         datapath: options.datapath.clone(),
         link_rate_bps: LINK_BPS,
         default_grant: DEFAULT_GRANT,
+        flood_rate: match (options.attack, options.mutant) {
+            (_, Mutant::Renews) => "none",
+            // Above what an honest host needs over the time of a grant, and below its hundredth part of the link.
+            (Attack::Imprecise | Attack::Reasking, _) => "64kbit",
+            _ => "512kbit",
+        },
         edge_behind_spoofer: options.attack == Attack::Request,
     };
     let nodes = Nodes::start(&stage.lab, &settings)?;
     tell("capabilities, no attack");
-    let calm = stage.phase(None)?;
+    let calm = stage.phase(&short, None, Some(&nodes))?;
     report.add_distribution(("calm", "tva"), &calm.transfers);
     tell("capabilities, under attack");
-    let attacked = stage.phase(Some((options.attack, false)))?;
+    let attacked = stage.phase(&load, Some((options.attack, false)), Some(&nodes))?;
     report.add_distribution((attack, "tva"), &attacked.transfers);
-    match options.attack {
-        Attack::Legacy => legacy(&mut report, &plain, &calm, &attacked),
-        Attack::Request => requests(&mut report, &plain, &attacked),
-        Attack::Authorized => authorized(&mut report, &plain, &attacked),
-        Attack::Imprecise => {
-            imprecise(&mut report, "imprecise-high", &plain, &calm, &attacked);
-            tell("capabilities, the same attackers group after group");
-            // What they were granted has to be over.
-            thread::sleep(Duration::from_secs(DEFAULT_GRANT.1.into()));
-            let low = stage.phase(Some((Attack::Imprecise, true)))?;
-            report.add_distribution(("imprecise-low", "tva"), &low.transfers);
-            imprecise(&mut report, "imprecise-low", &plain, &calm, &low);
-        }
+    let shown =
+        Shown { plain: &plain, calm: &calm, attacked: &attacked, link_bps: LINK_BPS as f64, ratio: options.ratio };
+    shown.judge(&mut report, options.attack);
+    if options.attack == Attack::Imprecise {
+        tell("capabilities, the same attackers group after group");
+        // What they were granted has to be over.
+        thread::sleep(Duration::from_secs(DEFAULT_GRANT.1.into()));
+        let low = stage.phase(&load, Some((Attack::Imprecise, true)), Some(&nodes))?;
+        report.add_distribution(("imprecise-low", "tva"), &low.transfers);
+        Shown { attacked: &low, ..shown }.judge_in_turn(&mut report);
     }
     drop(nodes);
     Ok(report)
@@ -177,48 +153,73 @@ impl<'a> Stage<'a> {
 
     /// Honest clients at work, with an attack or without. An imprecise attack begins in the middle, so that its
     /// beginning and end show; the others before the first transfer. The flag: group after group.
-    fn phase(&self, attack: Option<(Attack, bool)>) -> Result<Phase, LabError> {
-        let load = Load::of(self.options.attack);
+    fn phase(&self, load: &Load, attack: Option<(Attack, bool)>, nodes: Option<&Nodes>) -> Result<Phase, LabError> {
+        let mutant = self.options.mutant;
         let plan = attackers::Plan {
             lab: &self.lab,
             binary: &self.binary,
             seed: self.options.seed,
             // Until the last transfer has ended or given up.
             seconds: load.seconds + ABORT_MS / 1_000 + 4,
+            self_limiting: mutant == Mutant::SelfLimiting,
         };
-        let flood_bps = (LINK_BPS as f64 * self.options.ratio) as u64;
+        let flood_bps = (LINK_BPS as f64 * self.options.ratio * MORE) as u64;
+        let attack = attack.filter(|_| mutant != Mutant::NoFlood);
+        let in_the_middle = attack.filter(|(attack, _)| matches!(attack, Attack::Imprecise | Attack::Reasking));
         let mut attackers = None;
-        if let Some((attack, in_turn)) = attack.filter(|(attack, _)| *attack != Attack::Imprecise) {
+        if let Some((attack, in_turn)) = attack.filter(|_| in_the_middle.is_none()) {
             attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
             thread::sleep(SETTLE);
         }
-        let before = self.carried()?;
-        let clients = self.start("users", "transfer", &transfers(&load, load.from)?)?;
-        let others = match self.options.attack {
-            Attack::Request => {
-                let few = Load { per_minute: load.per_minute / 6, ..load };
-                Some(self.start("users-1", "transfer", &transfers(&few, USERS_BEHIND_SPOOFER)?)?)
-            }
-            _ => None,
-        };
-        if let Some((Attack::Imprecise, in_turn)) = attack {
+        let lanes = |nodes: Option<&Nodes>| nodes.map_or(Ok((0, 0)), Nodes::request_lane);
+        let others = self.others()?;
+        let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
+        let clients = self.start("users", "transfer", &transfers(load, load.from)?)?;
+        if let Some((attack, in_turn)) = in_the_middle {
             thread::sleep(SETTLE * 2);
-            attackers = Some(Attackers::start(&plan, Attack::Imprecise, in_turn, flood_bps)?);
+            attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
         }
+        let received_bps = self.received_bps()?;
         // What the last transfers carry after the others have ended is no fair share of anything.
-        let (transfers, after) = collect(&clients, load.seconds, || self.carried())?;
-        let behind_spoofer =
-            others.map_or(Ok(Vec::new()), |others| Ok(collect(&others, load.seconds, || Ok(()))?.0))?;
-        let mut phase = Phase { transfers, behind_spoofer, ..Phase::default() };
-        phase.carried = (after.0 - before.0, after.1 - before.1);
+        let (transfers, after) = collect(&clients, load.seconds, || Ok((self.carried()?, lanes(nodes)?)))?;
+        let behind_spoofer = match &others {
+            Some((behind, _)) => collect(behind, load.seconds, || Ok(()))?.0,
+            None => Vec::new(),
+        };
+        let mut phase = Phase { transfers, behind_spoofer, received_bps, ..Phase::default() };
+        phase.carried = (after.0.0 - before.0, after.0.1 - before.1);
+        phase.lanes = (after.1.0 - lanes_before.0, after.1.1 - lanes_before.1);
         if let Some(attackers) = attackers {
             let stopped = attackers.stop()?;
-            phase.offered_bps = stopped.bytes as f64 * 8.0 / stopped.seconds.max(0.001);
             phase.attack_began_ns = stopped.began_ns;
             phase.attackers = stopped.arrived;
             phase.granted = stopped.granted;
+            phase.asked = u64::from(stopped.attackers);
         }
         Ok(phase)
+    }
+
+    /// Under a flood of requests: hosts behind the spoofing neighbour, and hosts that want all the rest of the link, so
+    /// that requests get no more than their share.
+    fn others(&self) -> Result<Option<(Process, Process)>, LabError> {
+        if self.options.attack != Attack::Request {
+            return Ok(None);
+        }
+        let load = Load::of(Attack::Request);
+        let few = Load { per_minute: load.per_minute / 6, ..load };
+        let behind = self.start("users-1", "transfer", &transfers(&few, USERS_BEHIND_SPOOFER)?)?;
+        let many = transfers(&Load::SATURATING, Load::SATURATING.from)?;
+        let saturating = self.start("users", "transfer", &many)?;
+        thread::sleep(SETTLE);
+        Ok(Some((behind, saturating)))
+    }
+
+    /// What comes to the gate from outside, over the next seconds.
+    fn received_bps(&self) -> Result<f64, LabError> {
+        let (from, before) = (Instant::now(), self.lab.counters("gate", "wan")?.rx_bytes);
+        thread::sleep(MEASURED);
+        let bytes = self.lab.counters("gate", "wan")?.rx_bytes - before;
+        Ok(bytes as f64 * 8.0 / from.elapsed().as_secs_f64())
     }
 
     /// Bytes that reached the service's edge box and the colluder.
@@ -266,80 +267,4 @@ fn collect<R>(
         transfers.extend(transfer::parse_line(&line));
     }
     Err(LabError::Process { name: clients.name().to_owned(), reason: "ended without a result".to_owned() })
-}
-
-/// What every attack reports of both schemes.
-fn both(report: &mut Report, attack: &str, plain: &Phase, attacked: &Phase) {
-    for (scheme, phase) in [("plain", plain), ("tva", attacked)] {
-        let times = phase.times();
-        let about = (attack, scheme);
-        report.add(about, "flood_mbps", phase.offered_bps / 1e6, None);
-        report.add(about, "transfers", phase.transfers.len() as f64, None);
-        report.add(about, "median_ms", times.p50 as f64, None);
-        report.add(about, "p99_ms", times.p99 as f64, None);
-    }
-}
-
-fn legacy(report: &mut Report, plain: &Phase, calm: &Phase, attacked: &Phase) {
-    both(report, "legacy", plain, attacked);
-    let calm_median = calm.times().p50 as f64;
-    report.add(("calm", "tva"), "median_ms", calm_median, None);
-    report.add(("calm", "tva"), "complete_share", calm.complete(), Some(Threshold::AtLeast(1.0)));
-    let tva = ("legacy", "tva");
-    report.add(tva, "transfers_judged", attacked.transfers.len() as f64, Some(Threshold::AtLeast(200.0)));
-    report.add(tva, "complete_share", attacked.complete(), Some(Threshold::AtLeast(1.0)));
-    let slower = attacked.times().p50 as f64 / calm_median.max(1.0);
-    report.add(tva, "median_over_calm", slower, Some(Threshold::AtMost(1.5)));
-    report.add(("legacy", "plain"), "complete_share", plain.complete(), Some(Threshold::AtMost(0.05)));
-}
-
-fn requests(report: &mut Report, plain: &Phase, attacked: &Phase) {
-    both(report, "request", plain, attacked);
-    let first_try = |transfers: &[Transfer]| {
-        let at_first = transfers.iter().filter(|one| one.connect_ms.is_some_and(|ms| ms < FIRST_TRY_MS)).count();
-        share(at_first, transfers.len())
-    };
-    let tva = ("request", "tva");
-    report.add(tva, "requests_judged", attacked.transfers.len() as f64, Some(Threshold::AtLeast(1_000.0)));
-    report.add(tva, "first_try_share", first_try(&attacked.transfers), Some(Threshold::AtLeast(0.99)));
-    report.add(tva, "first_try_share_behind_spoofer", first_try(&attacked.behind_spoofer), None);
-    report.add(("request", "plain"), "first_try_share", first_try(&plain.transfers), None);
-}
-
-fn authorized(report: &mut Report, plain: &Phase, attacked: &Phase) {
-    both(report, "authorized", plain, attacked);
-    let destination = |phase: &Phase| {
-        let (service, colluder) = phase.carried;
-        service as f64 / (service + colluder).max(1) as f64
-    };
-    let tva = ("authorized", "tva");
-    report.add(tva, "attackers_authorised", attacked.granted as f64, Some(Threshold::AtLeast(1.0)));
-    report.add(tva, "complete_share", attacked.complete(), Some(Threshold::AtLeast(1.0)));
-    report.add(tva, "destination_share", destination(attacked), Some(Threshold::AtLeast(0.48)));
-    report.add(("authorized", "plain"), "complete_share", plain.complete(), None);
-    report.add(("authorized", "plain"), "destination_share", destination(plain), None);
-}
-
-fn imprecise(report: &mut Report, case: &str, plain: &Phase, calm: &Phase, attacked: &Phase) {
-    both(report, case, plain, attacked);
-    // A transfer is disturbed if it took longer than any without attack, with as much again for the machine.
-    let usual_ms = calm.times().max * 2;
-    let disturbed = attacked.transfers.iter().filter(|one| one.started_ns >= attacked.attack_began_ns);
-    let disturbed = disturbed.filter(|one| one.error.is_some() || one.ms > usual_ms);
-    let last_ns = disturbed.map(|one| one.started_ns).max().unwrap_or(attacked.attack_began_ns);
-    let lasted_s = (last_ns - attacked.attack_began_ns) as f64 / 1e9;
-    let tva = (case, "tva");
-    report.add(tva, "usual_ms", usual_ms as f64, None);
-    report.add(tva, "complete_share", attacked.complete(), Some(Threshold::AtLeast(1.0)));
-    report.add(tva, "disturbance_s", lasted_s, Some(Threshold::AtMost(3.0)));
-    report.add(tva, "attackers_authorised", attacked.granted as f64, Some(Threshold::AtLeast(1.0)));
-    let most = attacked.attackers.iter().max().copied().unwrap_or(0) as f64;
-    report.add(
-        tva,
-        "regular_bytes_of_an_attacker_max",
-        most,
-        Some(Threshold::AtMost(2.0 * f64::from(DEFAULT_GRANT.0))),
-    );
-    let mean = attacked.attackers.iter().sum::<u64>() as f64 / attacked.attackers.len().max(1) as f64;
-    report.add(tva, "regular_bytes_of_an_attacker_mean", mean, None);
 }

@@ -7,11 +7,11 @@ use sluicegate_netlab::{
     Scratch,
     demo::{self, threats},
     report::Threshold,
-    tva::{self, Attack},
+    tva::{self, Attack, Mutant},
 };
 
 use crate::{
-    cli::{Experiment, LabAttack, Threats, TvaLive},
+    cli::{Experiment, LabAttack, LabMutant, Threats, TvaLive},
     out,
 };
 
@@ -45,6 +45,15 @@ fn threats(options: &Threats) -> Result<ExitCode> {
 }
 
 fn tva_live(options: &TvaLive) -> Result<ExitCode> {
+    let mut holds = true;
+    for run in 0..options.runs {
+        holds &= tva_live_once(options, options.seed.wrapping_add(run))?;
+    }
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One run; whether every threshold holds.
+fn tva_live_once(options: &TvaLive, seed: u64) -> Result<bool> {
     let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
     let lab = tva::Options {
         program: std::env::current_exe()?,
@@ -54,9 +63,16 @@ fn tva_live(options: &TvaLive) -> Result<ExitCode> {
             LabAttack::Request => Attack::Request,
             LabAttack::Authorized => Attack::Authorized,
             LabAttack::Imprecise => Attack::Imprecise,
+            LabAttack::Reasking => Attack::Reasking,
         },
         ratio: options.ratio,
-        seed: options.seed,
+        seed,
+        mutant: match options.mutant {
+            LabMutant::None => Mutant::None,
+            LabMutant::NoFlood => Mutant::NoFlood,
+            LabMutant::SelfLimiting => Mutant::SelfLimiting,
+            LabMutant::Renews => Mutant::Renews,
+        },
         datapath: options.datapath.clone(),
     };
     let report = tva::run(&lab, &mut |step| eprintln!("{step}"))?;
@@ -72,7 +88,7 @@ fn tva_live(options: &TvaLive) -> Result<ExitCode> {
     if let Some(path) = &options.svg {
         std::fs::write(path, report.to_svg()?).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(report.passes())
 }
 
 const fn verdict(passes: bool) -> &'static str {

@@ -33,7 +33,7 @@ impl Path {
         let config =
             Config { peers_max: 4, remotes_max: 4, carriage, answers_only: kind & 2 != 0, ..Config::default() };
         let client = ClientPolicy::new(ClientIds::Fixed(ClientId(9)), limits);
-        let server = ServerPolicy::new(ServerConfig { limits, ..ServerConfig::default() }, [1; 16]);
+        let server = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
         let router = RouterConfig {
             lines_max: 8,
             lines6_max: 2,

@@ -40,9 +40,8 @@ pub use config::{
 };
 pub use policy::{
     Budget, ClientIds, ClientPolicy, Decision, Flow, GrantedPolicy, LIMITS_KILOBYTES_MIN, Misdeed, PATH_MAX, Policy,
-    Request, ServerConfig, ServerPolicy, Unexpected,
+    Received, Renew, Request, ServerConfig, ServerPolicy, Unexpected,
 };
-pub use receiver::Usage;
 pub use remotes::Knowledge;
 pub use status::{Counters, PeerStatus, Sending};
 pub use table::{CONTACTED_IDLE, PROVEN_IDLE, Standing};

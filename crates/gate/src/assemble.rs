@@ -20,7 +20,7 @@ use sluicegate_capability::{
 };
 use sluicegate_flow::{
     router::{Router, RouterConfig},
-    scheduler::{self, KnownPaths, Weights},
+    scheduler::{self, KnownPaths, Lane, Weights},
 };
 use sluicegate_wire::{
     capability::{self, Limits, shim},
@@ -28,14 +28,11 @@ use sluicegate_wire::{
 };
 use std::ops::Range;
 
-/// The slowest capability that gets a line: 4,000 bytes in 10 seconds (TVA III-F).
-const LEAST: (u16, u8) = (4, 10);
-/// IPv4 lines for each IPv6 line.
-const V6_SHARE: u32 = 8;
 /// Revocations within the longest life of a capability.
 const REVOCATIONS_MAX: u32 = 4_096;
-/// Packets that may wait in each lane, whatever the rate of the link: bounds the pool.
-const WAITING_MAX: [u32; 4] = [256, 8_192, 16_384, 8_192];
+/// Packets that may wait in each lane, whatever the rate of the link: bounds the pool. Requests: one for each queue, or
+/// the queues could not all be used.
+const WAITING_MAX: [u32; 4] = [256, scheduler::QUEUES_MAX, 16_384, 8_192];
 /// What framing costs on the link: Ethernet header, check sequence, preamble and gap.
 const FRAMING_LEN: u32 = 38;
 /// Ports that an encapsulating host may send from.
@@ -76,11 +73,12 @@ pub(crate) fn way(
 fn router(config: &Config, seeds: &Seeds) -> Result<Router, StartError> {
     let told = &config.capabilities;
     let router = RouterConfig {
-        lines_max: told.lines_max,
-        lines6_max: (told.lines_max / V6_SHARE).max(1),
+        // Attackers choose the IP version: either table must hold all that the link can carry.
+        lines_max: told.lines(),
+        lines6_max: told.lines(),
         revocations_max: REVOCATIONS_MAX,
         boundary: told.boundary,
-        least: limits(LEAST),
+        least: Limits::LEAST,
         seed: *seeds.router,
         tag_key: *seeds.tags,
         first_seconds: seeds.first_seconds(),
@@ -93,7 +91,7 @@ fn policy(told: &Capabilities, seeds: &Seeds) -> Result<HostPolicy, StartError> 
     Ok(match told.policy {
         EdgePolicy::Client => HostPolicy::Client(ClientPolicy::new(ClientIds::PerHost(seeds.tags.clone()), limits)),
         EdgePolicy::Server => {
-            let server = ServerConfig { limits, ..ServerConfig::default() };
+            let server = ServerConfig { limits, senders_max: told.peers_max as usize, ..told.server };
             HostPolicy::Server(Box::new(ServerPolicy::new(server, random()?)))
         }
     })
@@ -135,10 +133,13 @@ fn egress_at(told: &Capabilities, rate_bps: u64, mtu: u16) -> Result<Egress, Sta
     link.packet_bytes_max = u32::from(mtu) + FRAMING_LEN;
     link.quantum_bytes = link.packet_bytes_max;
     link.burst_bytes = link.burst_bytes.max(link.packet_bytes_max);
+    link.request_queues_max = told.request_queues(rate_bps);
+    let requests = &mut link.packets_max[Lane::Request as usize];
+    *requests = (*requests).max(link.request_queues_max);
     for (waiting, max) in link.packets_max.iter_mut().zip(WAITING_MAX) {
         *waiting = (*waiting).min(max);
     }
-    link.request_queues_max = told.request_queues_max;
+    link.request_permille = u16::from(told.request_percent) * 10;
     link.merge = match told.merge {
         Merge::DeepestFirst => scheduler::Merge::DeepestFirst,
         Merge::LargestExcess => scheduler::Merge::LargestExcess,

@@ -17,6 +17,7 @@ pub use capabilities::{
     REQUEST_QUEUES_MAX_MAX, Role,
 };
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
+pub use sluicegate_capability::host::{Renew, ServerConfig};
 pub use sluicegate_datapath::{Backend, LocalRule};
 
 /// Feeds a gate holds at once.

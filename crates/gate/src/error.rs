@@ -90,6 +90,35 @@ pub enum ConfigError {
         /// The rate given.
         rate_bps: u64,
     },
+    /// Fewer lines than attackers can fill who send as slowly as a capability may.
+    #[error(
+        "capability_lines_max is {lines_max}, and attackers can fill {needed} at this link rate (TVA III-F); leave it \
+         out: then it is as large as the links need"
+    )]
+    LinesTooFew {
+        /// The number given.
+        lines_max: u32,
+        /// The least number.
+        needed: u32,
+    },
+    /// A share that leaves requests or everything else nothing.
+    #[error("request_percent is {percent}; requests may get 1 to 50 percent of the link")]
+    RequestPercent {
+        /// The share given.
+        percent: u8,
+    },
+    /// A rate that everyone exceeds.
+    #[error("flood_rate is {rate_bps} bit/s; write the rate from which a sender floods, such as \"512kbit\"")]
+    FloodRate {
+        /// The rate given.
+        rate_bps: u64,
+    },
+    /// A blacklist that lists nobody, or for ever.
+    #[error("blacklist_s is {seconds}; who floods gets nothing for 1 to 86400 seconds")]
+    BlacklistSeconds {
+        /// The time given.
+        seconds: u64,
+    },
     /// More or fewer bytes than a capability can say.
     #[error("capability_bytes is {kilobytes} kB; a capability is worth 1KB to 1023KB")]
     CapabilityBytes {
@@ -124,6 +153,10 @@ impl ConfigError {
             Self::Prefix { .. } => "may_open",
             Self::Fairness { .. } | Self::SourceUnverified => "fairness",
             Self::LinkRate { field, .. } => field,
+            Self::LinesTooFew { .. } => "capability_lines_max",
+            Self::RequestPercent { .. } => "request_percent",
+            Self::FloodRate { .. } => "flood_rate",
+            Self::BlacklistSeconds { .. } => "blacklist_s",
             Self::CapabilityBytes { .. } => "capability_bytes",
             Self::CapabilitySeconds { .. } => "capability_s",
             Self::Issuer { .. } => "feeds",

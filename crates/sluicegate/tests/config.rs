@@ -69,7 +69,7 @@ link_rate = "100Mbit"
 boundary = ["outside"]
 fairness = "destination"
 merge = "largest-excess"
-capability_lines_max = 4096
+capability_lines_max = 40960
 "#;
 
 const EDGE: &str = r#"[node]
@@ -207,16 +207,25 @@ const ROUTER_MISTAKES: &[Mistake] = &[
         "unknown variant `smallest`",
         "expected `deepest-first` or `largest-excess`",
     ),
-    ("4096", "0", 11, "capability_lines_max must be", "at least 1"),
-    ("4096", "999999999", 11, "capability_lines_max is 999999999", "at most 16777216"),
+    ("40960", "0", 11, "capability_lines_max must be", "at least 1"),
+    ("40960", "999999999", 11, "capability_lines_max is 999999999", "at most 16777216"),
+    ("40960", "31249", 11, "attackers can fill 31250 at this link rate", "leave it out"),
+    ("link_rate = \"100Mbit\"\n", "", 4, "a router without link_rate sorts nothing", "write link_rate"),
+    ("40960", "40960\nrequest_percent = 51", 12, "request_percent is 51", "1 to 50 percent"),
     ("link_rate = \"100Mbit\"\n", "", 8, "fairness has no effect: no link is scheduled", "add link_rate"),
-    ("4096", "4096\nrequest_queues_max = 200001", 12, "request_queues_max is 200001", "at most 200000"),
-    ("4096", "4096\npolicy = \"client\"", 12, "policy means nothing in role \"router\"", "correct role"),
-    ("4096", "4096\nflows_max = 4096", 12, "flows_max means nothing in role \"router\", only in \"gate\"", "remove it"),
-    ("4096", "4096\nknown_paths = \"/absent/paths\"", 12, "cannot read /absent/paths", "name a file"),
+    ("40960", "40960\nrequest_queues_max = 200001", 12, "request_queues_max is 200001", "at most 200000"),
+    ("40960", "40960\npolicy = \"client\"", 12, "policy means nothing in role \"router\"", "correct role"),
     (
-        "4096",
-        "4096\n[[service]]\nname = \"web\"\naddress = \"10.4.0.2\"\nports = [\"tcp/80\"]",
+        "40960",
+        "40960\nflows_max = 4096",
+        12,
+        "flows_max means nothing in role \"router\", only in \"gate\"",
+        "remove it",
+    ),
+    ("40960", "40960\nknown_paths = \"/absent/paths\"", 12, "cannot read /absent/paths", "name a file"),
+    (
+        "40960",
+        "40960\n[[service]]\nname = \"web\"\naddress = \"10.4.0.2\"\nports = [\"tcp/80\"]",
         12,
         "role \"router\" protects no service",
         "on the gate in front of them",
@@ -243,6 +252,10 @@ const EDGE_MISTAKES: &[Mistake] = &[
         "link_rate means nothing in role \"edge\"",
         "only in \"gate\" and \"router\"",
     ),
+    ("4096", "4096\nflood_rate = \"1Mbit\"", 12, "flood_rate is about senders that hosts did not contact", "policy"),
+    ("\"client\"", "\"server\"\nrenew = \"always\"", 8, "unknown variant `always`", "`never` or `within_rate`"),
+    ("\"client\"", "\"server\"\nflood_rate = \"1bit\"", 8, "flood_rate is 0 bit/s", "such as \"512kbit\""),
+    ("\"client\"", "\"server\"\nblacklist_s = 0", 8, "blacklist_s is 0", "1 to 86400 seconds"),
     ("4096", "4096\nalgorithm = \"md5\"", 12, "unknown variant `md5`", "expected `siphash` or `aes`"),
 ];
 

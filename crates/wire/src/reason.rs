@@ -85,6 +85,7 @@ reasons! {
     MacMissing = 50, "mac_missing", "The grant demands a packet MAC, and the datagram is too short to carry one or names another client id.";
     MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
     MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
+    CapabilityTooSlow = 53, "capability_too_slow", "N/T of the capability is below 4 kB in 10 s: routers hold no line for so slow a one.";
 }
 
 impl Reason {

@@ -246,7 +246,7 @@ impl Engine {
     fn send(&mut self, now: Instant, frame: &mut Frame<'_>, told: Option<Carrying>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
         let remote = summary.dst;
-        if self.role == Role::Server
+        if matches!(self.role, Role::Server(_))
             && told.is_none()
             && (!self.heard.has(now, remote) || self.heard.is_plain(&summary, frame.bytes()))
         {
@@ -372,7 +372,7 @@ impl Engine {
     /// A plain answer from the network. The kernel has it as well; the host only learns from it.
     fn plain_answer(&mut self, now: Instant, frame: &mut Frame<'_>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
-        if self.role == Role::Server
+        if matches!(self.role, Role::Server(_))
             && let Ok(tcp) = tcp::Packet::new_checked(summary.transport(frame.bytes()))
             && summary.protocol == IpProtocol::TCP
             && tcp.flags().has(tcp::Flags::SYN)
@@ -393,7 +393,7 @@ impl Engine {
 
     /// Whether plain packets of this receiver's protocol matter now. A server always looks at how connections open.
     fn listens_to(&self, receiver: &Receiver) -> bool {
-        self.listens_plain || self.role == Role::Server && receiver.protocol() == IpProtocol::TCP
+        self.listens_plain || matches!(self.role, Role::Server(_)) && receiver.protocol() == IpProtocol::TCP
     }
 
     /// Destinations that turned out to know nothing of capabilities get what was sent last once more, plain.

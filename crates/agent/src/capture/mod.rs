@@ -29,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_capability::host::ServerConfig;
 use sluicegate_datapath::{
     OpenError, netlink,
     outer::{Claim, Receiver, Sender},
@@ -75,7 +76,7 @@ pub enum Role {
     #[default]
     Client,
     /// Everybody, within limits; capabilities only for those who asked for them.
-    Server,
+    Server(ServerConfig),
 }
 
 /// A user who signs in to a service.

@@ -1,7 +1,7 @@
 //! Whom this host lets send to it, and by which client ids it sends: those of its grants.
 
 use sluicegate_capability::host::{
-    ClientIds, ClientPolicy, Decision, Flow, Policy, Request, ServerConfig, ServerPolicy, Unexpected,
+    ClientIds, ClientPolicy, Decision, Flow, Policy, Received, Request, ServerPolicy, Unexpected,
 };
 use sluicegate_wire::{
     Instant,
@@ -28,7 +28,7 @@ impl Rules {
                     .unwrap_or_else(|| unreachable!("a capability can say this"));
                 Self::Client(ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits))
             }
-            Role::Server => Self::Server(ServerPolicy::new(ServerConfig::default(), key)),
+            Role::Server(config) => Self::Server(ServerPolicy::new(config, key)),
         }
     }
 
@@ -65,6 +65,10 @@ impl Policy for HostPolicy<'_> {
             request.client_id = ClientId::NONE;
         }
         self.rules.inner().decide(now, &request)
+    }
+
+    fn received(&mut self, now: Instant, received: &Received) {
+        self.rules.inner().received(now, received);
     }
 
     fn unexpected(&mut self, now: Instant, event: &Unexpected) -> bool {

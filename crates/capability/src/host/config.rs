@@ -81,7 +81,8 @@ pub const ANSWER_COPIES: u8 = 3;
 pub const NOTICE_INTERVAL: Duration = Duration::from_millis(20);
 /// Between two demotion notices to senders that have proved nothing, all together.
 pub const STRANGER_NOTICE_INTERVAL: Duration = Duration::from_millis(10);
-/// Between two demotion notices that are believed although nothing proves who sent them, at least.
+/// Between two demotion notices that are believed although nothing proves who sent them, at least. Each makes a sender
+/// ask again: a server that blacklists who asks again must take less than this for haste.
 pub const DOUBTED_NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 /// The most T of a grant, in seconds: the rest of what a header can say tells grants of one second apart.
 pub const GRANT_SECONDS_MAX: u8 = 60;

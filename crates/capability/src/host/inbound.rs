@@ -15,7 +15,7 @@ use super::{
     config::{CAPABLE_FOR, CONTACT_FOR, DOUBTED_NOTICE_INTERVAL, LEGACY_FOR, STRANGER_NOTICE_INTERVAL},
     is_due, mss,
     outbound::Segment,
-    policy::{Decision, Flow, Misdeed, PATH_MAX, Policy, Request, Unexpected},
+    policy::{Decision, Flow, Misdeed, PATH_MAX, Policy, Received, Request, Unexpected},
     seen::Seen,
     sender::Answered,
     table::Key,
@@ -41,6 +41,14 @@ struct Regular<'a> {
     limits: Option<Limits>,
     list: &'a CapabilityList,
     demoted: bool,
+}
+
+/// What a request or a renewal asks.
+struct Asks<'a> {
+    pre: &'a CapabilityList,
+    path: [PathId; PATH_MAX],
+    /// Whether it is a renewal, and if so whether the packet that it rides on proves its sender.
+    renews: Option<bool>,
 }
 
 impl Host {
@@ -98,7 +106,8 @@ impl Host {
                 self.heard(now, arrival, ret.as_ref(), answered);
                 // Demoted, it lacks the pre-capability of a router; without entries it asks for nothing.
                 let asks = !demoted && !entries.is_empty();
-                !asks || self.request(now, policy, arrival, &pre_capabilities(entries), path(entries), false)
+                let pre = &pre_capabilities(entries);
+                !asks || self.request(now, policy, arrival, &Asks { pre, path: path(entries), renews: None })
             }
             Repr::Regular { kind, nonce, limits, list, pointer, demoted, ret, .. } => {
                 let (kind, nonce, limits) = (*kind, *nonce, *limits);
@@ -110,7 +119,8 @@ impl Host {
                     // What lies behind the pointer no router has replaced: the way has become shorter.
                     let fresh = list.iter().take(usize::from(*pointer)).collect();
                     // A renewal that is refused still came with a capability.
-                    let _ = self.request(now, policy, arrival, &fresh, [PathId::NONE; PATH_MAX], true);
+                    let asks = Asks { pre: &fresh, path: [PathId::NONE; PATH_MAX], renews: Some(proven) };
+                    let _ = self.request(now, policy, arrival, &asks);
                 }
                 true
             }
@@ -194,6 +204,8 @@ impl Host {
             return false;
         }
         let overrun = !regular.demoted && peer.receiver.count(arrival.len);
+        let bytes = if regular.demoted { 0 } else { arrival.len as u64 };
+        policy.received(now, &Received { remote: arrival.key.remote, bytes, asked_anew: peer.receiver.begun() });
         // Whoever proves that also shows where its NAT has put it.
         peer.carriage = arrival.carriage;
         let notices = regular.demoted && peer.receiver.notice(now);
@@ -228,17 +240,10 @@ impl Host {
     }
 
     /// A request or renewal; returns whether it was granted.
-    fn request(
-        &mut self,
-        now: Instant,
-        policy: &mut dyn Policy,
-        arrival: &mut Arrival,
-        pre: &CapabilityList,
-        path: [PathId; PATH_MAX],
-        renewal: bool,
-    ) -> bool {
+    fn request(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, asks: &Asks<'_>) -> bool {
         let answers_mine = self.answers_mine(now, policy, arrival);
-        let proven = arrival.slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        let has_proved = || arrival.slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
+        let proven = asks.renews.unwrap_or_else(has_proved);
         let receiver = arrival.slot.and_then(|slot| self.peers.get(slot)).map(|(_, peer)| &peer.receiver);
         let request = Request {
             local: arrival.key.local,
@@ -246,14 +251,14 @@ impl Host {
             client_id: arrival.key.client_id,
             upper: arrival.upper,
             ports: arrival.ports,
-            path,
-            renewal,
+            path: asks.path,
+            renewal: asks.renews.is_some(),
             answers_mine,
             proven,
-            usage: receiver.and_then(|receiver| receiver.usage(now)),
-            replaces: receiver.and_then(super::receiver::Receiver::unused),
+            rtt: receiver.and_then(super::receiver::Receiver::rtt),
+            repeats: receiver.and_then(|receiver| receiver.repeats(asks.pre)),
         };
-        let decision = if pre.is_empty() { Decision::Silent } else { policy.decide(now, &request) };
+        let decision = if asks.pre.is_empty() { Decision::Silent } else { policy.decide(now, &request) };
         if decision == Decision::Silent {
             self.counters.ignored += 1;
             return false;
@@ -269,6 +274,7 @@ impl Host {
         peer.heard_at = Some(now);
         match decision {
             Decision::Grant(limits) => {
+                let pre = (asks.pre, proven && asks.renews.is_some());
                 peer.receiver.grant(now, &self.random, arrival.algorithm, limits, pre, arrival.carriage);
                 self.counters.grants += 1;
             }

@@ -1,6 +1,6 @@
 //! Whom a host allows to send to it.
 
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 
 use sluicegate_wire::{
     Instant, IpProtocol,
@@ -8,15 +8,13 @@ use sluicegate_wire::{
     ip::Ports,
 };
 
-use super::Usage;
-
 mod client;
 mod granted;
 mod server;
 
 pub use client::{ClientIds, ClientPolicy};
 pub use granted::{Budget, GrantedPolicy, LIMITS_KILOBYTES_MIN};
-pub use server::{ServerConfig, ServerPolicy};
+pub use server::{Renew, ServerConfig, ServerPolicy};
 
 /// How many path identifiers a policy sees.
 pub const PATH_MAX: usize = 5;
@@ -53,12 +51,13 @@ pub struct Request {
     pub renewal: bool,
     /// Whether a local host has sent to this peer of its own accord within the last minute.
     pub answers_mine: bool,
-    /// Whether the peer has proved that it receives at its address.
+    /// Whether the peer has proved that it receives at its address; a renewal: with this very packet.
     pub proven: bool,
-    /// What it did with its last grant.
-    pub usage: Option<Usage>,
-    /// The grant that this one would replace and that the peer has never used.
-    pub replaces: Option<Limits>,
+    /// The measured time from an answer to its first use; the peer can make it longer, and only shorter by being near.
+    pub rtt: Option<Duration>,
+    /// The newest grant, if the peer has never used it and this request would get the very same capabilities for it:
+    /// routers minted the same pre-capabilities again.
+    pub repeats: Option<Limits>,
 }
 
 /// What becomes of a request.
@@ -70,6 +69,17 @@ pub enum Decision {
     Refuse,
     /// The peer is told nothing: it will ask again.
     Silent,
+}
+
+/// A regular packet of a sender that received what this host granted: it proves that.
+#[derive(Debug, Clone, Copy)]
+pub struct Received {
+    /// The sender.
+    pub remote: IpAddr,
+    /// Bytes that routers found allowed.
+    pub bytes: u64,
+    /// The first packet with a capability that was not renewed but asked for anew: what that allows.
+    pub asked_anew: Option<Limits>,
 }
 
 /// Something that a sender with good intentions does not do, or a router that lost its memory makes it do.
@@ -106,10 +116,22 @@ pub trait Policy {
     /// Decides on a request or renewal. Never grants to a client id that it does not know.
     fn decide(&mut self, now: Instant, request: &Request) -> Decision;
 
+    /// Hears of each regular packet of a proven sender.
+    fn received(&mut self, now: Instant, received: &Received) {
+        let _ = (now, received);
+    }
+
     /// Hears of an unexpected packet. Returns whether a demotion notice may answer it; only asked where the sender
     /// has proved nothing, and bounded for all such senders together.
     fn unexpected(&mut self, now: Instant, event: &Unexpected) -> bool {
         let _ = (now, event);
         false
     }
+}
+
+/// How long a sender uses a capability: an eighth less than T, because routers count whole seconds of clocks of their
+/// own, and no longer than they begin a line for it, which they do not in its last second.
+pub(super) fn life(limits: Limits) -> Duration {
+    let whole = Duration::from_secs(u64::from(limits.seconds()));
+    (whole - whole / 8).min((whole - Duration::from_secs(1)).max(whole / 2))
 }

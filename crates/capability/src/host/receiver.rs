@@ -13,18 +13,22 @@ use super::{
 };
 use crate::router;
 
+const GRANTED: usize = 4;
+
 /// What a receiver knows about one sender.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     answer: Option<Answer>,
     notice: bool,
     noticed_at: Option<Instant>,
-    /// Newest first.
-    granted: [Option<Granted>; 2],
+    /// The newest, the one that was used last, and older ones that were never used: their capabilities may still come.
+    granted: [Option<Granted>; GRANTED],
     nonce: Option<FlowNonce>,
     bytes: u64,
-    counted_since: Instant,
     overrun: bool,
+    /// The first packet with a list that was asked for anew has come, and nobody has heard of it.
+    begun: Option<Limits>,
+    rtt: Option<Duration>,
 }
 
 /// A list that was granted, by its keyed digest: enough to recognise who received it.
@@ -34,6 +38,8 @@ struct Granted {
     limits: Limits,
     at: Instant,
     used: bool,
+    /// Whether the packet that asked for it proved who sent it.
+    renewal: bool,
     /// When routers minted the pre-capabilities, by their own clocks.
     stamps: [u8; CAPABILITIES_MAX],
     /// How many grants of that second were used before.
@@ -49,17 +55,6 @@ struct Answer {
     carriage: Carriage,
 }
 
-/// How fast a sender has been sending with its present capability.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes received with it, headers included.
-    pub bytes: u64,
-    /// Since its first packet.
-    pub over: Duration,
-    /// What it was granted.
-    pub limits: Limits,
-}
-
 impl Receiver {
     /// Seals pre-capabilities and keeps the answer for the way back. Within one second routers mint the same
     /// pre-capability again, so each renewal of that second gets slightly other limits: another capability, which
@@ -70,7 +65,7 @@ impl Receiver {
         random: &Random,
         algorithm: Algorithm,
         limits: Limits,
-        pre: &CapabilityList,
+        (pre, renewal): (&CapabilityList, bool),
         carriage: Carriage,
     ) {
         let mut stamps = [0; CAPABILITIES_MAX];
@@ -78,18 +73,21 @@ impl Receiver {
             *stamp = pre.timestamp();
         }
         let same_second = |last: &Granted| last.stamps.iter().zip(&stamps).take(pre.len()).any(|(a, b)| a == b);
-        let step = match self.granted[0].filter(same_second) {
-            // The first stamp is the sender's own choice: it may keep a second from ever ending.
-            Some(last) => last.step.saturating_add(u16::from(last.used)),
-            None => 0,
-        };
-        let limits = vary(limits, step);
+        let last = self.granted[0].filter(same_second);
+        // The first stamp is the sender's own choice: it may keep a second from ever ending.
+        let step = last.map_or(0, |last| last.step.saturating_add(u16::from(last.used)));
+        let varied = vary(limits, step);
+        let limits = last.map_or(varied, |last| not_older(varied, &last));
         let list: CapabilityList = pre.iter().map(|pre| router::seal(algorithm, pre, limits)).collect();
         let digest = digest(random, limits, &list);
         if self.granted[0].is_none_or(|last| last.used) {
             self.granted[1] = self.granted[0];
+        } else {
+            // Forged requests cost only what was never used.
+            self.granted[2..].rotate_right(1);
+            self.granted[2] = self.granted[0];
         }
-        self.granted[0] = Some(Granted { digest, limits, at: now, used: false, stamps, step });
+        self.granted[0] = Some(Granted { digest, limits, at: now, used: false, renewal, stamps, step });
         self.answer = Some(Answer { list: (Some(limits), list), at: now, copies: ANSWER_COPIES, carriage });
     }
 
@@ -111,6 +109,14 @@ impl Receiver {
         let digest = list.map(|(limits, list)| digest(random, limits, list));
         let held = self.granted.iter_mut().flatten().find(|granted| Some(granted.digest) == digest);
         if let Some(granted) = held {
+            if !granted.used {
+                let sample = now.since(granted.at);
+                // A sender with nothing to send makes a sample longer, never shorter.
+                self.rtt = Some(self.rtt.map_or(sample, |rtt| sample.min((rtt * 7 + sample) / 8)));
+                if !granted.renewal {
+                    self.begun = Some(granted.limits);
+                }
+            }
             granted.used = true;
             if self.granted[0].is_some_and(|newest| newest.used)
                 && self.answer.is_some_and(|answer| !answer.list.1.is_empty())
@@ -119,7 +125,7 @@ impl Receiver {
             }
             if self.nonce != Some(nonce) {
                 self.nonce = Some(nonce);
-                (self.bytes, self.counted_since, self.overrun) = (0, now, false);
+                (self.bytes, self.overrun) = (0, false);
             }
             return true;
         }
@@ -183,15 +189,22 @@ impl Receiver {
         self.nonce.is_some()
     }
 
-    /// How fast the sender has been sending, once it used a grant.
-    pub(super) fn usage(&self, now: Instant) -> Option<Usage> {
-        let limits = self.granted.iter().flatten().find(|granted| granted.used)?.limits;
-        Some(Usage { bytes: self.bytes, over: now.since(self.counted_since), limits })
+    /// The time from an answer to its first use.
+    pub(super) const fn rtt(&self) -> Option<Duration> {
+        self.rtt
     }
 
-    /// The newest grant, if the sender has not used it: a new one supersedes it.
-    pub(super) fn unused(&self) -> Option<Limits> {
-        self.granted[0].filter(|granted| !granted.used).map(|granted| granted.limits)
+    /// What the sender was granted anew and has just begun to use, once.
+    pub(super) const fn begun(&mut self) -> Option<Limits> {
+        self.begun.take()
+    }
+
+    /// The newest grant, if the sender has not used it and these pre-capabilities would make the same capabilities of
+    /// it: no router's second is another. The sender's own entry, the first, is no router's.
+    pub(super) fn repeats(&self, pre: &CapabilityList) -> Option<Limits> {
+        let last = self.granted[0].filter(|last| !last.used)?;
+        let same = pre.iter().zip(&last.stamps).skip(1).all(|(pre, stamp)| pre.timestamp() == *stamp);
+        same.then_some(last.limits)
     }
 
     /// The newest grant that has not ended.
@@ -211,6 +224,16 @@ fn vary(limits: Limits, step: u16) -> Limits {
     let most = Limits::SECONDS_MAX - seconds;
     let (more, less) = if more > u16::from(most) { (most, steps - 1) } else { (more as u8, less) };
     Limits::new(limits.kilobytes() - less, seconds + more).unwrap_or(limits)
+}
+
+/// `limits`, unless routers would take them for those of an older capability than the last of the same second: a policy
+/// that granted less because much was asked for, and now would grant more, must wait for the next second.
+fn not_older(limits: Limits, last: &Granted) -> Limits {
+    let order = |limits: Limits| (limits.seconds(), Limits::KILOBYTES_MAX - limits.kilobytes());
+    let is_newer = order(limits) > order(last.limits) || limits == last.limits && !last.used;
+    let smaller = last.limits.kilobytes() - u16::from(last.used);
+    let newer = Limits::new(smaller, last.limits.seconds()).or(Limits::new(1, last.limits.seconds() + 1));
+    if is_newer { limits } else { newer.unwrap_or(limits) }
 }
 
 fn digest(random: &Random, limits: Limits, list: &CapabilityList) -> u64 {
@@ -237,7 +260,7 @@ mod tests {
         let pre: CapabilityList = [Capability::new(9, 1)].into_iter().collect();
         let now = Instant::from_secs(1);
         for _ in 0..=u32::from(u16::MAX) + 1 {
-            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), &pre, Carriage::Native);
+            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, true), Carriage::Native);
             let (granted, list) = receiver.answer.unwrap().list;
             assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
         }

@@ -13,6 +13,7 @@ use super::{
         REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN,
     },
     header::{self, Form},
+    policy::life,
 };
 use crate::router;
 
@@ -33,6 +34,8 @@ pub(super) struct Sender {
     rtt: Option<Duration>,
     silent_since: Option<Instant>,
     silences: u8,
+    /// Something came back after the last silence was broken.
+    silence_answered: bool,
     repaired_at: Option<Instant>,
     renewal_asked_at: Option<Instant>,
     aside: Option<Form>,
@@ -179,7 +182,10 @@ impl Sender {
         }
         self.silent_since = Some(now);
         self.silences = self.silences.saturating_add(1);
-        self.aside = Some(Form::Request);
+        // A receiver that has nothing to say answers a renewal as well, and knows from it who asks. Only if not even
+        // that brings an answer may the way have changed.
+        let answered = core::mem::replace(&mut self.silence_answered, false) || self.silences == 1;
+        self.aside = Some(if answered { Form::Renewal } else { Form::Request });
         self.aside
     }
 
@@ -259,6 +265,7 @@ impl Sender {
     /// the header. A peer that only ever answers leaves a one-way flow, which asks ever more rarely.
     pub(super) fn heard(&mut self, now: Instant, traffic: bool) {
         self.silent_since = None;
+        self.silence_answered = true;
         if traffic {
             self.silences = 0;
         }
@@ -395,19 +402,12 @@ impl Set {
         Duration::from_nanos(len.saturating_mul(seconds * 1_000_000_000) / self.limits.bytes())
     }
 
-    /// How long the set may be used: an eighth less than T, because routers count whole seconds of clocks of their own,
-    /// and no longer than they begin a line for it, which they do not in its last second.
-    fn life(&self) -> Duration {
-        let whole = Duration::from_secs(u64::from(self.limits.seconds()));
-        (whole - whole / 8).min((whole - Duration::from_secs(1)).max(whole / 2))
-    }
-
     fn expires_at(&self) -> Instant {
-        self.asked_at + self.life()
+        self.asked_at + life(self.limits)
     }
 
     fn is_half_gone(&self, now: Instant) -> bool {
-        now.since(self.asked_at) >= self.life() / 2 || self.used * 2 >= self.limits.bytes()
+        now.since(self.asked_at) >= life(self.limits) / 2 || self.used * 2 >= self.limits.bytes()
     }
 
     const fn must_carry(&self) -> bool {

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use sluicegate_capability::host::{Config, Host, Inbound, Knowledge, Sending, ServerConfig, Standing};
+use sluicegate_capability::host::{
+    Budget, Config, Flow, GrantedPolicy, Host, Inbound, Knowledge, Request, Sending, ServerConfig, Standing, Unexpected,
+};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol,
     capability::{
@@ -189,10 +191,16 @@ fn packets_of_strangers_get_few_notices_all_together() {
 
 #[test]
 fn one_bad_client_of_many_behind_one_address_shares_its_fate_with_nobody() {
-    // Three clients behind one address, each with its own id; the server blacklists the second.
-    let mut policy = sluicegate_capability::host::ServerPolicy::new(ServerConfig::default(), [1; 16]);
+    // Three clients behind one address, each with the id of its own grant; the second has none any more.
+    let mut policy = GrantedPolicy {
+        name: |_: &Flow| None,
+        budget: |_, request: &Request| {
+            let budget = Budget { bytes: 1_000_000, seconds: 60, rate: 0, rtt_ms: 20 };
+            (request.client_id != ClientId(2)).then_some(budget)
+        },
+        knows: |_: &Unexpected| true,
+    };
     let now = Instant::from_secs(3);
-    policy.blacklist(now, address(A), ClientId(2));
     let mut b = Host::new(Config { peers_max: 64, remotes_max: 64, ..Config::default() }, [2; 32]);
     for id in 1..=3 {
         let mut a = Host::new(Config { peers_max: 8, remotes_max: 8, ..Config::default() }, [id as u8 + 50; 32]);

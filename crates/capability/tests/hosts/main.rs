@@ -19,6 +19,7 @@ fn client(id: u32) -> Box<dyn Policy> {
     Box::new(ClientPolicy::new(ClientIds::Fixed(ClientId(id)), limits(100, 10)))
 }
 
+/// A server to which no rate is a flood.
 fn server(config: ServerConfig) -> Box<dyn Policy> {
-    Box::new(ServerPolicy::new(config, [3; 16]))
+    Box::new(ServerPolicy::new(ServerConfig { flood_bytes_per_s: u64::MAX, ..config }, [3; 16]))
 }

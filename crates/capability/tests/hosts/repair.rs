@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sluicegate_capability::host::{Config, Host, Knowledge, Sending, ServerConfig};
+use sluicegate_capability::host::{Config, Host, Knowledge, Renew, Sending, ServerConfig};
 use sluicegate_wire::{
     Instant,
     capability::{Kind, shim::Carriage},
@@ -149,7 +149,7 @@ fn a_fast_flow_gets_more_than_n_in_one_second() {
 
 #[test]
 fn a_refused_renewal_ends_the_flow_after_n_bytes() {
-    let config = ServerConfig { limits: limits(32, 10), renews: false, ..ServerConfig::default() };
+    let config = ServerConfig { limits: limits(32, 10), renew: Renew::Never, ..ServerConfig::default() };
     let mut world = World::new(client(7), server(config), 2);
     world.hosts[A].know(address(B), Knowledge::Capable { carriage: Carriage::Native }, Instant::from_secs(9_999));
     for _ in 0..200 {

@@ -87,8 +87,8 @@ impl Judge {
         if self.revocations.is_revoked(hash, allowance.minted(), at.seconds) {
             return Err(Reason::CapabilityRevoked);
         }
-        if is_slower(limits, self.least) {
-            return Err(Reason::CapabilityTableFull);
+        if limits.is_slower_than(self.least) {
+            return Err(Reason::CapabilityTooSlow);
         }
         lines.admit(at, (hash, key, found), presented.nonce, &allowance, presented.len)
     }
@@ -103,9 +103,4 @@ pub(super) fn charge<L: Line>(
 ) -> Result<(), Reason> {
     let index = lines.find(lines.hash(key), key).ok_or(Reason::CapabilityUnknown)?;
     lines.charge(at, index, presented.nonce, presented.len)
-}
-
-/// Whether N/T is smaller than that of `least`.
-const fn is_slower(limits: Limits, least: Limits) -> bool {
-    limits.bytes() * (least.seconds() as u64) < least.bytes() * limits.seconds() as u64
 }

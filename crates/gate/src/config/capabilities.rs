@@ -1,12 +1,23 @@
 //! What a gate, a router or an edge is told about capabilities and the lanes of its links.
 
 use crate::error::ConfigError;
+use sluicegate_capability::host::ServerConfig;
+use sluicegate_flow::{capability::lines_needed, scheduler};
+use sluicegate_wire::capability::Limits;
 use std::{path::PathBuf, str::FromStr};
 
 /// Largest `capability_lines_max`: 64 bytes each, a gibibyte.
 pub const CAPABILITY_LINES_MAX_MAX: u32 = 1 << 24;
 /// Largest `request_queues_max` (TVA V-B).
 pub const REQUEST_QUEUES_MAX_MAX: u32 = 200_000;
+/// Lines of a gate whose link is not scheduled, and which therefore sorts nothing.
+const LINES_UNSCHEDULED: u32 = 1 << 16;
+/// Shares of the link that requests may get, in percent.
+const REQUEST_PERCENT: std::ops::RangeInclusive<u8> = 1..=50;
+/// Slowest `flood_rate`, in bytes a second.
+const FLOOD_RATE_MIN: u64 = 100;
+/// Longest `blacklist_s`: a day.
+const BLACKLIST_SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// Largest `peers_max`.
 pub const PEERS_MAX_MAX: u32 = 1 << 20;
 /// Slowest and fastest link, in bit/s.
@@ -140,16 +151,20 @@ pub struct Capabilities {
     pub merge: Merge,
     /// File of path identifiers and their weights.
     pub known_paths: Option<PathBuf>,
-    /// IPv4 capabilities remembered at once, fixed at start.
-    pub lines_max: u32,
-    /// Queues of requests, fixed at start.
-    pub request_queues_max: u32,
+    /// Capabilities remembered at once of each IP version, fixed at start; `None`: as many as the links need.
+    pub lines_max: Option<u32>,
+    /// Queues of requests, fixed at start; `None`: by the rate of the link.
+    pub request_queues_max: Option<u32>,
+    /// What requests get of the link while others want it.
+    pub request_percent: u8,
     /// The hash of this node's own requests.
     pub algorithm: Algorithm,
     /// Pairs of hosts that this node speaks for at once, fixed at start.
     pub peers_max: u32,
     /// Whose requests an edge grants.
     pub policy: EdgePolicy,
+    /// When an edge that grants everyone stops renewing.
+    pub server: ServerConfig,
     /// How an edge sends capability headers.
     pub carriage: Carriage,
     /// What an edge grants: N in kilobytes of 1,000 bytes and T in seconds.
@@ -159,7 +174,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// The defaults of a role.
     #[must_use]
-    pub const fn new(role: Role) -> Self {
+    pub fn new(role: Role) -> Self {
         Self {
             link_rates_bps: [None; 2],
             // A gate ends the Internet; a router somewhere on the way does not know where domains end.
@@ -168,17 +183,54 @@ impl Capabilities {
             ingress_verified: false,
             merge: Merge::DeepestFirst,
             known_paths: None,
-            lines_max: 1 << 16,
-            request_queues_max: 1 << 14,
+            lines_max: None,
+            request_queues_max: None,
+            request_percent: 5,
             algorithm: Algorithm::Siphash,
             peers_max: 1 << 14,
             policy: EdgePolicy::Client,
+            server: ServerConfig::default(),
             carriage: Carriage::Native,
             limits: EdgePolicy::Client.limits(),
         }
     }
 
+    /// How many lines the links need, whatever attackers do (TVA III-F); `None` without a scheduled link.
+    #[must_use]
+    pub fn lines_needed(&self) -> Option<u32> {
+        let rates: u64 = self.link_rates_bps.iter().flatten().sum();
+        let needed = u32::try_from(lines_needed(rates, Limits::LEAST)).unwrap_or(u32::MAX);
+        (rates > 0).then_some(needed.min(CAPABILITY_LINES_MAX_MAX))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn lines(&self) -> u32 {
+        self.lines_max.or(self.lines_needed()).unwrap_or(LINES_UNSCHEDULED)
+    }
+
+    /// Queues of requests for a link of this rate.
+    #[must_use]
+    pub fn request_queues(&self, rate_bps: u64) -> u32 {
+        self.request_queues_max.unwrap_or(scheduler::Config::for_rate(rate_bps).request_queues_max)
+    }
+
     pub(super) fn check(&self, errors: &mut Vec<ConfigError>) {
+        if let (Some(lines_max), Some(needed)) = (self.lines_max, self.lines_needed())
+            && (1..needed).contains(&lines_max)
+        {
+            errors.push(ConfigError::LinesTooFew { lines_max, needed });
+        }
+        if !REQUEST_PERCENT.contains(&self.request_percent) {
+            errors.push(ConfigError::RequestPercent { percent: self.request_percent });
+        }
+        if self.server.flood_bytes_per_s < FLOOD_RATE_MIN {
+            errors.push(ConfigError::FloodRate { rate_bps: self.server.flood_bytes_per_s * 8 });
+        }
+        let blacklist_s = self.server.blacklist_for.as_secs();
+        if !BLACKLIST_SECONDS.contains(&blacklist_s) {
+            errors.push(ConfigError::BlacklistSeconds { seconds: blacklist_s });
+        }
         for (field, rate) in ["link_rate_outside", "link_rate"].into_iter().zip(self.link_rates_bps) {
             if let Some(rate_bps) = rate.filter(|rate| !LINK_RATES_BPS.contains(rate)) {
                 errors.push(ConfigError::LinkRate { field, rate_bps });
@@ -188,8 +240,8 @@ impl Capabilities {
             errors.push(ConfigError::SourceUnverified);
         }
         let sizes = [
-            ("capability_lines_max", self.lines_max, CAPABILITY_LINES_MAX_MAX),
-            ("request_queues_max", self.request_queues_max, REQUEST_QUEUES_MAX_MAX),
+            ("capability_lines_max", self.lines(), CAPABILITY_LINES_MAX_MAX),
+            ("request_queues_max", self.request_queues_max.unwrap_or(1), REQUEST_QUEUES_MAX_MAX),
             ("peers_max", self.peers_max, PEERS_MAX_MAX),
         ];
         for (field, given, max) in sizes {

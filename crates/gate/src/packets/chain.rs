@@ -51,7 +51,7 @@ fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Path<Hops> {
     config.role = role;
     // N/T so small that a packet every 10 ms keeps its line.
     config.capabilities =
-        Capabilities { lines_max: 1_024, peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
+        Capabilities { lines_max: Some(1_024), peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
     change(&mut config.capabilities);
     let way = assemble::way(&config, &Seeds::draw().unwrap(), [1_500; 2], std::iter::empty()).unwrap();
     let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };

@@ -82,11 +82,19 @@ impl EdgeWay {
     }
 
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
-        gauges(&self.host, now)
+        let policy = match &self.policy {
+            HostPolicy::Client(_) => Vec::new(),
+            HostPolicy::Server(policy) => policy.gauges(now).map(named).into(),
+        };
+        [gauges(&self.host, now), policy].concat()
     }
 }
 
 /// Fill of a host object's tables.
 pub(super) fn gauges(host: &Host, now: Instant) -> Vec<Gauge> {
-    host.gauges(now).into_iter().map(|(name, used, max)| Gauge { name, used: used as u64, max: max as u64 }).collect()
+    host.gauges(now).map(named).into()
+}
+
+const fn named((name, used, max): (&'static str, usize, usize)) -> Gauge {
+    Gauge { name, used: used as u64, max: max as u64 }
 }

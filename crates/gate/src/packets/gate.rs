@@ -23,10 +23,12 @@ use sluicegate_wire::{
     capability::{ClientId, shim},
     ip::Summary,
 };
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
-/// The round trip to a client that is assumed when a capability's N is chosen, in milliseconds.
-const RTT_MS: u32 = 200;
+/// The round trip to a client that is assumed when the N of its first capability is chosen.
+const RTT_ASSUMED: Duration = Duration::from_millis(200);
+/// And the longest that is believed: a client makes it longer by waiting, and then loses more when it misbehaves.
+const RTT_MAX: Duration = Duration::from_secs(1);
 
 /// Frontends whose signalling rides the control lane; that of more rides the regular lane.
 const SIGNALLING_MAX: usize = 64;
@@ -233,7 +235,7 @@ fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Re
         bytes: best.bytes_left,
         seconds: best.ends_at.since(now).as_secs(),
         rate: best.rate_bytes_per_s,
-        rtt_ms: RTT_MS,
+        rtt_ms: request.rtt.unwrap_or(RTT_ASSUMED).min(RTT_MAX).as_millis() as u32,
     })
 }
 

@@ -10,9 +10,16 @@ use sluicegate_agent::{
     Account,
     capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
 };
+use sluicegate_policy::Rate;
 
-use super::source::{Finding, Severity, Source};
+use super::{
+    file::{self, Renew},
+    source::{Finding, Severity, Source},
+};
 use crate::secret;
+
+/// Slowest `flood_rate`.
+const FLOOD_RATE_MIN_BPS: u64 = 800;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,6 +43,12 @@ struct Agent {
     interface: Option<String>,
     /// Who may send to this host with capabilities.
     policy: Policy,
+    /// Whether a sender that used a grant gets another.
+    renew: Option<Renew>,
+    /// From which rate a sender floods.
+    flood_rate: Option<Rate>,
+    /// How long such a sender gets nothing.
+    blacklist_s: Option<u32>,
     /// Name server for captured names; those of `resolv.conf` unless given.
     resolver: Option<SocketAddr>,
 }
@@ -106,16 +119,34 @@ fn check(report: &mut Report<'_>, file: File) -> capture::Config {
         let what = format!("there is no Ethernet interface {interface:?}");
         report.error(&["agent", "interface"], what, "`ip link` lists those that exist; or leave it out");
     }
+    serves_all(report, &agent);
     let captures = captures.iter().enumerate().filter_map(|(index, entry)| one(report, &agent, index, entry)).collect();
     capture::Config {
         interface: agent.interface,
         frontend: agent.frontend,
         role: match agent.policy {
             Policy::Client => capture::Role::Client,
-            Policy::Server => capture::Role::Server,
+            Policy::Server => capture::Role::Server(file::server(agent.renew, agent.flood_rate, agent.blacklist_s)),
         },
         resolver: agent.resolver,
         captures,
+    }
+}
+
+/// What is said about senders that this host did not contact.
+fn serves_all(report: &mut Report<'_>, agent: &Agent) {
+    let given = [
+        ("renew", agent.renew.is_some()),
+        ("flood_rate", agent.flood_rate.is_some()),
+        ("blacklist_s", agent.blacklist_s.is_some()),
+    ];
+    for (field, _) in given.into_iter().filter(|(_, given)| matches!(agent.policy, Policy::Client) && *given) {
+        let what = format!("{field} is about senders that this host did not contact, and those get nothing");
+        report.error(&["agent", field], what, "remove it, or set policy = \"server\"");
+    }
+    if agent.flood_rate.is_some_and(|rate| rate.0 < FLOOD_RATE_MIN_BPS) || agent.blacklist_s == Some(0) {
+        let what = "with this flood_rate or blacklist_s nobody could be served, or nobody be blacklisted";
+        report.error(&["agent", "flood_rate"], what, "write them like flood_rate = \"512kbit\", blacklist_s = 60");
     }
 }
 
@@ -203,7 +234,7 @@ mod tests {
     #[test]
     fn a_whole_file_is_understood() {
         let config = read_text(WHOLE).unwrap();
-        assert_eq!((config.captures.len(), config.role), (2, capture::Role::Server));
+        assert_eq!((config.captures.len(), config.role), (2, capture::Role::Server(file::server(None, None, None))));
         assert_eq!(config.captures[0].carrying, Some(Carrying::Native));
         assert_eq!(config.captures[1].to, Destination::Name("ssh.example.net".to_owned()));
         assert_eq!(config.captures[1].service.as_ref().unwrap().service, "ssh");

@@ -4,11 +4,12 @@ use std::{
     fmt,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    time::Duration,
 };
 
 use serde::Deserialize;
 use sluicegate_frontend::{DigestName, GateSite};
-use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place};
+use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
@@ -76,6 +77,28 @@ fn digest_default() -> Vec<DigestName> {
     vec![DigestName::Sha256, DigestName::Md5]
 }
 
+/// Whether a sender that used a grant gets another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Renew {
+    Never,
+    WithinRate,
+}
+
+/// What the file says about senders that misbehave, besides the defaults.
+pub(crate) fn server(renew: Option<Renew>, flood_rate: Option<Rate>, blacklist_s: Option<u32>) -> ServerConfig {
+    let default = ServerConfig::default();
+    ServerConfig {
+        renew: renew.map_or(default.renew, |renew| match renew {
+            Renew::Never => sluicegate_gate::Renew::Never,
+            Renew::WithinRate => sluicegate_gate::Renew::WithinRate,
+        }),
+        flood_bytes_per_s: flood_rate.map_or(default.flood_bytes_per_s, |rate| rate.0 / 8),
+        blacklist_for: blacklist_s.map_or(default.blacklist_for, |seconds| Duration::from_secs(seconds.into())),
+        ..default
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gate {
@@ -131,12 +154,20 @@ pub(crate) struct Gate {
     pub(crate) capability_lines_max: Option<u32>,
     /// Queues of requests, fixed at start.
     pub(crate) request_queues_max: Option<u32>,
+    /// What requests get of the link, in percent.
+    pub(crate) request_percent: Option<u8>,
     /// The hash of this node's own requests.
     pub(crate) algorithm: Option<Algorithm>,
     /// Pairs of hosts that this node speaks for, fixed at start.
     pub(crate) peers_max: Option<u32>,
     /// Whose requests an edge grants.
     pub(crate) policy: Option<EdgePolicy>,
+    /// Whether an edge with `policy = "server"` grants a sender more than once.
+    pub(crate) renew: Option<Renew>,
+    /// From which rate a sender floods.
+    pub(crate) flood_rate: Option<Rate>,
+    /// How long such a sender gets nothing.
+    pub(crate) blacklist_s: Option<u32>,
     /// How an edge sends capability headers.
     pub(crate) carriage: Option<Carriage>,
     /// What an edge grants: bytes.

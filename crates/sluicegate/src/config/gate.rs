@@ -1,11 +1,11 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
-use sluicegate_gate::{Capabilities, Config, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place};
+use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place};
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
 
 use super::{
     check::{Report, Role},
-    file::{File, Gate},
+    file::{self, File, Gate},
     host,
 };
 
@@ -127,18 +127,35 @@ fn capabilities(report: &mut Report<'_>, gate: &Gate) -> Capabilities {
         report.error(&["gate", "known_paths"], error, "name a file with one path a line, such as \"1a2b/00c4\"");
     }
     told.known_paths.clone_from(&gate.known_paths);
-    told.lines_max = gate.capability_lines_max.unwrap_or(told.lines_max);
-    told.request_queues_max = gate.request_queues_max.unwrap_or(told.request_queues_max);
+    told.lines_max = gate.capability_lines_max;
+    told.request_queues_max = gate.request_queues_max;
+    told.request_percent = gate.request_percent.unwrap_or(told.request_percent);
     told.algorithm = gate.algorithm.unwrap_or_default();
     told.peers_max = gate.peers_max.unwrap_or(told.peers_max);
     told.policy = gate.policy.unwrap_or_default();
     told.limits = told.policy.limits();
+    told.server = file::server(gate.renew, gate.flood_rate, gate.blacklist_s);
+    serves_all(report, gate);
     told.carriage = gate.carriage.unwrap_or_default();
     if let Some(bytes) = gate.capability_bytes {
         told.limits.0 = u16::try_from(bytes.0 / 1_000).unwrap_or(u16::MAX);
     }
     told.limits.1 = gate.capability_s.unwrap_or(told.limits.1);
     told
+}
+
+/// Settings of a policy that this edge does not have.
+fn serves_all(report: &mut Report<'_>, gate: &Gate) {
+    let given = [
+        ("renew", gate.renew.is_some()),
+        ("flood_rate", gate.flood_rate.is_some()),
+        ("blacklist_s", gate.blacklist_s.is_some()),
+    ];
+    let is_client = gate.role == Place::Edge && gate.policy != Some(EdgePolicy::Server);
+    for (field, _) in given.into_iter().filter(|(_, given)| is_client && *given) {
+        let what = format!("{field} is about senders that hosts did not contact, and those get nothing");
+        report.error(&["gate", field], what, "remove it, or set policy = \"server\"");
+    }
 }
 
 /// Settings that mean nothing in the role, and roles that a verb cannot run.
@@ -159,7 +176,7 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
         let what = format!("role \"{}\" protects no service", place.label());
         report.error(&["service"], what, "describe services on the gate in front of them");
     }
-    let settings: [(&str, bool, &[Place]); 20] = [
+    let settings: [(&str, bool, &[Place]); 24] = [
         ("mode", gate.mode.is_some(), &[Filter]),
         ("external_ports", gate.external_ports.is_some(), &[Filter]),
         ("flows_max", gate.flows_max.is_some(), &[Filter]),
@@ -174,9 +191,13 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
         ("known_paths", gate.known_paths.is_some(), &[Filter, Router]),
         ("capability_lines_max", gate.capability_lines_max.is_some(), &[Filter, Router]),
         ("request_queues_max", gate.request_queues_max.is_some(), &[Filter, Router]),
+        ("request_percent", gate.request_percent.is_some(), &[Filter, Router]),
         ("algorithm", gate.algorithm.is_some(), &[Filter, Edge]),
         ("peers_max", gate.peers_max.is_some(), &[Filter, Edge]),
         ("policy", gate.policy.is_some(), &[Edge]),
+        ("renew", gate.renew.is_some(), &[Edge]),
+        ("flood_rate", gate.flood_rate.is_some(), &[Edge]),
+        ("blacklist_s", gate.blacklist_s.is_some(), &[Edge]),
         ("carriage", gate.carriage.is_some(), &[Edge]),
         ("capability_bytes", gate.capability_bytes.is_some(), &[Edge]),
         ("capability_s", gate.capability_s.is_some(), &[Edge]),
@@ -188,12 +209,19 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
             report.error(&["gate", field], what, "remove it, or correct role");
         }
     }
+    if place == Router && gate.link_rate.is_none() && gate.link_rate_outside.is_none() {
+        let what = "a router without link_rate sorts nothing, and cannot size its tables";
+        let hint =
+            "write link_rate = \"100Mbit\", the rate of the link towards the inside; or \"none\" to sort nothing";
+        report.error(&["gate", "role"], what, hint);
+    }
     let scheduled = [gate.link_rate, gate.link_rate_outside].into_iter().flatten().any(|rate| rate != Rate::UNLIMITED);
     let needs_link = [
         ("fairness", gate.fairness.is_some()),
         ("merge", gate.merge.is_some()),
         ("known_paths", gate.known_paths.is_some()),
         ("request_queues_max", gate.request_queues_max.is_some()),
+        ("request_percent", gate.request_percent.is_some()),
     ];
     for (field, _) in needs_link.into_iter().filter(|(_, given)| *given && !scheduled && place != Edge) {
         let what = format!("{field} has no effect: no link is scheduled");

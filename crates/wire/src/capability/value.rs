@@ -115,6 +115,8 @@ impl Limits {
     pub const SECONDS_MAX: u8 = 63;
     /// Bytes of a kilobyte.
     pub const KILOBYTE: u64 = 1_000;
+    /// (N/T)min: the slowest capability for which routers hold a line, 4,000 bytes in 10 seconds (TVA III-F).
+    pub const LEAST: Self = Self { kilobytes: 4, seconds: 10 };
 
     /// N in kilobytes (1 to 1,023) and T in seconds (1 to 63); `None` outside of that.
     #[inline]
@@ -158,6 +160,13 @@ impl Limits {
     #[must_use]
     pub const fn seconds(self) -> u8 {
         self.seconds
+    }
+
+    /// Whether N/T is smaller than that of `least`.
+    #[inline]
+    #[must_use]
+    pub const fn is_slower_than(self, least: Self) -> bool {
+        self.bytes() * (least.seconds as u64) < least.bytes() * self.seconds as u64
     }
 }
 

@@ -34,8 +34,11 @@ impl Budget {
         let most = u64::from(Limits::KILOBYTES_MAX);
         let wanted = two_trips.div_ceil(kilobyte).clamp(u64::from(LIMITS_KILOBYTES_MIN), most);
         let kilobytes = u16::try_from(wanted.min(self.bytes / kilobyte)).ok()?;
-        let seconds = u8::try_from(self.seconds.min(u64::from(Limits::SECONDS_MAX))).ok()?;
-        Limits::new(kilobytes, seconds)
+        // No slower than routers hold a line for, also after a destination that renews again within a second has taken
+        // off its quarter of N: the last bytes of a grant get a shorter T.
+        let held = u64::from(kilobytes) * Limits::KILOBYTE * 3 / 4 * u64::from(Limits::LEAST.seconds());
+        let seconds = self.seconds.min(u64::from(Limits::SECONDS_MAX)).min((held / Limits::LEAST.bytes()).max(1));
+        Limits::new(kilobytes, u8::try_from(seconds).ok()?)
     }
 }
 
@@ -84,7 +87,7 @@ mod tests {
         let budget = Budget { bytes: 10_000_000, seconds: 600, rate: 1_250_000, rtt_ms: 100 };
         let worth = |budget: Budget| budget.limits().map(|limits| (limits.kilobytes(), limits.seconds()));
         assert_eq!(worth(budget), Some((250, 63)));
-        assert_eq!(worth(Budget { rate: 10_000, ..budget }), Some((32, 63)), "at least 32 kB");
+        assert_eq!(worth(Budget { rate: 10_000, ..budget }), Some((32, 60)), "at least 32 kB");
         assert_eq!(worth(Budget { rate: 0, ..budget }), Some((1_023, 63)), "at most what the header can say");
         assert_eq!(worth(Budget { bytes: 7_999, seconds: 2, ..budget }), Some((7, 2)));
         assert_eq!(worth(Budget { bytes: 999, ..budget }), None);

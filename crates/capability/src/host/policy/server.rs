@@ -8,12 +8,26 @@ use sluicegate_wire::{
 };
 use zeroize::Zeroizing;
 
-use super::{Decision, Flow, Misdeed, Policy, Request, Unexpected};
+use super::{Decision, Flow, Misdeed, Policy, Received, Request, Unexpected, life};
+
+mod senders;
+
+use self::senders::{Asks, Senders};
 
 const WAYS: usize = 4;
 
+/// Whether a sender that used a grant gets another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Renew {
+    /// Not before [`ServerConfig::blacklist_for`] is over: one grant for each sender in that time.
+    Never,
+    /// As long as it stays within [`ServerConfig::flood_bytes_per_s`]; who does not is blacklisted.
+    #[default]
+    WithinRate,
+}
+
 /// What a [`ServerPolicy`] allows.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerConfig {
     /// N and T of every grant.
     pub limits: Limits,
@@ -24,16 +38,14 @@ pub struct ServerConfig {
     pub path_depth: usize,
     /// Paths that are told apart at a time; all others share one share.
     pub paths_max: usize,
-    /// A sender that spends its capabilities faster than this, in bytes a second, is blacklisted; 0: no limit.
+    /// Whether a sender that used a grant gets another.
+    pub renew: Renew,
+    /// A sender that spends its capabilities faster than this, in bytes a second, floods; twice N at once is no flood.
     pub flood_bytes_per_s: u64,
-    /// Unexpected packets of a proven sender until it is blacklisted.
-    pub misdeeds_max: u8,
     /// How long a blacklisted sender gets nothing.
     pub blacklist_for: Duration,
-    /// Senders on the blacklist; the one that ends first makes room.
-    pub blacklist_max: usize,
-    /// Whether a sender that used one grant gets another. If not, asking again puts it onto the blacklist.
-    pub renews: bool,
+    /// Senders of which is remembered what they used, and as many that have only asked.
+    pub senders_max: usize,
 }
 
 impl Default for ServerConfig {
@@ -44,20 +56,23 @@ impl Default for ServerConfig {
             requests_per_s: 1_000,
             path_depth: 2,
             paths_max: 4_096,
-            flood_bytes_per_s: 0,
-            misdeeds_max: 3,
+            renew: Renew::WithinRate,
+            // 512 kbit/s: half of what one attacker of the paper sends. A client that only acknowledges stays below it
+            // up to some 10 Mbit/s of download.
+            flood_bytes_per_s: 64_000,
             blacklist_for: Duration::from_secs(60),
-            blacklist_max: 4_096,
-            renews: true,
+            senders_max: 16_384,
         }
     }
 }
 
 /// The policy of a public server (TVA III-C): grants everybody a default, serves paths fairly when requests are many,
-/// and blacklists senders that misbehave, whose capabilities then soon end.
+/// stops renewing for senders that flood, and blacklists them for a while.
 ///
-/// Only a sender that has proved that it receives at its address can get onto the blacklist: nobody can put another
-/// there by forging its address.
+/// A sender is an address (IPv6: a /64): client ids are its own choice. What it did is counted from packets that prove
+/// that it received what this host granted, so nobody can put another onto the blacklist by forging its address; what
+/// was only asked for is counted for each address and path, so that forged requests cost only those their grant who
+/// came the same way.
 pub struct ServerPolicy {
     config: ServerConfig,
     key: Zeroizing<[u8; 16]>,
@@ -68,7 +83,8 @@ pub struct ServerPolicy {
     paths_before: u32,
     shares: Box<[Share]>,
     others: Share,
-    blacklist: Box<[Option<Listed>]>,
+    senders: Senders,
+    asks: Asks,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,19 +95,10 @@ struct Share {
     used: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Listed {
-    remote: IpAddr,
-    client_id: ClientId,
-    misdeeds: u8,
-    until: Instant,
-}
-
 impl ServerPolicy {
     /// A policy whose tables are hashed under a secret key.
     #[must_use]
     pub fn new(config: ServerConfig, key: [u8; 16]) -> Self {
-        let rounded = |max: usize| max.max(WAYS).next_multiple_of(WAYS);
         Self {
             key: Zeroizing::new(key),
             second: 0,
@@ -99,46 +106,66 @@ impl ServerPolicy {
             demand_before: 0,
             paths: 0,
             paths_before: 0,
-            shares: vec![Share::default(); rounded(config.paths_max)].into_boxed_slice(),
+            shares: vec![Share::default(); config.paths_max.max(WAYS).next_multiple_of(WAYS)].into_boxed_slice(),
             others: Share::default(),
-            blacklist: vec![None; rounded(config.blacklist_max)].into_boxed_slice(),
+            senders: Senders::new(config.senders_max),
+            asks: Asks::new(config.senders_max),
             config,
         }
     }
 
     /// Whether this sender gets nothing at present.
     #[must_use]
-    pub fn is_blacklisted(&self, now: Instant, remote: IpAddr, client_id: ClientId) -> bool {
-        let set = self.blacklist_set(remote, client_id);
-        let listed = |held: &Listed| (held.remote, held.client_id) == (remote, client_id) && held.until > now;
-        self.blacklist[set..set + WAYS].iter().flatten().any(|held| listed(held) && held.misdeeds == u8::MAX)
+    pub fn is_blacklisted(&self, now: Instant, remote: IpAddr) -> bool {
+        let sender = sender(remote);
+        self.senders.is_listed(now, self.hash(&sender.to_be_bytes()), sender)
     }
 
-    /// Puts a sender onto the blacklist.
-    pub fn blacklist(&mut self, now: Instant, remote: IpAddr, client_id: ClientId) {
-        self.note(now, remote, client_id, true);
-    }
-
-    /// Senders on the blacklist or on their way there, and how many may be.
+    /// The fixed tables: name, entries in use, most entries.
     #[must_use]
-    pub fn blacklisted(&self, now: Instant) -> (usize, usize) {
-        (self.blacklist.iter().flatten().filter(|held| held.until > now).count(), self.blacklist.len())
+    pub fn gauges(&self, now: Instant) -> [(&'static str, usize, usize); 3] {
+        let max = self.senders.max();
+        let (used, listed) = self.senders.used(now, self.config.flood_bytes_per_s);
+        let asks = self.asks.used(now, self.config.flood_bytes_per_s);
+        [("policy_senders", used, max), ("policy_blacklist", listed, max), ("policy_asks", asks, self.asks.max())]
     }
 
-    /// Counts a misdeed; enough of them, or a grave one, list the sender.
-    fn note(&mut self, now: Instant, remote: IpAddr, client_id: ClientId, grave: bool) {
-        let set = self.blacklist_set(remote, client_id);
-        let ways = &mut self.blacklist[set..set + WAYS];
-        let same = |held: &Listed| (held.remote, held.client_id) == (remote, client_id) && held.until > now;
-        let held = ways.iter().position(|way| way.as_ref().is_some_and(same));
-        let way = held.unwrap_or_else(|| {
-            let end = |way: &usize| ways[*way].map_or(Instant::ZERO, |held| held.until);
-            (0..WAYS).min_by_key(end).unwrap_or(0)
-        });
-        let before = held.and(ways[way]).map_or(0, |held| held.misdeeds);
-        let misdeeds = before.saturating_add(1);
-        let misdeeds = if grave || misdeeds >= self.config.misdeeds_max { u8::MAX } else { misdeeds };
-        ways[way] = Some(Listed { remote, client_id, misdeeds, until: now + self.config.blacklist_for });
+    /// A sender that proves in the packet itself who it is asks for more.
+    fn renewal(&mut self, now: Instant, remote: IpAddr) -> Decision {
+        if self.config.renew == Renew::Never {
+            return Decision::Refuse;
+        }
+        let (sender, limits) = (sender(remote), self.config.limits);
+        let hash = self.hash(&sender.to_be_bytes());
+        let account = self.senders.account(now, hash, sender);
+        account.renews(now, self.config.flood_bytes_per_s, limits);
+        if account.has_room_for(limits.bytes(), limits) {
+            return Decision::Grant(limits);
+        }
+        account.list(now + self.config.blacklist_for);
+        Decision::Refuse
+    }
+
+    /// Somebody asks who may have forged the address: one address on one path gets N, then half of it, and so on, less
+    /// than twice N in all until some of that is over.
+    fn first(&mut self, now: Instant, remote: IpAddr, path: u64) -> Decision {
+        let (sender, limits, mut rate) = (sender(remote), self.config.limits, self.config.flood_bytes_per_s);
+        let hash = self.hash(&sender.to_be_bytes());
+        let level = self.senders.level(now, hash, sender, rate);
+        if self.config.renew == Renew::Never {
+            if self.senders.has_begun(now, hash, sender, self.config.blacklist_for) {
+                return Decision::Refuse;
+            }
+            rate = limits.bytes() / self.config.blacklist_for.as_secs().max(1);
+        }
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&hash.to_be_bytes());
+        bytes[8..].copy_from_slice(&path.to_be_bytes());
+        let name = self.hash(&bytes);
+        match self.asks.next(now, name, limits, rate) {
+            Some(granted) if level + granted.bytes() <= 2 * limits.bytes() => Decision::Grant(granted),
+            _ => Decision::Silent,
+        }
     }
 
     /// Whether this path still has a share of this second's answers.
@@ -176,13 +203,6 @@ impl ServerPolicy {
         request.path.iter().take(depth).fold(0, |path, PathId(id)| path << 16 | u64::from(*id))
     }
 
-    fn blacklist_set(&self, remote: IpAddr, client_id: ClientId) -> usize {
-        let mut bytes = [0; 20];
-        bytes[..16].copy_from_slice(&crate::host::table::address_bytes(remote));
-        bytes[16..].copy_from_slice(&client_id.0.to_be_bytes());
-        self.hash(&bytes) as usize % (self.blacklist.len() / WAYS) * WAYS
-    }
-
     fn hash(&self, bytes: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         hasher.write(bytes);
@@ -196,36 +216,50 @@ impl Policy for ServerPolicy {
     }
 
     fn decide(&mut self, now: Instant, request: &Request) -> Decision {
-        if self.is_blacklisted(now, request.remote, request.client_id) {
+        if request.answers_mine {
+            return Decision::Grant(self.config.limits);
+        }
+        if self.is_blacklisted(now, request.remote) {
             return if request.proven { Decision::Refuse } else { Decision::Silent };
         }
-        let again = request.renewal || request.usage.is_some() && request.proven;
-        if again && !self.config.renews {
-            if request.proven {
-                self.blacklist(now, request.remote, request.client_id);
-            }
-            return Decision::Refuse;
+        if request.renewal && request.proven {
+            return self.renewal(now, request.remote);
         }
-        if !request.renewal {
-            let path = self.path(request);
-            let served = request.answers_mine || self.serves(now, path);
-            return if served { Decision::Grant(self.config.limits) } else { Decision::Silent };
+        let path = self.path(request);
+        if let Some(same) = request.repeats {
+            return if self.serves(now, path) { Decision::Grant(same) } else { Decision::Silent };
         }
-        let floods = request.usage.is_some_and(|usage| {
-            let millis = usage.over.as_millis().max(250) as u64;
-            self.config.flood_bytes_per_s > 0 && usage.bytes * 1_000 / millis > self.config.flood_bytes_per_s
-        });
-        if floods && request.proven {
-            self.blacklist(now, request.remote, request.client_id);
+        if self.serves(now, path) { self.first(now, request.remote, path) } else { Decision::Silent }
+    }
+
+    fn received(&mut self, now: Instant, received: &Received) {
+        let (sender, limits) = (sender(received.remote), self.config.limits);
+        let hash = self.hash(&sender.to_be_bytes());
+        let account = self.senders.account(now, hash, sender);
+        let rate = self.config.flood_bytes_per_s;
+        if let Some(granted) = received.asked_anew
+            && account.begins(now, rate, granted, limits)
+        {
+            account.list(now + self.config.blacklist_for);
         }
-        if floods { Decision::Refuse } else { Decision::Grant(self.config.limits) }
+        account.receives(now, rate, received.bytes);
     }
 
     fn unexpected(&mut self, now: Instant, event: &Unexpected) -> bool {
-        if event.proven {
-            self.note(now, event.remote, event.client_id, event.what == Misdeed::Overrun);
+        if event.proven && event.what == Misdeed::Overrun {
+            let sender = sender(event.remote);
+            let hash = self.hash(&sender.to_be_bytes());
+            self.senders.account(now, hash, sender).list(now + self.config.blacklist_for);
         }
-        !self.is_blacklisted(now, event.remote, event.client_id)
+        !self.is_blacklisted(now, event.remote)
+    }
+}
+
+/// What one host can choose among is one sender: an IPv4 address, or an IPv6 network of 64 bits.
+fn sender(remote: IpAddr) -> u128 {
+    match remote {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits() >> 64 << 64,
     }
 }
 

@@ -57,7 +57,7 @@ fn capabilities_below_the_least_rate_get_no_line() {
     let mut router = Router::new(RouterConfig { least: limits(4, 10), ..config(1) }, [1; 16]);
     assert_eq!(begin(&mut router, 1, at(0), limits(4, 10)).1, REGULAR);
     assert_eq!(begin(&mut router, 2, at(0), limits(2, 5)).1, REGULAR);
-    assert_eq!(begin(&mut router, 3, at(0), limits(4, 11)).1, demoted(Reason::CapabilityTableFull));
+    assert_eq!(begin(&mut router, 3, at(0), limits(4, 11)).1, demoted(Reason::CapabilityTooSlow));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use sluicegate_wire::capability::{
 fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Path<Hops>, Grant) {
     let mut path = gate(false);
     let mut config = Config::new("node", "out", "in", "/nowhere");
-    config.capabilities = Capabilities { lines_max: 1_024, peers_max: 64, ..Capabilities::new(Role::Gate) };
+    config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(Role::Gate) };
     let grant = Grant { client_id: CLIENT_ID, client_address: CLIENT.into(), least_mode, ..samples::grant(1) };
     path.way = assemble::way(&config, seeds, [1_500; 2], std::iter::once(grant.clone())).unwrap();
     (path, grant)
@@ -183,7 +183,7 @@ fn a_link_whose_queues_are_full_of_requests_and_floods_still_carries_the_flow_th
     chain.nodes[1] = node(Role::Router, |told| {
         told.boundary = [true, false];
         told.link_rates_bps = [None, Some(8_000_000)];
-        told.request_queues_max = 64;
+        told.request_queues_max = Some(64);
     });
     converse(&mut chain, (client, server), 20);
     let before = sizes(&chain, 1);

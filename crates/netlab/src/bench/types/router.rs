@@ -43,7 +43,7 @@ pub(super) fn start(options: &Options, backend: &str) -> Result<(BenchLab, Route
             let toml = format!(
                 "[node]\nname = \"bench\"\nstate = {state:?}\n\
                  [gate]\nrole = \"router\"\noutside = \"outside\"\ninside = \"inside\"\ndatapath = \"{backend}\"\n\
-                 boundary = true\ncapability_lines_max = {LINES_MAX}\n"
+                 boundary = true\nlink_rate = \"none\"\ncapability_lines_max = {LINES_MAX}\n"
             );
             fs::write(&config, toml)
         })

@@ -66,7 +66,8 @@ impl Site {
                  capability_bytes = {GRANT_BYTES}\ncapability_s = {grant_s}\n"
             )
         };
-        let router = "role = \"router\"\noutside = \"lan\"\ninside = \"wan\"\nboundary = true\n";
+        let router =
+            "role = \"router\"\noutside = \"lan\"\ninside = \"wan\"\nboundary = true\nlink_rate = \"100Mbit\"\n";
         let open = |name: &str, address: Ipv4Addr| {
             format!("[[service]]\nname = \"{name}\"\nmode = \"filter\"\ndefault = \"open\"\naddress = \"{address}\"\n")
         };

@@ -3,7 +3,7 @@ use core::net::Ipv4Addr;
 use sluicegate_wire::IpProtocol;
 
 use super::*;
-use crate::host::{PATH_MAX, Usage};
+use crate::host::PATH_MAX;
 
 fn policy(config: ServerConfig) -> ServerPolicy {
     ServerPolicy::new(config, [9; 16])
@@ -22,8 +22,8 @@ fn request(remote: u32, path: u16) -> Request {
         renewal: false,
         answers_mine: false,
         proven: false,
-        usage: None,
-        replaces: None,
+        rtt: None,
+        repeats: None,
     }
 }
 
@@ -46,7 +46,7 @@ fn a_flooding_path_leaves_the_other_paths_their_share() {
         for n in 0..10_000 {
             flood += u32::from(is_granted(policy.decide(now, &request(n, 666))));
             if n % 1_000 == 999 {
-                honest += u32::from(is_granted(policy.decide(now, &request(n, 7))));
+                honest += u32::from(is_granted(policy.decide(now, &request(n + second as u32 * 10_000, 7))));
             }
         }
     }
@@ -65,52 +65,147 @@ fn more_paths_than_the_table_holds_share_one_share_and_no_memory() {
     assert_eq!(policy.decide(now, &request(1, 4_999)), Decision::Silent);
 }
 
-#[test]
-fn a_proven_flooder_gets_no_renewal_and_nothing_else_until_its_time_is_over() {
-    let config = ServerConfig { flood_bytes_per_s: 50_000, ..ServerConfig::default() };
-    let mut policy = policy(config);
-    let now = Instant::from_secs(1);
-    let usage = Some(Usage { bytes: 16_000, over: Duration::from_millis(130), limits: config.limits });
-    let renewal = Request { renewal: true, proven: true, usage, ..request(1, 1) };
-    assert_eq!(policy.decide(now, &renewal), Decision::Refuse);
-    assert_eq!(policy.decide(now, &request(1, 1)), Decision::Silent);
-    assert!(is_granted(policy.decide(now, &request(2, 1))), "others are served");
-    assert!(is_granted(policy.decide(now + config.blacklist_for, &request(1, 1))));
-    let slow = Some(Usage { bytes: 16_000, over: Duration::from_secs(4), limits: config.limits });
-    assert!(is_granted(
-        policy.decide(now, &Request { usage: slow, ..Request { remote: request(3, 1).remote, ..renewal } })
-    ));
+const SECOND: Duration = Duration::from_secs(1);
+
+fn uses(policy: &mut ServerPolicy, now: Instant, remote: u32, bytes: u64, asked_anew: Option<Limits>) {
+    policy.received(now, &Received { remote: request(remote, 1).remote, bytes, asked_anew });
+}
+
+/// One that asks again the moment that it has spent what it got, of which so much arrives; returns what it was granted.
+fn reasks(policy: &mut ServerPolicy, from: Instant, seconds: u64, arrives_percent: u64) -> u64 {
+    let (mut now, mut granted) = (from, 0);
+    while now < from + SECOND * u32::try_from(seconds).unwrap() {
+        if let Decision::Grant(limits) = policy.decide(now, &request(1, 1)) {
+            granted += limits.bytes();
+            uses(policy, now, 1, 0, Some(limits));
+            uses(policy, now, 1, limits.bytes() * arrives_percent / 100, None);
+        }
+        // 32 kB at 1 Mbit/s.
+        now = now + Duration::from_millis(256);
+    }
+    granted
 }
 
 #[test]
-fn forged_packets_put_nobody_onto_the_blacklist() {
+fn who_asks_again_when_it_is_spent_gets_less_than_twice_n_until_its_time_is_over() {
+    for arrives_percent in [0, 10, 50, 100] {
+        let config = ServerConfig { flood_bytes_per_s: 8_000, ..ServerConfig::default() };
+        let mut policy = policy(config);
+        let granted = reasks(&mut policy, Instant::from_secs(1), 60, arrives_percent);
+        assert!((32_000..=64_000).contains(&granted), "{granted} bytes with {arrives_percent} % arriving");
+        let later = Instant::from_secs(60);
+        assert!(policy.is_blacklisted(later, request(1, 1).remote), "{arrives_percent} %");
+        assert!(is_granted(policy.decide(later, &request(2, 1))), "others are served");
+        assert!(is_granted(policy.decide(later + SECOND * 60, &request(1, 1))), "and later it is again");
+    }
+}
+
+#[test]
+fn who_renews_faster_than_the_rate_is_blacklisted_and_who_stays_below_never() {
+    for (bytes_per_s, arrives_percent, lasts) in
+        [(125_000, 100, false), (125_000, 20, false), (60_000, 100, true), (5_000, 100, true)]
+    {
+        let config = ServerConfig { limits: Limits::new(100, 10).unwrap(), ..ServerConfig::default() };
+        let mut policy = policy(config);
+        let Decision::Grant(first) = policy.decide(Instant::from_secs(1), &request(1, 1)) else { panic!() };
+        uses(&mut policy, Instant::from_secs(1), 1, 0, Some(first));
+        let mut spent = 0;
+        for step in 0..600 {
+            let now = Instant::from_secs(1) + Duration::from_millis(100) * step;
+            let bytes = bytes_per_s / 10;
+            spent += bytes;
+            uses(&mut policy, now, 1, bytes * arrives_percent / 100, None);
+            if spent >= first.bytes() / 2 || step % 44 == 43 {
+                spent = 0;
+                policy.decide(now, &Request { renewal: true, proven: true, ..request(1, 1) });
+            }
+        }
+        let listed = policy.is_blacklisted(Instant::from_secs(60), request(1, 1).remote);
+        assert_eq!(!listed, lasts, "{bytes_per_s} B/s, of which {arrives_percent} % arrive");
+    }
+}
+
+#[test]
+fn a_sender_that_never_renews_gets_one_grant_in_the_time_of_the_blacklist() {
+    let mut policy = policy(ServerConfig { renew: Renew::Never, ..ServerConfig::default() });
+    let now = Instant::from_secs(1);
+    let Decision::Grant(limits) = policy.decide(now, &request(1, 1)) else { panic!() };
+    uses(&mut policy, now, 1, 1_000, Some(limits));
+    let renewal = Request { renewal: true, proven: true, ..request(1, 1) };
+    assert_eq!(policy.decide(now + SECOND, &renewal), Decision::Refuse);
+    let granted = reasks(&mut policy, now + SECOND, 59, 100);
+    assert!(limits.bytes() + granted <= 64_000, "{granted}");
+    assert!(is_granted(policy.decide(now + SECOND * 200, &request(1, 1))));
+}
+
+#[test]
+fn many_client_ids_of_an_address_are_one_sender() {
     let mut policy = policy(ServerConfig::default());
-    let remote = request(1, 1).remote;
-    let event = |proven| Unexpected {
+    let granted = |policy: &mut ServerPolicy, remote: IpAddr| -> u64 {
+        let asks = (0..100).map(|id| Request { client_id: ClientId(id), remote, ..request(1, 1) });
+        asks.map(|ask| match policy.decide(Instant::from_secs(1), &ask) {
+            Decision::Grant(limits) => limits.bytes(),
+            _ => 0,
+        })
+        .sum()
+    };
+    let one = granted(&mut policy, request(1, 1).remote);
+    assert!((32_000..64_000).contains(&one), "{one}");
+    let network: u128 = 0x2001_0db8_0000_0001 << 64;
+    let all: u64 = (0..100).map(|host| granted(&mut policy, IpAddr::V6((network + host).into()))).sum();
+    assert_eq!(all, one, "all addresses of an IPv6 network of 64 bits are one host's to choose among");
+}
+
+#[test]
+fn a_spoofing_crowd_takes_nothing_from_the_host_in_whose_name_it_asks() {
+    let mut policy = policy(ServerConfig { senders_max: 64, requests_per_s: 1_000_000, ..ServerConfig::default() });
+    let now = Instant::from_secs(1);
+    // In the host's name by a hundred other paths, and in everybody's.
+    for n in 0..10_000_u32 {
+        policy.decide(now, &request(7, 1_000 + (n % 100) as u16));
+        policy.decide(now, &request(1_000 + n, 1_000 + (n % 100) as u16));
+    }
+    assert_eq!(policy.decide(now, &request(7, 7)), Decision::Grant(policy.config.limits), "all of N");
+    let event = Unexpected {
         local: Ipv4Addr::LOCALHOST.into(),
-        remote,
+        remote: request(7, 7).remote,
         client_id: ClientId::NONE,
-        proven,
+        proven: false,
         what: Misdeed::UnknownNonce,
     };
     for _ in 0..1_000 {
-        policy.unexpected(Instant::ZERO, &event(false));
+        policy.unexpected(now, &event);
     }
-    assert!(!policy.is_blacklisted(Instant::ZERO, remote, ClientId::NONE));
-    for _ in 0..3 {
-        policy.unexpected(Instant::ZERO, &event(true));
+    let limits = policy.config.limits;
+    uses(&mut policy, now, 7, 16_000, Some(limits));
+    for _ in 0..1_000 {
+        policy.decide(now, &request(7, 666));
+        policy.decide(now, &Request { renewal: true, ..request(7, 666) });
     }
-    assert!(policy.is_blacklisted(Instant::ZERO, remote, ClientId::NONE));
+    assert!(!policy.is_blacklisted(now, request(7, 7).remote));
+    assert!(is_granted(policy.decide(now, &Request { renewal: true, proven: true, ..request(7, 7) })));
+    assert_eq!(policy.gauges(now)[0].1, 1, "and who has proved nothing has no account");
 }
 
 #[test]
-fn a_full_blacklist_forgets_who_would_be_free_first() {
-    let mut policy = policy(ServerConfig { blacklist_max: 4, ..ServerConfig::default() });
-    for n in 0..5 {
-        policy.blacklist(Instant::from_secs(u64::from(n)), request(n, 1).remote, ClientId::NONE);
+fn a_full_table_of_senders_forgets_who_is_not_blacklisted_first() {
+    let mut policy = policy(ServerConfig { senders_max: 8, ..ServerConfig::default() });
+    let now = Instant::from_secs(1);
+    for n in 0..4 {
+        let overrun = Unexpected {
+            local: Ipv4Addr::LOCALHOST.into(),
+            remote: request(n, 1).remote,
+            client_id: ClientId::NONE,
+            proven: true,
+            what: Misdeed::Overrun,
+        };
+        policy.unexpected(now, &overrun);
     }
-    let now = Instant::from_secs(5);
-    assert!(!policy.is_blacklisted(now, request(0, 1).remote, ClientId::NONE));
-    assert!((1..5).all(|n| policy.is_blacklisted(now, request(n, 1).remote, ClientId::NONE)));
-    assert_eq!(policy.blacklisted(now), (4, 4));
+    for n in 100..1_000 {
+        uses(&mut policy, now + Duration::from_millis(n.into()), n, 1_000, None);
+    }
+    let now = now + SECOND;
+    assert!((0..4).all(|n| policy.is_blacklisted(now, request(n, 1).remote)));
+    let [(_, used, max), (_, listed, _), _] = policy.gauges(now);
+    assert_eq!((used, max, listed), (8, 8, 4));
 }

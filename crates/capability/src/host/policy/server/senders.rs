@@ -1,0 +1,207 @@
+//! What senders did with what they were granted, and what strangers asked for.
+
+use alloc::{boxed::Box, vec};
+use core::time::Duration;
+
+use sluicegate_wire::{Instant, capability::Limits};
+
+const WAYS: usize = 8;
+/// Beginning to use so many grants that were asked for anew within this time is asking again the moment that the last
+/// was spent. Forged notices make a sender ask again once a second, which must not be enough.
+const BEGUN_MAX: u8 = 3;
+const BEGUN_WITHIN: Duration = Duration::from_millis(1_500);
+const NANOS: u128 = 1_000_000_000;
+
+/// A sender that proved that it receives at its address.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Account {
+    sender: u128,
+    /// Bytes above the flood's rate; of a grant that was asked for anew all of N, because what a full link took away
+    /// does not show here.
+    level: u64,
+    at: Instant,
+    /// Bytes of `level` that were charged before they came.
+    prepaid: u64,
+    /// Since the last grant: when, and bytes.
+    granted_at: Instant,
+    since: u64,
+    begun: u8,
+    begun_at: Instant,
+    listed_until: Instant,
+}
+
+impl Account {
+    fn is_of(&self, sender: u128) -> bool {
+        self.sender == sender && self.at != Instant::ZERO
+    }
+
+    fn drained(&self, now: Instant, rate: u64) -> u64 {
+        drained(self.level, self.at, now, rate)
+    }
+
+    /// Bytes came.
+    pub(super) fn receives(&mut self, now: Instant, rate: u64, bytes: u64) {
+        self.level = self.drained(now, rate);
+        self.at = now.max(Instant::from_nanos(1));
+        self.since = self.since.saturating_add(bytes);
+        let prepaid = bytes.min(self.prepaid);
+        self.prepaid -= prepaid;
+        self.level = self.level.saturating_add(bytes - prepaid);
+    }
+
+    /// The first use of what was not renewed but asked for anew. Whether that is a flood.
+    pub(super) fn begins(&mut self, now: Instant, rate: u64, granted: Limits, usual: Limits) -> bool {
+        self.receives(now, rate, 0);
+        if now.since(self.begun_at) >= BEGUN_WITHIN {
+            (self.begun, self.begun_at) = (0, now);
+        }
+        self.begun = self.begun.saturating_add(1);
+        self.level = self.level.saturating_add(granted.bytes());
+        (self.prepaid, self.since, self.granted_at) = (granted.bytes(), 0, now);
+        self.begun >= BEGUN_MAX && self.level > usual.bytes()
+    }
+
+    /// A renewal is asked for. Honest senders do at half of N or of T; of one that does earlier than it can have come
+    /// half of N, the rest got lost on the way.
+    pub(super) fn renews(&mut self, now: Instant, rate: u64, limits: Limits) {
+        self.receives(now, rate, 0);
+        let half = limits.bytes() / 2;
+        let is_early = now.since(self.granted_at) < super::life(limits) / 2;
+        let missing = if is_early { half.saturating_sub(self.since) } else { 0 };
+        // What was charged in advance and did not come is given back, but not what is missing.
+        self.level = self.level.saturating_sub(self.prepaid).saturating_add(missing);
+        (self.prepaid, self.since, self.granted_at) = (0, 0, now);
+    }
+
+    /// Whether `bytes` more stay within twice N.
+    pub(super) const fn has_room_for(&self, bytes: u64, usual: Limits) -> bool {
+        self.level.saturating_add(bytes) <= 2 * usual.bytes()
+    }
+
+    pub(super) fn list(&mut self, until: Instant) {
+        self.listed_until = self.listed_until.max(until);
+    }
+
+    fn is_listed(&self, now: Instant) -> bool {
+        self.listed_until > now
+    }
+}
+
+/// A fixed, set-associative memory of proven senders. Who is not blacklisted makes room first, the one that was silent
+/// longest; nobody who has proved nothing gets in.
+#[derive(Debug)]
+pub(super) struct Senders {
+    accounts: Box<[Account]>,
+}
+
+impl Senders {
+    pub(super) fn new(senders_max: usize) -> Self {
+        Self { accounts: vec![Account::default(); places(senders_max)].into_boxed_slice() }
+    }
+
+    pub(super) const fn max(&self) -> usize {
+        self.accounts.len()
+    }
+
+    fn set(&self, hash: u64) -> usize {
+        hash as usize % (self.accounts.len() / WAYS) * WAYS
+    }
+
+    fn find(&self, hash: u64, sender: u128) -> Option<&Account> {
+        let set = self.set(hash);
+        self.accounts[set..set + WAYS].iter().find(|account| account.is_of(sender))
+    }
+
+    pub(super) fn is_listed(&self, now: Instant, hash: u64, sender: u128) -> bool {
+        self.find(hash, sender).is_some_and(|account| account.is_listed(now))
+    }
+
+    pub(super) fn level(&self, now: Instant, hash: u64, sender: u128, rate: u64) -> u64 {
+        self.find(hash, sender).map_or(0, |account| account.drained(now, rate))
+    }
+
+    /// Whether it used a grant within `window`.
+    pub(super) fn has_begun(&self, now: Instant, hash: u64, sender: u128, window: Duration) -> bool {
+        let within = |account: &Account| account.begun > 0 && now.since(account.granted_at) < window;
+        self.find(hash, sender).is_some_and(within)
+    }
+
+    /// The account of a sender that has just proved itself.
+    pub(super) fn account(&mut self, now: Instant, hash: u64, sender: u128) -> &mut Account {
+        let set = self.set(hash);
+        let ways = &mut self.accounts[set..set + WAYS];
+        let way = ways.iter().position(|account| account.is_of(sender)).unwrap_or_else(|| {
+            let rank = |way: &usize| (ways[*way].listed_until.max(now), ways[*way].at);
+            let way = (0..WAYS).min_by_key(rank).unwrap_or(0);
+            ways[way] = Account { sender, at: now.max(Instant::from_nanos(1)), ..Account::default() };
+            way
+        });
+        &mut ways[way]
+    }
+
+    /// Senders whose account is not empty, and those on the blacklist.
+    pub(super) fn used(&self, now: Instant, rate: u64) -> (usize, usize) {
+        let listed = self.accounts.iter().filter(|account| account.is_listed(now)).count();
+        let live = |account: &&Account| account.is_listed(now) || account.drained(now, rate) > 0;
+        (self.accounts.iter().filter(live).count(), listed)
+    }
+}
+
+/// One address on one path that asked without proof.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ask {
+    name: u64,
+    /// Bytes granted above the rate.
+    level: u64,
+    at: Instant,
+}
+
+/// A fixed, set-associative memory of who asked for what; who asked longest ago makes room.
+#[derive(Debug)]
+pub(super) struct Asks {
+    entries: Box<[Ask]>,
+}
+
+impl Asks {
+    pub(super) fn new(asks_max: usize) -> Self {
+        Self { entries: vec![Ask::default(); places(asks_max)].into_boxed_slice() }
+    }
+
+    pub(super) const fn max(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn used(&self, now: Instant, rate: u64) -> usize {
+        self.entries.iter().filter(|ask| drained(ask.level, ask.at, now, rate) > 0).count()
+    }
+
+    /// What this address on this path, by its hash, is granted next: N, and then half of what is left of a little less
+    /// than twice N, which comes back at `rate`. `None` if that is too little for routers to hold a line for.
+    pub(super) fn next(&mut self, now: Instant, name: u64, usual: Limits, rate: u64) -> Option<Limits> {
+        let set = name as usize % (self.entries.len() / WAYS) * WAYS;
+        let ways = &mut self.entries[set..set + WAYS];
+        let held = ways.iter().position(|ask| ask.name == name && ask.level > 0);
+        let way = held.or_else(|| (0..WAYS).min_by_key(|way| ways[*way].at)).unwrap_or(0);
+        let level = if held.is_some() { drained(ways[way].level, ways[way].at, now, rate) } else { 0 };
+        // An eighth less, for what comes back until the sender is found out.
+        let left = (2 * usual.bytes() - usual.bytes() / 8).saturating_sub(level);
+        let granted = if level == 0 { usual } else { half_of(left, usual)? };
+        ways[way] = Ask { name, level: level + granted.bytes(), at: now };
+        Some(granted)
+    }
+}
+
+/// Half of `left`, if routers hold a line for that within T, and N at most.
+fn half_of(left: u64, usual: Limits) -> Option<Limits> {
+    let kilobytes = u16::try_from(left / 2 / Limits::KILOBYTE).unwrap_or(u16::MAX).min(usual.kilobytes());
+    Limits::new(kilobytes, usual.seconds()).filter(|half| !half.is_slower_than(Limits::LEAST))
+}
+
+fn drained(level: u64, at: Instant, now: Instant, rate: u64) -> u64 {
+    let drained = u128::from(now.since(at).as_nanos() as u64) * u128::from(rate) / NANOS;
+    level.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
+}
+
+fn places(max: usize) -> usize {
+    max.max(WAYS).next_multiple_of(WAYS)
+}

@@ -60,7 +60,8 @@ impl Pair {
     fn new(limits: Limits) -> Self {
         let config = Config { peers_max: 8, remotes_max: 8, ..Config::default() };
         let client = ClientPolicy::new(ClientIds::Fixed(ClientId(9)), limits);
-        let server = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
+        let server =
+            ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
         Self {
             now: Instant::from_millis(123_456),
             hosts: [Host::new(config, [1; 32]), Host::new(config, [2; 32])],

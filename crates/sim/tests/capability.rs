@@ -40,7 +40,11 @@ fn site(with_capabilities: bool, flood: Option<Flood>) -> Site {
     let files = Uploads::new((ip(SERVER), 80), 20_000, 20, Instant::from_millis(500));
     let mut client = Host::new(ip("198.51.100.1")).with_uploads(files.with_pause(Duration::from_millis(100)));
     if with_capabilities {
-        server = server.with_shim(Shim::new(64, ServerPolicy::new(ServerConfig { flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]), 1));
+        server = server.with_shim(Shim::new(
+            64,
+            ServerPolicy::new(ServerConfig { flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]),
+            1,
+        ));
         client = client.with_shim(Shim::new(64, client_policy(), 2));
     }
     let attackers: Vec<IpAddr> = (0..20).map(|n| IpAddr::from([198, 51, 101, n])).collect();

@@ -33,7 +33,8 @@ fn chain((client, server): (&str, &str), faults: Faults) -> Chain {
     let config = Config { abort_after: None, ..Config::PAPER };
     let files = Uploads::new((server, 80), FILE_BYTES, 1, Instant::ZERO).with_config(config);
     let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-    let public = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
+    let public =
+        ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
     let routes = Routes::all(Interface(0)).with(server, Interface(1));
     let router = |seed| CapabilityRouter::new(CapabilityRouterConfig::new(routes.clone(), Interface(1), seed));
     let client = world.add(Host::new(client).with_uploads(files).with_shim(Shim::new(16, own, 1)));

@@ -213,7 +213,8 @@ fn run(fairness: Fairness, flooded: bool) -> Outcome {
     let files = files.with_pause(Duration::from_millis(100)).with_config(Config::PAPER);
     let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
     let sender = Host::new(SENDER).with_uploads(files).with_shim(Shim::new(64, own, 2));
-    let public = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
+    let public =
+        ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
     let destination = Host::new(DESTINATION).with_shim(Shim::new(64, public, 1));
     let (whisper, bytes) = (Whisper::default(), Rc::default());
 

@@ -160,7 +160,10 @@ impl Site {
         let limits = Limits::new(kilobytes, seconds).expect("possible limits");
         let bottleneck_bps = attackers * ATTACKER_BPS / 10;
         let users = 3 * attackers / 10;
-        let public = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, rng.key());
+        let public = ServerPolicy::new(
+            ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() },
+            rng.key(),
+        );
         let peers_max = 4 * (users + attackers) as u32;
         let server = world.add(Host::new(SERVER).with_shim(Shim::new(peers_max, public, rng.bits())));
         let hosts: Vec<IpAddr> =

@@ -91,7 +91,10 @@ impl Chain {
         let files = Uploads::new((SERVER, 80), FILE_BYTES, 1, Instant::ZERO).with_config(config);
         let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
         let client = Host::new(CLIENT).with_uploads(files).with_shim(Shim::new(16, own, seed ^ 1));
-        let public = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, Rng::new(seed).key());
+        let public = ServerPolicy::new(
+            ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() },
+            Rng::new(seed).key(),
+        );
         let server = Host::new(SERVER).with_shim(Shim::new(16, public, seed ^ 2));
         let routes = Routes::all(Interface(0)).with(SERVER, Interface(1));
         let router = |n| CapabilityRouter::new(CapabilityRouterConfig::new(routes.clone(), Interface(1), seed ^ n));

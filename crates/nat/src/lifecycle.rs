@@ -142,10 +142,29 @@ pub(crate) fn charge<L: Family>(
     index: u32,
     len: u32,
 ) -> Result<(), Reason> {
-    if flows.line(index).spend(len, Tick::at(now)) {
-        return Ok(());
+    let line = flows.line(index);
+    if !line.spend(len, Tick::at(now)) {
+        charge_pinhole(flows, rules, now, index, len)?;
     }
-    charge_pinhole(flows, rules, now, index, len)
+    rules.paid = Some(Paid { is_ipv4: L::IS_IPV4, index, generation: line.generation(), len });
+    Ok(())
+}
+
+/// What a line paid for a packet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paid {
+    pub(crate) is_ipv4: bool,
+    index: u32,
+    generation: u32,
+    len: u32,
+}
+
+/// Gives a line back what it paid, if the flow is still the same.
+pub(crate) fn refund<L: Family>(flows: &Flows<L>, paid: &Paid) {
+    let line = flows.line(paid.index);
+    if line.generation() == paid.generation {
+        line.set_lent(line.lent().saturating_add(paid.len));
+    }
 }
 
 #[cold]

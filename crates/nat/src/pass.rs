@@ -11,6 +11,7 @@ impl Translator {
     /// narrow for it, answered if its time to live is over (RFC 1812 5.3.1, RFC 4443 3.3). Nothing else is asked.
     pub fn pass(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
         self.now = now;
+        self.rules.paid = None;
         if now >= self.due {
             self.expire(now);
         }

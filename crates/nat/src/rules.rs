@@ -11,6 +11,7 @@ use crate::{
     config::{Config, EndCause, Ended, Event},
     counters::Counters,
     hosts::Hosts,
+    lifecycle::Paid,
     mac::Seals,
     pinhole::{Life, Pinhole, Pinholes},
     ports::Ports,
@@ -35,6 +36,8 @@ pub(crate) struct Rules {
     icmp: TokenBucket,
     /// Those that answer packets which need no permission.
     icmp_public: TokenBucket,
+    /// What the packet that was judged last cost.
+    pub(crate) paid: Option<Paid>,
     pub(crate) observe: bool,
     /// The pinhole of each service that may start flows: (service, slot), sorted by service.
     pub(crate) service_slots: alloc::vec::Vec<(u16, u32)>,
@@ -57,6 +60,7 @@ impl Rules {
             counters: Counters::default(),
             icmp: errors(Instant::ZERO, config.icmp_errors_per_s),
             icmp_public: errors(Instant::ZERO, config.icmp_errors_per_s),
+            paid: None,
             observe: false,
             service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
             events: VecDeque::with_capacity(events_max),

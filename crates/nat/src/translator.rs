@@ -9,7 +9,7 @@ use crate::{
     grants::Clock,
     icmp,
     inbound::inbound,
-    lifecycle::end_flow,
+    lifecycle::{end_flow, refund},
     mac::{self, Evidence, Permission},
     outbound::outbound,
     packet::{Packet, Transport},
@@ -84,6 +84,7 @@ impl Translator {
         permission: Permission,
     ) -> Verdict {
         self.now = now;
+        self.rules.paid = None;
         if now >= self.due {
             self.expire(now);
         }
@@ -97,6 +98,16 @@ impl Translator {
                 Verdict::Queue
             }
             Err(reason) => self.refuse(now, port, frame, reason),
+        }
+    }
+
+    /// The packet that was forwarded last did not leave after all: what its grant paid for it goes back.
+    #[cold]
+    pub fn refund(&mut self) {
+        match self.rules.paid.take() {
+            Some(paid) if paid.is_ipv4 => refund(&self.v4, &paid),
+            Some(paid) => refund(&self.v6, &paid),
+            None => {}
         }
     }
 

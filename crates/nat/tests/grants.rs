@@ -337,3 +337,20 @@ proptest! {
         prop_assert_eq!(site.gate.revoke(site.now, grant.id).unwrap().bytes_used, total);
     }
 }
+
+#[test]
+fn a_packet_that_could_not_leave_costs_nothing_and_is_refunded_once() {
+    let mut site = Site::new();
+    let (grant, gate) = site.open(UDP, 5_004);
+    let used = |site: &Site| site.gate.usage(grant.id).unwrap().bytes_used;
+    let packet = udp((CLIENT, 9_000), gate, b"hello");
+    site.outside_sends(&packet).inside();
+    assert_eq!(used(&site), 33);
+    site.gate.refund();
+    site.gate.refund();
+    assert_eq!(used(&site), 0);
+    site.outside_sends(&packet).inside();
+    site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"hi")).outside();
+    site.gate.refund();
+    assert_eq!(used(&site), 33, "the answer had cost nothing");
+}

@@ -98,8 +98,9 @@ impl<N: NextHop> Path<N> {
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
         match self.way.judge(now, port, neighbour(link.src), frame, &mut self.translator)? {
             Fate::Leave(out, label) => {
-                self.address(out, frame)?;
-                self.depart(now, out, &label, frame)
+                let left = self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame));
+                // A grant does not pay for what no link took.
+                left.inspect_err(|_| self.translator.refund())
             }
             Fate::Dropped(reason) => {
                 self.drops.record(now, port, reason, || tuple(frame.bytes()));

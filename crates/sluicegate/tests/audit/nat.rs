@@ -181,3 +181,19 @@ fn security_03_a_flow_under_a_mac_takes_no_error_but_too_big() {
         assert_eq!(site.outside_sends(&error_about(gate, len)).dropped(), Reason::IcmpType);
     }
 }
+
+#[test]
+fn nat_11_what_a_damaged_segment_says_and_what_did_not_leave_count_for_nothing() {
+    let mut site = Site::new();
+    let (client, gate, _) = connected(&mut site);
+    let mut reset = tcp(client, gate, segment(Control::Rst, 1_001, None));
+    reset[30] ^= 0x55;
+    assert_eq!(site.outside_sends(&reset).dropped(), Reason::TransportHeaderInvalid);
+    site.wait(Duration::from_secs(600));
+    assert_eq!(site.used("flows"), 1);
+    let (grant, gate) = site.open(UDP, 5_004);
+    site.outside_sends(&udp((CLIENT, 9_000), gate, b"hello")).inside();
+    // A full lane, or no neighbour: the packet path says so.
+    site.gate.refund();
+    assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 0);
+}

@@ -74,6 +74,7 @@ fn a_packet_whose_next_hop_is_unknown_is_dropped_for_that_reason() {
     assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello")).is_none());
     assert_eq!(dropped(&path, Reason::NoNeighbour), 1);
     assert_eq!(path.published(NOW, &[]).0.sent, [Sent::default(); 2]);
+    assert_eq!(path.translator.usage(samples::grant(1).id).unwrap().bytes_used, 0, "and costs its grant nothing");
 }
 
 #[test]

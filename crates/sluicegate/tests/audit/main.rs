@@ -12,6 +12,7 @@ mod support;
 mod authority;
 mod contained;
 mod feed;
+mod held;
 mod limits;
 mod modes;
 mod nat;

@@ -1,5 +1,8 @@
 //! Holds the shape of the code base: dependency direction, file length, purity of the protocol crates, documentation.
 
+#[path = "tidy/promises.rs"]
+mod promises;
+
 use std::{
     collections::BTreeMap,
     fs,

@@ -14,8 +14,8 @@
 //! | everything else | legacy | nothing |
 //!
 //! Nothing is dropped here: what fails a check is demoted (TVA III-H). A router keeps no state that cannot be lost. One
-//! that restarts is a new object with a new seed, knows neither its old secrets nor its old lines, and demotes until
-//! senders have asked again.
+//! that restarts has lost its lines, and demotes what carries only a nonce until its sender has shown the list again; if
+//! whoever makes it gives it other secrets as well, until senders have asked again.
 
 mod counters;
 mod header;

@@ -27,6 +27,34 @@ fn a_service_keeps_its_number_and_the_feeds_that_announce_it() {
 }
 
 #[test]
+fn a_service_belongs_to_the_feed_that_announced_it_first() {
+    let mut ledger = Ledger::default();
+    let announce = |ledger: &mut Ledger, issuer: u8, service: &FeedService| {
+        let listed = ledger.announced([issuer; 8], service.clone())?;
+        ledger.apply(Record::Service(listed));
+        Ok::<_, LedgerError>(())
+    };
+    let (first, mut other) = (samples::service("web"), samples::service("web"));
+    other.address = IpAddr::from([10, 0, 0, 99]);
+    announce(&mut ledger, 1, &first).unwrap();
+    assert_eq!(announce(&mut ledger, 2, &other), Err(LedgerError::Owned("web".into())));
+    announce(&mut ledger, 2, &first).unwrap();
+    assert_eq!(announce(&mut ledger, 2, &other), Err(LedgerError::Owned("web".into())), "agreeing makes no owner");
+    announce(&mut ledger, 1, &other).unwrap();
+    assert_eq!(ledger.service("web").unwrap().service, other);
+    // The next in line owns what the first withdraws, and so does anybody what only a lost frontend had.
+    ledger.apply(ledger.withdrawn([1; 8], "web").unwrap());
+    announce(&mut ledger, 2, &first).unwrap();
+    ledger.only_issuers(&[[3; 8]]);
+    announce(&mut ledger, 3, &other).unwrap();
+    assert_eq!(ledger.service("web").unwrap().issuers, [[3; 8]]);
+    // The gate's own file is first, whenever it comes.
+    ledger.own(first.clone()).unwrap();
+    assert_eq!(ledger.service("web").unwrap().service, first);
+    assert_eq!(announce(&mut ledger, 3, &other), Err(LedgerError::Owned("web".into())));
+}
+
+#[test]
 fn a_service_is_forgotten_when_no_feed_announces_it_any_more() {
     let mut ledger = Ledger::default();
     for issuer in [1, 2] {

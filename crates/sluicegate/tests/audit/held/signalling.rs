@@ -10,13 +10,14 @@ use std::{
 use crate::support::{
     capture::Capture,
     lab::{CLIENT, GATE, Lab, STRANGER},
-    node::{Config, Node, REALM, service},
+    node::{Config, Node, PASSWORD, REALM, service},
     phone::{Phone, Wish, token},
 };
 
 on_packet!(held_a_call_opens_for_its_own_source_and_the_offered_ports_alone, &[], foreign_wishes);
 on_packet!(held_no_unproved_request_is_answered_with_more_than_three_times_its_bytes, &[], amplification);
 on_packet!(held_the_state_directory_is_its_owners_alone, &[], modes);
+on_packet!(held_no_secret_is_in_arguments_environment_or_log, &[], secrets);
 
 fn node(lab: &Lab, datapath: &'static str) -> Node {
     Node::up(lab, &Config::new(datapath, &service("echo", "\"udp/7000-7009\"", "")))
@@ -123,6 +124,28 @@ fn modes(datapath: &'static str) {
     let mut files = 0;
     look_below(&state, &mut files);
     assert!(files >= 8, "only {files} files");
+}
+
+fn secrets(datapath: &'static str) {
+    let lab = Lab::new();
+    let node = node(&lab, datapath);
+    let mut wrong = phone(&lab);
+    phone(&lab).call("echo", Wish::Audio);
+    wrong.password = format!("not {PASSWORD}");
+    assert!(wrong.try_call("echo", Wish::Audio).is_err());
+    let directory = lab.dir.path().display().to_string();
+    let mut looked = 0;
+    for process in fs::read_dir("/proc").expect("/proc").filter_map(Result::ok) {
+        let read = |name: &str| fs::read(process.path().join(name)).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&read("cmdline")).into_owned();
+        if arguments.contains(&directory) {
+            let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+            assert!(!arguments.contains(PASSWORD) && !environment.contains(PASSWORD), "{arguments:?}");
+            looked += 1;
+        }
+    }
+    assert!(looked > 0, "the node's process was found");
+    assert!(!node.program.log().contains(PASSWORD));
 }
 
 fn mode(path: &Path) -> u32 {

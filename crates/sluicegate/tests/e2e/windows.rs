@@ -67,7 +67,8 @@ fn million(datapath: &'static str) {
     assert!(passed.count() > 5);
 }
 
-/// Frames with the connection's addresses and ports, every kind of flag, and sequence numbers far from the window.
+/// Frames with the connection's addresses and ports, every kind of flag, and sequence numbers far from the window. No
+/// bare SYN: one a second may pass, because a host that crashed comes back so, and the service's stack challenges it.
 fn pool(lab: &Lab, last: &Seen) -> Vec<Vec<u8>> {
     let (IpAddr::V4(src), IpAddr::V4(dst)) = (last.from, last.to) else { panic!("IPv4") };
     let segment = tcp::Packet::new_checked(&last.bytes[ipv4::HEADER_LEN..]).expect("a segment");
@@ -79,7 +80,6 @@ fn pool(lab: &Lab, last: &Seen) -> Vec<Vec<u8>> {
         tcp::Flags::ACK.with(tcp::Flags::FIN),
         tcp::Flags::ACK.with(tcp::Flags::RST),
         tcp::Flags::RST,
-        tcp::Flags::SYN,
         tcp::Flags::ACK.with(tcp::Flags::SYN),
     ];
     let span = u32::MAX - 2 * MARGIN;

@@ -39,6 +39,8 @@ pub(super) struct Plan<'a> {
     pub(super) seconds: u32,
     /// Whether the attackers stop by themselves.
     pub(super) self_limiting: bool,
+    /// Whether those who spend what they were granted go on for ever.
+    pub(super) endless: bool,
 }
 
 /// Running attackers.
@@ -100,6 +102,7 @@ impl Attackers {
                 groups: if in_turn { GROUPS } else { 1 },
                 bytes_each: match attack {
                     _ if plan.self_limiting => BYTES_EACH_IN_TURN,
+                    _ if plan.endless => 0,
                     Attack::Imprecise if in_turn => BYTES_EACH_IN_TURN,
                     Attack::Imprecise => BYTES_EACH,
                     _ => 0,

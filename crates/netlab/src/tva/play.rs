@@ -151,8 +151,9 @@ impl<'a> Stage<'a> {
         Ok(process)
     }
 
-    /// Honest clients at work, with an attack or without. An imprecise attack begins in the middle, so that its
-    /// beginning and end show; the others before the first transfer. The flag: group after group.
+    /// Honest clients at work, with an attack or without. Against nodes, attackers of an imprecise policy begin in the
+    /// middle, so that beginning and end of what they do show; all others before the first transfer. The flag: group
+    /// after group.
     fn phase(&self, load: &Load, attack: Option<(Attack, bool)>, nodes: Option<&Nodes>) -> Result<Phase, LabError> {
         let mutant = self.options.mutant;
         let plan = attackers::Plan {
@@ -160,30 +161,36 @@ impl<'a> Stage<'a> {
             binary: &self.binary,
             seed: self.options.seed,
             // Until the last transfer has ended or given up.
-            seconds: load.seconds + ABORT_MS / 1_000 + 4,
+            seconds: load.seconds + ABORT_MS / 1_000 + 8,
             self_limiting: mutant == Mutant::SelfLimiting,
+            // Without capabilities nobody is ever spent.
+            endless: nodes.is_none(),
         };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio * MORE) as u64;
         let attack = attack.filter(|_| mutant != Mutant::NoFlood);
-        let in_the_middle = attack.filter(|(attack, _)| matches!(attack, Attack::Imprecise | Attack::Reasking));
-        let mut attackers = None;
+        let is_imprecise = |attack| matches!(attack, Attack::Imprecise | Attack::Reasking);
+        let in_the_middle = attack.filter(|(attack, _)| nodes.is_some() && is_imprecise(*attack));
+        let (mut attackers, mut received_bps) = (None, 0.0);
         if let Some((attack, in_turn)) = attack.filter(|_| in_the_middle.is_none()) {
             attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
             thread::sleep(SETTLE);
+            received_bps = self.received_bps()?;
         }
         let lanes = |nodes: Option<&Nodes>| nodes.map_or(Ok((0, 0)), Nodes::request_lane);
         let others = self.others()?;
         let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
         let clients = self.start("users", "transfer", &transfers(load, load.from)?)?;
+        let started = Instant::now();
         if let Some((attack, in_turn)) = in_the_middle {
             thread::sleep(SETTLE * 2);
             attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
+            received_bps = self.received_bps()?;
         }
-        let received_bps = self.received_bps()?;
+        let left_s = load.seconds.saturating_sub(u32::try_from(started.elapsed().as_secs()).unwrap_or(u32::MAX));
         // What the last transfers carry after the others have ended is no fair share of anything.
-        let (transfers, after) = collect(&clients, load.seconds, || Ok((self.carried()?, lanes(nodes)?)))?;
+        let (transfers, after) = collect(&clients, left_s, || Ok((self.carried()?, lanes(nodes)?)))?;
         let behind_spoofer = match &others {
-            Some((behind, _)) => collect(behind, load.seconds, || Ok(()))?.0,
+            Some((behind, _)) => collect(behind, 0, || Ok(()))?.0,
             None => Vec::new(),
         };
         let mut phase = Phase { transfers, behind_spoofer, received_bps, ..Phase::default() };
@@ -208,7 +215,8 @@ impl<'a> Stage<'a> {
         let load = Load::of(Attack::Request);
         let few = Load { per_minute: load.per_minute / 6, ..load };
         let behind = self.start("users-1", "transfer", &transfers(&few, USERS_BEHIND_SPOOFER)?)?;
-        let many = transfers(&Load::SATURATING, Load::SATURATING.from)?;
+        let longer = Load { seconds: load.seconds + 4, ..Load::SATURATING };
+        let many = transfers(&longer, longer.from)?;
         let saturating = self.start("users", "transfer", &many)?;
         thread::sleep(SETTLE);
         Ok(Some((behind, saturating)))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The XDP program of a gate: ARP, neighbour discovery and what `local` and `peers` list go to the host's kernel;
+ * The XDP program of a gate: ARP, who has an address, and what `local` and `peers` list go to the host's kernel;
  * everything else goes to the gate process, or nowhere if that has not been heard of for a while.
  *
  * src/classify.rs makes the same decision; a test compares the two on random packets.
@@ -34,10 +34,10 @@ struct {
 	MAP_TYPE(value, __u64);
 } heartbeat SEC(".maps");
 
-/* Time up to which `local` has been spent (generic cell rate algorithm). */
+/* Time up to which each entry of `local` and `peers` has spent its rate (generic cell rate algorithm). */
 struct {
 	MAP_NUMBER(type, MAP_ARRAY);
-	MAP_NUMBER(max_entries, 1);
+	MAP_NUMBER(max_entries, BUCKETS);
 	MAP_TYPE(key, __u32);
 	MAP_TYPE(value, __u64);
 } bucket SEC(".maps");
@@ -81,7 +81,15 @@ struct ipv6 {
 	__u8 destination[16];
 } __attribute__((packed));
 
-enum class { CLASS_GATE, CLASS_LINK, CLASS_PEER, CLASS_LOCAL };
+enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST };
+
+/* What is known of a packet before its IP header is read, and by which entry the host receives it. */
+struct arrival {
+	const struct config *config;
+	__u8 port; /* bit 0 outside, bit 1 inside */
+	__u32 bucket;
+	__u64 interval_ns;
+};
 
 static ALWAYS_INLINE int drop(__u32 reason)
 {
@@ -115,40 +123,52 @@ static ALWAYS_INLINE int same(struct address a, struct address b)
 	return a.high == b.high && a.low == b.low;
 }
 
+static ALWAYS_INLINE int is_any(struct address address)
+{
+	return address.high == 0 && address.low == 0;
+}
+
 /* A packet for one of the host's own addresses: does the host receive it? */
-static ALWAYS_INLINE enum class own_host(const struct config *config, struct address source, struct address destination,
+static ALWAYS_INLINE enum class own_host(struct arrival *arrival, struct address source, struct address destination,
 					 __u8 protocol, int is_icmp, const __u8 *transport, const __u8 *end)
 {
-	__u16 source_port, port;
+	const struct config *config = arrival->config;
+	__u16 source_port = 0, port = 0;
 	__u32 i;
 	int own = 0;
 
 	for (i = 0; i < OWN_MAX && i < config->own_count && !own; i++)
-		own = same(config->own[i], destination);
+		own = config->own[i].ports & arrival->port && same(config->own[i].address, destination);
 	if (!own)
 		return CLASS_GATE;
 	if (is_icmp) {
-		for (i = 0; i < LOCAL_MAX && i < config->local_count; i++)
-			if (config->local[i].protocol == PROTOCOL_ICMP)
-				return CLASS_LOCAL;
-		return CLASS_GATE;
+		protocol = PROTOCOL_ICMP;
+	} else {
+		if (transport + 4 > end)
+			return CLASS_GATE;
+		source_port = (__u16)(transport[0] << 8 | transport[1]);
+		port = (__u16)(transport[2] << 8 | transport[3]);
 	}
-	if (transport + 4 > end)
-		return CLASS_GATE;
-	source_port = (__u16)(transport[0] << 8 | transport[1]);
-	port = (__u16)(transport[2] << 8 | transport[3]);
-	if (protocol == PROTOCOL_TCP || protocol == PROTOCOL_UDP)
+	if (protocol == PROTOCOL_TCP)
 		for (i = 0; i < PEERS_MAX && i < config->peer_count; i++)
-			if (config->peers[i].port == source_port && same(config->peers[i].address, source))
-				return CLASS_PEER;
+			if (config->peers[i].port == source_port && config->peers[i].own_port == port &&
+			    same(config->peers[i].address, source)) {
+				arrival->bucket = LOCAL_MAX + i;
+				arrival->interval_ns = config->peers[i].interval_ns;
+				return CLASS_HOST;
+			}
 	for (i = 0; i < LOCAL_MAX && i < config->local_count; i++)
-		if (config->local[i].protocol == protocol && port >= config->local[i].first &&
-		    port <= config->local[i].last)
-			return CLASS_LOCAL;
+		if (config->local[i].protocol == protocol && config->local[i].ports & arrival->port &&
+		    (is_icmp || (port >= config->local[i].first && port <= config->local[i].last)) &&
+		    (is_any(config->local[i].address) || same(config->local[i].address, destination))) {
+			arrival->bucket = i;
+			arrival->interval_ns = config->local[i].interval_ns;
+			return CLASS_HOST;
+		}
 	return CLASS_GATE;
 }
 
-static ALWAYS_INLINE enum class classify_ipv4(const struct config *config, const __u8 *packet, const __u8 *end)
+static ALWAYS_INLINE enum class classify_ipv4(struct arrival *arrival, const __u8 *packet, const __u8 *end)
 {
 	const struct ipv4 *ip = (const void *)packet;
 	__u32 header_len;
@@ -160,30 +180,33 @@ static ALWAYS_INLINE enum class classify_ipv4(const struct config *config, const
 	if (ip->version_ihl >> 4 != 4 || header_len < sizeof(*ip) || packet + header_len > end ||
 	    ip->fragment & htons(0x3fff))
 		return CLASS_GATE;
-	return own_host(config, mapped(ip->source), mapped(ip->destination), ip->protocol, ip->protocol == PROTOCOL_ICMP,
+	return own_host(arrival, mapped(ip->source), mapped(ip->destination), ip->protocol, ip->protocol == PROTOCOL_ICMP,
 			packet + header_len, end);
 }
 
-static ALWAYS_INLINE enum class classify_ipv6(const struct config *config, const __u8 *packet, const __u8 *end)
+static ALWAYS_INLINE enum class classify_ipv6(struct arrival *arrival, const __u8 *packet, const __u8 *end)
 {
 	const struct ipv6 *ip = (const void *)packet;
 	const __u8 *transport = packet + sizeof(*ip);
 
 	if (transport > end || ip->version_class >> 4 != 6)
 		return CLASS_GATE;
-	/* Neighbour discovery: nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1). */
+	/*
+	 * Who has an address: nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1). Not who is a
+	 * router, nor redirects: neighbours would choose the host's routes, and the gate follows those.
+	 */
 	if (ip->next_header == PROTOCOL_ICMPV6 && ip->hop_limit == 255 && transport + 1 <= end &&
-	    transport[0] >= 133 && transport[0] <= 137)
+	    (transport[0] == 135 || transport[0] == 136))
 		return CLASS_LINK;
 	/* Multicast listener discovery, without which switches forget who wants neighbour discovery (RFC 3810). */
 	if (ip->next_header == 0 && ip->hop_limit == 1 && ip->source[0] == 0xfe && (ip->source[1] & 0xc0) == 0x80 &&
 	    ip->destination[0] == 0xff)
 		return CLASS_LINK;
-	return own_host(config, whole(ip->source), whole(ip->destination), ip->next_header,
+	return own_host(arrival, whole(ip->source), whole(ip->destination), ip->next_header,
 			ip->next_header == PROTOCOL_ICMPV6, transport, end);
 }
 
-static ALWAYS_INLINE enum class classify(const struct config *config, const __u8 *frame, const __u8 *end)
+static ALWAYS_INLINE enum class classify(struct arrival *arrival, const __u8 *frame, const __u8 *end)
 {
 	__u16 ethertype = (__u16)(frame[12] << 8 | frame[13]);
 
@@ -191,19 +214,19 @@ static ALWAYS_INLINE enum class classify(const struct config *config, const __u8
 	case ETHERTYPE_ARP:
 		return CLASS_LINK;
 	case ETHERTYPE_IPV4:
-		return classify_ipv4(config, frame + ETH_HEADER, end);
+		return classify_ipv4(arrival, frame + ETH_HEADER, end);
 	case ETHERTYPE_IPV6:
-		return classify_ipv6(config, frame + ETH_HEADER, end);
+		return classify_ipv6(arrival, frame + ETH_HEADER, end);
 	default:
 		return CLASS_GATE;
 	}
 }
 
-/* Spends one packet of `local`'s rate; false if there is nothing left. */
-static ALWAYS_INLINE int within_rate(const struct config *config, __u64 now)
+/* Spends one packet of its entry's rate; false if there is nothing left. */
+static ALWAYS_INLINE int within_rate(const struct arrival *arrival, __u64 now)
 {
-	__u32 zero = 0;
-	__u64 *spent = bpf_map_lookup_elem(&bucket, &zero);
+	__u32 bucket_number = arrival->bucket;
+	__u64 *spent = bpf_map_lookup_elem(&bucket, &bucket_number);
 	__u64 old, from;
 	int i;
 
@@ -212,9 +235,9 @@ static ALWAYS_INLINE int within_rate(const struct config *config, __u64 now)
 	for (i = 0; i < BUCKET_TRIES; i++) {
 		old = *(volatile __u64 *)spent;
 		from = old > now ? old : now;
-		if (from - now > config->local_burst_ns)
+		if (from - now > arrival->config->burst_ns)
 			return 0;
-		if (__sync_val_compare_and_swap(spent, old, from + config->local_interval_ns) == old)
+		if (__sync_val_compare_and_swap(spent, old, from + arrival->interval_ns) == old)
 			return 1;
 	}
 	return 0;
@@ -234,6 +257,7 @@ int gate(struct xdp_md *ctx)
 	__u32 zero = 0, port;
 	const struct config *configured = bpf_map_lookup_elem(&config, &zero);
 	const __u64 *alive = bpf_map_lookup_elem(&heartbeat, &zero);
+	struct arrival arrival = {};
 	__u64 now;
 	long result;
 
@@ -246,12 +270,13 @@ int gate(struct xdp_md *ctx)
 		return drop(REASON_NOT_FOR_SERVICE);
 
 	now = bpf_ktime_get_ns();
-	switch (classify(configured, frame, end)) {
+	arrival.config = configured;
+	arrival.port = 1 << port;
+	switch (classify(&arrival, frame, end)) {
 	case CLASS_LINK:
-	case CLASS_PEER:
 		return XDP_PASS;
-	case CLASS_LOCAL:
-		return within_rate(configured, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
+	case CLASS_HOST:
+		return within_rate(&arrival, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
 	case CLASS_GATE:
 		break;
 	}

@@ -9,6 +9,8 @@
 #define OWN_MAX 64
 #define PEERS_MAX 32
 #define QUEUES_MAX 16
+/* A rate for each entry of `local`, then one for each of `peers`. */
+#define BUCKETS (LOCAL_MAX + PEERS_MAX)
 #define REASONS_MAX 64
 
 /* Codes of wire::Reason. */
@@ -24,31 +26,42 @@ struct address {
 	__u64 low;
 };
 
+/* One of the host's addresses. `ports`: bit 0 outside, bit 1 inside. */
+struct own {
+	struct address address;
+	__u32 ports; /* by which it may be reached */
+	__u32 pad;
+};
+
+/* A TCP connection of the host's own: from this remote end to this port, at this rate. */
 struct peer {
 	struct address address;
-	__u16 port; /* host byte order */
-	__u16 pad[3];
+	__u16 port;	/* host byte order */
+	__u16 own_port; /* host byte order */
+	__u32 pad;
+	__u64 interval_ns; /* time that one packet costs */
 };
 
 struct local_rule {
+	struct address address; /* zero: any of the host's */
+	__u64 interval_ns;	/* time that one packet costs */
 	__u8 protocol;
-	__u8 pad;
+	__u8 ports; /* by which it may come */
 	__u16 first; /* host byte order */
 	__u16 last;
-	__u16 pad2;
+	__u16 pad;
 };
 
 struct config {
 	__u64 heartbeat_limit_ns;
-	__u64 local_interval_ns; /* time that one packet costs */
-	__u64 local_burst_ns;	 /* time that may be spent ahead */
+	__u64 burst_ns; /* time that may be spent ahead */
 	__u32 ifindex[2];
 	__u8 mac[2][8]; /* six bytes used */
 	__u32 own_count;
 	__u32 peer_count;
 	__u32 local_count;
 	__u32 pad;
-	struct address own[OWN_MAX];
+	struct own own[OWN_MAX];
 	struct peer peers[PEERS_MAX];
 	struct local_rule local[LOCAL_MAX];
 };

@@ -3,12 +3,41 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use sluicegate_wire::Port;
+
 /// Most entries of [`Rules::local`].
 pub const LOCAL_MAX: usize = 32;
 /// Most entries of [`Rules::own`].
 pub const OWN_MAX: usize = 64;
 /// Most entries of [`Rules::peers`].
 pub const PEERS_MAX: usize = 32;
+/// Packets per second of each of [`Rules::peers`]: a hundred megabits of full segments, more than a feed ever needs. Who
+/// sees the connection and forges its ends can send this much to one port, and no more.
+pub const PEER_RATE_PPS: u32 = 10_000;
+
+/// By which of a gate's two ports something may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Side {
+    /// From the Internet.
+    Outside,
+    /// From the protected link.
+    Inside,
+    /// By either.
+    #[default]
+    Both,
+}
+
+impl Side {
+    /// Whether `port` belongs to it.
+    #[must_use]
+    pub fn has(self, port: Port) -> bool {
+        match self {
+            Self::Outside => port == Port::OUTSIDE,
+            Self::Inside => port == Port::INSIDE,
+            Self::Both => true,
+        }
+    }
+}
 
 /// Something that the gate's own host may receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,27 +48,49 @@ pub struct LocalRule {
     pub first: u16,
     /// Last destination port.
     pub last: u16,
+    /// By which port it may come.
+    pub side: Side,
+    /// To which of the host's addresses; any unless given.
+    pub address: Option<IpAddr>,
+    /// Packets per second that this entry lets through. What one entry spends is not taken from another.
+    pub rate_pps: u32,
+}
+
+/// An address of the gate's host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// By which port packets to it may come.
+    pub side: Side,
+}
+
+/// A TCP connection that the host itself opens, told from others by both its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The remote end.
+    pub remote: SocketAddr,
+    /// The port of the host's own socket.
+    pub own_port: u16,
 }
 
 /// What is for the gate's own host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// Addresses of the host. Only packets to these can be local.
-    pub own: Vec<IpAddr>,
+    pub own: Vec<OwnAddress>,
     /// Protocols and ports that the host may receive.
     pub local: Vec<LocalRule>,
-    /// Packets per second that `local` lets through, over all its entries and both interfaces.
-    pub local_rate_pps: u32,
-    /// Remote ends of the host's own connections. Not rate-limited.
-    pub peers: Vec<SocketAddr>,
+    /// The host's own connections; [`PEER_RATE_PPS`] each.
+    pub peers: Vec<Peer>,
 }
 
 /// Who gets a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// ARP, neighbour or multicast listener discovery: the kernel.
+    /// ARP, who has an address, or multicast listener discovery: the kernel.
     Link,
-    /// From a peer to the host: the kernel.
+    /// Of a connection of the host: the kernel, at a limited rate.
     Peer,
     /// Listed in `local`: the kernel, at a limited rate.
     Local,
@@ -47,19 +98,20 @@ pub enum Class {
     Gate,
 }
 
-/// Classifies a frame, given from its Ethernet header on. A fragment, and an IPv6 packet whose transport header does not
-/// directly follow, is never local. Costs a few nanoseconds; reads at most the first 60 bytes behind the IPv4 options.
+/// Classifies a frame that came by `port`, given from its Ethernet header on. A fragment, and an IPv6 packet whose
+/// transport header does not directly follow, is never local. Costs a few nanoseconds; reads at most the first 60 bytes
+/// behind the IPv4 options.
 #[must_use]
-pub fn classify(rules: &Rules, frame: &[u8]) -> Class {
+pub fn classify(rules: &Rules, port: Port, frame: &[u8]) -> Class {
     match frame.get(12..14) {
         Some([0x08, 0x06]) => Class::Link,
-        Some([0x08, 0x00]) => ipv4(rules, &frame[14..]).unwrap_or(Class::Gate),
-        Some([0x86, 0xdd]) => ipv6(rules, &frame[14..]).unwrap_or(Class::Gate),
+        Some([0x08, 0x00]) => ipv4(rules, port, &frame[14..]).unwrap_or(Class::Gate),
+        Some([0x86, 0xdd]) => ipv6(rules, port, &frame[14..]).unwrap_or(Class::Gate),
         _ => Class::Gate,
     }
 }
 
-fn ipv4(rules: &Rules, packet: &[u8]) -> Option<Class> {
+fn ipv4(rules: &Rules, arrived: Port, packet: &[u8]) -> Option<Class> {
     let header = packet.first_chunk::<20>()?;
     let header_len = usize::from(header[0] & 15) * 4;
     if header[0] >> 4 != 4 || header_len < 20 || u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
@@ -68,17 +120,18 @@ fn ipv4(rules: &Rules, packet: &[u8]) -> Option<Class> {
     let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
     let destination = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
     let transport = packet.get(header_len..)?;
-    own_host(rules, source.into(), destination.into(), header[9], transport)
+    own_host(rules, arrived, (source.into(), destination.into()), header[9], transport)
 }
 
-fn ipv6(rules: &Rules, packet: &[u8]) -> Option<Class> {
+fn ipv6(rules: &Rules, arrived: Port, packet: &[u8]) -> Option<Class> {
     let header = packet.first_chunk::<40>()?;
     if header[0] >> 4 != 6 {
         return None;
     }
     let transport = &packet[40..];
     let (protocol, hop_limit) = (header[6], header[7]);
-    if protocol == 58 && hop_limit == 255 && matches!(transport.first(), Some(133..=137)) {
+    if protocol == 58 && hop_limit == 255 && matches!(transport.first(), Some(135 | 136)) {
+        // Not who is a router, nor redirects: neighbours would choose the host's routes, and the gate follows those.
         return Some(Class::Link);
     }
     // Multicast listener discovery, without which switches forget who wants neighbour discovery (RFC 3810).
@@ -87,24 +140,32 @@ fn ipv6(rules: &Rules, packet: &[u8]) -> Option<Class> {
         return Some(Class::Link);
     }
     let address = |at: usize| header[at..].first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes));
-    own_host(rules, address(8)?.into(), address(24)?.into(), protocol, transport)
+    own_host(rules, arrived, (address(8)?.into(), address(24)?.into()), protocol, transport)
 }
 
-fn own_host(rules: &Rules, source: IpAddr, destination: IpAddr, protocol: u8, transport: &[u8]) -> Option<Class> {
-    if !rules.own.contains(&destination) {
+fn own_host(
+    rules: &Rules,
+    arrived: Port,
+    (source, destination): (IpAddr, IpAddr),
+    protocol: u8,
+    transport: &[u8],
+) -> Option<Class> {
+    if !rules.own.iter().any(|own| own.address == destination && own.side.has(arrived)) {
         return None;
     }
+    let fits = |rule: &&LocalRule| rule.side.has(arrived) && rule.address.is_none_or(|address| address == destination);
+    let mut local = rules.local.iter().filter(fits);
     if protocol == if destination.is_ipv4() { 1 } else { 58 } {
-        return rules.local.iter().any(|rule| rule.protocol == 1).then_some(Class::Local);
+        return local.any(|rule| rule.protocol == 1).then_some(Class::Local);
     }
     let ports = transport.first_chunk::<4>()?;
     let source_port = u16::from_be_bytes([ports[0], ports[1]]);
     let port = u16::from_be_bytes([ports[2], ports[3]]);
-    if matches!(protocol, 6 | 17) && rules.peers.contains(&SocketAddr::new(source, source_port)) {
+    let peer = Peer { remote: SocketAddr::new(source, source_port), own_port: port };
+    if protocol == 6 && rules.peers.contains(&peer) {
         return Some(Class::Peer);
     }
-    let allowed = rules.local.iter().any(|rule| rule.protocol == protocol && (rule.first..=rule.last).contains(&port));
-    allowed.then_some(Class::Local)
+    local.any(|rule| rule.protocol == protocol && (rule.first..=rule.last).contains(&port)).then_some(Class::Local)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
     os::{linux::net::SocketAddrExt, unix::net},
     path::{Path, PathBuf},
     time::Duration,
@@ -11,7 +10,7 @@ use std::{
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
 use crate::{
-    Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, PEERS_MAX, Rules, forwarding,
+    Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, OwnAddress, PEERS_MAX, Peer, Rules, forwarding,
     loopback::{self, Loopback},
     packet::{self, Packet},
     xdp::{self, Xdp},
@@ -75,12 +74,10 @@ pub struct Options {
     pub inside: String,
     /// What the gate's own host may receive; at most [`LOCAL_MAX`] entries.
     pub local: Vec<LocalRule>,
-    /// Packets per second that `local` lets through in all.
-    pub local_rate_pps: u32,
     /// Addresses of the gate's host; only packets to these can be local. At most [`OWN_MAX`].
-    pub own: Vec<IpAddr>,
-    /// Remote ends of the host's own connections; at most [`PEERS_MAX`].
-    pub peers: Vec<SocketAddr>,
+    pub own: Vec<OwnAddress>,
+    /// The host's own connections; at most [`PEERS_MAX`].
+    pub peers: Vec<Peer>,
     /// Where the kernel program is pinned, so that it outlives a crash.
     pub state_dir: PathBuf,
 }
@@ -97,19 +94,14 @@ impl Options {
                 return Err(OpenError::TooMany { table, given, max });
             }
         }
-        Ok(Rules {
-            own: self.own.clone(),
-            local: self.local.clone(),
-            local_rate_pps: self.local_rate_pps,
-            peers: self.peers.clone(),
-        })
+        Ok(Rules { own: self.own.clone(), local: self.local.clone(), peers: self.peers.clone() })
     }
 }
 
 /// Both interfaces of a gate, opened. Used by one thread.
 ///
 /// Fails closed: if the value is dropped without [`Device::close`], or its process is killed, the kernel keeps dropping
-/// everything on both interfaces except what `local` and `peers` list, ARP and neighbour discovery.
+/// everything on both interfaces except what `local` and `peers` list, ARP and who has an address.
 ///
 /// What the `xdp` back end sends passes no queueing discipline (copy mode hands frames straight to the driver): a rate
 /// limit on the gate's own interface shapes the `packet` back end only. VLAN tags are not supported on either.

@@ -20,7 +20,9 @@ mod sys;
 pub mod tun;
 mod xdp;
 
-pub use classify::{Class, LOCAL_MAX, LocalRule, OWN_MAX, PEERS_MAX, Rules, classify};
+pub use classify::{
+    Class, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side, classify,
+};
 pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare};
 pub use error::OpenError;
 pub use interface::Interface;

@@ -22,6 +22,7 @@ const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 #[repr(C)]
@@ -58,8 +59,8 @@ unsafe impl Argument for Value {}
 // SAFETY: `struct ethtool_channels`, used with `ETHTOOL_GCHANNELS` only.
 unsafe impl Argument for Channels {}
 
-/// Switches off every offload of `interface` that changes packets: transmit checksums, scatter/gather, TSO, GSO, GRO,
-/// LRO. What a driver cannot switch off, or does not have, is left as it is.
+/// Switches off every offload of `interface` that changes packets: transmit checksums and VLAN tags, scatter/gather, TSO,
+/// GSO, GRO, LRO. What a driver cannot switch off, or does not have, is left as it is.
 ///
 /// # Errors
 /// If the interface does not exist or the caller lacks `CAP_NET_ADMIN` in its namespace.
@@ -68,7 +69,8 @@ pub fn disable(interface: &str) -> io::Result<()> {
     for command in [ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_STXCSUM, ETHTOOL_SSG] {
         tolerate(ethtool(interface, command, 0))?;
     }
-    Ok(())
+    // A tag that a card would insert travels beside the packet, where a kernel program at the other end does not see it.
+    clear_flag(interface, ETH_FLAG_TXVLAN)
 }
 
 /// Switches off only what changes packets on receipt: GRO and LRO, which merge them, and the removal of VLAN tags, after
@@ -78,13 +80,14 @@ pub fn disable(interface: &str) -> io::Result<()> {
 /// As [`disable`].
 pub fn disable_receive(interface: &str) -> io::Result<()> {
     tolerate(ethtool(interface, ETHTOOL_SGRO, 0))?;
-    for flag in [ETH_FLAG_LRO, ETH_FLAG_RXVLAN] {
-        match ethtool(interface, ETHTOOL_GFLAGS, 0) {
-            Ok(flags) if flags & flag != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !flag))?,
-            other => tolerate(other)?,
-        }
+    [ETH_FLAG_LRO, ETH_FLAG_RXVLAN].into_iter().try_for_each(|flag| clear_flag(interface, flag))
+}
+
+fn clear_flag(interface: &str, flag: u32) -> io::Result<()> {
+    match ethtool(interface, ETHTOOL_GFLAGS, 0) {
+        Ok(flags) if flags & flag != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !flag)),
+        other => tolerate(other),
     }
-    Ok(())
 }
 
 /// Makes the kernel verify checksums on receipt instead of trusting a (virtual) card. For receivers of forged packets.

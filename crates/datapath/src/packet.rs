@@ -101,7 +101,7 @@ impl Packet {
             }
             let buffer = ring.buffer(&slot);
             let Some(mut frame) = Frame::new(buffer, slot.start, slot.len) else { continue };
-            if classify(&self.rules, frame.bytes()) != Class::Gate {
+            if classify(&self.rules, port, frame.bytes()) != Class::Gate {
                 continue;
             }
             if slot.checksum_partial {

@@ -18,7 +18,7 @@ pub use capabilities::{
 };
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_capability::host::{Renew, ServerConfig};
-pub use sluicegate_datapath::{Backend, LocalRule};
+pub use sluicegate_datapath::{Backend, LocalRule, Side};
 
 /// Feeds a gate holds at once.
 pub const FEEDS_MAX: usize = 16;
@@ -47,8 +47,6 @@ pub struct Config {
     pub mode: Mode,
     /// What the gate's own host may receive.
     pub local: Vec<LocalRule>,
-    /// Packets a second that all of `local` may receive together.
-    pub local_rate_pps: u32,
     /// External ports that bindings are taken from.
     pub external_ports: RangeInclusive<u16>,
     /// Whether the gate may switch the kernel's forwarding off by itself.
@@ -89,7 +87,6 @@ impl Config {
             datapath: Backend::Auto,
             mode: Mode::Enforce,
             local: Vec::new(),
-            local_rate_pps: 10_000,
             external_ports: 20_000..=32_767,
             manage_forwarding: false,
             flows_max: 1 << 16,
@@ -162,8 +159,8 @@ impl Config {
             let (given, max) = (self.issuers.len() as u64, ISSUERS_MAX as u64);
             errors.push(ConfigError::TooMany { field: "issuer", given, max });
         }
-        if !self.local.is_empty() && self.local_rate_pps == 0 {
-            errors.push(ConfigError::Zero { field: "local_rate_pps" });
+        if self.local.iter().any(|rule| rule.rate_pps == 0) {
+            errors.push(ConfigError::Zero { field: "rate_pps of a local rule" });
         }
     }
 }
@@ -271,10 +268,11 @@ mod tests {
         let mut config = Config::new("no spaces", "eth0", "eth0", "/nowhere");
         config.addresses = vec!["127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()];
         config.external_ports = 80..=90;
-        config.local = vec![LocalRule { protocol: 6, first: 22, last: 85 }];
+        config.local =
+            vec![LocalRule { protocol: 6, first: 22, last: 85, side: Side::Both, address: None, rate_pps: 0 }];
         config.flows_max = 0;
         config.pinholes_max = PINHOLES_MAX_MAX + 1;
-        assert_eq!(config.check().unwrap_err().len(), 8);
+        assert_eq!(config.check().unwrap_err().len(), 9);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
-    feed::{Feed, Progress},
+    feed::{Feed, Progress, connection::OwnPort},
     files,
     host::Host,
     join,
@@ -25,7 +25,7 @@ use crate::{
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_capability::IssuerPublic;
-use sluicegate_datapath::{Device, Interface, Links, Options, forwarding, neighbour::Table, netlink};
+use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, FromGate, tls::Identity};
@@ -88,6 +88,8 @@ pub(crate) struct Ground<N> {
     pub(crate) links: Option<Links>,
     /// Opens the same again once it was lost.
     pub(crate) reopen: Option<Reopen<N>>,
+    /// The ports that connections to the feeds leave from, in the feeds' order; none for queues.
+    pub(crate) own_ports: Vec<OwnPort>,
 }
 
 /// Starts a gate on the interfaces of this network namespace. Must be called inside a tokio runtime.
@@ -103,8 +105,15 @@ pub async fn start(config: Config) -> Result<Gate, StartError> {
     switch_forwarding_off(&config)?;
     let lock = lock(&config.state_dir)?;
     let feeds = feeds(&config)?;
-    let mut ground = open(&config, &host, &feeds)?;
-    let (settings, peers) = (config.clone(), feeds.clone());
+    let own_ports = own_ports(&feeds)?;
+    let peers: Vec<Peer> = feeds
+        .iter()
+        .zip(&own_ports)
+        .map(|(feed, port)| Peer { remote: feed.address, own_port: port.number() })
+        .collect();
+    let mut ground = open(&config, &host, &peers)?;
+    ground.own_ports = own_ports;
+    let settings = config.clone();
     ground.reopen = Some(Box::new(move || {
         check_host(&settings)?;
         // An interface that was made anew has the host's defaults again.
@@ -229,7 +238,15 @@ fn feeds(config: &Config) -> Result<Vec<FeedAddress>, StartError> {
     Ok(feeds)
 }
 
-fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Neighbours>, StartError> {
+/// A local port for each feed.
+fn own_ports(feeds: &[FeedAddress]) -> Result<Vec<OwnPort>, StartError> {
+    let reserve = |feed: &FeedAddress| {
+        OwnPort::reserve(feed.address).map_err(|source| StartError::OwnPort { feed: feed.address, source })
+    };
+    feeds.iter().map(reserve).collect()
+}
+
+fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbours>, StartError> {
     let read = |name: &str| Interface::read(name).map_err(StartError::Neighbours);
     let ports = [read(&config.outside)?, read(&config.inside)?];
     let links = Some(Links::follow(&ports).map_err(StartError::Neighbours)?);
@@ -238,9 +255,8 @@ fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Ne
         outside: config.outside.clone(),
         inside: config.inside.clone(),
         local: config.local.clone(),
-        local_rate_pps: config.local_rate_pps,
         own: host.own_addresses(config),
-        peers: feeds.iter().map(|feed| feed.address).collect(),
+        peers: peers.to_vec(),
         state_dir: config.state_dir.clone(),
     })?;
     let table = Table::open(&ports).map_err(StartError::Neighbours)?;
@@ -250,14 +266,14 @@ fn open(config: &Config, host: &Host, feeds: &[FeedAddress]) -> Result<Ground<Ne
     }
     let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
     let next_hop = Neighbours { table, own: [ports[0].mac, ports[1].mac] };
-    Ok(Ground { device, next_hop, mtu, links, reopen: None })
+    Ok(Ground { device, next_hop, mtu, links, reopen: None, own_ports: Vec::new() })
 }
 
 /// Starts everything on an open device.
 pub(crate) fn start_on<N: NextHop + Send + 'static>(
     config: Config,
     feeds: Vec<FeedAddress>,
-    ground: Ground<N>,
+    mut ground: Ground<N>,
     lock: Flock<File>,
 ) -> Result<Gate, StartError> {
     let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
@@ -294,6 +310,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     }));
     let (ready, is_ready) = oneshot::channel();
     let stop = Arc::new(AtomicBool::new(false));
+    let own_ports = std::mem::take(&mut ground.own_ports);
     let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
         ports,
@@ -309,7 +326,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let stopped = spawn_packets(packets, shared.config.cpu)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
-    spawn_feeds(&mut tasks, &shared, identity, outboxes);
+    spawn_feeds(&mut tasks, &shared, identity, outboxes, own_ports);
     let control = Control::new(Arc::clone(&shared));
     Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
 }
@@ -391,11 +408,18 @@ fn slots(feeds: &[FeedAddress]) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartErr
     Ok((slots, outboxes))
 }
 
-fn spawn_feeds(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, identity: Identity, outboxes: Vec<Outbox>) {
+fn spawn_feeds(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    identity: Identity,
+    outboxes: Vec<Outbox>,
+    own_ports: Vec<OwnPort>,
+) {
+    let mut own_ports = own_ports.into_iter();
     let identity = Arc::new(identity);
     for (index, (issuer, outbox)) in outboxes.into_iter().enumerate() {
         let (shared, identity) = (Arc::clone(shared), Arc::clone(&identity));
-        tasks.spawn(Feed { shared, index, identity, issuer, outbox }.run());
+        tasks.spawn(Feed { shared, index, identity, issuer, outbox, own_port: own_ports.next() }.run());
     }
 }
 

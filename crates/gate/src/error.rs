@@ -228,6 +228,14 @@ pub enum StartError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// No local port could be kept for the connections to a feed.
+    #[error("no local port is free for the feed {feed}: {source}; look at net.ipv4.ip_local_port_range")]
+    OwnPort {
+        /// The feed.
+        feed: std::net::SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The kernel could not be told to forward nothing in or out of the gate's interfaces.
     #[error(
         "the kernel's forwarding cannot be closed ({0}); load the module `nf_tables` and give the gate CAP_NET_ADMIN"

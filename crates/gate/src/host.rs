@@ -6,7 +6,7 @@ use nix::{
     net::if_::InterfaceFlags,
     sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage},
 };
-use sluicegate_datapath::OWN_MAX;
+use sluicegate_datapath::{OWN_MAX, OwnAddress, Side};
 use std::{io, net::IpAddr};
 
 /// One interface of the host.
@@ -49,15 +49,18 @@ impl Host {
     }
 
     /// The addresses under which the gate's own host can be reached through the gate: as many as the device takes,
-    /// those of its two interfaces first.
-    pub(crate) fn own_addresses(&self, config: &Config) -> Vec<IpAddr> {
+    /// those of its two interfaces first. Those of the inside interface are reached from inside alone.
+    pub(crate) fn own_addresses(&self, config: &Config) -> Vec<OwnAddress> {
         let is_port = |interface: &&Interface| interface.name == config.outside || interface.name == config.inside;
         let ports = self.interfaces.iter().filter(is_port);
         let others = self.interfaces.iter().filter(|interface| !is_port(interface));
-        let mut own = Vec::with_capacity(OWN_MAX);
-        for address in ports.chain(others).flat_map(|interface| &interface.addresses) {
-            if own.len() < OWN_MAX && !address.is_loopback() && !own.contains(address) {
-                own.push(*address);
+        let mut own: Vec<OwnAddress> = Vec::with_capacity(OWN_MAX);
+        for interface in ports.chain(others) {
+            let side = if interface.name == config.inside { Side::Inside } else { Side::Both };
+            for address in interface.addresses.iter().copied().filter(|address| !address.is_loopback()) {
+                if own.len() < OWN_MAX && !own.iter().any(|known| known.address == address) {
+                    own.push(OwnAddress { address, side });
+                }
             }
         }
         own
@@ -164,8 +167,9 @@ mod tests {
         host.interfaces.insert(0, Interface { name: "docker0".into(), up: true, addresses: many });
         let own = host.own_addresses(&config("out", "in", "203.0.113.1"));
         assert_eq!(own.len(), OWN_MAX);
-        assert_eq!(own[..3], ["203.0.113.1", "10.0.0.1", "172.16.0.0"].map(|text| text.parse::<IpAddr>().unwrap()));
-        assert!(!own.iter().any(IpAddr::is_loopback));
+        let first = [("203.0.113.1", Side::Both), ("10.0.0.1", Side::Inside), ("172.16.0.0", Side::Both)];
+        assert_eq!(own[..3], first.map(|(text, side)| OwnAddress { address: text.parse().unwrap(), side }));
+        assert!(!own.iter().any(|own| own.address.is_loopback()));
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub async fn join(token: &str, name: &str, state_dir: &Path) -> Result<FeedAddre
         return Err(JoinError::Full { path: state_dir.join(FEEDS_FILE) });
     }
     let identity = identity(state_dir, name)?;
-    let (mut incoming, mut outgoing) = dial(&feed, &identity).await?;
+    let (mut incoming, mut outgoing) = dial(&feed, &identity, None).await?;
     let mut receiver = FeedReceiver::new(token.issuer.clone(), name, None);
     let hello = receiver.connect(clock::monotonic(), clock::unix());
     outgoing.send(&[FromGate::Join { secret: token.secret.clone(), gate: name.to_owned() }, hello]).await?;

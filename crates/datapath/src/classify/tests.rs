@@ -1,15 +1,25 @@
 use super::*;
 
+fn own(address: &str, side: Side) -> OwnAddress {
+    OwnAddress { address: address.parse().unwrap(), side }
+}
+
+fn local(protocol: u8, first: u16, last: u16) -> LocalRule {
+    LocalRule { protocol, first, last, side: Side::Both, address: None, rate_pps: 100 }
+}
+
 fn rules() -> Rules {
+    let peer = |remote: &str| Peer { remote: remote.parse().unwrap(), own_port: 40_000 };
     Rules {
-        own: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
-        local: vec![
-            LocalRule { protocol: 6, first: 22, last: 22 },
-            LocalRule { protocol: 17, first: 5060, last: 5061 },
-        ],
-        local_rate_pps: 100,
-        peers: vec!["203.0.113.9:7443".parse().unwrap(), "[2001:db8::9]:7443".parse().unwrap()],
+        own: vec![own("192.0.2.1", Side::Both), own("2001:db8::1", Side::Both), own("10.0.0.1", Side::Inside)],
+        local: vec![local(6, 22, 22), local(17, 5060, 5061)],
+        peers: vec![peer("203.0.113.9:7443"), peer("[2001:db8::9]:7443")],
     }
+}
+
+/// What comes from outside, unless a test is about sides.
+fn classify(rules: &Rules, frame: &[u8]) -> Class {
+    super::classify(rules, Port::OUTSIDE, frame)
 }
 
 /// An Ethernet frame with an IP header and the first bytes of a transport header.
@@ -51,13 +61,45 @@ fn listed_ports_of_own_addresses_are_local_in_both_families() {
 }
 
 #[test]
-fn a_peer_is_known_by_address_and_port() {
+fn a_peer_is_known_by_both_ends_of_its_connection() {
     let rules = rules();
     assert_eq!(classify(&rules, &frame("203.0.113.9", "192.0.2.1", 6, 7443, 40_000)), Class::Peer);
     assert_eq!(classify(&rules, &frame("2001:db8::9", "2001:db8::1", 6, 7443, 40_000)), Class::Peer);
-    assert_eq!(classify(&rules, &frame("203.0.113.9", "192.0.2.1", 6, 7444, 40_000)), Class::Gate);
-    assert_eq!(classify(&rules, &frame("203.0.113.8", "192.0.2.1", 6, 7443, 40_000)), Class::Gate);
-    assert_eq!(classify(&rules, &frame("203.0.113.9", "192.0.2.2", 6, 7443, 40_000)), Class::Gate);
+    for (source, own, protocol, port, own_port) in [
+        ("203.0.113.9", "192.0.2.1", 6, 7443, 40_001),
+        ("203.0.113.9", "192.0.2.1", 17, 7443, 40_000),
+        ("203.0.113.9", "192.0.2.1", 6, 7444, 40_000),
+        ("203.0.113.8", "192.0.2.1", 6, 7443, 40_000),
+        ("203.0.113.9", "192.0.2.2", 6, 7443, 40_000),
+    ] {
+        assert_eq!(classify(&rules, &frame(source, own, protocol, port, own_port)), Class::Gate);
+    }
+}
+
+#[test]
+fn an_entry_holds_on_its_side_and_for_its_address() {
+    let mut rules = rules();
+    let to = |address: &str| frame("198.51.100.7", address, 6, 1024, 22);
+    let both = |rules: &Rules, address: &str| {
+        [Port::OUTSIDE, Port::INSIDE].map(|port| super::classify(rules, port, &to(address)))
+    };
+    assert_eq!(both(&rules, "192.0.2.1"), [Class::Local; 2]);
+    assert_eq!(both(&rules, "10.0.0.1"), [Class::Gate, Class::Local], "an inside address is reached from inside");
+    rules.local[0].side = Side::Outside;
+    assert_eq!(both(&rules, "192.0.2.1"), [Class::Local, Class::Gate]);
+    rules.local[0] = LocalRule { side: Side::Both, address: Some("10.0.0.1".parse().unwrap()), ..rules.local[0] };
+    assert_eq!(both(&rules, "192.0.2.1"), [Class::Gate; 2]);
+    assert_eq!(both(&rules, "10.0.0.1"), [Class::Gate, Class::Local]);
+}
+
+#[test]
+fn neighbours_may_say_who_has_an_address_but_not_where_routes_lead() {
+    for kind in 130..=140u8 {
+        let mut discovery = frame("fe80::7", "ff02::1", 58, u16::from(kind) << 8, 0);
+        discovery[21] = 255;
+        let expected = if matches!(kind, 135 | 136) { Class::Link } else { Class::Gate };
+        assert_eq!(classify(&rules(), &discovery), expected, "type {kind}");
+    }
 }
 
 #[test]
@@ -65,7 +107,7 @@ fn icmp_is_local_only_if_listed_and_one_entry_serves_both_families() {
     let mut rules = rules();
     let (v4, v6) = (frame("198.51.100.7", "192.0.2.1", 1, 0, 0), frame("2001:db8:7::7", "2001:db8::1", 58, 0, 0));
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Gate, Class::Gate));
-    rules.local.push(LocalRule { protocol: 1, first: 0, last: 0 });
+    rules.local.push(local(1, 0, 0));
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Local, Class::Local));
 }
 

@@ -1,12 +1,12 @@
-//! An nf_tables filter at the ingress hook of the gate's interfaces: the kernel gets ARP, neighbour discovery, and what
+//! An nf_tables filter at the ingress hook of the gate's interfaces: the kernel gets ARP, who has an address, and what
 //! is for the gate's own host; everything else is dropped, after the packet sockets have seen it.
 //!
 //! The table belongs to nobody, so it outlives the process: a killed gate leaves its interfaces closed.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use super::{Error, Message, Socket, message};
-use crate::classify::Rules;
+use super::{Error, Message, Socket, hooked::interface, message};
+use crate::classify::{PEER_RATE_PPS, Rules, Side};
 
 pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const REQUEST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
@@ -51,7 +51,6 @@ const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 
 const CHAIN_GATE: &str = "gate";
-const CHAIN_LOCAL: &str = "local";
 /// Runs before everything else at the ingress hook.
 const PRIORITY: i32 = -500;
 
@@ -72,7 +71,8 @@ pub struct IngressFilter {
 }
 
 impl IngressFilter {
-    /// Installs, or atomically replaces, the filter `table` on `interfaces` of this network namespace.
+    /// Installs, or atomically replaces, the filter `table` on `interfaces` (outside, then inside) of this network
+    /// namespace.
     ///
     /// # Errors
     /// No such interface, no right to, or a kernel without the netdev family of nf_tables.
@@ -81,17 +81,24 @@ impl IngressFilter {
         batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
         batch.push(table_message(libc::NFT_MSG_DELTABLE, table));
         batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
-        for chain in [CHAIN_LOCAL, "own4", "own6", CHAIN_GATE] {
+        for chain in ["own4", "own6", CHAIN_GATE] {
             batch.push(chain_message(table, chain, None));
         }
-        batch.push(rule(table, CHAIN_LOCAL, |rule| {
-            limit(rule, rules.local_rate_pps);
-            verdict(rule, ACCEPT, None);
-        }));
-        batch.push(drop_rule(table, CHAIN_LOCAL));
-        own_host(&mut batch, table, rules, false);
-        own_host(&mut batch, table, rules, true);
-        gate(&mut batch, table, rules);
+        let rates = rules.local.iter().map(|local| local.rate_pps);
+        let local = rates.enumerate().map(|(number, rate)| (rated("local", number), rate));
+        let peers = (0..rules.peers.len()).map(|number| (rated("peer", number), PEER_RATE_PPS));
+        for (chain, rate_pps) in local.chain(peers) {
+            batch.push(chain_message(table, &chain, None));
+            batch.push(rule(table, &chain, |rule| {
+                limit(rule, rate_pps);
+                verdict(rule, ACCEPT, None);
+            }));
+            batch.push(drop_rule(table, &chain));
+        }
+        let ports = [interfaces.first().copied().unwrap_or_default(), interfaces.get(1).copied().unwrap_or_default()];
+        own_host(&mut batch, table, rules, ports, false);
+        own_host(&mut batch, table, rules, ports, true);
+        gate(&mut batch, table, rules, ports);
         for (number, interface) in interfaces.iter().enumerate() {
             let name = format!("port{number}");
             batch.push(chain_message(table, &name, Some(interface)));
@@ -107,22 +114,18 @@ impl IngressFilter {
     /// # Errors
     /// [`Error::is_missing`] if somebody removed the filter.
     pub fn counters(&mut self) -> Result<IngressCounters, Error> {
-        let local_rate = self.dropped(CHAIN_LOCAL)?;
-        let mut kept_from_kernel = 0;
-        for chain in ["own4", "own6", CHAIN_GATE] {
-            kept_from_kernel += self.dropped(chain)?;
-        }
-        Ok(IngressCounters { local_rate, kept_from_kernel })
-    }
-
-    fn dropped(&mut self, chain: &str) -> Result<u64, Error> {
+        let mut counters = IngressCounters::default();
         let mut request = Message::new(SUBSYSTEM | libc::NFT_MSG_GETRULE as u16, DUMP, &header(0));
-        request.put_text(RULE_TABLE, &self.table).put_text(RULE_CHAIN, chain);
-        let mut packets = 0;
+        request.put_text(RULE_TABLE, &self.table);
         self.socket.dump("read the ingress filter's counters", request, &mut |received| {
-            packets += counted(received.payload.get(4..).unwrap_or_default(), chain);
+            let payload = received.payload.get(4..).unwrap_or_default();
+            match chain_of(payload) {
+                Some(b"own4" | b"own6" | b"gate") => counters.kept_from_kernel += counted(payload),
+                Some(_) => counters.local_rate += counted(payload),
+                None => {}
+            }
         })?;
-        Ok(packets)
+        Ok(counters)
     }
 
     /// Removes the filter: the kernel receives everything again.
@@ -153,26 +156,44 @@ fn remove(socket: &mut Socket, table: &str) -> Result<(), Error> {
     }
 }
 
-/// Packets counted by the rule of a dump message, if it is a rule of `chain`.
-fn counted(payload: &[u8], chain: &str) -> u64 {
-    let of = |bytes: &'_ [u8], wanted: u16| -> Option<Vec<u8>> {
-        message::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value.to_vec())
-    };
-    if of(payload, RULE_CHAIN).is_none_or(|name| name.strip_suffix(b"\0") != Some(chain.as_bytes())) {
-        return 0;
-    }
-    let expressions = of(payload, RULE_EXPRESSIONS).unwrap_or_default();
-    message::attributes(&expressions)
-        .filter(|(_, element)| of(element, EXPRESSION_NAME).as_deref() == Some(b"counter\0"))
-        .filter_map(|(_, element)| of(&of(element, EXPRESSION_DATA)?, COUNTER_PACKETS))
+/// The value of an attribute.
+fn of(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    message::attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// The chain of the rule in a dump message.
+fn chain_of(payload: &[u8]) -> Option<&[u8]> {
+    of(payload, RULE_CHAIN)?.strip_suffix(b"\0")
+}
+
+/// Packets counted by the rule of a dump message.
+fn counted(payload: &[u8]) -> u64 {
+    message::attributes(of(payload, RULE_EXPRESSIONS).unwrap_or_default())
+        .filter(|(_, element)| of(element, EXPRESSION_NAME) == Some(b"counter\0"))
+        .filter_map(|(_, element)| of(of(element, EXPRESSION_DATA)?, COUNTER_PACKETS))
         .filter_map(|packets| packets.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes)))
         .sum()
 }
 
+/// The chain with the rate of one entry of `local` or `peers`.
+fn rated(table: &str, number: usize) -> String {
+    format!("{table}{number}")
+}
+
+/// Goes on if the packet came by this side of the gate's two ports.
+fn side(rule: &mut Message, [outside, inside]: [&str; 2], side: Side) {
+    match side {
+        Side::Outside => interface(rule, libc::NFT_META_IIFNAME, outside),
+        Side::Inside => interface(rule, libc::NFT_META_IIFNAME, inside),
+        Side::Both => {}
+    }
+}
+
 /// The chain that decides on packets for the host's own addresses.
-fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
+fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 2], v6: bool) {
     let chain = if v6 { "own6" } else { "own4" };
-    let (source_offset, protocol_offset) = if v6 { (8, 6) } else { (12, 9) };
+    let (source_offset, destination_offset, protocol_offset) = if v6 { (8, 24, 6) } else { (12, 16, 9) };
+    let address_len = if v6 { 16 } else { 4 };
     if !v6 {
         // A fragment is never local: its ports are elsewhere.
         batch.push(rule(table, chain, |rule| {
@@ -183,23 +204,27 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
             verdict(rule, DROP, None);
         }));
     }
-    for peer in rules.peers.iter().filter(|peer| peer.is_ipv6() == v6) {
-        for protocol in [libc::IPPROTO_TCP as u8, libc::IPPROTO_UDP as u8] {
-            batch.push(rule(table, chain, |rule| {
-                payload(rule, NETWORK, source_offset, if v6 { 16 } else { 4 });
-                compare(rule, EQUAL, &message::address_bytes(peer.ip()));
-                payload(rule, NETWORK, protocol_offset, 1);
-                compare(rule, EQUAL, &[protocol]);
-                payload(rule, TRANSPORT, 0, 2);
-                compare(rule, EQUAL, &SocketAddr::port(peer).to_be_bytes());
-                verdict(rule, ACCEPT, None);
-            }));
-        }
+    for (number, peer) in rules.peers.iter().enumerate().filter(|(_, peer)| peer.remote.is_ipv6() == v6) {
+        batch.push(rule(table, chain, |rule| {
+            payload(rule, NETWORK, source_offset, address_len);
+            compare(rule, EQUAL, &message::address_bytes(peer.remote.ip()));
+            payload(rule, NETWORK, protocol_offset, 1);
+            compare(rule, EQUAL, &[libc::IPPROTO_TCP as u8]);
+            payload(rule, TRANSPORT, 0, 4);
+            compare(rule, EQUAL, &[peer.remote.port().to_be_bytes(), peer.own_port.to_be_bytes()].concat());
+            verdict(rule, GOTO, Some(&rated("peer", number)));
+        }));
     }
-    for local in &rules.local {
+    let of_family = |address: Option<IpAddr>| address.is_none_or(|address| address.is_ipv6() == v6);
+    for (number, local) in rules.local.iter().enumerate().filter(|(_, local)| of_family(local.address)) {
         let icmp = local.protocol == libc::IPPROTO_ICMP as u8;
         let protocol = if icmp && v6 { libc::IPPROTO_ICMPV6 as u8 } else { local.protocol };
         batch.push(rule(table, chain, |rule| {
+            side(rule, ports, local.side);
+            if let Some(address) = local.address {
+                payload(rule, NETWORK, destination_offset, address_len);
+                compare(rule, EQUAL, &message::address_bytes(address));
+            }
             payload(rule, NETWORK, protocol_offset, 1);
             compare(rule, EQUAL, &[protocol]);
             if !icmp {
@@ -207,26 +232,27 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
                 compare(rule, AT_LEAST, &local.first.to_be_bytes());
                 compare(rule, AT_MOST, &local.last.to_be_bytes());
             }
-            verdict(rule, GOTO, Some(CHAIN_LOCAL));
+            verdict(rule, GOTO, Some(&rated("local", number)));
         }));
     }
     batch.push(drop_rule(table, chain));
 }
 
 /// The chain that every packet of both interfaces enters.
-fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules) {
+fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 2]) {
     batch.push(rule(table, CHAIN_GATE, |rule| {
         ethertype(rule, ARP);
         verdict(rule, ACCEPT, None);
     }));
     batch.push(rule(table, CHAIN_GATE, |rule| {
         ethertype(rule, IPV6);
-        // Next header ICMPv6, hop limit 255: nobody beyond the link can send that (RFC 4861 section 6.1).
+        // Next header ICMPv6, hop limit 255: nobody beyond the link can send that (RFC 4861 section 6.1). Who has an
+        // address, not who is a router, nor redirects: neighbours would choose the host's routes.
         payload(rule, NETWORK, 6, 2);
         compare(rule, EQUAL, &[libc::IPPROTO_ICMPV6 as u8, 255]);
         payload(rule, TRANSPORT, 0, 1);
-        compare(rule, AT_LEAST, &[133]);
-        compare(rule, AT_MOST, &[137]);
+        compare(rule, AT_LEAST, &[135]);
+        compare(rule, AT_MOST, &[136]);
         verdict(rule, ACCEPT, None);
     }));
     batch.push(rule(table, CHAIN_GATE, |rule| {
@@ -242,14 +268,15 @@ fn gate(batch: &mut Vec<Message>, table: &str, rules: &Rules) {
         verdict(rule, ACCEPT, None);
     }));
     for own in &rules.own {
-        let (kind, offset, len, chain) = match own {
+        let (kind, offset, len, chain) = match own.address {
             IpAddr::V4(_) => (IPV4, 16, 4, "own4"),
             IpAddr::V6(_) => (IPV6, 24, 16, "own6"),
         };
         batch.push(rule(table, CHAIN_GATE, |rule| {
+            side(rule, ports, own.side);
             ethertype(rule, kind);
             payload(rule, NETWORK, offset, len);
-            compare(rule, EQUAL, &message::address_bytes(*own));
+            compare(rule, EQUAL, &message::address_bytes(own.address));
             verdict(rule, GOTO, Some(chain));
         }));
     }

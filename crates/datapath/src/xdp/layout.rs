@@ -1,8 +1,10 @@
 //! The structures shared with the XDP program: the mirror of `bpf/gate.h`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use crate::{Interface, LOCAL_MAX, OWN_MAX, PEERS_MAX, Rules};
+use sluicegate_wire::Port;
+
+use crate::{Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules, Side};
 
 /// Queues per interface that the program can tell apart.
 pub(super) const QUEUES_MAX: u32 = 16;
@@ -10,8 +12,8 @@ pub(super) const QUEUES_MAX: u32 = 16;
 pub(super) const REASONS_MAX: u32 = 64;
 /// The program drops when the gate has not been heard of for this long.
 const HEARTBEAT_LIMIT_NS: u64 = 2_000_000_000;
-/// `local` may spend this much of its rate at once.
-const LOCAL_BURST_NS: u64 = 100_000_000;
+/// Each entry of `local` and `peers` may spend this much of its rate at once.
+const BURST_NS: u64 = 100_000_000;
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,20 +21,32 @@ pub(super) struct Address([u8; 16]);
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Peer {
+pub(super) struct Own {
+    address: Address,
+    ports: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Remote {
     address: Address,
     port: u16,
-    pad: [u16; 3],
+    own_port: u16,
+    pad: u32,
+    interval_ns: u64,
 }
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Local {
+    address: Address,
+    interval_ns: u64,
     protocol: u8,
-    pad: u8,
+    ports: u8,
     first: u16,
     last: u16,
-    pad2: u16,
+    pad: u16,
 }
 
 /// Everything that the program knows about its gate.
@@ -40,16 +54,15 @@ pub(super) struct Local {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Config {
     heartbeat_limit_ns: u64,
-    local_interval_ns: u64,
-    local_burst_ns: u64,
+    burst_ns: u64,
     ifindex: [u32; 2],
     mac: [[u8; 8]; 2],
     own_count: u32,
     peer_count: u32,
     local_count: u32,
     pad: u32,
-    own: [Address; OWN_MAX],
-    peers: [Peer; PEERS_MAX],
+    own: [Own; OWN_MAX],
+    peers: [Remote; PEERS_MAX],
     local: [Local; LOCAL_MAX],
 }
 
@@ -61,32 +74,50 @@ impl Config {
     pub(super) fn new(ports: &[Interface; 2], rules: &Rules) -> Self {
         let mut config = Self {
             heartbeat_limit_ns: HEARTBEAT_LIMIT_NS,
-            local_interval_ns: 1_000_000_000 / u64::from(rules.local_rate_pps.max(1)),
-            local_burst_ns: LOCAL_BURST_NS,
+            burst_ns: BURST_NS,
             ifindex: [ports[0].index, ports[1].index],
             mac: [[0; 8]; 2],
             own_count: rules.own.len().min(OWN_MAX) as u32,
             peer_count: rules.peers.len().min(PEERS_MAX) as u32,
             local_count: rules.local.len().min(LOCAL_MAX) as u32,
             pad: 0,
-            own: [Address::default(); OWN_MAX],
-            peers: [Peer::default(); PEERS_MAX],
+            own: [Own::default(); OWN_MAX],
+            peers: [Remote::default(); PEERS_MAX],
             local: [Local::default(); LOCAL_MAX],
         };
         for (mac, port) in config.mac.iter_mut().zip(ports) {
             mac[..6].copy_from_slice(&port.mac);
         }
         for (slot, own) in config.own.iter_mut().zip(&rules.own) {
-            *slot = mapped(*own);
+            *slot = Own { address: mapped(own.address), ports: bits(own.side).into(), pad: 0 };
         }
         for (slot, peer) in config.peers.iter_mut().zip(&rules.peers) {
-            *slot = Peer { address: mapped(peer.ip()), port: SocketAddr::port(peer), pad: [0; 3] };
+            let (address, port) = (mapped(peer.remote.ip()), peer.remote.port());
+            *slot = Remote { address, port, own_port: peer.own_port, pad: 0, interval_ns: interval(PEER_RATE_PPS) };
         }
         for (slot, rule) in config.local.iter_mut().zip(&rules.local) {
-            *slot = Local { protocol: rule.protocol, first: rule.first, last: rule.last, ..Local::default() };
+            *slot = Local {
+                address: rule.address.map(mapped).unwrap_or_default(),
+                interval_ns: interval(rule.rate_pps),
+                protocol: rule.protocol,
+                ports: bits(rule.side),
+                first: rule.first,
+                last: rule.last,
+                pad: 0,
+            };
         }
         config
     }
+}
+
+/// Time that one packet costs.
+fn interval(rate_pps: u32) -> u64 {
+    1_000_000_000 / u64::from(rate_pps.max(1))
+}
+
+/// Bit 0 outside, bit 1 inside.
+fn bits(side: Side) -> u8 {
+    u8::from(side.has(Port::OUTSIDE)) | u8::from(side.has(Port::INSIDE)) << 1
 }
 
 /// An IPv4 address is mapped into IPv6, so that one comparison serves both.
@@ -132,9 +163,8 @@ mod tests {
     #[test]
     fn the_structures_have_no_hidden_padding() {
         assert_eq!(size_of::<Address>(), 16);
-        assert_eq!(size_of::<Peer>(), 24);
-        assert_eq!(size_of::<Local>(), 8);
-        let head = 3 * 8 + 2 * 4 + 2 * 8 + 4 * 4;
-        assert_eq!(size_of::<Config>(), head + 16 * OWN_MAX + 24 * PEERS_MAX + 8 * LOCAL_MAX);
+        assert_eq!((size_of::<Own>(), size_of::<Remote>(), size_of::<Local>()), (24, 32, 32));
+        let head = 2 * 8 + 2 * 4 + 2 * 8 + 4 * 4;
+        assert_eq!(size_of::<Config>(), head + 24 * OWN_MAX + 32 * PEERS_MAX + 32 * LOCAL_MAX);
     }
 }

@@ -1,15 +1,24 @@
 //! What every back end must do, told once.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    net::{SocketAddrV4, TcpListener},
+    os::fd::AsRawFd,
+    time::Duration,
+};
 
+use nix::sys::{
+    socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt::SendTimeout},
+    time::{TimeVal, TimeValLike},
+};
 use sluicegate_datapath::{Action, Backend, Device, OpenError, monotonic_now, netlink::Route};
 use sluicegate_wire::Reason;
 
 use super::{
     is_root,
     site::{
-        CLIENT, CLIENT6, Capture, GATE_OUTSIDE, GATE_OUTSIDE6, Router, SERVICE, SERVICE6, STRANGER, Site, State,
-        options, received, send_marker, wait_for,
+        CLIENT, CLIENT6, Capture, GATE_INSIDE, GATE_OUTSIDE, GATE_OUTSIDE6, OWN_PORT, Router, SERVICE, SERVICE6,
+        STRANGER, Site, State, options, received, send_marker, wait_for,
     },
 };
 
@@ -84,18 +93,23 @@ pub fn kernel_receives_local_and_peers_only(backend: Backend) {
         assert!(received(&unlisted).is_none(), "an unlisted port reached the kernel");
         assert_eq!(router.forwarded, before, "the handler got the host's packet");
     }
-    let host = Site::udp(&site.gate, super::site::GATE_INSIDE, 9000);
-    let feed = Site::udp(&site.service, SERVICE, 7443);
-    let other = Site::udp(&site.service, SERVICE, 7444);
-    other.send_to(b"no peer", (super::site::GATE_INSIDE, 9000)).unwrap();
-    feed.send_to(b"peer", (super::site::GATE_INSIDE, 9000)).unwrap();
-    let mut got = None;
-    router.drive(&mut device, "the host receives its peer", |_| {
-        got = received(&host);
-        got.is_some()
-    });
-    assert_eq!(got.unwrap().0, b"peer");
+    // A connection of the host's own passes; neither another port of the host nor another protocol does.
+    let _feed = site.service.run(|| TcpListener::bind((SERVICE, 7443)).expect("a listener"));
+    assert!(dials_from(OWN_PORT), "the host's own connection");
+    assert!(!dials_from(OWN_PORT + 1), "from another port");
+    let host = Site::udp(&site.gate, GATE_INSIDE, OWN_PORT);
+    Site::udp(&site.service, SERVICE, 7443).send_to(b"no connection", (GATE_INSIDE, OWN_PORT)).unwrap();
+    assert!(received(&host).is_none(), "a datagram from the peer's address and port");
     device.close(false).unwrap();
+}
+
+/// Whether the host of the calling thread gets a TCP connection from this port to the feed.
+fn dials_from(port: u16) -> bool {
+    let address = |host: &str, port| SockaddrIn::from(SocketAddrV4::new(host.parse().expect("an address"), port));
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).expect("a socket");
+    setsockopt(&socket, SendTimeout, &TimeVal::milliseconds(500)).expect("a time limit");
+    bind(socket.as_raw_fd(), &address(GATE_INSIDE, port)).expect("a free port");
+    connect(socket.as_raw_fd(), &address(SERVICE, 7443)).is_ok()
 }
 
 pub fn stays_closed_after_a_crash(backend: Backend) {
@@ -116,13 +130,13 @@ pub fn stays_closed_after_a_crash(backend: Backend) {
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
     let (mut at_service, mut at_client) = (Capture::new(&site.service, "s0"), Capture::new(&site.client, "c0"));
     let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);
-    let listed_inside = Site::udp(&site.gate, super::site::GATE_INSIDE, 5060);
+    let listed_inside = Site::udp(&site.gate, GATE_INSIDE, 5060);
     for _ in 0..20 {
         client.send_to(b"hello", (SERVICE, 5004)).unwrap();
         service.send_to(b"hello", (CLIENT, 4000)).unwrap();
     }
     client.send_to(b"ssh still works", (GATE_OUTSIDE, 5060)).unwrap();
-    service.send_to(b"ssh still works", (super::site::GATE_INSIDE, 5060)).unwrap();
+    service.send_to(b"ssh still works", (GATE_INSIDE, 5060)).unwrap();
     assert_eq!(wait_for(&listed).0, b"ssh still works");
     assert_eq!(wait_for(&listed_inside).0, b"ssh still works");
     send_marker(&site.gate, "g1");
@@ -150,7 +164,7 @@ pub fn local_is_rate_limited(backend: Backend) {
     }
     let (site, state) = (Site::new(), State::new());
     let mut limited = options(backend, state.path());
-    limited.local_rate_pps = 50;
+    limited.local.iter_mut().for_each(|rule| rule.rate_pps = 50);
     let mut device = Device::open(&limited).expect("the device opens");
     device.heartbeat(monotonic_now());
     let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);

@@ -7,7 +7,8 @@ use std::{
 };
 
 use sluicegate_datapath::{
-    Action, Backend, Device, Interface, LocalRule, Options, monotonic_now, neighbour::Table, netlink::Route, raw,
+    Action, Backend, Device, Interface, LocalRule, Options, OwnAddress, Peer, Side, monotonic_now, neighbour::Table,
+    netlink::Route, raw,
 };
 use sluicegate_wire::{Frame, Port};
 
@@ -74,18 +75,23 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
+/// The gate's end of its one connection.
+pub const OWN_PORT: u16 = 9000;
+
+fn local(protocol: u8, first: u16, last: u16) -> LocalRule {
+    LocalRule { protocol, first, last, side: Side::Both, address: None, rate_pps: 1000 }
+}
+
 pub fn options(backend: Backend, state: &Path) -> Options {
     Options {
         backend,
         outside: "g0".into(),
         inside: "g1".into(),
-        local: vec![
-            LocalRule { protocol: 17, first: 5060, last: 5061 },
-            LocalRule { protocol: 6, first: 22, last: 22 },
-        ],
-        local_rate_pps: 1000,
-        own: [GATE_OUTSIDE, GATE_INSIDE, GATE_OUTSIDE6, GATE_INSIDE6].map(ip).to_vec(),
-        peers: vec![SocketAddr::new(ip(SERVICE), 7443)],
+        local: vec![local(17, 5060, 5061), local(6, 22, 22)],
+        own: [GATE_OUTSIDE, GATE_INSIDE, GATE_OUTSIDE6, GATE_INSIDE6]
+            .map(|text| OwnAddress { address: ip(text), side: Side::Both })
+            .to_vec(),
+        peers: vec![Peer { remote: SocketAddr::new(ip(SERVICE), 7443), own_port: OWN_PORT }],
         state_dir: state.to_path_buf(),
     }
 }

@@ -6,10 +6,14 @@ use sluicegate_store::feed::{
     CodecError, Decoder, FromGate, ToGate, encode,
     tls::{Identity, SERVER_NAME, TlsError, client_config},
 };
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -52,12 +56,64 @@ pub(crate) struct Outgoing {
     stream: WriteHalf<TlsStream<TcpStream>>,
 }
 
+/// The local port of a feed's connections, kept for them from the gate's start on: what the kernel lets through to the
+/// host names it, and it must not be another program's.
+#[derive(Debug)]
+pub(crate) struct OwnPort {
+    reserved: TcpSocket,
+    port: u16,
+}
+
+impl OwnPort {
+    /// Keeps a free port for connections to `remote`.
+    pub(crate) fn reserve(remote: SocketAddr) -> io::Result<Self> {
+        let reserved = socket_for(remote)?;
+        reserved.bind(unspecified(remote, 0))?;
+        let port = reserved.local_addr()?.port();
+        Ok(Self { reserved, port })
+    }
+
+    pub(crate) const fn number(&self) -> u16 {
+        self.port
+    }
+
+    async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
+        debug_assert!(self.reserved.local_addr().is_ok());
+        let socket = socket_for(remote)?;
+        // The next connection has the same two ends, so this one must not linger in the kernel when it is closed.
+        socket.set_zero_linger()?;
+        socket.bind(unspecified(remote, self.port))?;
+        socket.connect(remote).await
+    }
+}
+
+fn socket_for(remote: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    Ok(socket)
+}
+
+fn unspecified(remote: SocketAddr, port: u16) -> SocketAddr {
+    let any: IpAddr = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(any, port)
+}
+
 /// Dials the frontend; both sides have shown the keys that the other pinned when this returns.
-pub(crate) async fn dial(feed: &FeedAddress, identity: &Identity) -> Result<(Incoming, Outgoing), ConnectionError> {
+pub(crate) async fn dial(
+    feed: &FeedAddress,
+    identity: &Identity,
+    own_port: Option<&OwnPort>,
+) -> Result<(Incoming, Outgoing), ConnectionError> {
     let config = client_config(identity, feed.certificate_pin)?;
     let address = feed.address;
     let late = || io::Error::from(io::ErrorKind::TimedOut);
-    let tcp = timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(late()));
+    let connected = async {
+        match own_port {
+            Some(own_port) => own_port.connect(address).await,
+            None => TcpStream::connect(address).await,
+        }
+    };
+    let tcp = timeout(DIAL_TIMEOUT, connected).await.unwrap_or_else(|_| Err(late()));
     let tcp = tcp.map_err(|source| ConnectionError::Dial { address, source })?;
     tcp.set_nodelay(true)?;
     let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;

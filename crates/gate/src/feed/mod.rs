@@ -15,7 +15,7 @@ use crate::{
 };
 use apply::Applier;
 use backoff::Backoff;
-use connection::{ConnectionError, Outgoing, dial};
+use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use sluicegate_capability::IssuerPublic;
 use sluicegate_store::feed::{FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use std::{sync::Arc, time::Duration};
@@ -47,6 +47,8 @@ pub(crate) struct Feed {
     pub(crate) identity: Arc<Identity>,
     pub(crate) issuer: IssuerPublic,
     pub(crate) outbox: mpsc::Receiver<FromGate>,
+    /// The port that its connections leave from; any where no kernel filter stands in between.
+    pub(crate) own_port: Option<OwnPort>,
 }
 
 impl Feed {
@@ -79,7 +81,8 @@ impl Feed {
         slot: &FeedSlot,
         receiver: &mut FeedReceiver,
     ) -> Result<std::convert::Infallible, SessionError> {
-        let (mut incoming, mut outgoing) = dial(slot.progress.address(), &self.identity).await?;
+        let (mut incoming, mut outgoing) =
+            dial(slot.progress.address(), &self.identity, self.own_port.as_ref()).await?;
         outgoing.send(&[receiver.connect(clock::monotonic(), clock::unix())]).await?;
         let mut reporter = Reporter::default();
         let mut usage = interval(USAGE_INTERVAL);

@@ -24,7 +24,7 @@ pub(crate) struct Ports<N> {
 impl<N> Ports<N> {
     /// Takes the open device, and gives the next hops that go with it.
     pub(crate) fn new(ground: Ground<N>) -> (Self, N) {
-        let Ground { device, next_hop, mtu, links, reopen } = ground;
+        let Ground { device, next_hop, mtu, links, reopen, .. } = ground;
         (Self { device: Some(device), links, reopen, mtu, counted: Vec::new() }, next_hop)
     }
 

@@ -2,11 +2,11 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
 };
 
 use sluicegate_datapath::{
-    Rules,
+    LocalRule, OwnAddress, Rules, Side,
     netlink::IngressFilter,
     raw::{self, Socket},
 };
@@ -28,6 +28,9 @@ pub(super) const SIP_PORT: u16 = 5_060;
 /// a user's grant for at most 1,024 flows.
 pub(super) const FIRST_PORT: u16 = 5_001;
 pub(super) const PORTS: u16 = 51;
+/// Where the kernel takes the ports from that programs do not choose, and how many answers a second come to them.
+const EPHEMERAL_FIRST: u16 = 32_768;
+const ANSWERS_PPS: u32 = 1_000;
 /// The interface of `gen` and `sink`.
 const ETH: &str = "eth0";
 
@@ -60,9 +63,18 @@ impl BenchLab {
             Wire { ends: [end("gate", "inside", INSIDE), end("sink", ETH, SINK)] },
         ];
         let lab = Plan { hosts, wires }.build()?;
-        // The generator's kernel hears the frontend, which lets `connect` sign in, and neither's kernel answers data.
-        let own = vec![GEN.into()];
-        let rules = Rules { own, peers: vec![SocketAddr::from((OUTSIDE, SIP_PORT))], ..Rules::default() };
+        // The generator's kernel hears the answers of the frontend, which lets `connect` sign in, and neither's kernel
+        // answers data.
+        let own = vec![OwnAddress { address: GEN.into(), side: Side::Both }];
+        let answers = LocalRule {
+            protocol: 17,
+            first: EPHEMERAL_FIRST,
+            last: u16::MAX,
+            side: Side::Both,
+            address: None,
+            rate_pps: ANSWERS_PPS,
+        };
+        let rules = Rules { own, local: vec![answers], ..Rules::default() };
         for (host, rules) in [("gen", rules), ("sink", Rules::default())] {
             let install = || IngressFilter::install("bench", &[ETH], &rules).map(drop).map_err(io::Error::other);
             lab.host(host)?.run_in(install).and_then(|done| done).during(|| format!("{host}: keeping it silent"))?;

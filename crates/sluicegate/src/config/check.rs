@@ -242,7 +242,13 @@ fn frontend_plan(
 fn reachable(report: &mut Report<'_>, frontend: &sluicegate_frontend::Config, gate: &sluicegate_gate::Config) {
     for listen in &frontend.listen {
         let port = listen.address.port();
-        let is_local = gate.local.iter().any(|rule| rule.protocol == 17 && (rule.first..=rule.last).contains(&port));
+        let reaches = |rule: &sluicegate_gate::LocalRule| {
+            rule.protocol == 17
+                && (rule.first..=rule.last).contains(&port)
+                && rule.side != sluicegate_gate::Side::Inside
+                && rule.address.is_none_or(|address| address == listen.address.ip())
+        };
+        let is_local = gate.local.iter().any(reaches);
         if !listen.address.ip().is_loopback() && !is_local {
             let hint = format!("add \"udp/{port}\" to local");
             report.error(&["gate", "local"], format!("the gate would drop all SIP to {listen}"), &hint);

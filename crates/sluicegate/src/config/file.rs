@@ -119,8 +119,8 @@ pub(crate) struct Gate {
     pub(crate) mode: Option<Mode>,
     /// What the gate's own host may receive, such as `tcp/22`.
     #[serde(default)]
-    pub(crate) local: Vec<String>,
-    /// Packets a second that `local` may receive in all.
+    pub(crate) local: Vec<Local>,
+    /// Packets a second that an entry of `local` may receive unless it says so itself.
     pub(crate) local_rate_pps: Option<u32>,
     /// External ports for bindings, such as `20000-32767`.
     pub(crate) external_ports: Option<String>,
@@ -174,6 +174,39 @@ pub(crate) struct Gate {
     pub(crate) capability_bytes: Option<Bytes>,
     /// What an edge grants: seconds.
     pub(crate) capability_s: Option<u8>,
+}
+
+/// An entry of `local`: what the host may receive, in short or at length.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Local {
+    /// Such as `tcp/22`, by either interface.
+    Port(String),
+    /// The same, narrowed.
+    Entry(LocalEntry),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LocalEntry {
+    /// Such as `tcp/22`.
+    pub(crate) port: String,
+    /// By which interface it may come.
+    #[serde(default)]
+    pub(crate) side: LocalSide,
+    /// To which address of the host; any unless given.
+    pub(crate) address: Option<IpAddr>,
+    /// Packets a second.
+    pub(crate) rate_pps: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LocalSide {
+    Outside,
+    Inside,
+    #[default]
+    Both,
 }
 
 /// `true` (the outside), `false`, `"inside"`, `"outside"`, or a list of the two.

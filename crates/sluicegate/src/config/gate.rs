@@ -1,15 +1,17 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
-use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place};
+use sluicegate_gate::{
+    Capabilities, Config, EdgePolicy, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place, Side,
+};
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
 
 use super::{
     check::{Report, Role},
-    file::{self, File, Gate},
+    file::{self, File, Gate, Local, LocalSide},
     host,
 };
 
-/// Packets a second that `local` may receive unless the file says otherwise: a SIP flood has to reach the frontend's
+/// Packets a second that an entry of `local` may receive unless the file says otherwise: a SIP flood has to reach the frontend's
 /// overload control, not starve in front of it.
 const LOCAL_RATE_PPS: u32 = 200_000;
 
@@ -24,12 +26,8 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
     }
     config.datapath = gate.datapath;
     config.mode = gate.mode.unwrap_or(Mode::Enforce);
-    for text in &gate.local {
-        if let Some(range) = report.parse::<PortRange>(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp") {
-            config.local.extend(local_rules(range));
-        }
-    }
-    config.local_rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
+    let rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
+    config.local.extend(gate.local.iter().filter_map(|local| local_rule(report, local, rate_pps)));
     if let Some(text) = &gate.external_ports {
         let range = text
             .split_once('-')
@@ -233,12 +231,22 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
     }
 }
 
-/// The kernel knows protocols by number, and ICMP by two of them.
-fn local_rules(range: PortRange) -> Vec<LocalRule> {
-    let (first, last) = (range.first, range.last);
-    match range.protocol {
-        PortProtocol::Tcp => vec![LocalRule { protocol: 6, first, last }],
-        PortProtocol::Udp => vec![LocalRule { protocol: 17, first, last }],
-        PortProtocol::Icmp => [1, 58].map(|protocol| LocalRule { protocol, first: 0, last: u16::MAX }).into(),
-    }
+/// One entry of `local`. The kernel knows protocols by number; ICMP stands for ICMPv6 too.
+fn local_rule(report: &mut Report<'_>, local: &Local, rate_pps: u32) -> Option<LocalRule> {
+    let (text, side, address, own_rate) = match local {
+        Local::Port(text) => (text, LocalSide::Both, None, None),
+        Local::Entry(entry) => (&entry.port, entry.side, entry.address, entry.rate_pps),
+    };
+    let range: PortRange = report.parse(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp")?;
+    let (protocol, first, last) = match range.protocol {
+        PortProtocol::Tcp => (6, range.first, range.last),
+        PortProtocol::Udp => (17, range.first, range.last),
+        PortProtocol::Icmp => (1, 0, u16::MAX),
+    };
+    let side = match side {
+        LocalSide::Outside => Side::Outside,
+        LocalSide::Inside => Side::Inside,
+        LocalSide::Both => Side::Both,
+    };
+    Some(LocalRule { protocol, first, last, side, address, rate_pps: own_rate.unwrap_or(rate_pps) })
 }

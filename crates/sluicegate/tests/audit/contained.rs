@@ -2,3 +2,4 @@
 
 mod forwarding;
 mod processes;
+mod receiving;

@@ -83,8 +83,9 @@ impl Config {
     }
 
     fn gate_section(&self) -> String {
+        let local = if self.gate.contains("local =") { "" } else { "local = [\"udp/5060\"]\n" };
         format!(
-            "[gate]\noutside = \"outside\"\ninside = \"inside\"\nlocal = [\"udp/5060\"]\ndatapath = \"{}\"\n{}",
+            "[gate]\noutside = \"outside\"\ninside = \"inside\"\n{local}datapath = \"{}\"\n{}",
             self.datapath, self.gate
         )
     }

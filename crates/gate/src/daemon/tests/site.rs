@@ -190,7 +190,14 @@ pub(super) fn config(dir: &Path) -> Config {
 pub(super) fn open(config: Config, feeds: &[FeedAddress]) -> Result<(Gate, Cables), StartError> {
     let lock = lock(&config.state_dir)?;
     let (device, cables) = Device::loopback();
-    let ground = Ground { device, next_hop: Hops { known: true }, mtu: [1500, 1500], links: None, reopen: None };
+    let ground = Ground {
+        device,
+        next_hop: Hops { known: true },
+        mtu: [1500, 1500],
+        links: None,
+        reopen: None,
+        own_ports: Vec::new(),
+    };
     Ok((start_on(config, feeds.to_vec(), ground, lock)?, cables))
 }
 

@@ -13,6 +13,7 @@ extern crate std;
 
 mod budget;
 pub mod capability;
+mod fair_bucket;
 mod hash;
 mod key;
 mod line;
@@ -24,6 +25,7 @@ mod token_bucket;
 mod wheel;
 
 pub use budget::{Budget, SLICE_MAX};
+pub use fair_bucket::{FairBucket, Share};
 pub use hash::Hasher;
 pub use key::{Key, Key4, Key6, Kind};
 pub use line::{Entry, Line, Line4, Line6, TcpHalf, Tick};

@@ -163,6 +163,22 @@ impl<L: Line> Table<L> {
         self.tags.get(set).is_some_and(|tags| tags >> (way * 8) & 0x80 != 0)
     }
 
+    /// How many sets there are: one word of tags each.
+    #[must_use]
+    pub fn sets_len(&self) -> u32 {
+        self.tags.len() as u32
+    }
+
+    /// The indices of the lines in use in one set; reads one word.
+    pub fn used_in_set(&self, set: u32) -> impl Iterator<Item = u32> {
+        let mut used = self.tags.get(set as usize).map_or(0, |tags| tags & BYTES_80);
+        core::iter::from_fn(move || {
+            let way = (used != 0).then(|| used.trailing_zeros() / 8)?;
+            used &= used - 1;
+            Some(set * WAYS as u32 + way)
+        })
+    }
+
     /// The indices of all lines in use in a range of indices; all of them in `0..index_end()`.
     pub fn used_lines(&self, range: Range<u32>) -> impl Iterator<Item = u32> {
         range.filter(|index| self.is_used(*index))

@@ -38,6 +38,19 @@ impl TokenBucket {
         }
     }
 
+    /// Puts back tokens that were taken and not used.
+    pub fn give_back(&mut self, tokens: u32) {
+        let level = self.level_nanos.saturating_add(u64::from(tokens) * NANOS_PER_SEC);
+        self.level_nanos = level.min(self.depth_nanos);
+    }
+
+    /// Another rate and depth from now on. What is in the bucket stays, as far as it fits: no change fills it.
+    pub fn reshape(&mut self, now: Instant, rate_per_s: u64, depth: u64) {
+        self.fill(now);
+        let shape = Self::new(now, rate_per_s, depth);
+        *self = Self { level_nanos: self.level_nanos.min(shape.depth_nanos), filled_at: self.filled_at, ..shape };
+    }
+
     /// Whole tokens in the bucket at `now`.
     #[must_use]
     pub fn level(&self, now: Instant) -> u64 {
@@ -81,6 +94,20 @@ mod tests {
         }
         // 7.001 s at three tokens a second.
         assert_eq!(bucket.level(now), 21);
+    }
+
+    #[test]
+    fn another_shape_and_what_comes_back_never_overfill() {
+        let start = Instant::from_secs(5);
+        let mut bucket = TokenBucket::new(start, 1_000, 300);
+        assert!(bucket.take(start, 250));
+        bucket.reshape(start, 10_000, 3_000);
+        assert_eq!(bucket.level(start), 50, "a wider bucket is not a fuller one");
+        bucket.give_back(100);
+        assert_eq!(bucket.level(start), 150);
+        bucket.reshape(start, 10, 100);
+        bucket.give_back(100);
+        assert_eq!(bucket.level(start), 100);
     }
 
     #[test]

@@ -15,8 +15,9 @@ struct Link {
 
 /// A timing wheel for a fixed number of ids: schedule, cancel and expire in constant time, no allocation.
 ///
-/// An id fires at its time or up to one `granularity` later. The wheel reaches 2,048 granularities ahead; an id that
-/// is due later fires at that horizon and its owner schedules it again. So the owner may also leave a busy id alone
+/// An id fires at its time or up to one `granularity` later. The wheel reaches 2,047 granularities ahead of now (of the
+/// oldest id that is due and was not taken, if there is one); an id that is due later fires at that horizon: its owner
+/// must compare the time and schedule it again. So the owner may also leave a busy id alone
 /// and look at its idle time only when it fires (lazy re-queue): traffic never touches the wheel.
 #[derive(Debug)]
 pub struct Wheel {
@@ -59,9 +60,11 @@ impl Wheel {
     /// Schedules `id` for `at`, in place of an earlier schedule.
     pub fn schedule(&mut self, id: u32, now: Instant, at: Instant) {
         self.cancel(id);
-        if self.used == 0 {
-            // Nothing waits, so nothing can be missed: catch up with the time that passed meanwhile.
-            self.cursor = self.cursor.max(now.as_nanos() / self.granularity_nanos);
+        let now_tick = now.as_nanos() / self.granularity_nanos;
+        if self.cursor < now_tick {
+            // The horizon lies ahead of now, not of the last expiry; what is due already is not overtaken.
+            let first = self.next_occupied().unwrap_or(now_tick);
+            self.cursor = self.cursor.max(first.min(now_tick));
         }
         let due = at.as_nanos().div_ceil(self.granularity_nanos);
         let tick = due.clamp(self.cursor + 1, self.cursor + SLOTS as u64 - 1);
@@ -188,6 +191,16 @@ mod tests {
         wheel.schedule(1, now, Instant::from_secs(101));
         assert_eq!(drain(&mut wheel, Instant::from_secs(101)), [1], "a far id delays no near one");
         assert_eq!(wheel.next_due(), Some(now + core::time::Duration::from_millis(SLOTS as u64 - 1)));
+    }
+
+    #[test]
+    fn the_horizon_is_counted_from_now_however_long_nothing_was_due() {
+        let mut wheel = Wheel::new(2, MS);
+        wheel.schedule(0, Instant::ZERO, Instant::from_secs(2));
+        wheel.schedule(1, Instant::from_millis(1_900), Instant::from_millis(3_900));
+        assert_eq!(drain(&mut wheel, Instant::from_secs(2)), [0]);
+        assert_eq!(drain(&mut wheel, Instant::from_millis(3_899)), []);
+        assert_eq!(drain(&mut wheel, Instant::from_millis(3_900)), [1]);
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Reading {
     pub(crate) sent: [Sent; 2],
     /// Frames received from both ports.
     pub(crate) received: u64,
+    /// The longest turn of the packet thread in the last minutes, in nanoseconds, and the most that one turn looked at.
+    pub(crate) turn: [u64; 2],
     /// What left in each lane of each port's link, if that is scheduled.
     pub(crate) lanes: [Lanes; 2],
     /// Packets that passed the capability router as each of [`KINDS`].
@@ -64,6 +66,7 @@ impl Default for Reading {
             observed: [0; REASONS],
             sent: [Sent::default(); 2],
             received: 0,
+            turn: [0; 2],
             lanes: [None; 2],
             passed: [0; KINDS.len()],
             demoted: [0; REASONS],
@@ -86,6 +89,7 @@ pub(crate) struct Board {
     observed: [AtomicU64; REASONS],
     sent: [[AtomicU64; 2]; 2],
     received: AtomicU64,
+    turn: [AtomicU64; 2],
     scheduled: [AtomicBool; 2],
     lanes: [[[AtomicU64; 4]; LANES.len()]; 2],
     passed: [AtomicU64; KINDS.len()],
@@ -105,6 +109,7 @@ impl Board {
             observed: std::array::from_fn(|_| zero()),
             sent: std::array::from_fn(|_| [zero(), zero()]),
             received: zero(),
+            turn: [zero(), zero()],
             scheduled: Default::default(),
             lanes: std::array::from_fn(|_| std::array::from_fn(|_| std::array::from_fn(|_| zero()))),
             passed: std::array::from_fn(|_| zero()),
@@ -139,6 +144,9 @@ impl Board {
             shown[1].store(value.bytes, Relaxed);
         }
         self.received.store(reading.received, Relaxed);
+        for (shown, value) in self.turn.iter().zip(reading.turn) {
+            shown.store(value, Relaxed);
+        }
         for (port, lanes) in reading.lanes.iter().enumerate() {
             self.scheduled[port].store(lanes.is_some(), Relaxed);
             for (shown, lane) in self.lanes[port].iter().zip(lanes.iter().flatten()) {
@@ -172,6 +180,7 @@ impl Board {
             observed: std::array::from_fn(|index| self.observed[index].load(Relaxed)),
             sent: [sent(Port::OUTSIDE), sent(Port::INSIDE)],
             received: self.received.load(Relaxed),
+            turn: std::array::from_fn(|index| self.turn[index].load(Relaxed)),
             lanes: std::array::from_fn(|port| self.lanes_of(port)),
             passed: std::array::from_fn(|index| self.passed[index].load(Relaxed)),
             demoted: std::array::from_fn(|index| self.demoted[index].load(Relaxed)),
@@ -220,6 +229,7 @@ mod tests {
         reading.observed[Reason::TcpWindow as usize] = 6;
         reading.sent[1] = Sent { packets: 7, bytes: 8 };
         reading.received = 9;
+        reading.turn = [16, 17];
         let lane = LaneReading { packets: 10, bytes: 11, dropped: 14, waiting: 15 };
         reading.lanes[1] = Some([LaneReading::default(), lane, lane, lane]);
         (reading.passed[1], reading.demoted[Reason::CapabilityForged as usize]) = (12, 13);

@@ -19,11 +19,14 @@ pub use capabilities::{
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_capability::host::{Renew, ServerConfig};
 pub use sluicegate_datapath::{Backend, LocalRule, Side};
+pub use sluicegate_nat::PerUser;
 
 /// Feeds a gate holds at once.
 pub const FEEDS_MAX: usize = 16;
 /// Largest `flows_max`: two lines of 64 bytes each, two gibibytes in all.
 pub const FLOWS_MAX_MAX: u32 = 1 << 24;
+/// Largest `bytes_max` of `per_user`.
+const USER_BYTES_MAX: u64 = 16_000_000_000;
 /// Largest `pinholes_max`.
 pub const PINHOLES_MAX_MAX: u32 = 1 << 18;
 
@@ -55,6 +58,8 @@ pub struct Config {
     pub flows_max: u32,
     /// Pinholes at once, fixed at start.
     pub pinholes_max: u32,
+    /// What all grants of one user may hold together.
+    pub per_user: PerUser,
     /// Directory of keys, pins, bindings and grants; made if it does not exist.
     pub state_dir: PathBuf,
     /// Frontends whose feeds this gate holds, besides those joined with [`crate::join`].
@@ -91,6 +96,7 @@ impl Config {
             manage_forwarding: false,
             flows_max: 1 << 16,
             pinholes_max: 1 << 13,
+            per_user: PerUser::default(),
             state_dir: state_dir.into(),
             feeds: Vec::new(),
             may_open: Vec::new(),
@@ -151,6 +157,15 @@ impl Config {
             [("flows_max", self.flows_max, FLOWS_MAX_MAX), ("pinholes_max", self.pinholes_max, PINHOLES_MAX_MAX)];
         for (field, given, max) in sizes {
             check_size(errors, field, given, max);
+        }
+        for (field, given) in [("flows_max", u64::from(self.per_user.flows_max)), ("window_s", self.per_user.window_s)]
+        {
+            if given == 0 {
+                errors.push(ConfigError::PerUser { field });
+            }
+        }
+        if self.per_user.bytes > USER_BYTES_MAX {
+            errors.push(ConfigError::TooMany { field: "per_user", given: self.per_user.bytes, max: USER_BYTES_MAX });
         }
         if self.feeds.len() > FEEDS_MAX {
             errors.push(ConfigError::TooMany { field: "feeds", given: self.feeds.len() as u64, max: FEEDS_MAX as u64 });

@@ -78,6 +78,8 @@ impl Control {
             uptime_s: now.since(shared.started).as_secs(),
             heartbeat_age_ms: shared.board.heartbeat().map(|at| millis(now, at)),
             closed: shared.board.closed(),
+            longest_turn_us: reading.turn[0].div_ceil(1_000),
+            turn_looks: reading.turn[1],
             received_packets: reading.received,
             ports: ports.into(),
             dropped: by_reason(&reading.dropped),

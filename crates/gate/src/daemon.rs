@@ -459,6 +459,7 @@ fn translator(config: &Config, mtu: [u16; 2]) -> Result<Translator, StartError> 
         flows_max: config.flows_max,
         flows_v6_max: (config.flows_max / V6_SHARE).max(1),
         pinholes_max: config.pinholes_max,
+        per_user: config.per_user,
         services_max: crate::ledger::SERVICES_MAX as u16,
         ..defaults
     };

@@ -54,6 +54,12 @@ pub enum ConfigError {
         /// The field's name.
         field: &'static str,
     },
+    /// A limit for each user that would let nobody in.
+    #[error("{field} of per_user must be at least 1")]
+    PerUser {
+        /// The field's name.
+        field: &'static str,
+    },
     /// More than the gate's fixed maximum.
     #[error("{field} is {given}, at most {max} is possible")]
     TooMany {
@@ -150,6 +156,7 @@ impl ConfigError {
             Self::ExternalPorts { .. } => "external_ports",
             Self::LocalOverlap { .. } => "local",
             Self::Zero { field } | Self::TooMany { field, .. } => field,
+            Self::PerUser { .. } => "per_user",
             Self::Prefix { .. } => "may_open",
             Self::Fairness { .. } | Self::SourceUnverified => "fairness",
             Self::LinkRate { field, .. } => field,

@@ -102,6 +102,16 @@ pub(crate) fn of(status: &Status) -> Vec<Metric> {
         "1 while nothing is forwarded because an interface is gone, was replaced or is down.",
         f64::from(u8::from(status.closed.is_some())),
     ));
+    metrics.push(single(
+        "sluicegate_gate_longest_turn_seconds",
+        "Longest turn of the packet thread in the last one to two minutes.",
+        status.longest_turn_us as f64 / 1e6,
+    ));
+    metrics.push(single(
+        "sluicegate_gate_turn_looks",
+        "Most lines, words of ports and pinholes that one turn looked at in the last one to two minutes.",
+        status.turn_looks as f64,
+    ));
     if let Some(age) = status.heartbeat_age_ms {
         let help = "Time since the packet thread last gave a sign of life.";
         metrics.push(single("sluicegate_gate_heartbeat_age_seconds", help, age as f64 / 1e3));

@@ -29,6 +29,11 @@ pub struct Status {
     pub heartbeat_age_ms: Option<u64>,
     /// Why nothing is forwarded: an interface is gone, was replaced or is down. `None` while both are open.
     pub closed: Option<String>,
+    /// The longest turn of the packet thread in the last one to two minutes, in microseconds: so long a packet may have
+    /// waited for housekeeping and questions.
+    pub longest_turn_us: u64,
+    /// The most lines, words of ports and pinholes that one of those turns looked at; never more than 2,000.
+    pub turn_looks: u64,
     /// Frames received on both ports.
     pub received_packets: u64,
     /// What left by each port.

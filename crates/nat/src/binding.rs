@@ -56,6 +56,7 @@ impl Bindings {
         inside: (IpAddr, u16),
         ports: &mut Ports,
         random: &mut Random,
+        looks: &mut u32,
     ) -> Option<u16> {
         if let Some(slot) = self.find(protocol, inside) {
             let binding = self.slots[slot as usize].as_mut()?;
@@ -63,7 +64,7 @@ impl Bindings {
             return Some(binding.port);
         }
         let slot = *self.free.last()?;
-        let port = ports.take(protocol, 1, inside.1, Holder::Binding(slot), random)?;
+        let port = ports.take(protocol, (1, inside.1), Holder::Binding(slot), random, looks)?;
         self.put(slot, Binding { protocol, inside, port, flows: 1 });
         Some(port)
     }

@@ -22,8 +22,10 @@ pub struct Config {
     pub flows_max: u32,
     /// IPv6 flows at once; each takes two lines of 128 bytes.
     pub flows_v6_max: u32,
-    /// Flows of one grant at once, where the grant does not say.
+    /// Flows of one grant at once, where the grant does not say; never more than [`FLOWS_PER_GRANT_MAX`].
     pub flows_per_grant: u16,
+    /// What all grants of one user may hold together.
+    pub per_user: PerUser,
     /// Flows that one service may have started itself (`outbound = "all"`) at once.
     pub flows_per_service: u32,
     /// Pinholes at once; ended ones are remembered in the same table until their place is needed.
@@ -52,6 +54,7 @@ impl Default for Config {
             flows_max: 65_536,
             flows_v6_max: 8_192,
             flows_per_grant: 64,
+            per_user: PerUser::default(),
             flows_per_service: 4_096,
             pinholes_max: 8_192,
             ports_per_pinhole: 256,
@@ -61,6 +64,41 @@ impl Default for Config {
             icmp_errors_per_s: 1_000,
             timers: Timers::default(),
         }
+    }
+}
+
+/// Flows of one grant at once, whatever it says: ending a grant looks at its lines in one turn of the packet thread.
+pub const FLOWS_PER_GRANT_MAX: u16 = 450;
+
+/// What one user (one pseudonym of one issuer) may hold over all its grants, so that nobody uses up what all share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerUser {
+    /// Flows at once.
+    pub flows_max: u32,
+    /// External ports at once, of all protocols together; 0: a sixteenth of the range, but at least 256, which one grant may have.
+    pub ports_max: u32,
+    /// Bytes a second to services; 0: as much as the fastest of the user's grants may have.
+    pub rate_bytes_per_s: u64,
+    /// Bytes to services in `window_s` seconds, at most 18 GB; 0: what rate and grants allow.
+    pub bytes: u64,
+    /// See `bytes`.
+    pub window_s: u64,
+}
+
+/// External ports that a user may have, however few there are.
+const USER_PORTS_MIN: u32 = 256;
+
+impl PerUser {
+    /// With every limit that follows from the range of external ports.
+    pub(crate) fn for_ports(self, ports: u32) -> Self {
+        let ports_max = if self.ports_max == 0 { (ports / 16).max(USER_PORTS_MIN) } else { self.ports_max };
+        Self { ports_max, ..self }
+    }
+}
+
+impl Default for PerUser {
+    fn default() -> Self {
+        Self { flows_max: 1_024, ports_max: 0, rate_bytes_per_s: 0, bytes: 0, window_s: 3_600 }
     }
 }
 
@@ -223,6 +261,9 @@ pub enum InstallError {
     /// No peers, too many, or of another IP version than the target.
     #[error("a standing pinhole needs 1 to 16 peers of the target's IP version")]
     Peers,
+    /// The user has as many external ports as one may have.
+    #[error("the user holds as many external ports as one may ({0}); end a call, or raise `per_user.ports_max`")]
+    UserPorts(u32),
     /// No block of external ports of that length is free.
     #[error("no external ports are free; widen `external_ports`")]
     NoExternalPort,

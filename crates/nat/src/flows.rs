@@ -6,7 +6,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Table, Tick, Wheel};
+use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Share, Table, Tick, Wheel};
 use sluicegate_wire::{Instant, IpProtocol};
 
 use crate::{aside::Asides, config::Timers, packet::Tuple, tcp::State};
@@ -134,6 +134,8 @@ pub(crate) struct Flows<L> {
     pub(crate) table: Table<L>,
     links: Box<[Link]>,
     pub(crate) asides: Asides,
+    /// What each flow took of its pinhole's rate.
+    pub(crate) shares: Box<[Share]>,
     wheel: Wheel,
     pub(crate) flows: u32,
     pub(crate) flows_max: u32,
@@ -148,6 +150,7 @@ impl<L: Family> Flows<L> {
             table,
             links: vec![Link { next: NO_LINE, prev: NO_LINE }; ids as usize].into_boxed_slice(),
             asides: Asides::new(ids),
+            shares: vec![Share::NONE; ids as usize].into_boxed_slice(),
             wheel: Wheel::new(ids, GRANULARITY_NANOS),
             flows: 0,
             flows_max,
@@ -202,6 +205,7 @@ impl<L: Family> Flows<L> {
         self.table.line(flow).set_peer(back);
         self.table.line(back).set_peer(flow);
         self.asides.reset(now, flow);
+        self.shares[flow as usize] = Share::NONE;
         self.flows += 1;
         Some(flow)
     }
@@ -238,12 +242,6 @@ impl<L: Family> Flows<L> {
             self.links[next as usize].prev = prev;
         }
         self.links[flow as usize] = Link { next: NO_LINE, prev: NO_LINE };
-    }
-
-    /// The flow behind this one in its list.
-    pub(crate) fn next(&self, flow: u32) -> Option<u32> {
-        let next = self.links[flow as usize].next;
-        (next != NO_LINE).then_some(next)
     }
 
     /// How long the flow may be idle.
@@ -294,9 +292,9 @@ impl<L: Family> Flows<L> {
         self.table.line(line.peer()).set_state(state as u8, notes);
     }
 
-    /// The flows whose index lies in a range.
-    pub(crate) fn in_range(&self, range: core::ops::Range<u32>) -> impl Iterator<Item = u32> {
-        self.table.used_lines(range).filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
+    /// The flows whose inbound line lies in a set of the table.
+    pub(crate) fn in_set(&self, set: u32) -> impl Iterator<Item = u32> {
+        self.table.used_in_set(set).filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
     }
 }
 

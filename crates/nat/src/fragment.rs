@@ -130,9 +130,9 @@ impl Translator {
     ) -> Result<Port, Reason> {
         let len = ip.total_len as u32;
         if ip.src.is_ipv4() {
-            pay(&self.v4, &mut self.rules, now, passage, len)?;
+            pay(&mut self.v4, &mut self.rules, now, passage, len)?;
         } else {
-            pay(&self.v6, &mut self.rules, now, passage, len)?;
+            pay(&mut self.v6, &mut self.rules, now, passage, len)?;
         }
         passage.apply_addresses(&mut ip, frame.bytes_mut());
         ip.decrement_ttl(frame.bytes_mut())?;
@@ -157,7 +157,7 @@ impl Translator {
 }
 
 fn pay<L: Family>(
-    flows: &Flows<L>,
+    flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     passage: &Passage,

@@ -1,5 +1,6 @@
 //! Installing, renewing and revoking grants.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use sluicegate_capability::{Grant, GrantError, GrantId, Protocol};
@@ -8,18 +9,23 @@ use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
     Translator,
-    config::{EndCause, Ended, Event, InstallError, Mode, Opened, PinholeSpec},
+    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PinholeSpec},
     flows::is_echo,
     lifecycle::{end_flows, reclaim},
-    pinhole::{Holder, Life, NewPinhole, Pinhole, rate},
+    pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole, burst, rate},
     ports,
+    revoked::Revoked,
     rules::account,
 };
 
 /// How much earlier than its `not_before` a grant opens: the clock skew between frontend and gate that is no alarm.
 const SKEW_MAX: Duration = Duration::from_secs(2);
-/// Pinholes ended or forgotten in one go, so that a mass expiry does not stall packets.
-const EXPIRE_MAX: usize = 256;
+/// What a packet, or a command, looks at of what is due to end, so that a mass expiry does not stall packets.
+const SWEEP_LOOKS: u32 = 100;
+/// Ended pinholes that are looked at when ports are needed.
+const RESTING_LOOKS: usize = 64;
+/// Ended pinholes that give up their ports for one grant.
+const RESTING_VICTIMS: usize = 16;
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 /// Where Unix time lies on the monotonic clock.
@@ -63,8 +69,9 @@ impl Translator {
     /// # Errors
     /// See [`InstallError`]; nothing was changed then.
     pub fn install(&mut self, now: Instant, unix: UnixTime, spec: PinholeSpec) -> Result<Opened, InstallError> {
-        self.expire(now);
+        self.expire(now, SWEEP_LOOKS);
         self.clock.look(now, unix);
+        self.rules.revoked.expire(unix, 2);
         let grant = &spec.grant;
         grant.check()?;
         if !matches!(grant.protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMP | Protocol::ICMPV6) {
@@ -79,6 +86,9 @@ impl Translator {
         if let Some(slot) = self.rules.pinholes.by_id(grant.id) {
             return self.renew(now, slot, spec);
         }
+        if self.rules.revoked.refuses(grant.id, grant.not_before) {
+            return Err(InstallError::Revoked(grant.id));
+        }
         let mode = if spec.filter { Mode::Filter } else { Mode::Nat };
         let service = self.rules.hosts.service(spec.service);
         if !service.is_some_and(|service| service.address == spec.target && service.mode == mode) {
@@ -90,10 +100,15 @@ impl Translator {
         self.open(now, spec, target_ports, times, budget)
     }
 
-    /// Ends a grant now. Gives its account, which does not come as an event; `None` if it is not installed (any more).
+    /// Ends a grant now, and for good: it is refused until its end, over restarts too. Gives its account, which does not
+    /// come as an event; `None` if it is not installed (any more). Looks at all its lines.
     pub fn revoke(&mut self, now: Instant, id: GrantId) -> Option<Ended> {
-        self.expire(now);
+        self.expire(now, SWEEP_LOOKS);
         let slot = self.rules.pinholes.by_id(id)?;
+        let pinhole = self.rules.pinholes.at_mut(slot)?;
+        if let Some(grant) = pinhole.grant() {
+            self.rules.revoked.add(id, Revoked { not_before: grant.not_before, not_after: grant.not_after });
+        }
         let pinhole = self.rules.pinholes.at_mut(slot)?;
         match pinhole.life {
             Life::Live => self.end_pinhole(now, slot, EndCause::Revoked),
@@ -130,7 +145,15 @@ impl Translator {
     ) -> Result<Opened, InstallError> {
         let PinholeSpec { grant, service, target, filter, key, .. } = spec;
         let (protocol, client, wanted) = (grant.protocol, grant.client_address, grant.gate_ports);
-        let flows_max = if grant.flows == 0 { self.rules.config.flows_per_grant } else { grant.flows };
+        let flows_max = self.flows_max(&grant);
+        let needed =
+            if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
+        let ports_max = self.rules.users.limits.ports_max;
+        let user = self.rules.users.find(&grant);
+        let held = user.and_then(|user| self.rules.users.at(user)).map_or(0, |user| user.ports);
+        if held + needed > ports_max {
+            return Err(InstallError::UserPorts(ports_max));
+        }
         let rate_bytes_per_s = u64::from(grant.rate_100kbps) * 12_500;
         let slot = self.reserve().ok_or(InstallError::Full(self.rules.config.pinholes_max))?;
         let opened = if filter {
@@ -143,6 +166,11 @@ impl Translator {
             return Err(InstallError::NoExternalPort);
         };
         let seal = grant.clone();
+        // There is a place: every other user that is not idle has a pinhole, and this one has its slot already.
+        let user = self.rules.users.join(now, &grant).unwrap_or(NO_SLOT);
+        if let Some(user) = self.rules.users.at_mut(user) {
+            user.ports += needed;
+        }
         let new = NewPinhole {
             holder: Holder::Granted(grant.into()),
             protocol,
@@ -155,6 +183,7 @@ impl Translator {
             budget,
             rate_bytes_per_s,
             flows_max: flows_max.into(),
+            user,
         };
         self.put(now, slot, new.build(now))?;
         self.rules.seals.put(slot, &seal, key);
@@ -179,6 +208,11 @@ impl Translator {
                 if crate::rules::owns_ports(&pinhole) {
                     self.rules.ports.give_back(pinhole.protocol, pinhole.gate.ports);
                 }
+                if let Some(user) = self.rules.users.at_mut(pinhole.user) {
+                    user.ports -= pinhole.ports_len();
+                }
+                self.rules.users.end(pinhole.user);
+                self.rules.users.leave(pinhole.user);
                 self.rules.pinholes.give_up(slot);
                 return Err(InstallError::Full(self.rules.config.pinholes_max));
             };
@@ -207,13 +241,52 @@ impl Translator {
         if wanted.0 != 0 && wanted.1 - wanted.0 == more && rules.ports.take_exactly(protocol, wanted, holder) {
             return Some(Opened { address, ports: wanted });
         }
-        loop {
-            if let Some(port) = rules.ports.take(protocol, more + 1, first, holder, &mut rules.random) {
-                return Some(Opened { address, ports: (port, port + more) });
-            }
-            let oldest = rules.pinholes.oldest_ended()?;
-            rules.forget(oldest);
+        if let Some(port) = rules.ports.take(protocol, (more + 1, first), holder, &mut rules.random, &mut rules.looks) {
+            return Some(Opened { address, ports: (port, port + more) });
         }
+        if let Some(block) = self.resting_block(protocol, more, first)
+            && self.rules.ports.take_exactly(protocol, block, holder)
+        {
+            return Some(Opened { address, ports: block });
+        }
+        let rules = &mut self.rules;
+        let port = rules.ports.take(protocol, (more + 1, first), holder, &mut rules.random, &mut rules.looks)?;
+        Some(Opened { address, ports: (port, port + more) })
+    }
+
+    /// Ports that rest give way: a whole block of a pinhole that has enough, or else all those of some that ended. First
+    /// those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
+    fn resting_block(&mut self, protocol: u8, more: u16, like: u16) -> Option<(u16, u16)> {
+        let rules = &mut self.rules;
+        let resting = |slot: u32| {
+            let pinhole = rules.pinholes.at(slot)?;
+            let user = rules.users.at(pinhole.user)?;
+            (pinhole.protocol == protocol && pinhole.ports_len() != 0)
+                .then_some((user.ports_resting, pinhole.gate.ports))
+        };
+        let mut found: Vec<(u32, u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
+        found.extend(rules.pinholes.ended_slots().take(RESTING_LOOKS).filter_map(|slot| {
+            let (weight, ports) = resting(slot)?;
+            Some((weight, slot, ports))
+        }));
+        rules.looks += found.len() as u32;
+        // Stable: of those with the same weight the one that ended first.
+        found.sort_by_key(|(weight, ..)| core::cmp::Reverse(*weight));
+        let whole = found.iter().find(|(_, _, ports)| ports.1 - ports.0 >= more).copied();
+        if let Some((_, slot, (first, last))) = whole {
+            rules.forget(slot);
+            let first = if first % 2 != like % 2 && last - first > more { first + 1 } else { first };
+            return Some((first, first + more));
+        }
+        for (_, slot, _) in found.into_iter().take(RESTING_VICTIMS) {
+            rules.forget(slot);
+        }
+        None
+    }
+
+    fn flows_max(&self, grant: &Grant) -> u16 {
+        let flows = if grant.flows == 0 { self.rules.config.flows_per_grant } else { grant.flows };
+        flows.min(FLOWS_PER_GRANT_MAX)
     }
 
     fn renew(&mut self, now: Instant, slot: u32, spec: PinholeSpec) -> Result<Opened, InstallError> {
@@ -237,6 +310,9 @@ impl Translator {
             Life::Ended(_) => {
                 self.rules.pinholes.revive(slot);
                 self.rules.sources.add(spec.grant.client_address);
+                self.rest_ports(slot, false);
+                let user = self.rules.pinholes.at(slot).map_or(NO_SLOT, |pinhole| pinhole.user);
+                self.rules.users.begin(now, user, &spec.grant);
             }
             _ if !is_later => {
                 // A snapshot after a restart: what it brings is the key.
@@ -247,16 +323,23 @@ impl Translator {
             }
             _ => self.reclaim(slot),
         }
-        let flows_default = self.rules.config.flows_per_grant;
+        let flows_max = self.flows_max(&spec.grant);
         let pinhole = self.rules.pinholes.at_mut(slot).ok_or(conflict)?;
+        self.rules.users.renew(now, pinhole.user, &spec.grant);
         let rate_changed = pinhole.grant().is_none_or(|grant| grant.rate_100kbps != spec.grant.rate_100kbps);
         if rate_changed {
             let bytes_per_s = u64::from(spec.grant.rate_100kbps) * 12_500;
+            let before = pinhole.bucket.take();
             (pinhole.bucket, pinhole.slice_max) = rate(now, bytes_per_s);
+            // A renewal brings no fresh burst.
+            if let (Some(bucket), Some(before)) = (&mut pinhole.bucket, before) {
+                *bucket = before;
+                bucket.reshape(now, bytes_per_s, burst(bytes_per_s));
+            }
         }
         (pinhole.not_before, pinhole.not_after) = times;
         pinhole.budget.renew(spec.grant.bytes);
-        pinhole.flows_max = if spec.grant.flows == 0 { flows_default } else { spec.grant.flows }.into();
+        pinhole.flows_max = flows_max.into();
         self.rules.seals.put(slot, &spec.grant, spec.key);
         self.rules.pinholes.change(slot, |pinhole| {
             pinhole.spent = false;
@@ -269,9 +352,9 @@ impl Translator {
 
     fn reclaim(&mut self, slot: u32) {
         if self.is_ipv4(slot) {
-            reclaim(&self.v4, &mut self.rules, slot);
+            reclaim(&mut self.v4, &mut self.rules, slot);
         } else {
-            reclaim(&self.v6, &mut self.rules, slot);
+            reclaim(&mut self.v6, &mut self.rules, slot);
         }
     }
 
@@ -281,64 +364,106 @@ impl Translator {
 
     /// Ends a pinhole with all its flows and remembers it.
     pub(crate) fn end_pinhole(&mut self, now: Instant, slot: u32, cause: EndCause) -> Option<Ended> {
-        if self.is_ipv4(slot) {
-            end_flows(&mut self.v4, &mut self.rules, slot);
-        } else {
-            end_flows(&mut self.v6, &mut self.rules, slot);
-        }
+        self.end_flows(slot, u32::MAX);
         let rest = self.rules.config.timers.port_rest;
         let pinhole = self.rules.pinholes.at(slot)?;
         let ended = account(pinhole, cause);
-        // A revoked grant is remembered for as long as somebody might present it again.
-        let remember = if cause == EndCause::Revoked { pinhole.not_after.since(now).max(rest) } else { rest };
+        let user = pinhole.user;
         if let Some(client) = pinhole.grant().map(|grant| grant.client_address) {
             self.rules.sources.remove(client);
         }
         if cause == EndCause::Revoked {
             self.rules.seals.forget_key(slot);
         }
-        self.rules.pinholes.end(now, slot, cause, remember);
+        self.rest_ports(slot, true);
+        self.rules.users.end(user);
+        self.rules.pinholes.end(now, slot, cause, rest);
         self.note_due();
         ended
     }
 
-    /// Ends pinholes whose time is over and forgets those that were remembered long enough.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// The user's ports of this pinhole rest from now on, or are in use again.
+    fn rest_ports(&mut self, slot: u32, rest: bool) {
+        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
+        let (ports, user) = (pinhole.ports_len(), pinhole.user);
+        if let Some(user) = self.rules.users.at_mut(user) {
+            let (from, to) = if rest {
+                (&mut user.ports, &mut user.ports_resting)
+            } else {
+                (&mut user.ports_resting, &mut user.ports)
+            };
+            *from -= ports;
+            *to += ports;
+        }
+    }
+
+    fn end_flows(&mut self, slot: u32, looks_max: u32) -> bool {
+        if self.is_ipv4(slot) {
+            end_flows(&mut self.v4, &mut self.rules, slot, looks_max)
+        } else {
+            end_flows(&mut self.v6, &mut self.rules, slot, looks_max)
+        }
+    }
+
+    /// Ends pinholes whose time is over and forgets those that were remembered long enough, looking at no more than
+    /// about `looks` of them and their lines. What is left is due at once.
+    pub(crate) fn expire(&mut self, now: Instant, looks: u32) {
         if now < self.due {
             return;
         }
-        for _ in 0..EXPIRE_MAX {
-            let Some(slot) = self.rules.pinholes.pop_due(now) else { break };
-            let Some(pinhole) = self.rules.pinholes.at(slot) else { continue };
-            let (life, not_after, spent) = (pinhole.life, pinhole.not_after, pinhole.spent);
-            match life {
-                Life::Live if not_after <= now => {
-                    let ended = self.end_pinhole(now, slot, EndCause::Expired);
-                    // Spending the budget was reported when it happened.
-                    if let Some(ended) = ended.filter(|_| !spent) {
-                        self.rules.push_event(Event::Ended(ended));
-                    }
-                }
-                Life::Live => self.rules.pinholes.schedule(now, slot),
-                _ => self.forget_or_wait(now, slot),
-            }
+        let looks_max = self.rules.looks.saturating_add(looks);
+        while self.rules.looks < looks_max {
+            self.rules.looks += 1;
+            let slot = match self.closing.pop_front() {
+                // Its slot may have become another's meanwhile.
+                Some((slot, serial)) if self.rules.pinholes.at(slot).is_some_and(|at| at.serial == serial) => slot,
+                Some(_) => continue,
+                None => match self.rules.pinholes.pop_due(now) {
+                    Some(slot) => slot,
+                    None => break,
+                },
+            };
+            self.end_or_forget(now, slot, looks_max);
         }
         self.note_due();
     }
 
-    /// The wheel reaches two minutes ahead; a revoked grant may have to be remembered for longer.
-    fn forget_or_wait(&mut self, now: Instant, slot: u32) {
+    fn end_or_forget(&mut self, now: Instant, slot: u32, looks_max: u32) {
         let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
-        let is_needed = pinhole.life == Life::Ended(EndCause::Revoked) && now < pinhole.not_after;
-        if is_needed {
-            let at = pinhole.not_after;
-            self.rules.pinholes.schedule_at(now, slot, at);
-        } else {
-            self.rules.forget(slot);
+        let (not_after, forget_at, serial) = (pinhole.not_after, pinhole.forget_at, pinhole.serial);
+        match pinhole.life {
+            Life::Live if now >= not_after => {
+                if !self.end_flows(slot, looks_max) {
+                    // It takes no new flow any more; the rest of the old ones end in the next turns.
+                    self.closing.push_front((slot, serial));
+                } else {
+                    self.close(now, slot);
+                }
+            }
+            Life::Live => self.rules.pinholes.schedule(now, slot),
+            Life::Ended(_) if now < forget_at => self.rules.pinholes.schedule_at(now, slot, forget_at),
+            Life::Ended(_) => self.rules.forget(slot),
+        }
+    }
+
+    /// Ends a pinhole whose time is over and whose flows have ended.
+    fn close(&mut self, now: Instant, slot: u32) {
+        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
+        let (is_granted, spent) = (pinhole.grant().is_some(), pinhole.spent);
+        if !is_granted {
+            return self.drop_pinhole(now, slot);
+        }
+        let ended = self.end_pinhole(now, slot, EndCause::Expired);
+        // Spending the budget was reported when it happened.
+        if let Some(ended) = ended.filter(|_| !spent) {
+            self.rules.push_event(Event::Ended(ended));
         }
     }
 
     pub(crate) fn note_due(&mut self) {
-        self.due = self.rules.pinholes.next_due().unwrap_or(Instant::from_nanos(u64::MAX));
+        self.due = match self.closing.front() {
+            Some(_) => Instant::ZERO,
+            None => self.rules.pinholes.next_due().unwrap_or(Instant::from_nanos(u64::MAX)),
+        };
     }
 }

@@ -51,8 +51,12 @@ impl Hosts {
         if services.len() > self.services_max.into() {
             return Err(ServicesError::TooMany(self.services_max));
         }
+        let mut by_address: Vec<&Service> = services.iter().collect();
+        // Stable: the first of an address stands for the others, which must agree with it.
+        by_address.sort_by_key(|service| service.address);
         for service in services {
             let address = service.address;
+            let first = by_address[by_address.partition_point(|other| other.address < address)];
             if !is_host(address) || address == IpAddr::V4(config.gate_address) {
                 return Err(ServicesError::Address(address));
             }
@@ -65,10 +69,10 @@ impl Hosts {
             if service.mode == Mode::Nat && service.open {
                 return Err(ServicesError::NatOpen(address));
             }
-            if services.iter().any(|other| other.address == address && other.mode != service.mode) {
+            if first.mode != service.mode {
                 return Err(ServicesError::ModeConflict(address));
             }
-            if services.iter().any(|other| other.address == address && other.open != service.open) {
+            if first.open != service.open {
                 return Err(ServicesError::DefaultConflict(address));
             }
         }
@@ -85,10 +89,13 @@ impl Hosts {
         for service in services {
             self.services.push(*service);
             let outbound = service.outbound_all.then_some(service.id);
-            match self.hosts.iter_mut().find(|host| host.address == service.address) {
+            let hash = self.hasher.hash(&octets(service.address));
+            let is_it =
+                |index: &u32| self.hosts.get(*index as usize).is_some_and(|host| host.address == service.address);
+            let known = self.by_address.matches(hash).find(is_it);
+            match known.and_then(|index| self.hosts.get_mut(index as usize)) {
                 Some(host) => host.outbound = host.outbound.or(outbound),
                 None => {
-                    let hash = self.hasher.hash(&octets(service.address));
                     self.by_address.insert(hash, self.hosts.len() as u32);
                     let Service { address, mode, open, .. } = *service;
                     self.hosts.push(Host { address, mode, open, outbound });

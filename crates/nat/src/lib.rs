@@ -21,6 +21,7 @@ extern crate std;
 mod allowance;
 mod aside;
 mod binding;
+mod borrowers;
 mod candidates;
 mod config;
 mod counters;
@@ -40,20 +41,23 @@ mod pass;
 mod passage;
 mod pinhole;
 mod ports;
+mod probes;
 mod random;
 mod reply;
+mod revoked;
 mod rules;
 mod services;
 mod sources;
 mod state;
 mod tcp;
 mod translator;
+mod users;
 mod view;
 
 pub use allowance::Allowance;
 pub use config::{
-    Config, EndCause, Ended, Event, InstallError, Mode, Opened, PEERS_MAX, PinholeSpec, Service, ServicesError,
-    StandingSpec, Timers,
+    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PEERS_MAX, PerUser, PinholeSpec,
+    Service, ServicesError, StandingSpec, Timers,
 };
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use sluicegate_flow::{Key, Kind, NO_LINE, Tick};
+use sluicegate_flow::{Key, Kind, NO_LINE, Share, Tick};
 use sluicegate_wire::{Instant, IpProtocol, Reason};
 
 use crate::{
+    borrowers::Borrowers,
     config::{EndCause, Event},
     flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, NewFlow, is_echo},
     rules::{Rules, account},
@@ -16,6 +17,8 @@ use crate::{
 const RECYCLE_IDLE_MIN: Duration = Duration::from_secs(10);
 /// How many answered flows are looked at for that.
 const RECYCLE_TRIES: usize = 4;
+/// Lines of one flow.
+pub(crate) const LINES: u32 = 2;
 
 /// Makes the lines of a new flow, if need be in place of an older flow of the same pinhole.
 ///
@@ -39,13 +42,18 @@ pub(crate) fn establish<L: Family>(
         }
     }
     let pinhole = rules.pinholes.at(new.owner).ok_or(Reason::NoPinhole)?;
-    if pinhole.flows >= pinhole.flows_max && !recycle(flows, rules, now, new.owner) {
+    let user = pinhole.user;
+    let user_is_full = rules.users.at(user).is_some_and(|user| user.flows >= rules.users.limits.flows_max);
+    if (user_is_full || pinhole.flows >= pinhole.flows_max) && !recycle(flows, rules, now, new.owner) {
         return Err(Reason::FlowLimit);
     }
     let flow = flows.insert(now, new).ok_or(Reason::FlowTableFull)?;
     if let Some(pinhole) = rules.pinholes.at_mut(new.owner) {
         pinhole.flows += 1;
         flows.push_back(&mut pinhole.recent, flow);
+    }
+    if let Some(user) = rules.users.at_mut(user) {
+        user.flows += 1;
     }
     if new.flags & FROM_INSIDE != 0 {
         rules.sources.add(new.inbound.src.0);
@@ -63,6 +71,7 @@ fn recycle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slo
         return true;
     }
     for _ in 0..RECYCLE_TRIES {
+        rules.looks += 1;
         let flow = pinhole.lasting.head;
         if flow == NO_LINE {
             return false;
@@ -80,13 +89,18 @@ fn recycle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slo
 
 /// Frees a flow, its binding if it was the last, and gives back what its line was lent.
 pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow: u32) {
+    rules.looks += LINES;
+    take_back(flows, rules, flow);
     let line = flows.line(flow);
-    let (owner, lent, notes, (_, _, flags)) = (line.owner(), line.lent(), line.notes(), line.rewrite());
+    let (owner, notes, (_, _, flags)) = (line.owner(), line.notes(), line.rewrite());
     let tuple = L::tuple_of(&line.key());
     if let Some(pinhole) = rules.pinholes.at_mut(owner) {
-        pinhole.budget.give_back(lent);
+        pinhole.borrowers.remove(flow);
         pinhole.flows -= 1;
         flows.unlink(pinhole.list(notes & LASTING != 0), flow);
+        if let Some(user) = rules.users.at_mut(pinhole.user) {
+            user.flows -= 1;
+        }
     }
     if flags & BOUND != 0 {
         let port = if is_echo(tuple.protocol) { tuple.src.1 } else { tuple.dst.1 };
@@ -98,15 +112,19 @@ pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow:
     flows.free(flow);
 }
 
-/// Ends all flows of a pinhole.
-pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32) {
+/// Ends flows of a pinhole until `looks_max` has been looked at in this turn; `true`: it has none left.
+pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32, looks_max: u32) -> bool {
     while let Some(pinhole) = rules.pinholes.at(slot) {
         let flow = if pinhole.recent.head == NO_LINE { pinhole.lasting.head } else { pinhole.recent.head };
         if flow == NO_LINE {
-            return;
+            return true;
+        }
+        if rules.looks >= looks_max {
+            return false;
         }
         end_flow(flows, rules, flow);
     }
+    true
 }
 
 /// Puts a flow whose state or notes changed into the list and under the timer where it now belongs.
@@ -136,16 +154,16 @@ pub(crate) fn settle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: In
 /// [`Reason::BudgetSpent`], [`Reason::RateExceeded`].
 #[inline]
 pub(crate) fn charge<L: Family>(
-    flows: &Flows<L>,
+    flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     index: u32,
     len: u32,
 ) -> Result<(), Reason> {
-    let line = flows.line(index);
-    if !line.spend(len, Tick::at(now)) {
+    if !flows.line(index).spend(len, Tick::at(now)) {
         charge_pinhole(flows, rules, now, index, len)?;
     }
+    let line = flows.line(index);
     rules.paid = Some(Paid { is_ipv4: L::IS_IPV4, index, generation: line.generation(), len });
     Ok(())
 }
@@ -169,67 +187,107 @@ pub(crate) fn refund<L: Family>(flows: &Flows<L>, paid: &Paid) {
 
 #[cold]
 fn charge_pinhole<L: Family>(
-    flows: &Flows<L>,
+    flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
     index: u32,
     len: u32,
 ) -> Result<(), Reason> {
-    let line = flows.line(index);
-    let slot = line.owner();
-    let need = len.saturating_sub(line.lent());
+    let slot = flows.line(index).owner();
     let Some(pinhole) = rules.pinholes.at_mut(slot) else { return Err(Reason::NoPinhole) };
-    let slice_max = pinhole.slice_max;
-    let mut slice = if pinhole.spent { None } else { pinhole.budget.lend(need, slice_max) };
-    if slice.is_none() && !pinhole.spent {
-        // Other lines may hold what they do not need.
-        reclaim(flows, rules, slot);
-        let pinhole = rules.pinholes.at_mut(slot).ok_or(Reason::NoPinhole)?;
-        // This line's own slice came back too, so it needs the whole packet now.
-        slice = pinhole.budget.lend(len, slice_max);
-        if slice.is_none() {
-            let ended = account(pinhole, EndCause::Spent);
-            rules.pinholes.change(slot, |pinhole| pinhole.spent = true);
-            if let Some(ended) = ended {
-                rules.push_event(Event::Ended(ended));
-            }
-        }
+    if pinhole.spent {
+        return Err(Reason::BudgetSpent);
     }
-    let Some(slice) = slice else { return Err(Reason::BudgetSpent) };
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return Err(Reason::NoPinhole) };
+    if let Some(first) = pinhole.borrowers.add(index) {
+        rules.looks += 1;
+        take_back(flows, rules, first);
+    }
+    let slice = match lend(flows, rules, slot, index, len) {
+        Some(slice) => slice,
+        None => {
+            // Other flows may hold what they do not need.
+            reclaim(flows, rules, slot);
+            if let Some(pinhole) = rules.pinholes.at_mut(slot) {
+                pinhole.borrowers.add(index);
+            }
+            lend(flows, rules, slot, index, len).ok_or_else(|| spent(rules, slot))?
+        }
+    };
+    let line = flows.table.line(index);
     let need = len.saturating_sub(line.lent());
-    let mut take = |tokens: u32| pinhole.bucket.as_mut().is_none_or(|bucket| bucket.take(now, tokens));
-    let paid = if take(slice) { Some(slice) } else { take(need).then_some(need) };
-    pinhole.budget.give_back(slice - paid.unwrap_or(0));
+    let share = &mut flows.shares[index as usize];
+    let paid = if take(rules, now, slot, share, slice) { Some(slice) } else { None };
+    let paid = paid.or_else(|| take(rules, now, slot, share, need).then_some(need));
+    if let Some(pinhole) = rules.pinholes.at_mut(slot) {
+        pinhole.budget.give_back(slice - paid.unwrap_or(0));
+    }
     line.set_lent(line.lent() + paid.ok_or(Reason::RateExceeded)?);
     line.spend(len, Tick::at(now));
     Ok(())
 }
 
-/// Takes back every slice that lines of a pinhole hold.
-pub(crate) fn reclaim<L: Family>(flows: &Flows<L>, rules: &mut Rules, slot: u32) {
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
-    for head in [pinhole.recent.head, pinhole.lasting.head] {
-        let mut flow = (head != NO_LINE).then_some(head);
-        while let Some(at) = flow {
-            let line = flows.line(at);
-            pinhole.budget.give_back(line.lent());
-            line.set_lent(0);
-            flow = flows.next(at);
-        }
+/// A slice of the pinhole's budget, for what this packet needs more than its line holds.
+fn lend<L: Family>(flows: &Flows<L>, rules: &mut Rules, slot: u32, index: u32, len: u32) -> Option<u32> {
+    let need = len.saturating_sub(flows.line(index).lent());
+    let pinhole = rules.pinholes.at_mut(slot)?;
+    pinhole.budget.lend(need, pinhole.slice_max)
+}
+
+/// The budget is spent; says so once.
+fn spent(rules: &mut Rules, slot: u32) -> Reason {
+    let ended = rules.pinholes.at(slot).and_then(|pinhole| account(pinhole, EndCause::Spent));
+    rules.pinholes.change(slot, |pinhole| pinhole.spent = true);
+    if let Some(ended) = ended {
+        rules.push_event(Event::Ended(ended));
+    }
+    Reason::BudgetSpent
+}
+
+/// Takes bytes of the rate of a pinhole and of its user, for one flow.
+fn take(rules: &mut Rules, now: Instant, slot: u32, share: &mut Share, tokens: u32) -> bool {
+    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return false };
+    if let Some(bucket) = &mut pinhole.bucket
+        && !bucket.take(now, share, tokens)
+    {
+        return false;
+    }
+    let Some(user) = rules.users.at_mut(pinhole.user) else { return true };
+    if user.take(now, &mut pinhole.share, tokens) {
+        return true;
+    }
+    if let Some(bucket) = &mut pinhole.bucket {
+        bucket.give_back(share, tokens);
+    }
+    false
+}
+
+/// Takes back what a flow holds and has not spent.
+fn take_back<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow: u32) {
+    let line = flows.table.line(flow);
+    let lent = line.lent();
+    let Some(pinhole) = rules.pinholes.at_mut(line.owner()).filter(|_| lent != 0) else { return };
+    line.set_lent(0);
+    pinhole.budget.give_back(lent);
+    if let Some(bucket) = &mut pinhole.bucket {
+        bucket.give_back(&mut flows.shares[flow as usize], lent);
+    }
+    if let Some(user) = rules.users.at_mut(pinhole.user) {
+        user.give_back(&mut pinhole.share, lent);
     }
 }
 
-/// What lines of a pinhole hold and have not spent.
+/// Takes back every slice that flows of a pinhole hold.
+pub(crate) fn reclaim<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32) {
+    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
+    let borrowers = core::mem::replace(&mut pinhole.borrowers, Borrowers::NONE);
+    for flow in borrowers.iter() {
+        rules.looks += 1;
+        take_back(flows, rules, flow);
+    }
+}
+
+/// What flows of a pinhole hold and have not spent.
 pub(crate) fn lent<L: Family>(flows: &Flows<L>, rules: &Rules, slot: u32) -> u64 {
     let Some(pinhole) = rules.pinholes.at(slot) else { return 0 };
-    let mut sum = 0;
-    for head in [pinhole.recent.head, pinhole.lasting.head] {
-        let mut flow = (head != NO_LINE).then_some(head);
-        while let Some(at) = flow {
-            sum += u64::from(flows.line(at).lent());
-            flow = flows.next(at);
-        }
-    }
-    sum
+    pinhole.borrowers.iter().map(|flow| u64::from(flows.line(flow).lent())).sum()
 }

@@ -102,7 +102,8 @@ fn open_outbound<L: Family>(
         let own = if is_echo || pinhole.target != tuple.src.0 { None } else { pinhole.gate_port(tuple.src.1) };
         if own.is_none() {
             flags |= BOUND;
-            bound = rules.bindings.join(tuple.protocol, tuple.src, &mut rules.ports, &mut rules.random);
+            bound =
+                rules.bindings.join(tuple.protocol, tuple.src, &mut rules.ports, &mut rules.random, &mut rules.looks);
         }
         let port = own.or(bound).ok_or(Reason::NoExternalPort)?;
         inbound.dst.0 = IpAddr::V4(rules.config.gate_address);

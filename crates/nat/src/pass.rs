@@ -12,9 +12,7 @@ impl Translator {
     pub fn pass(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
         self.now = now;
         self.rules.paid = None;
-        if now >= self.due {
-            self.expire(now);
-        }
+        self.sweep(now);
         match self.pass_on(port, frame) {
             Ok(to) => {
                 self.rules.counters.count_forward(to, frame.len());

@@ -4,10 +4,11 @@ use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::{Grant, GrantId};
-use sluicegate_flow::{Budget, TokenBucket, Wheel};
+use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket, Wheel};
 use sluicegate_wire::Instant;
 
 use crate::{
+    borrowers::Borrowers,
     candidates::{Filed, Keys, Names, Side},
     config::{EndCause, Opened},
     flows::{List, is_echo},
@@ -61,11 +62,18 @@ pub(crate) struct Pinhole {
     /// A packet did not fit the budget any more; cleared by a renewal. Changed by [`Pinholes::change`], as all that
     /// decides where it is filed.
     pub(crate) spent: bool,
-    pub(crate) bucket: Option<TokenBucket>,
+    /// Its rate, which its flows share.
+    pub(crate) bucket: Option<FairBucket>,
     /// ICMP errors about its flows.
     pub(crate) errors: TokenBucket,
     /// The most that one line is lent, in bytes.
     pub(crate) slice_max: u32,
+    /// The flows that were lent something.
+    pub(crate) borrowers: Borrowers,
+    /// The user's slot, see [`crate::users`]; [`NO_SLOT`] without a grant.
+    pub(crate) user: u32,
+    /// What this grant took of the user's rate.
+    pub(crate) share: Share,
     pub(crate) flows_max: u32,
     pub(crate) flows: u32,
     /// Flows that may be recycled: half-open, closing, or not answered.
@@ -74,6 +82,8 @@ pub(crate) struct Pinhole {
     pub(crate) lasting: List,
     /// Counts installations: of two pinholes that fit a packet the newer wins.
     pub(crate) serial: u64,
+    /// When it is forgotten, once it has ended.
+    pub(crate) forget_at: Instant,
     ended_next: u32,
     ended_prev: u32,
 }
@@ -129,6 +139,11 @@ impl Pinhole {
     /// The gate port in front of a target port, if there is one.
     pub(crate) fn gate_port(&self, target_port: u16) -> Option<u16> {
         contains(self.target_ports, target_port).then(|| self.gate.ports.0 + (target_port - self.target_ports.0))
+    }
+
+    /// External ports that it holds, live or resting.
+    pub(crate) fn ports_len(&self) -> u32 {
+        if self.filter || self.gate.ports.0 == 0 { 0 } else { u32::from(self.gate.ports.1 - self.gate.ports.0) + 1 }
     }
 
     /// The two lists of flows.
@@ -377,13 +392,14 @@ impl Pinholes {
         self.wheel.schedule(slot, now, at);
     }
 
-    /// Turns a live pinhole into a remembered one until `forget_at`. Its flows are gone already.
+    /// Turns a live pinhole into a remembered one for `forget_after`. Its flows are gone already.
     pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: EndCause, forget_after: Duration) {
         let tail = self.ended_tail;
         let Some(pinhole) = self.at(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
         self.change(slot, |pinhole| {
             pinhole.life = Life::Ended(cause);
+            pinhole.forget_at = now + forget_after;
             (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
         });
         if let Some(before) = self.at_mut(tail) {
@@ -400,6 +416,16 @@ impl Pinholes {
     /// The pinhole that ended longest ago.
     pub(crate) const fn oldest_ended(&self) -> Option<u32> {
         if self.ended_head == NO_SLOT { None } else { Some(self.ended_head) }
+    }
+
+    /// The pinholes that ended, the one that ended longest ago first.
+    pub(crate) fn ended_slots(&self) -> impl Iterator<Item = u32> {
+        let mut next = self.ended_head;
+        core::iter::from_fn(move || {
+            let slot = next;
+            next = self.at(slot)?.ended_next;
+            Some(slot)
+        })
     }
 
     /// Makes a remembered pinhole live again: a renewal that came late.
@@ -463,6 +489,7 @@ pub(crate) struct NewPinhole {
     pub(crate) budget: Budget,
     pub(crate) rate_bytes_per_s: u64,
     pub(crate) flows_max: u32,
+    pub(crate) user: u32,
 }
 
 /// How much a rated pinhole may send at once: a quarter of a second, but at least one full slice.
@@ -487,11 +514,15 @@ impl NewPinhole {
             bucket,
             errors: errors(now, ERRORS_PER_S),
             slice_max,
+            borrowers: Borrowers::NONE,
+            user: self.user,
+            share: Share::NONE,
             flows_max: self.flows_max,
             flows: 0,
             recent: List::EMPTY,
             lasting: List::EMPTY,
             serial: 0,
+            forget_at: Instant::ZERO,
             ended_next: NO_SLOT,
             ended_prev: NO_SLOT,
         }
@@ -500,11 +531,15 @@ impl NewPinhole {
 
 /// The bucket for a rate in bytes a second (0: none), and the slices that lines get under it: 10 ms, so that the
 /// bucket is asked a hundred times a second and not for every packet.
-pub(crate) fn rate(now: Instant, bytes_per_s: u64) -> (Option<TokenBucket>, u32) {
+pub(crate) fn rate(now: Instant, bytes_per_s: u64) -> (Option<FairBucket>, u32) {
     if bytes_per_s == 0 {
         return (None, u32::MAX);
     }
-    let depth = (bytes_per_s / 4).max(BURST_MIN);
     let slice = u32::try_from(bytes_per_s / 100).unwrap_or(u32::MAX);
-    (Some(TokenBucket::new(now, bytes_per_s, depth)), slice)
+    (Some(FairBucket::new(now, bytes_per_s, burst(bytes_per_s))), slice)
+}
+
+/// What may be sent at once at a rate in bytes a second.
+pub(crate) fn burst(bytes_per_s: u64) -> u64 {
+    (bytes_per_s / 4).max(BURST_MIN)
 }

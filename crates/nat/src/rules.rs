@@ -15,8 +15,11 @@ use crate::{
     mac::Seals,
     pinhole::{Life, Pinhole, Pinholes},
     ports::Ports,
+    probes::Probes,
     random::Random,
+    revoked::{REVOKED_MAX, RevokedGrants},
     sources::Sources,
+    users::Users,
 };
 
 /// The tables and switches that decisions are made from.
@@ -30,7 +33,12 @@ pub(crate) struct Rules {
     pub(crate) seals: Seals,
     pub(crate) bindings: Bindings,
     pub(crate) sources: Sources,
+    pub(crate) users: Users,
+    pub(crate) revoked: RevokedGrants,
+    pub(crate) probes: Probes,
     pub(crate) random: Random,
+    /// Lines, ports and pinholes looked at beyond the packets' own, see [`crate::Translator::take_looks`].
+    pub(crate) looks: u32,
     pub(crate) counters: Counters,
     /// ICMP errors about flows of private services.
     icmp: TokenBucket,
@@ -41,6 +49,8 @@ pub(crate) struct Rules {
     pub(crate) observe: bool,
     /// The pinhole of each service that may start flows: (service, slot), sorted by service.
     pub(crate) service_slots: alloc::vec::Vec<(u16, u32)>,
+    /// The slots of standing pinholes, at most one or two a service.
+    pub(crate) standing_slots: alloc::vec::Vec<u32>,
     events: VecDeque<Event>,
     events_max: usize,
 }
@@ -48,6 +58,7 @@ pub(crate) struct Rules {
 impl Rules {
     pub(crate) fn new(config: Config, hash_key: &[u8; 16], random_seed: u64) -> Self {
         let ports = Ports::new(config.external_ports);
+        let per_user = config.per_user.for_ports(ports.max());
         let events_max = config.pinholes_max.max(1) as usize;
         Self {
             hosts: Hosts::new(config.services_max, hash_key),
@@ -56,13 +67,18 @@ impl Rules {
             bindings: Bindings::new(ports.max() * 3, hash_key),
             ports,
             sources: Sources::new(hash_key),
+            users: Users::new(config.pinholes_max.clamp(1, 1 << 24), per_user, hash_key),
+            revoked: RevokedGrants::new(REVOKED_MAX),
+            probes: Probes::new(hash_key),
             random: Random::new(hash_key, random_seed),
+            looks: 0,
             counters: Counters::default(),
             icmp: errors(Instant::ZERO, config.icmp_errors_per_s),
             icmp_public: errors(Instant::ZERO, config.icmp_errors_per_s),
             paid: None,
             observe: false,
             service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
+            standing_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
             events: VecDeque::with_capacity(events_max),
             events_max,
             config,
@@ -131,11 +147,16 @@ impl Rules {
 
     /// Forgets an ended pinhole and frees its ports.
     pub(crate) fn forget(&mut self, slot: u32) {
+        self.looks += 1;
         let Some(pinhole) = self.pinholes.forget(slot) else { return };
         self.seals.remove(slot);
         if owns_ports(&pinhole) {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
         }
+        if let Some(user) = self.users.at_mut(pinhole.user) {
+            user.ports_resting -= pinhole.ports_len();
+        }
+        self.users.leave(pinhole.user);
     }
 }
 

@@ -10,12 +10,16 @@ use sluicegate_wire::Instant;
 
 use crate::{
     Translator,
-    config::{EndCause, InstallError, Mode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec},
-    pinhole::{Holder, NewPinhole},
+    config::{
+        EndCause, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec,
+    },
+    pinhole::{Holder, NO_SLOT, NewPinhole},
 };
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 const EVER: (Instant, Instant) = (Instant::ZERO, NEVER);
+/// What is looked at at once of a pinhole whose service is gone.
+const CLOSE_LOOKS: u32 = 20;
 
 impl Translator {
     /// Replaces the list of services. Grants of services that are gone stay until they end; flows that such a service
@@ -26,27 +30,29 @@ impl Translator {
     pub fn set_services(&mut self, services: &[Service]) -> Result<(), ServicesError> {
         let now = self.now;
         self.rules.hosts.check(services, &self.rules.config)?;
-        let starts =
-            |id: u16| services.iter().find(|service| service.id == id && service.outbound_all && !service.open);
+        let mut starting: Vec<u16> = Vec::with_capacity(services.len());
         for service in services.iter().filter(|service| service.outbound_all && !service.open) {
             self.open_for_service(now, service)?;
+            starting.push(service.id);
         }
-        let gone: Vec<u16> =
-            self.rules.service_slots.iter().map(|(id, _)| *id).filter(|id| starts(*id).is_none()).collect();
+        starting.sort_unstable();
+        let starts = |id: u16| starting.binary_search(&id).is_ok();
+        let gone: Vec<u16> = self.rules.service_slots.iter().map(|(id, _)| *id).filter(|id| !starts(*id)).collect();
         for id in gone {
             self.close_for_service(now, id);
         }
-        let is_known =
-            |id: u16, target: IpAddr| services.iter().any(|service| service.id == id && service.address == target);
-        let standing = self.rules.pinholes.iter().filter(|(_, pinhole)| {
-            pinhole.is_live()
-                && matches!(pinhole.holder, Holder::Standing { .. })
-                && !is_known(pinhole.service, pinhole.target)
-        });
-        let standing: Vec<u32> = standing.map(|(slot, _)| slot).collect();
-        for slot in standing {
-            self.drop_pinhole(now, slot);
+        let mut known: Vec<(u16, IpAddr)> = services.iter().map(|service| (service.id, service.address)).collect();
+        known.sort_unstable();
+        let is_gone = |slot: &u32| {
+            let pinhole = self.rules.pinholes.at(*slot);
+            pinhole.is_some_and(|pinhole| known.binary_search(&(pinhole.service, pinhole.target)).is_err())
+        };
+        let gone: Vec<u32> = self.rules.standing_slots.iter().copied().filter(is_gone).collect();
+        for slot in gone {
+            self.rules.standing_slots.retain(|known| *known != slot);
+            self.close_soon(now, slot);
         }
+        self.rules.looks += services.len() as u32;
         self.rules.hosts.replace(services);
         Ok(())
     }
@@ -83,6 +89,7 @@ impl Translator {
                 return Ok(opened);
             }
             wanted = opened.ports;
+            self.rules.standing_slots.retain(|known| *known != slot);
             self.drop_pinhole(now, slot);
         }
         let target_ports = (spec.target_port, spec.target_port);
@@ -107,15 +114,18 @@ impl Translator {
             times: EVER,
             budget: Budget::new(u64::MAX),
             rate_bytes_per_s: spec.rate_bytes_per_s,
-            flows_max: self.rules.config.flows_per_service,
+            flows_max: self.rules.config.flows_per_service.min(FLOWS_PER_GRANT_MAX.into()),
+            user: NO_SLOT,
         };
         self.put(now, slot, new.build(now))?;
+        self.rules.standing_slots.push(slot);
         spec.peers.iter().for_each(|peer| self.rules.sources.add(*peer));
         Ok(gate)
     }
 
     fn find_standing(&self, spec: &StandingSpec) -> Option<(u32, Opened, bool)> {
-        self.rules.pinholes.iter().find_map(|(slot, pinhole)| {
+        self.rules.standing_slots.iter().find_map(|slot| {
+            let (slot, pinhole) = (*slot, self.rules.pinholes.at(*slot)?);
             let Holder::Standing { peers, rate_bytes_per_s } = &pinhole.holder else { return None };
             let is_it = pinhole.is_live()
                 && (pinhole.service, pinhole.target) == (spec.service, spec.target)
@@ -148,6 +158,7 @@ impl Translator {
             budget: Budget::new(u64::MAX),
             rate_bytes_per_s: 0,
             flows_max: self.rules.config.flows_per_service,
+            user: NO_SLOT,
         };
         self.put(now, slot, new.build(now)).map_err(|_| full)?;
         let slots = &mut self.rules.service_slots;
@@ -159,12 +170,23 @@ impl Translator {
     fn close_for_service(&mut self, now: Instant, id: u16) {
         if let Some(slot) = self.rules.service_slot(id) {
             self.rules.service_slots.retain(|(known, _)| *known != id);
-            self.drop_pinhole(now, slot);
+            self.close_soon(now, slot);
         }
     }
 
+    /// Closes a pinhole without grant to new flows; those that it has end in the next turns.
+    fn close_soon(&mut self, now: Instant, slot: u32) {
+        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
+            pinhole.not_after = now;
+            let serial = pinhole.serial;
+            self.closing.push_back((slot, serial));
+        }
+        self.expire(now, CLOSE_LOOKS);
+        self.note_due();
+    }
+
     /// Ends a pinhole without grant and forgets it at once.
-    fn drop_pinhole(&mut self, now: Instant, slot: u32) {
+    pub(crate) fn drop_pinhole(&mut self, now: Instant, slot: u32) {
         let peers = match self.rules.pinholes.at(slot).map(|pinhole| &pinhole.holder) {
             Some(Holder::Standing { peers, .. }) => peers.to_vec(),
             _ => Vec::new(),

@@ -8,7 +8,7 @@ mod reader;
 mod record;
 mod writer;
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 pub use self::export::Export;
@@ -18,11 +18,11 @@ use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
     reader::Reader,
-    record::{FlowRecord, GrantRecord, Record, StandingRecord},
+    record::{FlowRecord, GrantRecord, PinholeRecord, Record, StandingRecord},
 };
 use crate::{
     Translator,
-    config::{PinholeSpec, StandingSpec},
+    config::{EndCause, PinholeSpec, StandingSpec},
     flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, WAITING},
     lifecycle::{end_flow, establish, settle},
     pinhole::Holder,
@@ -31,7 +31,7 @@ use crate::{
 };
 
 const MAGIC: [u8; 8] = *b"SGTABLES";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// What an import brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ pub enum ImportError {
     #[error("this is no exported gate state; delete the file and restart the gate")]
     Magic,
     /// Written by another version.
-    #[error("exported gate state of version {0} is unknown; this gate reads version 1; delete the file to start empty")]
+    #[error("exported gate state of version {0} is unknown; this gate reads version 2; delete the file to start empty")]
     Version(u16),
     /// Cut short or damaged.
     #[error("the exported gate state is damaged; delete the file, the frontends' snapshot opens the grants again")]
@@ -73,40 +73,47 @@ impl Translator {
         // All records are read before the first is applied.
         records.clone().check()?;
         let mut imported = Imported::default();
-        let mut slots = Vec::new();
-        for record in records {
-            let done = match record {
-                Record::Grant(grant) => {
-                    slots.push(self.import_grant(now, unix, &grant));
-                    slots.last().is_some_and(Option::is_some).then_some(&mut imported.pinholes)
+        let mut pinholes = BTreeMap::new();
+        for record in records.clone() {
+            match record {
+                Record::Pinhole(place, pinhole) => {
+                    pinholes.insert(place, pinhole);
                 }
-                Record::Standing(standing) => {
-                    slots.push(self.import_standing(now, standing));
-                    slots.last().is_some_and(Option::is_some).then_some(&mut imported.pinholes)
-                }
-                Record::Service(service) => {
-                    slots.push(self.rules.service_slot(service));
-                    continue;
-                }
-                Record::Window(highest) => {
-                    if let Some(Some(slot)) = slots.last() {
-                        self.rules.seals.resume(*slot, highest);
-                    }
-                    continue;
-                }
-                Record::Flow(flow) => {
-                    let slot = slots.get(flow.owner as usize).copied().flatten();
-                    if let Some(pinhole) = slot.and_then(|slot| self.rules.pinholes.at_mut(slot)) {
-                        pinhole.budget.give_back(flow.lent);
-                    }
-                    let flows = slot.and_then(|slot| self.import_flow(now, slot, &flow));
-                    flows.map(|()| &mut imported.flows)
-                }
-                Record::End => break,
-            };
-            *done.unwrap_or(&mut imported.skipped) += 1;
+                Record::Revoked(id, revoked) => self.rules.revoked.add(id, revoked),
+                Record::Forgotten(revoked) => self.rules.revoked.forget_which(revoked),
+                Record::Flow(_) | Record::End => {}
+            }
         }
+        let mut slots = BTreeMap::new();
+        // Oldest first, so that of two that fit a packet the same one wins as before.
+        for (place, pinhole) in pinholes {
+            let is_service = matches!(pinhole, PinholeRecord::Service(_));
+            match self.import_pinhole(now, unix, pinhole) {
+                Some(slot) => {
+                    slots.insert(place, slot);
+                    imported.pinholes += u32::from(!is_service);
+                }
+                None => imported.skipped += u32::from(!is_service),
+            }
+        }
+        for record in records {
+            let Record::Flow(flow) = record else { continue };
+            let slot = slots.get(&flow.owner).copied();
+            match slot.and_then(|slot| self.import_flow(now, slot, &flow)) {
+                Some(()) => imported.flows += 1,
+                None => imported.skipped += 1,
+            }
+        }
+        self.rules.looks = 0;
         Ok(imported)
+    }
+
+    fn import_pinhole(&mut self, now: Instant, unix: UnixTime, record: PinholeRecord) -> Option<u32> {
+        match record {
+            PinholeRecord::Grant(grant) => self.import_grant(now, unix, &grant),
+            PinholeRecord::Standing(standing) => self.import_standing(now, standing),
+            PinholeRecord::Service(service) => self.rules.service_slot(service),
+        }
     }
 
     fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord) -> Option<u32> {
@@ -120,7 +127,7 @@ impl Translator {
         let slot = self.rules.pinholes.by_id(id)?;
         if opened.ports != wanted && !record.filter {
             // Its old ports are taken: better no pinhole than one that the client does not know.
-            self.revoke(now, id);
+            self.end_pinhole(now, slot, EndCause::Expired);
             self.rules.forget(slot);
             return None;
         }
@@ -130,6 +137,9 @@ impl Translator {
             pinhole.budget = Budget::restored(grant.bytes, record.left, record.taken);
         }
         self.rules.pinholes.change(slot, |pinhole| pinhole.spent = record.spent);
+        if let Some(highest) = record.window {
+            self.rules.seals.resume(slot, highest);
+        }
         Some(slot)
     }
 
@@ -143,11 +153,10 @@ impl Translator {
             rate_bytes_per_s: record.rate_bytes_per_s,
         };
         self.open_standing(now, spec, record.gate_ports).ok()?;
-        let found = self.rules.pinholes.iter().find(|(_, pinhole)| {
-            matches!(pinhole.holder, Holder::Standing { .. })
-                && (pinhole.service, pinhole.target, pinhole.target_ports.0) == (service, target, port)
-        });
-        found.map(|(slot, _)| slot)
+        self.rules.standing_slots.iter().copied().find(|slot| {
+            let pinhole = self.rules.pinholes.at(*slot);
+            pinhole.is_some_and(|at| (at.service, at.target, at.target_ports.0) == (service, target, port))
+        })
     }
 
     fn import_flow(&mut self, now: Instant, slot: u32, record: &FlowRecord) -> Option<()> {

@@ -1,15 +1,17 @@
+use alloc::collections::VecDeque;
+
 use sluicegate_flow::{Line4, Line6};
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict, ip::Summary};
 
 use crate::{
     config::{Config, Event},
     counters::Counters,
-    flows::Flows,
+    flows::{Family, Flows},
     fragment::Fragments,
     grants::Clock,
     icmp,
     inbound::inbound,
-    lifecycle::{end_flow, refund},
+    lifecycle::{LINES, end_flow, refund},
     mac::{self, Evidence, Permission},
     outbound::outbound,
     packet::{Packet, Transport},
@@ -18,8 +20,12 @@ use crate::{
     rules::Rules,
 };
 
-/// Flows of each IP version looked at in one call of `handle_timeout`.
-const IDLE_LOOKS_MAX: usize = 1_024;
+/// What one call of `handle_timeout` looks at of pinholes, and of the lines of those that end.
+const EXPIRE_LOOKS: u32 = 400;
+/// IPv4 and IPv6 flows that one call of `handle_timeout` looks at.
+const IDLE_FLOWS: [usize; 2] = [150, 50];
+/// What the first packet of a turn looks at of pinholes that are due to end.
+const PACKET_LOOKS: u32 = 100;
 
 /// The gate's packet path over IP packets. See the crate's documentation for how it is driven.
 ///
@@ -38,6 +44,10 @@ pub struct Translator {
     pub(crate) now: Instant,
     /// When a pinhole may expire.
     pub(crate) due: Instant,
+    /// When a packet last ended what was due: one packet of a batch is enough.
+    swept_at: Instant,
+    /// Pinholes whose time is over and whose flows are being ended, with their serial: a part in each turn.
+    pub(crate) closing: VecDeque<(u32, u64)>,
 }
 
 /// What became of a packet that was not dropped.
@@ -51,6 +61,8 @@ impl Translator {
     /// must be secret and random; it and `random_seed` choose external ports.
     #[must_use]
     pub fn new(config: Config, hash_key: [u8; 16], random_seed: u64) -> Self {
+        // Those of services, and one whose grant is over.
+        let closing_max = 2 * usize::from(config.services_max) + 1;
         Self {
             v4: Flows::new(config.flows_max, &hash_key),
             v6: Flows::new(config.flows_v6_max, &hash_key),
@@ -59,6 +71,8 @@ impl Translator {
             clock: Clock::default(),
             now: Instant::ZERO,
             due: Instant::from_nanos(u64::MAX),
+            swept_at: Instant::ZERO,
+            closing: VecDeque::with_capacity(closing_max),
         }
     }
 
@@ -85,9 +99,7 @@ impl Translator {
     ) -> Verdict {
         self.now = now;
         self.rules.paid = None;
-        if now >= self.due {
-            self.expire(now);
-        }
+        self.sweep(now);
         match self.judge(now, port, frame, permission) {
             Ok(Fate::Forward(to)) => {
                 self.rules.counters.count_forward(to, frame.len());
@@ -108,6 +120,15 @@ impl Translator {
             Some(paid) if paid.is_ipv4 => refund(&self.v4, &paid),
             Some(paid) => refund(&self.v6, &paid),
             None => {}
+        }
+    }
+
+    /// Ends what is due before a packet could still use it: once for all packets of the same moment.
+    #[inline]
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        if now >= self.due && now != self.swept_at {
+            self.swept_at = now;
+            self.expire(now, PACKET_LOOKS);
         }
     }
 
@@ -214,17 +235,17 @@ impl Translator {
     /// again while [`Self::poll_timeout`] lies in the past. A pinhole ends within 50 ms of its time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
-        self.expire(now);
-        let timers = self.rules.config.timers;
-        let mut looks = IDLE_LOOKS_MAX;
-        while let Some(flow) = self.v4.pop_idle(now, &timers, &mut looks) {
-            end_flow(&mut self.v4, &mut self.rules, flow);
-        }
-        let mut looks = IDLE_LOOKS_MAX;
-        while let Some(flow) = self.v6.pop_idle(now, &timers, &mut looks) {
-            end_flow(&mut self.v6, &mut self.rules, flow);
-        }
+        self.expire(now, EXPIRE_LOOKS);
+        end_idle(&mut self.v4, &mut self.rules, now, IDLE_FLOWS[0]);
+        end_idle(&mut self.v6, &mut self.rules, now, IDLE_FLOWS[1]);
         self.fragments.expire(now, &mut self.rules.counters);
+    }
+
+    /// How many lines, ports (in words of 64) and pinholes were looked at since the last call, besides those that packets
+    /// found by their own addresses and ports. What one call may add is bounded, so that its caller can see to it that
+    /// packets never wait long: see the constants beside each loop.
+    pub const fn take_looks(&mut self) -> u32 {
+        core::mem::replace(&mut self.rules.looks, 0)
     }
 
     /// What happened unasked. Call until `None`.
@@ -248,4 +269,16 @@ impl Translator {
     pub const fn counters(&self) -> &Counters {
         &self.rules.counters
     }
+}
+
+/// Ends flows that were idle for too long, among `flows_max` that may be.
+fn end_idle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, flows_max: usize) {
+    let timers = rules.config.timers;
+    let mut looks = flows_max;
+    while let Some(flow) = flows.pop_idle(now, &timers, &mut looks) {
+        end_flow(flows, rules, flow);
+        // Counted once, below.
+        rules.looks -= LINES;
+    }
+    rules.looks += (flows_max - looks) as u32 * LINES;
 }

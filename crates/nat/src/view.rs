@@ -128,7 +128,7 @@ impl Translator {
 
     /// How full each table is: (name, used, maximum). Ended pinholes that are only remembered give way to new ones.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u32, u32); 15] {
+    pub fn gauges(&self) -> [(&'static str, u32, u32); 17] {
         let rules = &self.rules;
         let gauge = |name, (used, max): (u32, u32)| (name, used, max);
         let ports = |space: usize| (SPACES[space], rules.ports.used()[space], rules.ports.max());
@@ -139,6 +139,8 @@ impl Translator {
             ("pinholes_remembered", rules.pinholes.ended(), rules.pinholes.max()),
             gauge("pinhole_index", rules.pinholes.index_used_and_max()),
             gauge("packet_macs", rules.seals.used_and_max()),
+            gauge("users", rules.users.used_and_max()),
+            gauge("revoked_grants", rules.revoked.used_and_max()),
             ("bindings", rules.bindings.used(), rules.bindings.max()),
             ports(0),
             ports(1),

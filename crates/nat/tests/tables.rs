@@ -69,6 +69,7 @@ fn a_full_pinhole_table_refuses_grants_until_one_ends() {
     assert_eq!((site.used("pinholes"), site.used("pinholes_remembered")), (49, 1));
     site.install(one_more, TARGET, (53, 53));
     assert_eq!((site.used("pinholes"), site.used("pinholes_remembered")), (50, 0), "the remembered one gave way");
+    assert_eq!(site.used("revoked_grants"), 1, "and is not forgotten");
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn without_free_external_ports_grants_are_refused_and_resting_ports_are_taken_ea
 }
 
 #[test]
-fn a_port_rests_for_two_minutes_before_another_grant_gets_it() {
+fn a_port_that_rests_is_the_last_that_another_grant_gets() {
     let mut site = Site::with(Config { external_ports: (20_000, 20_001), ..config() });
     let first = site.grant(UDP, client(0));
     let opened = site.install(first.clone(), TARGET, (100, 100));
@@ -193,29 +194,31 @@ fn a_mass_expiry_is_spread_over_calls() {
     }
     site.now = site.now + Duration::from_secs(11);
     site.gate.handle_timeout(site.now);
-    assert!(site.used("pinholes") > 700, "one call does a bounded part");
+    assert!(site.used("pinholes") > 500, "one call does a bounded part");
     let mut calls = 1;
     while site.gate.poll_timeout().is_some_and(|due| due <= site.now) {
         site.gate.handle_timeout(site.now);
         calls += 1;
     }
-    assert_eq!((site.used("pinholes"), calls), (1, 4));
+    assert_eq!((site.used("pinholes"), calls), (1, 3));
 }
 
 #[test]
 fn looking_at_many_idle_flows_is_spread_over_calls() {
-    let mut site = Site::with(Config { flows_max: 5_000, flows_per_grant: 5_000, ..config() });
-    let (_, gate) = site.open(UDP, 53);
-    for port in 1..=5_000 {
-        site.outside_sends(&udp((CLIENT, port), gate, b"x")).inside();
+    let mut site = Site::with(Config { flows_max: 5_000, flows_per_grant: 400, ..config() });
+    for target_port in 53..58 {
+        let (_, gate) = site.open(UDP, target_port);
+        for port in 1..=400 {
+            site.outside_sends(&udp((CLIENT, port), gate, b"x")).inside();
+        }
     }
     site.now = site.now + Duration::from_secs(301);
     let mut calls = 0;
     while site.gate.poll_timeout().is_some_and(|due| due <= site.now) {
         let before = site.used("flows");
         site.gate.handle_timeout(site.now);
-        assert!(before - site.used("flows") <= 1_024);
+        assert!(before - site.used("flows") <= 150);
         calls += 1;
     }
-    assert_eq!((site.used("flows"), calls), (0, 5));
+    assert_eq!((site.used("flows"), calls), (0, 14));
 }

@@ -49,8 +49,8 @@ reasons! {
     GrantExpired = 14, "grant_expired", "The grant that opened this has reached its end of validity; the client must renew it.";
     GrantRevoked = 15, "grant_revoked", "The grant that opened this was revoked.";
     BudgetSpent = 16, "budget_spent", "The grant's bytes are used up; the client must renew it.";
-    RateExceeded = 17, "rate_exceeded", "The client sent faster than its grant allows.";
-    FlowLimit = 18, "flow_limit", "The grant has as many flows as it may have.";
+    RateExceeded = 17, "rate_exceeded", "The client sent faster than its grant, or than all grants of its user together, allow.";
+    FlowLimit = 18, "flow_limit", "The grant, or its user over all grants, has as many flows as it may have.";
     FlowTableFull = 19, "flow_table_full", "The gate's fixed flow table has no free line for this flow.";
     TcpState = 20, "tcp_state", "A TCP segment that cannot start or continue this flow, such as data without a handshake.";
     TcpWindow = 21, "tcp_window", "A TCP segment whose sequence or acknowledgement number lies outside the flow's window.";
@@ -86,6 +86,7 @@ reasons! {
     MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
     MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
     CapabilityTooSlow = 53, "capability_too_slow", "N/T of the capability is below 4 kB in 10 s: routers hold no line for so slow a one.";
+    PortProbing = 54, "port_probing", "Somebody at this client's address looks for open ports: its pinholes in use take no other flow for now.";
 }
 
 impl Reason {

@@ -46,8 +46,11 @@ use crate::{
 pub const PATH_MAX: usize = 5;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// In this many seconds the sweep has seen the whole table: no line outlives its capability by more.
+/// In this many seconds the sweep has seen the whole table, unless that is too large for [`SWEEP_LINES_MAX`].
 const SWEEP_SECS: u32 = 64;
+/// Places that one sweep of a table looks at, so that packets never wait long for it. A line that outlives its capability
+/// only takes a place, and gives it up to whoever needs it.
+const SWEEP_LINES_MAX: u32 = 900;
 /// Bits of the router's clock that a line keeps.
 const CLOCK_MASK: u64 = 0x7fff_ffff;
 
@@ -368,8 +371,9 @@ impl Router {
         self.next_second = Instant::from_secs(elapsed + 1);
         self.judge.secrets.turn(self.seconds);
         let at = Moment { now, seconds: self.seconds };
-        self.lines.sweep(at, self.lines.lines_max().div_ceil(SWEEP_SECS));
-        self.lines6.sweep(at, self.lines6.lines_max().div_ceil(SWEEP_SECS));
+        let part = |lines_max: u32| lines_max.div_ceil(SWEEP_SECS).min(SWEEP_LINES_MAX);
+        self.lines.sweep(at, part(self.lines.lines_max()));
+        self.lines6.sweep(at, part(self.lines6.lines_max()));
     }
 
     /// The router's clock, in seconds.

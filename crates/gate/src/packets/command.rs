@@ -1,5 +1,5 @@
-//! What the control side may ask of the packet thread. Each question is answered on its own one-shot channel within
-//! one turn of the packet loop; the queue is bounded, and full means [`ControlError::Busy`].
+//! What the control side may ask of the packet thread. Each question is answered on its own one-shot channel, in
+//! the next turns of the packet loop; the queue is bounded, and full means [`ControlError::Busy`].
 
 use crate::drops::DroppedPacket;
 use crate::error::ControlError;
@@ -34,7 +34,8 @@ pub(crate) enum Command {
     Observe { on: bool, answer: oneshot::Sender<()> },
     /// What the grants have used so far; those that are not open are left out.
     Usage { ids: Vec<GrantId>, answer: oneshot::Sender<Vec<GrantUsage>> },
-    /// All tables, for the checkpoint, appended to `buffer`.
+    /// All tables, for the checkpoint, appended to `buffer`; answered some turns later, while other questions go on. One at a
+    /// time.
     Export { buffer: Vec<u8>, answer: oneshot::Sender<Exported> },
 }
 

@@ -44,6 +44,12 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) const BEAT: Duration = Duration::from_millis(100);
 /// Longest wait for packets while no timer is due, and so the longest that a command waits.
 const POLL_MAX: Duration = Duration::from_millis(1);
+/// What one turn may look at: lines, words of 64 ports, and pinholes, besides those that its packets found by their own
+/// addresses and ports. Keeps a turn below 2 ms.
+pub(crate) const TURN_LOOKS_MAX: u32 = 2_000;
+/// What one step may look at, such as the answer to a question or one call for what is due: a step begins only while as
+/// much is left.
+pub(crate) const STEP_LOOKS_MAX: u32 = TURN_LOOKS_MAX / 2;
 /// Room for the largest packet that is released from a queue.
 const RELEASE_LEN: usize = 2 * HEADROOM + 65_536 + HEADROOM;
 
@@ -78,7 +84,9 @@ impl<N: NextHop> PacketThread<N> {
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
             self.release(now, &mut released);
-            if self.path.poll_timeout().is_some_and(|due| due <= now) {
+            // After a batch that looked at much, what is due waits for the next turn, which follows at once.
+            let may_end = self.path.looks() <= STEP_LOOKS_MAX;
+            if may_end && self.path.poll_timeout().is_some_and(|due| due <= now) {
                 self.path.handle_timeout(now);
                 self.release(now, &mut released);
             }
@@ -87,6 +95,7 @@ impl<N: NextHop> PacketThread<N> {
                 self.beat(now);
                 next_beat = now + BEAT;
             }
+            self.path.end_turn(now, clock::monotonic());
         }
         Ok(())
     }

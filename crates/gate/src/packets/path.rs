@@ -55,6 +55,34 @@ pub(crate) struct Path<N> {
     dropped: [u64; REASONS],
     received: u64,
     sent: [Sent; 2],
+    /// What the turn under way looked at, and the longest turns so far.
+    looks: u32,
+    turns: Turns,
+}
+
+/// What the turns of one to two minutes were at most.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Nanoseconds and looks, of this minute and of the last.
+    most: [[u64; 2]; 2],
+    minute: u64,
+}
+
+impl Turns {
+    fn note(&mut self, now: Instant, nanos: u64, looks: u64) {
+        let minute = now.as_nanos() / 60_000_000_000;
+        if minute != self.minute {
+            self.most = [[0; 2], if minute == self.minute + 1 { self.most[0] } else { [0; 2] }];
+            self.minute = minute;
+        }
+        let most = &mut self.most[0];
+        *most = [most[0].max(nanos), most[1].max(looks)];
+    }
+
+    fn most(&self) -> [u64; 2] {
+        let [now, before] = self.most;
+        [now[0].max(before[0]), now[1].max(before[1])]
+    }
 }
 
 impl<N: NextHop> Path<N> {
@@ -68,7 +96,27 @@ impl<N: NextHop> Path<N> {
             dropped: [0; REASONS],
             received: 0,
             sent: [Sent::default(); 2],
+            looks: 0,
+            turns: Turns::default(),
         }
+    }
+
+    /// What this turn looked at so far: lines, words of ports, pinholes.
+    pub(crate) fn looks(&mut self) -> u32 {
+        self.looks += self.translator.take_looks();
+        self.looks
+    }
+
+    /// Adds what somebody looked at on behalf of this turn.
+    pub(crate) const fn add_looks(&mut self, looks: u32) {
+        self.looks += looks;
+    }
+
+    /// The turn that began at `began` ends `now`.
+    pub(crate) fn end_turn(&mut self, began: Instant, now: Instant) {
+        let looks = self.looks();
+        self.turns.note(now, now.as_nanos().saturating_sub(began.as_nanos()), looks.into());
+        self.looks = 0;
     }
 
     /// Judges one frame that came in by `port`. `Some(port)`: it has been rewritten in place and leaves by that port now.
@@ -161,7 +209,8 @@ impl<N: NextHop> Path<N> {
     /// All counters and gauges; `below` are the frames that the device dropped before they got here.
     pub(crate) fn published(&self, now: Instant, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
         let counters = self.translator.counters();
-        let mut reading = Reading { received: self.received, sent: self.sent, ..Reading::default() };
+        let mut reading =
+            Reading { received: self.received, sent: self.sent, turn: self.turns.most(), ..Reading::default() };
         for reason in Reason::ALL {
             let index = *reason as usize;
             reading.dropped[index] = counters.dropped(*reason) + self.dropped[index];

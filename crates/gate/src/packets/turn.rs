@@ -1,49 +1,122 @@
 //! One turn of the control side's questions, between two batches of packets.
 
 use super::{
+    STEP_LOOKS_MAX, TURN_LOOKS_MAX,
     command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, GrantUsage, Installed},
     hops::NextHop,
     path::Path,
 };
 use crate::{clock, drops::DroppedPacket};
 use sluicegate_capability::GrantId;
-use sluicegate_nat::{Event, Probe, Translator};
+use sluicegate_nat::{Event, Export, Probe, Translator};
 use sluicegate_wire::{Instant, Port};
-use std::collections::VecDeque;
-use tokio::sync::mpsc::{self, error::TrySendError};
+use std::{collections::VecDeque, time::Duration};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 
+/// What an export looks at in one turn.
+const EXPORT_LOOKS: u32 = 500;
+/// A grant whose usage is asked for: its pinhole, and the lines that hold something of its budget.
+const USAGE_LOOKS: u32 = 7;
 /// Drops shown in an explanation.
 const RECENT_MAX: usize = 16;
+
+/// Ended grants passed on in one turn.
+const ENDS_PER_TURN_MAX: usize = 256;
 
 /// Answers commands and passes on what ended.
 pub(crate) struct Turn {
     events: mpsc::Sender<Ended>,
-    /// Events that the full queue did not take: at most those of one revoke.
+    /// Events that the full queue did not take: at most those of one step.
     waiting: VecDeque<Ended>,
     /// Counts installs and ends, so that the control side can order what it hears on different channels.
     stamp: u64,
+    /// A revoke of many grants: some in each turn.
+    revoking: Option<Revoking>,
+    /// An export of the tables: a part in each turn, while other questions are answered.
+    exporting: Option<Exporting>,
+}
+
+struct Revoking {
+    ids: std::vec::IntoIter<GrantId>,
+    ended: usize,
+    answer: oneshot::Sender<usize>,
+}
+
+struct Exporting {
+    export: Export,
+    tables: Vec<u8>,
+    took: Duration,
+    answer: oneshot::Sender<Exported>,
 }
 
 impl Turn {
     /// Stamps start above `stamp`.
     pub(crate) const fn new(events: mpsc::Sender<Ended>, stamp: u64) -> Self {
-        Self { events, waiting: VecDeque::new(), stamp }
+        Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None }
     }
 
-    /// Answers at most [`COMMANDS_PER_TURN_MAX`] questions.
+    /// Answers at most [`COMMANDS_PER_TURN_MAX`] questions, and no more than the turn has room for: see
+    /// [`TURN_LOOKS_MAX`]. Each goes in steps of at most [`STEP_LOOKS_MAX`].
     pub(crate) fn answer<N: NextHop>(
         &mut self,
         now: Instant,
         path: &mut Path<N>,
         commands: &mut mpsc::Receiver<Command>,
     ) {
+        let mut ends = ENDS_PER_TURN_MAX;
         for _ in 0..COMMANDS_PER_TURN_MAX {
-            let Ok(command) = commands.try_recv() else { break };
+            if path.looks() > STEP_LOOKS_MAX {
+                break;
+            }
             // What ended before this question is stamped before its answer.
-            self.pass_on(path);
-            self.answer_one(now, path, command);
+            self.pass_on(path, &mut ends);
+            if self.revoking.is_some() {
+                self.revoke_some(now, path);
+            } else {
+                let Ok(command) = commands.try_recv() else { break };
+                self.answer_one(now, path, command);
+            }
         }
-        self.pass_on(path);
+        self.pass_on(path, &mut ends);
+        self.export_some(path);
+    }
+
+    /// Goes on with a revoke, while the turn has room.
+    fn revoke_some<N: NextHop>(&mut self, now: Instant, path: &mut Path<N>) {
+        let Some(mut revoking) = self.revoking.take() else { return };
+        while path.looks() <= STEP_LOOKS_MAX {
+            let Some(id) = revoking.ids.next() else {
+                // An answer that nobody waits for any more is dropped with its channel.
+                let _ = revoking.answer.send(revoking.ended);
+                return;
+            };
+            path.add_looks(1);
+            let address = path.translator.allowance(now, id).map(|left| left.address);
+            path.way.revoked(now, id, address);
+            if let Some(ended) = path.translator.revoke(now, id) {
+                revoking.ended += 1;
+                self.tell(ended);
+            }
+        }
+        self.revoking = Some(revoking);
+    }
+
+    /// Goes on with an export, with what the turn has left.
+    fn export_some<N: NextHop>(&mut self, path: &mut Path<N>) {
+        let room = TURN_LOOKS_MAX.saturating_sub(path.looks()).min(EXPORT_LOOKS);
+        let Some(exporting) = self.exporting.as_mut().filter(|_| room > 0) else { return };
+        let began = clock::monotonic();
+        let mut looks = room;
+        let Exporting { export, tables, took, .. } = exporting;
+        let is_complete = path.translator.export_more(export, &mut looks, &mut |bytes| tables.extend_from_slice(bytes));
+        *took += clock::monotonic().since(began);
+        path.add_looks(room - looks);
+        if is_complete && let Some(Exporting { tables, took, answer, .. }) = self.exporting.take() {
+            let _ = answer.send(Exported { tables, took });
+        }
     }
 
     fn answer_one<N: NextHop>(&mut self, now: Instant, path: &mut Path<N>, command: Command) {
@@ -70,17 +143,8 @@ impl Turn {
                 let _ = answer.send(translator.install_standing(now, spec));
             }
             Command::Revoke { ids, answer } => {
-                let way = &mut path.way;
-                let revoke = |id| {
-                    let address = translator.allowance(now, id).map(|left| left.address);
-                    way.revoked(now, id, address);
-                    translator.revoke(now, id)
-                };
-                let ended: Vec<_> = ids.into_iter().filter_map(revoke).collect();
-                let _ = answer.send(ended.len());
-                for ended in ended {
-                    self.tell(ended);
-                }
+                self.revoking = Some(Revoking { ids: ids.into_iter(), ended: 0, answer });
+                self.revoke_some(now, path);
             }
             Command::Services { services, answer } => {
                 let _ = answer.send(translator.set_services(&services));
@@ -96,21 +160,23 @@ impl Turn {
                 let _ = answer.send(());
             }
             Command::Usage { ids, answer } => {
-                let _ = answer.send(ids.into_iter().filter_map(|id| usage(translator, id)).collect());
+                let used: Vec<_> = ids.iter().filter_map(|id| usage(translator, *id)).collect();
+                let _ = answer.send(used);
+                path.add_looks(ids.len() as u32 * USAGE_LOOKS);
             }
-            Command::Export { mut buffer, answer } => {
-                translator.export_state(&mut |bytes| buffer.extend_from_slice(bytes));
-                let took = clock::monotonic().since(now);
-                let _ = answer.send(Exported { tables: buffer, took });
+            Command::Export { buffer: mut tables, answer } => {
+                let export = translator.export_begin(&mut |bytes| tables.extend_from_slice(bytes));
+                self.exporting = Some(Exporting { export, tables, took: Duration::ZERO, answer });
             }
         }
     }
 
-    /// Passes on what ended, as far as the control side keeps up; the translator holds the rest.
-    fn pass_on<N: NextHop>(&mut self, path: &mut Path<N>) {
+    /// Passes on up to `ends` of what ended, as far as the control side keeps up; the translator holds the rest.
+    fn pass_on<N: NextHop>(&mut self, path: &mut Path<N>, ends: &mut usize) {
         self.retry();
-        while self.waiting.is_empty() {
+        while self.waiting.is_empty() && *ends > 0 {
             let Some(Event::Ended(ended)) = path.translator.poll_event() else { return };
+            *ends -= 1;
             path.way.ended(ended.id);
             self.tell(ended);
         }

@@ -1,30 +1,42 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use sluicegate_capability::GRANT_LEN;
+use sluicegate_capability::{GRANT_LEN, GrantId};
 use sluicegate_flow::TcpHalf;
+use sluicegate_wire::UnixTime;
 
 use super::{reader::Fields, writer::Writer};
-use crate::{config::PEERS_MAX, packet::Tuple, pinhole::octets};
+use crate::{config::PEERS_MAX, packet::Tuple, pinhole::octets, revoked::Revoked};
 
 const GRANT: u8 = 1;
 const STANDING: u8 = 2;
 const SERVICE: u8 = 3;
 const FLOW: u8 = 4;
-const WINDOW: u8 = 5;
+const REVOKED: u8 = 5;
+const FORGOTTEN: u8 = 6;
 const END: u8 = 0xff;
 
 /// One thing that survives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
+    Pinhole(Place, PinholeRecord),
+    Flow(FlowRecord),
+    Revoked(GrantId, Revoked),
+    /// What a full table of revoked grants forgot, see [`crate::revoked`].
+    Forgotten(Revoked),
+    End,
+}
+
+/// By which a flow names its pinhole: the count of installations at its own (so in order of age), and its slot. A slot
+/// that became another's while the export went on is another place.
+pub(super) type Place = (u64, u32);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PinholeRecord {
     Grant(GrantRecord),
     Standing(StandingRecord),
-    /// The place of the pinhole of what this service starts.
+    /// The pinhole of what this service starts.
     Service(u16),
-    Flow(FlowRecord),
-    /// The highest sequence number of packet MACs under the pinhole before it. Keys are in no record.
-    Window(u64),
-    End,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,9 +48,11 @@ pub(super) struct GrantRecord {
     pub(super) gate_ports: (u16, u16),
     pub(super) filter: bool,
     pub(super) spent: bool,
-    /// Of the budget, without and with what lines hold.
+    /// Of the budget: what lines hold is left.
     pub(super) left: u64,
     pub(super) taken: u64,
+    /// The highest sequence number of packet MACs, if it demands them. Keys are in no record.
+    pub(super) window: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,8 +67,7 @@ pub(super) struct StandingRecord {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlowRecord {
-    /// Place of its pinhole among the pinhole records.
-    pub(super) owner: u32,
+    pub(super) owner: Place,
     pub(super) inbound: Tuple,
     pub(super) outbound: Tuple,
     pub(super) flags: u16,
@@ -63,23 +76,31 @@ pub(super) struct FlowRecord {
     /// From outside, from inside.
     pub(super) halves: [TcpHalf; 2],
     pub(super) idle_ms: [u32; 2],
-    /// What its line held of the budget: as good as left.
-    pub(super) lent: u32,
 }
 
 impl Record {
     pub(super) fn write(&self, to: &mut Writer<'_>) {
         match self {
-            Self::Grant(grant) => grant.write(to),
-            Self::Standing(standing) => standing.write(to),
-            Self::Service(service) => {
-                to.put(&[SERVICE]);
-                to.put(&service.to_le_bytes());
+            Self::Pinhole(place, pinhole) => {
+                match pinhole {
+                    PinholeRecord::Grant(grant) => grant.write(to),
+                    PinholeRecord::Standing(standing) => standing.write(to),
+                    PinholeRecord::Service(service) => {
+                        to.put(&[SERVICE]);
+                        to.put(&service.to_le_bytes());
+                    }
+                }
+                write_place(*place, to);
             }
             Self::Flow(flow) => flow.write(to),
-            Self::Window(highest) => {
-                to.put(&[WINDOW]);
-                to.put(&highest.to_le_bytes());
+            Self::Revoked(id, revoked) => {
+                to.put(&[REVOKED]);
+                to.put(&id.0);
+                write_revoked(*revoked, to);
+            }
+            Self::Forgotten(revoked) => {
+                to.put(&[FORGOTTEN]);
+                write_revoked(*revoked, to);
             }
             Self::End => to.put(&[END]),
         }
@@ -88,15 +109,17 @@ impl Record {
     /// The next record; `None` if the bytes are none.
     pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let [kind] = fields.take()?;
-        match kind {
-            GRANT => GrantRecord::read(fields).map(Self::Grant),
-            STANDING => StandingRecord::read(fields).map(Self::Standing),
-            SERVICE => fields.u16().map(Self::Service),
-            FLOW => FlowRecord::read(fields).map(Self::Flow),
-            WINDOW => fields.u64().map(Self::Window),
-            END => Some(Self::End),
-            _ => None,
-        }
+        let pinhole = match kind {
+            GRANT => PinholeRecord::Grant(GrantRecord::read(fields)?),
+            STANDING => PinholeRecord::Standing(StandingRecord::read(fields)?),
+            SERVICE => PinholeRecord::Service(fields.u16()?),
+            FLOW => return FlowRecord::read(fields).map(Self::Flow),
+            REVOKED => return Some(Self::Revoked(GrantId(fields.take()?), revoked(fields)?)),
+            FORGOTTEN => return revoked(fields).map(Self::Forgotten),
+            END => return Some(Self::End),
+            _ => return None,
+        };
+        Some(Self::Pinhole(place(fields)?, pinhole))
     }
 }
 
@@ -111,6 +134,8 @@ impl GrantRecord {
         to.put(&[u8::from(self.filter), u8::from(self.spent)]);
         to.put(&self.left.to_le_bytes());
         to.put(&self.taken.to_le_bytes());
+        to.put(&[u8::from(self.window.is_some())]);
+        to.put(&self.window.unwrap_or(0).to_le_bytes());
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
@@ -124,6 +149,10 @@ impl GrantRecord {
             spent: fields.bool()?,
             left: fields.u64()?,
             taken: fields.u64()?,
+            window: {
+                let (is_there, highest) = (fields.bool()?, fields.u64()?);
+                is_there.then_some(highest)
+            },
         })
     }
 }
@@ -157,7 +186,7 @@ impl StandingRecord {
 impl FlowRecord {
     fn write(&self, to: &mut Writer<'_>) {
         to.put(&[FLOW]);
-        to.put(&self.owner.to_le_bytes());
+        write_place(self.owner, to);
         for tuple in [&self.inbound, &self.outbound] {
             to.put(&[tuple.protocol]);
             for (address, port) in [tuple.src, tuple.dst] {
@@ -179,12 +208,11 @@ impl FlowRecord {
         for idle in self.idle_ms {
             to.put(&idle.to_le_bytes());
         }
-        to.put(&self.lent.to_le_bytes());
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         Some(Self {
-            owner: fields.u32()?,
+            owner: place(fields)?,
             inbound: tuple(fields)?,
             outbound: tuple(fields)?,
             flags: fields.u16()?,
@@ -192,9 +220,26 @@ impl FlowRecord {
             notes: fields.u16()?,
             halves: [half(fields)?, half(fields)?],
             idle_ms: [fields.u32()?, fields.u32()?],
-            lent: fields.u32()?,
         })
     }
+}
+
+fn write_place((serial, slot): Place, to: &mut Writer<'_>) {
+    to.put(&serial.to_le_bytes());
+    to.put(&slot.to_le_bytes());
+}
+
+fn place(fields: &mut Fields<'_>) -> Option<Place> {
+    Some((fields.u64()?, fields.u32()?))
+}
+
+fn write_revoked(revoked: Revoked, to: &mut Writer<'_>) {
+    to.put(&revoked.not_before.0.to_le_bytes());
+    to.put(&revoked.not_after.0.to_le_bytes());
+}
+
+fn revoked(fields: &mut Fields<'_>) -> Option<Revoked> {
+    Some(Revoked { not_before: UnixTime(fields.u64()?), not_after: UnixTime(fields.u64()?) })
 }
 
 fn write_ports((first, last): (u16, u16), to: &mut Writer<'_>) {

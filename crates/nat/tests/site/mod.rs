@@ -131,7 +131,8 @@ impl Site {
             gate_address: unspecified,
             gate_ports: (0, 0),
             holder: [0; 32],
-            user_pseudonym: [0; 8],
+            // Everybody is a user of their own.
+            user_pseudonym: u64::from(self.grants).to_be_bytes(),
         }
     }
 

@@ -65,12 +65,6 @@ pub(crate) struct Frontend {
     /// What is known of gates beforehand.
     #[serde(default, rename = "gate")]
     pub(crate) gates: Vec<GateSite>,
-    /// Rate of SIP that a gate lets through to one service, such as `2Mbit`.
-    pub(crate) relay_rate: Option<Rate>,
-    /// Requests a second within one relayed call.
-    pub(crate) dialog_requests_per_s: Option<u32>,
-    /// Answers a second and SIP thread to unproved senders of one /24 (IPv6: /64).
-    pub(crate) unproved_answers_per_s: Option<u32>,
 }
 
 fn digest_default() -> Vec<DigestName> {
@@ -131,6 +125,8 @@ pub(crate) struct Gate {
     pub(crate) flows_max: Option<u32>,
     /// Pinholes, fixed at start.
     pub(crate) pinholes_max: Option<u32>,
+    /// What all grants of one user may hold together.
+    pub(crate) per_user: Option<PerUser>,
     /// Addresses that a feed may open, such as `10.4.0.0/24`; any unless given.
     #[serde(default)]
     pub(crate) may_open: Vec<String>,
@@ -320,6 +316,22 @@ pub(crate) struct Issuer {
     pub(crate) sip_from: Vec<IpAddr>,
 }
 
+/// `per_user` of `[gate]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PerUser {
+    /// Flows at once.
+    pub(crate) flows_max: Option<u32>,
+    /// External ports at once.
+    pub(crate) ports_max: Option<u32>,
+    /// Rate to services; that of the fastest of the user's grants unless given.
+    pub(crate) rate: Option<Rate>,
+    /// Bytes to services in `window_s`; as much as rate and grants allow unless given.
+    pub(crate) bytes_max: Option<Bytes>,
+    /// See `bytes_max`.
+    pub(crate) window_s: Option<u64>,
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Metrics {
@@ -361,8 +373,6 @@ pub(crate) struct Agent {
     pub(crate) deny: Vec<String>,
     /// Clients at once.
     pub(crate) clients_max: Option<usize>,
-    /// Clients of one user at once.
-    pub(crate) clients_per_user_max: Option<usize>,
     /// A client that sends faster than this for `abuse_ms` is ended.
     pub(crate) abuse_rate: Option<Rate>,
     /// How long a client may exceed `abuse_rate`, in milliseconds.

@@ -43,6 +43,15 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
     config.manage_forwarding = gate.manage_forwarding;
     config.flows_max = gate.flows_max.unwrap_or(config.flows_max);
     config.pinholes_max = gate.pinholes_max.unwrap_or(config.pinholes_max);
+    if let Some(told) = &gate.per_user {
+        let limits = &mut config.per_user;
+        limits.flows_max = told.flows_max.unwrap_or(limits.flows_max);
+        limits.ports_max = told.ports_max.unwrap_or(limits.ports_max);
+        limits.rate_bytes_per_s =
+            told.rate.filter(|rate| *rate != Rate::UNLIMITED).map_or(0, |rate| rate.0.div_ceil(8));
+        limits.bytes = told.bytes_max.map_or(0, |bytes| bytes.0);
+        limits.window_s = told.window_s.unwrap_or(limits.window_s);
+    }
     for text in &gate.may_open {
         config.may_open.extend(report.parse::<Prefix>(&["gate", "may_open"], text, ""));
     }
@@ -174,11 +183,12 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
         let what = format!("role \"{}\" protects no service", place.label());
         report.error(&["service"], what, "describe services on the gate in front of them");
     }
-    let settings: [(&str, bool, &[Place]); 24] = [
+    let settings: [(&str, bool, &[Place]); 25] = [
         ("mode", gate.mode.is_some(), &[Filter]),
         ("external_ports", gate.external_ports.is_some(), &[Filter]),
         ("flows_max", gate.flows_max.is_some(), &[Filter]),
         ("pinholes_max", gate.pinholes_max.is_some(), &[Filter]),
+        ("per_user", gate.per_user.is_some(), &[Filter]),
         ("may_open", !gate.may_open.is_empty(), &[Filter]),
         ("link_rate", gate.link_rate.is_some(), &[Filter, Router]),
         ("link_rate_outside", gate.link_rate_outside.is_some(), &[Filter, Router]),

@@ -3,7 +3,7 @@
 //! Each finding in short, on the translator itself; `crates/nat/tests` holds the whole of it.
 
 #[path = "../../../nat/tests/site/mod.rs"]
-mod site;
+pub(crate) mod site;
 
 use site::{packets::*, *};
 use sluicegate_capability::{Grant, Mode, mac::SessionKey};

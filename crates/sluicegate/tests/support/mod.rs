@@ -37,7 +37,6 @@ macro_rules! on_packet {
 pub(crate) mod capture;
 pub(crate) mod lab;
 pub(crate) mod node;
-pub(crate) mod pbx;
 pub(crate) mod phone;
 pub(crate) mod program;
 pub(crate) mod traffic;

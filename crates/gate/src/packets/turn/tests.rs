@@ -42,7 +42,7 @@ fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let mut second = install(2).unwrap();
     let mut nothing = revoke(3).unwrap();
     turn.answer(NOW, &mut path, &mut commands);
-    let stamp = |answer: &mut tokio::sync::oneshot::Receiver<Result<Installed, _>>| -> u64 {
+    let stamp = |answer: &mut oneshot::Receiver<Result<Installed, _>>| -> u64 {
         answer.try_recv().unwrap().map_err(|error: sluicegate_nat::InstallError| error).unwrap().stamp
     };
     assert_eq!((stamp(&mut first), stamp(&mut second)), (41, 43));
@@ -71,6 +71,82 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
         }
     }
     assert_eq!(seen, (0..GRANTS).map(id).collect::<Vec<_>>());
+}
+
+/// Turns until `done`, each with what is due before it; none may look at more than it may.
+fn turns(
+    path: &mut Path<Hops>,
+    turn: &mut Turn,
+    commands: &mut mpsc::Receiver<Command>,
+    done: impl Fn() -> bool,
+) -> u32 {
+    for count in 1..100_000 {
+        if path.poll_timeout().is_some_and(|due| due <= NOW) {
+            path.handle_timeout(NOW);
+        }
+        turn.answer(NOW, path, commands);
+        assert!(path.looks() <= TURN_LOOKS_MAX, "{}", path.looks());
+        path.end_turn(NOW, NOW);
+        if done() {
+            return count;
+        }
+    }
+    panic!("it never ends");
+}
+
+fn sends(path: &mut Path<Hops>, source: std::net::IpAddr, port: u16, gate_port: u16) {
+    let end = |address, port| match address {
+        std::net::IpAddr::V4(v4) => std::net::SocketAddrV4::new(v4, port),
+        std::net::IpAddr::V6(_) => panic!(),
+    };
+    let udp = samples::udp_frame(Port::OUTSIDE, end(source, port), end(samples::GATE_ADDRESS, gate_port), b"x");
+    let mut frame = sluicegate_wire::FrameBuf::from_bytes(&udp[14..]);
+    let verdict = frame.with(|frame| path.translator.on_packet(NOW, Port::OUTSIDE, frame));
+    assert_eq!(verdict, sluicegate_wire::Verdict::Forward(Port::INSIDE));
+}
+
+#[test]
+fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
+    const GRANTS: u32 = 2_000;
+    const FLOWS: u16 = 20;
+    let (events, mut ended) = mpsc::channel(EVENTS_MAX);
+    let (commander, mut commands) = Commander::new();
+    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    for number in 0..GRANTS {
+        let mut spec = spec(id(number));
+        spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
+        spec.grant.client_address = std::net::IpAddr::from((0xc633_0000 + number).to_be_bytes());
+        spec.grant.flows = 0;
+        let opened = path.translator.install(NOW, UNIX, *spec.clone()).unwrap();
+        for port in 1..=FLOWS {
+            sends(&mut path, spec.grant.client_address, port, opened.ports.0);
+        }
+    }
+    path.looks();
+    path.end_turn(NOW, NOW);
+    let exported = commander.ask(|answer| Command::Export { buffer: Vec::new(), answer }).unwrap();
+    let exported = std::cell::RefCell::new(exported);
+    let tables = std::cell::RefCell::new(None);
+    let saved = || {
+        *tables.borrow_mut() = exported.borrow_mut().try_recv().ok();
+        tables.borrow().is_some()
+    };
+    let spread = turns(&mut path, &mut turn, &mut commands, saved);
+    assert!(spread > 50, "{spread}");
+    let mut again = self::path();
+    let imported = again.translator.import_state(NOW, UNIX, &tables.take().unwrap().tables).unwrap();
+    assert_eq!((imported.pinholes, imported.flows), (GRANTS, GRANTS * u32::from(FLOWS)));
+
+    let ids = (0..GRANTS).map(id).collect();
+    let revoked = commander.ask(|answer| Command::Revoke { ids, answer }).unwrap();
+    let after = commander.ask(|answer| Command::Observe { on: false, answer }).unwrap();
+    let (revoked, after) = (std::cell::RefCell::new(revoked), std::cell::RefCell::new(after));
+    let spread = turns(&mut path, &mut turn, &mut commands, || after.borrow_mut().try_recv().is_ok());
+    assert!(spread > 40, "{spread}");
+    assert_eq!(revoked.borrow_mut().try_recv(), Ok(GRANTS as usize), "answered before what was asked after it");
+    assert_eq!(std::iter::from_fn(|| ended.try_recv().ok()).count(), GRANTS as usize);
+    let [_, looks] = path.published(NOW, &[]).0.turn;
+    assert!(looks > 500 && looks <= TURN_LOOKS_MAX.into(), "{looks}");
 }
 
 #[test]

@@ -1,0 +1,236 @@
+//! What one user holds of this gate, over all grants: flows, external ports, rate and bytes. So a user that asks for
+//! many grants gets no more than one that asks for one, and a fresh grant brings no fresh burst.
+
+use alloc::{boxed::Box, vec::Vec};
+
+use sluicegate_capability::Grant;
+use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
+use sluicegate_wire::Instant;
+
+use crate::{config::PerUser, index::Index, pinhole::burst};
+
+/// Whose slot it is: the grant's issuer, and what it calls the user.
+type Key = [u8; 16];
+
+const NONE: u32 = u32::MAX;
+
+/// One user of one issuer.
+#[derive(Debug)]
+pub(crate) struct User {
+    key: Key,
+    /// Pinholes, live and remembered. Without any, the slot waits for the next user that needs one.
+    pinholes: u32,
+    live: u32,
+    pub(crate) flows: u32,
+    /// External ports of live pinholes.
+    pub(crate) ports: u32,
+    /// External ports that rest after their grants ended.
+    pub(crate) ports_resting: u32,
+    /// Bytes a second; 0: no limit.
+    rate: u64,
+    bucket: FairBucket,
+    bytes: Option<TokenBucket>,
+    idle_next: u32,
+    idle_prev: u32,
+}
+
+impl User {
+    /// Takes `tokens` bytes of the user's rate and bytes; `share` is that of the grant that asks.
+    pub(crate) fn take(&mut self, now: Instant, share: &mut Share, tokens: u32) -> bool {
+        if self.rate != 0 && !self.bucket.take(now, share, tokens) {
+            return false;
+        }
+        if self.bytes.as_mut().is_none_or(|bytes| bytes.take(now, tokens)) {
+            return true;
+        }
+        if self.rate != 0 {
+            self.bucket.give_back(share, tokens);
+        }
+        false
+    }
+
+    /// Puts back what a grant took and did not use.
+    pub(crate) fn give_back(&mut self, share: &mut Share, tokens: u32) {
+        if self.rate != 0 {
+            self.bucket.give_back(share, tokens);
+        }
+        if let Some(bytes) = &mut self.bytes {
+            bytes.give_back(tokens);
+        }
+    }
+}
+
+/// All users that hold a pinhole, and those that held one last.
+#[derive(Debug)]
+pub(crate) struct Users {
+    slots: Box<[Option<User>]>,
+    free: Vec<u32>,
+    by_key: Index,
+    hasher: Hasher,
+    /// Users without pinholes, oldest first: what they took lately is remembered until their place is needed.
+    idle_head: u32,
+    idle_tail: u32,
+    used: u32,
+    pub(crate) limits: PerUser,
+}
+
+impl Users {
+    /// As many users as pinholes: each user that is not idle has one.
+    pub(crate) fn new(pinholes_max: u32, limits: PerUser, hash_key: &[u8; 16]) -> Self {
+        Self {
+            slots: (0..pinholes_max).map(|_| None).collect(),
+            free: (0..pinholes_max).rev().collect(),
+            by_key: Index::new(pinholes_max, pinholes_max),
+            hasher: Hasher::new(hash_key),
+            idle_head: NONE,
+            idle_tail: NONE,
+            used: 0,
+            limits,
+        }
+    }
+
+    pub(crate) fn at(&self, slot: u32) -> Option<&User> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    pub(crate) fn at_mut(&mut self, slot: u32) -> Option<&mut User> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Users that hold a pinhole, and the most there can be.
+    pub(crate) fn used_and_max(&self) -> (u32, u32) {
+        (self.used, self.slots.len() as u32)
+    }
+
+    /// The user of a grant, if it is known.
+    pub(crate) fn find(&self, grant: &Grant) -> Option<u32> {
+        let key = key(grant);
+        let is_it = |slot: &u32| self.at(*slot).is_some_and(|user| user.key == key);
+        self.by_key.matches(self.hasher.hash(&key)).find(is_it)
+    }
+
+    /// One more pinhole of the grant's user, and its slot.
+    pub(crate) fn join(&mut self, now: Instant, grant: &Grant) -> Option<u32> {
+        let slot = match self.find(grant) {
+            Some(slot) => slot,
+            None => self.insert(now, key(grant))?,
+        };
+        let is_idle = self.at(slot)?.pinholes == 0;
+        if is_idle {
+            self.take_off_idle(slot);
+            self.used += 1;
+        }
+        self.at_mut(slot)?.pinholes += 1;
+        self.begin(now, slot, grant);
+        Some(slot)
+    }
+
+    /// A pinhole of this user is live (again), on this grant's terms.
+    pub(crate) fn begin(&mut self, now: Instant, slot: u32, grant: &Grant) {
+        if let Some(user) = self.at_mut(slot) {
+            user.live += 1;
+        }
+        self.renew(now, slot, grant);
+    }
+
+    /// The user has, for all its grants together, the rate of the fastest, unless the gate's configuration names one.
+    pub(crate) fn renew(&mut self, now: Instant, slot: u32, grant: &Grant) {
+        let (named, granted) = (self.limits.rate_bytes_per_s, u64::from(grant.rate_100kbps) * 12_500);
+        let Some(user) = self.at_mut(slot) else { return };
+        let is_first = user.live <= 1;
+        let rate = match (named, granted, user.rate) {
+            (0, granted, _) if is_first => granted,
+            (0, 0, _) | (0, _, 0) => 0,
+            (0, granted, known) => granted.max(known),
+            (named, ..) => named,
+        };
+        if rate != user.rate {
+            user.rate = rate;
+            if rate != 0 {
+                user.bucket.reshape(now, rate, burst(rate));
+            }
+        }
+    }
+
+    /// A pinhole of this user ended; its ports rest.
+    pub(crate) fn end(&mut self, slot: u32) {
+        if let Some(user) = self.at_mut(slot) {
+            user.live = user.live.saturating_sub(1);
+        }
+    }
+
+    /// An ended pinhole of this user was forgotten.
+    pub(crate) fn leave(&mut self, slot: u32) {
+        let Some(user) = self.at_mut(slot) else { return };
+        user.pinholes = user.pinholes.saturating_sub(1);
+        if user.pinholes == 0 {
+            self.used -= 1;
+            self.push_idle(slot);
+        }
+    }
+
+    fn insert(&mut self, now: Instant, key: Key) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let oldest = self.idle_head;
+                self.at(oldest)?;
+                self.take_off_idle(oldest);
+                self.by_key.remove(oldest);
+                oldest
+            }
+        };
+        let bytes = (self.limits.bytes != 0).then(|| {
+            TokenBucket::new(now, (self.limits.bytes / self.limits.window_s.max(1)).max(1), self.limits.bytes)
+        });
+        self.by_key.insert(self.hasher.hash(&key), slot);
+        self.slots[slot as usize] = Some(User {
+            key,
+            pinholes: 0,
+            live: 0,
+            flows: 0,
+            ports: 0,
+            ports_resting: 0,
+            rate: 0,
+            // Deep enough for any rate: `reshape` only ever lowers what is in it.
+            bucket: FairBucket::new(now, 1, TokenBucket::DEPTH_MAX),
+            bytes,
+            idle_next: NONE,
+            idle_prev: NONE,
+        });
+        self.push_idle(slot);
+        Some(slot)
+    }
+
+    fn push_idle(&mut self, slot: u32) {
+        let tail = self.idle_tail;
+        if let Some(user) = self.at_mut(slot) {
+            (user.idle_prev, user.idle_next) = (tail, NONE);
+        }
+        match self.at_mut(tail) {
+            Some(before) => before.idle_next = slot,
+            None => self.idle_head = slot,
+        }
+        self.idle_tail = slot;
+    }
+
+    fn take_off_idle(&mut self, slot: u32) {
+        let Some(user) = self.at(slot) else { return };
+        let (prev, next) = (user.idle_prev, user.idle_next);
+        match self.at_mut(prev) {
+            Some(before) => before.idle_next = next,
+            None => self.idle_head = next,
+        }
+        match self.at_mut(next) {
+            Some(behind) => behind.idle_prev = prev,
+            None => self.idle_tail = prev,
+        }
+    }
+}
+
+fn key(grant: &Grant) -> Key {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&grant.issuer);
+    key[8..].copy_from_slice(&grant.user_pseudonym);
+    key
+}

@@ -1,0 +1,1 @@
+//! Who may say what: relayed SIP, dialogs, identities, service agents.

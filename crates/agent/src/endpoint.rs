@@ -98,13 +98,19 @@ impl Endpoint {
         self.local
     }
 
-    /// Sends a request and waits for its final response. Requests that come in meanwhile wait for
-    /// [`Endpoint::incoming`]. A 2xx to an INVITE is to be acknowledged with [`Endpoint::acknowledge`].
-    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(Token, Vec<u8>), ExchangeError> {
+    /// Sends a request, again while no answer comes, and does not wait for one.
+    pub(crate) async fn tell(&mut self, request: &[u8]) -> Result<Token, ExchangeError> {
         let failed = |error| ExchangeError::Socket(self.frontend, error);
         let message = Message::parse(request).map_err(|error| failed(io::Error::other(error.to_string())))?;
         let token = self.clients.start(self.now(), &message, self.frontend).map_err(|_| ExchangeError::Busy)?;
         self.send(request).await;
+        Ok(token)
+    }
+
+    /// Sends a request and waits for its final response. Requests that come in meanwhile wait for
+    /// [`Endpoint::incoming`]. A 2xx to an INVITE is to be acknowledged with [`Endpoint::acknowledge`].
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(Token, Vec<u8>), ExchangeError> {
+        let token = self.tell(request).await?;
         loop {
             if let Some(position) = self.answers.iter().position(|(answered, _)| *answered == token) {
                 let answer = self.answers.remove(position).and_then(|(_, answer)| answer);
@@ -177,7 +183,7 @@ impl Endpoint {
         let Ok(message) = Message::parse(&bytes) else { return };
         let now = self.now();
         if message.status().is_some() {
-            match self.clients.receive(now, &message) {
+            match self.clients.receive(now, &message, None) {
                 Reply::Deliver(token) => match self.acks.iter().find(|(acknowledged, _)| *acknowledged == token) {
                     Some((_, ack)) => self.send(ack).await,
                     None => self.deliver(token, &message, &bytes),

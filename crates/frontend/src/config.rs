@@ -18,6 +18,8 @@ pub const LISTEN_MAX: usize = 8;
 pub const SHARDS_MAX: usize = 64;
 /// Most gates connected at once.
 pub const GATES_MAX: usize = 64;
+/// Slowest relay of SIP to a service, in bit/s.
+const RELAY_RATE_BPS_MIN: u64 = 64_000;
 /// Longest realm, in bytes.
 const REALM_LEN_MAX: usize = 128;
 
@@ -97,6 +99,12 @@ pub struct Config {
     pub grants_max: usize,
     /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
+    /// Rate of SIP that a gate lets the frontends send to one service, in bit/s.
+    pub relay_rate_bps: u64,
+    /// Requests a second that may be said within one relayed call, and twice that at once.
+    pub dialog_requests_per_s: u32,
+    /// Answers a second of each shard to the senders of one /24 (IPv6: /64) that have proved nothing.
+    pub unproved_answers_per_s: u32,
     /// Sizes of each shard's tables.
     pub tables: Tables,
 }
@@ -118,6 +126,9 @@ impl Config {
             gates: Vec::new(),
             grants_max: 65_536,
             registration_secs_max: 120,
+            relay_rate_bps: 2_000_000,
+            dialog_requests_per_s: 20,
+            unproved_answers_per_s: 500,
             tables: Tables::default(),
         }
     }
@@ -164,8 +175,14 @@ impl Config {
             ("replays_per_user_max", tables.replays_per_user_max),
             ("bindings_max", tables.bindings_max),
             ("events_max", tables.events_max),
+            ("legs_max", tables.legs_max),
+            ("dialog_requests_per_s", self.dialog_requests_per_s as usize),
+            ("unproved_answers_per_s", self.unproved_answers_per_s as usize),
         ];
         errors.extend(sizes.iter().filter(|(_, size)| *size == 0).map(|(field, _)| ConfigError::Zero(field)));
+        if self.relay_rate_bps < RELAY_RATE_BPS_MIN {
+            errors.push(ConfigError::RelayRate(self.relay_rate_bps));
+        }
         if !(30..=86_400).contains(&self.registration_secs_max) {
             errors.push(ConfigError::Registration(self.registration_secs_max));
         }
@@ -238,6 +255,9 @@ pub enum ConfigError {
     /// An address that no gate can have.
     #[error("gate address {0} is unspecified or multicast; write the gate's external address")]
     GateAddress(IpAddr),
+    /// Too slow for signalling.
+    #[error("relay_rate = {0} bit/s carries no signalling; write at least \"64kbit\"")]
+    RelayRate(u64),
     /// A registration time out of range.
     #[error("registration_secs_max = {0} is not between 30 and 86400")]
     Registration(u32),
@@ -267,7 +287,9 @@ mod tests {
         wrong.shards = 1000;
         wrong.grants_max = 0;
         wrong.registration_secs_max = 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 9);
+        wrong.relay_rate_bps = 1;
+        wrong.dialog_requests_per_s = 0;
+        assert_eq!(wrong.check().unwrap_err().len(), 11);
     }
 
     #[test]

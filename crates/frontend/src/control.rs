@@ -254,9 +254,11 @@ impl Control {
         }
         let (grants, grants_max) = inner.ledger.gauge();
         let (decisions, decisions_max) = inner.decisions.gauge();
+        let (calls, calls_max) = inner.ledger.calls_gauge();
         let (guesses, guesses_max) = inner.guesses.gauge(inner.clock.now());
         sums.extend([
             ("grants", grants, grants_max),
+            ("calls", calls, calls_max),
             ("decisions", decisions, decisions_max),
             ("guesses", guesses, guesses_max),
         ]);

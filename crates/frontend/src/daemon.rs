@@ -389,6 +389,8 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
         shard,
         registration_secs_max: config.registration_secs_max,
+        dialog_requests_per_s: config.dialog_requests_per_s,
+        unproved_answers_per_s: config.unproved_answers_per_s,
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),
@@ -444,6 +446,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> 
         issuer_seed: common.secrets.issuer_seed.clone(),
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
+        relay_rate_bps: config.relay_rate_bps,
         policy: Arc::clone(&common.policy),
     })
 }

@@ -14,7 +14,9 @@ use std::{
 use serde::Serialize;
 use sluicegate_capability::{Grant, GrantId};
 use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
-use sluicegate_wire::UnixTime;
+use sluicegate_wire::{Instant, UnixTime};
+
+use crate::calls::{CallId, Calls, Refused};
 
 /// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
 const GRACE_SECS: u64 = 5;
@@ -98,6 +100,7 @@ struct Rows {
     revoked: Revokes<Selector>,
     /// The same for calls that users ended, apart so that they push out no operator's.
     ended: Revokes<Selector>,
+    calls: Calls,
 }
 
 impl Default for Rows {
@@ -108,6 +111,7 @@ impl Default for Rows {
             per_client: HashMap::new(),
             revoked: Revokes::new(REVOKES_MAX, REVOKES_MAX),
             ended: Revokes::new(CALL_REVOKES_MAX.0, CALL_REVOKES_MAX.1),
+            calls: Calls::default(),
         }
     }
 }
@@ -161,6 +165,7 @@ impl Ledger {
     fn put(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
         let mut rows = self.lock();
         let rows = &mut *rows;
+        rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
         if let Some(row) = rows.by_id.get_mut(&grant.id) {
             row.shown.not_before = row.shown.not_before.max(grant.not_before.0);
             row.shown.not_after = row.shown.not_after.max(grant.not_after.0);
@@ -228,6 +233,7 @@ impl Ledger {
         let mut rows = self.lock();
         rows.revoked.forget(now);
         rows.ended.forget(now);
+        rows.calls.expire(now);
         let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
         let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
         over.iter().for_each(|id| drop(rows.remove(*id)));
@@ -239,8 +245,8 @@ impl Ledger {
         self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
     }
 
-    /// Removes what a revocation names. Grants issued after `now` are not meant.
-    pub(crate) fn revoke(&self, now: UnixTime, selector: &Selector) {
+    /// Removes what a revocation names, and gives the calls that are over by it. Grants issued after `now` are not meant.
+    pub(crate) fn revoke(&self, now: UnixTime, selector: &Selector) -> Vec<CallId> {
         let mut rows = self.lock();
         let issued_before = selector.issued_before.or(Some(now.plus_secs(1)));
         let (until, kept) = (now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() });
@@ -253,12 +259,21 @@ impl Ledger {
         }
         let ids: Vec<GrantId> =
             rows.by_id.iter().filter(|(_, row)| row.is_selected(selector)).map(|(id, _)| *id).collect();
+        let mut over: Vec<CallId> = ids.iter().map(GrantId::call).collect();
         ids.into_iter().for_each(|id| drop(rows.remove(id)));
-    }
-
-    /// Whether this call has grants, and if so whose and for which service.
-    pub(crate) fn call(&self, call: [u8; 12]) -> Option<(String, String)> {
-        self.lock().of_call(call).map(|row| (row.shown.user.clone(), row.shown.service.clone()))
+        match &selector.what {
+            Selected::Call(call) => over.push(*call),
+            Selected::User(name) => over.extend(rows.calls.end_all(|user, _| user == name)),
+            Selected::Service(name) => over.extend(rows.calls.end_all(|_, service| service == name)),
+            Selected::Grant(_) => {}
+        }
+        over.sort_unstable();
+        over.dedup();
+        over.retain(|call| !rows.has_grants(*call));
+        for call in &over {
+            rows.calls.end(*call);
+        }
+        over
     }
 
     /// Whose call this is, and when the last of its grants ends by itself.
@@ -267,6 +282,41 @@ impl Ledger {
         let of_call = || rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
         let user = of_call().next()?.1.shown.user.clone();
         Some((user, UnixTime(of_call().map(|(_, row)| row.shown.not_after).max()?)))
+    }
+
+    /// A relayed call lives, with grants or before it has any, until `until` at least. `false` if there is no room.
+    pub(crate) fn keep_call(&self, call: CallId, of: (&str, &str), until: UnixTime) -> bool {
+        self.lock().calls.keep(call, of, until, self.grants_max)
+    }
+
+    /// Whether this call lives, and if so whose it is and for which service.
+    pub(crate) fn call(&self, call: CallId) -> Option<(String, String)> {
+        self.lock().calls.of(call).map(|(user, service)| (user.to_owned(), service.to_owned()))
+    }
+
+    /// Takes one request out of what may be said in a call.
+    pub(crate) fn say(&self, now: Instant, call: CallId, per_s: u32) -> Result<(), Refused> {
+        self.lock().calls.say(now, call, per_s)
+    }
+
+    /// The call is over at once, for every shard. `bye`: by a BYE with this number, which may come again.
+    pub(crate) fn end_call(&self, now: Instant, call: CallId, bye: Option<u32>) -> bool {
+        let mut rows = self.lock();
+        let lived = rows.calls.end(call);
+        if let Some(cseq) = bye.filter(|_| lived) {
+            rows.calls.ended_by(now, call, cseq);
+        }
+        lived
+    }
+
+    /// Whether this is the BYE again that has ended the call.
+    pub(crate) fn was_ended_by(&self, now: Instant, call: CallId, cseq: u32) -> bool {
+        self.lock().calls.was_ended_by(now, call, cseq)
+    }
+
+    /// Calls that live, and how many may.
+    pub(crate) fn calls_gauge(&self) -> (u64, u64) {
+        (self.lock().calls.len() as u64, self.grants_max as u64)
     }
 
     /// What the gate was told last of this grant, with its session key if this frontend has it.
@@ -327,6 +377,10 @@ impl Rows {
 
     fn of_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut Row> {
         self.by_id.get_mut(&id).filter(|row| row.shown.gate == gate)
+    }
+
+    fn has_grants(&self, call: CallId) -> bool {
+        self.by_id.range(GrantId::of_call(call, 0)..).next().is_some_and(|(id, _)| id.call() == call)
     }
 
     fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
@@ -448,6 +502,9 @@ mod tests {
         ledger.ended("gate-1", GrantId::of_call([2; 12], 0));
         assert_eq!(ledger.active_of_user("alice", None), 2);
         assert_eq!(ledger.call([1; 12]), Some(("alice".into(), "web".into())));
+        // A budget that is spent can be renewed: the call lives until its time is over.
+        assert_eq!(ledger.call([2; 12]), Some(("alice".into(), "web".into())));
+        ledger.expire(NOW.plus_secs(60));
         assert_eq!(ledger.call([2; 12]), None);
     }
 

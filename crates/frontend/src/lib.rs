@@ -7,6 +7,7 @@
 //! - [`Frontend`] starts all that from a [`Config`]; [`Control`] asks and changes it while it runs; [`Catalog`] edits its
 //!   users and services while it does not.
 
+mod calls;
 mod catalog;
 mod clock;
 mod config;

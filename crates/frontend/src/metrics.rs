@@ -96,6 +96,8 @@ labelled! {
         ResponsesUnmatched = "responses_unmatched",
         /// Answers left unsent because they would have been much larger than the unproved request.
         AnswersTooLarge = "answers_too_large",
+        /// Answers left unsent because the sender's prefix had so many already without proving anything.
+        AnswersTooMany = "answers_too_many",
         /// Datagrams that did not fit into the transmit list or the socket.
         TransmitDropped = "transmit_dropped",
         /// Events that did not fit into the queue to the feed.

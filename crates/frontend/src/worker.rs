@@ -15,7 +15,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
 use crate::{
@@ -30,6 +30,9 @@ use crate::{
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Batches read from one socket before answers are sent and other work is done.
 const BATCHES_PER_TURN: usize = 4;
+
+/// Lines about a socket that does not work.
+static CANNOT_RECEIVE: Pace = Pace::per_second(2);
 
 /// Name, used and maximum of each of a shard's tables, as last published.
 pub(crate) type Gauges = Arc<Mutex<Vec<(&'static str, u64, u64)>>>;
@@ -47,10 +50,26 @@ pub(crate) struct Worker {
     pub(crate) gauges: Gauges,
 }
 
+/// Ends the process when its thread panics. The clients of a shard that is gone would get no answer from a process that
+/// says it is ready; whoever started the process starts it again.
+struct EndOnPanic;
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("a SIP thread has failed; the process ends, so that it is started again");
+            std::process::abort();
+        }
+    }
+}
+
 impl Worker {
     /// Starts the thread.
     pub(crate) fn spawn(self) -> io::Result<JoinHandle<()>> {
-        thread::Builder::new().name(format!("sip-{}", self.number)).spawn(move || self.run())
+        thread::Builder::new().name(format!("sip-{}", self.number)).spawn(move || {
+            let _guard = EndOnPanic;
+            self.run();
+        })
     }
 
     fn run(mut self) {
@@ -120,7 +139,9 @@ impl Worker {
                 Ok(BATCH) => {}
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot receive");
+                    if let Some(left_out) = CANNOT_RECEIVE.admit(now.instant) {
+                        tracing::warn!(%error, left_out, "cannot receive");
+                    }
                     return;
                 }
             }
@@ -157,5 +178,29 @@ impl Worker {
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.clear();
         gauges.extend(self.shard.gauges());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, os::unix::process::ExitStatusExt, process::Command};
+
+    use super::*;
+
+    const NAME: &str = "worker::tests::sip_d20_a_panicking_sip_thread_ends_the_process";
+
+    #[test]
+    fn sip_d20_a_panicking_sip_thread_ends_the_process() {
+        if env::var_os("SLUICEGATE_PANIC").is_some() {
+            let _ = thread::spawn(|| {
+                let _guard = EndOnPanic;
+                panic!("as this test wants it");
+            })
+            .join();
+            return;
+        }
+        let own = env::current_exe().unwrap();
+        let child = Command::new(own).args(["--exact", NAME]).env("SLUICEGATE_PANIC", "1").output().unwrap();
+        assert_eq!(child.status.signal(), Some(6), "{child:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! Identifiers that come back from outside and carry their own proof, so that a call needs no memory at the frontend:
-//! the To-tag that names a grant, and the Record-Route parameter that names a relayed call.
+//! the To-tag that names a call, and the Record-Route parameter that names a relayed call.
 
 use core::fmt;
 
@@ -9,12 +9,12 @@ use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
 
 const MAC_LEN: usize = 8;
-/// Bytes of a grant id.
-pub const GRANT_ID_LEN: usize = 16;
+/// Bytes that a To-tag carries: the call, the shard that made it, and a proof of the flow that it was made for.
+pub const TAGGED_LEN: usize = CALL_PREFIX_LEN + 1 + 8;
 /// Bytes that the grants of one call share.
 pub const CALL_PREFIX_LEN: usize = 12;
 /// Length of a To-tag made here.
-pub const TO_TAG_LEN: usize = 32;
+pub const TO_TAG_LEN: usize = 39;
 /// Length of a route cookie.
 pub const ROUTE_COOKIE_LEN: usize = 27;
 
@@ -36,16 +36,16 @@ impl CookieKey {
         Self(key)
     }
 
-    /// The To-tag that stands for this grant.
+    /// The To-tag that carries this.
     #[must_use]
-    pub fn to_tag(&self, grant_id: &[u8; GRANT_ID_LEN]) -> CookieText<TO_TAG_LEN> {
-        self.encode::<{ GRANT_ID_LEN + MAC_LEN }, TO_TAG_LEN>(Use::ToTag, grant_id)
+    pub fn to_tag(&self, tagged: &[u8; TAGGED_LEN]) -> CookieText<TO_TAG_LEN> {
+        self.encode::<{ TAGGED_LEN + MAC_LEN }, TO_TAG_LEN>(Use::ToTag, tagged)
     }
 
-    /// The grant that a To-tag stands for; `None` if it is not one of ours.
+    /// What a To-tag carries; `None` if it is not one of ours.
     #[must_use]
-    pub fn check_to_tag(&self, tag: &[u8]) -> Option<[u8; GRANT_ID_LEN]> {
-        self.decode::<GRANT_ID_LEN, { GRANT_ID_LEN + MAC_LEN }>(Use::ToTag, tag)
+    pub fn check_to_tag(&self, tag: &[u8]) -> Option<[u8; TAGGED_LEN]> {
+        self.decode::<TAGGED_LEN, { TAGGED_LEN + MAC_LEN }>(Use::ToTag, tag)
     }
 
     /// The Record-Route parameter that stands for this call.
@@ -61,7 +61,7 @@ impl CookieKey {
     }
 
     fn mac(&self, purpose: Use, id: &[u8]) -> [u8; MAC_LEN] {
-        let mut input = [0; 1 + GRANT_ID_LEN];
+        let mut input = [0; 1 + TAGGED_LEN];
         input[0] = purpose as u8;
         for (to, from) in input.iter_mut().skip(1).zip(id) {
             *to = *from;
@@ -133,7 +133,7 @@ impl<const LEN: usize> fmt::Debug for CookieText<LEN> {
 mod tests {
     use super::*;
 
-    const GRANT: [u8; 16] = [0xa5; 16];
+    const GRANT: [u8; TAGGED_LEN] = [0xa5; TAGGED_LEN];
     const CALL: [u8; 12] = [0x5a; 12];
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             text[position] = if text[position] == b'A' { b'B' } else { b'A' };
             assert_eq!(key.check_route(&text), None);
         }
-        for text in [&b""[..], b"1928301774", &[b'='; 32], &[b'A'; 31], &[b'A'; 33]] {
+        for text in [&b""[..], b"1928301774", &[b'='; TO_TAG_LEN], &[b'A'; TO_TAG_LEN - 1], &[b'A'; TO_TAG_LEN + 1]] {
             assert_eq!((key.check_to_tag(text), key.check_route(text)), (None, None));
         }
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn one_use_does_not_pass_for_the_other() {
         let key = CookieKey::new([1; 16]);
-        let mut as_grant = [0; 16];
+        let mut as_grant = [0; TAGGED_LEN];
         as_grant[..12].copy_from_slice(&CALL);
         assert_ne!(key.mac(Use::ToTag, &as_grant), key.mac(Use::Route, &as_grant));
     }

@@ -23,11 +23,13 @@ pub mod udp;
 
 mod field;
 mod frame;
+mod pace;
 mod protocol;
 mod reason;
 mod time;
 
 pub use frame::{Frame, FrameBuf, HEADROOM};
+pub use pace::Pace;
 pub use protocol::IpProtocol;
 pub use reason::Reason;
 pub use time::{Instant, UnixTime};

@@ -1,8 +1,12 @@
 //! Who is let in, and who has a call open.
 
-use std::{fmt, net::IpAddr};
+use std::{fmt, net::IpAddr, time::Duration};
 
 use sluicegate_sip::{dialog::Dialog, message::Message};
+use tokio::time::Instant;
+
+/// How much longer than its grant a place is kept: the frontend's word that it was renewed, or is over, may be late.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// One open call.
 #[derive(Debug)]
@@ -10,6 +14,8 @@ pub(super) struct Admission {
     pub(super) user: String,
     pub(super) client: IpAddr,
     pub(super) dialog: Dialog,
+    /// How long what was opened for it lasts, from now on or from its last renewal.
+    pub(super) lifetime: Duration,
 }
 
 /// Why a client is not let in.
@@ -30,55 +36,86 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The open calls; at most `max`.
+#[derive(Debug)]
+struct Open {
+    admission: Admission,
+    ends: Instant,
+}
+
+/// The open calls; at most `max`, and of one user at most `per_user_max`. A place ends with what was opened for it, so that
+/// clients that just go away take none for ever.
 #[derive(Debug)]
 pub(super) struct Clients {
     max: usize,
+    per_user_max: usize,
     allow: Vec<String>,
     deny: Vec<String>,
-    open: Vec<Admission>,
+    /// In the order in which they were let in.
+    open: Vec<Open>,
 }
 
 impl Clients {
-    pub(super) const fn new(max: usize, allow: Vec<String>, deny: Vec<String>) -> Self {
-        Self { max, allow, deny, open: Vec::new() }
+    pub(super) const fn new((max, per_user_max): (usize, usize), allow: Vec<String>, deny: Vec<String>) -> Self {
+        Self { max, per_user_max, allow, deny, open: Vec::new() }
     }
 
-    /// Lets a client in if local policy agrees and there is room.
-    pub(super) fn admit(&mut self, admission: Admission) -> Result<(), Refusal> {
+    /// Lets a client in if local policy agrees and there is room. A user who has all that one may have gives up the oldest
+    /// of it, which the caller ends.
+    pub(super) fn admit(&mut self, now: Instant, admission: Admission) -> Result<Option<Admission>, Refusal> {
         if self.deny.contains(&admission.user) {
             return Err(Refusal::Denied);
         }
         if !self.allow.is_empty() && !self.allow.contains(&admission.user) {
             return Err(Refusal::NotAllowed);
         }
+        self.expire(now);
+        let of_user = |open: &Open| open.admission.user == admission.user;
+        let oldest = self.open.iter().position(of_user);
+        let is_at_limit = self.open.iter().filter(|open| of_user(open)).count() >= self.per_user_max;
+        let given_up = oldest.filter(|_| is_at_limit).map(|at| self.open.remove(at).admission);
         if self.open.len() >= self.max {
             return Err(Refusal::Full);
         }
-        self.open.push(admission);
-        Ok(())
+        let ends = now + admission.lifetime + GRACE;
+        self.open.push(Open { admission, ends });
+        Ok(given_up)
     }
 
-    /// Whether the request lies within an open call.
-    pub(super) fn knows(&mut self, request: &Message<'_>) -> bool {
-        self.position(request).is_some()
+    /// Renews the call that the request lies within; whether there is one.
+    pub(super) fn renew(&mut self, now: Instant, request: &Message<'_>, lifetime: Duration) -> bool {
+        let Some(open) = self.position(request).and_then(|at| self.open.get_mut(at)) else { return false };
+        open.ends = now + lifetime + GRACE;
+        true
+    }
+
+    /// Removes what has ended and was not renewed; how many there were.
+    pub(super) fn expire(&mut self, now: Instant) -> usize {
+        let before = self.open.len();
+        self.open.retain(|open| open.ends > now);
+        before - self.open.len()
+    }
+
+    /// When the next call ends if it is not renewed.
+    pub(super) fn next_end(&self) -> Option<Instant> {
+        self.open.iter().map(|open| open.ends).min()
     }
 
     /// Removes the call that the request lies within; whether there was one.
     pub(super) fn remove_by_request(&mut self, request: &Message<'_>) -> bool {
-        self.position(request).map(|index| self.open.swap_remove(index)).is_some()
+        self.position(request).map(|index| self.open.remove(index)).is_some()
     }
 
     /// Removes and returns all calls of a client.
     pub(super) fn remove_client(&mut self, client: IpAddr) -> Vec<Admission> {
-        let (gone, kept) = std::mem::take(&mut self.open).into_iter().partition(|open| open.client == client);
+        let is_clients = |open: &Open| open.admission.client == client;
+        let (gone, kept): (Vec<_>, _) = std::mem::take(&mut self.open).into_iter().partition(is_clients);
         self.open = kept;
-        gone
+        gone.into_iter().map(|open| open.admission).collect()
     }
 
     fn position(&mut self, request: &Message<'_>) -> Option<usize> {
         let fields = request.essentials().ok()?;
-        self.open.iter_mut().position(|open| open.dialog.accept(request, &fields).is_ok())
+        self.open.iter_mut().position(|open| open.admission.dialog.accept(request, &fields).is_ok())
     }
 }
 
@@ -86,30 +123,57 @@ impl Clients {
 mod tests {
     use super::*;
 
+    const LIFETIME: Duration = Duration::from_secs(60);
+
     fn admission(user: &str) -> Admission {
         let text = "INVITE sip:ssh@example.net SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1\r\n\
                     From: <sip:alice@example.net>;tag=a\r\nTo: <sip:ssh@example.net>\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\n\
                     Contact: <sip:alice@192.0.2.1>\r\n\r\n";
         let dialog = Dialog::from_request(&Message::parse(text.as_bytes()).unwrap(), b"b").unwrap();
-        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), dialog }
+        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), dialog, lifetime: LIFETIME }
+    }
+
+    fn admit(clients: &mut Clients, now: Instant, user: &str) -> Result<bool, Refusal> {
+        clients.admit(now, admission(user)).map(|given_up| given_up.is_some())
     }
 
     #[test]
     fn deny_wins_over_allow_and_an_empty_allow_lets_everyone_in() {
-        let mut clients = Clients::new(9, vec!["alice".to_owned(), "bob".to_owned()], vec!["bob".to_owned()]);
-        assert_eq!(clients.admit(admission("alice")), Ok(()));
-        assert_eq!(clients.admit(admission("bob")), Err(Refusal::Denied));
-        assert_eq!(clients.admit(admission("carol")), Err(Refusal::NotAllowed));
-        assert_eq!(Clients::new(9, Vec::new(), Vec::new()).admit(admission("carol")), Ok(()));
+        let now = Instant::now();
+        let mut clients = Clients::new((9, 9), vec!["alice".to_owned(), "bob".to_owned()], vec!["bob".to_owned()]);
+        assert_eq!(admit(&mut clients, now, "alice"), Ok(false));
+        assert_eq!(admit(&mut clients, now, "bob"), Err(Refusal::Denied));
+        assert_eq!(admit(&mut clients, now, "carol"), Err(Refusal::NotAllowed));
+        assert_eq!(admit(&mut Clients::new((9, 9), Vec::new(), Vec::new()), now, "carol"), Ok(false));
     }
 
     #[test]
     fn a_full_table_refuses_and_ending_a_client_makes_room() {
-        let mut clients = Clients::new(2, Vec::new(), Vec::new());
-        assert_eq!(clients.admit(admission("a")), Ok(()));
-        assert_eq!(clients.admit(admission("b")), Ok(()));
-        assert_eq!(clients.admit(admission("c")), Err(Refusal::Full));
+        let now = Instant::now();
+        let mut clients = Clients::new((2, 2), Vec::new(), Vec::new());
+        assert_eq!(admit(&mut clients, now, "a"), Ok(false));
+        assert_eq!(admit(&mut clients, now, "b"), Ok(false));
+        assert_eq!(admit(&mut clients, now, "c"), Err(Refusal::Full));
         assert_eq!(clients.remove_client("192.0.2.1".parse().unwrap()).len(), 2);
-        assert_eq!(clients.admit(admission("c")), Ok(()));
+        assert_eq!(admit(&mut clients, now, "c"), Ok(false));
+    }
+
+    #[test]
+    fn a_place_ends_with_what_was_opened_for_it() {
+        let now = Instant::now();
+        let mut clients = Clients::new((1, 1), Vec::new(), Vec::new());
+        assert_eq!(admit(&mut clients, now, "a"), Ok(false));
+        assert_eq!(clients.next_end(), Some(now + LIFETIME + GRACE));
+        assert_eq!(admit(&mut clients, now + LIFETIME, "b"), Err(Refusal::Full));
+        assert_eq!(admit(&mut clients, now + LIFETIME + GRACE, "b"), Ok(false));
+    }
+
+    #[test]
+    fn one_user_takes_only_places_of_his_own() {
+        let now = Instant::now();
+        let mut clients = Clients::new((3, 2), Vec::new(), Vec::new());
+        let given_up: Vec<_> = (0..9).map(|_| admit(&mut clients, now, "a")).collect();
+        assert_eq!(given_up.iter().filter(|gave| **gave == Ok(true)).count(), 7);
+        assert_eq!(admit(&mut clients, now, "b"), Ok(false));
     }
 }

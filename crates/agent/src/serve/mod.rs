@@ -30,6 +30,8 @@ use crate::{
 
 /// Seconds that a registration asks for.
 const EXPIRES_S: u32 = 60;
+/// How long a client stays in of whom the frontend does not say it.
+const LIFETIME_DEFAULT: Duration = Duration::from_secs(3_600);
 /// A registration that failed is tried again after this.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub deny: Vec<String>,
     /// Clients at once.
     pub clients_max: usize,
+    /// Clients of one user at once: the next ends the oldest of them.
+    pub clients_per_user_max: usize,
     /// How much one client may send before it is ended.
     pub limit: Option<Limit>,
 }
@@ -99,7 +103,8 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
         ),
         None => None,
     };
-    let clients = Clients::new(config.clients_max, config.allow.clone(), config.deny.clone());
+    let clients =
+        Clients::new((config.clients_max, config.clients_per_user_max), config.allow.clone(), config.deny.clone());
     let mut server = Server { endpoint, clients, config, cseq: 0, call_id: random_token(), tag: random_token() };
     let mut ready = Some(ready);
     let mut register_at = Instant::now();
@@ -108,10 +113,15 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
         if register_at <= Instant::now() {
             register_at = Instant::now() + server.register(EXPIRES_S, &mut ready).await?;
         }
+        let ended = server.clients.expire(Instant::now());
+        if ended > 0 {
+            info!(ended, "what was opened for them is over");
+        }
+        let until = server.clients.next_end().map_or(register_at, |end| end.min(register_at));
         tokio::select! {
             () = &mut shutdown => break,
             Some(client) = abusive.recv() => server.end(client).await,
-            request = server.endpoint.incoming(register_at) => match request {
+            request = server.endpoint.incoming(until) => match request {
                 Ok(Some(request)) => server.request(request).await,
                 Ok(None) => {}
                 Err(error) => return Err(ServeError::Socket(error)),
@@ -202,8 +212,9 @@ impl Server {
         let Incoming { bytes, token: Some(token) } = incoming else { return };
         let Ok(message) = Message::parse(&bytes) else { return };
         let mut response = Vec::new();
+        let mut given_up = None;
         let code = match message.method() {
-            Some(Method::Invite) => self.invite(&message, &mut response),
+            Some(Method::Invite) => self.invite(&message, &mut response, &mut given_up),
             Some(Method::Bye) => {
                 let code = if self.clients.remove_by_request(&message) { 200 } else { 481 };
                 Response::to(&message, code).begin(&mut response).finish();
@@ -223,12 +234,16 @@ impl Server {
             }
         };
         self.endpoint.respond(token, code, &response).await;
+        if let Some(admission) = given_up {
+            self.hang_up(admission, "its user has as many clients as clients_per_user_max allows").await;
+        }
     }
 
-    /// Decides about an invitation, writes the answer, and returns its code.
-    fn invite(&mut self, message: &Message<'_>, response: &mut Vec<u8>) -> u16 {
+    /// Decides about an invitation, writes the answer, and returns its code. `given_up`: who has to go for it.
+    fn invite(&mut self, message: &Message<'_>, response: &mut Vec<u8>, given_up: &mut Option<Admission>) -> u16 {
         let user = asserted_user(message).unwrap_or_default();
-        let is_renewal = self.clients.knows(message);
+        let lifetime = session_expires(message).unwrap_or(LIFETIME_DEFAULT);
+        let is_renewal = self.clients.renew(Instant::now(), message, lifetime);
         let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok());
         let Some(offer) = offer else { return refuse(message, 488, response) };
         let media = self.answers(&offer);
@@ -242,9 +257,12 @@ impl Server {
             let (Some(client), Ok(dialog)) = (client, Dialog::from_request(message, tag.as_bytes())) else {
                 return refuse(message, 400, response);
             };
-            if let Err(refusal) = self.clients.admit(Admission { user: user.clone(), client, dialog }) {
-                warn!(user, %client, %refusal, "refused");
-                return refuse(message, if refusal == Refusal::Full { 486 } else { 603 }, response);
+            match self.clients.admit(Instant::now(), Admission { user: user.clone(), client, dialog, lifetime }) {
+                Ok(oldest) => *given_up = oldest,
+                Err(refusal) => {
+                    warn!(user, %client, %refusal, "refused");
+                    return refuse(message, if refusal == Refusal::Full { 486 } else { 603 }, response);
+                }
             }
             info!(user, %client, "let in");
         }
@@ -282,13 +300,19 @@ impl Server {
 
     /// Ends everything that a client has open: BYE to the frontend, which revokes the grants.
     async fn end(&mut self, client: IpAddr) {
-        for mut admission in self.clients.remove_client(client) {
-            warn!(user = admission.user, %client, "ended: it sent faster than abuse_rate");
-            let (mut bye, branch) = (Vec::new(), branch());
-            admission.dialog.begin(b"BYE", via(self.endpoint.local(), &branch), &mut bye).finish();
-            if let Err(error) = self.endpoint.exchange(&bye).await {
-                warn!(%client, %error, "the frontend did not hear that the client is ended");
-            }
+        for admission in self.clients.remove_client(client) {
+            self.hang_up(admission, "it sent faster than abuse_rate").await;
+        }
+    }
+
+    async fn hang_up(&mut self, mut admission: Admission, why: &str) {
+        let client = admission.client;
+        warn!(user = admission.user, %client, why, "ended");
+        let (mut bye, branch) = (Vec::new(), branch());
+        admission.dialog.begin(b"BYE", via(self.endpoint.local(), &branch), &mut bye).finish();
+        // The client may never answer, and nobody else waits for it: the frontend acts on the BYE as it passes it on.
+        if let Err(error) = self.endpoint.tell(&bye).await {
+            warn!(%client, %error, "the frontend is not told that the client is ended");
         }
     }
 }
@@ -298,7 +322,16 @@ fn refuse(message: &Message<'_>, code: u16, response: &mut Vec<u8>) -> u16 {
     code
 }
 
-/// The user that the frontend authenticated (RFC 3325). Only the frontend can send to this socket.
+/// How long what is opened for this invitation lasts, as the frontend says (the field of RFC 4028).
+fn session_expires(message: &Message<'_>) -> Option<Duration> {
+    let value = message.header(HeaderName::SessionExpires)?;
+    let digits = value.split(|byte| !byte.is_ascii_digit()).next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// The user that the frontend authenticated (RFC 3325). The socket hears the frontend's address only, and what comes from
+/// there through a gate has proved to be the frontend's. Whoever forges that address *inside*, past the gate, can be
+/// anybody here: the network between gate and service is trusted for that.
 fn asserted_user(message: &Message<'_>) -> Option<String> {
     let value = message.header(HeaderName::PAssertedIdentity)?;
     let uri = Uri::parse(sluicegate_sip::message::NameAddr::parse(value)?.uri).ok()?;

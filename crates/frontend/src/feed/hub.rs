@@ -14,12 +14,13 @@ use sluicegate_store::feed::{
     ActiveGrant, Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
     SenderOptions, skew_alarm,
 };
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{
+    calls::CallId,
     clock::Clock,
     decisions::Decisions,
     inbox::ShardSender,
@@ -27,8 +28,10 @@ use crate::{
     shard::{Event, GateAnswer, Input},
 };
 
-/// Rate of SIP that a gate lets frontends send to one service, in bit/s.
-const SIP_RATE_BPS: u64 = 2_000_000;
+/// Lines about openings that failed, about those that a gate refused, and about full queues.
+static NOT_OPENED: Pace = Pace::per_second(2);
+static REFUSED: Pace = Pace::per_second(2);
+static QUEUE_FULL: Pace = Pace::per_second(2);
 /// Bytes of past batches kept for each gate that may come back.
 const LOG_BYTES_MAX: usize = 1 << 20;
 /// Frames of a welcome are sent in pieces of about this size.
@@ -87,6 +90,8 @@ pub(crate) struct Hub {
     issuer: [u8; ISSUER_ID_LEN],
     boot_id: u64,
     name: String,
+    /// Rate of SIP that a gate lets frontends send to one service, in bit/s.
+    relay_rate_bps: u64,
     gates: BTreeMap<String, Gate>,
     services: BTreeMap<String, FeedService>,
     policy: Arc<Policy>,
@@ -105,6 +110,7 @@ pub(crate) struct HubParts {
     pub(crate) issuer_seed: Zeroizing<[u8; 32]>,
     pub(crate) boot_id: u64,
     pub(crate) name: String,
+    pub(crate) relay_rate_bps: u64,
     pub(crate) policy: Arc<Policy>,
 }
 
@@ -130,6 +136,7 @@ impl Hub {
             issuer_seed: parts.issuer_seed,
             boot_id: parts.boot_id,
             name: parts.name,
+            relay_rate_bps: parts.relay_rate_bps,
             gates: BTreeMap::new(),
             services: BTreeMap::new(),
             policy: parts.policy,
@@ -183,16 +190,14 @@ impl Hub {
     fn on_shard(&mut self, shard: u8, event: Event) {
         match event {
             Event::Open { service, deltas } => self.open(shard, &service, deltas),
-            Event::Revoke(selector) => self.revoke(selector),
+            // The shard has told the service, or never let it have the call.
+            Event::Revoke(selector) => drop(self.revoke(selector)),
             Event::Bind(binding) => {
                 self.registrations.note(&binding, self.clock.now(), self.clock.unix());
                 self.tell_others(shard, &Input::Bind(binding));
             }
-            Event::HandOver { shard: Some(owner), flow, datagram } => {
+            Event::HandOver { shard: owner, flow, datagram } => {
                 self.tell(owner, Input::Datagram { flow, bytes: datagram });
-            }
-            Event::HandOver { shard: None, flow, datagram } => {
-                self.tell_others(shard, &Input::Datagram { flow, bytes: datagram });
             }
             Event::Decided(decided) => self.decisions.push(decided),
         }
@@ -202,7 +207,9 @@ impl Hub {
         if let Some(sender) = self.shards.get(usize::from(shard))
             && !sender.send(input)
         {
-            tracing::warn!(shard, "a shard's queue is full; what was meant for it is lost");
+            if let Some(left_out) = QUEUE_FULL.admit(self.clock.now()) {
+                tracing::warn!(shard, left_out, "a shard's queue is full; what was meant for it is lost");
+            }
         }
     }
 
@@ -251,7 +258,11 @@ impl Hub {
     }
 
     fn refuse(&self, shard: u8, delta: &GrantDelta, reason: &str) {
-        tracing::warn!(service = delta.service, user = delta.user, reason, "a grant could not be opened");
+        // A gate that is away makes each call such a line.
+        if let Some(left_out) = NOT_OPENED.admit(self.clock.now()) {
+            let (service, user) = (&delta.service, &delta.user);
+            tracing::warn!(service, user, reason, left_out, "a grant could not be opened");
+        }
         if let Ok(grant) = delta.grant() {
             self.tell(shard, Input::Gate(GateAnswer::Refused { id: grant.id, reason: reason.to_owned() }));
         }
@@ -266,13 +277,14 @@ impl Hub {
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
-    fn revoke(&mut self, selector: Selector) {
+    /// Gives the calls that are over by it.
+    fn revoke(&mut self, selector: Selector) -> Vec<CallId> {
         let (now, unix) = (self.clock.now(), self.clock.unix());
         let ended = match selector.what {
             Selected::Call(call) => Some(self.ledger.end_of_call(call).unwrap_or_default()),
             _ => None,
         };
-        self.ledger.revoke(unix, &selector);
+        let over = self.ledger.revoke(unix, &selector);
         match ended {
             Some((user, not_after)) => {
                 // A gate's clock may be behind.
@@ -281,6 +293,7 @@ impl Hub {
             }
             None => self.tell_gates(|sender| sender.push(now, unix, Delta::Revoke(selector.clone()))),
         }
+        over
     }
 
     fn announce(&mut self, delta: &Delta) {
@@ -398,7 +411,9 @@ impl Hub {
     }
 
     fn on_refused(&mut self, name: &str, id: GrantId, reason: String) {
-        tracing::warn!(gate = name, grant = %id, reason, "a gate refused a grant");
+        if let Some(left_out) = REFUSED.admit(self.clock.now()) {
+            tracing::warn!(gate = name, grant = %id, reason, left_out, "a gate refused a grant");
+        }
         if let Some(shard) = self.ledger.refused(name, id) {
             self.tell(shard, Input::Gate(GateAnswer::Refused { id, reason }));
         }
@@ -445,7 +460,12 @@ impl Hub {
 
     fn on_ask(&mut self, ask: Ask) {
         match ask {
-            Ask::Revoke(selector) => self.revoke(selector),
+            Ask::Revoke(selector) => {
+                let over = Input::Over(self.revoke(selector).into());
+                for shard in &self.shards {
+                    shard.send(over.clone());
+                }
+            }
             Ask::Policy(policy) => self.on_policy(&policy),
             Ask::Gates(names) => {
                 names.iter().for_each(|name| self.know(name));
@@ -488,7 +508,7 @@ impl Hub {
         let sip = service.sip_port_or_default().map(|port| FeedSip {
             port,
             peers: self.peers.iter().copied().filter(same_family).collect(),
-            rate_bps: SIP_RATE_BPS,
+            rate_bps: self.relay_rate_bps,
         });
         FeedService {
             name: service.name.clone(),

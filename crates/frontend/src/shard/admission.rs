@@ -63,6 +63,11 @@ impl Shard {
         if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {
             return self.unmatched(asked, out);
         }
+        if !self.is_from(asked, &user) {
+            self.metrics.request(asked.kind, Outcome::Denied);
+            self.decided(now, asked, &user, (Outcome::Denied, 403), ["From is not the user's own address"]);
+            return self.refuse_with(now, asked, 403, None, out);
+        }
         let unsupported = Self::unsupported(asked.message);
         if !unsupported.is_empty() {
             self.metrics.request(asked.kind, Outcome::Unsupported);

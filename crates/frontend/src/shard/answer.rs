@@ -51,8 +51,8 @@ pub(super) const fn credential_fields(method: Method<'_>) -> (u16, &'static str,
 }
 
 impl Shard {
-    /// Answers a request whose sender is not proved, if the answer is not much larger than the request: who spoofs a
-    /// source gains nothing by it. `add` may add header fields.
+    /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
+    /// neighbours were not answered too often: who spoofs a source gains nothing by it. `add` may add header fields.
     pub(super) fn answer_stranger(
         &mut self,
         flow: Flow,
@@ -61,6 +61,10 @@ impl Shard {
         out: &mut Transmits,
         add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
     ) {
+        if !self.unproved.admit(self.instant, flow.peer.ip()) {
+            self.metrics.one(Count::AnswersTooMany);
+            return;
+        }
         self.write_answer(flow, message, code, add);
         if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
             self.metrics.one(Count::AnswersTooLarge);

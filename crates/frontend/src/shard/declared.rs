@@ -127,7 +127,7 @@ impl Shard {
         let opened = opening.opened();
         let sdp = media::answer(&offer, &opened, opening.service.address, opening.call, now.unix.0);
         let mut answer = std::mem::take(&mut self.scratch);
-        let tag = self.keys.to_tag(opening.call);
+        let tag = self.keys.to_tag(opening.call, self.settings.shard, exchange.flow);
         let own = self.settings.address(exchange.flow.listener);
         let mut headers = Response::to(&request, 200)
             .source(exchange.flow.peer)
@@ -181,6 +181,9 @@ impl Shard {
         }
         if let Stage::Relaying(relay) = &exchange.stage {
             self.exchanges.forget(relay.sent);
+            if !relay.renewal {
+                self.ledger.end_call(now.instant, relay.call, None);
+            }
         }
         let Ok(request) = Message::parse(&exchange.request) else { return };
         let mut answer = std::mem::take(&mut self.scratch);

@@ -1,4 +1,5 @@
-//! Requests inside a dialog: proved by a To-tag or a Route of ours, so that nothing need be remembered of the dialog.
+//! Requests inside a dialog. A To-tag or a Route of ours shows that there was such a call; the directory says whether it
+//! still lives; and who may speak in it is the flow that signed in, the service, or whoever has its user's password.
 
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
@@ -14,21 +15,26 @@ use super::{
     answer::{ALLOW, answer_flow},
     events::Event,
     exchanges::Id,
-    keys::Route,
+    keys::{Direction, Route, Tagged},
     ladder::Asked,
     media,
-    relay::NOT_FORWARDED,
+    names::NOT_FORWARDED,
 };
 use crate::{
+    calls::{CallId, Refused},
     metrics::{Count, Outcome},
     transmits::{Flow, Transmits},
 };
 
-/// Which way a request inside a relayed dialog goes.
+/// Why a request inside a relayed dialog does not pass as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToService,
-    ToClient,
+enum Barred {
+    /// Its call is over, or it comes from nobody who has a part in it.
+    Unmatched,
+    /// It may be the caller's, from another flow: credentials can show that.
+    Unproved,
+    /// More than the call's share.
+    Busy,
 }
 
 impl Shard {
@@ -48,54 +54,81 @@ impl Shard {
     }
 
     fn on_new_ack(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Outcome {
-        if let Some((route, direction)) = self.route_of(asked) {
+        if let Some((route, direction)) = self.route_of(now, asked) {
+            // Nobody can be asked for the password of an ACK.
+            if self.bar(now, asked, &route, direction).is_some() {
+                return Outcome::Unmatched;
+            }
             let forwarded = self.forward(now, asked, &route, direction, out);
             return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
         }
-        let is_ours = asked.essentials.to.tag.is_some_and(|tag| self.keys.call_of_tag(tag).is_some());
-        if is_ours && !self.handed_over {
-            // The client's port changed, and the kernel chose another shard than the one that repeats the 200.
-            self.metrics.one(Count::HandedOver);
-            let datagram = asked.message.as_bytes().to_vec();
-            self.raise(Event::HandOver { shard: None, flow: asked.flow, datagram });
-            return Outcome::Answered;
+        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
+            return self.on_foreign_ack(asked, &tagged);
         }
         // To an answer that was not remembered: it carries the tag that we would give again.
         let stateless = self.keys.stateless_tag(asked.message);
         if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
     }
 
+    /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
+    /// For a call that is over nobody repeats anything.
+    fn on_foreign_ack(&mut self, asked: Asked<'_, '_>, tagged: &Tagged) -> Outcome {
+        if tagged.shard == self.settings.shard || self.handed_over || self.ledger.call(tagged.call).is_none() {
+            return Outcome::Unmatched;
+        }
+        self.metrics.one(Count::HandedOver);
+        let datagram = asked.message.as_bytes().to_vec();
+        self.raise(Event::HandOver { shard: tagged.shard, flow: asked.flow, datagram });
+        Outcome::Answered
+    }
+
     /// Any request but ACK and CANCEL with a tag on To.
     pub(super) fn on_in_dialog(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
-        if let Some(call) = asked.essentials.to.tag.and_then(|tag| self.keys.call_of_tag(tag)) {
-            return self.on_declared_dialog(now, asked, call, out);
+        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
+            return self.on_declared_dialog(now, asked, &tagged, out);
         }
-        match self.route_of(asked) {
+        match self.route_of(now, asked) {
             Some((route, direction)) => self.on_relayed_dialog(now, asked, &route, direction, out),
             None => self.unmatched(asked, out),
         }
     }
 
-    fn on_declared_dialog(&mut self, now: Now, asked: Asked<'_, '_>, call: [u8; 12], out: &mut Transmits) {
+    fn on_declared_dialog(&mut self, now: Now, asked: Asked<'_, '_>, tagged: &Tagged, out: &mut Transmits) {
         match asked.method {
             Method::Invite => {
                 let service = asked.service();
-                self.on_authentic(now, asked, &service, Some(call), out);
+                self.on_authentic(now, asked, &service, Some(tagged.call), out);
             }
             Method::Bye => {
+                if !self.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(now, asked, tagged.call, out) {
+                    return;
+                }
                 self.metrics.request(asked.kind, Outcome::Answered);
-                self.end_call(call);
+                self.end_call(now, tagged.call, None);
                 self.answer_once(asked.flow, asked.message, 200, out);
             }
             Method::Options => {
                 self.metrics.request(asked.kind, Outcome::Answered);
-                self.answer_once(asked.flow, asked.message, 200, out);
+                self.answer_stranger(asked.flow, asked.message, 200, out, |headers| headers);
             }
             _ => {
                 self.metrics.request(asked.kind, Outcome::Unsupported);
                 self.answer_stranger(asked.flow, asked.message, 405, out, |headers| headers.header("Allow", ALLOW));
             }
         }
+    }
+
+    /// Whether the credentials are those of the call's own user; else the request is answered.
+    fn is_callers_own(&mut self, now: Now, asked: Asked<'_, '_>, call: CallId, out: &mut Transmits) -> bool {
+        let Some((owner, _)) = self.ledger.call(call) else {
+            self.unmatched(asked, out);
+            return false;
+        };
+        let Some(proof) = self.authenticate(now, asked, out) else { return false };
+        if proof.user != owner {
+            self.unmatched(asked, out);
+        }
+        proof.user == owner
     }
 
     fn on_relayed_dialog(
@@ -106,24 +139,74 @@ impl Shard {
         direction: Direction,
         out: &mut Transmits,
     ) {
+        match self.bar(now, asked, route, direction) {
+            // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
+            Some(Barred::Unproved) if asked.method == Method::Invite => {}
+            Some(Barred::Unproved) => {
+                if !self.is_callers_own(now, asked, route.call, out) {
+                    return;
+                }
+            }
+            Some(Barred::Unmatched) => return self.unmatched(asked, out),
+            Some(Barred::Busy) => return self.unavailable_once(asked, out),
+            None => {}
+        }
         let has_body = !asked.message.body().is_empty();
         match (asked.method, direction) {
-            // A renewal, or other ports: decided anew.
+            // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
                 return self.on_authentic(now, asked, &route.service, Some(route.call), out);
             }
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
             (Method::Invite, Direction::ToClient) => return self.not_acceptable(asked, out),
-            (Method::Bye, _) => self.end_call(route.call),
+            (Method::Bye, _) => {}
             _ if has_body && is_description(asked.message) => return self.not_acceptable(asked, out),
             _ => {}
         }
         match self.forward(now, asked, route, direction, out) {
-            Ok(()) => self.metrics.request(asked.kind, Outcome::Answered),
+            Ok(()) => {
+                self.metrics.request(asked.kind, Outcome::Answered);
+                // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
+                if asked.method == Method::Bye {
+                    self.end_call(now, route.call, Some(asked.essentials.cseq.number));
+                }
+            }
             Err(code) => {
                 self.metrics.request(asked.kind, Outcome::Unavailable);
                 self.answer_stranger(asked.flow, asked.message, code, out, |headers| headers);
             }
+        }
+    }
+
+    /// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
+    fn bar(&self, now: Now, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Option<Barred> {
+        let is_callers = match direction {
+            Direction::ToService => asked.flow == route.client,
+            Direction::ToClient => {
+                let service = self.policy.service(&route.service);
+                let hop = service.and_then(|service| self.hop(now, service));
+                if hop.is_none_or(|hop| hop.flow != asked.flow) {
+                    return Some(Barred::Unmatched);
+                }
+                true
+            }
+        };
+        let cseq = asked.essentials.cseq.number;
+        if asked.method == Method::Bye && self.ledger.was_ended_by(now.instant, route.call, cseq) {
+            return (!is_callers).then_some(Barred::Unmatched);
+        }
+        let Some((owner, service)) = self.ledger.call(route.call) else { return Some(Barred::Unmatched) };
+        let is_renamed = direction == Direction::ToService && !self.is_from(asked, &owner);
+        if service != route.service || is_renamed {
+            return Some(Barred::Unmatched);
+        }
+        if !is_callers {
+            return Some(Barred::Unproved);
+        }
+        match self.ledger.say(now.instant, route.call, self.settings.dialog_requests_per_s) {
+            Ok(()) => None,
+            Err(Refused::Busy) => Some(Barred::Busy),
+            Err(Refused::Over) => Some(Barred::Unmatched),
         }
     }
 
@@ -133,8 +216,11 @@ impl Shard {
     }
 
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
-    fn end_call(&mut self, call: [u8; 12]) {
-        if self.ledger.call(call).is_some() && self.raise(Event::Revoke(Selector::all(Selected::Call(call)))) {
+    fn end_call(&mut self, now: Now, call: CallId, bye: Option<u32>) {
+        self.legs.take(call);
+        if self.ledger.end_call(now.instant, call, bye)
+            && self.raise(Event::Revoke(Selector::all(Selected::Call(call))))
+        {
             self.metrics.one(Count::CallsEnded);
         }
     }
@@ -148,18 +234,25 @@ impl Shard {
         direction: Direction,
         out: &mut Transmits,
     ) -> Result<(), u16> {
-        let to: Flow = match direction {
-            Direction::ToClient => route.client,
+        let message = asked.message;
+        let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
+            Direction::ToClient => (route.client, None),
             Direction::ToService => {
                 let service = self.policy.service(&route.service).cloned();
-                service.and_then(|service| self.hop(now, &service)).ok_or(480_u16)?.flow
+                let hop = service.and_then(|service| self.hop(now, &service)).ok_or(480_u16)?;
+                (hop.flow, self.inner_uri(message, &hop.uri))
             }
         };
-        let message = asked.message;
-        let branch = self.keys.stateless_branch(answer_flow(asked.flow, message), message).ok_or(400_u16)?;
+        let ways = (direction, answer_flow(asked.flow, message), to);
+        let branch = self.keys.stateless_branch(ways, message).ok_or(400_u16)?;
         let session = if is_description(message) { Session::parse(message.body()).ok() } else { None };
         // Only the ACK to an answer that held the offer has a description, and only towards the service.
         let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+        let contact = match direction {
+            Direction::ToClient => self.outer_contact(message, to.listener),
+            Direction::ToService => None,
+        };
+        let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
         let mut bytes = std::mem::take(&mut self.scratch);
         let written = ForwardRequest {
             request: message,
@@ -170,11 +263,11 @@ impl Shard {
                 branch: &branch,
                 rport: true,
             },
-            uri: None,
+            uri: uri.as_deref(),
             record_routes: &[],
             remove_first_route: true,
-            remove: NOT_FORWARDED,
-            add: &[],
+            remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
+            add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
         }
         .write(&mut bytes);
@@ -187,11 +280,11 @@ impl Shard {
 
     /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
     /// cookie covers, stands on From or on To.
-    fn route_of(&self, asked: Asked<'_, '_>) -> Option<(Route, Direction)> {
+    fn route_of(&self, now: Now, asked: Asked<'_, '_>) -> Option<(Route, Direction)> {
         let route = asked.message.routes().next()?.ok()?;
         let uri = Uri::parse(route.uri).ok()?;
         let fields = asked.essentials;
-        let by = |tag: Option<&[u8]>| self.keys.route(&uri, fields.call_id, tag?);
+        let by = |tag: Option<&[u8]>| self.keys.route(now.unix, &uri, fields.call_id, tag?);
         by(fields.from.tag)
             .map(|route| (route, Direction::ToService))
             .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))

@@ -28,8 +28,8 @@ pub enum Event {
     Bind(Binding),
     /// A datagram that belongs to a transaction of another shard.
     HandOver {
-        /// The shard that owns it; `None`: one of the others, no telling which.
-        shard: Option<u8>,
+        /// The shard that owns it.
+        shard: u8,
         /// Where the datagram came from.
         flow: Flow,
         /// The datagram.
@@ -80,6 +80,8 @@ pub enum Input {
     Gate(GateAnswer),
     /// Another shard took a registration.
     Bind(Binding),
+    /// These calls are over, because somebody revoked what they have.
+    Over(Arc<[[u8; 12]]>),
     /// Another shard received a datagram of ours.
     Datagram {
         /// Where it came from.

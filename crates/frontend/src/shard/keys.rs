@@ -2,11 +2,14 @@
 //!
 //! | where | bytes (base64url) | what the MAC covers besides |
 //! |---|---|---|
-//! | To-tag of a declared service | grant id 16, MAC 8 | |
+//! | To-tag of a declared service | call 12, shard 1, MAC of the caller's flow 8, MAC 8 | |
 //! | `sg` of our Record-Route | call 12, MAC 8 | |
-//! | `cl` of our Record-Route | client's flow 19, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
-//! | branch of a relayed request | 0, shard 1, number 8, MAC 8 | |
-//! | branch of a request passed on without state | 1, flow 19, hash of the branch below 8, MAC 8 | Call-ID, CSeq |
+//! | `cl` of our Record-Route | client's flow 19, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
+//! | branch of a relayed request | 0, shard 1, number 8, MAC 8 | this start of the frontend |
+//! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
+//!
+//! A tag names the flow that it was made for only by a MAC: whoever sends it shows by its own address whether it is that
+//! flow. A branch dies with the process that made it, so that one seen before a restart is worth nothing after it.
 
 use std::{
     hash::Hasher as _,
@@ -15,12 +18,13 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip::SipHasher24;
-use sluicegate_capability::GrantId;
+use sluicegate_capability::epoch::Epoch;
 use sluicegate_sip::{
-    cookie::{CookieKey, CookieText, TO_TAG_LEN},
+    cookie::{CALL_PREFIX_LEN, CookieKey, CookieText, TAGGED_LEN, TO_TAG_LEN},
     message::{MAGIC_COOKIE, Message},
     uri::Uri,
 };
+use sluicegate_wire::UnixTime;
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -29,17 +33,21 @@ use crate::transmits::Flow;
 
 const MAC_LEN: usize = 8;
 const FLOW_LEN: usize = 19;
+const EPOCH_LEN: usize = 4;
 
 /// The shard's keys. Those of tags, cookies and branches last over restarts; the others are new at each start.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(super) struct Keys {
     #[zeroize(skip)]
     cookie: CookieKey,
+    flow: [u8; 16],
     route: [u8; 16],
     branch: [u8; 16],
     stateless: [u8; 16],
     /// For the tables of transactions, so that no one can aim at one chain of them.
     pub(super) tables: [u8; 16],
+    /// For the buckets of unproved senders, so that no one can choose with whom he shares one.
+    pub(super) unproved: [u8; 16],
     pub(super) calls: [u8; 32],
     pub(super) pseudonyms: [u8; 32],
 }
@@ -58,13 +66,29 @@ pub(super) struct Route {
     pub(super) client: Flow,
 }
 
+/// What a To-tag of ours carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tagged {
+    pub(super) call: [u8; 12],
+    /// The shard that answered, and repeats its 200 until it is acknowledged.
+    pub(super) shard: u8,
+    flow: [u8; MAC_LEN],
+}
+
+/// Which way a request inside a relayed dialog goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    ToService = 1,
+    ToClient = 2,
+}
+
 /// Whose transaction a branch of ours names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BranchOwner {
     /// A relayed request of this shard.
     Shard(u8),
-    /// No one's: the answer goes to this flow.
-    Stateless(Flow),
+    /// No one's: the request went this way, and the answer goes to this flow.
+    Stateless(Direction, Flow),
 }
 
 impl Keys {
@@ -75,10 +99,13 @@ impl Keys {
         };
         Self {
             cookie: CookieKey::new(half(&settings.dialog_key, b"cookie")),
+            flow: half(&settings.dialog_key, b"flow"),
             route: half(&settings.dialog_key, b"route"),
-            branch: half(&settings.dialog_key, b"branch"),
+            // All shards of one start share it.
+            branch: half(&settings.dialog_key, &[&b"branch"[..], &settings.boot.to_be_bytes()].concat()),
             stateless: half(&settings.start_key, b"stateless"),
             tables: half(&settings.start_key, b"tables"),
+            unproved: half(&settings.start_key, b"unproved"),
             calls: derive(&settings.start_key, b"calls"),
             pseudonyms: derive(&settings.dialog_key, b"pseudonyms"),
         }
@@ -93,34 +120,62 @@ impl Keys {
         URL_SAFE_NO_PAD.encode(hash.finish().to_be_bytes())
     }
 
-    /// The To-tag of a declared service's dialog.
-    pub(super) fn to_tag(&self, call: [u8; 12]) -> CookieText<TO_TAG_LEN> {
-        self.cookie.to_tag(&GrantId::of_call(call, 0).0)
+    /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.
+    pub(super) fn to_tag(&self, call: [u8; 12], shard: u8, flow: Flow) -> CookieText<TO_TAG_LEN> {
+        let mut tagged = [0; TAGGED_LEN];
+        let (head, proof) = tagged.split_at_mut(CALL_PREFIX_LEN + 1);
+        head[..CALL_PREFIX_LEN].copy_from_slice(&call);
+        head[CALL_PREFIX_LEN] = shard;
+        proof.copy_from_slice(&self.flow_mac(call, flow));
+        self.cookie.to_tag(&tagged)
     }
 
-    /// The call that a To-tag names, if a frontend of this site made it.
-    pub(super) fn call_of_tag(&self, tag: &[u8]) -> Option<[u8; 12]> {
-        self.cookie.check_to_tag(tag).map(|id| GrantId(id).call())
+    /// What a To-tag carries, if a frontend of this site made it.
+    pub(super) fn tagged(&self, tag: &[u8]) -> Option<Tagged> {
+        let tagged = self.cookie.check_to_tag(tag)?;
+        let (call, rest) = tagged.split_first_chunk::<CALL_PREFIX_LEN>()?;
+        let (shard, flow) = rest.split_first()?;
+        Some(Tagged { call: *call, shard: *shard, flow: flow.try_into().ok()? })
     }
 
-    /// Our Record-Route value for a relayed dialog.
-    pub(super) fn record_route(&self, own: SocketAddr, route: &Route, call_id: &[u8], caller_tag: &[u8]) -> String {
-        let client = flow_bytes(route.client);
+    /// Whether a To-tag was made for this flow.
+    pub(super) fn is_callers(&self, tagged: &Tagged, flow: Flow) -> bool {
+        self.flow_mac(tagged.call, flow).ct_eq(&tagged.flow).into()
+    }
+
+    fn flow_mac(&self, call: [u8; 12], flow: Flow) -> [u8; MAC_LEN] {
+        mac(&self.flow, b"flow", &[&call, &flow_bytes(flow)])
+    }
+
+    /// Our Record-Route value for a relayed dialog, good this day and the next.
+    pub(super) fn record_route(
+        &self,
+        (own, unix): (SocketAddr, UnixTime),
+        route: &Route,
+        call_id: &[u8],
+        caller_tag: &[u8],
+    ) -> String {
+        let mut client = [0; FLOW_LEN + EPOCH_LEN];
+        client[..FLOW_LEN].copy_from_slice(&flow_bytes(route.client));
+        client[FLOW_LEN..].copy_from_slice(&Epoch::at(unix).0.to_be_bytes());
         let mac = self.route_mac(route, &client, call_id, caller_tag);
         let cookie = self.cookie.route(&route.call);
         let client = URL_SAFE_NO_PAD.encode([&client[..], &mac].concat());
         format!("<sip:{own};lr;sg={};sv={};cl={client}>", cookie.as_str(), route.service)
     }
 
-    /// The dialog that a Route URI of ours names, if it is of this Call-ID and this caller.
-    pub(super) fn route(&self, uri: &Uri<'_>, call_id: &[u8], caller_tag: &[u8]) -> Option<Route> {
+    /// The dialog that a Route URI of ours names, if it is of this Call-ID and this caller and not too old: no cookie is
+    /// worth anything two days later, whatever else is remembered or forgotten.
+    pub(super) fn route(&self, unix: UnixTime, uri: &Uri<'_>, call_id: &[u8], caller_tag: &[u8]) -> Option<Route> {
         let call = self.cookie.check_route(uri.param(b"sg")??)?;
-        let client: [u8; FLOW_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
-        let (client, sent) = client.split_at_checked(FLOW_LEN)?;
+        let client: [u8; FLOW_LEN + EPOCH_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
+        let (client, sent) = client.split_at_checked(FLOW_LEN + EPOCH_LEN)?;
+        let (flow, epoch) = client.split_first_chunk::<FLOW_LEN>()?;
         let service = std::str::from_utf8(uri.param(b"sv")??).ok()?;
-        let route = Route { call, service: service.to_owned(), client: flow_of(client.try_into().ok()?)? };
+        let route = Route { call, service: service.to_owned(), client: flow_of(flow)? };
         let expected = self.route_mac(&route, client, call_id, caller_tag);
-        bool::from(expected.ct_eq(sent)).then_some(route)
+        let age = Epoch::at(unix).0.checked_sub(u32::from_be_bytes(epoch.try_into().ok()?))?;
+        (bool::from(expected.ct_eq(sent)) && age <= 1).then_some(route)
     }
 
     fn route_mac(&self, route: &Route, client: &[u8], call_id: &[u8], caller_tag: &[u8]) -> [u8; MAC_LEN] {
@@ -134,23 +189,28 @@ impl Keys {
         branch_text(&[&[0, shard], &number[..], &mac].concat())
     }
 
-    /// The branch of a request that is passed on without a transaction: it names where the answer goes, and is the same
-    /// for each retransmission (RFC 3261 section 16.11).
-    pub(super) fn stateless_branch(&self, to: Flow, request: &Message<'_>) -> Option<Vec<u8>> {
+    /// The branch of a request that is passed on to `next` without a transaction: it names where the answer goes, and is
+    /// the same for each retransmission (RFC 3261 section 16.11).
+    pub(super) fn stateless_branch(
+        &self,
+        (direction, answer_to, next): (Direction, Flow, Flow),
+        request: &Message<'_>,
+    ) -> Option<Vec<u8>> {
         let via = request.top_via().ok()?;
         let below = mac(&self.branch, b"below", &[via.branch.unwrap_or_default(), via.head]);
-        let named = [&flow_bytes(to)[..], &below].concat();
-        let mac = self.stateless_mac(&named, request)?;
-        Some(branch_text(&[&[1], &named[..], &mac].concat()))
+        let named = [&[direction as u8], &flow_bytes(answer_to)[..], &below].concat();
+        let mac = self.stateless_mac(&named, next, request)?;
+        Some(branch_text(&[&named[..], &mac].concat()))
     }
 
-    fn stateless_mac(&self, named: &[u8], message: &Message<'_>) -> Option<[u8; MAC_LEN]> {
+    fn stateless_mac(&self, named: &[u8], next: Flow, message: &Message<'_>) -> Option<[u8; MAC_LEN]> {
         let number = message.cseq().ok()?.number.to_be_bytes();
-        Some(mac(&self.branch, b"stateless", &[named, message.call_id().ok()?, &number]))
+        Some(mac(&self.branch, b"stateless", &[named, &flow_bytes(next), message.call_id().ok()?, &number]))
     }
 
-    /// Whose transaction the topmost Via of a response names; `None` if the branch is not ours.
-    pub(super) fn owner_of(&self, response: &Message<'_>) -> Option<BranchOwner> {
+    /// Whose transaction the topmost Via of a response from `source` names; `None` if the branch is not ours, or the
+    /// request that it was for went elsewhere.
+    pub(super) fn owner_of(&self, source: Flow, response: &Message<'_>) -> Option<BranchOwner> {
         let text = response.top_via().ok()?.branch?.strip_prefix(MAGIC_COOKIE)?;
         if let Some([kind, shard, rest @ ..]) = decode::<{ 2 + 8 + MAC_LEN }>(text) {
             let (number, sent) = rest.split_at_checked(8)?;
@@ -158,12 +218,16 @@ impl Keys {
             let valid = kind == 0 && bool::from(expected.ct_eq(sent));
             return valid.then_some(BranchOwner::Shard(shard));
         }
-        let [kind, rest @ ..] = decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text)?;
-        let (named, sent) = rest.split_at_checked(FLOW_LEN + MAC_LEN)?;
-        let expected = self.stateless_mac(named, response)?;
-        let valid = kind == 1 && bool::from(expected.ct_eq(sent));
-        let flow = named.get(..FLOW_LEN)?.try_into().ok()?;
-        valid.then_some(BranchOwner::Stateless(flow_of(flow)?))
+        let bytes = decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text)?;
+        let (named, sent) = bytes.split_at_checked(1 + FLOW_LEN + MAC_LEN)?;
+        let direction = match named.first()? {
+            1 => Direction::ToService,
+            2 => Direction::ToClient,
+            _ => return None,
+        };
+        let valid = bool::from(self.stateless_mac(named, source, response)?.ct_eq(sent));
+        let flow = named.get(1..=FLOW_LEN)?.try_into().ok()?;
+        valid.then_some(BranchOwner::Stateless(direction, flow_of(flow)?))
     }
 }
 

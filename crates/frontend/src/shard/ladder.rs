@@ -1,5 +1,6 @@
 //! The ladder: what a datagram must pass before anything is done for it, cheap steps first.
 
+use sluicegate_policy::is_name;
 use sluicegate_sip::{
     message::{Essentials, HeaderName, Message, Method, Start},
     transaction::Received,
@@ -21,6 +22,8 @@ use crate::{
 
 /// Notes for `trace user` about senders that are not proved, per second.
 const UNPROVED_NOTES_PER_SEC: u32 = 20;
+/// Stands in notes for what is no name of a user or service.
+const NO_NAME: &str = "(no name)";
 
 /// One request on its way up the ladder.
 #[derive(Clone, Copy)]
@@ -45,6 +48,7 @@ impl Asked<'_, '_> {
 impl Shard {
     /// Takes one datagram from `flow`.
     pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) {
+        self.instant = now.instant;
         self.metrics.one(Count::Datagrams);
         if is_keepalive(datagram) {
             self.metrics.one(Count::Keepalives);
@@ -189,12 +193,12 @@ impl Shard {
         if matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay) && !self.may_note(now) {
             return;
         }
-        // Names are bounded by the policy; the service is whatever the request says.
-        let service = asked.service().chars().take(sluicegate_policy::NAME_LEN_MAX).collect();
+        // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
+        let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
         let decided = Decided {
             unix: now.unix.0,
-            user: user.to_owned(),
-            service,
+            user: named(user),
+            service: named(&asked.service()),
             client: asked.flow.peer,
             outcome: outcome.label(),
             status,

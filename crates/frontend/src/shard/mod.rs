@@ -17,11 +17,14 @@ mod exchanges;
 mod grants;
 mod keys;
 mod ladder;
+mod legs;
 mod media;
+mod names;
 mod register;
 mod relay;
 mod responses;
 mod settings;
+mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use settings::{DigestName, Settings, Tables};
@@ -42,6 +45,8 @@ use self::{
     auth::Authenticator,
     exchanges::{Exchanges, Id, Stage},
     keys::Keys,
+    legs::Legs,
+    unproved::Unproved,
 };
 use crate::{
     ledger::Ledger,
@@ -68,6 +73,8 @@ pub struct Shard {
     metrics: Arc<ShardMetrics>,
     authenticator: Authenticator,
     exchanges: Exchanges,
+    legs: Legs,
+    unproved: Unproved,
     bindings: HashMap<String, Binding>,
     /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
     standing: HashMap<String, SocketAddr>,
@@ -77,6 +84,8 @@ pub struct Shard {
     numbers: u64,
     /// Second and number of the notes left about unproved senders in it.
     notes: (u64, u32),
+    /// When the present datagram, input or timer came.
+    instant: Instant,
     /// Whether the present datagram came from another shard, so that it is not handed over again.
     handed_over: bool,
 }
@@ -90,6 +99,8 @@ impl Shard {
         Self {
             authenticator: Authenticator::new(&settings),
             exchanges: Exchanges::new(settings.addresses.len(), &tables, keys.tables),
+            legs: Legs::new(tables.legs_max),
+            unproved: Unproved::new(keys.unproved, settings.unproved_answers_per_s),
             keys,
             bindings: HashMap::new(),
             standing: HashMap::new(),
@@ -97,6 +108,7 @@ impl Shard {
             scratch: Vec::new(),
             numbers: 0,
             notes: (0, 0),
+            instant: Instant::ZERO,
             handed_over: false,
             settings,
             policy,
@@ -107,8 +119,10 @@ impl Shard {
 
     /// Takes anything but a datagram from the network.
     pub fn on_input(&mut self, now: Now, input: Input, out: &mut Transmits) {
+        self.instant = now.instant;
         match input {
             Input::Gate(answer) => self.on_gate_answer(now, answer, out),
+            Input::Over(calls) => self.on_over(now, &calls, out),
             Input::Bind(binding) => drop(self.bind(now, binding)),
             Input::Datagram { flow, bytes } => {
                 self.handed_over = true;
@@ -128,6 +142,8 @@ impl Shard {
 
     /// Does what is due: repeats requests and answers, and gives up on what did not come.
     pub fn on_time(&mut self, now: Now, out: &mut Transmits) {
+        self.instant = now.instant;
+        self.end_due_legs(now, out);
         for listener in 0..u8::try_from(self.exchanges.listeners.len()).unwrap_or(u8::MAX) {
             self.poll_server(now, listener, out);
             self.poll_client(now, listener, out);
@@ -147,7 +163,7 @@ impl Shard {
                     self.metrics.one(Count::Retransmitted);
                     out.push(Flow { listener, peer }, bytes);
                 }
-                Due::TimedOut(token) => self.on_unacknowledged(Id { listener, token }),
+                Due::TimedOut(token) => self.on_unacknowledged(now, Id { listener, token }),
             }
         }
     }
@@ -165,7 +181,7 @@ impl Shard {
     }
 
     /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
-    fn on_unacknowledged(&mut self, id: Id) {
+    fn on_unacknowledged(&mut self, now: Now, id: Id) {
         let ended = self.exchanges.end(id).and_then(|exchange| match exchange.stage {
             Stage::Opening(opening) => (!opening.renewal).then_some(opening.call),
             Stage::Relaying(relay) => {
@@ -174,6 +190,7 @@ impl Shard {
             }
         });
         if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
+            self.ledger.end_call(now.instant, call, None);
             self.raise(Event::Revoke(Selector::all(Selected::Call(call))));
         }
     }
@@ -186,18 +203,19 @@ impl Shard {
     /// When [`Self::on_time`] must be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.exchanges.next_deadline()
+        self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).min()
     }
 
     /// Name, used and maximum of each table.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u64, u64); 5] {
+    pub fn gauges(&self) -> [(&'static str, u64, u64); 6] {
         let [server, client] = self.exchanges.gauges();
-        let replays = self.authenticator.gauge();
+        let (replays, legs) = (self.authenticator.gauge(), self.legs.gauge());
         [
             ("server_transactions", server.0, server.1),
             ("client_transactions", client.0, client.1),
             ("replays", replays.0, replays.1),
+            ("service_legs", legs.0, legs.1),
             ("bindings", self.bindings.len() as u64, self.settings.tables.bindings_max as u64),
             ("events", self.events.len() as u64, self.settings.tables.events_max as u64),
         ]

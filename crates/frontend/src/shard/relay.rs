@@ -25,14 +25,15 @@ use super::{
     keys::Route,
     ladder::Asked,
     media,
+    names::NOT_FORWARDED,
 };
 use crate::{
-    metrics::Outcome,
+    metrics::{Count, Outcome},
     transmits::{Flow, Transmits},
 };
 
-/// Header fields that are between client and frontend, or that only a frontend may set.
-pub(super) const NOT_FORWARDED: &[HeaderName] = &[HeaderName::ProxyAuthorization, HeaderName::PAssertedIdentity];
+/// How long a relayed call may ring, in seconds: longer than timer C lets it (RFC 3261 section 16.6).
+const RINGING_SECS: u64 = 200;
 
 /// What is known of an INVITE that was passed on to a service.
 #[derive(Debug)]
@@ -108,13 +109,19 @@ impl Shard {
             return self.refuse_with(now, asked, 480, None, out);
         };
         let mut forwarded = Vec::with_capacity(asked.message.as_bytes().len() + 512);
-        match self.write_forwarded(asked, &admitted, &hop, offer, &mut forwarded) {
+        match self.write_forwarded(now, asked, &admitted, &hop, offer, &mut forwarded) {
             Ok(()) => {}
             Err(error) => {
                 self.metrics.request(asked.kind, Outcome::Malformed);
                 let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
                 return self.refuse_with(now, asked, code, None, out);
             }
+        }
+        let of = (admitted.user.as_str(), admitted.service.name.as_str());
+        if !self.ledger.keep_call(admitted.call, of, now.unix.plus_secs(RINGING_SECS)) {
+            self.metrics.one(Count::TableFull);
+            self.metrics.request(asked.kind, Outcome::Unavailable);
+            return self.refuse_with(now, asked, 503, None, out);
         }
         let Some(owed) = self.open_transaction(now, asked, Role::Proxy, out) else { return };
         let request = asked.message.as_bytes().to_vec();
@@ -148,6 +155,7 @@ impl Shard {
 
     fn write_forwarded(
         &mut self,
+        now: Now,
         asked: Asked<'_, '_>,
         admitted: &Admitted,
         hop: &Hop,
@@ -160,9 +168,16 @@ impl Shard {
         let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
         let caller_tag = essentials.from.tag.unwrap_or_default();
         let own = self.settings.address(flow.listener);
-        let record_route = self.keys.record_route(own, &route, essentials.call_id, caller_tag);
+        let record_route = self.keys.record_route((own, now.unix), &route, essentials.call_id, caller_tag);
         let identity = format!("<sip:{}@{}>", admitted.user, self.settings.realm);
         let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
+        // Within the dialog the client names the service's own Contact, as far as it knows that.
+        let uri = if admitted.renewal { self.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
+        // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
+        let lifetime = admitted.limits.lifetime_s.to_string();
+        let is_agent = admitted.service.kind == ServiceKind::Agent;
+        let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", lifetime.as_bytes())];
+        let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
         ForwardRequest {
             request: message,
             source: flow.peer,
@@ -172,12 +187,11 @@ impl Shard {
                 branch: &branch,
                 rport: true,
             },
-            // Within the dialog the client already names the service's own Contact.
-            uri: (!admitted.renewal).then_some(hop.uri.as_slice()),
+            uri: uri.as_deref(),
             record_routes: &[record_route.as_bytes()],
             remove_first_route: self.first_route_is_ours(message),
-            remove: NOT_FORWARDED,
-            add: &[("P-Asserted-Identity", identity.as_bytes())],
+            remove: if is_agent { &remove } else { NOT_FORWARDED },
+            add: if is_agent { &add } else { &add[..1] },
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
         }
         .write(out)

@@ -1,10 +1,12 @@
 //! Responses on their way back to the client.
 
+use std::{sync::Arc, time::Duration};
+
 use sluicegate_sip::{
-    message::{HeaderName, Message, NameAddr},
+    message::{HeaderName, Message},
     sdp::Session,
     transaction::{Reply, Token},
-    write::{ForwardResponse, NewBody, Party, Request, ViaLine},
+    write::{ForwardResponse, NewBody},
 };
 
 use super::{
@@ -12,7 +14,8 @@ use super::{
     declared::multipart,
     events::Event,
     exchanges::{Exchange, Id, Stage},
-    keys::BranchOwner,
+    keys::{BranchOwner, Direction},
+    legs::Leg,
     media::{self, wanted_of_answer},
 };
 use crate::{
@@ -20,27 +23,33 @@ use crate::{
     transmits::{Flow, Transmits},
 };
 
+/// What of a service's answer a client does not get as it is.
+const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HeaderName::Contact];
+
 impl Shard {
     /// A response: of use only if its branch is ours.
     pub(super) fn on_response(&mut self, now: Now, flow: Flow, message: &Message<'_>, code: u16, out: &mut Transmits) {
-        match self.keys.owner_of(message) {
+        match self.keys.owner_of(flow, message) {
             None => self.metrics.one(Count::ResponsesUnmatched),
-            Some(BranchOwner::Stateless(to)) => self.pass_back(message, to, out),
+            Some(BranchOwner::Stateless(direction, to)) => self.pass_back(message, (direction, to), out),
             Some(BranchOwner::Shard(shard)) if shard != self.settings.shard => {
                 if !self.handed_over {
                     self.metrics.one(Count::HandedOver);
-                    self.raise(Event::HandOver { shard: Some(shard), flow, datagram: message.as_bytes().to_vec() });
+                    self.raise(Event::HandOver { shard, flow, datagram: message.as_bytes().to_vec() });
                 }
             }
-            Some(BranchOwner::Shard(_)) => self.on_relayed_response(now, flow.listener, message, code, out),
+            Some(BranchOwner::Shard(_)) => self.on_relayed_response(now, flow, message, code, out),
         }
     }
 
     /// Passes the response to a request on that was forwarded without state.
-    fn pass_back(&mut self, message: &Message<'_>, to: Flow, out: &mut Transmits) {
+    fn pass_back(&mut self, message: &Message<'_>, (direction, to): (Direction, Flow), out: &mut Transmits) {
+        let is_services = direction == Direction::ToService;
+        let contact = if is_services { self.answer_contact(message, to.listener) } else { None };
+        let remove = if is_services { HIDDEN } else { &HIDDEN[..1] };
+        let add = contact.as_deref().map(|value| ("Contact", value));
         let mut bytes = std::mem::take(&mut self.scratch);
-        let response =
-            ForwardResponse { response: message, remove: &[HeaderName::PAssertedIdentity], add: &[], body: None };
+        let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };
         match response.write(&mut bytes) {
             Ok(()) => {
                 self.metrics.one(Count::ResponsesRelayed);
@@ -51,9 +60,17 @@ impl Shard {
         self.scratch = bytes;
     }
 
-    fn on_relayed_response(&mut self, now: Now, listener: u8, message: &Message<'_>, code: u16, out: &mut Transmits) {
+    /// The Contact that a client is told of in a service's answer. A redirection would name an address inside, so it has
+    /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
+    fn answer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
+        let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
+        if is_redirection { None } else { self.outer_contact(message, listener) }
+    }
+
+    fn on_relayed_response(&mut self, now: Now, flow: Flow, message: &Message<'_>, code: u16, out: &mut Transmits) {
+        let listener = flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return };
-        match tables.client.receive(now.instant, message) {
+        match tables.client.receive(now.instant, message, Some(flow.peer)) {
             Reply::Unmatched => self.metrics.one(Count::ResponsesUnmatched),
             Reply::Absorbed => {}
             Reply::Ack(token) => self.send_request(Id { listener, token }, out),
@@ -125,14 +142,21 @@ impl Shard {
     /// Passes a response on to the client, with the gate's addresses in place of the service's.
     fn pass_on(&mut self, now: Now, owed: Id, message: &Message<'_>, code: u16, out: &mut Transmits) {
         let Some(exchange) = self.exchanges.pending(owed) else { return };
-        let started = exchange.started;
+        let (started, listener) = (exchange.started, exchange.flow.listener);
         let Stage::Relaying(relay) = &exchange.stage else { return };
         let (sent, renewal, call) = (relay.sent, relay.renewal, relay.call);
         let (kind, body) = relayed_body(message, relay, code, &self.settings);
         let body = body.as_deref().map(|bytes| NewBody { content_type: kind.as_bytes(), bytes });
         let mut bytes = std::mem::take(&mut self.scratch);
-        let remove = &[HeaderName::PAssertedIdentity];
-        let written = ForwardResponse { response: message, remove, add: &[], body }.write(&mut bytes);
+        let is_accepted = code / 100 == 2;
+        let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
+        let (user, service) = (relay.user.clone(), Arc::clone(&relay.service));
+        let lifetime_s = u64::from(relay.limits.lifetime_s);
+        let contact = self.answer_contact(message, listener);
+        let add = contact.as_deref().map(|value| ("Contact", value));
+        let response = ForwardResponse { response: message, remove: HIDDEN, add: add.as_slice(), body };
+        let written = response.write(&mut bytes);
+        let Some(Exchange { stage: Stage::Relaying(relay), .. }) = self.exchanges.pending(owed) else { return };
         let failed = (code >= 300).then(|| relay.last_opening().filter(|o| !o.renewal).map(|o| o.selector())).flatten();
         if written.is_ok() {
             if code >= 200 {
@@ -141,7 +165,15 @@ impl Shard {
             if self.send_answer(now, owed, code, &bytes, out) {
                 self.metrics.one(Count::ResponsesRelayed);
             }
-            self.settle(now, (code, renewal, call), sent, started, failed);
+            if is_accepted {
+                self.ledger.keep_call(call, (&user, &service.name), now.unix.plus_secs(lifetime_s));
+            } else if code >= 300 && !renewal {
+                self.ledger.end_call(now.instant, call, None);
+            }
+            if let Some(leg) = leg {
+                self.legs.keep(call, now.instant + Duration::from_secs(lifetime_s), leg);
+            }
+            self.settle(now, (code, renewal), sent, started, failed);
         }
         self.scratch = bytes;
     }
@@ -150,7 +182,7 @@ impl Shard {
     fn settle(
         &mut self,
         now: Now,
-        (code, renewal, _call): (u16, bool, [u8; 12]),
+        (code, renewal): (u16, bool),
         sent: Id,
         started: sluicegate_wire::Instant,
         failed: Option<sluicegate_store::feed::Selector>,
@@ -186,41 +218,12 @@ impl Shard {
             }
             return;
         }
-        let (sent, hop, forwarded) = (relay.sent, relay.hop, std::mem::take(&mut relay.forwarded));
+        let (sent, leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message));
         self.exchanges.forget(sent);
-        self.hang_up(now, hop, &forwarded, &message, out);
-        self.fail(now, owed, 503, why, out);
-    }
-
-    /// Acknowledges and ends a call that only the service thinks it has.
-    fn hang_up(&mut self, now: Now, hop: Flow, forwarded: &[u8], answer: &Message<'_>, out: &mut Transmits) {
-        let Ok(Ok(invite)) = Message::parse(forwarded).map(|message| message.essentials()) else { return };
-        let Ok(to) = answer.to() else { return };
-        let contact = answer.contact().ok().flatten().map_or(to.uri, |contact| contact.uri);
-        let party = |address: &NameAddr<'_>| (address.uri.to_vec(), address.tag.map(<[u8]>::to_vec));
-        let (from, to) = (party(&invite.from), party(&to));
-        for (method, cseq) in [(&b"ACK"[..], invite.cseq.number), (b"BYE", invite.cseq.number.saturating_add(1))] {
-            let number = self.next_number();
-            let branch = self.keys.branch(self.settings.shard, number);
-            let sent_by = self.settings.address(hop.listener);
-            let mut bytes = Vec::new();
-            let request = Request {
-                method,
-                uri: contact,
-                via: ViaLine { transport: "UDP", sent_by, branch: &branch, rport: true },
-                from: Party { uri: &from.0, tag: from.1.as_deref() },
-                to: Party { uri: &to.0, tag: to.1.as_deref() },
-                call_id: invite.call_id,
-                cseq,
-                routes: &[],
-            };
-            request.begin(&mut bytes).finish();
-            if method == b"ACK" {
-                out.push(hop, &bytes);
-            } else {
-                self.start(now, hop, &bytes, out);
-            }
+        if let Some(leg) = leg {
+            self.hang_up(now, &leg, out);
         }
+        self.fail(now, owed, 503, why, out);
     }
 
     /// Our own request was never answered.

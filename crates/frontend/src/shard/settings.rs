@@ -34,6 +34,8 @@ pub struct Tables {
     pub bindings_max: usize,
     /// Events waiting for the feed.
     pub events_max: usize,
+    /// Relayed calls whose service is told when they end.
+    pub legs_max: usize,
 }
 
 impl Default for Tables {
@@ -45,6 +47,7 @@ impl Default for Tables {
             replays_per_user_max: 4_096,
             bindings_max: 1_024,
             events_max: 4_096,
+            legs_max: 16_384,
         }
     }
 }
@@ -66,6 +69,10 @@ pub struct Settings {
     pub shard: u8,
     /// Longest registration, in seconds.
     pub registration_secs_max: u32,
+    /// Requests a second that may be said within one relayed call, and twice that at once.
+    pub dialog_requests_per_s: u32,
+    /// Answers a second to the senders of one /24 (IPv6: /64) that have proved nothing.
+    pub unproved_answers_per_s: u32,
     /// Sizes of its tables.
     pub tables: Tables,
     /// Key of dialog tags, cookies, branches and pseudonyms. Lasts over restarts.

@@ -94,7 +94,7 @@ fn an_ack_at_another_shard_is_handed_over() {
     let ack = alice.request("ACK", WEB, "", "");
     site.send_to(1, "198.51.100.7:40001", ack);
     let handed = site.events.iter().find_map(|event| match event {
-        Event::HandOver { shard: None, flow, datagram } => Some((*flow, datagram.clone())),
+        Event::HandOver { shard: 0, flow, datagram } => Some((*flow, datagram.clone())),
         _ => None,
     });
     let (flow, bytes) = handed.unwrap();

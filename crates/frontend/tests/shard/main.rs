@@ -1,6 +1,7 @@
 //! Behaviour of a shard on a virtual clock.
 
 mod authentication;
+mod authority;
 mod bounds;
 mod declared;
 mod registration;

@@ -12,15 +12,15 @@ use sluicegate_sip::{
 use crate::site::{AGENT, AUDIO, Caller, GATE, PBX, PHONE, PORTS, Site, header, status};
 
 /// What the SIP server answers with: its own address and ports.
-const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
+pub(crate) const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
     m=audio 4500 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
 
-fn phone() -> Caller {
+pub(crate) fn phone() -> Caller {
     Caller::new("alice", PHONE).calls("pbx")
 }
 
 /// Calls the SIP server; the INVITE as it got there.
-fn relayed(site: &mut Site, alice: &mut Caller) -> String {
+pub(crate) fn relayed(site: &mut Site, alice: &mut Caller) -> String {
     let signed = alice.signed(site, "INVITE", "sip:pbx@example.net", "", AUDIO);
     let mut sent = site.send(PHONE, signed);
     let trying = sent.pop().unwrap();
@@ -30,7 +30,7 @@ fn relayed(site: &mut Site, alice: &mut Caller) -> String {
     invite
 }
 
-fn reply(to: &str, code: u16, body: &str) -> String {
+pub(crate) fn reply(to: &str, code: u16, body: &str) -> String {
     let request = Message::parse(to.as_bytes()).unwrap();
     let mut out = Vec::new();
     let headers = Response::to(&request, code).to_tag(b"pbx-tag").record_route().begin(&mut out);
@@ -44,7 +44,7 @@ fn reply(to: &str, code: u16, body: &str) -> String {
 }
 
 /// Sets a call to the SIP server up, ACK included; the 200 as the telephone got it.
-fn set_up(site: &mut Site, alice: &mut Caller) -> String {
+pub(crate) fn set_up(site: &mut Site, alice: &mut Caller) -> String {
     let invite = relayed(site, alice);
     assert!(site.send(PBX, reply(&invite, 200, ANSWER)).is_empty(), "the answer waits for the gate");
     let (to, ok) = site.gate_opens().pop().unwrap();
@@ -204,7 +204,7 @@ fn a_bye_from_the_client_passes_and_ends_the_grants() {
 }
 
 /// A BYE as the service sends it: the roles of From and To swapped.
-fn bye_of_service(alice: &Caller) -> String {
+pub(crate) fn bye_of_service(alice: &Caller) -> String {
     format!(
         "BYE sip:alice@{PHONE} SIP/2.0\r\nVia: SIP/2.0/UDP {PBX};branch=z9hG4bKpbx;rport\r\nMax-Forwards: 70\r\n\
         Route: {}\r\nFrom: <{}>;tag={}\r\nTo: <sip:alice@example.net>;tag=alice-tag\r\nCall-ID: {}\r\nCSeq: 1 BYE\r\n\
@@ -264,7 +264,7 @@ fn a_response_at_another_shard_is_handed_to_its_owner() {
     let invite = relayed(&mut site, &mut alice);
     assert!(site.send_to(1, PBX, reply(&invite, 180, "")).is_empty());
     let handed = site.events.iter().find_map(|event| match event {
-        Event::HandOver { shard: Some(0), flow, datagram } => Some((*flow, datagram.clone())),
+        Event::HandOver { shard: 0, flow, datagram } => Some((*flow, datagram.clone())),
         _ => None,
     });
     let (flow, bytes) = handed.unwrap();

@@ -122,13 +122,17 @@ impl ClientTransactions {
         Ok(token)
     }
 
-    /// Tells what a response is.
-    pub fn receive(&mut self, now: Instant, response: &Message<'_>) -> Reply {
+    /// Tells what a response is. One that does not come `from` where the request went is to no request of ours: whoever has
+    /// seen a branch could answer in another's place. `None` where the socket hears nobody else.
+    pub fn receive(&mut self, now: Instant, response: &Message<'_>, from: Option<SocketAddr>) -> Reply {
         let Some(code) = response.status() else { return Reply::Unmatched };
         let Some(token) = self.fingerprint(response).ok().and_then(|key| self.slab.find(key)) else {
             return Reply::Unmatched;
         };
         let Some(transaction) = self.slab.value_mut(token) else { return Reply::Unmatched };
+        if from.is_some_and(|from| from != transaction.peer) {
+            return Reply::Unmatched;
+        }
         match (transaction.state, code) {
             (State::Calling | State::Proceeding, 100..=199) => {
                 transaction.state = State::Proceeding;

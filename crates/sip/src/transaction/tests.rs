@@ -221,7 +221,7 @@ fn start(table: &mut ClientTransactions, text: &str) -> Token {
 }
 
 fn reply(table: &mut ClientTransactions, at: Instant, text: &str, code: u16) -> Reply {
-    table.receive(at, &Message::parse(&answer(text, code)).unwrap())
+    table.receive(at, &Message::parse(&answer(text, code)).unwrap(), None)
 }
 
 #[test]
@@ -337,7 +337,7 @@ impl Lossy {
     }
 
     fn take(&mut self, now: Instant, bytes: &[u8]) {
-        let token = match self.client.receive(now, &Message::parse(bytes).unwrap()) {
+        let token = match self.client.receive(now, &Message::parse(bytes).unwrap(), None) {
             Reply::DeliverAndAck(token) => {
                 self.responses_seen += 1;
                 token
@@ -400,4 +400,16 @@ fn whichever_messages_are_lost_each_user_sees_the_other_once() {
         assert_eq!((link.requests_seen, link.responses_seen), (1, 1), "lost {lost:#08b}");
         assert_eq!((link.client.used(), link.server.used()), (0, 0));
     }
+}
+
+#[test]
+fn an_answer_from_elsewhere_is_to_no_request_of_ours() {
+    let mut table = ClientTransactions::new(4, KEY);
+    let invite = request("INVITE", "z9hG4bK1", 1);
+    let token = start(&mut table, &invite);
+    let answer = answer(&invite, 403);
+    let answer = Message::parse(&answer).unwrap();
+    let elsewhere = core::net::SocketAddr::new(peer().ip(), peer().port() + 1);
+    assert_eq!(table.receive(ms(1), &answer, Some(elsewhere)), Reply::Unmatched);
+    assert_eq!(table.receive(ms(2), &answer, Some(peer())), Reply::DeliverAndAck(token));
 }

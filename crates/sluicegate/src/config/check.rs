@@ -22,6 +22,8 @@ use super::{
 const FEED_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7443);
 /// Clients of a service side agent unless the file says otherwise.
 const CLIENTS_MAX: usize = 1024;
+/// Clients of one user at once, unless given.
+const CLIENTS_PER_USER_MAX: usize = 16;
 /// For how long a client may exceed `abuse_rate` unless the file says otherwise.
 const ABUSE_MS: u32 = 200;
 
@@ -222,6 +224,9 @@ fn frontend_plan(
             report.warn(&["frontend", "gate", &index.to_string(), "services"], what, hint);
         }
     }
+    config.relay_rate_bps = frontend.relay_rate.map_or(config.relay_rate_bps, |rate| rate.0);
+    config.dialog_requests_per_s = frontend.dialog_requests_per_s.unwrap_or(config.dialog_requests_per_s);
+    config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {
@@ -285,6 +290,7 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
         allow: agent.allow.clone(),
         deny: agent.deny.clone(),
         clients_max: agent.clients_max.unwrap_or(CLIENTS_MAX),
+        clients_per_user_max: agent.clients_per_user_max.unwrap_or(CLIENTS_PER_USER_MAX).max(1),
         limit,
     };
     let (user, realm) = (agent.user.clone(), agent.realm.clone());

@@ -65,6 +65,12 @@ pub(crate) struct Frontend {
     /// What is known of gates beforehand.
     #[serde(default, rename = "gate")]
     pub(crate) gates: Vec<GateSite>,
+    /// Rate of SIP that a gate lets through to one service, such as `2Mbit`.
+    pub(crate) relay_rate: Option<Rate>,
+    /// Requests a second within one relayed call.
+    pub(crate) dialog_requests_per_s: Option<u32>,
+    /// Answers a second and SIP thread to unproved senders of one /24 (IPv6: /64).
+    pub(crate) unproved_answers_per_s: Option<u32>,
 }
 
 fn digest_default() -> Vec<DigestName> {
@@ -373,6 +379,8 @@ pub(crate) struct Agent {
     pub(crate) deny: Vec<String>,
     /// Clients at once.
     pub(crate) clients_max: Option<usize>,
+    /// Clients of one user at once.
+    pub(crate) clients_per_user_max: Option<usize>,
     /// A client that sends faster than this for `abuse_ms` is ended.
     pub(crate) abuse_rate: Option<Rate>,
     /// How long a client may exceed `abuse_rate`, in milliseconds.

@@ -37,6 +37,7 @@ macro_rules! on_packet {
 pub(crate) mod capture;
 pub(crate) mod lab;
 pub(crate) mod node;
+pub(crate) mod pbx;
 pub(crate) mod phone;
 pub(crate) mod program;
 pub(crate) mod traffic;

@@ -94,7 +94,14 @@ pub(crate) struct Call {
     target: String,
     /// Whole Route lines.
     routes: String,
-    cseq: u32,
+    pub(crate) cseq: u32,
+}
+
+impl Call {
+    /// The Contact of the 200.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
 }
 
 /// A phone on a host of the lab.
@@ -215,7 +222,8 @@ impl Phone {
         format!("Proxy-Authorization: {}\r\n", String::from_utf8_lossy(&value))
     }
 
-    fn in_dialog(&self, call: &Call, method: &str, cseq: u32) -> Vec<u8> {
+    /// A request within the call.
+    pub(crate) fn in_dialog(&self, call: &Call, method: &str, cseq: u32) -> Vec<u8> {
         let (local, user) = (self.local(), &self.user);
         format!(
             "{method} {target} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\

@@ -1,0 +1,158 @@
+//! The calls that live: who called what, until when, and how much may still be said in each. A dialog's tag or cookie
+//! counts for nothing once its call is not here.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use sluicegate_wire::{Instant, UnixTime};
+
+/// A call's id: what the ids of its grants have in common.
+pub(crate) type CallId = [u8; 12];
+
+/// How long a BYE may still be repeated after the call that it ended (RFC 3261, timer F).
+const BYE_REPEATED: Duration = Duration::from_secs(32);
+/// BYEs remembered for that. Beyond this the oldest goes: its repetition is answered 481, which ends a call just as well.
+const BYES_MAX: usize = 4_096;
+
+/// Requests that may be said in one call at once before its rate counts: what a transfer or a set of keys takes.
+const BURST_SECS: u32 = 2;
+
+#[derive(Debug)]
+struct Call {
+    user: String,
+    service: String,
+    until: UnixTime,
+    /// Requests that may still be said, and since when.
+    left: u32,
+    since: Instant,
+}
+
+/// Bounded by the number of grants that the frontend may hold; a call without grants takes a place as one with.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    by_id: HashMap<CallId, Call>,
+    byes: VecDeque<(Instant, CallId, u32)>,
+}
+
+/// Why a request inside a dialog does not pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no such call, or not any more.
+    Over,
+    /// More was said in it than its rate allows.
+    Busy,
+}
+
+impl Calls {
+    /// The call lives until `until`, at least. `false` if there is no room for one more than `max`.
+    pub(crate) fn keep(&mut self, id: CallId, (user, service): (&str, &str), until: UnixTime, max: usize) -> bool {
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.until = call.until.max(until);
+            return true;
+        }
+        if self.by_id.len() >= max {
+            return false;
+        }
+        let (user, service) = (user.to_owned(), service.to_owned());
+        self.by_id.insert(id, Call { user, service, until, left: u32::MAX, since: Instant::ZERO });
+        true
+    }
+
+    /// Whose call to which service this is.
+    pub(crate) fn of(&self, id: CallId) -> Option<(&str, &str)> {
+        self.by_id.get(&id).map(|call| (call.user.as_str(), call.service.as_str()))
+    }
+
+    /// Takes one request out of what may be said in a call: `per_s` a second, and twice that at once.
+    pub(crate) fn say(&mut self, now: Instant, id: CallId, per_s: u32) -> Result<(), Refused> {
+        let call = self.by_id.get_mut(&id).ok_or(Refused::Over)?;
+        let step = Duration::from_secs(1) / per_s.max(1);
+        let gained = u32::try_from(now.since(call.since).as_nanos() / step.as_nanos().max(1)).unwrap_or(u32::MAX);
+        if gained > 0 {
+            call.left = call.left.saturating_add(gained).min(per_s.saturating_mul(BURST_SECS));
+            call.since = now;
+        }
+        call.left = call.left.checked_sub(1).ok_or(Refused::Busy)?;
+        Ok(())
+    }
+
+    /// The call is over; `true` if it lived.
+    pub(crate) fn end(&mut self, id: CallId) -> bool {
+        self.by_id.remove(&id).is_some()
+    }
+
+    /// A BYE with this number in its CSeq has ended the call: the same may come again.
+    pub(crate) fn ended_by(&mut self, now: Instant, id: CallId, cseq: u32) {
+        while self.byes.front().is_some_and(|(until, _, _)| *until <= now) || self.byes.len() >= BYES_MAX {
+            self.byes.pop_front();
+        }
+        self.byes.push_back((now + BYE_REPEATED, id, cseq));
+    }
+
+    /// Whether this is the BYE again that has ended the call.
+    pub(crate) fn was_ended_by(&self, now: Instant, id: CallId, cseq: u32) -> bool {
+        self.byes.iter().rev().any(|(until, call, number)| (*call, *number) == (id, cseq) && *until > now)
+    }
+
+    /// Ends the calls whose user and service `is_meant` names; their ids.
+    pub(crate) fn end_all(&mut self, is_meant: impl Fn(&str, &str) -> bool) -> Vec<CallId> {
+        let meant = self.by_id.iter().filter(|(_, call)| is_meant(&call.user, &call.service));
+        let ids: Vec<CallId> = meant.map(|(id, _)| *id).collect();
+        ids.iter().for_each(|id| drop(self.by_id.remove(id)));
+        ids
+    }
+
+    /// Ends what was not renewed in time.
+    pub(crate) fn expire(&mut self, now: UnixTime) {
+        self.by_id.retain(|_, call| call.until > now);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_secs(100);
+    const UNTIL: UnixTime = UnixTime(1_000);
+
+    #[test]
+    fn a_call_says_so_much_a_second_and_nothing_once_it_is_over() {
+        let mut calls = Calls::default();
+        assert!(calls.keep([1; 12], ("alice", "pbx"), UNTIL, 1));
+        assert!(!calls.keep([2; 12], ("alice", "pbx"), UNTIL, 1), "there is no room");
+        assert_eq!((0..30).filter(|_| calls.say(NOW, [1; 12], 10).is_ok()).count(), 20);
+        assert_eq!(calls.say(NOW, [1; 12], 10), Err(Refused::Busy));
+        let later = NOW + Duration::from_secs(1);
+        assert_eq!((0..30).filter(|_| calls.say(later, [1; 12], 10).is_ok()).count(), 10);
+        calls.ended_by(later, [1; 12], 7);
+        assert!(calls.end([1; 12]));
+        assert_eq!(calls.say(later, [1; 12], 10), Err(Refused::Over));
+        assert!(calls.was_ended_by(later, [1; 12], 7) && !calls.was_ended_by(later, [1; 12], 8));
+        assert!(!calls.was_ended_by(later + BYE_REPEATED, [1; 12], 7));
+    }
+
+    #[test]
+    fn remembered_byes_are_bounded() {
+        let mut calls = Calls::default();
+        (0..2 * BYES_MAX as u32).for_each(|number| calls.ended_by(NOW, [1; 12], number));
+        assert_eq!(calls.byes.len(), BYES_MAX);
+        assert!(calls.was_ended_by(NOW, [1; 12], 2 * BYES_MAX as u32 - 1) && !calls.was_ended_by(NOW, [1; 12], 0));
+    }
+
+    #[test]
+    fn a_call_that_is_not_renewed_ends() {
+        let mut calls = Calls::default();
+        calls.keep([1; 12], ("alice", "pbx"), UNTIL, 9);
+        calls.keep([1; 12], ("alice", "pbx"), UnixTime(2_000), 9);
+        calls.keep([2; 12], ("bob", "pbx"), UNTIL, 9);
+        calls.expire(UNTIL);
+        assert_eq!((calls.of([1; 12]), calls.of([2; 12])), (Some(("alice", "pbx")), None));
+        assert_eq!(calls.end_all(|user, _| user == "alice"), [[1; 12]]);
+    }
+}

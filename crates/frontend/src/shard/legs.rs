@@ -1,0 +1,145 @@
+//! The services' ends of relayed calls, for as long as they last: when a call ends here, because its time is over or
+//! somebody revoked it, its service is told so with a BYE of our own. A service that is never told keeps a place for a
+//! client that is long gone.
+
+use std::collections::{BTreeSet, HashMap};
+
+use sluicegate_sip::{
+    message::{Message, NameAddr},
+    write::{Party, Request, ViaLine},
+};
+use sluicegate_wire::Instant;
+
+use super::{Now, Shard};
+use crate::{
+    calls::CallId,
+    transmits::{Flow, Transmits},
+};
+
+/// What our own BYE counts up from the last request that we know of: those of the caller that were passed on without being
+/// remembered lie below (RFC 3261 section 12.2.1.1 asks for rising numbers, not for consecutive ones).
+const CSEQ_STEP: u32 = 1 << 16;
+
+/// A dialog as its service knows it, seen from the caller's side.
+#[derive(Debug, Clone)]
+pub(super) struct Leg {
+    hop: Flow,
+    from: (Vec<u8>, Option<Vec<u8>>),
+    to: (Vec<u8>, Option<Vec<u8>>),
+    contact: Vec<u8>,
+    call_id: Vec<u8>,
+    cseq: u32,
+}
+
+impl Leg {
+    /// The dialog that `answer` makes of the INVITE that was `forwarded` to `hop`.
+    pub(super) fn new(hop: Flow, forwarded: &[u8], answer: &Message<'_>) -> Option<Self> {
+        let message = Message::parse(forwarded).ok()?;
+        let invite = message.essentials().ok()?;
+        let to = answer.to().ok()?;
+        let party = |address: &NameAddr<'_>| (address.uri.to_vec(), address.tag.map(<[u8]>::to_vec));
+        Some(Self {
+            hop,
+            from: party(&invite.from),
+            to: party(&to),
+            contact: answer.contact().ok().flatten().map_or(to.uri, |contact| contact.uri).to_vec(),
+            call_id: invite.call_id.to_vec(),
+            cseq: invite.cseq.number,
+        })
+    }
+}
+
+/// At most `max` legs; the one that would end first gives way to a new one, and its service ends it by itself.
+#[derive(Debug)]
+pub(super) struct Legs {
+    by_call: HashMap<CallId, (Instant, Leg)>,
+    by_end: BTreeSet<(Instant, CallId)>,
+    max: usize,
+}
+
+impl Legs {
+    pub(super) fn new(max: usize) -> Self {
+        Self { by_call: HashMap::new(), by_end: BTreeSet::new(), max }
+    }
+
+    /// Notes a call, new or renewed, that ends at `until` unless it is renewed again.
+    pub(super) fn keep(&mut self, call: CallId, until: Instant, leg: Leg) {
+        self.take(call);
+        if self.by_call.len() >= self.max
+            && let Some((_, oldest)) = self.by_end.first().copied()
+        {
+            self.take(oldest);
+        }
+        self.by_call.insert(call, (until, leg));
+        self.by_end.insert((until, call));
+    }
+
+    pub(super) fn take(&mut self, call: CallId) -> Option<Leg> {
+        let (until, leg) = self.by_call.remove(&call)?;
+        self.by_end.remove(&(until, call));
+        Some(leg)
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Leg> {
+        let (_, call) = self.by_end.first().copied().filter(|(until, _)| *until <= now)?;
+        self.take(call)
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.by_end.first().map(|(until, _)| *until)
+    }
+
+    pub(super) fn gauge(&self) -> (u64, u64) {
+        (self.by_call.len() as u64, self.max as u64)
+    }
+}
+
+impl Shard {
+    /// These calls are over, and not by a BYE that this shard has passed on.
+    pub(super) fn on_over(&mut self, now: Now, calls: &[CallId], out: &mut Transmits) {
+        for call in calls {
+            if let Some(leg) = self.legs.take(*call) {
+                self.say_bye(now, &leg, out);
+            }
+        }
+    }
+
+    /// Ends at their services the calls whose time is over.
+    pub(super) fn end_due_legs(&mut self, now: Now, out: &mut Transmits) {
+        while let Some(leg) = self.legs.pop_due(now.instant) {
+            self.say_bye(now, &leg, out);
+        }
+    }
+
+    /// Ends a call at its service.
+    pub(super) fn say_bye(&mut self, now: Now, leg: &Leg, out: &mut Transmits) {
+        let bye = self.request_in(leg, b"BYE", leg.cseq.saturating_add(CSEQ_STEP));
+        self.start(now, leg.hop, &bye, out);
+    }
+
+    /// Acknowledges and ends a call that only the service thinks it has.
+    pub(super) fn hang_up(&mut self, now: Now, leg: &Leg, out: &mut Transmits) {
+        let ack = self.request_in(leg, b"ACK", leg.cseq);
+        out.push(leg.hop, &ack);
+        self.say_bye(now, leg, out);
+    }
+
+    fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {
+        let number = self.next_number();
+        let branch = self.keys.branch(self.settings.shard, number);
+        let sent_by = self.settings.address(leg.hop.listener);
+        let mut bytes = Vec::new();
+        let request = Request {
+            method,
+            uri: &leg.contact,
+            via: ViaLine { transport: "UDP", sent_by, branch: &branch, rport: true },
+            from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
+            to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
+            call_id: &leg.call_id,
+            cseq,
+            routes: &[],
+        };
+        request.begin(&mut bytes).finish();
+        bytes
+    }
+}

@@ -1,0 +1,64 @@
+//! Names and addresses in messages that are passed on: a caller is who it has proved to be, and nobody outside learns where
+//! a service lives inside.
+
+use sluicegate_sip::{
+    message::{HeaderName, Message},
+    uri::{Host, Uri},
+};
+
+use super::{Shard, ladder::Asked};
+
+/// Header fields that are between client and frontend, and those by which a caller would say who it is besides From: the
+/// frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
+pub(super) const NOT_FORWARDED: &[HeaderName] = &[
+    HeaderName::ProxyAuthorization,
+    HeaderName::PAssertedIdentity,
+    HeaderName::PPreferredIdentity,
+    HeaderName::RemotePartyId,
+    HeaderName::HistoryInfo,
+    HeaderName::Diversion,
+    HeaderName::PServedUser,
+    HeaderName::PCalledPartyId,
+    HeaderName::PChargingVector,
+];
+
+/// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
+const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
+
+impl Shard {
+    /// Whether From is this user's own address, or nobody's.
+    pub(super) fn is_from(&self, asked: Asked<'_, '_>, user: &str) -> bool {
+        let Ok(uri) = Uri::parse(asked.essentials.from.uri) else { return false };
+        let is_anonymous = uri.user_is(ANONYMOUS.0) && uri.host_is(ANONYMOUS.1);
+        is_anonymous || (uri.is_sip() && uri.user_is(user) && self.is_our_host(&uri))
+    }
+
+    /// Whether a URI's host is the realm or an address that we listen at.
+    pub(super) fn is_our_host(&self, uri: &Uri<'_>) -> bool {
+        let address = uri.host.and_then(|host| host.address());
+        uri.host_is(&self.settings.realm)
+            || address.is_some_and(|ip| self.settings.addresses.iter().any(|own| own.ip() == ip))
+    }
+
+    /// A service's Contact as a client may know it: the same user here. `None` if there is none that can be written so.
+    pub(super) fn outer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
+        let contact = message.contact().ok().flatten()?;
+        let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
+        Some([b"<", &at(&uri, &self.settings.address(listener).to_string())[..], b">"].concat())
+    }
+
+    /// The Request-URI for a service: where we stand in for it, its own address, which is that of `hop`.
+    pub(super) fn inner_uri(&self, message: &Message<'_>, hop: &[u8]) -> Option<Vec<u8>> {
+        let uri = Uri::parse(message.request_uri()?).ok().filter(|uri| self.is_our_host(uri))?;
+        let hop = Uri::parse(hop).ok()?;
+        let host: Host<'_> = hop.host?;
+        let place = hop.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
+        Some(at(&uri, &place))
+    }
+}
+
+/// The URI with another host and port.
+fn at(uri: &Uri<'_>, place: &str) -> Vec<u8> {
+    let user = uri.user.map(|user| [user, b"@"].concat()).unwrap_or_default();
+    [b"sip:", &user[..], place.as_bytes(), uri.params].concat()
+}

@@ -1,1 +1,0 @@
-//! Who may say what: relayed SIP, dialogs, identities, service agents.

@@ -4,6 +4,7 @@
 //! programs of other people; a test that cannot run says `skipped: needs …`, or fails where `SLUICEGATE_NO_SKIP=1` is
 //! set. `cargo test -p sluicegate --test e2e` runs them.
 
+#[allow(dead_code, unused_macros, reason = "each of the test binaries uses a part of it")]
 #[macro_use]
 #[path = "../support/mod.rs"]
 mod support;

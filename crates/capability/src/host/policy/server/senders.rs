@@ -6,10 +6,11 @@ use core::time::Duration;
 use sluicegate_wire::{Instant, capability::Limits};
 
 const WAYS: usize = 8;
-/// Beginning to use so many grants that were asked for anew within this time is asking again the moment that the last
-/// was spent. Forged notices make a sender ask again once a second, which must not be enough.
+/// Beginning to use so many grants that were asked for anew, while the first of them lasts and with more than 5/4 of N
+/// charged above the rate, is asking again as soon as the last was spent. Forged notices make a sender ask again once a
+/// second: the level then tends to 15/8 of N less a second of the rate, which stays below unless the rate is below 5/8 of
+/// N a second.
 const BEGUN_MAX: u8 = 3;
-const BEGUN_WITHIN: Duration = Duration::from_millis(1_500);
 const NANOS: u128 = 1_000_000_000;
 
 /// A sender that proved that it receives at its address.
@@ -52,13 +53,13 @@ impl Account {
     /// The first use of what was not renewed but asked for anew. Whether that is a flood.
     pub(super) fn begins(&mut self, now: Instant, rate: u64, granted: Limits, usual: Limits) -> bool {
         self.receives(now, rate, 0);
-        if now.since(self.begun_at) >= BEGUN_WITHIN {
+        if now.since(self.begun_at) >= super::life(usual) {
             (self.begun, self.begun_at) = (0, now);
         }
         self.begun = self.begun.saturating_add(1);
         self.level = self.level.saturating_add(granted.bytes());
         (self.prepaid, self.since, self.granted_at) = (granted.bytes(), 0, now);
-        self.begun >= BEGUN_MAX && self.level > usual.bytes()
+        self.begun >= BEGUN_MAX && self.level > usual.bytes() + usual.bytes() / 4
     }
 
     /// A renewal is asked for. Honest senders do at half of N or of T; of one that does earlier than it can have come

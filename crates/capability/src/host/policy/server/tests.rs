@@ -101,6 +101,37 @@ fn who_asks_again_when_it_is_spent_gets_less_than_twice_n_until_its_time_is_over
 }
 
 #[test]
+fn who_asks_again_a_second_later_does_so_too_slowly_to_hide() {
+    // What gets through a request lane that others flood.
+    let mut policy = policy(ServerConfig { flood_bytes_per_s: 8_000, ..ServerConfig::default() });
+    let mut granted = 0;
+    for millis in (1_000..9_000).step_by(1_050) {
+        let now = Instant::from_millis(millis);
+        if let Decision::Grant(limits) = policy.decide(now, &request(1, 1)) {
+            granted += limits.bytes();
+            uses(&mut policy, now, 1, limits.bytes(), Some(limits));
+        }
+    }
+    assert!((32_000..=64_000).contains(&granted), "{granted}");
+    assert!(policy.is_blacklisted(Instant::from_secs(30), request(1, 1).remote));
+}
+
+#[test]
+fn a_sender_that_forged_notices_make_ask_again_once_a_second_is_not_blacklisted() {
+    let edge = ServerConfig { limits: Limits::new(100, 10).unwrap(), ..ServerConfig::default() };
+    for config in [edge, ServerConfig::default()] {
+        let mut policy = policy(config);
+        for second in 1..=60 {
+            let now = Instant::from_secs(second);
+            if let Decision::Grant(limits) = policy.decide(now, &request(1, 1)) {
+                uses(&mut policy, now, 1, 5_000, Some(limits));
+            }
+            assert!(!policy.is_blacklisted(now, request(1, 1).remote), "{:?}, second {second}", config.limits);
+        }
+    }
+}
+
+#[test]
 fn who_renews_faster_than_the_rate_is_blacklisted_and_who_stays_below_never() {
     for (bytes_per_s, arrives_percent, lasts) in
         [(125_000, 100, false), (125_000, 20, false), (60_000, 100, true), (5_000, 100, true)]

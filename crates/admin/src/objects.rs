@@ -9,8 +9,9 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sluicegate_frontend::{Catalog, Control, NewUser};
+use sluicegate_frontend::{Catalog, Control, NewProof, NewUser};
 use sluicegate_policy::{Group, Service, User};
+use sluicegate_signin::UserSecret;
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
@@ -65,7 +66,8 @@ struct UserBody {
     name: String,
     groups: Vec<String>,
     phone: bool,
-    password: Zeroizing<String>,
+    password: Option<Zeroizing<String>>,
+    key: Option<Zeroizing<[u8; 32]>>,
 }
 
 async fn users(State(api): State<Api>) -> Answer {
@@ -77,8 +79,13 @@ async fn users(State(api): State<Api>) -> Answer {
 }
 
 async fn add_user(State(api): State<Api>, Json(body): Json<UserBody>) -> Answer {
-    let UserBody { name, groups, phone, password } = body;
-    let user = NewUser { name, password: Some(password), groups, phone };
+    let UserBody { name, groups, phone, password, key } = body;
+    let proof = match (password, key) {
+        (Some(password), None) => NewProof::Password(password),
+        (None, Some(key)) => NewProof::Key(UserSecret::from_bytes(*key)),
+        _ => return Err(bad("a user has either a password or a key")),
+    };
+    let user = NewUser { name, proof, groups, phone };
     edit!(&api, user_add(&user));
     Ok(Json(Value::Null))
 }

@@ -1,25 +1,33 @@
-//! Who the agent is, and how it proves that to a frontend.
+//! Who the agent is, and how it proves that to a frontend and has the frontend prove itself.
 
-use std::fmt;
-
-use sluicegate_capability::{
-    epoch::{Epoch, agent_password, agent_secret},
-    mac::SessionSecret,
+use std::{
+    fmt,
+    net::SocketAddr,
+    time::{SystemTime, UNIX_EPOCH},
 };
+
+use sluicegate_capability::{epoch::Epoch, mac::SessionSecret};
+use sluicegate_signin::{Certificate, CertificateError, HEADER, Hello, Initiator, Proposal, SignInError, UserSecret};
 use sluicegate_sip::{
-    digest::{Answer, Challenge, ha1, strongest},
+    digest::{Algorithm, Answer, Challenge, Ha1, strongest},
     message::{HeaderName, Message},
 };
-use zeroize::Zeroizing;
+use sluicegate_wire::UnixTime;
 
-/// A user's name, realm and secret. The password itself is not kept.
+use crate::pin::{Pin, PinError};
+
+/// The value of Supported in every request: an agent that cannot be downgraded says so where the handshake covers it.
+pub(crate) const SUPPORTED: &str = "sluicegate";
+
+/// A user's name, realm and secret, and the site to trust. The password itself is not kept.
 #[derive(Clone)]
 pub struct Account {
     /// The user's name.
     pub user: String,
     /// The realm.
     pub realm: String,
-    secret: Zeroizing<[u8; 32]>,
+    secret: UserSecret,
+    pin: Pin,
 }
 
 impl fmt::Debug for Account {
@@ -28,11 +36,43 @@ impl fmt::Debug for Account {
     }
 }
 
+/// Why a challenge is not answered, or an answer not believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// The challenge names no certificate.
+    #[error("the frontend does not prove to belong to the site: it names no key; is it a frontend of this version?")]
+    NoCertificate,
+    /// The certificate does not hold.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// It is another site's.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The handshake fails.
+    #[error("what came is not believed: {0}")]
+    SignIn(#[from] SignInError),
+    /// Let in without having been asked who we are.
+    #[error("the frontend let this agent in without asking who it is, so it is not the frontend")]
+    Unasked,
+}
+
+/// A request that is to carry credentials.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a [u8],
+    pub(crate) uri: &'a [u8],
+    pub(crate) contact: &'a [u8],
+    pub(crate) body: &'a [u8],
+    /// The frontend's address.
+    pub(crate) dialled: SocketAddr,
+}
+
 impl Account {
-    /// The account of `user` in `realm`.
+    /// The account of `user` in `realm`, at the site that `pin` names.
     #[must_use]
-    pub fn new(user: &str, realm: &str, password: &str) -> Self {
-        Self { user: user.to_owned(), realm: realm.to_owned(), secret: agent_secret(user, realm, password.as_bytes()) }
+    pub fn new(user: &str, realm: &str, secret: UserSecret, pin: Pin) -> Self {
+        Self { user: user.to_owned(), realm: realm.to_owned(), secret, pin }
     }
 
     /// The URI of this user.
@@ -40,30 +80,49 @@ impl Account {
         format!("sip:{}@{}", self.user, self.realm)
     }
 
-    /// The header field that answers the challenge in a 401 or 407; `None` if it asks for nothing that
-    /// an agent of this realm answers. A challenge for another realm gets no answer: its sender would learn a hash of
-    /// this user's secret.
-    pub(crate) fn answer(&self, response: &Message<'_>, method: &[u8], uri: &[u8]) -> Option<Credentials> {
+    /// What answers the challenge in a 401 or 407; `None` if it asks for nothing that an agent of this realm answers. A
+    /// challenge for another realm, or of a frontend that the pinned site does not know, gets no answer: its sender would
+    /// learn a hash of this user's secret.
+    ///
+    /// # Errors
+    /// [`TrustError`] if it is not a frontend of the pinned site that asks.
+    pub(crate) fn answer(&self, response: &Message<'_>, asked: Asked<'_>) -> Result<Option<Credentials>, TrustError> {
+        let Some((challenge, epoch, name)) = self.challenge(response) else { return Ok(None) };
+        let text = response.header(HEADER).ok_or(TrustError::NoCertificate)?;
+        let certificate = Certificate::from_text(text.trim_ascii())?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        certificate.verify(&self.realm, UnixTime(now))?;
+        self.pin.check(&self.realm, &certificate)?;
+        let epoch_ha1 = self.secret.ha1(&self.user, &self.realm, epoch, &certificate.replica);
+        let cnonce = random_token();
+        let proposal = Proposal {
+            method: asked.method,
+            uri: asked.uri,
+            nonces: (challenge.nonce, cnonce.as_bytes()),
+            supported: SUPPORTED.as_bytes(),
+            contact: asked.contact,
+            body: asked.body,
+            dialled: asked.dialled,
+        };
+        let (initiator, message) = Initiator::begin(random_bytes(), &certificate.replica, &epoch_ha1, &proposal)?;
+        let ha1 = Ha1::from_sha256(*epoch_ha1.expose());
+        let (method, uri) = (asked.method, asked.uri);
+        let mut value = Vec::new();
+        Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 }
+            .write(&mut value);
+        let hello = Hello { message, dialled: asked.dialled }.to_text();
+        Ok(Some(Credentials { name, value, hello, initiator }))
+    }
+
+    fn challenge<'a>(&self, response: &Message<'a>) -> Option<(Challenge<'a>, Epoch, &'static str)> {
         let (asks, name) = match response.status()? {
             401 => (HeaderName::WwwAuthenticate, "Authorization"),
             407 => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
             _ => return None,
         };
-        let challenge = strongest(response.headers_raw(asks))?;
-        let epoch = self.epoch(&challenge)?;
-        let password = agent_password(&self.secret, epoch);
-        let password = std::str::from_utf8(&*password).ok()?;
-        let ha1 = ha1(challenge.algorithm, &self.user, &challenge.realm_text()?, password);
-        let cnonce = random_token();
-        let mut value = Vec::new();
-        Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 }
-            .write(&mut value);
-        let session = SessionSecret::extract(ha1.as_bytes(), challenge.nonce, cnonce.as_bytes());
-        Some(Credentials { name, value, session })
-    }
-
-    fn epoch(&self, challenge: &Challenge<'_>) -> Option<Epoch> {
-        challenge.realm_text()?.strip_prefix(self.realm.as_str())?.strip_prefix(";e=")?.parse().ok()
+        let challenge = strongest(response.headers_raw(asks)).filter(|own| own.algorithm == Algorithm::Sha256)?;
+        let epoch = challenge.realm_text()?.strip_prefix(self.realm.as_str())?.strip_prefix(";e=")?.parse().ok()?;
+        Some((challenge, epoch, name))
     }
 }
 
@@ -74,8 +133,30 @@ pub(crate) struct Credentials {
     pub(crate) name: &'static str,
     /// Its value.
     pub(crate) value: Vec<u8>,
-    /// What the frontend and this agent know if it lets this in.
-    pub(crate) session: SessionSecret,
+    /// The value of the handshake's header field.
+    pub(crate) hello: String,
+    initiator: Initiator,
+}
+
+impl Credentials {
+    /// What frontend and agent know once `response` let the agent in.
+    ///
+    /// # Errors
+    /// [`TrustError::SignIn`]: then nothing in the response is to be believed.
+    pub(crate) fn accepted(self, response: &Message<'_>) -> Result<SessionSecret, TrustError> {
+        Ok(self.initiator.finish(response)?)
+    }
+}
+
+/// 256 random bits.
+///
+/// # Panics
+/// If the kernel gives no random bytes, without which nothing here is safe.
+fn random_bytes() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    #[allow(clippy::expect_used, reason = "without random numbers nothing here is safe")]
+    getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
+    bytes
 }
 
 /// 128 random bits.
@@ -96,33 +177,47 @@ pub(crate) fn random_token() -> String {
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_signin::SiteKey;
+
     use super::*;
 
-    fn challenge(realm: &str) -> String {
-        format!(
+    fn account() -> Account {
+        let pin = Pin::Key(SiteKey::from_seed(&[1; 32]).public());
+        Account::new("alice", "example.net", UserSecret::from_bytes([2; 32]), pin)
+    }
+
+    fn answer(realm: &str, certificate: &str) -> Result<bool, TrustError> {
+        let text = format!(
             "SIP/2.0 407 x\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:c@b>;tag=2\r\n\
              Call-ID: 1\r\nCSeq: 1 INVITE\r\nProxy-Authenticate: Digest realm=\"{realm}\", nonce=\"n\", \
-             algorithm=SHA-256, qop=\"auth\"\r\nContent-Length: 0\r\n\r\n"
-        )
+             algorithm=SHA-256, qop=\"auth\"\r\n{certificate}Content-Length: 0\r\n\r\n"
+        );
+        let dialled = "203.0.113.1:5060".parse().unwrap();
+        let asked = Asked { method: b"INVITE", uri: b"sip:web@example.net", contact: b"<sip:a@b>", body: b"", dialled };
+        account().answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
+    }
+
+    fn certificate(site: u8, realm: &str, not_after: u64) -> String {
+        let certificate = SiteKey::from_seed(&[site; 32]).certify(realm, [7; 32], UnixTime(not_after));
+        format!("{}: {}\r\n", HEADER.as_str(), certificate.to_text())
     }
 
     #[test]
-    fn only_an_agents_challenge_of_the_own_realm_is_answered() {
-        let account = Account::new("alice", "example.net", "correct horse");
-        let answer = |realm: &str| {
-            let text = challenge(realm);
-            let response = Message::parse(text.as_bytes()).unwrap();
-            account.answer(&response, b"INVITE", b"sip:web@example.net").is_some()
-        };
-        assert!(answer("example.net;e=20000"));
-        assert!(!answer("example.net"));
-        assert!(!answer("evil.example;e=20000"));
-        assert!(!answer("example.net;e=x"));
+    fn only_an_agents_challenge_of_the_own_realm_and_the_pinned_site_is_answered() {
+        let good = certificate(1, "example.net", u64::from(u32::MAX));
+        assert!(answer("example.net;e=20000", &good).unwrap());
+        for realm in ["example.net", "evil.example;e=20000", "example.net;e=x"] {
+            assert!(!answer(realm, &good).unwrap(), "{realm}");
+        }
+        let refused = |certificate: &str| answer("example.net;e=20000", certificate).unwrap_err();
+        assert!(matches!(refused(""), TrustError::NoCertificate));
+        let others = [certificate(1, "example.net", 1), certificate(1, "example.org", u64::from(u32::MAX))];
+        assert!(others.iter().all(|other| matches!(refused(other), TrustError::Certificate(_))));
+        assert!(matches!(refused(&certificate(2, "example.net", u64::from(u32::MAX))), TrustError::Pin(_)));
     }
 
     #[test]
     fn an_account_never_prints_its_secret() {
-        let text = format!("{:?}", Account::new("alice", "example.net", "correct horse"));
-        assert_eq!(text, "Account { user: \"alice\", realm: \"example.net\", .. }");
+        assert_eq!(format!("{:?}", account()), "Account { user: \"alice\", realm: \"example.net\", .. }");
     }
 }

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_capability::{GRANT_LEN, Grant, Mode, Protocol, SIGNED_GRANT_LEN};
+use sluicegate_capability::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange};
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     dialog::{Dialog, DialogError},
     message::{HeaderName, Message},
@@ -17,7 +18,7 @@ use sluicegate_sip::{
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, Credentials, random_bits, random_token},
+    account::{Account, Asked, Credentials, SUPPORTED, TrustError, random_bits, random_token},
     endpoint::{Endpoint, ExchangeError},
     opening::OpenRange,
     seal::{Sealer, Secrets},
@@ -37,6 +38,15 @@ pub enum CallError {
     /// No answer, or no way to ask.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// The frontend is not believed.
+    #[error("not signed in: {0}")]
+    Trust(#[from] TrustError),
+    /// The answer is weaker than what was asked for.
+    #[error("the frontend's answer is refused: {0}")]
+    Weak(&'static str),
+    /// The grant's key is from a sign-in whose answer never came.
+    #[error("the grant's packet MACs have a key that this agent does not have")]
+    Key,
     /// The frontend wants other credentials.
     #[error("the frontend does not accept the password of {user} in realm {realm}; check the three")]
     Credentials {
@@ -110,10 +120,10 @@ impl Call {
                 routes: &[],
             }
             .begin(out);
-            finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
+            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, &offer);
         };
         let mut secrets = Secrets::default();
-        let (answer, dialog) = invite(endpoint, account, (service, range), &mut secrets, write).await?;
+        let (answer, dialog) = invite(endpoint, account, (service, range, &offer), &mut secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
         Ok(Self {
@@ -136,10 +146,10 @@ impl Call {
         let dialog = &mut self.dialog;
         let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
             let headers = dialog.begin(b"INVITE", via, out);
-            finish_invite(headers, endpoint_contact(via.sent_by, account), credentials, &offer);
+            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, &offer);
         };
         let secrets = &mut self.secrets;
-        let (answer, _) = invite(endpoint, account, (&self.service, self.range), secrets, write).await?;
+        let (answer, _) = invite(endpoint, account, (&self.service, self.range, &offer), secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
         self.open = opened(&answer, self.range, &mut self.secrets, self.open.seal.as_ref())?;
@@ -162,11 +172,11 @@ impl Call {
 }
 
 /// Sends an INVITE, answers challenges, acknowledges the 2xx; returns it with its dialog. `write` writes the request, each
-/// time with the next sequence number; `secrets` gets what each answer to a challenge leaves behind.
+/// time with the next sequence number; `secrets` gets what the handshake leaves behind.
 async fn invite(
     endpoint: &mut Endpoint,
     account: &Account,
-    (service, range): (&str, PortRange),
+    (service, range, offer): (&str, PortRange, &[u8]),
     secrets: &mut Secrets,
     mut write: impl FnMut(ViaLine<'_>, Option<&Credentials>, &mut Vec<u8>),
 ) -> Result<(Vec<u8>, Dialog), CallError> {
@@ -180,11 +190,21 @@ async fn invite(
             let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
             let code = response.status().unwrap_or(0);
             let uri = Message::parse(&request).ok().and_then(|sent| sent.request_uri().map(<[u8]>::to_vec));
-            (code, reason_phrase(&response), account.answer(&response, b"INVITE", &uri.unwrap_or_default()))
+            let (uri, contact) = (uri.unwrap_or_default(), endpoint_contact(endpoint.local(), account));
+            let asked = Asked {
+                method: b"INVITE",
+                uri: &uri,
+                contact: contact.as_bytes(),
+                body: offer,
+                dialled: endpoint.frontend(),
+            };
+            (code, reason_phrase(&response), account.answer(&response, asked)?)
         };
         match (code, next) {
             (200..=299, _) => {
                 let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
+                // Nothing in it is believed, not even where to send the ACK, before the frontend has proved itself.
+                secrets.push(credentials.take().ok_or(TrustError::Unasked)?.accepted(&response)?);
                 let dialog = Dialog::from_response(&response)?;
                 let mut ack = Vec::new();
                 let branch = self::branch();
@@ -192,10 +212,7 @@ async fn invite(
                 endpoint.acknowledge(token, ack).await;
                 return Ok((answer, dialog));
             }
-            (401 | 407, Some(next)) => {
-                secrets.push(next.session.clone());
-                credentials = Some(next);
-            }
+            (401 | 407, Some(next)) => credentials = Some(next),
             (401 | 407, None) => break,
             _ => return Err(CallError::Refused { range, service: service.to_owned(), code, reason }),
         }
@@ -203,10 +220,12 @@ async fn invite(
     Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
 }
 
-fn finish_invite(headers: Headers<'_>, contact: String, credentials: Option<&Credentials>, offer: &[u8]) {
-    let headers = headers.header("Contact", contact).header("Supported", "sluicegate");
+fn finish_invite(headers: Headers<'_>, contact: &str, credentials: Option<&Credentials>, offer: &[u8]) {
+    let headers = headers.header("Contact", contact).header("Supported", SUPPORTED);
     let headers = match credentials {
-        Some(credentials) => headers.header(credentials.name, &credentials.value),
+        Some(credentials) => {
+            headers.header(credentials.name, &credentials.value).header(HEADER.as_str(), &credentials.hello)
+        }
         None => headers,
     };
     headers
@@ -259,15 +278,15 @@ fn opened(
     let line = session.media().get(media).ok_or_else(|| wrong("it opens nothing"))?;
     let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
     let covers = |grant: &Grant| grant.gate_ports.0 == line.port && grant.gate_address == address;
-    let grant = grants(&message).find(covers).or_else(|| grants(&message).next());
-    let client_id = grant.as_ref().map_or(0, |grant| grant.client_id);
-    let seal = match grant.filter(|grant| grant.least_mode == Mode::Mac && grant.protocol == Protocol::UDP) {
-        None => None,
-        Some(grant) => {
-            let sealer = secrets.sealer(&grant, known);
-            Some(sealer.ok_or_else(|| wrong("its packet MACs need a key from a sign-in that is not this agent's"))?)
+    let grant = grants(&message).find(covers).ok_or(CallError::Weak("no grant stands for what it opens"))?;
+    let seal = match range.protocol {
+        PortProtocol::Tcp | PortProtocol::Icmp => None,
+        PortProtocol::Udp if grant.least_mode < Mode::Mac => {
+            return Err(CallError::Weak("its UDP would go without packet MACs"));
         }
+        PortProtocol::Udp => Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?),
     };
+    let client_id = grant.client_id;
     Ok(OpenRange { service: range, address, external_first: line.port, client_id, seal })
 }
 
@@ -343,14 +362,14 @@ mod tests {
                        m=application 31000 TCP sluicegate\r\na=service-ports:22\r\n";
 
     #[test]
-    fn the_gates_address_and_port_are_read_from_a_plain_and_a_multipart_answer() {
+    fn what_no_grant_stands_for_is_no_opening() {
         let range: PortRange = "tcp/22".parse().unwrap();
         let multipart = format!(
             "--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\nxyz\r\n--b1--\r\n"
         );
         for bytes in [answer("application/sdp", SDP), answer("multipart/mixed;boundary=b1", &multipart)] {
-            let open = opened(&bytes, range, &mut Secrets::default(), None).unwrap();
-            assert_eq!((open.address, open.external_first), ("192.0.2.1".parse().unwrap(), 31_000));
+            let refused = opened(&bytes, range, &mut Secrets::default(), None);
+            assert!(matches!(refused, Err(CallError::Weak(_))));
         }
         let bytes = answer("multipart/mixed; boundary=\"b1\"", &multipart);
         assert_eq!(part(&Message::parse(&bytes).unwrap(), GRANT_TYPE), Some(&b"xyz"[..]));

@@ -98,6 +98,11 @@ impl Endpoint {
         self.local
     }
 
+    /// The frontend's address, as it was dialled.
+    pub(crate) const fn frontend(&self) -> SocketAddr {
+        self.frontend
+    }
+
     /// Sends a request, again while no answer comes, and does not wait for one.
     pub(crate) async fn tell(&mut self, request: &[u8]) -> Result<Token, ExchangeError> {
         let failed = |error| ExchangeError::Socket(self.frontend, error);

@@ -12,15 +12,17 @@ mod connect;
 mod endpoint;
 mod forward;
 mod opening;
+mod pin;
 mod seal;
 pub mod serve;
 mod session;
 mod socks;
 
-pub use account::Account;
+pub use account::{Account, TrustError};
 pub use call::CallError;
 pub use connect::{Config, ConnectError, connect};
 pub use endpoint::ExchangeError;
 pub use forward::Forward;
 pub use opening::Reach;
+pub use pin::{Pin, PinError};
 pub use session::Session;

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn secret(nonce: &str) -> SessionSecret {
-        SessionSecret::extract(&[1; 32], nonce.as_bytes(), b"c")
+        SessionSecret::extract(nonce.as_bytes(), (&[1; 32], &[2; 32]))
     }
 
     fn grant(client_id: u32) -> Grant {

@@ -170,7 +170,7 @@ impl Keeper {
                 Err(error) => {
                     warn!(service = %self.service, range = %call.range, %error, "not renewed");
                     call.renew_at = Instant::now() + RETRY;
-                    let is_gone = matches!(error, CallError::Refused { code: 481, .. });
+                    let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
                     if is_gone || call.renew_at >= call.ends_at {
                         ended.push(index);
                     }

@@ -5,12 +5,12 @@
 //! `tag = SipHash-2-4(K, payload ‖ sequence number ‖ client id)`. Sequence numbers begin at 1 and are used once; the gate
 //! takes each once, within a window of 64 below the highest.
 //!
-//! `K = HKDF-SHA256(ikm = HA1, salt = nonce ‖ cnonce, info = "sluicegate mac v1" ‖ grant id ‖ direction)`, 16 bytes. Both
-//! ends know HA1, nonce and cnonce of the digest that let the client in, so no key travels between them. The client id
+//! `K = HKDF-SHA256(ikm = handshake hash ‖ both split keys, info = "sluicegate mac v1" ‖ grant id ‖ direction)`, 16 bytes,
+//! from the Noise handshake of the sign-in that let the client in: no key travels between the ends, and neither the
+//! password nor a stored key gives it later. The client id
 //! comes from the same secret (`info = "sluicegate client id v1" ‖ grant id ‖ attempt`), so that it also tells the client
 //! which of its sign-ins a grant's key is from.
 
-use alloc::vec::Vec;
 use core::fmt;
 
 use hkdf::{Hkdf, HkdfExtract};
@@ -32,6 +32,7 @@ pub const WINDOW: u64 = 64;
 pub const CLIENT_ID_ATTEMPTS: u8 = 4;
 
 const KEY_INFO: &[u8] = b"sluicegate mac v1";
+const CONFIRM_INFO: &[u8] = b"sluicegate answer v1";
 const CLIENT_ID_INFO: &[u8] = b"sluicegate client id v1";
 
 /// Which way the datagrams go that a key is for.
@@ -42,25 +43,30 @@ pub enum Direction {
     ToService = 0,
 }
 
-/// What one digest authentication left in both ends' hands: the HKDF pseudo-random key of HA1, nonce and cnonce. HA1
-/// cannot be found from it. Zeroed when dropped; `Debug` shows nothing of it.
+/// What one sign-in left in both ends' hands: the HKDF pseudo-random key of its handshake. Zeroed when dropped; `Debug` shows nothing of it.
 #[derive(Clone)]
 pub struct SessionSecret(Zeroizing<[u8; 32]>);
 
 impl SessionSecret {
-    /// HKDF-Extract over `HA1` (16 or 32 bytes) with salt `nonce ‖ cnonce`, both as they stand between the quotes of the
-    /// credentials.
+    /// HKDF-Extract, without salt, over the hash of a finished handshake and the two keys that it was split into.
     #[must_use]
-    pub fn extract(ha1: &[u8], nonce: &[u8], cnonce: &[u8]) -> Self {
-        let mut salt = Vec::with_capacity(nonce.len() + cnonce.len());
-        salt.extend_from_slice(nonce);
-        salt.extend_from_slice(cnonce);
-        let mut extract = HkdfExtract::<Sha256>::new(Some(&salt));
-        extract.input_ikm(ha1);
+    pub fn extract(handshake_hash: &[u8], keys: (&[u8; 32], &[u8; 32])) -> Self {
+        let mut extract = HkdfExtract::<Sha256>::new(None);
+        [handshake_hash, keys.0, keys.1].into_iter().for_each(|part| extract.input_ikm(part));
         let (mut prk, _) = extract.finalize();
         let secret = Self(Zeroizing::new(prk.into()));
         prk.as_mut_slice().zeroize();
         secret
+    }
+
+    /// What proves that the other end said something with this hash: 32 bytes.
+    #[must_use]
+    pub fn confirm(&self, hash: &[u8; 32]) -> [u8; 32] {
+        let mut tag = [0; 32];
+        if let Ok(hkdf) = Hkdf::<Sha256>::from_prk(&*self.0) {
+            let _ = hkdf.expand_multi_info(&[CONFIRM_INFO, hash], &mut tag);
+        }
+        tag
     }
 
     /// The session key of one grant and direction.

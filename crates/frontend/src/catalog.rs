@@ -1,15 +1,21 @@
 //! Users, groups, services and rules, from configuration and store together: read as one policy, edited through the
 //! store. Works in a running frontend and, while none runs, for commands on their own.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use sluicegate_policy::{Bounds, Draft, Finding, Group, Policy, Rule, Service, Severity, User};
+use sluicegate_policy::{Bounds, Credentials, Draft, Finding, Group, Policy, Rule, Service, Severity, User};
+use sluicegate_signin::UserSecret;
 use sluicegate_store::{
     Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, StoreError,
-    password::{PasswordError, credentials},
+    password::{self, PasswordError, credentials},
 };
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
+
+use crate::holder::{Holder, HolderError, KeyHolder};
 
 /// The store's file in the state directory.
 const STORE_FILE: &str = "store.redb";
@@ -24,6 +30,9 @@ pub enum EditError {
     /// The password cannot be used.
     #[error(transparent)]
     Password(#[from] PasswordError),
+    /// The key holder did not do it.
+    #[error(transparent)]
+    Holder(#[from] HolderError),
     /// With the change, users, services and rules would not fit together; nothing was changed.
     #[error("{}", list(.0))]
     Policy(Vec<Finding>),
@@ -50,18 +59,28 @@ fn list(findings: &[Finding]) -> String {
 pub struct NewUser {
     /// The name.
     pub name: String,
-    /// The password; none: the user cannot log in yet.
-    pub password: Option<Zeroizing<String>>,
+    /// What the user signs in with.
+    pub proof: NewProof,
     /// Groups that exist.
     pub groups: Vec<String>,
     /// Whether the user may log in as telephones do.
     pub phone: bool,
 }
 
+/// What a user is to sign in with.
+#[derive(Debug)]
+pub enum NewProof {
+    /// A password, at agents and, if the user may have any, telephones.
+    Password(Zeroizing<String>),
+    /// A key file: agents only.
+    Key(UserSecret),
+}
+
 /// The site's users, groups, services and rules.
 #[derive(Clone)]
 pub struct Catalog {
     directory: Directory,
+    holder: Arc<Holder>,
     realm: String,
     services: Vec<Service>,
     rules: Vec<Rule>,
@@ -75,21 +94,34 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// Opens the store in `state_dir`, to be read together with these services and rules of the configuration file.
+    /// Opens the store in `state_dir`, to be read together with these services and rules of the configuration file. What
+    /// agents sign in with is held by `keyholder`.
     ///
     /// # Errors
     /// If the store cannot be opened, for example because a running frontend has it open.
-    pub fn open(state_dir: &Path, realm: &str, services: Vec<Service>, rules: Vec<Rule>) -> Result<Self, StoreError> {
+    pub fn open(
+        state_dir: &Path,
+        realm: &str,
+        services: Vec<Service>,
+        rules: Vec<Rule>,
+        keyholder: &KeyHolder,
+    ) -> Result<Self, StoreError> {
         let path: PathBuf = state_dir.join(STORE_FILE);
         let store = Embedded::open(&path, EmbeddedOptions::default())?;
-        let directory = Directory::new(std::sync::Arc::new(store));
-        Ok(Self { directory, realm: realm.to_owned(), services, rules, bounds: Bounds::default() })
+        let directory = Directory::new(Arc::new(store));
+        let holder = Arc::new(Holder::new(keyholder.clone(), realm));
+        Ok(Self { directory, holder, realm: realm.to_owned(), services, rules, bounds: Bounds::default() })
     }
 
     /// The store underneath.
     #[must_use]
     pub const fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// Where the secrets of agents' users are.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
     }
 
     /// Everything as one policy, and what looks wrong with it.
@@ -125,19 +157,28 @@ impl Catalog {
         if new.is_empty() { Ok(()) } else { Err(EditError::Policy(new)) }
     }
 
-    /// Adds a user.
+    /// Adds a user. With a password this takes as long as one guess at it.
     ///
     /// # Errors
-    /// If the name is taken, the password cannot be used or a group does not exist.
+    /// If the name is taken, the password cannot be used or a group does not exist; or if the key holder does not take the
+    /// secret, and then the user is not there either.
     pub fn user_add(&self, now: UnixTime, new: &NewUser) -> Result<(), EditError> {
         let mut user = User::new(&new.name);
         user.groups.clone_from(&new.groups);
         user.phone = new.phone;
-        if let Some(password) = &new.password {
-            user.credentials = Some(credentials(&new.name, &self.realm, password)?);
+        if let NewProof::Password(password) = &new.proof {
+            user.credentials = self.of_phone(new.phone, &new.name, password)?;
         }
         self.try_change(now, |draft| draft.users.push(user.clone()))?;
         self.directory.add(now, &user)?;
+        let secret = match &new.proof {
+            NewProof::Password(password) => UserSecret::from_password(&new.name, &self.realm, password.as_bytes()),
+            NewProof::Key(key) => key.clone(),
+        };
+        if let Err(error) = self.holder.put(&new.name, &secret) {
+            self.directory.remove::<User>(now, &new.name)?;
+            return Err(error.into());
+        }
         Ok(())
     }
 
@@ -146,9 +187,17 @@ impl Catalog {
     /// # Errors
     /// If there is no such user or the password cannot be used.
     pub fn user_password(&self, now: UnixTime, name: &str, password: &str) -> Result<(), EditError> {
-        let new = credentials(name, &self.realm, password)?;
-        self.directory.change(now, name, |user: &mut User| user.credentials = Some(new.clone()))?;
-        Ok(())
+        let new = self.of_phone(true, name, password)?;
+        self.directory.change(now, name, |user: &mut User| {
+            user.credentials = new.clone().filter(|_| user.phone);
+        })?;
+        Ok(self.holder.put(name, &UserSecret::from_password(name, &self.realm, password.as_bytes()))?)
+    }
+
+    /// What the store keeps of a password: nothing for a user who has agents only.
+    fn of_phone(&self, phone: bool, name: &str, password: &str) -> Result<Option<Credentials>, PasswordError> {
+        password::check(password)?;
+        if phone { credentials(name, &self.realm, password).map(Some) } else { Ok(None) }
     }
 
     /// Lets a user log in, or no longer.
@@ -167,7 +216,7 @@ impl Catalog {
     pub fn user_remove(&self, now: UnixTime, name: &str) -> Result<(), EditError> {
         self.try_change(now, |draft| draft.users.retain(|user| user.name != name))?;
         self.directory.remove::<User>(now, name)?;
-        Ok(())
+        Ok(self.holder.remove(name)?)
     }
 
     /// All users, without what their passwords are checked against.

@@ -10,7 +10,10 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{Rule, Service};
 
-use crate::shard::{DigestName, Tables};
+use crate::{
+    holder::KeyHolder,
+    shard::{DigestName, Tables},
+};
 
 /// Most listening addresses.
 pub const LISTEN_MAX: usize = 8;
@@ -84,6 +87,10 @@ pub struct Config {
     pub realm: String,
     /// Digest algorithms offered to telephones, preferred first.
     pub digest: Vec<DigestName>,
+    /// Further addresses that agents dial: those of a NAT in front of this frontend.
+    pub advertise: Vec<SocketAddr>,
+    /// Where the secrets of agents' users are held.
+    pub keyholder: KeyHolder,
     /// Where gates dial the feed.
     pub feed: SocketAddr,
     /// SIP threads; 0: one per processor.
@@ -113,9 +120,12 @@ impl Config {
     /// A frontend on these addresses with the default of every other field.
     #[must_use]
     pub fn new(name: &str, realm: &str, listen: SocketAddr, feed: SocketAddr, state_dir: impl Into<PathBuf>) -> Self {
+        let state_dir = state_dir.into();
         Self {
             name: name.to_owned(),
-            state_dir: state_dir.into(),
+            keyholder: KeyHolder::Thread { directory: crate::holder::directory(&state_dir) },
+            state_dir,
+            advertise: Vec::new(),
             listen: vec![Listen { address: listen }],
             realm: realm.to_owned(),
             digest: vec![DigestName::Sha256, DigestName::Md5],

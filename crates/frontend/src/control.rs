@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use serde::Serialize;
 use sluicegate_capability::IssuerPublic;
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Service, User, decide};
+use sluicegate_signin::SitePublic;
 use sluicegate_store::{
     Gate, JoinError,
     feed::{JoinSecret, JoinToken, Selected, Selector},
@@ -17,6 +18,7 @@ use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
 use crate::{
+    agents::AgentKeys,
     catalog::{Catalog, EditError, NewUser},
     clock::Clock,
     decisions::{Decided, Decisions},
@@ -57,6 +59,8 @@ pub struct Status {
     pub realm: String,
     /// SIP addresses.
     pub listen: Vec<SocketAddr>,
+    /// The site's key, which agents pin.
+    pub site_key: String,
     /// Where gates dial.
     pub feed: SocketAddr,
     /// SIP threads.
@@ -82,6 +86,7 @@ pub(crate) struct Identity {
     pub(crate) feed: SocketAddr,
     pub(crate) certificate: [u8; 32],
     pub(crate) issuer: IssuerPublic,
+    pub(crate) site: SitePublic,
 }
 
 pub(crate) struct Inner {
@@ -92,6 +97,8 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) replica: [u8; 32],
+    pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
@@ -128,6 +135,7 @@ impl Control {
             name: inner.identity.name.clone(),
             realm: inner.identity.realm.clone(),
             listen: inner.identity.listen.clone(),
+            site_key: inner.identity.site.to_string(),
             feed: inner.identity.feed,
             shards: inner.metrics.len(),
             uptime_s: inner.clock.now().as_nanos() / 1_000_000_000,
@@ -289,13 +297,32 @@ impl Control {
         self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy)
     }
 
+    /// Fetches from the key holder what agents' digests are checked against now.
+    ///
+    /// # Errors
+    /// If the key holder does not answer: then what there was stays, for its epoch.
+    pub fn reload_agents(&self) -> Result<(), ControlError> {
+        let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let holder = self.inner.catalog.holder();
+        let agents = holder.agents(self.now(), self.inner.replica, &self.inner.agents.load());
+        let agents = Arc::new(agents.map_err(EditError::from)?);
+        self.inner.agents.store(Arc::clone(&agents));
+        self.inner.asks.try_send(Ask::Agents(agents)).map_err(|_| ControlError::Busy)
+    }
+
+    /// Whether [`Control::reload_agents`] has something to do: an epoch begins or ends.
+    pub(crate) fn agents_are_due(&self) -> bool {
+        self.inner.agents.load().is_due(self.now())
+    }
+
     /// Adds a user.
     ///
     /// # Errors
     /// See [`Catalog::user_add`].
     pub fn user_add(&self, new: &NewUser) -> Result<(), ControlError> {
         self.inner.catalog.user_add(self.now(), new)?;
-        self.reload()
+        self.reload()?;
+        self.reload_agents()
     }
 
     /// Gives a user another password. Grants stay.
@@ -304,7 +331,8 @@ impl Control {
     /// See [`Catalog::user_password`].
     pub fn user_password(&self, name: &str, password: &str) -> Result<(), ControlError> {
         self.inner.catalog.user_password(self.now(), name, password)?;
-        self.reload()
+        self.reload()?;
+        self.reload_agents()
     }
 
     /// Lets a user log in, or no longer; then the user's grants end.
@@ -327,6 +355,7 @@ impl Control {
     pub fn user_remove(&self, name: &str) -> Result<(), ControlError> {
         self.inner.catalog.user_remove(self.now(), name)?;
         self.reload()?;
+        self.reload_agents()?;
         self.revoke(Selector::all(Selected::User(name.to_owned()))).map(drop)
     }
 

@@ -17,6 +17,7 @@ use std::{
 use arc_swap::ArcSwap;
 use sluicegate_capability::{IssuerKey, IssuerPublic};
 use sluicegate_policy::Policy;
+use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
     DirectoryError, Kind, StoreError,
     feed::tls::{self, TlsError},
@@ -26,6 +27,7 @@ use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use zeroize::Zeroizing;
 
 use crate::{
+    agents::AgentKeys,
     catalog::{Catalog, EditError},
     clock::Clock,
     config::{Config, ConfigError},
@@ -37,6 +39,7 @@ use crate::{
         registrations::{self, Registrations},
     },
     guesses::Guesses,
+    holder::HolderError,
     inbox::{ShardSender, shard_queue},
     ledger::Ledger,
     metrics::ShardMetrics,
@@ -51,6 +54,8 @@ const EVENTS_MAX: usize = 8_192;
 const ASKS_MAX: usize = 256;
 /// Messages of gates that wait.
 const GATE_EVENTS_MAX: usize = 1_024;
+/// A key holder that gave no keys is asked again after this.
+const EPOCH_RETRY: Duration = Duration::from_secs(2);
 /// Time between looks at who may join.
 const DOOR_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -72,6 +77,9 @@ pub enum StartError {
     /// A key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The key holder does not answer.
+    #[error(transparent)]
+    Holder(#[from] HolderError),
     /// Certificate and key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -119,6 +127,7 @@ impl std::fmt::Debug for Frontend {
 struct Secrets {
     dialog: Zeroizing<[u8; 32]>,
     issuer_seed: Zeroizing<[u8; 32]>,
+    replica: Arc<ReplicaKey>,
     tls: tls::Identity,
     boot_id: u64,
     start: Zeroizing<[u8; 32]>,
@@ -134,6 +143,9 @@ impl Secrets {
         Ok(Self {
             dialog: keys::load_or_create_seed(&state_dir.join("frontend-dialog.key"))?,
             issuer_seed: keys::load_or_create_seed(&state_dir.join("frontend-issuer.key"))?,
+            replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(
+                &state_dir.join("frontend-noise.key"),
+            )?)),
             tls: tls::Identity::load_or_create(&state_dir.join("frontend-tls.pem"), name)?,
             boot_id: u64::from_be_bytes(boot),
             start,
@@ -151,6 +163,7 @@ struct Common {
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
+    agents: Arc<AgentKeys>,
     clock: Clock,
     stop: Arc<AtomicBool>,
     events: mpsc::Sender<(u8, Event)>,
@@ -174,6 +187,8 @@ pub struct Opened {
     clock: Clock,
     catalog: Catalog,
     policy: Arc<Policy>,
+    site: SitePublic,
+    agents: Arc<AgentKeys>,
     feed: std::net::TcpListener,
     /// By shard.
     sockets: Vec<Vec<Udp>>,
@@ -192,18 +207,19 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self { config, secrets, clock, catalog, policy, feed, sockets, addresses } = self;
+        let Self { config, secrets, clock, catalog, policy, site, agents, feed, sockets, addresses } = self;
         let listening = |source| StartError::Listen { what: config.feed.to_string(), source };
         let socket = TcpListener::from_std(feed).map_err(listening)?;
         let feed = socket.local_addr().map_err(listening)?;
         let ledger = Arc::new(Ledger::new(config.grants_max));
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
-        let common = Common { guesses: Arc::new(guesses(&secrets)), secrets, policy, ledger, clock, stop, events };
+        let guesses = Arc::new(guesses(&secrets));
+        let common = Common { guesses, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
-        let control = control(&config, &common, &shards, (catalog, asks, feed));
+        let control = control(&config, &common, &shards, (catalog, asks, feed), site);
         let hub = hub(&config, &common, &shards, &control);
         let inner = Arc::clone(&control.inner);
         inner.door.refresh(inner.catalog.directory(), clock.unix())?;
@@ -242,7 +258,13 @@ impl Frontend {
         make_state_dir(&config.state_dir)?;
         let secrets = Arc::new(Secrets::load(&config.state_dir, &config.name)?);
         let clock = Clock::start();
-        let catalog = Catalog::open(&config.state_dir, &config.realm, config.services.clone(), config.rules.clone())?;
+        let catalog = Catalog::open(
+            &config.state_dir,
+            &config.realm,
+            config.services.clone(),
+            config.rules.clone(),
+            &config.keyholder,
+        )?;
         let (policy, findings) = catalog.policy(clock.unix())?;
         findings
             .iter()
@@ -251,7 +273,11 @@ impl Frontend {
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
-        Ok(Opened { config, secrets, clock, catalog, policy, feed, sockets, addresses })
+        // Before privileges are given up: a process without any starts no other.
+        let site = catalog.holder().site()?;
+        let agents = catalog.holder().agents(clock.unix(), *secrets.replica.public(), &AgentKeys::default())?;
+        let agents = Arc::new(agents);
+        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, feed, sockets, addresses })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.
@@ -394,6 +420,9 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),
+        advertise: config.advertise.clone(),
+        replica_key: Arc::clone(&secrets.replica),
+        agents: Arc::clone(&common.agents),
         guesses: Arc::clone(&common.guesses),
         issuer: Arc::new(secrets.issuer()),
     }
@@ -404,6 +433,7 @@ fn control(
     common: &Common,
     shards: &Shards,
     (catalog, asks, feed): (Catalog, mpsc::Sender<Ask>, SocketAddr),
+    site: SitePublic,
 ) -> Control {
     let issuer: IssuerPublic = common.secrets.issuer().public();
     let identity = Identity {
@@ -413,6 +443,7 @@ fn control(
         feed,
         certificate: common.secrets.tls.fingerprint(),
         issuer,
+        site,
     };
     let inner = Inner {
         identity,
@@ -422,6 +453,8 @@ fn control(
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::new()),
         guesses: Arc::clone(&common.guesses),
+        replica: *common.secrets.replica.public(),
+        agents: ArcSwap::new(Arc::clone(&common.agents)),
         metrics: shards.metrics.clone(),
         gauges: shards.gauges.clone(),
         gates: Arc::default(),
@@ -462,12 +495,20 @@ async fn watch_door(control: Control) {
     }
 }
 
-/// Puts changes in place that others make to the store.
+/// Puts changes in place that others make to the store, and the keys of a new epoch.
 fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
     let store = Arc::clone(control.inner.catalog.directory().store());
     let mut watch = store.watch(store.revision()?)?;
     let run = move || {
+        let mut asked = None;
         while !stop.load(Ordering::Relaxed) {
+            let is_time = asked.is_none_or(|at: std::time::Instant| at.elapsed() >= EPOCH_RETRY);
+            if is_time && control.agents_are_due() {
+                asked = Some(std::time::Instant::now());
+                if let Err(error) = control.reload_agents() {
+                    tracing::error!(%error, "no keys for the epoch: agents cannot sign in without them");
+                }
+            }
             match watch.next(Duration::from_millis(500)) {
                 Ok(changes) => {
                     let matters = |key: &str| Kind::of_key(key).is_some_and(|(kind, _)| kind != Kind::Gate);

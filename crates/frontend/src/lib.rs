@@ -7,6 +7,7 @@
 //! - [`Frontend`] starts all that from a [`Config`]; [`Control`] asks and changes it while it runs; [`Catalog`] edits its
 //!   users and services while it does not.
 
+mod agents;
 mod calls;
 mod catalog;
 mod clock;
@@ -16,6 +17,7 @@ mod daemon;
 mod decisions;
 mod feed;
 mod guesses;
+mod holder;
 mod inbox;
 mod ledger;
 mod log_limit;
@@ -25,13 +27,15 @@ mod transmits;
 mod udp;
 mod worker;
 
-pub use catalog::{Catalog, EditError, NewUser};
+pub use agents::{AgentKeys, EpochUsers, LEAD_S};
+pub use catalog::{Catalog, EditError, NewProof, NewUser};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError, Status};
 pub use daemon::{Frontend, Opened, StartError, run};
 pub use decisions::Decided;
 pub use feed::HubStatus;
 pub use guesses::{GUESSES_MAX, Guesses};
+pub use holder::{HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory};
 pub use ledger::{GrantRow, GrantState, Ledger, LedgerFull};
 pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Settings, Shard, Tables};

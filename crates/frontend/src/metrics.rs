@@ -60,6 +60,8 @@ labelled! {
         BadDigest = "bad_digest",
         /// Refused unseen: too many wrong digests had come for the claimed user.
         Guessing = "guessing",
+        /// An agent's digest was right, but not the handshake with it: changed or relayed, or sent to another address.
+        Handshake = "handshake",
         /// Its nonce had been used before.
         Replay = "replay",
         /// A required header field is missing or wrong.

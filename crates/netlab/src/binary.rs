@@ -58,7 +58,10 @@ impl Binary {
     /// The command that is this binary with `arguments` and dies with the lab.
     pub(crate) fn command(&self, arguments: &[String]) -> Command {
         let spec = ExecSpec { program: text(&self.program), arguments: arguments.to_vec() };
-        worker::command(&self.program, "exec", &spec)
+        let mut command = worker::command(&self.program, "exec", &spec);
+        // Sites that agents met are remembered by lab, not by person.
+        command.env("HOME", &self.directory);
+        command
     }
 
     /// What the node with this configuration file says of itself; `None` while it does not answer.

@@ -243,8 +243,12 @@ pub(crate) fn user(user: &User, known_group: &dyn Fn(&str) -> bool) -> Vec<Findi
             format!("add it with: sluicegate group add {group}"),
         );
     }
-    if user.enabled && user.credentials.is_none() {
-        report.warn("credentials", "the user has no password and cannot log in", "set one with: sluicegate user add");
+    if user.enabled && user.phone && user.credentials.is_none() {
+        report.warn(
+            "credentials",
+            "the user has no password and cannot log in with a telephone",
+            "set one with: sluicegate user add",
+        );
     }
     if user.grants_max == 0 || user.flows_max == 0 {
         report.error("grants_max", "a limit of 0 lets the user do nothing", "disable the user instead");

@@ -32,7 +32,7 @@ pub struct User {
     /// Whether the user may log in.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// What the user's password is checked against; without it the user cannot log in.
+    /// What a telephone's digest is checked against; none of a user who has agents only.
     #[serde(default)]
     pub credentials: Option<Credentials>,
     /// Whether the user may log in with the plain realm, as telephones do, and not only with an agent.
@@ -79,22 +79,18 @@ impl User {
     }
 }
 
-/// What a user's password is checked against. Equivalent to the password: erased when dropped, never printed.
+/// What a telephone's digest is checked against, for as long as the password lasts. Equivalent to the password: erased when dropped, never printed.
 #[derive(Clone, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Credentials {
     /// `SHA-256(user:realm:password)` for digest access (RFC 7616, RFC 8760).
     pub ha1_sha256: [u8; 32],
     /// `MD5(user:realm:password)` for old telephones.
     pub ha1_md5: [u8; 16],
-    /// The secret from which the password of an agent is derived for each epoch (NUTSS 3.1).
-    pub agent_secret: [u8; 32],
 }
 
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
-        let same = self.ha1_sha256.ct_eq(&other.ha1_sha256)
-            & self.ha1_md5.ct_eq(&other.ha1_md5)
-            & self.agent_secret.ct_eq(&other.agent_secret);
+        let same = self.ha1_sha256.ct_eq(&other.ha1_sha256) & self.ha1_md5.ct_eq(&other.ha1_md5);
         same.into()
     }
 }

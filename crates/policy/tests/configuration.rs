@@ -104,7 +104,7 @@ fn a_mistake_is_answered_with_what_to_write() {
 #[test]
 fn everything_survives_the_store_and_the_configuration_format() {
     let File { service, rule } = file(PBX);
-    let credentials = Credentials { ha1_sha256: [1; 32], ha1_md5: [2; 16], agent_secret: [3; 32] };
+    let credentials = Credentials { ha1_sha256: [1; 32], ha1_md5: [2; 16] };
     let user =
         User { groups: vec!["phones".into()], credentials: Some(credentials), phone: true, ..User::new("alice") };
 
@@ -124,7 +124,7 @@ fn everything_survives_the_store_and_the_configuration_format() {
 
 #[test]
 fn credentials_are_never_printed() {
-    let credentials = Credentials { ha1_sha256: [0xAB; 32], ha1_md5: [0xAB; 16], agent_secret: [0xAB; 32] };
+    let credentials = Credentials { ha1_sha256: [0xAB; 32], ha1_md5: [0xAB; 16] };
     let user = User { credentials: Some(credentials), ..User::new("alice") };
     let text = format!("{user:?}");
     assert!(

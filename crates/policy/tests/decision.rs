@@ -14,7 +14,7 @@ const FRIDAY: u64 = 1_795_132_800;
 const NOON: u64 = FRIDAY + 12 * 3600;
 
 fn user(name: &str, group: &str) -> User {
-    let credentials = Credentials { ha1_sha256: [0; 32], ha1_md5: [0; 16], agent_secret: [0; 32] };
+    let credentials = Credentials { ha1_sha256: [0; 32], ha1_md5: [0; 16] };
     User { groups: vec![group.into()], credentials: Some(credentials), ..User::new(name) }
 }
 

@@ -161,6 +161,14 @@ pub(crate) enum Verb {
         #[command(flatten)]
         config: ConfigFile,
     },
+    /// The process that holds users' secrets; its frontend is at the other end of standard input.
+    #[command(hide = true)]
+    KeyHolder {
+        /// Its directory.
+        directory: PathBuf,
+        /// The realm.
+        realm: String,
+    },
     /// A worker process of the lab.
     #[command(hide = true)]
     LabWorker {
@@ -241,6 +249,15 @@ pub(crate) struct Connect {
     pub(crate) realm: String,
     #[command(flatten)]
     pub(crate) password: Password,
+    /// Sign in with the key in this file, as `user add --key` wrote it, and not with a password.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The site's key, as `status` shows it there.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) site_key: Option<String>,
+    /// Where the keys of sites are that were met before; `~/.config/sluicegate/known_sites` unless given.
+    #[arg(long, value_name = "FILE", conflicts_with = "site_key")]
+    pub(crate) known_sites: Option<PathBuf>,
     /// Forward a local port to a port of the service: `[BIND:]LOCAL:SERVICE[/udp]`.
     #[arg(short = 'L', long = "forward", value_name = "FORWARD")]
     pub(crate) forwards: Vec<String>,
@@ -282,6 +299,9 @@ pub(crate) enum UserAction {
         /// The user has no phone: refuse the plain digest realm, accept agents only.
         #[arg(long)]
         no_phone: bool,
+        /// The user signs in with a key, agents only: the one in this file, which is made if it is not there.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
+        key: Option<PathBuf>,
         #[command(flatten)]
         password: Password,
         #[command(flatten)]

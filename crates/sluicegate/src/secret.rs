@@ -7,9 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use sluicegate_agent::Pin;
+use sluicegate_signin::{SECRET_LEN, UserSecret};
 use zeroize::Zeroizing;
 
-use crate::cli::Password;
+use crate::{cli::Password, config::STATE_DEFAULT};
 
 /// Longest password, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 1024;
@@ -37,6 +39,27 @@ pub(crate) fn from_file(path: &Path) -> Result<Zeroizing<String>> {
         .read_line(&mut line)
         .with_context(|| format!("cannot read the password file {}", path.display()))?;
     Ok(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// The key in a file that `user add --key` wrote.
+pub(crate) fn from_key_file(path: &Path) -> Result<UserSecret> {
+    let content = sluicegate_store::keys::read(path)?;
+    let Ok(key) = <[u8; SECRET_LEN]>::try_from(content.as_slice()) else {
+        bail!("{} is no key file: it has {} bytes and not {SECRET_LEN}", path.display(), content.len());
+    };
+    Ok(UserSecret::from_bytes(key))
+}
+
+/// Which site an agent trusts.
+pub(crate) fn pin(site_key: Option<&str>, known_sites: Option<&Path>) -> Result<Pin> {
+    match (site_key, known_sites) {
+        (Some(key), _) => Ok(Pin::Key(key.parse()?)),
+        (None, Some(path)) => Ok(Pin::KnownSites(path.to_owned())),
+        (None, None) => {
+            let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/sluicegate"));
+            Ok(Pin::KnownSites(home.unwrap_or_else(|| STATE_DEFAULT.into()).join("known_sites")))
+        }
+    }
 }
 
 fn from_terminal(prompt: &str, confirm: bool) -> Result<Zeroizing<String>> {

@@ -269,6 +269,20 @@ const OPEN_MISTAKES: &[Mistake] = &[
 
 const AGENT_MISTAKES: &[Mistake] = &[
     ("PASSWORD", "/absent/password", 5, "cannot read /absent/password", "write the password of `user` to it"),
+    (
+        "service =",
+        "site_key = \"short\"\nservice =",
+        6,
+        "a site key is 43 letters",
+        "`sluicegate status` at the site shows it",
+    ),
+    (
+        "service =",
+        "key_file = \"PASSWORD\"\nservice =",
+        1,
+        "one of password_file and key_file",
+        "write password_file, or",
+    ),
     ("[\"tcp/22\"]", "[]", 8, "no port is offered", "such as \"tcp/22\""),
     ("ports", "abuse_rate = \"2Mbit\"\nports", 8, "cannot be measured without an interface", "add interface ="),
 ];

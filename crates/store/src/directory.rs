@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use crate::{Expect, Gate, Revision, Store, StoreError, Txn};
 
 /// The version byte in front of every stored record.
-const RECORD_VERSION: u8 = 1;
+const RECORD_VERSION: u8 = 2;
 /// Records read from the store at a time.
 const PAGE_LEN: usize = 1_024;
 

@@ -2,7 +2,6 @@
 
 use md5::Md5;
 use sha2::{Digest, Sha256};
-use sluicegate_capability::epoch;
 use sluicegate_policy::Credentials;
 use zeroize::Zeroizing;
 
@@ -23,26 +22,29 @@ pub enum PasswordError {
     Control,
 }
 
-/// What the store keeps of a user's password: the two digest hashes and the secret behind an agent's passwords.
-///
-/// `ha1 = H(user:realm:password)` (RFC 7616 section 3.4.2) with SHA-256 and MD5; `agent_secret` as
-/// [`epoch::agent_secret`] defines it. All three can stand in for the password within this realm.
+/// What the store keeps of the password of a user who may have telephones: `ha1 = H(user:realm:password)` (RFC 7616
+/// section 3.4.2) with SHA-256 and MD5. Either can stand in for the password within this realm.
 ///
 /// # Errors
-/// If the password is too short, too long or holds control characters.
+/// As [`check`].
 pub fn credentials(user: &str, realm: &str, password: &str) -> Result<Credentials, PasswordError> {
+    check(password)?;
+    let text = Zeroizing::new([user, ":", realm, ":", password].concat());
+    Ok(Credentials { ha1_sha256: Sha256::digest(text.as_bytes()).into(), ha1_md5: Md5::digest(text.as_bytes()).into() })
+}
+
+/// Whether this can be a password.
+///
+/// # Errors
+/// If it is too short, too long or holds control characters.
+pub fn check(password: &str) -> Result<(), PasswordError> {
     if !(PASSWORD_LEN_MIN..=PASSWORD_LEN_MAX).contains(&password.len()) {
         return Err(PasswordError::Length(password.len()));
     }
     if password.chars().any(char::is_control) {
         return Err(PasswordError::Control);
     }
-    let text = Zeroizing::new([user, ":", realm, ":", password].concat());
-    Ok(Credentials {
-        ha1_sha256: Sha256::digest(text.as_bytes()).into(),
-        ha1_md5: Md5::digest(text.as_bytes()).into(),
-        agent_secret: *epoch::agent_secret(user, realm, password.as_bytes()),
-    })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -55,10 +57,6 @@ mod tests {
         let credentials = credentials("Mufasa", "http-auth@example.org", "Circle of Life").unwrap();
         assert_eq!(hex(&credentials.ha1_md5), "3d78807defe7de2157e2b0b6573a855f");
         assert_eq!(hex(&credentials.ha1_sha256), "7987c64c30e25f1b74be53f966b49b90f2808aa92faf9a00262392d7b4794232");
-        assert_eq!(
-            credentials.agent_secret,
-            *epoch::agent_secret("Mufasa", "http-auth@example.org", b"Circle of Life")
-        );
     }
 
     #[test]

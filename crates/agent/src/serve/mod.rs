@@ -10,6 +10,7 @@ use std::{
 };
 
 use sluicegate_policy::PortRange;
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     dialog::Dialog,
     message::{HeaderName, Message, Method},
@@ -23,9 +24,9 @@ use tracing::{info, warn};
 use self::clients::{Admission, Clients, Refusal};
 pub use self::meter::Limit;
 use crate::{
-    account::{Account, Credentials, random_token},
+    account::{Account, Asked, Credentials, SUPPORTED, TrustError, random_token},
     call::{branch, part, via},
-    endpoint::{Endpoint, ExchangeError, Incoming},
+    endpoint::{Endpoint, Incoming},
 };
 
 /// Seconds that a registration asks for.
@@ -82,6 +83,9 @@ pub enum ServeError {
         /// Reason phrase.
         reason: String,
     },
+    /// The frontend is not believed.
+    #[error("not registered: {0}")]
+    Trust(#[from] TrustError),
     /// The socket failed.
     #[error("cannot talk to the frontend: {0}")]
     Socket(io::Error),
@@ -163,17 +167,20 @@ impl Server {
                 warn!(code, reason, "not registered; trying again");
                 Ok(RETRY)
             }
-            Err(error) => {
+            Err(ServeError::Trust(error)) => {
+                // Whoever is in the way may go away again: what it sent is not believed, and that is all it achieves.
                 warn!(%error, "not registered; trying again");
                 Ok(RETRY)
             }
+            Err(error) => Err(error),
         }
     }
 
-    async fn try_register(&mut self, expires_s: u32) -> Result<(u16, String), ExchangeError> {
+    async fn try_register(&mut self, expires_s: u32) -> Result<(u16, String), ServeError> {
         let realm = self.config.account.realm.clone();
         let registrar = format!("sip:{realm}");
         let aor = format!("sip:{}@{realm}", self.config.service);
+        let contact = format!("<sip:{}@{}>", self.config.service, self.config.sip);
         let mut credentials: Option<Credentials> = None;
         let mut last = (0, String::new());
         for _ in 0..3 {
@@ -190,17 +197,36 @@ impl Server {
                 routes: &[],
             }
             .begin(&mut request)
-            .header("Contact", format!("<sip:{}@{}>", self.config.service, self.config.sip))
-            .header("Supported", "sluicegate")
+            .header("Contact", &contact)
+            .header("Supported", SUPPORTED)
             .header_args("Expires", format_args!("{expires_s}"));
             match &credentials {
-                Some(credentials) => headers.header(credentials.name, &credentials.value).finish(),
+                Some(credentials) => {
+                    headers
+                        .header(credentials.name, &credentials.value)
+                        .header(HEADER.as_str(), &credentials.hello)
+                        .finish();
+                }
                 None => headers.finish(),
             }
-            let (_, answer) = self.endpoint.exchange(&request).await?;
+            let answer = match self.endpoint.exchange(&request).await {
+                Ok((_, answer)) => answer,
+                Err(error) => return Ok((0, error.to_string())),
+            };
             let Ok(response) = Message::parse(&answer) else { continue };
             last = (response.status().unwrap_or(0), crate::call::reason_phrase(&response));
-            credentials = self.config.account.answer(&response, b"REGISTER", registrar.as_bytes());
+            if last.0 / 100 == 2 {
+                credentials.take().ok_or(TrustError::Unasked)?.accepted(&response)?;
+                break;
+            }
+            let asked = Asked {
+                method: b"REGISTER",
+                uri: registrar.as_bytes(),
+                contact: contact.as_bytes(),
+                body: b"",
+                dialled: self.endpoint.frontend(),
+            };
+            credentials = self.config.account.answer(&response, asked)?;
             if credentials.is_none() {
                 break;
             }

@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{
+    agents::AgentKeys,
     calls::CallId,
     clock::Clock,
     decisions::Decisions,
@@ -46,6 +47,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum Ask {
     /// End grants at every gate.
     Revoke(Selector),
+    /// Agents' users or their epoch have changed.
+    Agents(Arc<AgentKeys>),
     /// Services may have changed.
     Policy(Arc<Policy>),
     /// The gates that have joined, first joined first: one was let in, or removed.
@@ -464,6 +467,11 @@ impl Hub {
                 let over = Input::Over(self.revoke(selector).into());
                 for shard in &self.shards {
                     shard.send(over.clone());
+                }
+            }
+            Ask::Agents(agents) => {
+                for shard in &self.shards {
+                    shard.send(Input::Agents(Arc::clone(&agents)));
                 }
             }
             Ask::Policy(policy) => self.on_policy(&policy),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sluicegate_capability::mac::SessionSecret;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
@@ -16,7 +15,7 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     answer::answer_flow,
-    auth::Proof,
+    auth::{AgentSession, Proof},
     exchanges::Id,
     ladder::Asked,
     media::{Want, wanted_of_offer},
@@ -36,9 +35,8 @@ pub(super) struct Admitted {
     /// The call: a new one, or the one that is renewed.
     pub(super) call: [u8; 12],
     pub(super) renewal: bool,
-    pub(super) agent: bool,
     /// Of an agent: what the session keys of its grants are made from.
-    pub(super) session: Option<SessionSecret>,
+    pub(super) agent: Option<AgentSession>,
 }
 
 impl Shard {
@@ -57,7 +55,7 @@ impl Shard {
         renewed: Option<[u8; 12]>,
         out: &mut Transmits,
     ) {
-        let Some(Proof { user, session }) = self.authenticate(now, asked, out) else { return };
+        let Some(Proof { user, agent }) = self.authenticate(now, asked, out) else { return };
         // The call's own user and service, or it is someone else's call.
         let other = |(owner, of): (String, String)| owner != user || of != service;
         if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {
@@ -80,7 +78,7 @@ impl Shard {
                 return self.refuse_with(now, asked, code, None, out);
             }
         };
-        match self.judge(now, asked, (&user, session, service), renewed, offer.as_ref()) {
+        match self.judge(now, asked, (&user, agent, service), renewed, offer.as_ref()) {
             Some(admitted) => self.carry_out(now, asked, admitted, offer.as_ref(), out),
             // The same answer whatever the reason: who may not use a service does not learn whether it exists.
             None => self.refuse_with(now, asked, 403, None, out),
@@ -92,7 +90,7 @@ impl Shard {
         &mut self,
         now: Now,
         asked: Asked<'_, '_>,
-        (user, session, name): (&str, SessionSecret, &str),
+        (user, agent, name): (&str, Option<AgentSession>, &str),
         renewed: Option<[u8; 12]>,
         offer: Option<&Session<'_>>,
     ) -> Option<Admitted> {
@@ -130,7 +128,6 @@ impl Shard {
             .map(|step| format!("{} {}", if step.passed { "+" } else { "-" }, step.text))
             .collect();
         self.decided(now, asked, user, (outcome, status), steps);
-        let agent = asked.message.lists(HeaderName::Supported, b"sluicegate");
         Some(Admitted {
             user: user.to_owned(),
             limits: limits?,
@@ -139,7 +136,6 @@ impl Shard {
             call: renewed.unwrap_or_else(|| self.new_call()),
             renewal: renewed.is_some(),
             agent,
-            session: agent.then_some(session),
         })
     }
 

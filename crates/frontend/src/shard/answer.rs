@@ -1,11 +1,18 @@
 //! Answers that no memory is spent on.
 
+use std::sync::Arc;
+
+use sluicegate_capability::epoch::Epoch;
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport},
     write::{Headers, Response},
 };
 
-use super::{Now, Shard, settings::AMPLIFICATION_MAX};
+use super::{
+    Now, Shard,
+    settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
+};
 use crate::{
     metrics::{Count, Kind, Outcome},
     transmits::{Flow, Transmits},
@@ -104,6 +111,14 @@ impl Shard {
     ) {
         let agent = message.lists(HeaderName::Supported, b"sluicegate");
         let (code, field, _) = credential_fields(method);
+        let agents = Arc::clone(&self.settings.agents);
+        let certificate = agents.certificate(Epoch::at(now.unix)).filter(|_| agent);
+        if agent && certificate.is_none() {
+            // The key holder is away, and the keys of this epoch with it.
+            return self.answer_stranger(flow, message, 503, out, |headers| {
+                headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
+            });
+        }
         let mut values: Vec<Vec<u8>> = Vec::with_capacity(2);
         self.authenticator.challenges(
             (now.instant, now.unix),
@@ -113,6 +128,7 @@ impl Shard {
             |value| values.push(value.to_vec()),
         );
         self.answer_stranger(flow, message, code, out, |headers| {
+            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
             values.iter().fold(headers, |headers, value| headers.header(field, value))
         });
     }

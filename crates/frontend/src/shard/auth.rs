@@ -6,19 +6,17 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::{
-    epoch::{Epoch, agent_password},
-    mac::SessionSecret,
-};
-use sluicegate_policy::{Credentials, NAME_LEN_MAX, Policy};
+use sluicegate_capability::{epoch::Epoch, mac::SessionSecret};
+use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
+use sluicegate_signin::{Answer, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond};
 use sluicegate_sip::{
-    digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, ha1, verify},
+    digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
     message::{HeaderName, Message},
     nonce::{NonceId, NonceKey, WINDOW_S},
     replay::{ReplayError, ReplaySet},
 };
 use sluicegate_wire::{Instant, UnixTime};
-use zeroize::Zeroize as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
     exchanges::Users,
@@ -32,8 +30,8 @@ use crate::{
 /// What the credentials of a request are worth.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// This user sent it, and has not done so before. To be accepted with [`Authenticator::accept`].
-    Proved(Proof, NonceId),
+    /// Who sent it knows this user's password, and has not sent it before. To be accepted with [`Authenticator::accept`].
+    Proved(Claimed),
     /// Ask for (other) credentials; the nonce, not the password, was at fault if `stale`.
     Challenge {
         /// Tells the client to try again without asking for a password.
@@ -49,13 +47,45 @@ pub(super) enum Verdict {
     Guessing(String),
 }
 
-/// Who sent a request, and what only that client and this frontend know since.
+/// Credentials whose digest is right.
 #[derive(Debug, PartialEq, Eq)]
+pub(super) struct Claimed {
+    /// The user's name.
+    pub(super) user: String,
+    nonce: NonceId,
+    /// Of an agent, which whoever uses the realm of an epoch is: what its handshake is made with.
+    pub(super) agent: Option<AgentClaim>,
+}
+
+/// What an agent's handshake is made with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct AgentClaim {
+    ha1: EpochHa1,
+    nonces: (Vec<u8>, Vec<u8>),
+}
+
+/// Who sent a request.
+#[derive(Debug)]
 pub(super) struct Proof {
     /// The user's name.
     pub(super) user: String,
-    /// Session keys of packet MACs are made from it. The user's HA1, which it comes from, has not left the digest check.
-    pub(super) session: SessionSecret,
+    /// Of an agent: what it and this frontend know since.
+    pub(super) agent: Option<AgentSession>,
+}
+
+/// A finished handshake.
+#[derive(Debug, Clone)]
+pub(super) struct AgentSession {
+    /// Session keys of packet MACs are made from it.
+    pub(super) secret: SessionSecret,
+    message: [u8; MESSAGE_LEN],
+}
+
+impl AgentSession {
+    /// What the answer that lets the agent in carries: without it the agent believes nothing in that answer.
+    pub(super) fn answer(&self, contact: &[u8], body: &[u8]) -> String {
+        Answer { message: self.message, tag: answer_tag(&self.secret, contact, body) }.to_text()
+    }
 }
 
 /// Nonces, used nonces, and the realm they are for.
@@ -65,6 +95,8 @@ pub(super) struct Authenticator {
     replays: ReplaySet,
     /// Used nonces by user, so that one user does not fill the set for all.
     users: Users,
+    /// Makes ephemeral keys. Each turn forgets the one before, so that who reads it later learns no session key.
+    ephemerals: Zeroizing<[u8; 32]>,
 }
 
 impl Authenticator {
@@ -76,6 +108,7 @@ impl Authenticator {
             nonces,
             replays: ReplaySet::new(settings.tables.replays_max),
             users: Users::new(settings.tables.replays_per_user_max, Duration::from_secs(WINDOW_S)),
+            ephemerals: Zeroizing::new(super::derive(&settings.start_key, b"ephemerals")),
         }
     }
 
@@ -110,16 +143,18 @@ impl Authenticator {
             Attempt::NonceSpent => return ask(true, Outcome::Stale),
             Attempt::Refused => return Verdict::Guessing(claimed.chars().take(NAME_LEN_MAX).collect()),
         }
-        let user = policy.user(&claimed);
-        let usable = user.filter(|user| user.enabled && (user.phone || realm != Realm::Plain));
-        let credentials = usable.and_then(|user| user.credentials.as_ref());
+        let user = policy.user(&claimed).filter(|user| user.enabled);
         let offered = match realm {
             Realm::Plain => settings.algorithms.contains(&DigestName::of(authorization.algorithm)),
             Realm::Agent(_) => authorization.algorithm == Algorithm::Sha256,
         };
-        let secret = expected(credentials, realm, &authorization, &claimed);
+        let of_agent = match realm {
+            Realm::Plain => None,
+            Realm::Agent(epoch) => settings.agents.ha1(epoch, &claimed).filter(|_| user.is_some()),
+        };
+        let secret = expected(user.map(|user| &**user), of_agent, realm, authorization.algorithm);
         let method = message.method().map_or(&b""[..], |method| method.as_bytes());
-        let proved = verify(&authorization, method, credentials.map(|_| &secret));
+        let proved = verify(&authorization, method, secret.as_ref());
         let covers = message.request_uri().is_some_and(|uri| authorization.covers(uri));
         if !(proved & offered & covers) {
             settings.guesses.wrong(now, &claim);
@@ -133,8 +168,9 @@ impl Authenticator {
         if self.replays.is_used(nonce, uptime(now)) {
             return Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) };
         }
-        let session = SessionSecret::extract(secret.as_bytes(), authorization.nonce, authorization.cnonce);
-        Verdict::Proved(Proof { user: claimed.into_owned(), session }, nonce)
+        let nonces = || (authorization.nonce.to_vec(), authorization.cnonce.to_vec());
+        let agent = of_agent.map(|ha1| AgentClaim { ha1: ha1.clone(), nonces: nonces() });
+        Verdict::Proved(Claimed { user: claimed.into_owned(), nonce, agent })
     }
 
     /// Uses up the nonce of proved credentials. What is refused before this takes no place; in the set one user has only
@@ -142,11 +178,41 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`ReplayError::Full`] if this user, or all together, used as many nonces as are remembered.
-    pub(super) fn accept(&mut self, now: Instant, user: &str, nonce: NonceId) -> Result<(), ReplayError> {
-        if !self.users.charge(now, user) {
+    pub(super) fn accept(&mut self, now: Instant, claimed: &Claimed) -> Result<(), ReplayError> {
+        if !self.users.charge(now, &claimed.user) {
             return Err(ReplayError::Full);
         }
-        self.replays.accept(nonce, uptime(now))
+        self.replays.accept(claimed.nonce, uptime(now))
+    }
+
+    /// Answers the handshake that came with an agent's credentials. Costs three X25519 operations, so the user was charged
+    /// for it before.
+    ///
+    /// # Errors
+    /// [`SignInError`]: the request was changed or relayed on its way, or came to another address than it was sent to.
+    pub(super) fn handshake(
+        &mut self,
+        settings: &Settings,
+        message: &Message<'_>,
+        claim: &AgentClaim,
+    ) -> Result<AgentSession, SignInError> {
+        let hello = Hello::of(message)?;
+        if !settings.addresses.iter().chain(&settings.advertise).any(|own| *own == hello.dialled) {
+            return Err(SignInError::Handshake);
+        }
+        let seed = super::derive(&self.ephemerals, b"key");
+        *self.ephemerals = super::derive(&self.ephemerals, b"next");
+        let proposal = Proposal {
+            method: message.method().map_or(&b""[..], |method| method.as_bytes()),
+            uri: message.request_uri().unwrap_or_default(),
+            nonces: (&claim.nonces.0, &claim.nonces.1),
+            supported: &joined(message, HeaderName::Supported),
+            contact: &joined(message, HeaderName::Contact),
+            body: message.body(),
+            dialled: hello.dialled,
+        };
+        let (message, secret) = respond(seed, &settings.replica_key, &claim.ha1, &proposal, &hello.message)?;
+        Ok(AgentSession { secret, message })
     }
 
     /// Adds the challenge to an answer: to agents one for this epoch, to others one per configured algorithm.
@@ -234,20 +300,14 @@ fn is_current(epoch: Epoch, unix: UnixTime) -> bool {
     epoch == Epoch::at(unix) || epoch == Epoch::at(UnixTime(unix.0.saturating_sub(WINDOW_S)))
 }
 
-/// What the response is checked against. Without credentials the same hashes run over a constant, so that an unknown
-/// name takes as long as a known one.
-fn expected(credentials: Option<&Credentials>, realm: Realm, sent: &Authorization<'_>, user: &str) -> Ha1 {
-    const NOBODY: [u8; 32] = [0x5a; 32];
-    match realm {
-        Realm::Plain => match sent.algorithm {
-            Algorithm::Sha256 => Ha1::from_sha256(credentials.map_or(NOBODY, |known| known.ha1_sha256)),
-            Algorithm::Md5 => Ha1::from_md5(credentials.map_or([0x5a; 16], |known| known.ha1_md5)),
-        },
-        Realm::Agent(epoch) => {
-            let password = agent_password(credentials.map_or(&NOBODY, |known| &known.agent_secret), epoch);
-            let password = std::str::from_utf8(&*password).unwrap_or_default();
-            ha1(Algorithm::Sha256, user, &sent.realm_text().unwrap_or_default(), password)
-        }
+/// What the response is checked against; without it the digest check hashes a constant, so that an unknown name takes as
+/// long as a known one.
+fn expected(user: Option<&User>, of_agent: Option<&EpochHa1>, realm: Realm, algorithm: Algorithm) -> Option<Ha1> {
+    let of_phone = user.filter(|user| user.phone).and_then(|user| user.credentials.as_ref());
+    match (realm, algorithm) {
+        (Realm::Agent(_), _) => of_agent.map(|ha1| Ha1::from_sha256(*ha1.expose())),
+        (Realm::Plain, Algorithm::Sha256) => of_phone.map(|known| Ha1::from_sha256(known.ha1_sha256)),
+        (Realm::Plain, Algorithm::Md5) => of_phone.map(|known| Ha1::from_md5(known.ha1_md5)),
     }
 }
 

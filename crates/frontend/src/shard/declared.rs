@@ -1,6 +1,7 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
 use sluicegate_capability::GrantId;
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
@@ -66,9 +67,8 @@ impl Shard {
             service: &admitted.service,
             client: flow.peer.ip(),
             limits: admitted.limits,
-            agent: admitted.agent,
+            agent: admitted.agent.as_ref(),
             renewal: admitted.renewal,
-            session: admitted.session.as_ref(),
         };
         Opening::new((&self.settings, &self.keys, &self.ledger), now.unix, &terms, &admitted.wants)
     }
@@ -129,12 +129,13 @@ impl Shard {
         let mut answer = std::mem::take(&mut self.scratch);
         let tag = self.keys.to_tag(opening.call, self.settings.shard, exchange.flow);
         let own = self.settings.address(exchange.flow.listener);
+        let contact = format!("<sip:{}@{own}>", opening.service.name);
         let mut headers = Response::to(&request, 200)
             .source(exchange.flow.peer)
             .to_tag(tag.as_bytes())
             .record_route()
             .begin(&mut answer)
-            .header_args("Contact", format_args!("<sip:{}@{own}>", opening.service.name))
+            .header("Contact", &contact)
             .header("Allow", ALLOW);
         if request.lists(HeaderName::Supported, b"timer") && opening.lifetime_s >= SESSION_TIMER_SECS_MIN {
             // The telephone refreshes at half this time, which renews the grants (RFC 4028 section 7.4).
@@ -142,11 +143,13 @@ impl Shard {
                 .header("Require", "timer")
                 .header_args("Session-Expires", format_args!("{};refresher=uac", opening.lifetime_s));
         }
-        if opening.agent {
-            let (kind, body) = multipart(opening.call, &sdp, &opening.signed(&self.settings));
-            headers.header("Supported", "sluicegate").body(&kind, &body);
-        } else {
-            headers.body("application/sdp", &sdp);
+        match &opening.agent {
+            Some(agent) => {
+                let (kind, body) = multipart(opening.call, &sdp, &opening.signed(&self.settings));
+                let proof = agent.answer(contact.as_bytes(), &body);
+                headers.header("Supported", "sluicegate").header(HEADER.as_str(), proof).body(&kind, &body);
+            }
+            None => headers.body("application/sdp", &sdp),
         }
         let (call, renewal) = (opening.call, opening.renewal);
         if self.send_answer(now, id, 200, &answer, out) {

@@ -10,7 +10,7 @@ use sluicegate_policy::Policy;
 use sluicegate_store::feed::{GrantDelta, Selector};
 use sluicegate_wire::Instant;
 
-use crate::{decisions::Decided, transmits::Flow};
+use crate::{agents::AgentKeys, decisions::Decided, transmits::Flow};
 
 /// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
 #[derive(Debug, Clone)]
@@ -76,6 +76,8 @@ pub struct Binding {
 /// What a shard is told besides datagrams.
 #[derive(Debug, Clone)]
 pub enum Input {
+    /// What agents' digests are checked against from now on.
+    Agents(Arc<AgentKeys>),
     /// A gate has answered.
     Gate(GateAnswer),
     /// Another shard took a registration.

@@ -8,13 +8,14 @@ use std::{
 use sluicegate_capability::{
     ANY_PORTS, Grant, GrantId, Mode,
     epoch::Epoch,
-    mac::{CLIENT_ID_ATTEMPTS, Direction, SessionKey, SessionSecret},
+    mac::{CLIENT_ID_ATTEMPTS, Direction, SessionKey},
 };
 use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, pseudonym};
 use sluicegate_store::feed::{GrantDelta, Selected, Selector};
 use sluicegate_wire::UnixTime;
 
 use super::{
+    auth::AgentSession,
     keys::Keys,
     media::{Opened, Want},
     settings::Settings,
@@ -37,8 +38,8 @@ pub(super) struct Opening {
     pub(super) call: [u8; 12],
     pub(super) user: String,
     pub(super) service: Arc<Service>,
-    /// Whether the client is an agent, which gets portable copies.
-    pub(super) agent: bool,
+    /// Of an agent, which gets portable copies: what its answer is proved with.
+    pub(super) agent: Option<AgentSession>,
     /// Whether the call is open already and these grants last longer.
     pub(super) renewal: bool,
     pub(super) lifetime_s: u32,
@@ -52,10 +53,9 @@ pub(super) struct Terms<'t> {
     pub(super) service: &'t Arc<Service>,
     pub(super) client: IpAddr,
     pub(super) limits: Limits,
-    pub(super) agent: bool,
-    pub(super) renewal: bool,
     /// Of an agent: what its session keys are made from.
-    pub(super) session: Option<&'t SessionSecret>,
+    pub(super) agent: Option<&'t AgentSession>,
+    pub(super) renewal: bool,
 }
 
 impl Opening {
@@ -76,7 +76,7 @@ impl Opening {
             call: terms.call,
             user: terms.user.to_owned(),
             service: Arc::clone(terms.service),
-            agent: terms.agent,
+            agent: terms.agent.cloned(),
             renewal: terms.renewal,
             lifetime_s: terms.limits.lifetime_s,
             parts: parts.collect(),
@@ -153,8 +153,10 @@ fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Wan
     let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
     let known_mode = known_grant.as_ref().map(|grant| grant.least_mode);
     let known_client = known_grant.map(|grant| grant.client_id);
-    let secret =
-        terms.session.filter(|_| want.range.protocol == PortProtocol::Udp && known_mode != Some(Mode::Pinhole));
+    let secret = terms
+        .agent
+        .map(|agent| &agent.secret)
+        .filter(|_| want.range.protocol == PortProtocol::Udp && known_mode != Some(Mode::Pinhole));
     let Some(secret) = secret else {
         let client_id = known_client.unwrap_or_else(|| client_id(keys, terms.call));
         return (Seal { least_mode: Mode::Pinhole, client_id }, None);

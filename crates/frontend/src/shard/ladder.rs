@@ -10,7 +10,7 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     answer::{ALLOW, credential_fields, kind_of},
-    auth::{Proof, Verdict},
+    auth::{Claimed, Proof, Verdict},
     events::Event,
     settings::RETRY_AFTER_SECS,
 };
@@ -143,13 +143,13 @@ impl Shard {
             flow.peer,
         );
         match verdict {
-            Verdict::Proved(proof, nonce) => {
+            Verdict::Proved(claimed) => {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.charge(now.instant, &proof.user)
-                    && self.authenticator.accept(now.instant, &proof.user, nonce).is_ok();
+                let charged = self.exchanges.charge(now.instant, &claimed.user)
+                    && self.authenticator.accept(now.instant, &claimed).is_ok();
                 if charged {
-                    return Some(proof);
+                    return self.shake_hands(now, asked, claimed, out);
                 }
                 self.metrics.one(Count::TableFull);
                 self.unavailable_once(asked, out);
@@ -179,6 +179,22 @@ impl Shard {
             }
         }
         None
+    }
+
+    /// The handshake of an agent; of a telephone there is none.
+    fn shake_hands(&mut self, now: Now, asked: Asked<'_, '_>, claimed: Claimed, out: &mut Transmits) -> Option<Proof> {
+        let Claimed { user, agent, .. } = claimed;
+        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
+        match self.authenticator.handshake(&self.settings, asked.message, &claim) {
+            Ok(session) => Some(Proof { user, agent: Some(session) }),
+            Err(error) => {
+                self.metrics.request(asked.kind, Outcome::Handshake);
+                let why = error.to_string();
+                self.decided(now, asked, &user, (Outcome::Handshake, 403), [why]);
+                self.refuse_with(now, asked, 403, None, out);
+                None
+            }
+        }
     }
 
     /// Leaves a note for `trace user`.

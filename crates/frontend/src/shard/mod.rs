@@ -121,6 +121,7 @@ impl Shard {
     pub fn on_input(&mut self, now: Now, input: Input, out: &mut Transmits) {
         self.instant = now.instant;
         match input {
+            Input::Agents(agents) => self.settings.agents = agents,
             Input::Gate(answer) => self.on_gate_answer(now, answer, out),
             Input::Over(calls) => self.on_over(now, &calls, out),
             Input::Bind(binding) => drop(self.bind(now, binding)),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_policy::ServiceKind;
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::NameAddr,
     transaction::Role,
@@ -12,7 +13,7 @@ use sluicegate_sip::{
 
 use super::{
     Now, Shard,
-    auth::Proof,
+    auth::{AgentSession, Proof},
     events::{Binding, Event},
     ladder::Asked,
 };
@@ -30,7 +31,7 @@ impl Shard {
     /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
     /// from, whatever its Contact says.
     pub(super) fn on_register(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
-        let Some(Proof { user, .. }) = self.authenticate(now, asked, out) else { return };
+        let Some(Proof { user, agent }) = self.authenticate(now, asked, out) else { return };
         let name = user_part(&asked.essentials.to);
         let service = name.and_then(|name| self.policy.service(&name).cloned());
         let registrar = |kind, registrar: &Option<String>| {
@@ -52,7 +53,7 @@ impl Shard {
             return self.refuse_with(now, asked, 400, None, out);
         };
         // Without a Contact the agent only asks what is registered.
-        let Some(contact) = contact else { return self.confirm(now, asked, &service.name, out) };
+        let Some(contact) = contact else { return self.confirm(now, asked, (&service.name, agent), out) };
         let secs = self.registration_secs(asked, &contact);
         if contact.is_star() && secs != 0 {
             self.metrics.request(asked.kind, Outcome::Malformed);
@@ -75,7 +76,7 @@ impl Shard {
             return self.refuse_with(now, asked, 503, None, out);
         }
         self.raise(Event::Bind(binding));
-        self.confirm(now, asked, &service.name, out);
+        self.confirm(now, asked, (&service.name, agent), out);
     }
 
     fn registration_secs(&self, asked: Asked<'_, '_>, contact: &NameAddr<'_>) -> u32 {
@@ -101,21 +102,30 @@ impl Shard {
     }
 
     /// 200 with what is registered now.
-    fn confirm(&mut self, now: Now, asked: Asked<'_, '_>, service: &str, out: &mut Transmits) {
+    fn confirm(
+        &mut self,
+        now: Now,
+        asked: Asked<'_, '_>,
+        (service, agent): (&str, Option<AgentSession>),
+        out: &mut Transmits,
+    ) {
         self.metrics.request(asked.kind, Outcome::Admitted);
         let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
         let tag = self.keys.stateless_tag(asked.message);
+        let binding = self.bindings.get(service).filter(|binding| binding.expires > now.instant);
+        let contact = binding.map(|binding| {
+            let secs = binding.expires.since(now.instant).as_secs();
+            [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()
+        });
+        let proof = agent.map(|agent| agent.answer(contact.as_deref().unwrap_or_default(), b""));
         let mut answer = std::mem::take(&mut self.scratch);
-        let headers =
-            Response::to(asked.message, 200).source(asked.flow.peer).to_tag(tag.as_bytes()).begin(&mut answer);
-        match self.bindings.get(service).filter(|binding| binding.expires > now.instant) {
-            Some(binding) => {
-                let secs = binding.expires.since(now.instant).as_secs();
-                let contact = [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat();
-                headers.header("Contact", contact).finish();
-            }
-            None => headers.finish(),
-        }
+        Response::to(asked.message, 200)
+            .source(asked.flow.peer)
+            .to_tag(tag.as_bytes())
+            .begin(&mut answer)
+            .header_opt("Contact", contact.as_deref())
+            .header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
+            .finish();
         self.send_answer(now, id, 200, &answer, out);
         self.scratch = answer;
     }

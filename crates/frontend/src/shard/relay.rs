@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_capability::{GrantId, mac::SessionSecret};
+use sluicegate_capability::GrantId;
 use sluicegate_policy::{Limits, Service, ServiceKind};
 use sluicegate_sip::{
     message::{HeaderName, Message},
@@ -18,6 +18,7 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     admission::Admitted,
+    auth::AgentSession,
     declared::NO_ROOM,
     events::Event,
     exchanges::{Exchange, Id, Stage},
@@ -43,9 +44,8 @@ pub(super) struct Relay {
     pub(super) limits: Limits,
     pub(super) call: [u8; 12],
     pub(super) renewal: bool,
-    pub(super) agent: bool,
-    /// Of an agent, as long as the service may still answer: what the session keys of its grants are made from.
-    pub(super) session: Option<SessionSecret>,
+    /// Of an agent: what the session keys of its grants are made from, and its answer is proved with.
+    pub(super) agent: Option<AgentSession>,
     /// Our own transaction towards the service.
     pub(super) sent: Id,
     /// Where it went.
@@ -133,7 +133,6 @@ impl Shard {
             call: admitted.call,
             renewal: admitted.renewal,
             agent: admitted.agent,
-            session: admitted.session,
             sent: sent.unwrap_or(owed),
             hop: hop.flow,
             forwarded,
@@ -265,8 +264,7 @@ impl Shard {
             wants,
             call: relay.call,
             renewal: relay.renewal,
-            agent: relay.agent,
-            session: relay.session.clone(),
+            agent: relay.agent.clone(),
         };
         let opening = self.opening(now, flow, &admitted);
         let ids: Vec<GrantId> = opening.ids().collect();

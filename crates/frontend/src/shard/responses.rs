@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// What of a service's answer a client does not get as it is.
-const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HeaderName::Contact];
+const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER, HeaderName::Contact];
 
 impl Shard {
     /// A response: of use only if its branch is ours.
@@ -46,7 +47,7 @@ impl Shard {
     fn pass_back(&mut self, message: &Message<'_>, (direction, to): (Direction, Flow), out: &mut Transmits) {
         let is_services = direction == Direction::ToService;
         let contact = if is_services { self.answer_contact(message, to.listener) } else { None };
-        let remove = if is_services { HIDDEN } else { &HIDDEN[..1] };
+        let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
         let add = contact.as_deref().map(|value| ("Contact", value));
         let mut bytes = std::mem::take(&mut self.scratch);
         let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };
@@ -152,9 +153,14 @@ impl Shard {
         let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
         let (user, service) = (relay.user.clone(), Arc::clone(&relay.service));
         let lifetime_s = u64::from(relay.limits.lifetime_s);
+        let agent = relay.agent.clone().filter(|_| is_accepted);
         let contact = self.answer_contact(message, listener);
-        let add = contact.as_deref().map(|value| ("Contact", value));
-        let response = ForwardResponse { response: message, remove: HIDDEN, add: add.as_slice(), body };
+        let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
+        let proof = agent.map(|agent| agent.answer(said.0, said.1));
+        let contact = contact.as_deref().map(|value| ("Contact", value));
+        let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
+        let add: Vec<_> = contact.into_iter().chain(proof).collect();
+        let response = ForwardResponse { response: message, remove: HIDDEN, add: &add, body };
         let written = response.write(&mut bytes);
         let Some(Exchange { stage: Stage::Relaying(relay), .. }) = self.exchanges.pending(owed) else { return };
         let failed = (code >= 300).then(|| relay.last_opening().filter(|o| !o.renewal).map(|o| o.selector())).flatten();
@@ -259,7 +265,7 @@ fn relayed_body(
     let opened = relay.last_opening().map(super::grants::Opening::opened).unwrap_or_default();
     let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
     match &relay.opening {
-        Some(opening) if relay.agent && code >= 200 => {
+        Some(opening) if relay.agent.is_some() && code >= 200 => {
             let (kind, body) = multipart(relay.call, &sdp, &opening.signed(settings));
             (kind, Some(body))
         }

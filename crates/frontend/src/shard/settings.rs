@@ -7,9 +7,10 @@ use std::{
 };
 
 use sluicegate_capability::IssuerKey;
+use sluicegate_signin::ReplicaKey;
 use zeroize::Zeroizing;
 
-use crate::guesses::Guesses;
+use crate::{agents::AgentKeys, guesses::Guesses};
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
@@ -79,6 +80,12 @@ pub struct Settings {
     pub dialog_key: Arc<Zeroizing<[u8; 32]>>,
     /// Key of nonces and call ids. New at every start, and different in every shard.
     pub start_key: Arc<Zeroizing<[u8; 32]>>,
+    /// Further addresses that agents dial, which a NAT in front of this frontend makes into `addresses`.
+    pub advertise: Vec<SocketAddr>,
+    /// This frontend's own key, which the site certified.
+    pub replica_key: Arc<ReplicaKey>,
+    /// What agents' digests are checked against now.
+    pub agents: Arc<AgentKeys>,
     /// Wrong digests of all shards.
     pub guesses: Arc<Guesses>,
     /// Signs portable copies of grants.

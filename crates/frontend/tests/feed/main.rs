@@ -10,7 +10,7 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
-use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewUser};
+use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewProof, NewUser};
 use sluicegate_policy::Service;
 use sluicegate_store::feed::{Selected, Selector};
 use tempfile::TempDir;
@@ -46,7 +46,7 @@ impl Running {
     fn add_user(&self, name: &str, groups: &[&str]) {
         let new = NewUser {
             name: name.into(),
-            password: Some(Zeroizing::new(PASSWORD.into())),
+            proof: NewProof::Password(Zeroizing::new(PASSWORD.into())),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             phone: true,
         };

@@ -7,4 +7,5 @@ mod declared;
 mod registration;
 mod relayed;
 mod session_keys;
+mod signin;
 mod site;

@@ -7,10 +7,6 @@ use sluicegate_capability::{
     mac::{Direction, SessionSecret},
 };
 use sluicegate_frontend::{GateAnswer, Input, Ledger};
-use sluicegate_sip::{
-    digest::{Authorization, Challenge},
-    message::{HeaderName, Message},
-};
 use sluicegate_store::feed::GrantDelta;
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};
@@ -24,29 +20,16 @@ fn udp() -> String {
     PORTS.replace("TCP sluicegate", "UDP sluicegate").replace("service-ports:80", "service-ports:5004")
 }
 
-/// A signed request, and what its client can make session keys from.
-fn signed(site: &mut Site, caller: &mut Caller, body: &str) -> (String, SessionSecret) {
-    let uri = caller.to.clone();
-    let request = caller.signed(site, "INVITE", &uri, "", body);
-    let message = Message::parse(request.as_bytes()).unwrap();
-    let value = message.headers_raw(HeaderName::ProxyAuthorization).next().unwrap();
-    let sent = Authorization::parse(value).unwrap();
-    let challenge =
-        Challenge { realm: sent.realm, nonce: sent.nonce, opaque: None, algorithm: sent.algorithm, stale: false };
-    let secret = SessionSecret::extract(caller.secret(&challenge).as_bytes(), sent.nonce, sent.cnonce);
-    (request.clone(), secret)
-}
-
 /// Invites and gives what the gate was asked to open.
-fn ask(site: &mut Site, caller: &mut Caller, body: &str) -> (Vec<GrantDelta>, SessionSecret) {
-    let (request, secret) = signed(site, caller, body);
-    let trying = site.send(PHONE, request).pop().unwrap().1;
+fn ask(site: &mut Site, caller: &mut Caller, body: &str) -> Vec<GrantDelta> {
+    let uri = caller.to.clone();
+    let trying = caller.sign_in(site, "INVITE", &uri, "", body);
     assert_eq!(status(&trying), 100, "{trying}");
-    (site.asked(), secret)
+    site.asked()
 }
 
-/// The gate opens it; the client acknowledges.
-fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) {
+/// The gate opens it; the client acknowledges. What both ends know then.
+fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) -> SessionSecret {
     let mut sent = Vec::new();
     for delta in deltas {
         let (grant, address, ports) = (delta.grant().unwrap(), GATE.parse().unwrap(), (20_000, 20_000));
@@ -57,9 +40,11 @@ fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) {
     let ok = sent.pop().unwrap().1;
     assert_eq!(status(&ok), 200, "{ok}");
     caller.take_dialog(&ok);
+    let secret = caller.believes(&site.last.clone()).unwrap();
     let uri = caller.to.clone();
     let ack = caller.request("ACK", &uri, "", "");
     assert!(site.send(PHONE, ack).is_empty());
+    secret
 }
 
 fn is_keyed_by(delta: &GrantDelta, secret: &SessionSecret) -> bool {
@@ -76,17 +61,18 @@ fn mode(delta: &GrantDelta) -> (u8, Mode, bool) {
 fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
-    let (asked, secret) = ask(&mut site, &mut alice, &both());
+    let asked = ask(&mut site, &mut alice, &both());
     assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, Mode::Pinhole, false), (17, Mode::Mac, true)]);
+    let secret = open(&mut site, &mut alice, &asked);
     assert!(is_keyed_by(&asked[1], &secret));
-    let other = SessionSecret::extract(&[1; 32], b"n", b"c");
+    let other = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
     assert!(!is_keyed_by(&asked[1], &other));
 }
 
 #[test]
 fn a_telephones_udp_is_proved_by_address_and_port() {
     let mut site = Site::new();
-    let (asked, _) = ask(&mut site, &mut Caller::new("alice", PHONE), AUDIO);
+    let asked = ask(&mut site, &mut Caller::new("alice", PHONE), AUDIO);
     assert_eq!(mode(&asked[0]), (17, Mode::Pinhole, false));
 }
 
@@ -94,7 +80,7 @@ fn a_telephones_udp_is_proved_by_address_and_port() {
 fn no_answer_carries_the_key() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
-    let (asked, _) = ask(&mut site, &mut alice, &udp());
+    let asked = ask(&mut site, &mut alice, &udp());
     open(&mut site, &mut alice, &asked);
     let key = asked[0].key.clone().unwrap();
     assert!(!site.last.windows(16).any(|window| window == key.expose()));
@@ -105,11 +91,11 @@ fn no_answer_carries_the_key() {
 fn a_renewal_keeps_key_and_client_id() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
-    let (first, secret) = ask(&mut site, &mut alice, &udp());
-    open(&mut site, &mut alice, &first);
+    let first = ask(&mut site, &mut alice, &udp());
+    let secret = open(&mut site, &mut alice, &first);
     site.pass(Duration::from_secs(100));
-    let (renewed, later) = ask(&mut site, &mut alice, &udp());
-    assert!(is_keyed_by(&renewed[0], &secret) && !is_keyed_by(&renewed[0], &later));
+    let renewed = ask(&mut site, &mut alice, &udp());
+    assert!(is_keyed_by(&renewed[0], &secret));
     let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
     assert_eq!((before.id, before.client_id), (after.id, after.client_id));
     assert!(after.not_after > before.not_after);
@@ -119,7 +105,7 @@ fn a_renewal_keeps_key_and_client_id() {
 fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
-    let (first, _) = ask(&mut site, &mut alice, &udp());
+    let first = ask(&mut site, &mut alice, &udp());
     open(&mut site, &mut alice, &first);
     site.pass(Duration::from_secs(100));
     // Started anew, with what gates report: everything but keys.
@@ -127,7 +113,8 @@ fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
     site.start(1);
     let known = first[0].clone().without_key();
     site.ledger.opening(&known, &known.grant().unwrap(), "gate-1", 0).unwrap();
-    let (renewed, later) = ask(&mut site, &mut alice, &udp());
+    let renewed = ask(&mut site, &mut alice, &udp());
+    let later = open(&mut site, &mut alice, &renewed);
     assert!(is_keyed_by(&renewed[0], &later));
     let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
     assert_eq!(before.id, after.id);
@@ -136,20 +123,20 @@ fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
 
 #[test]
 fn a_client_id_in_use_is_given_to_nobody_else() {
-    let mut site = Site::new();
-    let mut alice = Caller::new("alice", PHONE).agent();
-    let (request, secret) = signed(&mut site, &mut alice, &udp());
+    // Two sites alike: in the second another grant has the first id that the sign-in would give.
     let mut probe = Site::new();
     let mut same = Caller::new("alice", PHONE).agent();
-    let (expected, _) = ask(&mut probe, &mut same, &udp());
-    // Another grant has the first id that this sign-in would give.
-    let id = expected[0].grant().unwrap().id;
+    let expected = ask(&mut probe, &mut same, &udp());
     let mut taken = expected[0].grant().unwrap();
-    (taken.id, taken.client_id) = (sluicegate_capability::GrantId([1; 16]), secret.client_id(id, 0));
+    let (id, first_id) = (taken.id, taken.client_id);
+    taken.id = sluicegate_capability::GrantId([1; 16]);
+    let mut site = Site::new();
     let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_key() };
     site.ledger.opening(&delta, &taken, "gate-1", 0).unwrap();
-    site.send(PHONE, request);
-    let asked = site.asked();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let asked = ask(&mut site, &mut alice, &udp());
+    let secret = open(&mut site, &mut alice, &asked);
+    assert_eq!(first_id, secret.client_id(id, 0));
     let grant = asked[0].grant().unwrap();
     assert_eq!((grant.id, grant.client_id), (id, secret.client_id(id, 1)));
 }

@@ -3,19 +3,24 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_capability::{IssuerKey, epoch};
+use sluicegate_capability::{IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_frontend::{
-    DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
+    Transmits,
 };
 use sluicegate_policy::{Bounds, Draft, Group, Policy, Service, Subject, User};
+use sluicegate_signin::{
+    Certificate, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
+};
 use sluicegate_sip::{
-    digest::{Algorithm, Answer, Challenge, Ha1, ha1},
+    digest::{Algorithm, Answer, Authorization, Challenge, Ha1, ha1},
     message::{HeaderName, Message},
 };
 use sluicegate_store::{feed::GrantDelta, password::credentials};
 use sluicegate_wire::{Instant, UnixTime};
 use zeroize::Zeroizing;
 
+pub(crate) const START: UnixTime = UnixTime(1_800_000_000);
 pub(crate) const REALM: &str = "example.net";
 pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const FRONTEND: &str = "203.0.113.1:5060";
@@ -34,6 +39,8 @@ pub(crate) struct Site {
     pub(crate) events: Vec<Event>,
     /// The last datagram sent, byte by byte.
     pub(crate) last: Vec<u8>,
+    pub(crate) agents: Arc<AgentKeys>,
+    pub(crate) advertise: Vec<SocketAddr>,
     guesses: Arc<Guesses>,
     pub(crate) unproved_answers_per_s: u32,
     out: Transmits,
@@ -56,9 +63,11 @@ impl Site {
             ledger: Arc::new(Ledger::new(1_000)),
             policy: Arc::new(policy()),
             instant: Instant::from_secs(1_000),
-            unix: UnixTime(1_800_000_000),
+            unix: START,
             events: Vec::new(),
             last: Vec::new(),
+            agents: Arc::new(agent_keys(&[Epoch::at(START)])),
+            advertise: Vec::new(),
             guesses: Arc::new(Guesses::new([3; 16])),
             unproved_answers_per_s: 100_000,
             out: Transmits::new(),
@@ -95,6 +104,9 @@ impl Site {
             tables: self.tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),
             start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),
+            advertise: self.advertise.clone(),
+            replica_key: Arc::new(replica()),
+            agents: Arc::clone(&self.agents),
             guesses: Arc::clone(&self.guesses),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),
         }
@@ -202,14 +214,37 @@ impl Site {
     }
 }
 
+/// The frontend's own key.
+pub(crate) fn replica() -> ReplicaKey {
+    ReplicaKey::from_seed(&[8; 32])
+}
+
+/// What a key holder would give for these epochs.
+pub(crate) fn agent_keys(epochs: &[Epoch]) -> AgentKeys {
+    let certificate = SiteKey::from_seed(&[1; 32]).certify(REALM, *replica().public(), START.plus_secs(1_000_000));
+    let users = |epoch: Epoch| {
+        let ha1 = |user: &str| (user.to_owned(), secret_of(user, PASSWORD).ha1(user, REALM, epoch, replica().public()));
+        ["alice", "bob", "carol", "dave", "registrar"].into_iter().map(ha1).collect()
+    };
+    AgentKeys::new(certificate.to_text(), epochs.iter().map(|epoch| (*epoch, users(*epoch))).collect())
+}
+
+/// A user's secret: not made as slowly as the real one.
+pub(crate) fn secret_of(user: &str, password: &str) -> UserSecret {
+    let mut bytes = [0_u8; 32];
+    for (at, byte) in format!("{user}:{password}").bytes().enumerate() {
+        bytes[at % 32] = bytes[at % 32].rotate_left(3) ^ byte;
+    }
+    UserSecret::from_bytes(bytes)
+}
+
 /// alice: agent and telephone; bob: telephone without any permission; carol: disabled; dave: agent only.
 fn policy() -> Policy {
-    let user = |name: &str| {
-        let mut user = User::new(name);
-        user.credentials = Some(credentials(name, REALM, PASSWORD).unwrap());
-        user
+    let user = User::new;
+    let phone = |name: &str| {
+        let credentials = Some(credentials(name, REALM, PASSWORD).unwrap());
+        User { phone: true, credentials, ..user(name) }
     };
-    let phone = |name: &str| User { phone: true, ..user(name) };
     let alice = User { groups: vec!["staff".into()], ..phone("alice") };
     let dave = User { groups: vec!["staff".into()], ..user("dave") };
     let carol = User { enabled: false, ..phone("carol") };
@@ -241,6 +276,10 @@ pub(crate) struct Caller {
     pub(crate) is_agent: bool,
     pub(crate) algorithm: Algorithm,
     pub(crate) branches: u32,
+    /// Where the agent thinks that the frontend is.
+    pub(crate) dialled: SocketAddr,
+    /// The handshake of the last signed request.
+    pub(crate) initiator: Option<Initiator>,
 }
 
 impl Caller {
@@ -257,6 +296,8 @@ impl Caller {
             is_agent: false,
             algorithm: Algorithm::Sha256,
             branches: 0,
+            dialled: FRONTEND.parse().unwrap(),
+            initiator: None,
         }
     }
 
@@ -333,11 +374,44 @@ impl Caller {
         match realm.split_once(";e=") {
             None => ha1(challenge.algorithm, &self.user, &realm, &self.password),
             Some((plain, epoch)) => {
-                let secret = epoch::agent_secret(&self.user, plain, self.password.as_bytes());
-                let password = epoch::agent_password(&secret, epoch.parse().unwrap());
-                ha1(challenge.algorithm, &self.user, &realm, std::str::from_utf8(&*password).unwrap())
+                let secret = secret_of(&self.user, &self.password);
+                let ha1 = secret.ha1(&self.user, plain, epoch.parse().unwrap(), replica().public());
+                Ha1::from_sha256(*ha1.expose())
             }
         }
+    }
+
+    /// Adds an agent's handshake to a request with credentials.
+    fn with_handshake(&mut self, signed: String, challenge: &str) -> String {
+        let message = Message::parse(signed.as_bytes()).unwrap();
+        let value = [HeaderName::Authorization, HeaderName::ProxyAuthorization];
+        let value = value.into_iter().flat_map(|name| message.headers_raw(name)).next().unwrap();
+        let sent = Authorization::parse(value).unwrap();
+        let realm = sent.realm_text().unwrap();
+        let Some((plain, epoch)) = realm.split_once(";e=") else { return signed };
+        let answer = Message::parse(challenge.as_bytes()).unwrap();
+        let certificate = Certificate::from_text(answer.header(HEADER).unwrap()).unwrap();
+        certificate.verify(plain, START).unwrap();
+        let secret = secret_of(&self.user, &self.password);
+        let ha1 = secret.ha1(&self.user, plain, epoch.parse().unwrap(), &certificate.replica);
+        let proposal = Proposal {
+            method: message.method().unwrap().as_bytes(),
+            uri: message.request_uri().unwrap(),
+            nonces: (sent.nonce, sent.cnonce),
+            supported: &joined(&message, HeaderName::Supported),
+            contact: &joined(&message, HeaderName::Contact),
+            body: message.body(),
+            dialled: self.dialled,
+        };
+        let (initiator, first) = Initiator::begin([6; 32], &certificate.replica, &ha1, &proposal).unwrap();
+        self.initiator = Some(initiator);
+        let hello = Hello { message: first, dialled: self.dialled }.to_text();
+        signed.replacen("Content-Length:", &format!("{}: {hello}\r\nContent-Length:", HEADER.as_str()), 1)
+    }
+
+    /// What the agent knows after the answer that let it in, if it believes that.
+    pub(crate) fn believes(&mut self, answer: &[u8]) -> Result<SessionSecret, SignInError> {
+        self.initiator.take().unwrap().finish(&Message::parse(answer).unwrap())
     }
 
     /// A request, its challenge, and the same with credentials.
@@ -351,8 +425,14 @@ impl Caller {
         let from = self.from.clone();
         let plain = self.request(method, uri, headers, body);
         let (_, challenge) = site.send(&from, plain).pop().unwrap();
-        let credentials = self.authorization(&challenge, method, uri);
-        self.request(method, uri, &format!("{headers}{credentials}"), body)
+        self.answered(&challenge, method, uri, headers, body)
+    }
+
+    /// A request with credentials that answer this challenge.
+    pub(crate) fn answered(&mut self, challenge: &str, method: &str, uri: &str, headers: &str, body: &str) -> String {
+        let credentials = self.authorization(challenge, method, uri);
+        let signed = self.request(method, uri, &format!("{headers}{credentials}"), body);
+        self.with_handshake(signed, challenge)
     }
 
     /// Calls its service; the 100.

@@ -72,6 +72,7 @@ header_names! {
     RSeq, "RSeq";
     Server, "Server";
     SessionExpires, "Session-Expires", b'x';
+    SluicegateNoise, "Sluicegate-Noise";
     Subject, "Subject", b's';
     Supported, "Supported", b'k';
     To, "To", b't';

@@ -11,6 +11,7 @@ use sluicegate_agent::{
     capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
 };
 use sluicegate_policy::Rate;
+use sluicegate_signin::UserSecret;
 
 use super::{
     file::{self, Renew},
@@ -39,6 +40,10 @@ struct Agent {
     realm: Option<String>,
     /// File with the users' password on its first line, mode 0600.
     password_file: Option<PathBuf>,
+    /// The site's key; the first one met is remembered unless given.
+    site_key: Option<String>,
+    /// Where it is remembered.
+    known_sites: Option<PathBuf>,
     /// Interface by which captured packets leave; the one that leads to them unless given.
     interface: Option<String>,
     /// Who may send to this host with capabilities.
@@ -198,9 +203,14 @@ fn sign_in(
             return None;
         }
     };
+    let pin = secret::pin(agent.site_key.as_deref(), agent.known_sites.as_deref());
+    let pin =
+        pin.map_err(|error| report.error(&["agent", "site_key"], error.to_string(), "`sluicegate status` shows it"));
     match secret::from_file(file) {
         Ok(password) => {
-            let account = Account::new(user, agent.realm.as_deref()?, &password);
+            let realm = agent.realm.as_deref()?;
+            let secret = UserSecret::from_password(user, realm, password.as_bytes());
+            let account = Account::new(user, realm, secret, pin.ok()?);
             Some(SignIn { account, service: service.to_owned() })
         }
         Err(error) => {

@@ -8,15 +8,17 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_agent::{Account, serve};
-use sluicegate_frontend::Listen;
+use sluicegate_agent::{Account, Pin, serve};
+use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Subject, User};
+use sluicegate_signin::UserSecret;
 
 use super::{
     file::{Agent, File, Frontend},
     host,
     source::{Finding, Severity, Source},
 };
+use crate::secret;
 
 /// Where the feed of `up` listens, for its own gate only.
 const FEED_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7443);
@@ -56,16 +58,30 @@ impl Plan {
 /// A service side agent; its password is read when it starts.
 #[derive(Debug)]
 pub(crate) struct AgentPlan {
-    pub(crate) password_file: PathBuf,
-    pub(crate) user: String,
-    pub(crate) realm: String,
+    source: SecretFile,
+    pin: Pin,
+    user: String,
+    realm: String,
     settings: serve::Config,
 }
 
+/// Where an agent's secret is.
+#[derive(Debug)]
+enum SecretFile {
+    Password(PathBuf),
+    Key(PathBuf),
+}
+
 impl AgentPlan {
-    /// What the agent takes, with the password.
-    pub(crate) fn with_password(self, password: &str) -> serve::Config {
-        serve::Config { account: Account::new(&self.user, &self.realm, password), ..self.settings }
+    /// What the agent takes, with the secret that its file holds.
+    pub(crate) fn read_secret(self) -> anyhow::Result<serve::Config> {
+        let secret = match &self.source {
+            SecretFile::Key(path) => secret::from_key_file(path)?,
+            SecretFile::Password(path) => {
+                UserSecret::from_password(&self.user, &self.realm, secret::from_file(path)?.as_bytes())
+            }
+        };
+        Ok(serve::Config { account: Account::new(&self.user, &self.realm, secret, self.pin), ..self.settings })
     }
 }
 
@@ -213,6 +229,11 @@ fn frontend_plan(
         file.node.state.join("frontend"),
     );
     config.listen = listen;
+    config.advertise.clone_from(&frontend.advertise);
+    config.keyholder = KeyHolder::Process {
+        program: std::env::current_exe().unwrap_or_else(|_| "sluicegate".into()),
+        directory: sluicegate_frontend::keyholder_directory(&file.node.state),
+    };
     config.digest.clone_from(&frontend.digest);
     config.shards = frontend.shards.unwrap_or(0);
     config.gates.clone_from(&frontend.gates);
@@ -277,13 +298,36 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
         }
         _ => None,
     };
-    if let Err(error) = std::fs::File::open(&agent.password_file) {
-        let what = format!("cannot read {}: {error}", agent.password_file.display());
-        report.error(&["agent", "password_file"], what, "write the password of `user` to it, mode 0600");
+    let source = match (&agent.password_file, &agent.key_file) {
+        (Some(path), None) => Some(SecretFile::Password(path.clone())),
+        (None, Some(path)) => Some(SecretFile::Key(path.clone())),
+        _ => {
+            let hint = "write password_file, or key_file for a user that was added with --key";
+            report.error(&["agent"], "it takes one of password_file and key_file", hint);
+            None
+        }
+    };
+    let files = [
+        ("password_file", &agent.password_file, "write the password of `user` to it, mode 0600"),
+        ("key_file", &agent.key_file, "copy the key of `user` to it, as `user add --key` made it, mode 0600"),
+    ];
+    for (field, file, hint) in files {
+        if let Some(path) = file
+            && let Err(error) = std::fs::File::open(path)
+        {
+            report.error(&["agent", field], format!("cannot read {}: {error}", path.display()), hint);
+        }
     }
+    let pin = match secret::pin(agent.site_key.as_deref(), agent.known_sites.as_deref()) {
+        Ok(pin) => Some(pin),
+        Err(error) => {
+            report.error(&["agent", "site_key"], error.to_string(), "`sluicegate status` at the site shows it");
+            None
+        }
+    };
     let settings = serve::Config {
         frontend: agent.frontend,
-        account: Account::new(&agent.user, &agent.realm, ""),
+        account: Account::new(&agent.user, &agent.realm, UserSecret::from_bytes([0; 32]), pin.clone()?),
         service: agent.service.clone(),
         sip: SocketAddr::new(agent.address, agent.sip_port),
         ports,
@@ -294,5 +338,5 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
         limit,
     };
     let (user, realm) = (agent.user.clone(), agent.realm.clone());
-    Some(AgentPlan { password_file: agent.password_file.clone(), user, realm, settings })
+    Some(AgentPlan { source: source?, pin: pin?, user, realm, settings })
 }

@@ -58,6 +58,9 @@ pub(crate) struct Frontend {
     /// Digest algorithms in the order they are offered.
     #[serde(default = "digest_default")]
     pub(crate) digest: Vec<DigestName>,
+    /// Further addresses that agents dial, where a NAT stands in front, such as `198.51.100.1:5060`.
+    #[serde(default)]
+    pub(crate) advertise: Vec<SocketAddr>,
     /// Where gates dial in; needed by `frontend`, chosen by `up`.
     pub(crate) feed: Option<SocketAddr>,
     /// SIP threads; one per core unless given.
@@ -361,7 +364,13 @@ pub(crate) struct Agent {
     /// The user that may register the service (the service's `registrar`).
     pub(crate) user: String,
     /// File with that user's password on its first line, mode 0600.
-    pub(crate) password_file: PathBuf,
+    pub(crate) password_file: Option<PathBuf>,
+    /// File with that user's key instead, mode 0600.
+    pub(crate) key_file: Option<PathBuf>,
+    /// The site's key; the first one met is remembered unless given.
+    pub(crate) site_key: Option<String>,
+    /// Where it is remembered.
+    pub(crate) known_sites: Option<PathBuf>,
     /// The service.
     pub(crate) service: String,
     /// Address of the service as the gate reaches it.

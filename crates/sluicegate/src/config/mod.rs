@@ -14,6 +14,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use sluicegate_policy::{Rule, Service};
 
 pub(crate) use check::{Plan, Role};
+pub(crate) use file::STATE_DEFAULT;
 use source::Source;
 pub(crate) use source::{Finding, Severity};
 

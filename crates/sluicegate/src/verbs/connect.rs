@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use sluicegate_agent::{Account, Config, Forward};
+use sluicegate_signin::UserSecret;
 
 use crate::{cli::Connect, secret};
 
@@ -11,10 +12,17 @@ pub(crate) fn run(connect: Connect) -> Result<ExitCode> {
     let (user, service, port) = target(&connect.target)?;
     let forwards: Result<Vec<Forward>, String> = connect.forwards.iter().map(|text| text.parse()).collect();
     let forwards = forwards.map_err(anyhow::Error::msg)?;
-    let password = secret::read(&connect.password, &format!("password of {user}"), false)?;
+    let pin = secret::pin(connect.site_key.as_deref(), connect.known_sites.as_deref())?;
+    let secret = match &connect.key_file {
+        Some(path) => secret::from_key_file(path)?,
+        None => {
+            let password = secret::read(&connect.password, &format!("password of {user}"), false)?;
+            UserSecret::from_password(user, &connect.realm, password.as_bytes())
+        }
+    };
     let config = Config {
         frontend: connect.frontend,
-        account: Account::new(user, &connect.realm, &password),
+        account: Account::new(user, &connect.realm, secret, pin),
         service: service.to_owned(),
         port,
         forwards,

@@ -9,7 +9,7 @@ use sluicegate_admin::{
     Api,
     client::{CallError, call, call_here},
 };
-use sluicegate_frontend::Catalog;
+use sluicegate_frontend::{Catalog, KeyHolder};
 
 use crate::{
     config::{self, Outline},
@@ -40,7 +40,8 @@ impl Node {
                 sluicegate_store::keys::private_directory(&self.outline.state)?;
                 sluicegate_store::keys::private_directory(&dir)?;
                 let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
-                let catalog = Catalog::open(&dir, realm, services, rules)?;
+                let directory = sluicegate_frontend::keyholder_directory(&self.outline.state);
+                let catalog = Catalog::open(&dir, realm, services, rules, &KeyHolder::Thread { directory })?;
                 let api = Api { catalog: Some(catalog), ..Api::default() };
                 Ok(self.runtime.block_on(call_here(api, method, uri, body.as_ref()))?)
             }

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    os::unix::fs::OpenOptionsExt,
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sluicegate_admin::Api;
-use sluicegate_frontend::{Frontend, Opened};
+use sluicegate_frontend::{Frontend, Opened, Vault};
 use tokio::task::JoinHandle;
 use tracing::info;
 
@@ -24,6 +24,8 @@ use crate::{
 
 /// Under which user the frontend runs, if it was started as root and the host has that user.
 const USER: &str = "sluicegate-frontend";
+/// The same of its key holder.
+const KEYS_USER: &str = "sluicegate-keys";
 /// How long a frontend waits for the one before it to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks whether it has.
@@ -92,6 +94,14 @@ pub(super) fn child(file: &Path) -> Result<()> {
         served.iter().for_each(JoinHandle::abort);
         Ok(())
     })
+}
+
+/// The key holder: answers the frontend at the other end of standard input until that ends.
+pub(super) fn hold_keys(directory: &Path, realm: &str) -> Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
+    let vault = Vault::open(directory, realm)?;
+    confine(KEYS_USER, None)?;
+    vault.serve(socket.into()).context("the key holder ended")
 }
 
 /// Takes the state directory and opens what the frontend needs; both last as long as the process.

@@ -52,6 +52,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Bench { bench } => return lab::bench(bench),
         Verb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
         Verb::Lab { action: LabAction::Run(run) } => return experiments::run(&run),
+        Verb::KeyHolder { directory, realm } => frontend::hold_keys(&directory, &realm)?,
         Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man => texts::man()?,

@@ -18,7 +18,6 @@ use super::frontend::{self, Hello, Ready};
 use crate::{
     config::{self, Plan, Role},
     process::{Child, GATE, keep},
-    secret,
 };
 
 /// Runs the gate of `file`, and with [`Role::Up`] its frontend beside it, until it is told to stop.
@@ -111,8 +110,7 @@ pub(super) fn serve(file: &Path) -> Result<()> {
 
 async fn serve_agent(plan: Plan) -> Result<()> {
     let Some(agent) = plan.agent else { bail!("the configuration describes no agent") };
-    let password = secret::from_file(&agent.password_file)?;
-    let config = agent.with_password(&password);
+    let config = agent.read_secret()?;
     let ready = || {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     };

@@ -12,14 +12,20 @@ use crate::{
 
 pub(crate) fn user(action: UserAction) -> Result<()> {
     match action {
-        UserAction::Add { name, groups, no_phone, password, node } => {
+        UserAction::Add { name, groups, no_phone, key, password, node } => {
             let node = Node::of(&node.config)?;
-            let password = secret::read(&password, &format!("password of {name}"), true)?;
-            node.call(
-                Method::POST,
-                "/v1/users",
-                Some(json!({ "name": name, "groups": groups, "phone": !no_phone, "password": password.as_str() })),
-            )?;
+            let mut user = json!({ "name": name, "groups": groups, "phone": !no_phone && key.is_none() });
+            match &key {
+                Some(path) => {
+                    let key = sluicegate_store::keys::load_or_create_seed(path)?;
+                    user["key"] = json!(*key);
+                }
+                None => {
+                    let password = secret::read(&password, &format!("password of {name}"), true)?;
+                    user["password"] = json!(password.as_str());
+                }
+            }
+            node.call(Method::POST, "/v1/users", Some(user))?;
             out::line(format_args!("added user {name}"));
         }
         UserAction::Ls(reading) => {

@@ -1,8 +1,29 @@
 //! Who signs in, as what, and what a thief of the frontend holds.
 
-use sluicegate_frontend::{Count, Kind, Outcome, Tables};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
 
-use self::site::{AUDIO, Caller, PHONE, Site, status};
+use sluicegate_capability::{
+    epoch::Epoch,
+    mac::{Direction, SessionSecret},
+};
+use sluicegate_frontend::{
+    Config, Count, Frontend, KeyHolder, Kind, NewProof, NewUser, Outcome, Tables, keyholder_directory,
+};
+use sluicegate_signin::{Hello, Proposal, ReplicaKey, UserSecret, joined, respond};
+use sluicegate_sip::{
+    digest::{Algorithm, Authorization, ha1},
+    message::{HeaderName, Message},
+};
+use sluicegate_wire::UnixTime;
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+use self::site::{AUDIO, Caller, PHONE, PORTS, Site, status};
+use crate::support::BINARY;
 
 #[allow(dead_code, reason = "the frontend's own tests use the rest of it")]
 #[path = "../../../frontend/tests/shard/site.rs"]
@@ -45,7 +66,9 @@ fn security_12_a_guesser_is_stopped_and_the_user_signs_in() {
         };
         let known = call(&mut site, "correct horse", &neighbour, 9_000);
         assert_eq!(known, if user == "alice" { 100 } else { 407 });
-        (0..2_000).for_each(|nth| drop(call(&mut site, "guess", GUESSER, nth)));
+        for nth in 0..2_000 {
+            call(&mut site, "guess", GUESSER, nth);
+        }
         let judged = site.metrics[0].requests(Kind::Invite, Outcome::BadDigest);
         assert!(judged <= 12, "{judged} guesses were looked at");
         assert!(call(&mut site, "correct horse", GUESSER, 9_001) == 503, "nor is the right password");
@@ -90,5 +113,164 @@ fn security_34_a_nonce_tells_neither_uptime_nor_shard_nor_how_many_were_challeng
     for of_shard in 0..2 {
         let all: Vec<&Vec<u8>> = nonces.iter().skip(of_shard).step_by(2).collect();
         assert!((0..all[0].len()).all(|at| all.iter().any(|nonce| nonce[at] != all[0][at])));
+    }
+}
+
+/// A request as somebody in the way changes it: without the lines that begin with `name`.
+fn without(name: &str, text: &str) -> String {
+    text.split_inclusive("\r\n").filter(|line| !line.starts_with(name)).collect()
+}
+
+#[test]
+fn security_04_a_relayed_or_downgraded_sign_in_opens_nothing_and_its_answer_is_not_believed() {
+    const RELAY: &str = "203.0.113.66:5060";
+    let udp = PORTS.replace("TCP sluicegate", "UDP sluicegate").replace("service-ports:80", "service-ports:5004");
+    let mut site = Site::new();
+    // Somebody fetches a nonce for an address of its own and hands it to the victim's agent, which dialled it.
+    let mut victim = Caller { dialled: RELAY.parse().unwrap(), ..Caller::new("alice", RELAY).agent() };
+    let uri = victim.to.clone();
+    let signed = victim.signed(&mut site, "INVITE", &uri, "", &udp);
+    let changes = [signed.clone(), without("Supported", &signed), signed.replace("5004", "5005")];
+    // Or it is on the path, so that the address that was dialled is the frontend's.
+    let mut on_path = Caller { call_id: "another".into(), ..Caller::new("alice", RELAY).agent() };
+    let signed = on_path.signed(&mut site, "INVITE", &uri, "", &udp);
+    let others = [without("Supported", &signed), without("Sluicegate-Noise", &signed), signed.replace("5004", "5005")];
+    for (nth, relayed) in changes.into_iter().chain(others).enumerate() {
+        let again = relayed.replace("z9hG4bKalice", &format!("z9hG4bKrelay{nth}"));
+        let answer = site.send(RELAY, again).pop().unwrap().1;
+        // The first uses the nonce up; what comes with it again is stale.
+        assert!([403, 407].contains(&status(&answer)), "{answer}");
+        assert!(site.asked().is_empty(), "nothing is opened");
+    }
+    // Changed answers are not believed, nor those of somebody who is not the frontend.
+    let mut agent = Caller { call_id: "third".into(), ..Caller::new("alice", PHONE).agent() };
+    agent.sign_in(&mut site, "INVITE", &uri, "", PORTS);
+    site.gate_opens();
+    let text: String = site.last.iter().map(|byte| char::from(*byte)).collect();
+    let altered = text.replace("c=IN IP4 203.0.113.9", "c=IN IP4 203.0.113.6");
+    assert_ne!(text, altered);
+    let bytes: Vec<u8> = altered.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
+    assert!(agent.believes(&bytes).is_err());
+}
+
+/// What a thief of everything but the ephemeral keys computes from a recorded sign-in.
+#[test]
+fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session_key() {
+    let udp = PORTS.replace("TCP sluicegate", "UDP sluicegate").replace("service-ports:80", "service-ports:5004");
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let uri = alice.to.clone();
+    let signed = alice.signed(&mut site, "INVITE", &uri, "", &udp);
+    assert_eq!(status(&site.send(PHONE, &signed).pop().unwrap().1), 100);
+    let delta = site.asked().remove(0);
+    let (grant, key) = (delta.grant().unwrap(), delta.key.clone().unwrap());
+    // The recording, the user's secret and the frontend's stored key: all that there is but what both ends forgot.
+    let message = Message::parse(signed.as_bytes()).unwrap();
+    let sent = Authorization::parse(message.header(HeaderName::ProxyAuthorization).unwrap()).unwrap();
+    let realm = sent.realm_text().unwrap().into_owned();
+    let epoch = realm.split_once(";e=").unwrap().1.parse().unwrap();
+    let ha1 = site::secret_of("alice", site::PASSWORD).ha1("alice", site::REALM, epoch, site::replica().public());
+    let proposal = Proposal {
+        method: b"INVITE",
+        uri: message.request_uri().unwrap(),
+        nonces: (sent.nonce, sent.cnonce),
+        supported: b"sluicegate",
+        contact: &joined(&message, HeaderName::Contact),
+        body: message.body(),
+        dialled: site::FRONTEND.parse().unwrap(),
+    };
+    let hello = Hello::of(&message).unwrap();
+    for seed in [[0; 32], [1; 32], [0xff; 32]] {
+        let (_, thiefs) = respond(seed, &site::replica(), &ha1, &proposal, &hello.message).unwrap();
+        assert!(thiefs.key(grant.id, Direction::ToService) != key, "the handshake is the thief's own");
+    }
+    // What it was before: from HA1 and the nonces, which anybody can try passwords with.
+    let (nonce, cnonce) = (sent.nonce, sent.cnonce);
+    let old = SessionSecret::extract(&[nonce, cnonce].concat(), (ha1.expose(), ha1.expose()));
+    assert!(old.key(grant.id, Direction::ToService) != key);
+}
+
+fn files_under(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
+}
+
+fn holds(directory: &Path, needle: &[u8]) -> bool {
+    let hex: String = needle.iter().map(|byte| format!("{byte:02x}")).collect();
+    let within = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+    files_under(directory).iter().any(|path| {
+        let bytes = fs::read(path).unwrap();
+        within(&bytes, needle) || within(&bytes, hex.as_bytes())
+    })
+}
+
+/// The directory of a running frontend with an agent's user.
+struct Stolen {
+    directory: TempDir,
+    secret: UserSecret,
+    epoch: Epoch,
+}
+
+impl Stolen {
+    fn frontend(&self) -> PathBuf {
+        self.directory.path().join("frontend")
+    }
+
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut config = Config::new("f1", site::REALM, any, any, directory.path().join("frontend"));
+        let holder = keyholder_directory(directory.path());
+        config.keyholder = KeyHolder::Process { program: BINARY.into(), directory: holder };
+        config.shards = 1;
+        let frontend = Frontend::start(config).await.unwrap();
+        let password = "correct-horse-battery-staple";
+        let proof = NewProof::Password(Zeroizing::new(password.to_owned()));
+        let dave = NewUser { name: "dave".into(), proof, groups: Vec::new(), phone: false };
+        let control = frontend.control();
+        tokio::task::spawn_blocking(move || control.user_add(&dave).unwrap()).await.unwrap();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let secret = UserSecret::from_password("dave", site::REALM, password.as_bytes());
+        Self { directory, secret, epoch: Epoch::at(UnixTime(now)) }
+    }
+
+    fn ha1(&self, epoch: Epoch, replica: &[u8; 32]) -> [u8; 32] {
+        *self.secret.ha1("dave", site::REALM, epoch, replica).expose()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn theft_the_whole_directory_of_a_frontend_signs_no_agent_in_today_or_tomorrow_here_or_elsewhere() {
+    let stolen = Stolen::new().await;
+    let seed: [u8; 32] = fs::read(stolen.frontend().join("frontend-noise.key")).unwrap().try_into().unwrap();
+    let (own, other) = (*ReplicaKey::from_seed(&seed).public(), [7; 32]);
+    for epoch in [stolen.epoch, stolen.epoch.next()] {
+        for replica in [own, other] {
+            assert!(!holds(&stolen.frontend(), &stolen.ha1(epoch, &replica)), "{epoch}");
+        }
+    }
+    // Memory, if it was stolen too, is for this frontend and this day.
+    assert_ne!(stolen.ha1(stolen.epoch, &own), stolen.ha1(stolen.epoch.next(), &own));
+    assert_ne!(stolen.ha1(stolen.epoch, &own), stolen.ha1(stolen.epoch, &other));
+    // A certificate is nowhere, and the site's key is not the thief's to make one with.
+    let site = fs::read(keyholder_directory(stolen.directory.path()).join("site.key")).unwrap();
+    assert!(!holds(&stolen.frontend(), &site));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sip_d08_a_frontends_store_holds_no_secret_of_an_agents_user() {
+    let stolen = Stolen::new().await;
+    assert!(!holds(&stolen.frontend(), stolen.secret.expose()));
+    let text = b"dave:example.net:correct-horse-battery-staple";
+    assert!(!holds(
+        &stolen.frontend(),
+        &ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()[..]
+    ));
+    assert!(!holds(&stolen.frontend(), text));
+    // The key holder has it, for its owner alone: this is what the test looks for.
+    let holder = keyholder_directory(stolen.directory.path());
+    assert!(holds(&holder, stolen.secret.expose()));
+    for path in files_under(&holder).iter().chain([&holder]) {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
     }
 }

@@ -42,7 +42,9 @@ impl Program {
             .expect("a free name");
         fs::write(&log, "").expect("the lab's directory is writable");
         // The shell gives the program its log; `exec` keeps the process, which dies with the lab.
-        let script = format!("exec \"$0\" \"$@\" >'{}' 2>&1", log.display());
+        // Sites that agents met are remembered by lab, not by person.
+        let home = lab.path("home");
+        let script = format!("HOME='{}' exec \"$0\" \"$@\" >'{}' 2>&1", home.display(), log.display());
         let shell = ["-c", &script, path.to_str().expect("a path in UTF-8")];
         let spec = ExecSpec {
             program: "/bin/sh".to_owned(),
@@ -151,6 +153,6 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Done {
 pub(crate) fn run_on(lab: &Lab, host: &str, program: &str, arguments: &[&str], limit: Duration) -> Done {
     let program = find(program).unwrap_or_else(|| program.into());
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(lab.dir.path());
+    command.args(arguments).current_dir(lab.dir.path()).env("HOME", lab.path("home"));
     lab.host(host).run_in(|| run(&mut command, limit)).expect("the namespace can be entered")
 }

@@ -1,0 +1,21 @@
+//! How agents sign in, without sockets, clocks and randomness of its own.
+//!
+//! - [`UserSecret`] is what an agent and the key holder share; from it comes a password for each epoch and frontend.
+//! - [`SiteKey`] certifies the [`ReplicaKey`] of each frontend; agents pin its public half.
+//! - [`Initiator`] and [`respond`] are the two ends of the handshake that proves both ends to each other, binds what was
+//!   asked for and leaves a session secret that neither password nor stored key gives later.
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod handshake;
+mod secret;
+mod site;
+
+pub use handshake::{
+    ANSWER_LEN, Answer, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,
+};
+pub use secret::{EpochHa1, SECRET_LEN, UserSecret};
+pub use site::{CERTIFICATE_LEN, Certificate, CertificateError, ReplicaKey, SiteKey, SitePublic};

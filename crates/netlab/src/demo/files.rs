@@ -158,7 +158,9 @@ fn frontend_toml(state: &Path, address: &str) -> String {
     let mut text = format!(
         "[node]\nname = \"frontend\"\nstate = {state:?}\n\n[frontend]\nlisten = [\"udp/{address}:{SIP_PORT}\"]\n\
          realm = \"{REALM}\"\ndigest = [\"SHA-256\", \"MD5\"]\nfeed = \"{address}:{FEED_PORT}\"\n\n\
-         [metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n",
+         [metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n\n\
+         [[frontend.gate]]\nname = \"gate\"\naddresses = [\"{}\"]\n",
+        Site::NAT,
     );
     for service in SERVICES {
         let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();

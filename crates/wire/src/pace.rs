@@ -30,7 +30,7 @@ impl Pace {
     /// Whether one more may be said now, and how many were not since the last that was. Threads that ask at the same time
     /// may each be told of a part of those.
     pub fn admit(&self, now: Instant) -> Option<u64> {
-        let second = now.as_nanos() / 1_000_000_000 & 0xffff_ffff;
+        let second = (now.as_nanos() / 1_000_000_000) & 0xffff_ffff;
         let count = |state: u64| if state >> 32 == second { state & 0xffff_ffff } else { 0 };
         let next = |state: u64| Some(second << 32 | (count(state) + 1).min(0xffff_ffff));
         let before = self.state.fetch_update(Relaxed, Relaxed, next).unwrap_or_default();

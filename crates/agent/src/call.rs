@@ -279,13 +279,11 @@ fn opened(
     let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
     let covers = |grant: &Grant| grant.gate_ports.0 == line.port && grant.gate_address == address;
     let grant = grants(&message).find(covers).ok_or(CallError::Weak("no grant stands for what it opens"))?;
-    let seal = match range.protocol {
-        PortProtocol::Tcp | PortProtocol::Icmp => None,
-        PortProtocol::Udp if grant.least_mode < Mode::Mac => {
-            return Err(CallError::Weak("its UDP would go without packet MACs"));
-        }
-        PortProtocol::Udp => Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?),
-    };
+    let proves = grant.proves_address();
+    if range.protocol == PortProtocol::Udp && !(proves && grant.least_mode >= Mode::Mac) {
+        return Err(CallError::Weak("its UDP would go without packet MACs"));
+    }
+    let seal = if proves { Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?) } else { None };
     let client_id = grant.client_id;
     Ok(OpenRange { service: range, address, external_first: line.port, client_id, seal })
 }

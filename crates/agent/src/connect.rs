@@ -10,6 +10,7 @@ use crate::{
     account::Account,
     command,
     forward::{self, Forward},
+    seal,
     session::Session,
     socks,
 };
@@ -98,6 +99,9 @@ async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> 
     }
     let port = config.port.ok_or(ConnectError::NoPort)?;
     let gate = session.address(PortProtocol::Tcp, port).await.map_err(ConnectError::Refused)?;
+    if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
+        seal::prove(gate, &sealer).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
+    }
     tokio::select! {
         status = command::run(&config.command, gate) => {
             let name = config.command.first().cloned().unwrap_or_default();

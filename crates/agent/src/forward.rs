@@ -17,7 +17,10 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::{seal::GateSocket, session::Session};
+use crate::{
+    seal::{GateSocket, prove},
+    session::Session,
+};
 
 /// TCP connections that one forward carries at once.
 const CONNECTIONS_MAX: usize = 1024;
@@ -96,7 +99,7 @@ async fn run_tcp(forward: &Forward, session: Session) -> io::Result<()> {
                 Ok(gate) => gate,
                 Err(error) => return warn!(port, error, "not opened"),
             };
-            match connect(gate).await {
+            match connect(gate, &session, port).await {
                 Ok(mut remote) => {
                     if let Err(error) = tokio::io::copy_bidirectional(&mut local, &mut remote).await {
                         debug!(%peer, %gate, %error, "connection ended");
@@ -108,8 +111,11 @@ async fn run_tcp(forward: &Forward, session: Session) -> io::Result<()> {
     }
 }
 
-/// Connects to the gate within [`CONNECT_TIMEOUT`].
-pub(crate) async fn connect(gate: SocketAddr) -> io::Result<TcpStream> {
+/// Connects to the gate within [`CONNECT_TIMEOUT`], once it knows where the connection comes from.
+pub(crate) async fn connect(gate: SocketAddr, session: &Session, port: u16) -> io::Result<TcpStream> {
+    if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
+        prove(gate, &sealer).await?;
+    }
     timeout(CONNECT_TIMEOUT, TcpStream::connect(gate)).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
@@ -143,7 +149,7 @@ async fn run_udp(forward: &Forward, session: Session) -> io::Result<()> {
             }
         };
         let seal = session.seal(PortProtocol::Udp, forward.service_port);
-        remote.send(gate, seal.as_deref(), datagram.get(..len).unwrap_or_default()).await;
+        remote.send(gate, seal.as_ref(), datagram.get(..len).unwrap_or_default()).await;
     }
 }
 

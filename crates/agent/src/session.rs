@@ -19,13 +19,15 @@ use crate::{
     call::{Call, CallError},
     endpoint::{Endpoint, Incoming},
     opening::{Opening, Reach},
-    seal::Sealer,
+    seal::{self, Sealer},
 };
 
 /// Ranges of ports that one session keeps open.
 const CALLS_MAX: usize = 64;
 /// Questions that wait.
 const ASKS_MAX: usize = 64;
+/// How often the address of connections that stand is proved.
+const PROVE_INTERVAL: Duration = Duration::from_secs(15);
 /// A renewal that failed is tried again after this.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -64,7 +66,8 @@ impl Session {
         let endpoint = Endpoint::open_on(interface, None, frontend).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
-        let keeper = Keeper { endpoint, account, service: service.to_owned(), calls: Vec::new(), publish };
+        let (service, prove_at) = (service.to_owned(), Instant::now() + PROVE_INTERVAL);
+        let keeper = Keeper { endpoint, account, service, calls: Vec::new(), publish, prove_at };
         let task = tokio::spawn(keeper.run(questions));
         Ok((Self { asks, opening }, task))
     }
@@ -108,13 +111,15 @@ struct Keeper {
     service: String,
     calls: Vec<Call>,
     publish: watch::Sender<Opening>,
+    /// When addresses are proved again.
+    prove_at: Instant,
 }
 
 impl Keeper {
     async fn run(mut self, mut questions: mpsc::Receiver<Ask>) {
         loop {
             let wake = self.calls.iter().map(|call| call.renew_at).min();
-            let wake = wake.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let wake = wake.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600)).min(self.prove_at);
             tokio::select! {
                 ask = questions.recv() => match ask {
                     Some(ask) => self.answer(ask).await,
@@ -122,7 +127,10 @@ impl Keeper {
                 },
                 request = self.endpoint.incoming(wake) => match request {
                     Ok(Some(request)) => self.request(request).await,
-                    Ok(None) => self.renew().await,
+                    Ok(None) => {
+                        self.prove();
+                        self.renew().await;
+                    }
                     Err(error) => {
                         warn!(%error, "the connection to the frontend failed; open flows go on until their grants end");
                         tokio::time::sleep(RETRY).await;
@@ -154,11 +162,27 @@ impl Keeper {
         let address = SocketAddr::new(call.open.address, call.open.external_first);
         let reach = Reach { address, client_id: call.open.client_id };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
-        let mode = if call.open.seal.is_some() { "mac" } else { "pinhole" };
+        let mode = if call.open.seal.as_ref().is_some_and(|seal| seal.seals_datagrams()) { "mac" } else { "pinhole" };
         info!(service = %self.service, %range, gate = %address, mode, lasts_s, "open");
         self.calls.push(call);
         self.publish();
         Ok(reach)
+    }
+
+    /// Proves this host's address again for connections that stand: a gate that was killed may have forgotten it.
+    fn prove(&mut self) {
+        let now = Instant::now();
+        if now < self.prove_at {
+            return;
+        }
+        self.prove_at = now + PROVE_INTERVAL;
+        for call in &self.calls {
+            let gate = SocketAddr::new(call.open.address, call.open.external_first);
+            let used = call.open.seal.clone().filter(|sealer| !sealer.seals_datagrams() && sealer.is_used());
+            if let Some(sealer) = used {
+                tokio::spawn(async move { seal::prove(gate, &sealer).await });
+            }
+        }
     }
 
     async fn renew(&mut self) {

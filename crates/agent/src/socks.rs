@@ -66,7 +66,7 @@ async fn serve(stream: TcpStream, session: Session) -> Result<(), SocksServerErr
                     return proto.reply_error(&ReplyError::ConnectionNotAllowed).await;
                 }
             };
-            match connect(gate).await {
+            match connect(gate, &session, port(&target)).await {
                 Ok(mut remote) => {
                     let mut local = proto.reply_success(gate).await?;
                     if let Err(error) = tokio::io::copy_bidirectional(&mut local, &mut remote).await {
@@ -125,7 +125,7 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session) -> io::Result<()
                 }
                 if let Some(socket) = &remote {
                     let seal = session.seal(PortProtocol::Udp, port(&target));
-                    socket.send(gate, seal.as_deref(), payload).await;
+                    socket.send(gate, seal.as_ref(), payload).await;
                 }
             }
             received = receive(remote.as_ref(), &mut answer) => {

@@ -82,6 +82,10 @@ impl Protocol {
     }
 }
 
+/// The client proves to the gate which address its packets come from, with a packet under the session key. Until it has,
+/// no packet may come from anywhere.
+pub const FLAG_PROVES_ADDRESS: u8 = 1;
+
 /// Signed permission, version 1: one user's client may send one protocol to one port range of one gate, N bytes until T.
 ///
 /// Encoded as 136 bytes, big-endian, IPv4 addresses as IPv4-mapped IPv6 addresses:
@@ -90,7 +94,7 @@ impl Protocol {
 /// holder key 32 | user pseudonym 8`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// Reserved for later meanings; 0. A grant with an unknown flag is refused, not half understood.
+    /// [`FLAG_PROVES_ADDRESS`] or 0. A grant with an unknown flag is refused, not half understood.
     pub flags: u8,
     /// The weakest data mode that its packets may use.
     pub least_mode: Mode,
@@ -114,7 +118,7 @@ pub struct Grant {
     pub flows: u16,
     /// Rate limit from client to service in units of 100 kbit/s; 0: no limit but the budget.
     pub rate_100kbps: u16,
-    /// The one address that packets may come from.
+    /// The one address that packets may come from. With [`FLAG_PROVES_ADDRESS`] only where its client signed in from.
     pub client_address: IpAddr,
     /// First and last port that packets may come from; [`ANY_PORTS`] for any.
     pub client_ports: (u16, u16),
@@ -168,6 +172,12 @@ pub enum GrantError {
 }
 
 impl Grant {
+    /// Whether the client's address is the one that it proves to the gate.
+    #[must_use]
+    pub const fn proves_address(&self) -> bool {
+        self.flags & FLAG_PROVES_ADDRESS != 0
+    }
+
     /// The 136 bytes that are signed. Times past the year 2106 become the last second that fits.
     #[must_use]
     pub fn encode(&self) -> [u8; GRANT_LEN] {
@@ -234,7 +244,7 @@ impl Grant {
     /// # Errors
     /// The first field that cannot be what it is.
     pub fn check(&self) -> Result<(), GrantError> {
-        if self.flags != 0 {
+        if self.flags & !FLAG_PROVES_ADDRESS != 0 {
             return Err(GrantError::Flags(self.flags));
         }
         if self.client_address.is_ipv4() != self.gate_address.is_ipv4() {

@@ -464,7 +464,7 @@ mod tests {
             target: IpAddr::from([10, 0, 0, 1]),
             target_ports: (80, 80),
             mode: ServiceMode::Nat,
-            key: None,
+            keys: None,
         };
         (delta, grant)
     }

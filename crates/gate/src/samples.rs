@@ -57,7 +57,7 @@ pub(crate) fn delta(grant: Grant) -> GrantDelta {
         target: TARGET,
         target_ports: (5004, 5004),
         mode: ServiceMode::Nat,
-        key: None,
+        keys: None,
     }
 }
 

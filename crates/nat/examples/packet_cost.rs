@@ -148,7 +148,7 @@ fn spec(n: u32, client: Ipv4Addr, protocol: u8, port: u16) -> PinholeSpec {
         holder: [0; 32],
         user_pseudonym: [0; 8],
     };
-    PinholeSpec { grant, service: 1, target: TARGET.into(), target_ports: (port, port), filter: false, key: None }
+    PinholeSpec { grant, service: 1, target: TARGET.into(), target_ports: (port, port), filter: false, keys: None }
 }
 
 fn ip_packet(src: Ipv4Addr, dst: Ipv4Addr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {

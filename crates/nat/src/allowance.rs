@@ -5,11 +5,15 @@ use core::net::IpAddr;
 use sluicegate_capability::GrantId;
 use sluicegate_wire::Instant;
 
-use crate::{Translator, pinhole::Holder};
+use crate::{Translator, mac::has_seal, pinhole::Holder};
 
 /// The rest of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
+    /// Address that its client sends from; `None` before it has proved one.
+    pub client: Option<IpAddr>,
+    /// Whether only a request under the session key may make a capability of it.
+    pub wants_seal: bool,
     /// Address that its client sends to.
     pub address: IpAddr,
     /// IP bytes that its client may still send.
@@ -37,6 +41,8 @@ impl Translator {
             return None;
         }
         Some(Allowance {
+            client: pinhole.client,
+            wants_seal: has_seal(grant),
             address: pinhole.gate.address,
             bytes_left: self.usage(id)?.bytes_left,
             rate_bytes_per_s: u64::from(grant.rate_100kbps) * 12_500,

@@ -4,7 +4,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKey};
+use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKeys};
 
 /// How large the tables are and how long things live. Fixed at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,9 +200,9 @@ pub struct PinholeSpec {
     pub target_ports: (u16, u16),
     /// Whether the service is a `filter` service: address and ports are its own.
     pub filter: bool,
-    /// The key of packet MACs, for a grant that demands them. Without one its UDP is refused until the grant is
-    /// installed again with a key.
-    pub key: Option<SessionKey>,
+    /// The session keys, for a grant whose client proves anything under them. Without them that is refused until the grant
+    /// is installed again with them.
+    pub keys: Option<SessionKeys>,
 }
 
 /// A pinhole that belongs to no grant: the frontends' way to a service's SIP port, and the service's way to the

@@ -84,7 +84,7 @@ impl Translator {
             return Err(InstallError::Expired);
         }
         if let Some(slot) = self.rules.pinholes.by_id(grant.id) {
-            return self.renew(now, slot, spec);
+            return self.renew((now, unix), slot, spec);
         }
         if self.rules.revoked.refuses(grant.id, grant.not_before) {
             return Err(InstallError::Revoked(grant.id));
@@ -97,7 +97,7 @@ impl Translator {
         let target_ports = self.target_ports(grant, spec.target_ports)?;
         let times = self.times(grant);
         let budget = Budget::new(grant.bytes);
-        self.open(now, spec, target_ports, times, budget)
+        self.open((now, unix), spec, target_ports, times, budget)
     }
 
     /// Ends a grant now, and for good: it is refused until its end, over restarts too. Gives its account, which does not
@@ -137,14 +137,14 @@ impl Translator {
     /// Fills a slot, with ports of its own for `nat`.
     pub(crate) fn open(
         &mut self,
-        now: Instant,
+        (now, unix): (Instant, UnixTime),
         spec: PinholeSpec,
         target_ports: (u16, u16),
         times: (Instant, Instant),
         budget: Budget,
     ) -> Result<Opened, InstallError> {
-        let PinholeSpec { grant, service, target, filter, key, .. } = spec;
-        let (protocol, client, wanted) = (grant.protocol, grant.client_address, grant.gate_ports);
+        let PinholeSpec { grant, service, target, filter, keys, .. } = spec;
+        let (protocol, wanted) = (grant.protocol, grant.gate_ports);
         let flows_max = self.flows_max(&grant);
         let needed =
             if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
@@ -186,8 +186,10 @@ impl Translator {
             user,
         };
         self.put(now, slot, new.build(now))?;
-        self.rules.seals.put(slot, &seal, key);
-        self.rules.sources.add(client);
+        self.rules.put_seal(slot, unix, &seal, keys);
+        if let Some(client) = self.rules.pinholes.at(slot).and_then(|pinhole| pinhole.client) {
+            self.rules.sources.add(client);
+        }
         Ok(gate)
     }
 
@@ -289,13 +291,21 @@ impl Translator {
         flows.min(FLOWS_PER_GRANT_MAX)
     }
 
-    fn renew(&mut self, now: Instant, slot: u32, spec: PinholeSpec) -> Result<Opened, InstallError> {
+    fn renew(
+        &mut self,
+        (now, unix): (Instant, UnixTime),
+        slot: u32,
+        spec: PinholeSpec,
+    ) -> Result<Opened, InstallError> {
         let times = self.times(&spec.grant);
         let conflict = InstallError::Conflict(spec.grant.id);
         let target_ports = self.target_ports(&spec.grant, spec.target_ports)?;
         let pinhole = self.rules.pinholes.at(slot).ok_or(conflict)?;
         let known = pinhole.grant().ok_or(conflict)?;
-        let is_same = (known.client_address, known.protocol) == (spec.grant.client_address, spec.grant.protocol)
+        // Where a client signs in from may change if that is not where its packets come from.
+        let same_client = known.client_address == spec.grant.client_address || known.proves_address();
+        let is_same = same_client
+            && (known.protocol, known.flags) == (spec.grant.protocol, spec.grant.flags)
             && (pinhole.target, pinhole.target_ports) == (spec.target, target_ports)
             && (pinhole.service, pinhole.filter) == (spec.service, spec.filter)
             // Its lines would not know of another mode.
@@ -308,8 +318,11 @@ impl Translator {
             Life::Ended(EndCause::Revoked) => return Err(InstallError::Revoked(spec.grant.id)),
             Life::Ended(_) if !is_later => return Err(InstallError::Expired),
             Life::Ended(_) => {
+                let client = pinhole.client;
                 self.rules.pinholes.revive(slot);
-                self.rules.sources.add(spec.grant.client_address);
+                if let Some(client) = client {
+                    self.rules.sources.add(client);
+                }
                 self.rest_ports(slot, false);
                 let user = self.rules.pinholes.at(slot).map_or(NO_SLOT, |pinhole| pinhole.user);
                 self.rules.users.begin(now, user, &spec.grant);
@@ -317,7 +330,7 @@ impl Translator {
             _ if !is_later => {
                 // A snapshot after a restart: what it brings is the key.
                 if spec.grant.client_id == known.client_id {
-                    self.rules.seals.put(slot, &spec.grant, spec.key);
+                    self.rules.put_seal(slot, unix, &spec.grant, spec.keys);
                 }
                 return Ok(gate);
             }
@@ -340,10 +353,11 @@ impl Translator {
         (pinhole.not_before, pinhole.not_after) = times;
         pinhole.budget.renew(spec.grant.bytes);
         pinhole.flows_max = flows_max.into();
-        self.rules.seals.put(slot, &spec.grant, spec.key);
+        let PinholeSpec { grant, keys, .. } = spec;
+        self.rules.put_seal(slot, unix, &grant, keys);
         self.rules.pinholes.change(slot, |pinhole| {
             pinhole.spent = false;
-            pinhole.holder = Holder::Granted(spec.grant.into());
+            pinhole.holder = Holder::Granted(grant.into());
         });
         self.rules.pinholes.schedule(now, slot);
         self.note_due();
@@ -369,7 +383,7 @@ impl Translator {
         let pinhole = self.rules.pinholes.at(slot)?;
         let ended = account(pinhole, cause);
         let user = pinhole.user;
-        if let Some(client) = pinhole.grant().map(|grant| grant.client_address) {
+        if let Some(client) = pinhole.client {
             self.rules.sources.remove(client);
         }
         if cause == EndCause::Revoked {

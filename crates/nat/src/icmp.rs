@@ -3,6 +3,7 @@
 
 use core::net::IpAddr;
 
+use sluicegate_capability::mac::TRAILER_LEN;
 use sluicegate_flow::Kind;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, icmpv4, icmpv6,
@@ -15,8 +16,9 @@ use crate::{
     config::Mode,
     flows::{CHARGED, Family, Flows, GUARDED, TRANSLATED},
     lifecycle::charge,
+    mac,
     packet::{EchoType, Tuple},
-    passage::shorten,
+    passage::set_len,
     rules::Rules,
 };
 
@@ -86,6 +88,9 @@ fn error<L: Family>(
         cut(ip, frame, len);
     }
     for crossing in crossings.iter().flatten() {
+        if crossing.kind == Kind::Inbound && mac::seals_answers(rules, flows.line(crossing.line).owner()) {
+            leave_room(ip, frame.bytes_mut());
+        }
         crossing.apply(ip, frame.bytes_mut());
     }
     Ok(to)
@@ -185,6 +190,23 @@ fn admit<L: Family>(
     Ok(())
 }
 
+/// A path that carries so much carries less of what the service sends, which gets a trailer here.
+fn leave_room(ip: &Summary, bytes: &mut [u8]) {
+    if !is_too_big(ip, bytes) {
+        return;
+    }
+    if ip.src.is_ipv4() {
+        let mut message = icmpv4::Packet::new_unchecked(ip.transport_mut(bytes));
+        // Old routers name no MTU.
+        message.set_next_hop_mtu(message.next_hop_mtu().saturating_sub(TRAILER_LEN as u16));
+        message.fill_checksum();
+    } else {
+        let mut message = icmpv6::Packet::new_unchecked(ip.transport_mut(bytes));
+        message.set_mtu(message.mtu().saturating_sub(TRAILER_LEN as u32));
+        message.fill_checksum(ip.src, ip.dst);
+    }
+}
+
 /// "Fragmentation needed" or "packet too big".
 fn is_too_big(ip: &Summary, bytes: &[u8]) -> bool {
     let message = ip.transport(bytes);
@@ -200,7 +222,7 @@ fn is_too_big(ip: &Summary, bytes: &[u8]) -> bool {
 fn cut(ip: &mut Summary, frame: &mut Frame<'_>, len: usize) {
     let header_len = ip.transport_offset + icmpv4::HEADER_LEN;
     let quote_len = quoted(ip, frame.bytes()).len().min(len.saturating_sub(header_len));
-    shorten(ip, frame, header_len + quote_len);
+    set_len(ip, frame, header_len + quote_len);
     let (src, dst, is_ipv4) = (ip.src, ip.dst, ip.src.is_ipv4());
     let message = ip.transport_mut(frame.bytes_mut());
     if is_ipv4 {

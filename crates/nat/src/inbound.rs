@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use sluicegate_capability::mac::TRAILER_LEN;
 use sluicegate_flow::{Kind, Line};
 use sluicegate_wire::{Instant, Port, Reason};
 
@@ -10,8 +11,8 @@ use crate::{
     candidates::Names,
     config::Mode,
     flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, TRANSLATED, WAITING},
-    lifecycle::{charge, establish, settle},
-    mac::{self, Evidence},
+    lifecycle::{charge, end_flows, establish, settle},
+    mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
     passage::{LineRef, Passage},
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
@@ -59,7 +60,7 @@ pub(crate) fn follow<L: Family>(
     let (flags, owner) = (flows.line(index).rewrite().2, flows.line(index).owner());
     let (index, strip) = match rightful(rules, now, packet, evidence, (owner, flags)) {
         Some(slot) => open_inbound(flows, rules, now, packet, slot, evidence)?,
-        None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?),
+        None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?.strip),
     };
     let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
     Ok(Passage { strip, ..passage })
@@ -119,12 +120,14 @@ pub(crate) fn pass<L: Family>(
     from: Kind,
 ) -> Result<Passage, Reason> {
     let to = if from == Kind::Inbound { Port::INSIDE } else { Port::OUTSIDE };
-    if packet.ip.dont_fragment && !rules.fits(packet.ip.total_len, to) {
+    let line = flows.line(index);
+    let seal = if from == Kind::Outbound { sealer(rules, line, packet)? } else { None };
+    let added = if seal.is_some() { TRAILER_LEN } else { 0 };
+    if packet.ip.dont_fragment && !rules.fits(packet.ip.total_len + added, to) {
         // Answered, if its grant has not had its share of answers.
-        let is_answered = rules.admit_error_of(now, flows.line(index).owner());
+        let is_answered = rules.admit_error_of(now, line.owner());
         return Err(if is_answered { Reason::PacketTooBig } else { Reason::IcmpRate });
     }
-    let line = flows.line(index);
     let (address, port, flags) = line.rewrite();
     let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound) && line.notes() & ANSWERED == 0;
     let step = match &packet.transport {
@@ -161,7 +164,23 @@ pub(crate) fn pass<L: Family>(
     let line = flows.line(index);
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let (src, dst) = if from == Kind::Inbound { (None, translated) } else { (translated, None) };
-    Ok(Passage { to, src, dst, strip: false, line: Some(LineRef { index, generation: line.generation() }) })
+    Ok(Passage { to, src, dst, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
+}
+
+/// The pinhole under whose key a packet from inside gets a trailer, if one does.
+///
+/// # Errors
+/// [`Reason::MacMissing`] for a fragment: a trailer covers a whole datagram, and the rest of this one is elsewhere.
+#[inline]
+fn sealer<L: Line>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
+    let slot = line.owner();
+    if line.rewrite().2 & GUARDED == 0 || packet.transport != Transport::Udp || !mac::seals_answers(rules, slot) {
+        return Ok(None);
+    }
+    if packet.ip.fragment.is_some() {
+        return rules.waive(Reason::MacMissing).map(|()| None);
+    }
+    Ok(Some(slot))
 }
 
 /// What a segment does to its connection, and whether that changes more than its numbers.
@@ -292,7 +311,14 @@ fn open_from_outside<L: Family>(
 ) -> Result<Option<(u32, bool)>, Reason> {
     packet.ip.check_addresses()?;
     check_source(rules, packet.tuple.src.0)?;
-    let result = locate(rules, now, &packet.tuple, mac::names(packet, evidence))
+    // Its own client id says best whose it is, and it may be what proves where its client is.
+    let located = match mac::claimed(rules, now, packet, evidence.bytes) {
+        Some(slot) if rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.protocol == packet.tuple.protocol) => {
+            Ok(slot)
+        }
+        _ => locate(rules, now, &packet.tuple, mac::names(packet, evidence)),
+    };
+    let result = located
         .map_err(|(reason, _)| reason)
         .inspect_err(|reason| note_probe(rules, now, &packet.tuple, *reason))
         .and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
@@ -322,7 +348,7 @@ fn is_probed(rules: &Rules, now: Instant, pinhole: &Pinhole, tuple: &Tuple) -> b
 }
 
 /// Nobody outside may use an address of this side.
-fn check_source(rules: &Rules, source: IpAddr) -> Result<(), Reason> {
+pub(crate) fn check_source(rules: &Rules, source: IpAddr) -> Result<(), Reason> {
     if rules.is_gate(source) || rules.hosts.find(source).is_some() { Err(Reason::AddressInvalid) } else { Ok(()) }
 }
 
@@ -354,10 +380,41 @@ pub(crate) fn open_inbound<L: Family>(
     let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };
     let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed();
     let new = NewFlow { owner: slot, inbound: tuple, outbound, flags: flags_of(pinhole) };
-    let strip = new.flags & GUARDED != 0 && mac::prove(rules, slot, packet, evidence)?;
+    let proof = if new.flags & GUARDED != 0 { mac::prove(rules, slot, packet, evidence)? } else { Proof::NONE };
+    if !is_client(rules, slot, packet) {
+        if !proof.sealed {
+            return Err(Reason::NoPinhole);
+        }
+        move_client(flows, rules, slot, packet.tuple.src.0);
+    }
+    let strip = proof.strip;
     let flow = establish(flows, rules, now, &new)?;
     start(flows, flow, Kind::Inbound, &packet.transport);
     Ok((flow, strip))
+}
+
+/// Whether a packet comes from where this pinhole's packets may come from. Of a hairpin packet the gate's own address
+/// stands for its sender.
+fn is_client(rules: &Rules, slot: u32, packet: &Packet) -> bool {
+    let address = packet.tuple.src.0;
+    rules.pinholes.at(slot).is_some_and(|pinhole| match &pinhole.holder {
+        PinholeHolder::Granted(_) => pinhole.client == Some(address) || rules.is_gate(address),
+        PinholeHolder::Standing { .. } | PinholeHolder::Service => true,
+    })
+}
+
+/// The client of a grant has proved that it sends from `address`. Flows from where it was before end.
+pub(crate) fn move_client<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32, address: IpAddr) {
+    let before = rules.pinholes.at(slot).and_then(|pinhole| pinhole.client);
+    if before == Some(address) {
+        return;
+    }
+    end_flows(flows, rules, slot, u32::MAX);
+    if let Some(before) = before {
+        rules.sources.remove(before);
+    }
+    rules.pinholes.change(slot, |pinhole| pinhole.client = Some(address));
+    rules.sources.add(address);
 }
 
 /// The flags that lines under this pinhole have.

@@ -42,6 +42,7 @@ mod passage;
 mod pinhole;
 mod ports;
 mod probes;
+mod proof;
 mod random;
 mod reply;
 mod revoked;

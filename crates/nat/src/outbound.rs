@@ -151,7 +151,8 @@ fn hairpin<L: Family>(
             Passage { strip, ..pass(flows, rules, now, index, &turned, evidence, Kind::Inbound)? }
         }
     };
-    Ok(Passage { src: Some(src), ..back })
+    // What turns round is checked here and never leaves: it has no trailer of the gate's.
+    Ok(Passage { src: Some(src), seal: None, ..back })
 }
 
 /// The pinhole that a hairpin packet is for. Its client may have been seen with its inside address, by a frontend on

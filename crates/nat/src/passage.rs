@@ -30,12 +30,14 @@ pub(crate) struct Passage {
     pub(crate) line: Option<LineRef>,
     /// Whether the packet's last bytes are the trailer of a packet MAC, which stays here.
     pub(crate) strip: bool,
+    /// The pinhole under whose key the packet gets such a trailer.
+    pub(crate) seal: Option<u32>,
 }
 
 impl Passage {
     /// Out of the other side, unchanged.
     pub(crate) const fn unchanged(to: Port) -> Self {
-        Self { to, src: None, dst: None, line: None, strip: false }
+        Self { to, src: None, dst: None, line: None, strip: false, seal: None }
     }
 
     /// Writes addresses and ports into a whole packet or a first fragment.
@@ -80,8 +82,8 @@ impl Passage {
     }
 }
 
-/// Cuts a packet to `total_len` bytes and says so in its IP header. The transport's checksum is the caller's.
-pub(crate) fn shorten(ip: &mut Summary, frame: &mut Frame<'_>, total_len: usize) {
+/// Says in a packet's IP header that it is `total_len` bytes long, and cuts off what is behind them. The transport's checksum is the caller's.
+pub(crate) fn set_len(ip: &mut Summary, frame: &mut Frame<'_>, total_len: usize) {
     let (old, new) = (ip.total_len as u16, total_len as u16);
     ip.total_len = total_len;
     let bytes = frame.bytes_mut();

@@ -48,6 +48,8 @@ pub(crate) enum Holder {
 pub(crate) struct Pinhole {
     pub(crate) life: Life,
     pub(crate) holder: Holder,
+    /// Of a grant: the address that packets may come from; none before its client has proved one, if it has to.
+    pub(crate) client: Option<IpAddr>,
     pub(crate) protocol: u8,
     pub(crate) service: u16,
     pub(crate) filter: bool,
@@ -88,7 +90,7 @@ pub(crate) struct Pinhole {
     ended_prev: u32,
 }
 
-const fn contains((first, last): (u16, u16), port: u16) -> bool {
+pub(crate) const fn contains((first, last): (u16, u16), port: u16) -> bool {
     first <= port && port <= last
 }
 
@@ -111,7 +113,7 @@ impl Pinhole {
         match &self.holder {
             Holder::Granted(grant) => {
                 let port = is_echo(self.protocol) || contains(grant.client_ports, remote.1);
-                grant.client_address == remote.0 && port
+                self.client == Some(remote.0) && port
             }
             Holder::Standing { peers, .. } => peers.contains(&remote.0),
             Holder::Service => false,
@@ -158,7 +160,7 @@ impl Pinhole {
 
     pub(crate) fn clients(&self) -> &[IpAddr] {
         match &self.holder {
-            Holder::Granted(grant) => core::slice::from_ref(&grant.client_address),
+            Holder::Granted(_) => self.client.as_slice(),
             Holder::Standing { peers, .. } => peers,
             Holder::Service => &[],
         }
@@ -192,6 +194,8 @@ pub(crate) struct Pinholes {
     free: Vec<u32>,
     by_id: Index,
     by_tuple: Index,
+    /// Grants with a seal by their client id.
+    of_client_id: Index,
     keys: Keys,
     filed: Filed,
     /// Entries of `by_tuple` that the pinholes may need at most.
@@ -212,6 +216,7 @@ impl Pinholes {
             free: (0..pinholes_max).rev().collect(),
             by_id: Index::new(pinholes_max, pinholes_max),
             by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT, pinholes_max),
+            of_client_id: Index::new(pinholes_max, pinholes_max),
             keys: Keys::new(hash_key),
             filed: Filed::default(),
             reserved: 0,
@@ -258,6 +263,20 @@ impl Pinholes {
     pub(crate) fn by_id(&self, id: GrantId) -> Option<u32> {
         let is_it = |slot: &u32| self.at(*slot).and_then(Pinhole::grant).is_some_and(|grant| grant.id == id);
         self.by_id.matches(self.keys.bytes(&id.0)).find(is_it)
+    }
+
+    /// The slots of grants with a seal and this client id: one, if nobody was unlucky.
+    pub(crate) fn of_client_id(&self, client_id: u32) -> impl Iterator<Item = u32> + '_ {
+        self.of_client_id.matches(self.keys.bytes(&client_id.to_le_bytes()))
+    }
+
+    /// Lists a grant under its client id, and no longer under the one that it had before.
+    pub(crate) fn list_client_id(&mut self, slot: u32, client_id: Option<u32>) {
+        self.of_client_id.remove(slot);
+        if let Some(client_id) = client_id {
+            // As many entries as slots: there is always room.
+            self.of_client_id.insert(self.keys.bytes(&client_id.to_le_bytes()), slot);
+        }
     }
 
     /// The pinhole for a packet from outside to an address that is looked up by client: `filter` services and ICMP.
@@ -344,7 +363,7 @@ impl Pinholes {
         true
     }
 
-    /// Changes a pinhole, and where it is filed with it. Its service, its ports there and its clients' addresses stay.
+    /// Changes a pinhole, and where it is filed with it. Its service, its ports there and how many clients it has stay.
     pub(crate) fn change(&mut self, slot: u32, change: impl FnOnce(&mut Pinhole)) {
         self.unfile(slot);
         if let Some(pinhole) = self.at_mut(slot) {
@@ -492,6 +511,14 @@ pub(crate) struct NewPinhole {
     pub(crate) user: u32,
 }
 
+/// The address of a grant's client where it need not prove one.
+fn address_known(holder: &Holder) -> Option<IpAddr> {
+    match holder {
+        Holder::Granted(grant) if !grant.proves_address() => Some(grant.client_address),
+        _ => None,
+    }
+}
+
 /// How much a rated pinhole may send at once: a quarter of a second, but at least one full slice.
 const BURST_MIN: u64 = 64 * 1024;
 
@@ -500,6 +527,7 @@ impl NewPinhole {
         let (bucket, slice_max) = rate(now, self.rate_bytes_per_s);
         Pinhole {
             life: Life::Live,
+            client: address_known(&self.holder),
             holder: self.holder,
             protocol: self.protocol,
             service: self.service,

@@ -3,8 +3,9 @@
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
+use sluicegate_capability::{Grant, mac::SessionKeys};
 use sluicegate_flow::TokenBucket;
-use sluicegate_wire::{Instant, Port, Reason};
+use sluicegate_wire::{Instant, Port, Reason, UnixTime};
 
 use crate::{
     binding::Bindings,
@@ -12,7 +13,7 @@ use crate::{
     counters::Counters,
     hosts::Hosts,
     lifecycle::Paid,
-    mac::Seals,
+    mac::{Seal, Seals},
     pinhole::{Life, Pinhole, Pinholes},
     ports::Ports,
     probes::Probes,
@@ -111,6 +112,12 @@ impl Rules {
         self.pinholes.at_mut(slot).is_some_and(|pinhole| pinhole.errors.take(now, 1))
     }
 
+    /// Notes what a grant that was installed or renewed has its client prove, and under which keys.
+    pub(crate) fn put_seal(&mut self, slot: u32, unix: UnixTime, grant: &Grant, keys: Option<SessionKeys>) {
+        self.seals.put(slot, unix, grant, keys);
+        self.pinholes.list_client_id(slot, self.seals.at(slot).map(Seal::client_id));
+    }
+
     pub(crate) fn push_event(&mut self, event: Event) {
         if self.events.len() >= self.events_max {
             self.events.pop_front();
@@ -149,6 +156,7 @@ impl Rules {
     pub(crate) fn forget(&mut self, slot: u32) {
         self.looks += 1;
         let Some(pinhole) = self.pinholes.forget(slot) else { return };
+        self.pinholes.list_client_id(slot, None);
         self.seals.remove(slot);
         if owns_ports(&pinhole) {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);

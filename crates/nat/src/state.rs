@@ -122,7 +122,7 @@ impl Translator {
         grant.gate_ports = wanted;
         let (target, target_ports) = (record.target, record.target_ports);
         let spec =
-            PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, key: None };
+            PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, keys: None };
         let opened = self.install(now, unix, spec).ok()?;
         let slot = self.rules.pinholes.by_id(id)?;
         if opened.ports != wanted && !record.filter {
@@ -139,6 +139,13 @@ impl Translator {
         self.rules.pinholes.change(slot, |pinhole| pinhole.spent = record.spent);
         if let Some(highest) = record.window {
             self.rules.seals.resume(slot, highest);
+        }
+        let known = self.rules.pinholes.at(slot)?.client;
+        if let Some(client) =
+            record.client.filter(|client| client.is_ipv4() == target.is_ipv4() && known != Some(*client))
+        {
+            self.rules.pinholes.change(slot, |pinhole| pinhole.client = Some(client));
+            self.rules.sources.add(client);
         }
         Some(slot)
     }

@@ -1,5 +1,6 @@
 use alloc::collections::VecDeque;
 
+use sluicegate_capability::mac::TRAILER_LEN;
 use sluicegate_flow::{Line4, Line6};
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict, ip::Summary};
 
@@ -16,7 +17,7 @@ use crate::{
     outbound::outbound,
     packet::{Packet, Transport},
     passage::{Passage, check_header},
-    reply,
+    proof, reply,
     rules::Rules,
 };
 
@@ -54,6 +55,8 @@ pub struct Translator {
 pub(crate) enum Fate {
     Forward(Port),
     Held,
+    /// The frame holds an answer to it.
+    Answered,
 }
 
 impl Translator {
@@ -109,6 +112,10 @@ impl Translator {
                 self.rules.counters.count_held();
                 Verdict::Queue
             }
+            Ok(Fate::Answered) => {
+                self.rules.counters.count_reply();
+                Verdict::Reply
+            }
             Err(reason) => self.refuse(now, port, frame, reason),
         }
     }
@@ -152,6 +159,12 @@ impl Translator {
             packet.ip.decrement_ttl(frame.bytes_mut())?;
             return Ok(Fate::Forward(to));
         }
+        if port == Port::OUTSIDE && proof::is_proof(&packet, frame.bytes()) {
+            let answered = self.prove_address(now, &packet, frame);
+            if let Some(result) = answered {
+                return result.map(|()| Fate::Answered);
+            }
+        }
         let evidence = Evidence { permission, bytes: frame.bytes() };
         let passage = self.decide(now, port, &packet, &evidence)?;
         self.send(&passage, &mut packet, frame)
@@ -186,6 +199,9 @@ impl Translator {
             mac::strip(&mut packet.ip, frame);
         }
         passage.apply(packet, frame.bytes_mut());
+        if let Some(slot) = passage.seal {
+            mac::seal(&mut self.rules, slot, &mut packet.ip, frame)?;
+        }
         packet.ip.decrement_ttl(frame.bytes_mut())?;
         if !self.rules.fits(packet.ip.total_len, passage.to) {
             let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
@@ -199,6 +215,8 @@ impl Translator {
     pub(crate) fn refuse(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, reason: Reason) -> Verdict {
         self.rules.counters.count_drop(reason);
         let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
+        // A packet that would fit is too long with the trailer that it would get.
+        let mtu = if frame.len() <= usize::from(mtu) { mtu.saturating_sub(TRAILER_LEN as u16) } else { mtu };
         if reason == Reason::PacketTooBig
             && self.rules.admit_icmp(now)
             && reply::too_big(&self.rules.config, mtu, frame).is_some()

@@ -34,7 +34,7 @@ pub struct PinholeView {
     pub service: u16,
     /// IP protocol number; 0 for all that the service starts.
     pub protocol: u8,
-    /// The client's address and first and last port, if it is for a grant.
+    /// The client's address and first and last port, if it is for a grant whose client has one.
     pub client: Option<(IpAddr, (u16, u16))>,
     /// Where it listens.
     pub gate: Opened,
@@ -109,7 +109,7 @@ impl Translator {
             kind,
             service: pinhole.service,
             protocol: pinhole.protocol,
-            client: pinhole.grant().map(|grant| (grant.client_address, grant.client_ports)),
+            client: pinhole.grant().and_then(|grant| Some((pinhole.client?, grant.client_ports))),
             gate: pinhole.gate,
             target: pinhole.target,
             target_ports: pinhole.target_ports,

@@ -252,14 +252,16 @@ fn the_quote_is_cut_to_what_a_host_must_take() {
 #[test]
 fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
     let mut site = Site::new();
-    let key = sluicegate_capability::mac::SessionKey::from_bytes([7; 16]);
+    let keys = sluicegate_capability::mac::SessionKeys::from_bytes([[7; 16]; 2]);
     let base = site.grant(UDP, CLIENT);
     let grant = sluicegate_capability::Grant { least_mode: sluicegate_capability::Mode::Mac, client_id: 77, ..base };
     let mut spec = spec(grant, TARGET, (5_004, 5_004));
-    spec.key = Some(key.clone());
+    spec.keys = Some(keys.clone());
     let opened = site.gate.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);
-    let text = [&b"hello"[..], &key.trailer(77, 1, b"hello")].concat();
+    let ends = sluicegate_capability::mac::Ends { client: (CLIENT, 9_000), gate_port: gate.1 };
+    let purpose = sluicegate_capability::mac::Purpose::Datagram;
+    let text = [&b"hello"[..], &keys.to_service.trailer(77, purpose, 1, &ends, b"hello")].concat();
     site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
     let answer = site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"answer")).outside();
     assert_eq!(site.outside_sends(&unreachable(ROUTER, gate.0, &answer, 8)).dropped(), Reason::IcmpType);
@@ -268,7 +270,12 @@ fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
     let too_big = ip(ROUTER, gate.0, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote }));
     let mut passed = 0;
     for _ in 0..3_000 {
-        passed += u32::from(site.outside_sends(&too_big).verdict == Verdict::Forward(Port::INSIDE));
+        let out = site.outside_sends(&too_big);
+        if out.verdict == Verdict::Forward(Port::INSIDE) {
+            passed += 1;
+            let message = icmpv4::Packet::new_checked(out.packet[20..].to_vec()).unwrap();
+            assert_eq!(message.next_hop_mtu(), 1_380, "with room for the trailer that the gate adds");
+        }
         site.wait(std::time::Duration::from_millis(1));
     }
     assert!((3..=4).contains(&passed), "{passed}");

@@ -11,7 +11,7 @@ use site::{
 };
 use sluicegate_capability::{
     Grant, Mode as DataMode,
-    mac::{SessionKey, TRAILER_LEN},
+    mac::{Ends, Purpose, SEQ_MAX, SessionKey, SessionKeys, TRAILER_LEN},
 };
 use sluicegate_nat::{InstallError, Permission, PinholeSpec, Probe, Translator};
 use sluicegate_wire::{FrameBuf, Port, Reason, Verdict, tcp, udp};
@@ -19,27 +19,37 @@ use sluicegate_wire::{FrameBuf, Port, Reason, Verdict, tcp, udp};
 const CLIENT_ID: u32 = 0x00c0_ffee;
 const PORT: u16 = 5_004;
 
-fn key() -> SessionKey {
-    SessionKey::from_bytes([0x42; 16])
+fn keys() -> SessionKeys {
+    SessionKeys::from_bytes([[0x42; 16], [0x43; 16]])
 }
 
-fn spec_with(grant: Grant, target: IpAddr, key: Option<SessionKey>) -> PinholeSpec {
-    PinholeSpec { key, ..spec(grant, target, (PORT, PORT)) }
+fn key() -> SessionKey {
+    keys().to_service
+}
+
+/// A trailer that covers no client port, so that one test may send from several.
+fn trailer(key: &SessionKey, client_id: u32, gate_port: u16, seq: u64, payload: &[u8]) -> [u8; TRAILER_LEN] {
+    let ends = Ends { client: (CLIENT, 9_000), gate_port };
+    key.trailer(client_id, Purpose::Translated, seq, &ends, payload)
+}
+
+fn spec_with(grant: Grant, target: IpAddr, keys: Option<SessionKeys>) -> PinholeSpec {
+    PinholeSpec { keys, ..spec(grant, target, (PORT, PORT)) }
 }
 
 /// A grant of mode `mac` to `target`, and where it listens.
-fn open_mac(site: &mut Site, client: IpAddr, target: IpAddr, protocol: u8, key: Option<SessionKey>) -> (Grant, End) {
+fn open_mac(site: &mut Site, client: IpAddr, target: IpAddr, protocol: u8, keys: Option<SessionKeys>) -> (Grant, End) {
     let grant = Grant { least_mode: DataMode::Mac, client_id: CLIENT_ID, ..site.grant(protocol, client) };
-    let opened = site.gate.install(site.now, site.unix, spec_with(grant.clone(), target, key)).unwrap();
+    let opened = site.gate.install(site.now, site.unix, spec_with(grant.clone(), target, keys)).unwrap();
     (grant, (opened.address, opened.ports.0))
 }
 
-fn sealed(seq: u64, payload: &[u8]) -> Vec<u8> {
-    [payload, &key().trailer(CLIENT_ID, seq, payload)].concat()
+fn sealed(gate: End, seq: u64, payload: &[u8]) -> Vec<u8> {
+    [payload, &trailer(&key(), CLIENT_ID, gate.1, seq, payload)].concat()
 }
 
 fn datagram(gate: End, seq: u64, payload: &[u8]) -> Vec<u8> {
-    packets::udp((CLIENT, 9_000), gate, &sealed(seq, payload))
+    packets::udp((CLIENT, 9_000), gate, &sealed(gate, seq, payload))
 }
 
 fn payload_of(packet: &[u8]) -> Vec<u8> {
@@ -47,38 +57,49 @@ fn payload_of(packet: &[u8]) -> Vec<u8> {
     udp::Packet::new_checked(ip.transport(packet)).unwrap().payload().to_vec()
 }
 
+/// The payload of an answer, if its trailer is right at the client.
+fn opened(answer: &[u8], gate: End) -> Result<Vec<u8>, Reason> {
+    let sealed = payload_of(answer);
+    let ends = Ends { client: ends(answer).1, gate_port: gate.1 };
+    keys().to_client.check(CLIENT_ID, &ends, &sealed)?;
+    Ok(sealed[..sealed.len() - TRAILER_LEN].to_vec())
+}
+
 /// A site with one open grant of mode `mac`.
 fn site() -> (Site, Grant, End) {
     let mut site = Site::new();
-    let (grant, gate) = open_mac(&mut site, CLIENT, TARGET, UDP, Some(key()));
+    let (grant, gate) = open_mac(&mut site, CLIENT, TARGET, UDP, Some(keys()));
     (site, grant, gate)
 }
 
 #[test]
-fn the_service_gets_the_payload_without_the_trailer_and_answers_without_one() {
+fn the_service_gets_the_payload_without_the_trailer_and_its_answers_get_one() {
     let (mut site, _, gate) = site();
     for (seq, text) in [(1, &b"even"[..]), (2, b"odd"), (3, b"")] {
         let inside = site.outside_sends(&datagram(gate, seq, text)).inside();
         assert_eq!((ends(&inside).1, payload_of(&inside)), ((TARGET, PORT), text.to_vec()));
     }
-    let answer = site.inside_sends(&packets::udp((TARGET, PORT), (CLIENT, 9_000), b"answer")).outside();
-    assert_eq!(payload_of(&answer), b"answer");
+    for text in [&b"even"[..], b"odd", b""] {
+        let answer = site.inside_sends(&packets::udp((TARGET, PORT), (CLIENT, 9_000), text)).outside();
+        check_checksums(&answer);
+        assert_eq!(opened(&answer, gate), Ok(text.to_vec()));
+    }
     assert_eq!(site.used("flows"), 1);
 }
 
 #[test]
 fn an_ipv6_datagram_to_a_filter_service_is_stripped_too() {
     let mut site = Site::new();
-    let (_, gate) = open_mac(&mut site, CLIENT_V6, FILTERED_V6, UDP, Some(key()));
-    let inside = site.outside_sends(&packets::udp((CLIENT_V6, 9_000), gate, &sealed(1, b"hello"))).inside();
+    let (_, gate) = open_mac(&mut site, CLIENT_V6, FILTERED_V6, UDP, Some(keys()));
+    let inside = site.outside_sends(&packets::udp((CLIENT_V6, 9_000), gate, &sealed(gate, 1, b"hello"))).inside();
     assert_eq!(payload_of(&inside), b"hello");
 }
 
 #[test]
 fn a_copy_a_forgery_and_a_bare_datagram_open_nothing_and_cost_nothing() {
     let (mut site, grant, gate) = site();
-    let other_client = [&b"x"[..], &key().trailer(CLIENT_ID + 1, 1, b"x")].concat();
-    let mut forged = sealed(1, b"pay 10");
+    let other_client = [&b"x"[..], &trailer(&key(), CLIENT_ID + 1, gate.1, 1, b"x")].concat();
+    let mut forged = sealed(gate, 1, b"pay 10");
     forged[4] = b'9';
     for (text, reason) in [
         (&b""[..], Reason::MacMissing),
@@ -99,7 +120,7 @@ fn a_copy_a_forgery_and_a_bare_datagram_open_nothing_and_cost_nothing() {
     }
     // From another port of the same address it is no new flow either.
     assert_eq!(
-        site.outside_sends(&packets::udp((CLIENT, 9_001), gate, &sealed(1, b"pay 10"))).dropped(),
+        site.outside_sends(&packets::udp((CLIENT, 9_001), gate, &sealed(gate, 1, b"pay 10"))).dropped(),
         Reason::MacReplayed
     );
     assert_eq!((site.used("flows"), site.gate.usage(grant.id).unwrap().bytes_used), (1, used));
@@ -110,7 +131,7 @@ fn a_copy_a_forgery_and_a_bare_datagram_open_nothing_and_cost_nothing() {
 fn a_forged_high_number_does_not_move_the_window() {
     let (mut site, _, gate) = site();
     site.outside_sends(&datagram(gate, 1, b"a")).inside();
-    let mut far = sealed(u64::MAX, b"b");
+    let mut far = sealed(gate, SEQ_MAX, b"b");
     *far.last_mut().unwrap() ^= 1;
     assert_eq!(site.outside_sends(&packets::udp((CLIENT, 9_000), gate, &far)).dropped(), Reason::MacForged);
     site.outside_sends(&datagram(gate, 2, b"c")).inside();
@@ -154,14 +175,14 @@ fn without_its_key_a_grant_lets_nothing_in_until_the_key_comes() {
     let first = datagram(gate, 1, b"first");
     assert_eq!(site.outside_sends(&first).dropped(), Reason::ModeTooWeak);
     // The frontend's snapshot installs the same grant again.
-    site.gate.install(site.now, site.unix, spec_with(grant, TARGET, Some(key()))).unwrap();
+    site.gate.install(site.now, site.unix, spec_with(grant, TARGET, Some(keys()))).unwrap();
     site.outside_sends(&first).inside();
 }
 
 #[test]
 fn tcp_and_a_grant_of_mode_capability_need_a_capability_of_the_same_client() {
     let mut site = Site::new();
-    let (_, tcp_gate) = open_mac(&mut site, CLIENT, TARGET, TCP, Some(key()));
+    let (_, tcp_gate) = open_mac(&mut site, CLIENT, TARGET, TCP, Some(keys()));
     let grant = Grant { least_mode: DataMode::Capability, client_id: CLIENT_ID, ..site.grant(UDP, CLIENT) };
     let opened = site.install(grant, TARGET, (53, 53));
     let udp_gate = (opened.address, opened.ports.0);
@@ -206,11 +227,11 @@ fn a_renewal_goes_on_with_key_and_numbers_and_another_client_id_begins_anew() {
     site.gate.install(site.now, site.unix, spec_with(later.clone(), TARGET, None)).unwrap();
     assert_eq!(site.outside_sends(&datagram(gate, 7, b"a")).dropped(), Reason::MacReplayed);
     site.outside_sends(&datagram(gate, 8, b"b")).inside();
-    let (other_id, other_key) = (CLIENT_ID + 1, SessionKey::from_bytes([1; 16]));
+    let (other_id, other_key) = (CLIENT_ID + 1, SessionKeys::from_bytes([[1; 16]; 2]));
     let again = Grant { not_after: later.not_after.plus_secs(60), client_id: other_id, ..later };
     site.gate.install(site.now, site.unix, spec_with(again, TARGET, Some(other_key.clone()))).unwrap();
     assert_eq!(site.outside_sends(&datagram(gate, 9, b"c")).dropped(), Reason::MacMissing);
-    let fresh = [&b"c"[..], &other_key.trailer(other_id, 1, b"c")].concat();
+    let fresh = [&b"c"[..], &trailer(&other_key.to_service, other_id, gate.1, 1, b"c")].concat();
     site.outside_sends(&packets::udp((CLIENT, 9_000), gate, &fresh)).inside();
     let weaker = Grant { not_after: later.not_after.plus_secs(120), least_mode: DataMode::Pinhole, ..later };
     let refused = site.gate.install(site.now, site.unix, spec_with(weaker, TARGET, None));
@@ -230,7 +251,7 @@ fn a_restart_forgets_the_key_and_remembers_what_came() {
     again.gate.set_services(&services()).unwrap();
     again.gate.import_state(again.now, again.unix, &bytes).unwrap();
     assert_eq!(again.outside_sends(&next).dropped(), Reason::ModeTooWeak);
-    again.gate.install(again.now, again.unix, spec_with(grant, TARGET, Some(key()))).unwrap();
+    again.gate.install(again.now, again.unix, spec_with(grant, TARGET, Some(keys()))).unwrap();
     assert_eq!(again.outside_sends(&seen).dropped(), Reason::MacReplayed);
     assert_eq!(again.outside_sends(&datagram(gate, 4, b"older")).dropped(), Reason::MacReplayed);
     again.outside_sends(&next).inside();
@@ -242,17 +263,17 @@ fn a_revoked_grants_key_is_gone_and_the_table_is_as_large_as_that_of_pinholes() 
     let (pinholes, max) = site.gauge("pinholes");
     assert_eq!(site.gauge("packet_macs"), (1, max));
     for _ in pinholes..max {
-        open_mac(&mut site, CLIENT, TARGET, UDP, Some(key()));
+        open_mac(&mut site, CLIENT, TARGET, UDP, Some(keys()));
     }
     let used = site.used("packet_macs");
     assert_eq!(used, max - pinholes + 1);
     let next = Grant { least_mode: DataMode::Mac, ..site.grant(UDP, CLIENT) };
-    let full = site.gate.install(site.now, site.unix, spec_with(next.clone(), TARGET, Some(key())));
+    let full = site.gate.install(site.now, site.unix, spec_with(next.clone(), TARGET, Some(keys())));
     assert_eq!(full, Err(InstallError::Full(max)));
     site.gate.revoke(site.now, grant.id).unwrap();
     assert!(site.gate.pinholes().any(|view| view.ended.is_some() && !view.has_key));
     // The remembered one gives way.
-    site.gate.install(site.now, site.unix, spec_with(next, TARGET, Some(key()))).unwrap();
+    site.gate.install(site.now, site.unix, spec_with(next, TARGET, Some(keys()))).unwrap();
     assert_eq!(site.used("packet_macs"), used);
 }
 
@@ -317,7 +338,7 @@ proptest! {
         cut in 0usize..40,
     ) {
         let (mut site, grant, gate) = site();
-        let mut captured = sealed(1, &text);
+        let mut captured = sealed(gate, 1, &text);
         let at = at.index(captured.len());
         captured[at] ^= flip;
         let forged = site.outside_sends(&packets::udp((CLIENT, 9_000), gate, &captured)).dropped();

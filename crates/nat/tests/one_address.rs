@@ -5,7 +5,10 @@ mod site;
 use std::net::IpAddr;
 
 use site::{packets::*, *};
-use sluicegate_capability::{Grant, Mode as DataMode, mac::SessionKey};
+use sluicegate_capability::{
+    Grant, Mode as DataMode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::{Config, Permission, PinholeSpec};
 use sluicegate_wire::{FrameBuf, Port, Reason, Verdict};
 
@@ -15,22 +18,24 @@ const SERVICE: End = (FILTERED, PORT);
 /// A client of a `mac` grant.
 struct Agent {
     grant: Grant,
-    key: SessionKey,
+    keys: SessionKeys,
     seq: u64,
 }
 
 impl Agent {
     fn sign_in(site: &mut Site, target: IpAddr, client_id: u32) -> (Self, End) {
         let grant = Grant { least_mode: DataMode::Mac, client_id, ..site.grant(UDP, CLIENT) };
-        let key = SessionKey::from_bytes([client_id as u8; 16]);
-        let spec = PinholeSpec { key: Some(key.clone()), ..spec(grant.clone(), target, (PORT, PORT)) };
+        let keys = SessionKeys::from_bytes([[client_id as u8; 16]; 2]);
+        let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant.clone(), target, (PORT, PORT)) };
         let opened = site.gate.install(site.now, site.unix, spec).unwrap();
-        (Self { grant, key, seq: 0 }, (opened.address, opened.ports.0))
+        (Self { grant, keys, seq: 0 }, (opened.address, opened.ports.0))
     }
 
     fn datagram(&mut self, port: u16, to: End) -> Vec<u8> {
         self.seq += 1;
-        let text = [&b"hello"[..], &self.key.trailer(self.grant.client_id, self.seq, b"hello")].concat();
+        let (id, ends) = (self.grant.client_id, Ends { client: (CLIENT, port), gate_port: to.1 });
+        let trailer = self.keys.to_service.trailer(id, Purpose::Datagram, self.seq, &ends, b"hello");
+        let text = [&b"hello"[..], &trailer].concat();
         udp((CLIENT, port), to, &text)
     }
 

@@ -17,7 +17,7 @@ fn from_gate() -> Vec<FromGate> {
         target: [10, 0, 0, 1].into(),
         target_ports: (80, 80),
         mode: Default::default(),
-        key: None,
+        keys: None,
     };
     let active =
         ActiveGrant { delta, address: [203, 0, 113, 1].into(), ports: (20_000, 20_000), bytes_used: 5, flows: 1 };

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKey};
+use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKeys};
 use sluicegate_store::feed::{
     Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
     PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
@@ -55,7 +55,7 @@ fn delta_of(grant: &Grant) -> GrantDelta {
         target: [10, 0, 0, 1].into(),
         target_ports: (80, 80),
         mode: Default::default(),
-        key: Some(SessionKey::from_bytes([0x5e; 16])),
+        keys: Some(SessionKeys::from_bytes([[0x5e; 16]; 2])),
     }
 }
 
@@ -456,8 +456,8 @@ fn a_place_in_another_issuers_stream_is_not_resumed() {
 fn a_session_key_reaches_the_gate_and_is_in_no_debug_text() {
     let delta = delta_of(&grant(1));
     let text = format!("{delta:?}");
-    assert!(text.contains("key: Some(SessionKey(..))"), "{text}");
+    assert!(text.contains("to_client: SessionKey(..)"), "{text}");
     let bytes = postcard::to_allocvec(&delta).unwrap();
     assert_eq!(postcard::from_bytes::<GrantDelta>(&bytes).unwrap(), delta);
-    assert_eq!(delta.without_key().key, None);
+    assert_eq!(delta.without_keys().keys, None);
 }

@@ -220,7 +220,7 @@ fn install_of(grant: &Grant, user: &str) -> Delta {
         target: [10, 0, 0, 1].into(),
         target_ports: (80, 80),
         mode: Default::default(),
-        key: None,
+        keys: None,
     }))
 }
 

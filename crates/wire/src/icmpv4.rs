@@ -138,6 +138,11 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the next hop's MTU in "fragmentation needed"; the checksum is the caller's.
+    pub fn set_next_hop_mtu(&mut self, value: u16) {
+        put(self.buffer.as_mut(), 6, &value.to_be_bytes());
+    }
+
     /// Writes type and code.
     #[inline]
     pub fn set_kind_and_code(&mut self, kind: Type, code: u8) {

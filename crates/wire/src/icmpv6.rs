@@ -158,6 +158,11 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the MTU of "packet too big"; the checksum is the caller's.
+    pub fn set_mtu(&mut self, value: u32) {
+        put(self.buffer.as_mut(), 4, &value.to_be_bytes());
+    }
+
     /// Writes type and code.
     #[inline]
     pub fn set_kind_and_code(&mut self, kind: Type, code: u8) {

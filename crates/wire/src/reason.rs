@@ -82,7 +82,7 @@ reasons! {
     RegularQueue = 47, "regular_queue", "The fair queue of regular packets to this destination was full.";
     LegacyQueue = 48, "legacy_queue", "The link was busy with wanted packets: the queue of legacy packets was full.";
     ModeTooWeak = 49, "mode_too_weak", "The grant demands a stronger proof than this packet carries: a packet MAC or a capability.";
-    MacMissing = 50, "mac_missing", "The grant demands a packet MAC, and the datagram is too short to carry one or names another client id.";
+    MacMissing = 50, "mac_missing", "The grant demands a packet MAC, and the datagram is a fragment, too short to carry one, or names another client id.";
     MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
     MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
     CapabilityTooSlow = 53, "capability_too_slow", "N/T of the capability is below 4 kB in 10 s: routers hold no line for so slow a one.";

@@ -73,17 +73,21 @@ async fn open(session: Session, target: Target, orders: Orders) {
             return;
         }
     };
+    let mut sealer = session.seal(target.protocol, port);
     // The session ends with its last user, and this task only watches.
     drop(session);
     info!(to = %target.to, protocol = target.protocol.label(), gate = %reach.address, "captured traffic goes to the gate");
-    orders.send(Order::Opened(target, reach));
+    orders.send(Order::Opened(target, reach, sealer.clone()));
     while opening.changed().await.is_ok() {
-        let now = opening.borrow_and_update().reach(target.protocol, port);
+        let (now, seal) = {
+            let opening = opening.borrow_and_update();
+            (opening.reach(target.protocol, port), opening.seal(target.protocol, port))
+        };
         match now {
-            Some(now) if now == reach => {}
+            Some(now) if now == reach && seal == sealer => {}
             Some(now) => {
-                reach = now;
-                orders.send(Order::Opened(target, reach));
+                (reach, sealer) = (now, seal);
+                orders.send(Order::Opened(target, reach, sealer.clone()));
             }
             None => break,
         }

@@ -11,7 +11,7 @@ use sluicegate_datapath::{
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Reason,
     capability::{
-        UDP_PORT,
+        Kind, UDP_PORT,
         shim::{self, Carriage},
     },
     ip::Summary,
@@ -304,10 +304,13 @@ impl Engine {
     }
 
     /// Sends a packet with a header by the outer socket, one without by the plain one.
-    fn emit(&mut self, frame: &Frame<'_>) {
+    fn emit(&mut self, frame: &mut Frame<'_>) {
         if !has_header(frame.bytes()) {
             self.send_plain(frame.bytes());
             return;
+        }
+        if let Err(reason) = self.seal_request(frame) {
+            return self.not_sent(frame, reason);
         }
         match self.wires.sender.send(frame.bytes()) {
             Ok(()) => self.counters.sent += 1,
@@ -316,6 +319,20 @@ impl Engine {
                 debug!(%error, "not sent");
             }
         }
+    }
+
+    /// Puts a trailer behind a request for a capability of one of our grants: the gate gives none to anybody else.
+    fn seal_request(&self, frame: &mut Frame<'_>) -> Result<(), Reason> {
+        let summary = Summary::parse(frame.bytes())?;
+        let Some(found) = shim::find(&summary, frame.bytes())? else { return Ok(()) };
+        let header = found.packet(frame.bytes());
+        if header.kind() != Kind::Request {
+            return Ok(());
+        }
+        let Some(sealer) = self.redirects.sealer(header.client_id()) else { return Ok(()) };
+        let payload = frame.bytes().get(found.payload_at..summary.total_len).unwrap_or_default();
+        let trailer = sealer.request(summary.dst, header.upper_protocol(), payload);
+        shim::append(frame, &found, &trailer)
     }
 
     fn send_plain(&mut self, packet: &[u8]) {
@@ -418,7 +435,7 @@ impl Engine {
             if !self.host.poll_output(now, &mut frame) {
                 break;
             }
-            self.emit(&frame);
+            self.emit(&mut frame);
         }
         self.spare = spare;
     }
@@ -440,8 +457,8 @@ impl Engine {
         while let Some(order) = inbox.next() {
             let now = monotonic_now();
             match order {
-                Order::Opened(target, reach) => {
-                    for packet in self.redirects.opened(target, reach) {
+                Order::Opened(target, reach, sealer) => {
+                    for packet in self.redirects.opened(target, reach, sealer) {
                         self.again(now, &packet);
                     }
                 }

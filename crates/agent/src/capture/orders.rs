@@ -11,13 +11,13 @@ use std::{
 };
 
 use super::{Carrying, destinations::Prefix, redirects::Target};
-use crate::opening::Reach;
+use crate::{opening::Reach, seal::Sealer};
 
 /// One thing to do.
 #[derive(Debug)]
 pub(super) enum Order {
     /// A gate is open, or has moved.
-    Opened(Target, Reach),
+    Opened(Target, Reach, Option<Arc<Sealer>>),
     /// A gate stays closed.
     Refused(Target),
     /// A grant has ended.

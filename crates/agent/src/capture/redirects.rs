@@ -1,7 +1,7 @@
 //! Where packets to a service go once its gate is open: a `nat` service has an address and port at the gate, which
 //! programs need not know.
 
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_policy::PortProtocol;
 use sluicegate_wire::{
@@ -11,7 +11,7 @@ use sluicegate_wire::{
     ip::{Ports, Summary},
 };
 
-use crate::opening::Reach;
+use crate::{opening::Reach, seal::Sealer};
 
 /// Ports of services in use at once.
 pub(super) const WAYS_MAX: usize = 1_024;
@@ -54,8 +54,8 @@ enum Way {
 #[derive(Debug, Default)]
 pub(super) struct Redirects {
     ways: HashMap<Target, Way>,
-    /// By the gate's address and port: whom programs took it for, and the client id.
-    back: HashMap<(IpProtocol, SocketAddr), (SocketAddr, ClientId)>,
+    /// By the gate's address and port: whom programs took it for, the client id, and what seals requests.
+    back: HashMap<(IpProtocol, SocketAddr), (SocketAddr, ClientId, Option<Arc<Sealer>>)>,
 }
 
 impl Redirects {
@@ -92,7 +92,7 @@ impl Redirects {
     pub(super) fn inbound(&self, frame: &mut Frame<'_>) {
         let Some((mut summary, ports, _)) = parts(frame) else { return };
         let from = SocketAddr::new(summary.src, ports.src);
-        let Some((known, _)) = self.back.get(&(summary.protocol, from)).filter(|(known, _)| *known != from) else {
+        let Some((known, ..)) = self.back.get(&(summary.protocol, from)).filter(|(known, ..)| *known != from) else {
             return;
         };
         let delta = summary.set_src(frame.bytes_mut(), known.ip());
@@ -100,10 +100,10 @@ impl Redirects {
     }
 
     /// The gate is open, or has moved. Returns the packets that waited for it.
-    pub(super) fn opened(&mut self, target: Target, reach: Reach) -> Vec<Box<[u8]>> {
+    pub(super) fn opened(&mut self, target: Target, reach: Reach, sealer: Option<Arc<Sealer>>) -> Vec<Box<[u8]>> {
         self.forget(target);
         let protocol = IpProtocol(target.protocol.number(target.to.ip()));
-        self.back.insert((protocol, reach.address), (target.to, ClientId(reach.client_id)));
+        self.back.insert((protocol, reach.address), (target.to, ClientId(reach.client_id), sealer));
         match self.ways.insert(target, Way::Open(reach)) {
             Some(Way::Asked(waiting)) => waiting,
             _ => Vec::new(),
@@ -135,12 +135,17 @@ impl Redirects {
 
     /// The client id of the grant for this protocol, address and port.
     pub(super) fn client_id(&self, protocol: IpProtocol, remote: SocketAddr) -> Option<ClientId> {
-        self.back.get(&(protocol, remote)).map(|(_, id)| *id)
+        self.back.get(&(protocol, remote)).map(|(_, id, _)| *id)
     }
 
     /// Whether a grant has this client id.
     pub(super) fn has_client_id(&self, id: ClientId) -> bool {
-        self.back.values().any(|(_, known)| *known == id)
+        self.back.values().any(|(_, known, _)| *known == id)
+    }
+
+    /// What seals requests of this client id.
+    pub(super) fn sealer(&self, id: ClientId) -> Option<&Arc<Sealer>> {
+        self.back.values().find(|(_, known, _)| *known == id)?.2.as_ref()
     }
 }
 
@@ -203,7 +208,7 @@ mod tests {
         let mut packet = datagram("198.51.100.2:5000", "192.0.2.10:53");
         let Step::Ask(target) = packet.with(|frame| redirects.outbound(NOW, 3, frame)) else { panic!("asked") };
         assert_eq!(packet.with(|frame| redirects.outbound(NOW, 3, frame)), Step::Wait);
-        assert_eq!(redirects.opened(target, reach()).len(), 2);
+        assert_eq!(redirects.opened(target, reach(), None).len(), 2);
         assert_eq!(packet.with(|frame| redirects.outbound(NOW, 3, frame)), Step::Go);
         assert_eq!(ends(&packet), ("198.51.100.2:5000".parse().unwrap(), reach().address));
         let mut answer = datagram("203.0.113.1:24001", "198.51.100.2:5000");
@@ -223,7 +228,7 @@ mod tests {
         assert_eq!(redirects.refused(NOW, target).len(), 1);
         assert_eq!(send(&mut redirects, NOW), Step::Refuse);
         assert_eq!(send(&mut redirects, NOW + REFUSED_FOR), Step::Ask(target));
-        redirects.opened(target, reach());
+        redirects.opened(target, reach(), None);
         assert_eq!(send(&mut redirects, NOW), Step::Go);
         redirects.closed(target);
         assert_eq!(send(&mut redirects, NOW), Step::Ask(target));

@@ -1,3 +1,4 @@
+use core::net::Ipv4Addr;
 use std::{collections::BTreeSet, format, vec::Vec};
 
 use proptest::prelude::*;
@@ -19,21 +20,23 @@ fn secret() -> SessionSecret {
 const GRANT: GrantId =
     GrantId([0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2a, 0x2b, 0x2c, 0x2d, 0x2e, 0x2f]);
 
-#[test]
-fn the_tag_is_siphash_2_4_as_its_authors_test_it() {
-    // Aumasson and Bernstein, appendix A: key 00..0f, message 00..0e.
-    let key = SessionKey::from_bytes(counting(0));
-    let trailer = key.trailer(0x0b0c_0d0e, 0x0304_0506_0708_090a, &[0, 1, 2]);
-    assert_eq!(trailer[12..], 0xa129_ca61_49be_45e5_u64.to_be_bytes());
+const ENDS: Ends = Ends { client: (IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2)), 40_000), gate_port: 31_000 };
+
+/// `payload` with a trailer.
+fn sealed(key: &SessionKey, client_id: u32, purpose: Purpose, seq: u64, payload: &[u8]) -> Vec<u8> {
+    [payload, &key.trailer(client_id, purpose, seq, &ENDS, payload)].concat()
 }
 
 #[test]
-fn key_client_ids_and_trailer_are_those_of_the_documentation() {
-    let key = secret().key(GRANT, Direction::ToService);
-    assert_eq!(*key.expose(), bytes("4d8150e151c793b6f8035c692a75c022"));
+fn keys_client_ids_and_trailers_are_those_of_the_documentation() {
+    let SessionKeys { to_service: key, to_client } = secret().keys(GRANT);
+    assert_eq!(*key.expose(), bytes("f6ead6705e99a121dfbab6b23f9e4b3a"));
+    assert_eq!(*to_client.expose(), bytes("9e8e8c86e25980a41a36b84ff514ecdc"));
     assert_eq!(secret().client_id(GRANT, 0), 0xded1_4afd);
     assert_eq!(secret().client_id(GRANT, 1), 0x1330_78da);
-    assert_eq!(key.trailer(0xded1_4afd, 1, b"hello"), bytes("ded14afd00000000000000010e8ed9a9b9ac07a5"));
+    let trailer = |purpose| key.trailer(0xded1_4afd, purpose, 1, &ENDS, b"hello");
+    assert_eq!(trailer(Purpose::Datagram), bytes("ded14afd0000000000000001006ae6702bbe2bb6"));
+    assert_eq!(trailer(Purpose::Translated), bytes("ded14afd0100000000000001f645cceb4964e3e0"));
 }
 
 #[test]
@@ -66,13 +69,32 @@ fn neither_secret_nor_key_is_ever_printed() {
 #[test]
 fn a_datagram_shorter_than_a_trailer_or_of_another_client_has_no_mac() {
     let key = SessionKey::from_bytes([1; 16]);
-    let mut datagram = b"payload".to_vec();
-    datagram.extend(key.trailer(5, 1, b"payload"));
-    assert_eq!(key.check(5, &datagram), Ok(1));
-    assert_eq!(key.check(6, &datagram), Err(Reason::MacMissing));
-    assert_eq!(key.check(5, &datagram[8..]), Err(Reason::MacMissing));
-    assert_eq!(key.check(5, &[]), Err(Reason::MacMissing));
-    assert_eq!(key.check(5, &key.trailer(5, 9, b"")), Ok(9));
+    let datagram = sealed(&key, 5, Purpose::Datagram, 1, b"payload");
+    assert_eq!(client_id_of(&datagram), Some(5));
+    assert_eq!(key.check(5, &ENDS, &datagram), Ok(Sealed { purpose: Purpose::Datagram, seq: 1 }));
+    assert_eq!(key.check(6, &ENDS, &datagram), Err(Reason::MacMissing));
+    assert_eq!(key.check(5, &ENDS, &datagram[8..]), Err(Reason::MacMissing));
+    assert_eq!((key.check(5, &ENDS, &[]), client_id_of(&[])), (Err(Reason::MacMissing), None));
+    let empty = sealed(&key, 5, Purpose::Proof, 9, b"");
+    assert_eq!(key.check(5, &ENDS, &empty), Ok(Sealed { purpose: Purpose::Proof, seq: 9 }));
+}
+
+#[test]
+fn a_tag_holds_between_its_own_ports_only_and_in_its_own_direction() {
+    let SessionKeys { to_service: key, to_client } = secret().keys(GRANT);
+    let (address, port) = ENDS.client;
+    let elsewhere = [
+        Ends { gate_port: ENDS.gate_port + 1, ..ENDS },
+        Ends { client: (address, port + 1), ..ENDS },
+        Ends { client: (IpAddr::V4(Ipv4Addr::new(198, 51, 100, 3)), port), ..ENDS },
+    ];
+    let datagram = sealed(&key, 5, Purpose::Datagram, 1, b"x");
+    assert_eq!(elsewhere.map(|ends| key.check(5, &ends, &datagram)), [Err(Reason::MacForged); 3]);
+    assert_eq!(to_client.check(5, &ENDS, &datagram), Err(Reason::MacForged), "nothing can be sent back to its sender");
+    // Behind a translator the gate's port is all that both ends know.
+    let translated = sealed(&key, 5, Purpose::Translated, 2, b"x");
+    let checked = elsewhere.map(|ends| key.check(5, &ends, &translated).is_ok());
+    assert_eq!(checked, [false, true, true]);
 }
 
 #[test]
@@ -98,28 +120,26 @@ proptest! {
     #[test]
     fn whatever_is_changed_in_a_datagram_is_noticed(
         payload in proptest::collection::vec(any::<u8>(), 0..64),
-        seq in any::<u64>(),
+        seq in 0..=SEQ_MAX,
         client_id in any::<u32>(),
         at in any::<prop::sample::Index>(),
         flip in 1u8..,
     ) {
         let key = SessionKey::from_bytes([7; 16]);
-        let mut datagram: Vec<u8> = payload.clone();
-        datagram.extend(key.trailer(client_id, seq, &payload));
-        prop_assert_eq!(key.check(client_id, &datagram), Ok(seq));
+        let mut datagram = sealed(&key, client_id, Purpose::Datagram, seq, &payload);
+        prop_assert_eq!(key.check(client_id, &ENDS, &datagram), Ok(Sealed { purpose: Purpose::Datagram, seq }));
         let at = at.index(datagram.len());
         datagram[at] ^= flip;
         let expected = if (payload.len()..payload.len() + 4).contains(&at) { Reason::MacMissing } else { Reason::MacForged };
-        prop_assert_eq!(key.check(client_id, &datagram), Err(expected));
+        prop_assert_eq!(key.check(client_id, &ENDS, &datagram), Err(expected));
     }
 
     #[test]
     fn payload_and_trailer_cannot_be_shifted_against_each_other(payload in proptest::collection::vec(any::<u8>(), 1..64), seq in any::<u64>()) {
         let key = SessionKey::from_bytes([7; 16]);
-        let mut datagram = payload.clone();
-        datagram.extend(key.trailer(1, seq, &payload));
+        let mut datagram = sealed(&key, 1, Purpose::Datagram, seq, &payload);
         datagram.remove(0);
-        prop_assert!(key.check(1, &datagram).is_err());
+        prop_assert!(key.check(1, &ENDS, &datagram).is_err());
     }
 
     #[test]

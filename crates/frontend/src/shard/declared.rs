@@ -34,8 +34,16 @@ const SESSION_TIMER_SECS_MIN: u32 = 90;
 
 impl Shard {
     /// Asks the gate of a declared service to open what was allowed.
-    pub(super) fn open_declared(&mut self, now: Now, asked: Asked<'_, '_>, admitted: Admitted, out: &mut Transmits) {
+    pub(super) fn open_declared(
+        &mut self,
+        now: Now,
+        asked: Asked<'_, '_>,
+        mut admitted: Admitted,
+        out: &mut Transmits,
+    ) {
         let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
+        let offer = Session::parse(asked.message.body()).ok();
+        media::narrow(&mut admitted.wants, offer.as_ref(), asked.flow.peer.ip());
         let opening = self.opening(now, asked.flow, &admitted);
         let request = asked.message.as_bytes().to_vec();
         let ids: Vec<GrantId> = opening.ids().collect();

@@ -6,9 +6,9 @@ use std::{
 };
 
 use sluicegate_capability::{
-    ANY_PORTS, Grant, GrantId, Mode,
+    ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, Mode,
     epoch::Epoch,
-    mac::{CLIENT_ID_ATTEMPTS, Direction, SessionKey},
+    mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
 use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, pseudonym};
 use sluicegate_store::feed::{GrantDelta, Selected, Selector};
@@ -27,8 +27,8 @@ use crate::ledger::Ledger;
 pub(super) struct Part {
     pub(super) want: Want,
     pub(super) grant: Grant,
-    /// For the gate, if the grant's mode is `mac`.
-    key: Option<SessionKey>,
+    /// For the gate, if the client is an agent.
+    keys: Option<SessionKeys>,
     opened: bool,
 }
 
@@ -69,8 +69,13 @@ impl Opening {
     ) -> Self {
         let parts = wants.iter().zip(0..).map(|(want, index)| {
             let id = GrantId::of_call(terms.call, index);
-            let (seal, key) = seal(ledger, keys, terms, id, want);
-            Part { want: *want, grant: grant(settings, keys, unix, terms, (id, seal), want), key, opened: false }
+            let (seal, session) = seal(ledger, keys, terms, id, want);
+            Part {
+                want: *want,
+                grant: grant(settings, keys, unix, terms, (id, seal), want),
+                keys: session,
+                opened: false,
+            }
         });
         Self {
             call: terms.call,
@@ -92,7 +97,7 @@ impl Opening {
             target: self.service.address,
             target_ports: (part.want.range.first, part.want.range.last),
             mode: self.service.mode,
-            key: part.key.clone(),
+            keys: part.keys.clone(),
         };
         self.parts.iter().map(delta).collect()
     }
@@ -142,31 +147,33 @@ impl Opening {
 /// What a grant's packets must prove, and under which client id.
 #[derive(Debug, Clone, Copy)]
 struct Seal {
+    /// Whether the client proves its address.
+    proves: bool,
     least_mode: Mode,
     client_id: u32,
 }
 
-/// An agent's UDP carries packet MACs. A renewal keeps mode, client id and key of the grant; if this frontend has not got
-/// the key (it was restarted), the renewal makes a new one, and the new client id tells the agent so.
-fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKey>) {
+/// An agent proves its address under the grant's session keys, and its UDP carries packet MACs. A renewal keeps mode,
+/// client id and keys of the grant; if this frontend has not got the keys (it was restarted), the renewal makes new ones,
+/// and the new client id tells the agent so.
+fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
     let known = terms.renewal.then(|| ledger.delta(id)).flatten();
     let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
-    let known_mode = known_grant.as_ref().map(|grant| grant.least_mode);
-    let known_client = known_grant.map(|grant| grant.client_id);
-    let secret = terms
-        .agent
-        .map(|agent| &agent.secret)
-        .filter(|_| want.range.protocol == PortProtocol::Udp && known_mode != Some(Mode::Pinhole));
+    let has_ports = matches!(want.range.protocol, PortProtocol::Udp | PortProtocol::Tcp);
+    let was_sealed = known_grant.as_ref().is_none_or(Grant::proves_address);
+    let secret = terms.agent.map(|agent| &agent.secret).filter(|_| has_ports && was_sealed);
     let Some(secret) = secret else {
-        let client_id = known_client.unwrap_or_else(|| client_id(keys, terms.call));
-        return (Seal { least_mode: Mode::Pinhole, client_id }, None);
+        let client_id = known_grant.map_or_else(|| client_id(keys, terms.call), |grant| grant.client_id);
+        return (Seal { proves: false, least_mode: Mode::Pinhole, client_id }, None);
     };
-    if let (Some(client_id), Some(key)) = (known_client, known.and_then(|delta| delta.key)) {
-        return (Seal { least_mode: Mode::Mac, client_id }, Some(key));
+    let mode = if want.range.protocol == PortProtocol::Udp { Mode::Mac } else { Mode::Pinhole };
+    let least_mode = known_grant.as_ref().map_or(mode, |grant| grant.least_mode);
+    if let (Some(grant), Some(keys)) = (known_grant, known.and_then(|delta| delta.keys)) {
+        return (Seal { proves: true, least_mode, client_id: grant.client_id }, Some(keys));
     }
     let mut ids = (0..CLIENT_ID_ATTEMPTS).map(|attempt| secret.client_id(id, attempt));
     let client_id = ids.find(|client_id| !ledger.has_client(*client_id)).unwrap_or_else(|| secret.client_id(id, 0));
-    (Seal { least_mode: Mode::Mac, client_id }, Some(secret.key(id, Direction::ToService)))
+    (Seal { proves: true, least_mode, client_id }, Some(secret.keys(id)))
 }
 
 fn grant(
@@ -182,7 +189,7 @@ fn grant(
         if service.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let is_filter = service.mode == ServiceMode::Filter;
     Grant {
-        flags: 0,
+        flags: if seal.proves { FLAG_PROVES_ADDRESS } else { 0 },
         least_mode: seal.least_mode,
         protocol: want.range.protocol.number(service.address),
         id,
@@ -195,7 +202,8 @@ fn grant(
         flows: terms.limits.flows_max,
         rate_100kbps: terms.limits.rate_100kbps(),
         client_address: terms.client.to_canonical(),
-        client_ports: ANY_PORTS,
+        // Of an agent, a key decides who sends, and for TCP its host chooses the port.
+        client_ports: if seal.proves { ANY_PORTS } else { want.client_ports },
         gate_address: if is_filter { service.address } else { unspecified },
         gate_ports: if is_filter { (want.range.first, want.range.last) } else { (0, 0) },
         holder: [0; 32],

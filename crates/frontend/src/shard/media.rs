@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use sluicegate_capability::ANY_PORTS;
 use sluicegate_policy::{PortProtocol, PortRange, Service, WANTED_MAX};
 use sluicegate_sip::sdp::{Answer, MediaAnswer, MediaEdit, Rewrite, Session, Transport, Wanted};
 
@@ -14,6 +15,28 @@ pub(super) struct Want {
     pub(super) range: PortRange,
     /// Whether it is the RTCP of the media line, on a port away from its RTP.
     pub(super) is_rtcp: bool,
+    /// Ports that a telephone's packets may come from: those that it named.
+    pub(super) client_ports: (u16, u16),
+}
+
+/// The port that stands for none (RFC 8866 section 5.14 and common use: discard).
+const NO_PORT: u16 = 9;
+
+/// Narrows what is opened to the ports that the client's offer names for each media line: RTP and RTCP send from where
+/// they receive (RFC 4961). Any port may send where the offer names none that the gate would see: none at all, discard, or
+/// ports of another address than the request came from, which a NAT stands in front of.
+pub(super) fn narrow(wants: &mut [Want], offer: Option<&Session<'_>>, client: IpAddr) {
+    for want in wants {
+        let line = offer.and_then(|offer| offer.media().get(want.media));
+        let named = line.filter(|line| {
+            let address = line.address.is_some_and(|address| address.to_canonical() == client.to_canonical());
+            address && ![0, NO_PORT].contains(&line.port)
+        });
+        want.client_ports = named.map_or(ANY_PORTS, |line| {
+            let rtcp = line.rtcp().unwrap_or(line.port);
+            (line.port.min(rtcp), line.port.max(rtcp))
+        });
+    }
 }
 
 const fn protocol(transport: Transport) -> Option<PortProtocol> {
@@ -42,7 +65,7 @@ pub(super) fn wanted_of_offer(offer: &Session<'_>, service: &Service) -> Vec<Wan
                 service.ports.iter().filter(|range| range.protocol == protocol).nth(*nth - 1).copied()
             }
         };
-        wants.extend(range.map(|range| Want { media, range, is_rtcp: false }));
+        wants.extend(range.map(|range| Want { media, range, is_rtcp: false, client_ports: ANY_PORTS }));
         // One too many, so that the policy sees it and says so.
         if wants.len() > WANTED_MAX {
             break;
@@ -67,8 +90,8 @@ pub(super) fn wanted_of_answer(answer: &Session<'_>, service: &Service) -> Vec<W
         if !offered || wants.len() + 2 > WANTED_MAX {
             continue;
         }
-        wants.push(Want { media, range, is_rtcp: false });
-        wants.extend(rtcp.map(|range| Want { media, range, is_rtcp: true }));
+        wants.push(Want { media, range, is_rtcp: false, client_ports: ANY_PORTS });
+        wants.extend(rtcp.map(|range| Want { media, range, is_rtcp: true, client_ports: ANY_PORTS }));
     }
     wants
 }
@@ -194,6 +217,23 @@ mod tests {
         assert_eq!(ranges(&all), expected.map(|(range, media, rtcp)| (media, range.to_owned(), rtcp)));
         let some = wanted_of_answer(&session, &service(&["udp/4000-4002"]));
         assert_eq!(ranges(&some), [(0, "udp/4000-4001".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_telephone_sends_from_the_ports_that_it_names_unless_a_translator_stands_before_it() {
+        let session = Session::parse(PHONE).unwrap();
+        let service = service(&["udp/5004-5005", "udp/5006-5007"]);
+        let ports = |offer: Option<&Session<'_>>, client: &str| {
+            let mut wants = wanted_of_offer(&session, &service);
+            narrow(&mut wants, offer, client.parse().unwrap());
+            wants.iter().map(|want| want.client_ports).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(Some(&session), "192.168.0.9"), [(4000, 4001), (4002, 4010)]);
+        assert_eq!(ports(Some(&session), "198.51.100.7"), [ANY_PORTS; 2], "its NAT changes them");
+        assert_eq!(ports(None, "192.168.0.9"), [ANY_PORTS; 2]);
+        let discard = String::from_utf8(PHONE.to_vec()).unwrap().replace("audio 4000", "audio 9");
+        let discard = Session::parse(discard.as_bytes()).unwrap();
+        assert_eq!(ports(Some(&discard), "192.168.0.9")[0], ANY_PORTS);
     }
 
     #[test]

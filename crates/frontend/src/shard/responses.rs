@@ -107,7 +107,10 @@ impl Shard {
         let is_sdp = message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/sdp"));
         let session = if code < 300 && is_sdp { Session::parse(message.body()).ok() } else { None };
         let Some(session) = session else { return self.pass_on(now, owed, message, code, out) };
-        let wants = wanted_of_answer(&session, &relay.service);
+        let mut wants = wanted_of_answer(&session, &relay.service);
+        let request = Message::parse(&exchange.request).ok();
+        let offer = request.as_ref().and_then(|request| Session::parse(request.body()).ok());
+        media::narrow(&mut wants, offer.as_ref(), exchange.flow.peer.ip());
         let known = relay.opening.as_ref().filter(|_| relay.waiting.is_none());
         let is_open = known.is_some_and(|opening| opening.opens(&wants));
         if wants.is_empty() || is_open {

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_capability::{
-    Grant, Mode,
-    mac::{Direction, SessionSecret},
-};
+use sluicegate_capability::{Grant, Mode, mac::SessionSecret};
 use sluicegate_frontend::{GateAnswer, Input, Ledger};
 use sluicegate_store::feed::GrantDelta;
 
@@ -49,12 +46,12 @@ fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) -> SessionS
 
 fn is_keyed_by(delta: &GrantDelta, secret: &SessionSecret) -> bool {
     let grant = delta.grant().unwrap();
-    delta.key == Some(secret.key(grant.id, Direction::ToService)) && secret.is_of(grant.id, grant.client_id)
+    delta.keys == Some(secret.keys(grant.id)) && secret.is_of(grant.id, grant.client_id)
 }
 
 fn mode(delta: &GrantDelta) -> (u8, Mode, bool) {
     let Grant { protocol, least_mode, .. } = delta.grant().unwrap();
-    (protocol, least_mode, delta.key.is_some())
+    (protocol, least_mode, delta.keys.is_some())
 }
 
 #[test]
@@ -62,9 +59,9 @@ fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &both());
-    assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, Mode::Pinhole, false), (17, Mode::Mac, true)]);
+    assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, Mode::Pinhole, true), (17, Mode::Mac, true)]);
     let secret = open(&mut site, &mut alice, &asked);
-    assert!(is_keyed_by(&asked[1], &secret));
+    assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
     let other = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
     assert!(!is_keyed_by(&asked[1], &other));
 }
@@ -82,7 +79,7 @@ fn no_answer_carries_the_key() {
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &udp());
     open(&mut site, &mut alice, &asked);
-    let key = asked[0].key.clone().unwrap();
+    let key = asked[0].keys.clone().unwrap().to_service;
     assert!(!site.last.windows(16).any(|window| window == key.expose()));
     assert!(!format!("{asked:?}").contains(&format!("{:?}", key.expose())));
 }
@@ -111,7 +108,7 @@ fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
     // Started anew, with what gates report: everything but keys.
     site.ledger = Arc::new(Ledger::new(1_000));
     site.start(1);
-    let known = first[0].clone().without_key();
+    let known = first[0].clone().without_keys();
     site.ledger.opening(&known, &known.grant().unwrap(), "gate-1", 0).unwrap();
     let renewed = ask(&mut site, &mut alice, &udp());
     let later = open(&mut site, &mut alice, &renewed);
@@ -131,7 +128,7 @@ fn a_client_id_in_use_is_given_to_nobody_else() {
     let (id, first_id) = (taken.id, taken.client_id);
     taken.id = sluicegate_capability::GrantId([1; 16]);
     let mut site = Site::new();
-    let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_key() };
+    let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_keys() };
     site.ledger.opening(&delta, &taken, "gate-1", 0).unwrap();
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &udp());

@@ -96,7 +96,7 @@ impl<'a> Applier<'a> {
         }
         match sent {
             // The packet thread alone keeps the key.
-            Ok(answer) => self.asked.push(Asked { id, delta: delta.without_key(), answer }),
+            Ok(answer) => self.asked.push(Asked { id, delta: delta.without_keys(), answer }),
             Err(error) => self.refuse(id, error.to_string()),
         }
     }
@@ -113,7 +113,7 @@ impl<'a> Applier<'a> {
             target: delta.target,
             target_ports: delta.target_ports,
             filter: delta.mode == ServiceMode::Filter,
-            key: delta.key.clone(),
+            keys: delta.keys.clone(),
         })
     }
 

@@ -12,13 +12,14 @@ use crate::{
     secrets::Seeds,
 };
 use sluicegate_capability::{
-    Grant, Mode as DataMode,
+    FLAG_PROVES_ADDRESS, Grant, Mode as DataMode,
     host::{ClientIds, ClientPolicy, Host},
+    mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::{Mode, PinholeSpec, Service, Translator};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,
-    capability::{ClientId, Limits},
+    capability::{ClientId, Kind, Limits, shim},
     ethernet::{self, EtherType},
     ip::Summary,
     ipv4, udp,
@@ -44,6 +45,22 @@ struct Chain {
     now: Instant,
     /// What came out at ends without cable.
     arrived: Vec<(End, Vec<u8>)>,
+    /// Client ids of those agents that have session keys, and how many requests they have sealed.
+    agents: std::ops::Range<u32>,
+    sealed: u64,
+}
+
+/// The session keys of the agent with this client id.
+fn keys_of(client_id: u32) -> SessionKeys {
+    SessionKeys::from_bytes([[client_id as u8; 16], [!client_id as u8; 16]])
+}
+
+/// As a frontend issues it: whoever signs in with an agent proves where its packets come from; a telephone cannot.
+fn grant_for(client_id: u32, least_mode: DataMode) -> (Grant, Option<SessionKeys>) {
+    let is_agent = least_mode != DataMode::Pinhole;
+    let flags = if is_agent { FLAG_PROVES_ADDRESS } else { 0 };
+    let grant = Grant { client_id, client_address: CLIENT.into(), least_mode, flags, ..samples::grant(1) };
+    (grant, is_agent.then(|| keys_of(client_id)))
 }
 
 fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Path<Hops> {
@@ -96,7 +113,7 @@ fn payload(packet: &[u8]) -> Vec<u8> {
 
 impl Chain {
     fn new(nodes: Vec<Path<Hops>>, cables: &[(End, End)]) -> Self {
-        Self { nodes, cables: cables.to_vec(), now: START, arrived: Vec::new() }
+        Self { nodes, cables: cables.to_vec(), now: START, arrived: Vec::new(), agents: 0..0, sealed: 0 }
     }
 
     fn far_end(&self, end: End) -> Option<End> {
@@ -129,11 +146,31 @@ impl Chain {
     fn pass_on(&mut self, index: usize, sent: Vec<(Port, Vec<u8>)>, queue: &mut VecDeque<(End, Vec<u8>)>) {
         for (out, frame) in sent {
             let packet = frame[ethernet::HEADER_LEN..].to_vec();
+            let is_agents = matches!(self.nodes[index].way, Way::Edge(_)) && out == Port::OUTSIDE;
+            let packet = if is_agents { self.seal_request(packet) } else { packet };
             match self.far_end((index, out)) {
                 Some(far) => queue.push_back((far, packet)),
                 None => self.arrived.push(((index, out), packet)),
             }
         }
+    }
+
+    /// What an agent makes of its own request for a capability.
+    fn seal_request(&mut self, packet: Vec<u8>) -> Vec<u8> {
+        let ip = Summary::parse(&packet).unwrap();
+        let Ok(Some(found)) = shim::find(&ip, &packet) else { return packet };
+        let header = found.packet(&packet);
+        if header.kind() != Kind::Request || !self.agents.contains(&header.client_id().0) {
+            return packet;
+        }
+        self.sealed += 1;
+        let ClientId(id) = header.client_id();
+        let ends = Ends::of_request(ip.dst, header.upper_protocol());
+        let text = &packet[found.payload_at..];
+        let trailer = keys_of(id).to_service.trailer(id, Purpose::Request, self.sealed, &ends, text);
+        let mut frame = FrameBuf::from_bytes(&packet);
+        frame.with(|frame| shim::append(frame, &found, &trailer)).unwrap();
+        frame.bytes().to_vec()
     }
 
     /// Lets time pass and does what falls due.
@@ -196,20 +233,22 @@ fn public() -> (Chain, End, End) {
 /// Client, agent, router, gate in front of a private service.
 fn private(client_id: u32, least_mode: DataMode) -> (Chain, End, End) {
     let mut gate = gate(false);
-    let grant = Grant { client_id: CLIENT_ID, client_address: CLIENT.into(), least_mode, ..samples::grant(1) };
+    let (grant, keys) = grant_for(CLIENT_ID, least_mode);
     let spec = PinholeSpec {
         grant: grant.clone(),
         service: 0,
         target: SERVER.into(),
         target_ports: (5_000, 5_000),
         filter: true,
-        key: None,
+        keys,
     };
     gate.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
     gate.way.opened(&grant);
     let nodes = vec![agent(client_id), node(Role::Router, |_| {}), gate];
     let cables = [((0, Port::OUTSIDE), (1, Port::OUTSIDE)), ((1, Port::INSIDE), (2, Port::OUTSIDE))];
-    (Chain::new(nodes, &cables), (0, Port::INSIDE), (2, Port::INSIDE))
+    let mut chain = Chain::new(nodes, &cables);
+    chain.agents = if grant.proves_address() { CLIENT_ID..CLIENT_ID + 1 } else { 0..0 };
+    (chain, (0, Port::INSIDE), (2, Port::INSIDE))
 }
 
 /// Sends `count` datagrams with an answer to each, 10 ms apart.
@@ -269,9 +308,12 @@ fn the_gate_answers_for_a_private_service_and_takes_the_header_off() {
 fn a_grant_that_demands_capabilities_lets_nothing_else_in() {
     let (mut chain, client, server) = private(CLIENT_ID, DataMode::Capability);
     chain.send((1, Port::OUTSIDE), &datagram(CLIENT, SERVER, b"plain"));
-    assert_eq!(chain.dropped(2, Reason::ModeTooWeak), 1);
+    assert_eq!(chain.dropped(2, Reason::NoPinhole), 1, "nobody has proved to be at this address");
     chain.send(client, &datagram(CLIENT, SERVER, b"request"));
-    assert_eq!(chain.arrivals(server), Vec::<Vec<u8>>::new(), "a request proves nothing");
+    assert_eq!(chain.arrivals(server), [b"request".to_vec()], "a sealed request is proof enough for what it rides on");
+    chain.send((1, Port::OUTSIDE), &datagram(CLIENT, SERVER, b"plain"));
+    assert_eq!(chain.dropped(2, Reason::ModeTooWeak), 1);
+    assert_eq!(chain.arrivals(server), Vec::<Vec<u8>>::new());
     chain.wait(Duration::from_millis(50));
     chain.send(client, &datagram(CLIENT, SERVER, b"capable"));
     assert_eq!(chain.arrivals(server), [b"capable".to_vec()]);
@@ -304,12 +346,12 @@ fn a_revoked_grant_ends_its_capabilities_at_once() {
     chain.send(client, &datagram(CLIENT, SERVER, b"request"));
     chain.wait(Duration::from_millis(50));
     chain.send(client, &datagram(CLIENT, SERVER, b"capable"));
-    assert_eq!(chain.arrivals(server).len(), 1);
+    assert_eq!(chain.arrivals(server).len(), 2);
     let id = samples::grant(1).id;
     let gate = &mut chain.nodes[2];
-    let address = gate.translator.allowance(chain.now, id).map(|left| left.address);
-    assert_eq!(address, Some(IpAddr::V4(SERVER)));
-    gate.way.revoked(chain.now, id, address);
+    let ends = gate.translator.allowance(chain.now, id).map(|left| (left.client.expect("proved"), left.address));
+    assert_eq!(ends, Some((CLIENT.into(), SERVER.into())));
+    gate.way.revoked(chain.now, id, ends);
     gate.translator.revoke(chain.now, id);
     chain.send(client, &datagram(CLIENT, SERVER, b"too late"));
     assert_eq!(chain.arrivals(server), Vec::<Vec<u8>>::new());
@@ -322,6 +364,7 @@ fn a_packet_that_another_router_demoted_passes_a_gate_whose_line_knows_it() {
     let (mut chain, client, server) = private(CLIENT_ID, DataMode::Capability);
     chain.send(client, &datagram(CLIENT, SERVER, b"request"));
     chain.wait(Duration::from_millis(50));
+    chain.arrived.clear();
     for number in 0..12 {
         chain.send(client, &datagram(CLIENT, SERVER, &[number]));
         assert_eq!(chain.arrivals(server), [vec![number]]);
@@ -339,5 +382,5 @@ fn a_packet_that_another_router_demoted_passes_a_gate_whose_line_knows_it() {
     }
     let before = chain.nodes[1].published(chain.now, &[]).0.demoted.iter().sum::<u64>();
     assert!((1..=4).contains(&before), "{before}");
-    assert_eq!(chain.dropped(2, Reason::ModeTooWeak), 1, "the request alone");
+    assert_eq!(chain.dropped(2, Reason::ModeTooWeak), 0);
 }

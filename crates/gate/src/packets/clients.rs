@@ -1,39 +1,36 @@
 //! Which grants a client id belongs to, so that a request for a capability costs one look-up.
 
 use sluicegate_capability::{Grant, GrantId};
-use std::{collections::HashMap, net::IpAddr};
+use std::collections::HashMap;
 
-/// Grants of one client and id that are looked at: a call opens a port range each, and all have the same id.
+/// Grants of one client id that are looked at: a call opens a port range each, and all have the same id.
 const GRANTS_PER_CLIENT_MAX: usize = 32;
 
-/// The clients of open grants. Changed by the control side's commands only, never by a packet.
+/// The clients of open grants. Changed by the control side's commands only, never by a packet. Where a client sends from
+/// is for the translator to say: an agent proves that, and may move.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    grants: HashMap<(IpAddr, u32), Vec<GrantId>>,
-    owners: HashMap<GrantId, (IpAddr, u32)>,
+    grants: HashMap<u32, Vec<GrantId>>,
+    owners: HashMap<GrantId, u32>,
 }
 
 impl Clients {
     /// A grant was opened or renewed.
     pub(crate) fn add(&mut self, grant: &Grant) {
-        self.add_id(grant.id, grant.client_address, grant.client_id);
-    }
-
-    fn add_id(&mut self, id: GrantId, client: IpAddr, client_id: u32) {
-        self.remove(id);
+        self.remove(grant.id);
         // Id 0 is nobody's: whoever has no grant sends it.
-        if client_id == 0 {
+        if grant.client_id == 0 {
             return;
         }
-        let grants = self.grants.entry((client, client_id)).or_default();
+        let grants = self.grants.entry(grant.client_id).or_default();
         if grants.len() < GRANTS_PER_CLIENT_MAX {
-            grants.push(id);
-            self.owners.insert(id, (client, client_id));
+            grants.push(grant.id);
+            self.owners.insert(grant.id, grant.client_id);
         }
     }
 
     /// A grant ended. Gives whose it was.
-    pub(crate) fn remove(&mut self, id: GrantId) -> Option<(IpAddr, u32)> {
+    pub(crate) fn remove(&mut self, id: GrantId) -> Option<u32> {
         let owner = self.owners.remove(&id)?;
         if let Some(grants) = self.grants.get_mut(&owner) {
             grants.retain(|grant| *grant != id);
@@ -45,8 +42,8 @@ impl Clients {
     }
 
     /// The grants of this client.
-    pub(crate) fn grants(&self, client: IpAddr, client_id: u32) -> &[GrantId] {
-        self.grants.get(&(client, client_id)).map_or(&[], Vec::as_slice)
+    pub(crate) fn grants(&self, client_id: u32) -> &[GrantId] {
+        self.grants.get(&client_id).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -63,10 +60,9 @@ mod tests {
         clients.add(&grant(2));
         clients.add(&grant(2));
         clients.add(&samples::grant(3));
-        assert_eq!(clients.grants(samples::CLIENT, 5), [grant(1).id, grant(2).id]);
-        assert_eq!(clients.grants(samples::CLIENT, 0), [], "without an id nobody is known");
-        assert_eq!(clients.grants(samples::TARGET, 5), [], "the id alone proves nothing");
-        assert_eq!(clients.remove(grant(1).id), Some((samples::CLIENT, 5)));
+        assert_eq!(clients.grants(5), [grant(1).id, grant(2).id]);
+        assert_eq!(clients.grants(0), [], "without an id nobody is known");
+        assert_eq!(clients.remove(grant(1).id), Some(5));
         assert_eq!(clients.remove(grant(1).id), None);
         clients.remove(grant(2).id);
         assert!(clients.grants.is_empty() && clients.owners.is_empty());

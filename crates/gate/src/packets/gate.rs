@@ -12,12 +12,13 @@ use crate::board::{Gauge, Reading};
 use sluicegate_capability::{
     Grant, GrantId, Mode,
     host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected},
+    mac::TRAILER_LEN,
 };
 use sluicegate_flow::{
     router::{Arrival, Class, Router},
     scheduler::Label,
 };
-use sluicegate_nat::{Permission, Translator};
+use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
     capability::{ClientId, shim},
@@ -95,7 +96,7 @@ impl GateWay {
         if self.host.has_peers() || is_icmp(frame.bytes()) {
             // It may be about a header that this gate sent, or from a client without capabilities at the address of one
             // with: answers to it must stay plain.
-            self.ask_host(now, frame, translator)?;
+            self.ask_host(now, frame, translator, false)?;
         }
         let verdict = translator.on_packet(now, Port::OUTSIDE, frame);
         Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
@@ -110,11 +111,11 @@ impl GateWay {
         frame: &mut Frame<'_>,
         translator: &mut Translator,
     ) -> Result<Fate, Reason> {
-        let header = self.header(now, class, frame)?;
-        let permission = match self.ask_host(now, frame, translator)? {
-            Inbound::Deliver if !header.is_request => header.permission,
+        let header = self.header(now, class, frame, translator)?;
+        let permission = match self.ask_host(now, frame, translator, header.permission.mode == Mode::Capability)? {
+            Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
             Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
-            // A request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
+            // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
             Inbound::Consumed => return Ok(Fate::Kept),
         };
@@ -122,28 +123,43 @@ impl GateWay {
         Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
     }
 
-    /// What the header of a packet proves, which the router has judged.
-    fn header(&mut self, now: Instant, class: &Class, frame: &Frame<'_>) -> Result<Header, Reason> {
+    /// What the header of a packet proves, which the router has judged. A request proves as much as a capability if its
+    /// client sealed it; the trailer is taken off.
+    fn header(
+        &mut self,
+        now: Instant,
+        class: &Class,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Header, Reason> {
         let is_proof = match class {
             Class::Regular { capability } => *capability,
             // Another router forgot the capability, or this one's line was lost: a line that knows the nonce pays.
             Class::Legacy { demoted: Some(_) } => self.router.vouches(now, frame).is_ok(),
-            Class::Legacy { demoted: None } | Class::Request { .. } => false,
+            Class::Request { .. } => is_sealed(now, frame, translator)?,
+            Class::Legacy { demoted: None } => false,
         };
         let summary = Summary::parse(frame.bytes())?;
         let found = shim::find(&summary, frame.bytes())?;
         let client_id = found.map_or(ClientId::NONE, |found| found.packet(frame.bytes()).client_id());
-        let mode = if is_proof { Mode::Capability } else { Mode::Pinhole };
         let is_request = matches!(class, Class::Request { .. });
-        Ok(Header { permission: Permission { mode, client_id: client_id.0 }, is_request })
+        let proved = Permission { mode: Mode::Capability, client_id: client_id.0 };
+        Ok(Header { permission: if is_proof { proved } else { Permission::NONE }, is_request })
     }
 
-    fn ask_host(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &Translator) -> Result<Inbound, Reason> {
+    /// `proved`: the packet carries a good capability, or is a request that its client sealed.
+    fn ask_host(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame<'_>,
+        translator: &Translator,
+        proved: bool,
+    ) -> Result<Inbound, Reason> {
         let clients = &self.clients;
         let mut policy = GrantedPolicy {
             name: |_: &Flow| None,
-            budget: |now, request: &Request| budget(clients, translator, now, request),
-            knows: |event: &Unexpected| !clients.grants(event.remote, event.client_id.0).is_empty(),
+            budget: |now, request: &Request| budget(clients, translator, now, request, proved),
+            knows: |event: &Unexpected| knows(clients, translator, now, event),
         };
         self.host.inbound(now, &mut policy, frame)
     }
@@ -156,7 +172,7 @@ impl GateWay {
             let mut policy = GrantedPolicy {
                 name: |_: &Flow| None,
                 budget: |_: Instant, _: &Request| None,
-                knows: |event: &Unexpected| !clients.grants(event.remote, event.client_id.0).is_empty(),
+                knows: |event: &Unexpected| knows(clients, translator, now, event),
             };
             match self.host.outbound(now, &mut policy, frame) {
                 // Too long with a header: it goes without.
@@ -209,10 +225,10 @@ impl GateWay {
         self.clients.remove(id);
     }
 
-    /// A grant was revoked: capabilities to `address` made from it end now.
-    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, address: Option<IpAddr>) {
-        let Some((client, client_id)) = self.clients.remove(id) else { return };
-        let Some(address) = address else { return };
+    /// A grant was revoked: capabilities made from it, between its client's address and its own, end now.
+    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
+        let Some(client_id) = self.clients.remove(id) else { return };
+        let Some((client, address)) = ends else { return };
         self.router.revoke(now, client, address, ClientId(client_id));
     }
 
@@ -226,11 +242,35 @@ impl GateWay {
     }
 }
 
-/// What is left of the grant that allows a request: the one with the most.
-fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Request) -> Option<Budget> {
-    let grants = clients.grants(request.remote, request.client_id.0).iter();
+/// Whether a request ends in a trailer of the client that it names, which is taken off then.
+fn is_sealed(now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<bool, Reason> {
+    let summary = Summary::parse(frame.bytes())?;
+    let Some(found) = shim::find(&summary, frame.bytes())? else { return Ok(false) };
+    let header = found.packet(frame.bytes());
+    let (client_id, upper) = (header.client_id(), header.upper_protocol());
+    let sealed = frame.bytes().get(found.payload_at..summary.total_len).unwrap_or_default();
+    match translator.open_request(now, client_id.0, (summary.src, summary.dst), upper, sealed) {
+        None => Ok(false),
+        Some(Err(reason)) => Err(reason),
+        Some(Ok(())) => shim::cut_back(frame, &found, TRAILER_LEN).map(|()| true),
+    }
+}
+
+/// Whether a client id has an open grant at the address that it is used from.
+fn knows(clients: &Clients, translator: &Translator, now: Instant, event: &Unexpected) -> bool {
+    let allowances = clients.grants(event.client_id.0).iter().filter_map(|id| translator.allowance(now, *id));
+    allowances.into_iter().any(|left| left.client == Some(event.remote))
+}
+
+/// What is left of the grant that allows a request: the one with the most. A grant whose client has a session key gives
+/// nothing to a request that does not `prove` it: its client id is no secret, and anybody can forge an address.
+fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Request, proved: bool) -> Option<Budget> {
+    let grants = clients.grants(request.client_id.0).iter();
     let allowances = grants.filter_map(|id| translator.allowance(now, *id));
-    let best = allowances.filter(|left| left.address == request.local).max_by_key(|left| left.bytes_left)?;
+    let fits = |left: &Allowance| {
+        (left.address, left.client) == (request.local, Some(request.remote)) && (proved || !left.wants_seal)
+    };
+    let best = allowances.filter(fits).max_by_key(|left| left.bytes_left)?;
     Some(Budget {
         bytes: best.bytes_left,
         seconds: best.ends_at.since(now).as_secs(),

@@ -94,8 +94,8 @@ impl Turn {
                 return;
             };
             path.add_looks(1);
-            let address = path.translator.allowance(now, id).map(|left| left.address);
-            path.way.revoked(now, id, address);
+            let ends = path.translator.allowance(now, id).and_then(|left| Some((left.client?, left.address)));
+            path.way.revoked(now, id, ends);
             if let Some(ended) = path.translator.revoke(now, id) {
                 revoking.ended += 1;
                 self.tell(ended);

@@ -96,9 +96,9 @@ impl Way {
     }
 
     /// A grant to this address was revoked.
-    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, address: Option<IpAddr>) {
+    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
         if let Self::Gate(way) = self {
-            way.revoked(now, id, address);
+            way.revoked(now, id, ends);
         }
     }
 

@@ -75,7 +75,8 @@ pub(crate) fn restore(
         translator.revoke(now, id);
     }
     ledger.retain(|id| translator.usage(id).is_some());
-    let lacks_key = |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode == Mode::Mac);
+    let lacks_key =
+        |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode != Mode::Pinhole || grant.proves_address());
     if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
         // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();
@@ -132,7 +133,7 @@ fn replay(
                 target: entry.delta.target,
                 target_ports: entry.delta.target_ports,
                 filter: entry.delta.mode == ServiceMode::Filter,
-                key: None,
+                keys: None,
             };
             match translator.install(now, unix, spec) {
                 Ok(opened) if (opened.address, opened.ports) == (entry.address, entry.ports) => {}

@@ -125,6 +125,7 @@ impl Translator {
                 gate_ports: pinhole.gate.ports,
                 filter: pinhole.filter,
                 spent: pinhole.spent,
+                client: pinhole.client,
                 left: pinhole.budget.left().saturating_add(lent),
                 taken: pinhole.budget.taken().saturating_sub(lent),
                 window: self.rules.seals.at(slot).map(crate::mac::Seal::highest),

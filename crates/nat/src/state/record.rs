@@ -48,6 +48,8 @@ pub(super) struct GrantRecord {
     pub(super) gate_ports: (u16, u16),
     pub(super) filter: bool,
     pub(super) spent: bool,
+    /// Where its packets may come from; of one that proves it, what it proved last.
+    pub(super) client: Option<IpAddr>,
     /// Of the budget: what lines hold is left.
     pub(super) left: u64,
     pub(super) taken: u64,
@@ -132,6 +134,7 @@ impl GrantRecord {
         write_ports(self.target_ports, to);
         write_ports(self.gate_ports, to);
         to.put(&[u8::from(self.filter), u8::from(self.spent)]);
+        to.put(&octets(self.client.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))));
         to.put(&self.left.to_le_bytes());
         to.put(&self.taken.to_le_bytes());
         to.put(&[u8::from(self.window.is_some())]);
@@ -147,6 +150,7 @@ impl GrantRecord {
             gate_ports: ports(fields)?,
             filter: fields.bool()?,
             spent: fields.bool()?,
+            client: address(fields).map(|client| (!client.is_unspecified()).then_some(client))?,
             left: fields.u64()?,
             taken: fields.u64()?,
             window: {

@@ -221,7 +221,7 @@ pub fn check_checksums(packet: &[u8]) {
 
 pub fn spec(grant: Grant, target: IpAddr, target_ports: (u16, u16)) -> PinholeSpec {
     let service = services().into_iter().find(|service| service.address == target).unwrap();
-    PinholeSpec { grant, service: service.id, target, target_ports, filter: service.mode == Mode::Filter, key: None }
+    PinholeSpec { grant, service: service.id, target, target_ports, filter: service.mode == Mode::Filter, keys: None }
 }
 
 /// Source and destination of a packet with ports.

@@ -6,7 +6,10 @@
 pub(crate) mod site;
 
 use site::{packets::*, *};
-use sluicegate_capability::{Grant, Mode, mac::SessionKey};
+use sluicegate_capability::{
+    Grant, Mode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::PinholeSpec;
 use sluicegate_wire::{
     Reason, Verdict,
@@ -20,18 +23,20 @@ const SERVICE: End = (FILTERED, 5_004);
 #[test]
 fn nat_01_a_later_sign_in_behind_the_same_address_locks_nobody_out() {
     let mut site = Site::new();
-    let key = |client_id: u32| SessionKey::from_bytes([client_id as u8; 16]);
+    let key = |client_id: u32| SessionKeys::from_bytes([[client_id as u8; 16]; 2]);
     let grants: Vec<Grant> = (1..=70)
         .map(|client_id| {
             let grant = Grant { least_mode: Mode::Mac, client_id, ..site.grant(UDP, CLIENT) };
-            let spec = PinholeSpec { key: Some(key(client_id)), ..spec(grant.clone(), FILTERED, (5_004, 5_004)) };
+            let spec = PinholeSpec { keys: Some(key(client_id)), ..spec(grant.clone(), FILTERED, (5_004, 5_004)) };
             site.gate.install(site.now, site.unix, spec).unwrap();
             grant
         })
         .collect();
     for grant in &grants {
-        let text = [&b"hi"[..], &key(grant.client_id).trailer(grant.client_id, 1, b"hi")].concat();
-        site.outside_sends(&udp((CLIENT, 40_000 + grant.client_id as u16), SERVICE, &text)).inside();
+        let client = (CLIENT, 40_000 + grant.client_id as u16);
+        let (ends, keys) = (Ends { client, gate_port: SERVICE.1 }, key(grant.client_id));
+        let trailer = keys.to_service.trailer(grant.client_id, Purpose::Datagram, 1, &ends, b"hi");
+        site.outside_sends(&udp(client, SERVICE, &[&b"hi"[..], &trailer].concat())).inside();
         assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 50, "each pays for its own");
     }
     // Without a proof: whose bytes are spent stands in nobody's way.
@@ -170,13 +175,14 @@ fn security_03_errors_are_paid_by_the_flow_they_are_about() {
 #[test]
 fn security_03_a_flow_under_a_mac_takes_no_error_but_too_big() {
     let mut site = Site::new();
-    let key = SessionKey::from_bytes([7; 16]);
+    let keys = SessionKeys::from_bytes([[7; 16]; 2]);
     let grant = Grant { least_mode: Mode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
-    let spec = PinholeSpec { key: Some(key.clone()), ..spec(grant, TARGET, (5_004, 5_004)) };
+    let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant, TARGET, (5_004, 5_004)) };
     let opened = site.gate.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);
-    let text = [&b"hi"[..], &key.trailer(7, 1, b"hi")].concat();
-    site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
+    let ends = Ends { client: (CLIENT, 9_000), gate_port: gate.1 };
+    let trailer = keys.to_service.trailer(7, Purpose::Datagram, 1, &ends, b"hi");
+    site.outside_sends(&udp((CLIENT, 9_000), gate, &[&b"hi"[..], &trailer].concat())).inside();
     for len in [8, 1_000] {
         assert_eq!(site.outside_sends(&error_about(gate, len)).dropped(), Reason::IcmpType);
     }

@@ -163,7 +163,7 @@ fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session
     let signed = alice.signed(&mut site, "INVITE", &uri, "", &udp);
     assert_eq!(status(&site.send(PHONE, &signed).pop().unwrap().1), 100);
     let delta = site.asked().remove(0);
-    let (grant, key) = (delta.grant().unwrap(), delta.key.clone().unwrap());
+    let (grant, key) = (delta.grant().unwrap(), delta.keys.clone().unwrap().to_service);
     // The recording, the user's secret and the frontend's stored key: all that there is but what both ends forgot.
     let message = Message::parse(signed.as_bytes()).unwrap();
     let sent = Authorization::parse(message.header(HeaderName::ProxyAuthorization).unwrap()).unwrap();

@@ -10,7 +10,7 @@ use crate::support::{
     lab::{CLIENT, Lab, SERVICE},
     let_run,
     node::{Config, Node, service},
-    phone::{Call, Phone, Wish},
+    phone::{AUDIO_PORT, Call, Phone, Wish},
     traffic::Stream,
     until,
 };
@@ -42,7 +42,7 @@ impl Flowing {
         let serving = Stream::start(lab.udp("service", SERVICE, 7000), None);
         let arriving = Capture::start(&lab, ("service", "eth0"), |seen| seen.from == CLIENT && seen.protocol == 17);
         let call = phone.call("echo", Wish::Audio);
-        let client = Stream::start(lab.udp("client", CLIENT, 0), Some(call.gate));
+        let client = Stream::start(lab.udp("client", CLIENT, AUDIO_PORT), Some(call.gate));
         let flowing = Self { node, phone, call, arriving, client, _service: serving, _lab: lab };
         until("the stream flows both ways", || {
             let count = flowing.client.arrivals.since(std::time::Instant::now() - Duration::from_secs(1));

@@ -2,24 +2,21 @@
 //! with the client's address.
 
 use std::{
-    io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    sync::{Arc, Mutex},
-    thread,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
-use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, ipv4, udp};
 
 use crate::support::{
-    BINARY, PATIENCE,
+    PATIENCE,
+    agent::{
+        HONEST, Sniffer, TRAILER, UdpEcho, connect, exchange, payload, program, socks_exchange, talk, with_payload,
+    },
     capture::{Capture, Seen},
-    lab::{CLIENT, FRONTEND, GATE, Lab, SERVICE},
+    lab::{CLIENT, FRONTEND, GATE, Lab},
     let_run,
-    node::{Config, Node, REALM, join, password_file, service},
-    program::Program,
+    node::{Config, Node, join, service},
     until, within,
 };
 
@@ -27,76 +24,8 @@ on_each_datapath!(a_sniffer_that_copies_forges_or_replays_on_the_path_gets_no_by
 on_packet!(a_gate_without_the_key_says_so_until_the_feed_brings_it_again, &[], gate_without_key);
 on_packet!(after_a_restart_of_everything_the_next_renewal_brings_a_new_key, &[], all_restarted);
 
-const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5004);
-const TRAILER: usize = 20;
-/// Datagrams that the sniffer may learn from, and honest ones after his attack.
-const HONEST: usize = 20;
 /// How often each captured datagram is sent again.
 const COPIES: usize = 50;
-
-/// A UDP service that sends back what it gets, and remembers it.
-struct Echo {
-    heard: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl Echo {
-    fn start(lab: &Lab) -> Self {
-        let socket = lab.udp("service", SERVICE, 5004);
-        let heard = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-        let all = Arc::clone(&heard);
-        // Ends with the test process; it holds nothing but a socket.
-        thread::spawn(move || {
-            let mut bytes = [0; 2048];
-            while let Ok((len, from)) = socket.recv_from(&mut bytes) {
-                all.lock().expect("not poisoned").push(bytes[..len].to_vec());
-                let _ = socket.send_to(&bytes[..len], from);
-            }
-        });
-        Self { heard }
-    }
-
-    fn heard(&self) -> Vec<Vec<u8>> {
-        self.heard.lock().expect("not poisoned").clone()
-    }
-}
-
-/// `sluicegate connect` of alice in the background.
-fn connect(lab: &Lab, frontend: Ipv4Addr, how: &[&str]) -> Program {
-    let (password, frontend) = (password_file(lab).display().to_string(), format!("{frontend}:5060"));
-    let fixed = ["connect", "alice@echo", "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
-    let agent = Program::start(lab, "client", "connect", BINARY, &[&fixed[..], how].concat());
-    agent.says("ready");
-    agent
-}
-
-/// A program on the client's host that talks through the agent's forward.
-fn program(lab: &Lab) -> UdpSocket {
-    let socket = lab.udp("client", Ipv4Addr::LOCALHOST, 0);
-    socket.connect(LOCAL).expect("a socket");
-    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
-    socket
-}
-
-/// Sends `text` until it comes back.
-fn exchange(socket: &UdpSocket, text: &str) -> bool {
-    let mut answer = [0; 2048];
-    for _ in 0..4 {
-        socket.send(text.as_bytes()).expect("the agent listens");
-        while let Ok(len) = socket.recv(&mut answer) {
-            if answer[..len] == *text.as_bytes() {
-                return true;
-            }
-        }
-    }
-    false
-}
-
-fn talk(socket: &UdpSocket, what: &str) {
-    for number in 0..HONEST {
-        let text = format!("{what} {number}");
-        assert!(exchange(socket, &text), "{text:?} does not come back");
-    }
-}
 
 /// The mode of the only grant.
 fn mode(node: &Node) -> String {
@@ -105,50 +34,9 @@ fn mode(node: &Node) -> String {
     rows[0]["mode"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A sniffer between client and gate.
-struct Sniffer {
-    socket: Socket,
-    ethernet: Vec<u8>,
-    capture: Capture,
-}
-
-impl Sniffer {
-    fn new(lab: &Lab) -> Self {
-        let is_sealed = |seen: &Seen| seen.from == CLIENT && seen.protocol == 17 && seen.ports.1 != 5060;
-        let socket = lab.host("core").run_in(|| Socket::open("to_gate", &Options::send_only())).expect("a namespace");
-        let ethernet = [&lab.mac("gate", "outside")[..], &lab.mac("core", "to_gate"), &[0x08, 0x00]].concat();
-        let capture = Capture::start(lab, ("core", "to_client"), is_sealed);
-        Self { socket: socket.expect("a raw socket"), ethernet, capture }
-    }
-
-    /// Sends packets in the client's name, slowly enough for every one of them to be judged.
-    fn send(&mut self, packets: &[Vec<u8>]) {
-        for part in packets.chunks(50) {
-            let frames: Vec<Vec<u8>> = part.iter().map(|packet| [&self.ethernet[..], packet].concat()).collect();
-            assert_eq!(self.socket.send(&frames).expect("the interface is up").sent, frames.len());
-            let_run(Duration::from_millis(5));
-        }
-    }
-}
-
-fn payload(packet: &[u8]) -> &[u8] {
-    &packet[ipv4::HEADER_LEN + udp::HEADER_LEN..]
-}
-
-/// The packet with another payload and source port, checksums right.
-fn with_payload(seen: &Seen, src_port: u16, payload: &[u8]) -> Vec<u8> {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (seen.from, seen.to) else { panic!("IPv4") };
-    let datagram = udp::Repr { src_port, dst_port: seen.ports.1, payload };
-    let len = u16::try_from(datagram.buffer_len()).expect("short");
-    let mut packet = vec![0; ipv4::HEADER_LEN + datagram.buffer_len()];
-    ipv4::Repr::new(src, dst, IpProtocol::UDP, len).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-    datagram.emit(&mut udp::Packet::new_unchecked(&mut packet[ipv4::HEADER_LEN..]), src.into(), dst.into());
-    packet
-}
-
 fn sniffer(datapath: &'static str) {
     let lab = Lab::new();
-    let echo = Echo::start(&lab);
+    let echo = UdpEcho::start(&lab);
     let node = Node::up(&lab, &Config::new(datapath, &service("echo", "\"udp/5004\"", "")));
     let mut sniffer = Sniffer::new(&lab);
     let agent = connect(&lab, GATE, &["-L", "5004:5004/udp", "--socks", "127.0.0.1:1080"]);
@@ -157,7 +45,9 @@ fn sniffer(datapath: &'static str) {
 
     let socket = program(&lab);
     talk(&socket, "honest");
-    let seen = sniffer.capture.seen();
+    // Proofs of the address, which the agent sends now and then, are nothing but a trailer.
+    let is_datagram = |seen: &Seen| payload(&seen.bytes).len() != TRAILER;
+    let seen: Vec<Seen> = sniffer.capture.seen().into_iter().filter(is_datagram).collect();
     let texts: Vec<&[u8]> = seen.iter().map(|seen| payload(&seen.bytes)).collect();
     assert!(texts[0].starts_with(b"honest 0") && texts[0].len() == b"honest 0".len() + TRAILER, "{:?}", texts[0]);
     let honest = echo.heard();
@@ -211,28 +101,9 @@ fn sniffer(datapath: &'static str) {
     assert!(exchange(&socket, &"M".repeat(1_452)), "the longest datagram that fits arrives");
 }
 
-/// One datagram through the agent's SOCKS5 proxy and back (RFC 1928 section 7).
-fn socks_exchange(lab: &Lab, text: &[u8]) -> Vec<u8> {
-    let mut control = lab.connect("client", "127.0.0.1:1080".parse().expect("an address")).expect("the proxy listens");
-    control.write_all(&[5, 1, 0]).expect("a greeting");
-    let (mut hello, mut reply) = ([0; 2], [0; 10]);
-    control.read_exact(&mut hello).expect("an answer");
-    control.write_all(&[5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).expect("a request");
-    control.read_exact(&mut reply).expect("a reply");
-    assert_eq!((hello, reply[1]), ([5, 0], 0), "{reply:?}");
-    let relay = SocketAddr::from(([127, 0, 0, 1], u16::from_be_bytes([reply[8], reply[9]])));
-    let socket = lab.udp("client", Ipv4Addr::LOCALHOST, 0);
-    socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
-    let head = [&[0, 0, 0, 1][..], &SERVICE.octets(), &5004_u16.to_be_bytes()].concat();
-    socket.send_to(&[&head[..], text].concat(), relay).expect("the relay listens");
-    let mut answer = [0; 2048];
-    let len = socket.recv(&mut answer).expect("an answer through the relay");
-    answer[head.len()..len].to_vec()
-}
-
 fn gate_without_key(datapath: &'static str) {
     let lab = Lab::new();
-    let _echo = Echo::start(&lab);
+    let _echo = UdpEcho::start(&lab);
     let config = Config::new(datapath, &service("echo", "\"udp/5004\"", ""));
     let frontend = Node::start(&lab, "frontend", "frontend", &config.write_frontend(&lab, FRONTEND.into()));
     frontend.ready();
@@ -290,7 +161,7 @@ fn trace(gate: &Node, seen: &Seen) -> String {
 
 fn all_restarted(datapath: &'static str) {
     let lab = Lab::new();
-    let _echo = Echo::start(&lab);
+    let _echo = UdpEcho::start(&lab);
     let short = "grant = { bytes_max = \"10MB\", lifetime_s = 16, rate = \"10Mbit\" }\n";
     let mut node = Node::up(&lab, &Config::new(datapath, &service("echo", "\"udp/5004\"", short)));
     let agent = connect(&lab, GATE, &["-L", "5004:5004/udp"]);

@@ -10,7 +10,7 @@ use crate::support::{
     lab::{CLIENT, CLIENT_V6, GATE, GATE_V6, Lab, PUBLIC, PUBLIC_V6, STRANGER, STRANGER_V6},
     let_run,
     node::{Config, Node, service},
-    phone::{Phone, Wish},
+    phone::{AUDIO_PORT, Phone, Wish},
     traffic::{Echo, Stream, Talk},
     until,
 };
@@ -59,7 +59,7 @@ fn filter(datapath: &'static str) {
         let (udp, tcp) = (phone.call(name, Wish::Audio), phone.call(name, Wish::Tcp(9000, 9000)));
         // No translation: the service's own address and port.
         assert_eq!((udp.gate, tcp.gate), (SocketAddr::new(service, 9000), SocketAddr::new(service, 9000)));
-        let stream = Stream::start(lab.udp("client", client, 0), Some(udp.gate));
+        let stream = Stream::start(lab.udp("client", client, AUDIO_PORT), Some(udp.gate));
         let talk = Talk::start(lab.connect("client", tcp.gate).expect("a connection through the gate"));
         let from = Instant::now();
         until("datagrams come back", || (stream.arrivals.since(from) > 50).then_some(()));

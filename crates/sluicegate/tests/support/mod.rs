@@ -34,6 +34,7 @@ macro_rules! on_packet {
     };
 }
 
+pub(crate) mod agent;
 pub(crate) mod capture;
 pub(crate) mod lab;
 pub(crate) mod node;

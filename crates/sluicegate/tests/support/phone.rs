@@ -104,6 +104,9 @@ impl Call {
     }
 }
 
+/// The port that a phone names for its audio, and sends from.
+pub(crate) const AUDIO_PORT: u16 = 6000;
+
 /// A phone on a host of the lab.
 #[derive(Debug)]
 pub(crate) struct Phone {
@@ -202,7 +205,7 @@ impl Phone {
         let ip = self.local().ip();
         let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
         let media = match wish {
-            Wish::Audio => "m=audio 6000 RTP/AVP 0\r\n".to_owned(),
+            Wish::Audio => format!("m=audio {AUDIO_PORT} RTP/AVP 0\r\n"),
             Wish::Tcp(first, last) => format!("m=application 9 TCP sluicegate\r\na=service-ports:{first}-{last}\r\n"),
             Wish::Udp(first, last) => format!("m=application 9 UDP sluicegate\r\na=service-ports:{first}-{last}\r\n"),
         };

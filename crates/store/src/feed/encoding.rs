@@ -106,17 +106,17 @@ pub(super) mod grant_id {
     }
 }
 
-/// A session key or none: its 16 bytes.
-pub(super) mod session_key {
+/// The session keys of both directions or none: 16 bytes each.
+pub(super) mod session_keys {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_capability::mac::SessionKey;
+    use sluicegate_capability::mac::SessionKeys;
 
-    pub(in crate::feed) fn serialize<S: Serializer>(key: &Option<SessionKey>, s: S) -> Result<S::Ok, S::Error> {
-        key.as_ref().map(SessionKey::expose).serialize(s)
+    pub(in crate::feed) fn serialize<S: Serializer>(keys: &Option<SessionKeys>, s: S) -> Result<S::Ok, S::Error> {
+        keys.as_ref().map(|keys| [keys.to_service.expose(), keys.to_client.expose()]).serialize(s)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SessionKey>, D::Error> {
-        Option::deserialize(d).map(|bytes| bytes.map(SessionKey::from_bytes))
+    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SessionKeys>, D::Error> {
+        Option::deserialize(d).map(|bytes| bytes.map(SessionKeys::from_bytes))
     }
 }
 

@@ -2,18 +2,18 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use sluicegate_capability::{
-    CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKey,
+    CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys,
 };
 use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 use super::{
-    encoding::{array, bounded, bytes, grant_id, maybe_unix, session_key, unix},
+    encoding::{array, bounded, bytes, grant_id, maybe_unix, session_keys, unix},
     token::JoinSecret,
 };
 
 /// The version of the messages described here.
-pub const FEED_VERSION: u16 = 2;
+pub const FEED_VERSION: u16 = 3;
 /// Grants in one [`FromGate::Active`].
 pub const ACTIVE_GRANTS_MAX: usize = 128;
 /// Grants in one [`FromGate::Usage`].
@@ -144,17 +144,17 @@ pub struct GrantDelta {
     pub target_ports: (u16, u16),
     /// Whether the gate translates addresses.
     pub mode: ServiceMode,
-    /// The key of its packet MACs, where its least mode is `mac`. It travels on the feed only, from the frontend to the
-    /// service's gate: never in the portable grant, and never back or to a disk (see [`Self::without_key`]).
-    #[serde(with = "session_key")]
-    pub key: Option<SessionKey>,
+    /// The session keys, where its client proves anything under them. They travel on the feed only, from the frontend to
+    /// the service's gate: never in the portable grant, and never back or to a disk (see [`Self::without_keys`]).
+    #[serde(with = "session_keys")]
+    pub keys: Option<SessionKeys>,
 }
 
 impl GrantDelta {
-    /// The same without its key, for records and reports.
+    /// The same without its keys, for records and reports.
     #[must_use]
-    pub fn without_key(self) -> Self {
-        Self { key: None, ..self }
+    pub fn without_keys(self) -> Self {
+        Self { keys: None, ..self }
     }
 
     /// The grant inside.

@@ -300,6 +300,46 @@ fn total_len(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Writes the length field of IP and the IPv4 header checksum; the caller has bounded the length.
+/// Puts `bytes` behind the packet in which [`find`] found a header. All lengths and checksums in front of the header
+/// cover them; none behind it does.
+///
+/// # Errors
+/// [`Reason::PacketTooBig`] (and no change) if IP's length or the buffer has no room for them.
+pub fn append(frame: &mut Frame<'_>, found: &Found, bytes: &[u8]) -> Result<(), Reason> {
+    let summary = ip::Summary::parse(frame.bytes())?;
+    let total_len = summary.total_len + bytes.len();
+    if total_len > usize::from(u16::MAX) {
+        return Err(Reason::PacketTooBig);
+    }
+    frame.truncate(summary.total_len);
+    let packet = frame.extend_back(bytes.len()).ok_or(Reason::PacketTooBig)?;
+    put(packet, summary.total_len, bytes);
+    put_outer_len(packet, &summary, found, total_len);
+    Ok(())
+}
+
+/// Undoes [`append`] for the last `len` bytes, which must lie behind the header.
+///
+/// # Errors
+/// [`Reason::CapabilityHeader`] (and no change) if they do not.
+pub fn cut_back(frame: &mut Frame<'_>, found: &Found, len: usize) -> Result<(), Reason> {
+    let summary = ip::Summary::parse(frame.bytes())?;
+    let total_len = summary.total_len.checked_sub(len).filter(|end| *end >= found.payload_at).ok_or(MALFORMED)?;
+    frame.truncate(total_len);
+    put_outer_len(frame.bytes_mut(), &summary, found, total_len);
+    Ok(())
+}
+
+/// Writes the lengths in front of the header, and the checksums over them.
+fn put_outer_len(bytes: &mut [u8], summary: &ip::Summary, found: &Found, total_len: usize) {
+    put_total_len(bytes, total_len);
+    if found.carriage != Carriage::Native {
+        let mut datagram = udp::Packet::new_unchecked(bytes.get_mut(found.ip_len()..total_len).unwrap_or_default());
+        datagram.set_total_len(field::length(total_len - found.ip_len()));
+        datagram.fill_checksum(summary.src, summary.dst);
+    }
+}
+
 fn put_total_len(bytes: &mut [u8], len: usize) {
     if is_v4(bytes) {
         let mut packet = ipv4::Packet::new_unchecked(bytes);

@@ -5,7 +5,10 @@ use super::{
     site::{Frontend, Running, config, install, start, until},
 };
 use crate::samples::{read_udp, udp_frame};
-use sluicegate_capability::{Mode, mac::SessionKey};
+use sluicegate_capability::{
+    FLAG_PROVES_ADDRESS, Mode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_store::feed::{Delta, FromGate};
 use sluicegate_wire::Port;
 use std::{fs, net::SocketAddrV4, path::Path};
@@ -17,16 +20,18 @@ const CLIENT_ID: u32 = 7;
 fn install_mac(number: u8) -> Delta {
     let Delta::Install(mut delta) = install(number) else { panic!("an install") };
     let mut grant = delta.grant().unwrap();
-    (grant.least_mode, grant.client_id) = (Mode::Mac, CLIENT_ID);
+    (grant.flags, grant.least_mode, grant.client_id) = (FLAG_PROVES_ADDRESS, Mode::Mac, CLIENT_ID);
     delta.body = grant.encode();
-    delta.key = Some(SessionKey::from_bytes(KEY));
+    delta.keys = Some(SessionKeys::from_bytes([KEY; 2]));
     Delta::Install(delta)
 }
 
 /// Sends a datagram with its trailer; the service gets it without.
 async fn send_sealed(gate: &Running, seq: u64, to: SocketAddrV4) {
     let text = format!("datagram {seq}");
-    let trailer = SessionKey::from_bytes(KEY).trailer(CLIENT_ID, seq, text.as_bytes());
+    let ends = Ends { client: (CLIENT.ip().to_owned().into(), CLIENT.port()), gate_port: to.port() };
+    let key = SessionKeys::from_bytes([KEY; 2]).to_service;
+    let trailer = key.trailer(CLIENT_ID, Purpose::Datagram, seq, &ends, text.as_bytes());
     let sealed = [text.as_bytes(), &trailer].concat();
     assert!(gate.cables.inject(Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, to, &sealed)));
     let frame = until("the datagram passes", || gate.cables.take(Port::INSIDE)).await;
@@ -67,7 +72,7 @@ async fn a_restarted_gate_has_no_keys_says_so_and_gets_them_with_a_snapshot() {
     let (_feed, resume, before) = frontend.welcome().await;
     assert_eq!(resume, None, "it asks for everything, because batches that it has seen do not bring keys again");
     let reported = before.iter().find_map(|message| match message {
-        FromGate::Active { grants, .. } => Some(grants[0].delta.key.clone()),
+        FromGate::Active { grants, .. } => Some(grants[0].delta.keys.clone()),
         _ => None,
     });
     assert_eq!(reported, Some(None), "no key goes back");

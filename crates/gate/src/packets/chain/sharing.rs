@@ -32,11 +32,8 @@ fn address_of(client: usize) -> Ipv4Addr {
 fn grant_of(client: usize) -> Grant {
     Grant {
         id: GrantId::of_call([client as u8 + 1; 12], 0),
-        client_id: id_of(client),
-        client_address: CLIENT.into(),
-        least_mode: DataMode::Capability,
         bytes: GRANT_BYTES,
-        ..samples::grant(1)
+        ..grant_for(id_of(client), DataMode::Capability).0
     }
 }
 
@@ -58,7 +55,8 @@ fn gate() -> (Path<Hops>, Vec<SocketAddrV4>) {
         let grant = grant_of(client);
         path.way.opened(&grant);
         let target_ports = (SERVICE_PORT, SERVICE_PORT);
-        let spec = PinholeSpec { grant, service: 0, target: TARGET, target_ports, filter: false, key: None };
+        let keys = Some(keys_of(id_of(client)));
+        let spec = PinholeSpec { grant, service: 0, target: TARGET, target_ports, filter: false, keys };
         let opened = path.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
         SocketAddrV4::new(gate_address, opened.ports.0)
     });
@@ -119,7 +117,9 @@ impl Crowd {
             path
         });
         let nodes = std::iter::once(gate).chain(agents).collect();
-        Self { chain: Chain::new(nodes, &[]), opened, served: vec![(0, 0, 0); CLIENTS] }
+        let mut chain = Chain::new(nodes, &[]);
+        chain.agents = id_of(0)..id_of(CLIENTS);
+        Self { chain, opened, served: vec![(0, 0, 0); CLIENTS] }
     }
 
     /// Every client sends one datagram; 20 ms pass.
@@ -196,7 +196,7 @@ impl Crowd {
 #[test]
 fn one_bad_client_of_a_hundred_behind_one_address_ends_with_its_grant_and_the_others_are_served() {
     let mut crowd = Crowd::new();
-    // The first packet asks; with these grants nothing passes before the answer.
+    // The first packet asks.
     (0..3).for_each(|_| crowd.round());
     crowd.others_are_served(40);
     let (_, bytes, _) = crowd.served[BAD];
@@ -214,7 +214,7 @@ fn revoking_one_of_a_hundred_clients_behind_one_address_ends_that_one_alone() {
     assert!(crowd.served[BAD].0 > 0, "it was a client like any other");
     let (now, id) = (crowd.chain.now, grant_of(BAD).id);
     let gate = &mut crowd.chain.nodes[0];
-    gate.way.revoked(now, id, Some(GATE_ADDRESS));
+    gate.way.revoked(now, id, Some((CLIENT.into(), GATE_ADDRESS)));
     gate.translator.revoke(now, id);
     let before = crowd.served[BAD].0;
     crowd.others_are_served(20);

@@ -12,7 +12,7 @@ fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Path<Hops>, Grant) {
     let mut path = gate(false);
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(Role::Gate) };
-    let grant = Grant { client_id: CLIENT_ID, client_address: CLIENT.into(), least_mode, ..samples::grant(1) };
+    let (grant, _) = grant_for(CLIENT_ID, least_mode);
     path.way = assemble::way(&config, seeds, [1_500; 2], std::iter::once(grant.clone())).unwrap();
     (path, grant)
 }
@@ -22,7 +22,14 @@ fn sealed(seeds: &Seeds, least_mode: DataMode) -> (Chain, End, End) {
     let (mut chain, client, server) = private(CLIENT_ID, least_mode);
     let (mut gate, grant) = gate_from(seeds, least_mode);
     let target_ports = (5_000, 5_000);
-    let spec = PinholeSpec { grant, service: 0, target: SERVER.into(), target_ports, filter: true, key: None };
+    let spec = PinholeSpec {
+        grant,
+        service: 0,
+        target: SERVER.into(),
+        target_ports,
+        filter: true,
+        keys: grant_for(CLIENT_ID, least_mode).1,
+    };
     gate.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
     chain.nodes[2] = gate;
     (chain, client, server)
@@ -59,6 +66,7 @@ fn a_gate_whose_grant_demands_capabilities_takes_them_again_within_two_round_tri
     let (mut chain, client, server) = sealed(&seeds, DataMode::Capability);
     chain.send(client, &datagram(CLIENT, SERVER, b"request"));
     chain.wait(Duration::from_millis(50));
+    chain.arrived.clear();
     converse(&mut chain, (client, server), 30);
     restart(&mut chain, &seeds, DataMode::Capability);
     let mut lost = 0;

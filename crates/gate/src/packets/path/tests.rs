@@ -23,7 +23,7 @@ fn path(known: bool) -> (Path<Hops>, SocketAddrV4) {
         target: samples::TARGET,
         target_ports: (5004, 5004),
         filter: false,
-        key: None,
+        keys: None,
     };
     let opened = translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
     (

@@ -23,7 +23,7 @@ fn path() -> Path<Hops> {
 fn spec(id: GrantId) -> Box<PinholeSpec> {
     let grant = Grant { id, ..samples::grant(1) };
     let (target, target_ports) = (samples::TARGET, (5004, 5004));
-    Box::new(PinholeSpec { grant, service: 0, target, target_ports, filter: false, key: None })
+    Box::new(PinholeSpec { grant, service: 0, target, target_ports, filter: false, keys: None })
 }
 
 fn id(number: u32) -> GrantId {

@@ -1,0 +1,145 @@
+//! A client proves where its packets come from: a datagram with nothing but a trailer under the session key, to the gate's
+//! address and port of the grant. The gate answers with what it saw, under the key of the way back.
+
+use core::net::IpAddr;
+
+use sluicegate_capability::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
+use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ipv4, ipv6, udp};
+
+use crate::{
+    Translator,
+    inbound::{check_source, move_client},
+    mac::{claimed, payload},
+    packet::{Packet, Transport},
+    pinhole::octets,
+};
+
+/// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2.
+pub(crate) const ACK_LEN: usize = 26;
+
+/// Whether a packet may be a proof: UDP with a trailer that says so, and nothing else. No datagram of a program with a
+/// trailer is one, because that has a payload in front or another purpose.
+#[inline]
+pub(crate) fn is_proof(packet: &Packet, bytes: &[u8]) -> bool {
+    packet.transport == Transport::Udp
+        && packet.ip.total_len == packet.ip.transport_offset + udp::HEADER_LEN + TRAILER_LEN
+        && payload(packet.ip.transport(bytes)).get(4) == Some(&(Purpose::Proof as u8))
+}
+
+impl Translator {
+    /// Checks a proof and puts the acknowledgement into `frame`. `None`: no grant that is open here has such a client, so
+    /// it is a packet like any other. What does not verify is dropped and answered by nothing.
+    ///
+    /// A number counts once, and only if it is above all that came: a copy of a proof moves nothing, wherever it is sent
+    /// from. The last address that was proved is the one that counts.
+    #[cold]
+    pub(crate) fn prove_address(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        frame: &mut Frame<'_>,
+    ) -> Option<Result<(), Reason>> {
+        let slot = claimed(&self.rules, now, packet, frame.bytes())?;
+        let (client, gate) = (packet.tuple.src, packet.tuple.dst);
+        let ends = Ends { client, gate_port: gate.1 };
+        let proved = packet
+            .ip
+            .check_addresses()
+            .and_then(|()| check_source(&self.rules, client.0))
+            .and_then(|()| self.open_proof(slot, &ends, payload(packet.ip.transport(frame.bytes()))));
+        let acknowledged = proved.and_then(|number| {
+            if client.0.is_ipv4() {
+                move_client(&mut self.v4, &mut self.rules, slot, client.0);
+            } else {
+                move_client(&mut self.v6, &mut self.rules, slot, client.0);
+            }
+            self.acknowledge(slot, number, (gate, client), frame).ok_or(Reason::ModeTooWeak)
+        });
+        Some(acknowledged)
+    }
+
+    /// Checks a request for a capability that ends in a trailer: `sealed` is what follows its capability header, trailer
+    /// included. It proves the client's address as well. `None`: no grant that is open here at `to` has a client with
+    /// this id and anything to prove.
+    ///
+    /// # Errors
+    /// As [`Self::on_packet_with`] for packet MACs. A request counts once, like a datagram.
+    pub fn open_request(
+        &mut self,
+        now: Instant,
+        client_id: u32,
+        (from, to): (IpAddr, IpAddr),
+        upper: IpProtocol,
+        sealed: &[u8],
+    ) -> Option<Result<(), Reason>> {
+        if client_id_of(sealed) != Some(client_id) {
+            return None;
+        }
+        let is_it = |slot: &u32| {
+            let seal = self.rules.seals.at(*slot).is_some_and(|seal| seal.client_id() == client_id);
+            let pinhole = self.rules.pinholes.at(*slot);
+            seal && pinhole.is_some_and(|pinhole| pinhole.is_open(now) && pinhole.gate.address == to)
+        };
+        let slot = self.rules.pinholes.of_client_id(client_id).find(is_it)?;
+        Some(self.open_request_of(slot, (from, to), upper, sealed))
+    }
+
+    fn open_request_of(
+        &mut self,
+        slot: u32,
+        (from, to): (IpAddr, IpAddr),
+        upper: IpProtocol,
+        sealed: &[u8],
+    ) -> Result<(), Reason> {
+        check_source(&self.rules, from)?;
+        let moves = self.rules.pinholes.at(slot).is_none_or(|pinhole| pinhole.client != Some(from));
+        let seal = self.rules.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
+        seal.open(&Ends::of_request(to, upper), sealed, |purpose| purpose == Purpose::Request, moves)?;
+        if from.is_ipv4() {
+            move_client(&mut self.v4, &mut self.rules, slot, from);
+        } else {
+            move_client(&mut self.v6, &mut self.rules, slot, from);
+        }
+        Ok(())
+    }
+
+    /// The number of a proof whose tag is right.
+    fn open_proof(&mut self, slot: u32, ends: &Ends, trailer: &[u8]) -> Result<u64, Reason> {
+        let seal = self.rules.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
+        Ok(seal.open(ends, trailer, |purpose| purpose == Purpose::Proof, true)?.seq)
+    }
+
+    /// Replaces the proof in `frame` by what it was seen as.
+    fn acknowledge(
+        &mut self,
+        slot: u32,
+        number: u64,
+        (gate, client): ((IpAddr, u16), (IpAddr, u16)),
+        frame: &mut Frame<'_>,
+    ) -> Option<()> {
+        let mut text = [0; ACK_LEN + TRAILER_LEN];
+        text[..8].copy_from_slice(&number.to_be_bytes());
+        text[8..24].copy_from_slice(&octets(client.0));
+        text[24..ACK_LEN].copy_from_slice(&client.1.to_be_bytes());
+        let ends = Ends { client, gate_port: gate.1 };
+        let trailer = self.rules.seals.at_mut(slot)?.seal(Purpose::Proof, &ends, &text[..ACK_LEN])?;
+        text[ACK_LEN..].copy_from_slice(&trailer);
+        let datagram = udp::Repr { src_port: gate.1, dst_port: client.1, payload: &text };
+        let mut buffer = [0; ipv6::HEADER_LEN + udp::HEADER_LEN + ACK_LEN + TRAILER_LEN];
+        let (head, len) = match (gate.0, client.0) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = ipv4::Repr::new(src, dst, IpProtocol::UDP, datagram.buffer_len() as u16);
+                header.emit(&mut ipv4::Packet::new_unchecked(&mut buffer[..]));
+                (ipv4::HEADER_LEN, ipv4::HEADER_LEN + datagram.buffer_len())
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = ipv6::Repr::new(src, dst, IpProtocol::UDP, datagram.buffer_len() as u16);
+                header.emit(&mut ipv6::Packet::new_unchecked(&mut buffer[..]));
+                (ipv6::HEADER_LEN, ipv6::HEADER_LEN + datagram.buffer_len())
+            }
+            _ => return None,
+        };
+        datagram.emit(&mut udp::Packet::new_unchecked(buffer.get_mut(head..len)?), gate.0, client.0);
+        frame.replace(buffer.get(..len)?)
+    }
+}

@@ -16,6 +16,7 @@ pub mod host;
 mod id;
 mod issuer;
 pub mod mac;
+pub mod relay;
 pub mod router;
 
 pub use grant::{ANY_PORTS, FLAG_PROVES_ADDRESS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Mode, Protocol};

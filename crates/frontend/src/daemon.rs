@@ -480,6 +480,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> 
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
         relay_rate_bps: config.relay_rate_bps,
+        relay_secret: Zeroizing::new(crate::shard::derive(&common.secrets.start, b"relay")),
         policy: Arc::clone(&common.policy),
     })
 }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn input() -> Input {
-        Input::Standing { service: String::new(), address: None }
+        Input::Standing { service: String::new(), standing: None }
     }
 
     #[test]

@@ -106,6 +106,8 @@ labelled! {
         EventsDropped = "events_dropped",
         /// Datagrams handed to the shard that owns their transaction.
         HandedOver = "handed_over",
+        /// Datagrams from the address of a gate that relays SIP, without a right packet MAC.
+        RelayUnproved = "relay_unproved",
         /// Answers retransmitted until acknowledged.
         Retransmitted = "retransmitted",
         /// Calls opened: 200 OK sent with grants behind it.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use crate::links::Links;
+
 /// Where a datagram came from or goes to: a peer, seen through one of the frontend's listening sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
@@ -26,6 +28,8 @@ pub struct Transmits {
     bytes: Vec<u8>,
     items: Vec<Item>,
     dropped: u64,
+    /// What goes to one of these is sealed as it is queued, whoever queues it.
+    pub(crate) links: Links,
 }
 
 impl Default for Transmits {
@@ -43,7 +47,12 @@ impl Transmits {
     /// An empty list.
     #[must_use]
     pub fn new() -> Self {
-        Self { bytes: Vec::with_capacity(64 * 1024), items: Vec::with_capacity(64), dropped: 0 }
+        Self {
+            bytes: Vec::with_capacity(64 * 1024),
+            items: Vec::with_capacity(64),
+            dropped: 0,
+            links: Links::default(),
+        }
     }
 
     /// Queues one datagram; `false` if it did not fit and was counted as dropped.
@@ -54,6 +63,9 @@ impl Transmits {
         }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(datagram);
+        if let Some(trailer) = self.links.seal(flow, datagram) {
+            self.bytes.extend_from_slice(&trailer);
+        }
         self.items.push(Item { flow, start, end: self.bytes.len() });
         true
     }

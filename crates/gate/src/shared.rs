@@ -9,10 +9,10 @@ use crate::{
     packets::{Command, Commander},
     state::{Books, Saved},
 };
-use sluicegate_capability::GrantId;
+use sluicegate_capability::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_nat as nat;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
-use sluicegate_store::feed::{FeedService, FromGate};
+use sluicegate_store::feed::{FeedService, FeedSip, FromGate};
 use sluicegate_wire::Instant;
 use std::{
     collections::BTreeMap,
@@ -119,15 +119,31 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes the frontends that one feed names for a service, and gives those of all feeds.
-    pub(crate) fn standing_peers(&self, service: &str, issuer: IssuerId, peers: Vec<IpAddr>) -> Vec<IpAddr> {
+    /// Notes the frontends behind one feed and how they prove what they relay to a service, and gives those of all feeds
+    /// with the salt of this one. Keys that are known keep their salt, so that a repeated announcement interrupts nothing.
+    pub(crate) fn standing_frontends(
+        &self,
+        service: &str,
+        issuer: IssuerId,
+        (peers, sip): (Vec<IpAddr>, &FeedSip),
+    ) -> Result<(Vec<IpAddr>, Vec<nat::Relay>, u64), String> {
+        let mut fresh = [0; 8];
+        getrandom::fill(&mut fresh).map_err(|error| format!("the system gave no random bytes: {error}"))?;
         let mut standing = self.lock_standing();
-        let named = &mut standing.entry(service.to_owned()).or_default().peers;
-        named.insert(issuer, peers);
-        let mut all: Vec<IpAddr> = named.values().flatten().copied().collect();
+        let named = &mut standing.entry(service.to_owned()).or_default().frontends;
+        let known = named.get(&issuer).filter(|known| known.keys == sip.keys);
+        let salt = known.map_or(u64::from_be_bytes(fresh), |known| known.salt);
+        named.insert(issuer, Named { peers, keys: sip.keys.clone(), shards: sip.shards, salt });
+        let mut all: Vec<IpAddr> = named.values().flat_map(|named| named.peers.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
-        all
+        all.truncate(nat::PEERS_MAX);
+        let relay = |named: &Named| {
+            let keys = RelayKeys::derive(named.keys.as_ref()?, named.salt);
+            Some(nat::Relay { peers: named.peers.clone(), keys, shards: named.shards })
+        };
+        let relays = named.values().filter_map(relay).take(nat::PEERS_MAX).collect();
+        Ok((all, relays, salt))
     }
 
     /// Notes where the frontends reach a service's SIP port, or that they do not any more.
@@ -154,8 +170,17 @@ impl Shared {
 struct Standing {
     /// Where the frontends reach it.
     at: Option<SocketAddr>,
-    /// The frontends, by the feed that names them.
-    peers: BTreeMap<IssuerId, Vec<IpAddr>>,
+    /// The frontends, by their feed.
+    frontends: BTreeMap<IssuerId, Named>,
+}
+
+/// A frontend that relays SIP. Its keys are in memory only.
+#[derive(Debug)]
+struct Named {
+    peers: Vec<IpAddr>,
+    keys: Option<SessionKeys>,
+    shards: u8,
+    salt: u64,
 }
 
 /// A service as the packet thread knows it.

@@ -4,7 +4,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKeys};
+use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKeys, relay::RelayKeys};
 
 /// How large the tables are and how long things live. Fixed at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -219,6 +219,19 @@ pub struct StandingSpec {
     pub peers: Vec<IpAddr>,
     /// What all peers together may send, in bytes a second; 0: no limit.
     pub rate_bytes_per_s: u64,
+    /// How they prove to be the frontends. Nothing passes in a peer's name without.
+    pub relays: Vec<Relay>,
+}
+
+/// One frontend behind a standing pinhole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relay {
+    /// Its addresses.
+    pub peers: Vec<IpAddr>,
+    /// What its datagrams, and those to it, are sealed under.
+    pub keys: RelayKeys,
+    /// How many shards it has; each counts for itself.
+    pub shards: u8,
 }
 
 /// Peers of one standing pinhole.

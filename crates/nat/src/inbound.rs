@@ -424,7 +424,8 @@ pub(crate) fn flags_of(pinhole: &Pinhole) -> u16 {
         PinholeHolder::Standing { .. } => pinhole.bucket.is_some(),
         PinholeHolder::Service => false,
     };
-    let guarded = pinhole.grant().is_some_and(mac::demands_proof);
+    let is_standing = matches!(pinhole.holder, PinholeHolder::Standing { .. });
+    let guarded = is_standing || pinhole.grant().is_some_and(mac::demands_proof);
     let flag = |on: bool, flag: u16| if on { flag } else { 0 };
     flag(!pinhole.filter, TRANSLATED) | flag(charged, CHARGED) | flag(guarded, GUARDED)
 }

@@ -44,6 +44,7 @@ mod ports;
 mod probes;
 mod proof;
 mod random;
+mod relayed;
 mod reply;
 mod revoked;
 mod rules;
@@ -58,7 +59,7 @@ mod view;
 pub use allowance::Allowance;
 pub use config::{
     Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PEERS_MAX, PerUser, PinholeSpec,
-    Service, ServicesError, StandingSpec, Timers,
+    Relay, Service, ServicesError, StandingSpec, Timers,
 };
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};

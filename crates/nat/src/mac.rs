@@ -214,6 +214,9 @@ pub(crate) const fn has_seal(grant: &Grant) -> bool {
 
 /// Why a packet under this pinhole cannot prove enough, whatever it carries, unless it carries a capability.
 pub(crate) fn unprovable(rules: &Rules, slot: u32, protocol: u8) -> Option<Reason> {
+    if rules.relays.is_mute(slot) {
+        return Some(Reason::ModeTooWeak);
+    }
     let seal = rules.seals.at(slot).filter(|seal| seal.least != Mode::Pinhole)?;
     let is_checkable = seal.least == Mode::Mac && protocol == Protocol::UDP && seal.has_key();
     (!is_checkable).then_some(Reason::ModeTooWeak)
@@ -221,7 +224,7 @@ pub(crate) fn unprovable(rules: &Rules, slot: u32, protocol: u8) -> Option<Reaso
 
 /// Whether what the service sends under this pinhole gets a trailer.
 pub(crate) fn seals_answers(rules: &Rules, slot: u32) -> bool {
-    rules.seals.at(slot).is_some_and(|seal| seal.least == Mode::Mac)
+    rules.relays.holds(slot) || rules.seals.at(slot).is_some_and(|seal| seal.least == Mode::Mac)
 }
 
 /// The open pinhole whose client a whole UDP datagram names in its trailer, and that listens where it goes. Its client's
@@ -246,6 +249,9 @@ pub(crate) fn claimed(rules: &Rules, now: Instant, packet: &Packet, bytes: &[u8]
 /// [`Reason::ModeTooWeak`], [`Reason::MacMissing`] (so every fragment: a MAC covers a whole datagram),
 /// [`Reason::MacForged`], [`Reason::MacReplayed`]; not in observe mode.
 pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
+    if rules.relays.holds(slot) {
+        return prove_relayed(rules, slot, packet, evidence);
+    }
     let moves = rules.pinholes.at(slot).is_none_or(|pinhole| pinhole.client != Some(packet.tuple.src.0));
     let Some(seal) = rules.seals.at_mut(slot) else { return Err(Reason::ModeTooWeak) };
     let Permission { mode, client_id } = evidence.permission;
@@ -266,6 +272,19 @@ pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Ev
             let strip = seal.names_client(datagram);
             rules.waive(reason).map(|()| Proof { strip, sealed: false })
         }
+    }
+}
+
+/// Holds a packet in a frontend's name against that frontend's key.
+fn prove_relayed(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
+    let datagram = whole(packet, evidence.bytes).unwrap_or_default();
+    let ends = Ends { client: packet.tuple.src, gate_port: packet.tuple.dst.1 };
+    match rules.relays.open(slot, &ends, datagram) {
+        Ok(()) => {
+            rules.signalling = true;
+            Ok(Proof { strip: true, sealed: true })
+        }
+        Err(reason) => rules.waive(reason).map(|()| Proof::NONE),
     }
 }
 
@@ -316,9 +335,12 @@ pub(crate) fn seal(rules: &mut Rules, slot: u32, ip: &mut Summary, frame: &mut F
     let datagram = udp::Packet::new_unchecked(ip.transport(frame.bytes()));
     let old_len = datagram.total_len();
     let ends = Ends { client: (ip.dst, datagram.dst_port()), gate_port: datagram.src_port() };
-    let sealer = rules.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
     let text = payload(ip.transport(frame.bytes()));
-    let trailer = sealer.seal(sealer.answers_as(), &ends, text).ok_or(Reason::ModeTooWeak)?;
+    let trailer = match rules.seals.at_mut(slot) {
+        Some(sealer) => sealer.seal(sealer.answers_as(), &ends, text),
+        None => rules.relays.seal(slot, &ends, text),
+    };
+    let trailer = trailer.ok_or(Reason::ModeTooWeak)?;
     let at = ip.transport_offset + old_len;
     frame.truncate(at);
     let bytes = frame.extend_back(TRAILER_LEN).ok_or(Reason::PacketTooBig)?;

@@ -128,8 +128,7 @@ impl Pinhole {
 
     /// Whether a packet that arrives from inside belongs to this.
     pub(crate) fn admits_outbound(&self, tuple: &Tuple) -> bool {
-        let any_port = is_echo(self.protocol) || matches!(self.holder, Holder::Standing { .. });
-        let port = any_port || contains(self.target_ports, tuple.src.1);
+        let port = is_echo(self.protocol) || contains(self.target_ports, tuple.src.1);
         self.protocol == tuple.protocol && self.target == tuple.src.0 && port && self.admits_client(tuple.dst)
     }
 

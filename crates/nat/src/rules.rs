@@ -18,6 +18,7 @@ use crate::{
     ports::Ports,
     probes::Probes,
     random::Random,
+    relayed::Relays,
     revoked::{REVOKED_MAX, RevokedGrants},
     sources::Sources,
     users::Users,
@@ -32,6 +33,10 @@ pub(crate) struct Rules {
     pub(crate) ports: Ports,
     /// What the grants of pinholes demand, by slot.
     pub(crate) seals: Seals,
+    /// The frontends of standing pinholes.
+    pub(crate) relays: Relays,
+    /// Whether the packet that was judged last was a frontend's, and proved it.
+    pub(crate) signalling: bool,
     pub(crate) bindings: Bindings,
     pub(crate) sources: Sources,
     pub(crate) users: Users,
@@ -64,6 +69,8 @@ impl Rules {
         Self {
             hosts: Hosts::new(config.services_max, hash_key),
             pinholes: Pinholes::new(config.pinholes_max, hash_key),
+            relays: Relays::default(),
+            signalling: false,
             seals: Seals::new(config.pinholes_max.clamp(1, 1 << 24)),
             bindings: Bindings::new(ports.max() * 3, hash_key),
             ports,
@@ -158,6 +165,7 @@ impl Rules {
         let Some(pinhole) = self.pinholes.forget(slot) else { return };
         self.pinholes.list_client_id(slot, None);
         self.seals.remove(slot);
+        self.relays.remove(slot);
         if owns_ports(&pinhole) {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
         }

@@ -57,9 +57,9 @@ impl Translator {
         Ok(())
     }
 
-    /// Opens a service's SIP port (UDP) to the frontends, and the frontends to the service from whatever port.
-    /// Never expires. Installing the same again changes nothing; other peers or another rate replace the old ones and
-    /// keep the external port.
+    /// Opens a service's SIP port (UDP) to the frontends, which prove to be that by packet MACs, and the frontends to the
+    /// service from that port; what it sends is sealed for them. Never expires. Installing the same again changes nothing;
+    /// other peers, keys or another rate replace the old ones and keep the external port.
     ///
     /// # Errors
     /// See [`InstallError`].
@@ -86,6 +86,7 @@ impl Translator {
         }
         if let Some((slot, opened, is_same)) = self.find_standing(&spec) {
             if is_same {
+                self.rules.relays.put(slot, &spec.relays);
                 return Ok(opened);
             }
             wanted = opened.ports;
@@ -119,6 +120,7 @@ impl Translator {
         };
         self.put(now, slot, new.build(now))?;
         self.rules.standing_slots.push(slot);
+        self.rules.relays.put(slot, &spec.relays);
         spec.peers.iter().for_each(|peer| self.rules.sources.add(*peer));
         Ok(gate)
     }

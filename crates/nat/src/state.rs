@@ -8,7 +8,7 @@ mod reader;
 mod record;
 mod writer;
 
-use alloc::collections::BTreeMap;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 
 pub use self::export::Export;
@@ -158,6 +158,8 @@ impl Translator {
             target_port: port,
             peers: record.peers,
             rate_bytes_per_s: record.rate_bytes_per_s,
+            // The feed brings the keys again.
+            relays: Vec::new(),
         };
         self.open_standing(now, spec, record.gate_ports).ok()?;
         self.rules.standing_slots.iter().copied().find(|slot| {

@@ -102,6 +102,7 @@ impl Translator {
     ) -> Verdict {
         self.now = now;
         self.rules.paid = None;
+        self.rules.signalling = false;
         self.sweep(now);
         match self.judge(now, port, frame, permission) {
             Ok(Fate::Forward(to)) => {
@@ -269,6 +270,12 @@ impl Translator {
     /// What happened unasked. Call until `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.rules.pop_event()
+    }
+
+    /// Whether the packet that was judged last was SIP that a frontend relays, and proved to be that.
+    #[must_use]
+    pub const fn was_signalling(&self) -> bool {
+        self.rules.signalling
     }
 
     /// Switches observe mode.

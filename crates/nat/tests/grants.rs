@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use site::{packets::*, *};
-use sluicegate_nat::{EndCause, Ended, Event, InstallError, StandingSpec};
+use sluicegate_nat::{EndCause, Ended, Event, InstallError};
 use sluicegate_wire::{Port, Reason, UnixTime, Verdict};
 
 const PORT: u16 = 5_004;
@@ -250,55 +250,6 @@ fn wrong_grants_and_targets_are_refused_with_a_reason() {
     assert!(matches!(refuse(&|spec| spec.grant.bytes = 0), InstallError::Grant(_)));
     assert!(matches!(refuse(&|spec| spec.target = FILTERED_V6), InstallError::Grant(_)));
     assert_eq!(site.used("external_ports_udp"), 0, "nothing was changed");
-}
-
-#[test]
-fn frontends_reach_the_sip_port_by_a_standing_pinhole_and_are_reached_from_any_port() {
-    let mut site = Site::new();
-    let standing = |rate| StandingSpec {
-        service: TARGET_ID,
-        target: TARGET,
-        target_port: 5_060,
-        peers: vec![OTHER_CLIENT],
-        rate_bytes_per_s: rate,
-    };
-    let opened = site.gate.install_standing(site.now, standing(0)).unwrap();
-    assert_eq!(site.gate.install_standing(site.now, standing(0)).unwrap(), opened);
-    let gate = (opened.address, opened.ports.0);
-    exchange(&mut site, (OTHER_CLIENT, 5_060), gate, (TARGET, 5_060));
-    assert_eq!(site.outside_sends(&udp((CLIENT, 5_060), gate, b"x")).dropped(), Reason::NoPinhole);
-    let out = ends(&site.inside_sends(&udp((TARGET, 33_333), (OTHER_CLIENT, 5_060), b"REGISTER")).outside()).0;
-    assert_ne!(out, gate);
-    let back = site.outside_sends(&udp((OTHER_CLIENT, 5_060), out, b"200")).inside();
-    assert_eq!(ends(&back).1, (TARGET, 33_333));
-    assert_eq!(site.inside_sends(&udp((TARGET, 5_060), (CLIENT, 1), b"x")).dropped(), Reason::OutboundDisabled);
-
-    site.wait(Duration::from_secs(90_000));
-    assert_eq!(site.gate.install_standing(site.now, standing(1_000)).unwrap(), opened, "the port stays");
-    let passed = (0..200u16).filter(|_| {
-        let packet = udp((OTHER_CLIENT, 5_060), gate, &payload(972));
-        matches!(site.outside_sends(&packet).verdict, Verdict::Forward(_))
-    });
-    assert_eq!(passed.count(), 65);
-    site.gate.set_services(&[]).unwrap();
-    assert_eq!(site.used("pinholes"), 0);
-}
-
-#[test]
-fn frontends_reach_the_sip_port_of_a_filter_service_of_either_version() {
-    for (service, peer, stranger) in [(FILTERED, CLIENT, STRANGER), (FILTERED_V6, CLIENT_V6, STRANGER_V6)] {
-        let mut site = Site::new();
-        let id = services().into_iter().find(|known| known.address == service).unwrap().id;
-        let (target, target_port) = (service, 5_060);
-        let standing = StandingSpec { service: id, target, target_port, peers: vec![peer], rate_bytes_per_s: 0 };
-        let opened = site.gate.install_standing(site.now, standing.clone()).unwrap();
-        assert_eq!((opened.address, opened.ports), (service, (5_060, 5_060)));
-        exchange(&mut site, (peer, 5_060), (service, 5_060), (service, 5_060));
-        assert_eq!(site.outside_sends(&udp((stranger, 1), (service, 5_060), b"x")).dropped(), Reason::NoPinhole);
-        site.inside_sends(&udp((service, 40_000), (peer, 5_060), b"REGISTER")).outside();
-        let mixed = StandingSpec { peers: vec![CLIENT, CLIENT_V6], ..standing };
-        assert_eq!(site.gate.install_standing(site.now, mixed), Err(InstallError::Peers));
-    }
 }
 
 proptest! {

@@ -5,7 +5,11 @@ mod site;
 use std::time::Duration;
 
 use site::{packets::*, *};
-use sluicegate_nat::{ImportError, Imported, StandingSpec, Translator};
+use sluicegate_capability::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
+use sluicegate_nat::{ImportError, Imported, Relay, StandingSpec, Translator};
 use sluicegate_wire::{
     Reason, Verdict,
     tcp::{Control, Repr, WindowScale},
@@ -81,26 +85,33 @@ fn expired_grants_and_those_of_services_that_are_gone_are_left_out() {
 #[test]
 fn standing_pinholes_and_bindings_keep_their_ports() {
     let mut site = Site::new();
+    let keys = RelayKeys::derive(&SessionKeys::from_bytes([[3; 16], [4; 16]]), 1);
     let standing = StandingSpec {
         service: TARGET_ID,
         target: TARGET,
         target_port: 5_060,
         peers: vec![OTHER_CLIENT],
         rate_bytes_per_s: 50_000,
+        relays: vec![Relay { peers: vec![OTHER_CLIENT], keys: keys.clone(), shards: 1 }],
     };
     let opened = site.gate.install_standing(site.now, standing.clone()).unwrap();
     let gate = (opened.address, opened.ports.0);
-    let registration = ends(&site.inside_sends(&udp((TARGET, 4_444), (OTHER_CLIENT, 5_060), b"x")).outside()).0;
+    let registration = ends(&site.inside_sends(&udp((TARGET, 5_060), (OTHER_CLIENT, 5_060), b"x")).outside()).0;
+    assert_eq!(registration, gate);
     let lookup = ends(&site.inside_sends(&udp((TALKER, 5_555), (STRANGER, 53), b"x")).outside()).0;
     let (mut again, imported) = restarted(&site, &export(&site.gate), Duration::from_secs(5));
     assert_eq!(imported, Imported { pinholes: 1, flows: 2, skipped: 0 });
+    let from = (OTHER_CLIENT, 5_060);
+    let covered = Ends { client: from, gate_port: gate.1 };
+    let trailer = keys.keys().to_service.trailer(keys.sender(0), Purpose::Datagram, 1, &covered, b"ping");
+    let sealed = udp(from, gate, &[&b"ping"[..], &trailer].concat());
+    // No key is on any disk.
+    assert_eq!(again.outside_sends(&sealed).dropped(), Reason::ModeTooWeak);
     assert_eq!(again.gate.install_standing(again.now, standing).unwrap(), opened);
-    exchange(&mut again, (OTHER_CLIENT, 5_060), gate, (TARGET, 5_060));
-    let back = again.outside_sends(&udp((OTHER_CLIENT, 5_060), registration, b"x")).inside();
-    assert_eq!(ends(&back).1, (TARGET, 4_444));
+    assert_eq!(ends(&again.outside_sends(&sealed).inside()).1, (TARGET, 5_060));
     let back = again.outside_sends(&udp((STRANGER, 53), lookup, b"x")).inside();
     assert_eq!(ends(&back).1, (TALKER, 5_555));
-    assert_eq!(again.used("bindings"), 2);
+    assert_eq!(again.used("bindings"), 1);
 }
 
 const C: End = (CLIENT, 40_000);

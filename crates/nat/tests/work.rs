@@ -125,7 +125,14 @@ fn a_thousand_services_are_taken_withdrawn_and_asked_for_in_short_turns() {
     assert!(site.gate.take_looks() <= LOOKS_MAX);
     for n in 0..900 {
         let peers = vec![STRANGER];
-        let spec = StandingSpec { service: n, target: address(n), target_port: 5_060, peers, rate_bytes_per_s: 1_000 };
+        let spec = StandingSpec {
+            service: n,
+            target: address(n),
+            target_port: 5_060,
+            peers,
+            relays: Vec::new(),
+            rate_bytes_per_s: 1_000,
+        };
         looks(&mut site, |site| assert!(site.gate.install_standing(site.now, spec).is_ok()));
     }
     site.gate.take_looks();

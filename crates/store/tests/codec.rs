@@ -31,7 +31,7 @@ fn from_gate() -> Vec<FromGate> {
         FromGate::Refused { id, reason: "no external port is free".into() },
         FromGate::Ended { id, cause: EndCause::Spent, bytes_used: 10_000_000 },
         FromGate::Usage { grants: vec![usage; USAGE_MAX] },
-        FromGate::Standing { service: "pbx".into(), address: [203, 0, 113, 1].into(), port: 20_001 },
+        FromGate::Standing { service: "pbx".into(), address: [203, 0, 113, 1].into(), port: 20_001, salt: 7 },
         FromGate::ServiceRefused { service: "pbx".into(), reason: "its address is the gate's own".into() },
         FromGate::Pong { unix: UnixTime(0) },
     ]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey};
+use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_policy::{Policy, Service, ServiceMode};
 use sluicegate_store::feed::{
     ActiveGrant, Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
@@ -26,7 +26,8 @@ use crate::{
     decisions::Decisions,
     inbox::ShardSender,
     ledger::Ledger,
-    shard::{Event, GateAnswer, Input},
+    links::Standing,
+    shard::{Event, GateAnswer, Input, derive},
 };
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
@@ -95,6 +96,8 @@ pub(crate) struct Hub {
     name: String,
     /// Rate of SIP that a gate lets frontends send to one service, in bit/s.
     relay_rate_bps: u64,
+    /// New at every start.
+    relay_secret: Zeroizing<[u8; 32]>,
     gates: BTreeMap<String, Gate>,
     services: BTreeMap<String, FeedService>,
     policy: Arc<Policy>,
@@ -114,6 +117,7 @@ pub(crate) struct HubParts {
     pub(crate) boot_id: u64,
     pub(crate) name: String,
     pub(crate) relay_rate_bps: u64,
+    pub(crate) relay_secret: Zeroizing<[u8; 32]>,
     pub(crate) policy: Arc<Policy>,
 }
 
@@ -140,6 +144,7 @@ impl Hub {
             boot_id: parts.boot_id,
             name: parts.name,
             relay_rate_bps: parts.relay_rate_bps,
+            relay_secret: parts.relay_secret,
             gates: BTreeMap::new(),
             services: BTreeMap::new(),
             policy: parts.policy,
@@ -292,21 +297,21 @@ impl Hub {
             Some((user, not_after)) => {
                 // A gate's clock may be behind.
                 let until = not_after.max(unix).plus_secs(REVOKE_GRACE_S);
-                self.tell_gates(|sender| sender.push_call_end(now, unix, (&user, until), selector.clone()));
+                self.tell_gates(|_, sender| sender.push_call_end(now, unix, (&user, until), selector.clone()));
             }
-            None => self.tell_gates(|sender| sender.push(now, unix, Delta::Revoke(selector.clone()))),
+            None => self.tell_gates(|_, sender| sender.push(now, unix, Delta::Revoke(selector.clone()))),
         }
         over
     }
 
     fn announce(&mut self, delta: &Delta) {
         let (now, unix) = (self.clock.now(), self.clock.unix());
-        self.tell_gates(|sender| sender.push(now, unix, delta.clone()));
+        self.tell_gates(|_, sender| sender.push(now, unix, delta.clone()));
     }
 
-    fn tell_gates(&mut self, push: impl Fn(&mut FeedSender) -> Result<(), SendError>) {
+    fn tell_gates(&mut self, push: impl Fn(&str, &mut FeedSender) -> Result<(), SendError>) {
         for (name, gate) in &mut self.gates {
-            if let Err(error) = push(&mut gate.sender) {
+            if let Err(error) = push(name, &mut gate.sender) {
                 tracing::error!(gate = name, %error, "a gate cannot be told of a change");
                 // Cut off, it comes back and is brought up to date.
                 gate.frames = None;
@@ -347,7 +352,10 @@ impl Hub {
     ) {
         let unix = self.clock.unix();
         self.know(&name);
-        let services: Vec<Delta> = self.services.values().cloned().map(Delta::Service).collect();
+        let services: Vec<Delta> =
+            self.services.values().map(|service| Delta::Service(self.sealed(&name, service))).collect();
+        let is_keyed = |delta: &&Delta| matches!(delta, Delta::Service(service) if service.sip.is_some());
+        let (now, keyed) = (self.clock.now(), services.iter().filter(is_keyed).cloned().collect::<Vec<_>>());
         let grants = self.ledger.snapshot(|row| row.gate == name);
         let Some(gate) = self.gates.get_mut(&name) else { return };
         let state = services.into_iter().chain(grants.into_iter().map(|delta| Delta::Install(Box::new(delta))));
@@ -358,6 +366,12 @@ impl Hub {
                 gate.status =
                     HubStatus { gate: name, connected: true, peer: Some(peer), is_local, ..HubStatus::default() };
                 pieces(&welcome).into_iter().for_each(|piece| gate.send(piece));
+                // A gate that was started anew goes on where it was, but without keys: they are on no disk.
+                for delta in keyed.into_iter().filter(|_| resume.is_some()) {
+                    if let Err(error) = gate.sender.push(now, unix, delta) {
+                        tracing::error!(gate = gate.status.gate, %error, "a gate cannot be told the keys of relayed SIP");
+                    }
+                }
             }
             Err(error) => tracing::error!(gate = name, %error, "a gate cannot be brought up to date"),
         }
@@ -393,7 +407,9 @@ impl Hub {
                 grants.iter().for_each(|used| self.ledger.used(name, used.id, used.bytes_used, used.flows));
             }
             FromGate::Active { grants, .. } => self.on_active(name, &grants),
-            FromGate::Standing { service, address, port } => self.on_standing(name, service, (address, port).into()),
+            FromGate::Standing { service, address, port, salt } => {
+                self.on_standing(name, service, ((address, port).into(), salt));
+            }
             FromGate::ServiceRefused { service, reason } => {
                 tracing::warn!(gate = name, service, reason, "a gate cannot protect a service");
                 if let Some(gate) = self.gates.get_mut(name)
@@ -438,7 +454,7 @@ impl Hub {
 
     /// Where a service takes SIP: believed of the gate that protects the service alone, and only an address of that gate.
     /// A gate on this host stands beside the frontend's own way to the service, not in it.
-    fn on_standing(&mut self, name: &str, service: String, address: SocketAddr) {
+    fn on_standing(&mut self, name: &str, service: String, (address, salt): (SocketAddr, u64)) {
         let status = self.gates.get(name).map(|gate| &gate.status);
         let is_local = status.is_some_and(|status| status.is_local);
         let dialled_from = status.and_then(|status| status.peer).map(|peer| peer.ip());
@@ -455,9 +471,10 @@ impl Hub {
             );
             return;
         }
-        let address = (!is_local).then_some(address);
+        let keys = RelayKeys::derive(&self.relay_keys(name, &service), salt);
+        let standing = (!is_local).then_some(Standing { address, keys });
         self.shards.iter().for_each(|shard| {
-            shard.send(Input::Standing { service: service.clone(), address });
+            shard.send(Input::Standing { service: service.clone(), standing: standing.clone() });
         });
     }
 
@@ -504,11 +521,40 @@ impl Hub {
             for gate in self.gates.values_mut() {
                 gate.status.refused.remove(&service.name);
             }
-            self.announce(&Delta::Service(service));
+            self.announce_service(&service);
         }
         for shard in &self.shards {
             shard.send(Input::Policy(Arc::clone(policy)));
         }
+    }
+
+    /// Tells every gate of a service, each with keys of its own for what is relayed.
+    fn announce_service(&mut self, service: &FeedService) {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        let names: Vec<String> = self.gates.keys().cloned().collect();
+        let sealed: BTreeMap<String, FeedService> =
+            names.into_iter().map(|name| (name.clone(), self.sealed(&name, service))).collect();
+        self.tell_gates(|name, sender| {
+            sealed.get(name).map_or(Ok(()), |service| sender.push(now, unix, Delta::Service(service.clone())))
+        });
+    }
+
+    /// A service with the keys that this gate is to check relayed SIP with.
+    fn sealed(&self, gate: &str, service: &FeedService) -> FeedService {
+        let mut service = service.clone();
+        let keys = self.relay_keys(gate, &service.name);
+        if let Some(sip) = &mut service.sip {
+            sip.keys = Some(keys);
+        }
+        service
+    }
+
+    /// What relayed SIP is sealed under, before the gate's salt: other keys for each gate, service and start of this frontend.
+    fn relay_keys(&self, gate: &str, service: &str) -> SessionKeys {
+        let named = derive(&self.relay_secret, &[&b"relay "[..], gate.as_bytes(), b" ", service.as_bytes()].concat());
+        let (to_service, to_client) = named.split_at(16);
+        let key = |half: &[u8]| std::array::from_fn(|at| half.get(at).copied().unwrap_or(0));
+        SessionKeys::from_bytes([key(to_service), key(to_client)])
     }
 
     fn feed_service(&self, service: &Service) -> FeedService {
@@ -517,6 +563,8 @@ impl Hub {
             port,
             peers: self.peers.iter().copied().filter(same_family).collect(),
             rate_bps: self.relay_rate_bps,
+            keys: None,
+            shards: u8::try_from(self.shards.len()).unwrap_or(u8::MAX),
         });
         FeedService {
             name: service.name.clone(),

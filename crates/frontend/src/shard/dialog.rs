@@ -271,10 +271,14 @@ impl Shard {
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
         }
         .write(&mut bytes);
-        if written.is_ok() {
+        let is_too_long = written.is_ok() && out.links.is_too_long(to.peer, bytes.len());
+        if written.is_ok() && !is_too_long {
             out.push(to, &bytes);
         }
         self.scratch = bytes;
+        if is_too_long {
+            return Err(513);
+        }
         written.map_err(|error| if error == ForwardError::NoHops { 483 } else { 400 })
     }
 

@@ -1,16 +1,13 @@
 //! What a shard asks of its surroundings, and what it is told by them.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use sluicegate_capability::GrantId;
 use sluicegate_policy::Policy;
 use sluicegate_store::feed::{GrantDelta, Selector};
 use sluicegate_wire::Instant;
 
-use crate::{agents::AgentKeys, decisions::Decided, transmits::Flow};
+use crate::{agents::AgentKeys, decisions::Decided, links::Standing, transmits::Flow};
 
 /// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
 #[derive(Debug, Clone)]
@@ -91,12 +88,12 @@ pub enum Input {
         /// The datagram.
         bytes: Vec<u8>,
     },
-    /// A gate tells under which of its own addresses a service takes SIP; `None`: reach the service itself.
+    /// A distant gate tells where a service takes SIP, and what seals it; `None`: reach the service itself.
     Standing {
         /// The service.
         service: String,
-        /// The gate's address and port for it.
-        address: Option<SocketAddr>,
+        /// The gate's address and port for it, and the keys.
+        standing: Option<Standing>,
     },
     /// Users, services or rules have changed.
     Policy(Arc<Policy>),

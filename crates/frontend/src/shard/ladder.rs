@@ -50,6 +50,9 @@ impl Shard {
     pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) {
         self.instant = now.instant;
         self.metrics.one(Count::Datagrams);
+        // The shard that a datagram was handed over by has looked at its trailer.
+        let opened = if self.handed_over { Ok(datagram) } else { out.links.open(flow, datagram) };
+        let Ok(datagram) = opened else { return self.metrics.one(Count::RelayUnproved) };
         if is_keepalive(datagram) {
             self.metrics.one(Count::Keepalives);
             return;

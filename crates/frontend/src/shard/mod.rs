@@ -31,7 +31,6 @@ pub use settings::{DigestName, Settings, Tables};
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::SocketAddr,
     sync::Arc,
 };
 
@@ -50,6 +49,7 @@ use self::{
 };
 use crate::{
     ledger::Ledger,
+    links::Standing,
     metrics::{Count, ShardMetrics},
     transmits::{Flow, Transmits},
 };
@@ -77,7 +77,7 @@ pub struct Shard {
     unproved: Unproved,
     bindings: HashMap<String, Binding>,
     /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
-    standing: HashMap<String, SocketAddr>,
+    standing: HashMap<String, Standing>,
     events: VecDeque<Event>,
     scratch: Vec<u8>,
     /// Counts calls and requests of our own, for names that are never used twice.
@@ -130,12 +130,16 @@ impl Shard {
                 self.on_datagram(now, flow, &bytes, out);
                 self.handed_over = false;
             }
-            Input::Standing { service, address } => match address.filter(|_| self.policy.service(&service).is_some()) {
-                Some(address) => drop(self.standing.insert(service, address)),
-                None => drop(self.standing.remove(&service)),
-            },
+            Input::Standing { service, standing } => {
+                match standing.filter(|_| self.policy.service(&service).is_some()) {
+                    Some(standing) => drop(self.standing.insert(service, standing)),
+                    None => drop(self.standing.remove(&service)),
+                }
+                out.links.set(&self.settings.addresses, self.settings.shard, self.standing.values());
+            }
             Input::Policy(policy) => {
                 self.standing.retain(|service, _| policy.service(service).is_some());
+                out.links.set(&self.settings.addresses, self.settings.shard, self.standing.values());
                 self.policy = policy;
             }
         }

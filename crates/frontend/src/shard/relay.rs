@@ -90,7 +90,7 @@ impl Shard {
             return None;
         }
         let own = SocketAddr::new(service.address, service.sip_port_or_default()?);
-        let peer = self.standing.get(&service.name).copied().unwrap_or(own);
+        let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
         let flow = Flow { listener: self.settings.listener_for(peer.ip()), peer };
         Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
     }
@@ -116,6 +116,10 @@ impl Shard {
                 let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
                 return self.refuse_with(now, asked, code, None, out);
             }
+        }
+        if out.links.is_too_long(hop.flow.peer, forwarded.len()) {
+            self.metrics.request(asked.kind, Outcome::Unsupported);
+            return self.refuse_with(now, asked, 513, None, out);
         }
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
         if !self.ledger.keep_call(admitted.call, of, now.unix.plus_secs(RINGING_SECS)) {

@@ -75,7 +75,7 @@ async fn security_18_where_a_service_takes_sip_is_believed_of_its_own_gate_alone
     let third = UdpSocket::bind(third).await.unwrap();
     let standing = |socket: &UdpSocket| {
         let at = socket.local_addr().unwrap();
-        FromGate::Standing { service: "pbx".into(), address: at.ip(), port: at.port() }
+        FromGate::Standing { service: "pbx".into(), address: at.ip(), port: at.port(), salt: 7 }
     };
     own.say(&standing(&sockets[0])).await.unwrap();
     heard(&running, &mut own).await;

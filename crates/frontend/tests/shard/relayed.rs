@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use sluicegate_frontend::{Count, Event, GateAnswer, Input, Tables};
+use sluicegate_capability::{
+    mac::{Ends, Purpose, SessionKeys, TRAILER_LEN},
+    relay::RelayKeys,
+};
+use sluicegate_frontend::{Count, Event, GateAnswer, Input, Standing, Tables};
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
     write::Response,
 };
 
-use crate::site::{AGENT, AUDIO, Caller, GATE, PBX, PHONE, PORTS, Site, header, status};
+use crate::site::{AGENT, AUDIO, Caller, FRONTEND, GATE, PBX, PHONE, PORTS, Site, header, status};
 
 /// What the SIP server answers with: its own address and ports.
 pub(crate) const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
@@ -304,13 +308,33 @@ fn a_service_cannot_change_media_past_the_gate() {
 #[test]
 fn a_service_behind_a_distant_gate_is_reached_at_the_gates_address() {
     let mut site = Site::new();
-    let standing = "203.0.113.9:31000".parse().unwrap();
-    site.tell(0, Input::Standing { service: "pbx".into(), address: Some(standing) });
+    let address: std::net::SocketAddr = "203.0.113.9:31000".parse().unwrap();
+    let keys = RelayKeys::derive(&SessionKeys::from_bytes([[3; 16], [4; 16]]), 1);
+    let standing = Some(Standing { address, keys: keys.clone() });
+    site.tell(0, Input::Standing { service: "pbx".into(), standing });
     let mut alice = phone();
     let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
-    let sent = site.send(PHONE, signed);
-    assert_eq!(sent[0].0, standing);
-    assert!(sent[0].1.starts_with("INVITE sip:pbx@10.0.0.2:5060 "));
+    let sent = site.send_raw(PHONE, signed);
+    let (to, invite) = &sent[0];
+    assert_eq!(*to, address);
+    assert!(invite.starts_with(b"INVITE sip:pbx@10.0.0.2:5060 "));
+    let own: std::net::SocketAddr = FRONTEND.parse().unwrap();
+    let ends = Ends { client: (own.ip(), own.port()), gate_port: address.port() };
+    assert_eq!(keys.keys().to_service.check(keys.sender(0), &ends, invite).unwrap().seq, 1);
+    // What comes from the gate's address counts only if the gate has sealed it, and once.
+    let (text, _) = invite.split_last_chunk::<TRAILER_LEN>().unwrap();
+    let ringing = reply(std::str::from_utf8(text).unwrap(), 180, "");
+    assert!(site.send("203.0.113.9:31000", &ringing).is_empty());
+    let trailer = keys.keys().to_client.trailer(keys.sender(0), Purpose::Datagram, 1, &ends, ringing.as_bytes());
+    let sealed = [ringing.as_bytes(), &trailer].concat();
+    assert_eq!(status(&site.send("203.0.113.9:31000", &sealed)[0].1), 180);
+    assert!(site.send("203.0.113.9:31000", &sealed).is_empty());
+    assert_eq!(site.metrics[0].count(Count::RelayUnproved), 2);
+    // A datagram that would not fit one packet with its trailer is refused rather than lost.
+    let mut bob = Caller { call_id: "long".into(), ..phone() };
+    let long = format!("Subject: {}\r\n", "x".repeat(1_200));
+    let signed = bob.signed(&mut site, "INVITE", "sip:pbx@example.net", &long, AUDIO);
+    assert_eq!(status(&site.send(PHONE, signed)[0].1), 513);
 }
 
 #[test]

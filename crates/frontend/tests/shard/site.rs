@@ -128,6 +128,16 @@ impl Site {
         self.drain(shard)
     }
 
+    /// One datagram to shard 0, and what came of it, byte by byte.
+    pub(crate) fn send_raw(&mut self, from: &str, datagram: impl AsRef<[u8]>) -> Vec<(SocketAddr, Vec<u8>)> {
+        let flow = Flow { listener: 0, peer: from.parse().unwrap() };
+        let now = self.now();
+        self.shards[0].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
+        let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, bytes.to_vec())).collect();
+        self.drain(0);
+        sent
+    }
+
     /// Lets time pass, with every timer at its time.
     pub(crate) fn pass(&mut self, time: Duration) -> Sent {
         let end = self.instant + time;

@@ -7,7 +7,7 @@ use crate::{
     shared::{FeedSlot, Shared},
 };
 use sluicegate_capability::{Grant, GrantId};
-use sluicegate_nat::{InstallError, PEERS_MAX, PinholeSpec, StandingSpec};
+use sluicegate_nat::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
 use sluicegate_store::feed::{
     ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume,
@@ -157,7 +157,13 @@ impl<'a> Applier<'a> {
     async fn take_service(&mut self, service: FeedService) -> Result<(), String> {
         self.shared.config.permits_service(self.issuer, &service)?;
         let sip = service.sip.clone();
-        let listed = self.shared.books.read().announced(self.issuer, service).map_err(|error| error.to_string())?;
+        // What is written down has no keys.
+        let listed = self
+            .shared
+            .books
+            .read()
+            .announced(self.issuer, service.without_keys())
+            .map_err(|error| error.to_string())?;
         if self.shared.books.read().service(&listed.service.name) != Some(&listed) {
             self.shared.change_services(Record::Service(listed.clone())).await?;
         }
@@ -173,20 +179,20 @@ impl<'a> Applier<'a> {
         let frontend = [self.feed.progress.address().address.ip()];
         let named = self.shared.config.sip_from(self.issuer).unwrap_or(&frontend);
         let named = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4()).collect();
-        let mut peers = self.shared.standing_peers(&listed.service.name, self.issuer, named);
-        peers.truncate(PEERS_MAX);
+        let (peers, relays, salt) = self.shared.standing_frontends(&listed.service.name, self.issuer, (named, sip))?;
         let spec = StandingSpec {
             service: listed.number,
             target,
             target_port: sip.port,
             peers,
             rate_bytes_per_s: sip.rate_bps / 8,
+            relays,
         };
         let answer = self.shared.commander.call(|answer| Command::Standing { spec, answer }).await;
         let opened = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         let (service, port) = (listed.service.name.clone(), opened.ports.0);
         self.shared.set_standing(&service, Some(SocketAddr::new(opened.address, port)));
-        self.answers.push(FromGate::Standing { service, address: opened.address, port });
+        self.answers.push(FromGate::Standing { service, address: opened.address, port, salt });
         Ok(())
     }
 

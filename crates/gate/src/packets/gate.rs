@@ -31,9 +31,6 @@ const RTT_ASSUMED: Duration = Duration::from_millis(200);
 /// And the longest that is believed: a client makes it longer by waiting, and then loses more when it misbehaves.
 const RTT_MAX: Duration = Duration::from_secs(1);
 
-/// Frontends whose signalling rides the control lane; that of more rides the regular lane.
-const SIGNALLING_MAX: usize = 64;
-
 /// The packet path of `role = "gate"`.
 pub(crate) struct GateWay {
     router: Router,
@@ -41,8 +38,6 @@ pub(crate) struct GateWay {
     lanes: Lanes,
     verified_source: bool,
     clients: Clients,
-    /// The frontends, whose signalling for services rides the control lane.
-    signalling: Vec<IpAddr>,
 }
 
 /// What a packet for a private service came with.
@@ -53,7 +48,7 @@ struct Header {
 
 impl GateWay {
     pub(crate) fn new(router: Router, host: Host, lanes: Lanes, verified_source: bool) -> Self {
-        Self { router, host, lanes, verified_source, clients: Clients::default(), signalling: Vec::new() }
+        Self { router, host, lanes, verified_source, clients: Clients::default() }
     }
 
     pub(crate) fn judge(
@@ -75,7 +70,7 @@ impl GateWay {
             return self.outward(now, frame, translator);
         }
         match self.classify(now, port, neighbour, frame)? {
-            Class::Legacy { demoted: None } => self.plain(now, ends.0, frame, translator),
+            Class::Legacy { demoted: None } => self.plain(now, frame, translator),
             class => self.with_header(now, &class, ends.0, frame, translator),
         }
     }
@@ -86,20 +81,14 @@ impl GateWay {
     }
 
     /// A packet without a header for a private service: what its pinhole allows.
-    fn plain(
-        &mut self,
-        now: Instant,
-        source: IpAddr,
-        frame: &mut Frame<'_>,
-        translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    fn plain(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
         if self.host.has_peers() || is_icmp(frame.bytes()) {
             // It may be about a header that this gate sent, or from a client without capabilities at the address of one
             // with: answers to it must stay plain.
             self.ask_host(now, frame, translator, false)?;
         }
         let verdict = translator.on_packet(now, Port::OUTSIDE, frame);
-        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
+        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
     /// A packet with a capability header for a private service: the header ends here.
@@ -120,7 +109,7 @@ impl GateWay {
             Inbound::Consumed => return Ok(Fate::Kept),
         };
         let verdict = translator.on_packet_with(now, Port::OUTSIDE, frame, permission);
-        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(source, frame.bytes()))
+        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
     /// What the header of a packet proves, which the router has judged. A request proves as much as a capability if its
@@ -183,9 +172,9 @@ impl GateWay {
         Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
     }
 
-    /// What a grant let in is wanted; what the frontends say about it is signalling.
-    fn inward_label(&self, source: IpAddr, packet: &[u8]) -> Label {
-        if self.signalling.contains(&source) { Label::CONTROL } else { self.lanes.regular(packet) }
+    /// What a grant let in is wanted; what a frontend says about it, and proves to have said, is signalling.
+    fn inward_label(&self, translator: &Translator, packet: &[u8]) -> Label {
+        if translator.was_signalling() { Label::CONTROL } else { self.lanes.regular(packet) }
     }
 
     /// The label of a part of a packet that was held.
@@ -230,15 +219,6 @@ impl GateWay {
         let Some(client_id) = self.clients.remove(id) else { return };
         let Some((client, address)) = ends else { return };
         self.router.revoke(now, client, address, ClientId(client_id));
-    }
-
-    /// Frontends whose packets are signalling.
-    pub(crate) fn signal(&mut self, peers: &[IpAddr]) {
-        for peer in peers {
-            if !self.signalling.contains(peer) && self.signalling.len() < SIGNALLING_MAX {
-                self.signalling.push(*peer);
-            }
-        }
     }
 }
 

@@ -139,7 +139,6 @@ impl Turn {
                 }
             }
             Command::Standing { spec, answer } => {
-                path.way.signal(&spec.peers);
                 let _ = answer.send(translator.install_standing(now, spec));
             }
             Command::Revoke { ids, answer } => {

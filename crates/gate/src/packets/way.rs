@@ -117,13 +117,6 @@ impl Way {
         Some(Explanation { verdict, pinhole: None, line: None, steps: vec![step.to_owned()] })
     }
 
-    /// Frontends whose packets are signalling.
-    pub(crate) fn signal(&mut self, peers: &[IpAddr]) {
-        if let Self::Gate(way) = self {
-            way.signal(peers);
-        }
-    }
-
     /// Fill of the role's tables.
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
         match self {

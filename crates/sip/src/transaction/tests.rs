@@ -409,7 +409,7 @@ fn an_answer_from_elsewhere_is_to_no_request_of_ours() {
     let token = start(&mut table, &invite);
     let answer = answer(&invite, 403);
     let answer = Message::parse(&answer).unwrap();
-    let elsewhere = core::net::SocketAddr::new(peer().ip(), peer().port() + 1);
+    let elsewhere = SocketAddr::new(peer().ip(), peer().port() + 1);
     assert_eq!(table.receive(ms(1), &answer, Some(elsewhere)), Reply::Unmatched);
     assert_eq!(table.receive(ms(2), &answer, Some(peer())), Reply::DeliverAndAck(token));
 }

@@ -36,6 +36,7 @@ macro_rules! on_packet {
 
 pub(crate) mod agent;
 pub(crate) mod capture;
+pub(crate) mod forger;
 pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod pbx;

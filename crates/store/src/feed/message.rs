@@ -126,6 +126,23 @@ pub struct FeedSip {
     pub peers: Vec<IpAddr>,
     /// Rate limit in bit/s.
     pub rate_bps: u64,
+    /// What this frontend's datagrams and the gate's are sealed under, with the gate's salt (see
+    /// [`sluicegate_capability::relay`]). It travels on the feed only and is on no disk.
+    #[serde(with = "session_keys")]
+    pub keys: Option<SessionKeys>,
+    /// How many shards the frontend has; each counts its datagrams for itself.
+    pub shards: u8,
+}
+
+impl FeedService {
+    /// The same without keys, for records.
+    #[must_use]
+    pub fn without_keys(mut self) -> Self {
+        if let Some(sip) = &mut self.sip {
+            sip.keys = None;
+        }
+        self
+    }
 }
 
 /// A grant on its way to the service's gate. Not signed by itself: the batch that carries it is.
@@ -292,6 +309,8 @@ pub enum FromGate {
         address: IpAddr,
         /// The gate's port (UDP).
         port: u16,
+        /// What the gate drew when it took up the keys of this frontend.
+        salt: u64,
     },
     /// A service cannot be protected here.
     ServiceRefused {

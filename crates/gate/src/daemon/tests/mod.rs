@@ -8,6 +8,10 @@ use crate::{
 };
 use site::{Frontend, config, install, open, start, until};
 use sluicegate_capability::IssuerPublic;
+use sluicegate_capability::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
 use sluicegate_store::feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
 use sluicegate_wire::Port;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -196,7 +200,9 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
     let frontend_sip = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 60), 5060);
     let mut pbx = samples::service("pbx");
     pbx.address = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
-    pbx.sip = Some(FeedSip { port: 5060, peers: vec![(*STRANGER.ip()).into()], rate_bps: 1_000_000 });
+    let brought = SessionKeys::from_bytes([[3; 16], [4; 16]]);
+    let peers = vec![(*STRANGER.ip()).into()];
+    pbx.sip = Some(FeedSip { port: 5060, peers, rate_bps: 1_000_000, keys: Some(brought.clone()), shards: 1 });
     frontend.state.push(Delta::Service(pbx));
     let mut told = config(dir.path());
     let mut rule = Issuer::any(frontend.address().issuer);
@@ -204,15 +210,23 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
     told.issuers = vec![rule];
     let gate = start(told, &[frontend.address()]).await;
     let (_feed, _, before) = frontend.welcome().await;
-    let FromGate::Standing { service, address: IpAddr::V4(address), port } = &before[0] else { panic!("{before:?}") };
+    let FromGate::Standing { service, address: IpAddr::V4(address), port, salt } = &before[0] else {
+        panic!("{before:?}")
+    };
     let signalling = SocketAddrV4::new(*address, *port);
     assert_eq!(service, "pbx");
-    let (_, to, _) = gate.send_in(frontend_sip, signalling).await;
-    assert_eq!(to, "10.0.0.3:5060".parse().unwrap());
+    let keys = RelayKeys::derive(&brought, *salt);
+    let ends = Ends { client: (IpAddr::V4(*frontend_sip.ip()), frontend_sip.port()), gate_port: *port };
+    let trailer = keys.keys().to_service.trailer(keys.sender(0), Purpose::Datagram, 1, &ends, b"ping");
+    let (_, to, text) = gate.send_text_in(frontend_sip, signalling, &[&b"ping"[..], &trailer].concat()).await;
+    assert_eq!((to, &text[..]), ("10.0.0.3:5060".parse().unwrap(), &b"ping"[..]));
+    // The frontend's address alone is everybody's.
+    gate.send_in_vain(frontend_sip, signalling, &["mac_missing"]).await;
     gate.send_in_vain(STRANGER, signalling, &["no_pinhole"]).await;
     gate.stop().await;
+    // The port stays; the keys are on no disk and come with the feed.
     let gate = start(config(dir.path()), &[]).await;
-    gate.send_in(frontend_sip, signalling).await;
+    gate.send_in_vain(frontend_sip, signalling, &["mode_too_weak"]).await;
     gate.stop().await;
 }
 

@@ -230,7 +230,17 @@ impl Running {
 
     /// Sends a datagram from outside and gives what arrives inside: source, destination, payload.
     pub(super) async fn send_in(&self, from: SocketAddrV4, to: SocketAddrV4) -> (SocketAddrV4, SocketAddrV4, Vec<u8>) {
-        assert!(self.cables.inject(Port::OUTSIDE, &udp_frame(Port::OUTSIDE, from, to, b"ping")));
+        self.send_text_in(from, to, b"ping").await
+    }
+
+    /// The same with this payload.
+    pub(super) async fn send_text_in(
+        &self,
+        from: SocketAddrV4,
+        to: SocketAddrV4,
+        text: &[u8],
+    ) -> (SocketAddrV4, SocketAddrV4, Vec<u8>) {
+        assert!(self.cables.inject(Port::OUTSIDE, &udp_frame(Port::OUTSIDE, from, to, text)));
         let frame = until("the packet passes", || self.cables.take(Port::INSIDE)).await;
         let (from, to, payload, _) = read_udp(&frame);
         (from, to, payload)

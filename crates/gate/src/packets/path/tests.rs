@@ -1,7 +1,11 @@
 use super::*;
 use crate::config::Role;
 use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
-use sluicegate_nat::{Config, Mode, PinholeSpec, Service};
+use sluicegate_capability::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
+use sluicegate_nat::{Config, Mode, PinholeSpec, Relay, Service, StandingSpec};
 use sluicegate_wire::{FrameBuf, UnixTime};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -132,6 +136,7 @@ fn scheduled() -> (Path<Hops>, SocketAddrV4) {
     (path, gate)
 }
 
+const FRONTEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 60), 5060);
 const PUBLIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 80), 80);
 
 /// Fills the link with packets of strangers for the public service.
@@ -171,9 +176,23 @@ fn on_a_busy_link_what_a_grant_opened_leaves_before_what_strangers_send() {
 #[test]
 fn what_the_frontends_send_rides_the_control_lane() {
     let (mut path, gate) = scheduled();
-    path.way.signal(&[IpAddr::V4(*CLIENT.ip())]);
+    let brought = SessionKeys::from_bytes([[3; 16], [4; 16]]);
+    let (keys, peers) = (RelayKeys::derive(&brought, 1), vec![IpAddr::V4(*FRONTEND.ip())]);
+    let relays = vec![Relay { peers: peers.clone(), keys: keys.clone(), shards: 1 }];
+    let (target, target_port) = (samples::TARGET, SERVICE.port());
+    let spec = StandingSpec { service: 0, target, target_port, peers, rate_bytes_per_s: 0, relays };
+    let opened = path.translator.install_standing(NOW, spec).unwrap();
+    let IpAddr::V4(address) = opened.address else { panic!("{opened:?}") };
+    let signalling = SocketAddrV4::new(address, opened.ports.0);
     fill(&mut path);
-    pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"INVITE"));
+    // Whoever only has the address rides in no lane at all.
+    assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, FRONTEND, signalling, b"INVITE")).is_none());
+    assert_eq!(dropped(&path, Reason::MacMissing), 1);
+    assert!(pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"wanted")).is_none());
+    let ends = Ends { client: (IpAddr::V4(*FRONTEND.ip()), FRONTEND.port()), gate_port: signalling.port() };
+    let trailer = keys.keys().to_service.trailer(keys.sender(0), Purpose::Datagram, 1, &ends, b"INVITE");
+    let sealed = [&b"INVITE"[..], &trailer].concat();
+    pass(&mut path, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, FRONTEND, signalling, &sealed));
     assert_eq!(leaving(&mut path, std::time::Duration::from_millis(20))[0], SERVICE);
     assert_eq!(path.published(NOW, &[]).0.lanes[1].unwrap()[0].packets, 1);
 }

@@ -101,8 +101,9 @@ impl Keys {
     /// How many keys a pinhole may have, whatever becomes of it.
     pub(crate) fn count_max(pinhole: &Pinhole) -> usize {
         let of_place = |side| BLOCKS_MAX as usize + usize::from(side == Side::Inbound);
-        // A client that has not proved its address yet will have one.
-        places(pinhole).map(|(side, _)| of_place(side)).sum::<usize>() * pinhole.clients().len().max(1)
+        // A grant's client that has not proved its address yet will have one.
+        let clients = if pinhole.grant().is_some() { 1 } else { pinhole.clients().len() };
+        places(pinhole).map(|(side, _)| of_place(side)).sum::<usize>() * clients
     }
 
     fn key(&self, side: Side, protocol: u8, service: (IpAddr, u16), client: IpAddr, selector: Selector) -> u64 {

@@ -109,7 +109,7 @@ fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
         (|d| d.groups.clear(), "there is no group \"staff\""),
         (|d| d.services[0].allow.clear(), "no one may use it"),
         (|d| d.services[0].allow.push("user:bob".parse().unwrap()), "there is no user \"bob\""),
-        (|d| d.users[0].enabled = true, "has no password"),
+        (|d| (d.users[0].enabled, d.users[0].phone) = (true, true), "has no password"),
         (|d| d.users[0].groups.push("phones".into()), "there is no group \"phones\""),
         (|d| d.services[0].ports[0] = "udp/10000-20000".parse().unwrap(), "10001 of the gate's external ports"),
     ];

@@ -74,7 +74,7 @@ impl UserSecret {
         }
         let mut hash = Sha256::new();
         hash.update(format!("{user}:{realm};e={epoch}:").as_bytes());
-        hash.update(&*password);
+        hash.update(*password);
         EpochHa1(hash.finalize().into())
     }
 }

@@ -1,5 +1,7 @@
 //! The hub between shards and gates: which gate opens what, whose answer goes where, and who must be told of a change.
 
+mod said;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -8,10 +10,10 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys, relay::RelayKeys};
-use sluicegate_policy::{Policy, Service, ServiceMode};
+use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
+use sluicegate_policy::{Policy, Service};
 use sluicegate_store::feed::{
-    ActiveGrant, Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
+    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
     SenderOptions, skew_alarm,
 };
 use sluicegate_wire::{Instant, Pace};
@@ -26,7 +28,6 @@ use crate::{
     decisions::Decisions,
     inbox::ShardSender,
     ledger::Ledger,
-    links::Standing,
     shard::{Event, GateAnswer, Input, derive},
 };
 
@@ -436,46 +437,6 @@ impl Hub {
         if let Some(shard) = self.ledger.refused(name, id) {
             self.tell(shard, Input::Gate(GateAnswer::Refused { id, reason }));
         }
-    }
-
-    /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.
-    fn on_active(&self, name: &str, grants: &[ActiveGrant]) {
-        for active in grants {
-            let Ok(grant) = active.delta.grant() else { continue };
-            if grant.issuer != self.issuer || !self.holders.may_hold(name, &active.delta.service) {
-                continue;
-            }
-            if let Err(full) = self.ledger.active(active, &grant, name) {
-                tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
-                break;
-            }
-        }
-    }
-
-    /// Where a service takes SIP: believed of the gate that protects the service alone, and only an address of that gate.
-    /// A gate on this host stands beside the frontend's own way to the service, not in it.
-    fn on_standing(&mut self, name: &str, service: String, (address, salt): (SocketAddr, u64)) {
-        let status = self.gates.get(name).map(|gate| &gate.status);
-        let is_local = status.is_some_and(|status| status.is_local);
-        let dialled_from = status.and_then(|status| status.peer).map(|peer| peer.ip());
-        let known = self.services.get(&service);
-        let is_held = self.gate_of(&service).as_deref() == Some(name);
-        let is_own = known.is_some_and(|known| match known.mode {
-            ServiceMode::Filter => address.ip() == known.address,
-            ServiceMode::Nat => self.holders.is_address(name, dialled_from, address.ip()),
-        });
-        if !is_held || !(is_local || is_own) {
-            tracing::warn!(
-                gate = name, service, %address, is_held,
-                "a gate names an address for a service's SIP that is not its own to name; see [[frontend.gate]]"
-            );
-            return;
-        }
-        let keys = RelayKeys::derive(&self.relay_keys(name, &service), salt);
-        let standing = (!is_local).then_some(Standing { address, keys });
-        self.shards.iter().for_each(|shard| {
-            shard.send(Input::Standing { service: service.clone(), standing: standing.clone() });
-        });
     }
 
     fn on_ask(&mut self, ask: Ask) {

@@ -22,8 +22,8 @@ use crate::support::{
     until,
 };
 
+// Also conformance 3.
 on_each_datapath!(
-    /// Also conformance 3.
     security_02_a_forged_frontend_gets_nothing_through_and_takes_nothing_from_the_true_one,
     &[],
     super::forged_frontend

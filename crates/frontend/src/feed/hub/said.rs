@@ -1,0 +1,52 @@
+//! What gates say of grants that are open with them, and of where services take SIP.
+
+use std::net::SocketAddr;
+
+use sluicegate_capability::relay::RelayKeys;
+use sluicegate_policy::ServiceMode;
+use sluicegate_store::feed::ActiveGrant;
+
+use super::Hub;
+use crate::{links::Standing, shard::Input};
+
+impl Hub {
+    /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.
+    pub(super) fn on_active(&self, name: &str, grants: &[ActiveGrant]) {
+        for active in grants {
+            let Ok(grant) = active.delta.grant() else { continue };
+            if grant.issuer != self.issuer || !self.holders.may_hold(name, &active.delta.service) {
+                continue;
+            }
+            if let Err(full) = self.ledger.active(active, &grant, name) {
+                tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
+                break;
+            }
+        }
+    }
+
+    /// Where a service takes SIP: believed of the gate that protects the service alone, and only an address of that gate.
+    /// A gate on this host stands beside the frontend's own way to the service, not in it.
+    pub(super) fn on_standing(&mut self, name: &str, service: String, (address, salt): (SocketAddr, u64)) {
+        let status = self.gates.get(name).map(|gate| &gate.status);
+        let is_local = status.is_some_and(|status| status.is_local);
+        let dialled_from = status.and_then(|status| status.peer).map(|peer| peer.ip());
+        let known = self.services.get(&service);
+        let is_held = self.gate_of(&service).as_deref() == Some(name);
+        let is_own = known.is_some_and(|known| match known.mode {
+            ServiceMode::Filter => address.ip() == known.address,
+            ServiceMode::Nat => self.holders.is_address(name, dialled_from, address.ip()),
+        });
+        if !is_held || !(is_local || is_own) {
+            tracing::warn!(
+                gate = name, service, %address, is_held,
+                "a gate names an address for a service's SIP that is not its own to name; see [[frontend.gate]]"
+            );
+            return;
+        }
+        let keys = RelayKeys::derive(&self.relay_keys(name, &service), salt);
+        let standing = (!is_local).then_some(Standing { address, keys });
+        self.shards.iter().for_each(|shard| {
+            shard.send(Input::Standing { service: service.clone(), standing: standing.clone() });
+        });
+    }
+}

@@ -50,12 +50,15 @@ enum Way {
     Refused(Instant),
 }
 
+/// Whom programs took a gate's address and port for, the client id, and what seals requests.
+type Back = (SocketAddr, ClientId, Option<Arc<Sealer>>);
+
 /// All services that are used, keyed by what programs send to.
 #[derive(Debug, Default)]
 pub(super) struct Redirects {
     ways: HashMap<Target, Way>,
-    /// By the gate's address and port: whom programs took it for, the client id, and what seals requests.
-    back: HashMap<(IpProtocol, SocketAddr), (SocketAddr, ClientId, Option<Arc<Sealer>>)>,
+    /// By the gate's address and port.
+    back: HashMap<(IpProtocol, SocketAddr), Back>,
 }
 
 impl Redirects {

@@ -215,10 +215,9 @@ impl Hub {
     fn tell(&self, shard: u8, input: Input) {
         if let Some(sender) = self.shards.get(usize::from(shard))
             && !sender.send(input)
+            && let Some(left_out) = QUEUE_FULL.admit(self.clock.now())
         {
-            if let Some(left_out) = QUEUE_FULL.admit(self.clock.now()) {
-                tracing::warn!(shard, left_out, "a shard's queue is full; what was meant for it is lost");
-            }
+            tracing::warn!(shard, left_out, "a shard's queue is full; what was meant for it is lost");
         }
     }
 

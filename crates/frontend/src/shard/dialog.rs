@@ -142,11 +142,8 @@ impl Shard {
         match self.bar(now, asked, route, direction) {
             // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
-            Some(Barred::Unproved) => {
-                if !self.is_callers_own(now, asked, route.call, out) {
-                    return;
-                }
-            }
+            Some(Barred::Unproved) if !self.is_callers_own(now, asked, route.call, out) => return,
+            Some(Barred::Unproved) => {}
             Some(Barred::Unmatched) => return self.unmatched(asked, out),
             Some(Barred::Busy) => return self.unavailable_once(asked, out),
             None => {}

@@ -124,7 +124,7 @@ fn what_a_request_carries_is_read_back() {
     let text = request(&hello.to_text());
     assert_eq!(Hello::of(&Message::parse(text.as_bytes()).unwrap()), Ok(hello));
     for wrong in ["", "x", ";to=203.0.113.1:5060", &"A".repeat(64), &(("A".repeat(64)) + ";to=example.net")] {
-        let text = request(&wrong.to_string());
+        let text = request(wrong);
         assert_eq!(Hello::of(&Message::parse(text.as_bytes()).unwrap()), Err(SignInError::Malformed));
     }
 }

@@ -18,7 +18,7 @@ use crate::support::{
     lab::{CLIENT, GATE, Lab, SERVICE, STRANGER},
     let_run,
     node::{Config, Node, service},
-    phone::{Phone, Wish},
+    phone::{AUDIO_PORT, Phone, Wish},
     program::{Program, run_on},
     traffic::Stream,
     until,
@@ -108,7 +108,7 @@ fn comes_back(datapath: &'static str) {
     let phone = Phone::new(&lab, "client", CLIENT, frontend, "alice");
     let _echo = Stream::start(lab.udp("service", SERVICE, 7000), None);
     let call = phone.call("echo", Wish::Audio);
-    let client = Stream::start(lab.udp("client", CLIENT, 0), Some(call.gate));
+    let client = Stream::start(lab.udp("client", CLIENT, AUDIO_PORT), Some(call.gate));
     let flows_since = |from: Instant| {
         stranger.send_to(b"probe", BEHIND).ok();
         (client.arrivals.since(from) > 10).then_some(())

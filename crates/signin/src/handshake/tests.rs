@@ -1,4 +1,4 @@
-use std::{string::ToString as _, vec};
+use std::vec;
 
 use sluicegate_capability::{GrantId, mac::Direction};
 

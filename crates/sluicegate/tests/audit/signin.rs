@@ -27,7 +27,7 @@ use crate::support::BINARY;
 
 #[allow(dead_code, reason = "the frontend's own tests use the rest of it")]
 #[path = "../../../frontend/tests/shard/site.rs"]
-mod site;
+pub(crate) mod site;
 
 const GUESSER: &str = "198.51.100.66:5060";
 
@@ -163,7 +163,7 @@ fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session
     let signed = alice.signed(&mut site, "INVITE", &uri, "", &udp);
     assert_eq!(status(&site.send(PHONE, &signed).pop().unwrap().1), 100);
     let delta = site.asked().remove(0);
-    let (grant, key) = (delta.grant().unwrap(), delta.keys.clone().unwrap().to_service);
+    let (grant, key) = (delta.grant().unwrap(), delta.keys.unwrap().to_service);
     // The recording, the user's secret and the frontend's stored key: all that there is but what both ends forgot.
     let message = Message::parse(signed.as_bytes()).unwrap();
     let sent = Authorization::parse(message.header(HeaderName::ProxyAuthorization).unwrap()).unwrap();
@@ -264,7 +264,7 @@ async fn sip_d08_a_frontends_store_holds_no_secret_of_an_agents_user() {
     let text = b"dave:example.net:correct-horse-battery-staple";
     assert!(!holds(
         &stolen.frontend(),
-        &ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()[..]
+        &ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()
     ));
     assert!(!holds(&stolen.frontend(), text));
     // The key holder has it, for its owner alone: this is what the test looks for.

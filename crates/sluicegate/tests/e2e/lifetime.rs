@@ -73,7 +73,7 @@ fn revoke(datapath: &'static str) {
     flowing.node.cli(&["grant", "revoke", id]).expect("grant revoke");
     flowing.ends(asked_ns, asked_ns);
     // The drop says why.
-    let flow = format!("udp {CLIENT}:4000 > {}", flowing.call.gate);
+    let flow = format!("udp {CLIENT}:{AUDIO_PORT} > {}", flowing.call.gate);
     let trace = flowing.node.cli(&["trace", "--flow", &flow]).expect("trace");
     assert!(trace.contains("grant_revoked"), "{trace}");
 }
@@ -89,7 +89,7 @@ fn expiry(datapath: &'static str) {
     until("the grant's time is over", || (unix_ns() > end_ns).then_some(()));
     // A grant ends no earlier than promised, but for the second that it was rounded down by.
     flowing.ends(end_ns - ACT_NS, end_ns);
-    let flow = format!("udp {CLIENT}:4000 > {}", flowing.call.gate);
+    let flow = format!("udp {CLIENT}:{AUDIO_PORT} > {}", flowing.call.gate);
     let trace = flowing.node.cli(&["trace", "--flow", &flow]).expect("trace");
     assert!(trace.contains("grant_expired"), "{trace}");
 }

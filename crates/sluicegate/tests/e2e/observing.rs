@@ -99,7 +99,7 @@ fn trace(datapath: &'static str) {
 
     let phone = Phone::new(&lab, "client", CLIENT, SocketAddr::new(GATE.into(), 5060), "alice");
     phone.call("public", Wish::Audio);
-    let flow = format!("udp {CLIENT}:4000 > {PUBLIC}:9000");
+    let flow = format!("udp {CLIENT}:{AUDIO_PORT} > {PUBLIC}:9000");
     let trace = node.json(&["trace", "--flow", &flow]);
     assert_eq!((&trace["reason"], &trace["grant"]["user"]), (&serde_json::Value::Null, &"alice".into()), "{trace}");
     let unknown = node.json(&["trace", "--flow", "udp 198.51.100.2:4000 > 192.0.2.77:9000"]);

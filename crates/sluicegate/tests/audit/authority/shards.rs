@@ -1,13 +1,9 @@
 //! What one shard of a frontend makes of what nobody should be able to say. The real object, on a virtual clock.
 
-#[allow(dead_code, reason = "the harness of the frontend's own tests")]
-#[path = "../../../../frontend/tests/shard/site.rs"]
-mod site;
-
 use sluicegate_frontend::{Count, Event, Tables};
 use sluicegate_sip::{message::Message, write::Response};
 
-use site::{AUDIO, Caller, PBX, PHONE, Site, status};
+use crate::signin::site::{AUDIO, Caller, PBX, PHONE, Site, status};
 
 const WEB: &str = "sip:web@example.net";
 const STRANGER: &str = "192.0.2.66:5060";

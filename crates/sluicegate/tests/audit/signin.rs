@@ -264,7 +264,7 @@ async fn sip_d08_a_frontends_store_holds_no_secret_of_an_agents_user() {
     let text = b"dave:example.net:correct-horse-battery-staple";
     assert!(!holds(
         &stolen.frontend(),
-        &ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()
+        ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()
     ));
     assert!(!holds(&stolen.frontend(), text));
     // The key holder has it, for its owner alone: this is what the test looks for.

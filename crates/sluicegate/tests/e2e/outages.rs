@@ -10,7 +10,7 @@ use crate::support::{
     lab::{CLIENT, FRONTEND, GATE, Lab, SERVICE},
     let_run,
     node::{Config, Node, join, service},
-    phone::{Phone, Wish},
+    phone::{AUDIO_PORT, Phone, Wish},
     traffic::{Echo, Stream, Talk},
     until,
 };
@@ -41,7 +41,7 @@ impl Flows {
         let echo = Echo::start(lab.listen("service", SERVICE, 7000));
         let audio = phone.call("echo", Wish::Audio);
         let tcp = phone.call("echo", Wish::Tcp(7000, 7000));
-        let client = Stream::start(lab.udp("client", CLIENT, 0), Some(audio.gate));
+        let client = Stream::start(lab.udp("client", CLIENT, AUDIO_PORT), Some(audio.gate));
         let talk = Talk::start(lab.connect("client", tcp.gate).expect("a connection through the gate"));
         let flows = Self { client, service, talk, _echo: echo };
         flows.flow_since(Instant::now());

@@ -6,7 +6,7 @@ use crate::support::{
     BINARY, PATIENCE,
     lab::{CLIENT, GATE, Lab, SERVICE},
     node::{Config, Node, service},
-    phone::{Phone, Wish},
+    phone::{AUDIO_PORT, Phone, Wish},
     program::{Done, run},
     traffic::Stream,
     until,
@@ -72,7 +72,7 @@ fn running(datapath: &'static str) {
     let node = Node::up(&lab, &Config::new(datapath, &service("echo", "\"udp/7000\"", "")));
     let serving = Stream::start(lab.udp("service", SERVICE, 7000), None);
     let phone = Phone::new(&lab, "client", CLIENT, SocketAddr::new(GATE.into(), 5060), "alice");
-    let client = Stream::start(lab.udp("client", CLIENT, 0), Some(phone.call("echo", Wish::Audio).gate));
+    let client = Stream::start(lab.udp("client", CLIENT, AUDIO_PORT), Some(phone.call("echo", Wish::Audio).gate));
     let flows = |what: &str| {
         let from = std::time::Instant::now();
         until(what, || (serving.arrivals.since(from).min(client.arrivals.since(from)) > 30).then_some(()));

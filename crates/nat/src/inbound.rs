@@ -340,10 +340,11 @@ fn note_probe(rules: &mut Rules, now: Instant, tuple: &Tuple, reason: Reason) {
 }
 
 /// Whether a pinhole that asks for nothing but addresses and ports is in use while somebody at its client's address looks
-/// for open ports: then it takes no other flow. Its client has its flow; a pinhole that has none yet takes one.
+/// for open ports: then it takes no other flow. Its client has its flow; a pinhole that has none yet takes one. Where the
+/// client proved its address, tries under that address say nothing about it: whoever forges it would shut the client out.
 fn is_probed(rules: &Rules, now: Instant, pinhole: &Pinhole, tuple: &Tuple) -> bool {
     pinhole.flows > 0
-        && pinhole.grant().is_some_and(|grant| !mac::demands_proof(grant))
+        && pinhole.grant().is_some_and(|grant| !mac::demands_proof(grant) && !grant.proves_address())
         && rules.probes.is_probing(now, tuple.src.0)
 }
 

@@ -38,10 +38,11 @@ impl Pbx {
             while !flag.load(Ordering::Relaxed) {
                 let Ok((len, from)) = own.recv_from(&mut bytes) else { continue };
                 let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+                // Kept before it is answered: who has the answer may ask at once what was heard.
+                kept.lock().expect("not poisoned").push(text);
                 if let Some(answer) = answer(&bytes[..len]) {
                     let _ = own.send_to(&answer, from);
                 }
-                kept.lock().expect("not poisoned").push(text);
             }
         });
         Self { requests, socket, stop, thread: Some(thread) }

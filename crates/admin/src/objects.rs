@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sluicegate_frontend::{Catalog, Control, NewProof, NewUser};
+use sluicegate_frontend::{Catalog, Control, NewUser};
 use sluicegate_policy::{Group, Service, User};
 use sluicegate_signin::UserSecret;
 use sluicegate_wire::UnixTime;
@@ -22,7 +22,7 @@ use crate::{
 
 pub(crate) fn router() -> Router<Api> {
     Router::new()
-        .route("/v1/users", get(users).post(add_user))
+        .route("/v1/users", get(users).post(add_users))
         .route("/v1/users/{name}", delete(remove_user))
         .route("/v1/groups", get(groups).post(add_group))
         .route("/v1/groups/{name}", delete(remove_group))
@@ -60,14 +60,21 @@ fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
+/// A user, with what it signs in with: a password at telephones, a key at agents.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UserBody {
     name: String,
     groups: Vec<String>,
-    phone: bool,
     password: Option<Zeroizing<String>>,
     key: Option<Zeroizing<[u8; 32]>>,
+}
+
+impl From<UserBody> for NewUser {
+    fn from(body: UserBody) -> Self {
+        let UserBody { name, groups, password, key } = body;
+        Self { name, groups, password, secret: key.map(|key| UserSecret::from_bytes(*key)) }
+    }
 }
 
 async fn users(State(api): State<Api>) -> Answer {
@@ -78,15 +85,9 @@ async fn users(State(api): State<Api>) -> Answer {
     Ok(Json(Value::Array(rows.collect())))
 }
 
-async fn add_user(State(api): State<Api>, Json(body): Json<UserBody>) -> Answer {
-    let UserBody { name, groups, phone, password, key } = body;
-    let proof = match (password, key) {
-        (Some(password), None) => NewProof::Password(password),
-        (None, Some(key)) => NewProof::Key(UserSecret::from_bytes(*key)),
-        _ => return Err(bad("a user has either a password or a key")),
-    };
-    let user = NewUser { name, proof, groups, phone };
-    edit!(&api, user_add(&user));
+async fn add_users(State(api): State<Api>, Json(users): Json<Vec<UserBody>>) -> Answer {
+    let users: Vec<NewUser> = users.into_iter().map(NewUser::from).collect();
+    edit!(&api, users_add(&users));
     Ok(Json(Value::Null))
 }
 

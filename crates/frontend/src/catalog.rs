@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_policy::{Bounds, Credentials, Draft, Finding, Group, Policy, Rule, Service, Severity, User};
+use sluicegate_policy::{Bounds, Draft, Finding, Group, Policy, Rule, Service, Severity, User};
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{
     Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, StoreError,
-    password::{self, PasswordError, credentials},
+    password::{PasswordError, credentials},
 };
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
@@ -59,21 +59,12 @@ fn list(findings: &[Finding]) -> String {
 pub struct NewUser {
     /// The name.
     pub name: String,
-    /// What the user signs in with.
-    pub proof: NewProof,
+    /// The password of the user's telephones; without one the user has none.
+    pub password: Option<Zeroizing<String>>,
+    /// What the user's agents sign in with; without it no agent of the user is let in.
+    pub secret: Option<UserSecret>,
     /// Groups that exist.
     pub groups: Vec<String>,
-    /// Whether the user may log in as telephones do.
-    pub phone: bool,
-}
-
-/// What a user is to sign in with.
-#[derive(Debug)]
-pub enum NewProof {
-    /// A password, at agents and, if the user may have any, telephones.
-    Password(Zeroizing<String>),
-    /// A key file: agents only.
-    Key(UserSecret),
 }
 
 /// The site's users, groups, services and rules.
@@ -157,47 +148,30 @@ impl Catalog {
         if new.is_empty() { Ok(()) } else { Err(EditError::Policy(new)) }
     }
 
-    /// Adds a user. With a password this takes as long as one guess at it.
+    /// Adds these users, or none of them; at most [`OPS_MAX`](sluicegate_store::OPS_MAX) at once.
     ///
     /// # Errors
-    /// If the name is taken, the password cannot be used or a group does not exist; or if the key holder does not take the
-    /// secret, and then the user is not there either.
-    pub fn user_add(&self, now: UnixTime, new: &NewUser) -> Result<(), EditError> {
-        let mut user = User::new(&new.name);
-        user.groups.clone_from(&new.groups);
-        user.phone = new.phone;
-        if let NewProof::Password(password) = &new.proof {
-            user.credentials = self.of_phone(new.phone, &new.name, password)?;
-        }
-        self.try_change(now, |draft| draft.users.push(user.clone()))?;
-        self.directory.add(now, &user)?;
-        let secret = match &new.proof {
-            NewProof::Password(password) => UserSecret::from_password(&new.name, &self.realm, password.as_bytes()),
-            NewProof::Key(key) => key.clone(),
-        };
-        if let Err(error) = self.holder.put(&new.name, &secret) {
-            self.directory.remove::<User>(now, &new.name)?;
+    /// If a name is taken or given twice, or a password cannot be used; or if the key holder does not take the secrets,
+    /// and then the users are not there either.
+    pub fn users_add(&self, now: UnixTime, new: &[NewUser]) -> Result<(), EditError> {
+        let users = new.iter().map(|new| self.user(new)).collect::<Result<Vec<User>, _>>()?;
+        self.try_change(now, |draft| draft.users.extend(users.iter().cloned()))?;
+        self.directory.add_all(now, &users)?;
+        let secrets = new.iter().filter_map(|new| Some((new.name.as_str(), new.secret.as_ref()?)));
+        if let Err(error) = self.holder.put(secrets) {
+            for user in &users {
+                self.directory.remove::<User>(now, &user.name)?;
+            }
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// Gives a user another password.
-    ///
-    /// # Errors
-    /// If there is no such user or the password cannot be used.
-    pub fn user_password(&self, now: UnixTime, name: &str, password: &str) -> Result<(), EditError> {
-        let new = self.of_phone(true, name, password)?;
-        self.directory.change(now, name, |user: &mut User| {
-            user.credentials = new.clone().filter(|_| user.phone);
-        })?;
-        Ok(self.holder.put(name, &UserSecret::from_password(name, &self.realm, password.as_bytes()))?)
-    }
-
-    /// What the store keeps of a password: nothing for a user who has agents only.
-    fn of_phone(&self, phone: bool, name: &str, password: &str) -> Result<Option<Credentials>, PasswordError> {
-        password::check(password)?;
-        if phone { credentials(name, &self.realm, password).map(Some) } else { Ok(None) }
+    fn user(&self, new: &NewUser) -> Result<User, PasswordError> {
+        let password = new.password.as_ref();
+        let credentials = password.map(|password| credentials(&new.name, &self.realm, password)).transpose()?;
+        let groups = new.groups.clone();
+        Ok(User { phone: credentials.is_some(), credentials, groups, ..User::new(&new.name) })
     }
 
     /// Lets a user log in, or no longer.

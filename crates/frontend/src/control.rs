@@ -315,22 +315,12 @@ impl Control {
         self.inner.agents.load().is_due(self.now())
     }
 
-    /// Adds a user.
+    /// Adds these users, or none of them.
     ///
     /// # Errors
-    /// See [`Catalog::user_add`].
-    pub fn user_add(&self, new: &NewUser) -> Result<(), ControlError> {
-        self.inner.catalog.user_add(self.now(), new)?;
-        self.reload()?;
-        self.reload_agents()
-    }
-
-    /// Gives a user another password. Grants stay.
-    ///
-    /// # Errors
-    /// See [`Catalog::user_password`].
-    pub fn user_password(&self, name: &str, password: &str) -> Result<(), ControlError> {
-        self.inner.catalog.user_password(self.now(), name, password)?;
+    /// See [`Catalog::users_add`].
+    pub fn users_add(&self, new: &[NewUser]) -> Result<(), ControlError> {
+        self.inner.catalog.users_add(self.now(), new)?;
         self.reload()?;
         self.reload_agents()
     }

@@ -287,26 +287,36 @@ pub(crate) struct Trace {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct NewUsers {
+    /// The user's name.
+    #[arg(required_unless_present = "from")]
+    pub(crate) name: Option<String>,
+    /// Add all users of this list (`-` for standard input) instead: one NAME:PASSWORD a line.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "key", "password_file", "password_fd"])]
+    pub(crate) from: Option<PathBuf>,
+    /// A group the user belongs to; may be repeated.
+    #[arg(long = "group", value_name = "GROUP")]
+    pub(crate) groups: Vec<String>,
+    /// The user has no phone: refuse the plain digest realm, accept agents only.
+    #[arg(long)]
+    pub(crate) no_phone: bool,
+    /// The user has no agent: accept phones only, and hold no key for agents.
+    #[arg(long, conflicts_with_all = ["no_phone", "key"])]
+    pub(crate) no_agent: bool,
+    /// The user signs in with a key, agents only: the one in this file, which is made if it is not there.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
+    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) password: Password,
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum UserAction {
-    /// Add a user; the password is asked for, or read from a file or descriptor.
-    Add {
-        /// The user's name.
-        name: String,
-        /// A group the user belongs to; may be repeated.
-        #[arg(long = "group", value_name = "GROUP")]
-        groups: Vec<String>,
-        /// The user has no phone: refuse the plain digest realm, accept agents only.
-        #[arg(long)]
-        no_phone: bool,
-        /// The user signs in with a key, agents only: the one in this file, which is made if it is not there.
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
-        key: Option<PathBuf>,
-        #[command(flatten)]
-        password: Password,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    /// Add a user; the password is asked for, or read from a file or descriptor. Or add many from a list.
+    Add(NewUsers),
     /// List users.
     Ls(Reading),
     /// Remove a user and revoke the user's grants.

@@ -152,9 +152,21 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::Exists`] if the name is taken, [`DirectoryError::Name`] if it is none.
     pub fn add<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
-        let key = checked_key(record)?;
-        let txn = Txn::default().when(&key, Expect::Absent).put(&key, encode(record));
-        self.run(now, &txn, |_| DirectoryError::Exists { kind: R::KIND, name: record.name().into() })
+        self.add_all(now, std::slice::from_ref(record))
+    }
+
+    /// Adds all of these or none, at most [`OPS_MAX`](crate::OPS_MAX).
+    ///
+    /// # Errors
+    /// As [`Directory::add`], about the first that cannot be added.
+    pub fn add_all<R: Record>(&self, now: UnixTime, records: &[R]) -> Result<Revision, DirectoryError> {
+        let mut txn = Txn::default();
+        for record in records {
+            let key = checked_key(record)?;
+            txn = txn.when(&key, Expect::Absent).put(&key, encode(record));
+        }
+        let name = |key: String| key.strip_prefix(&R::KIND.key("")).unwrap_or(&key).to_owned();
+        self.run(now, &txn, |key| DirectoryError::Exists { kind: R::KIND, name: name(key) })
     }
 
     /// Replaces what has the same name.

@@ -36,8 +36,8 @@ pub(crate) enum Request {
     Certificate { replica: [u8; 32] },
     /// What this frontend checks agents' digests of an epoch against: users after this name.
     Agents { replica: [u8; 32], epoch: u32, after: String },
-    /// This is the user's secret from now on.
-    Put { user: String, secret: [u8; 32] },
+    /// These are the users' secrets from now on: all of them, or none if it is refused.
+    Put { users: Vec<(String, [u8; 32])> },
     /// The user is gone.
     Remove { user: String },
 }
@@ -155,8 +155,9 @@ impl Holder {
         }
     }
 
-    pub(crate) fn put(&self, user: &str, secret: &UserSecret) -> Result<(), HolderError> {
-        self.tell(&Request::Put { user: user.to_owned(), secret: *secret.expose() })
+    pub(crate) fn put<'a>(&self, users: impl Iterator<Item = (&'a str, &'a UserSecret)>) -> Result<(), HolderError> {
+        let users: Vec<_> = users.map(|(user, secret)| (user.to_owned(), *secret.expose())).collect();
+        if users.is_empty() { Ok(()) } else { self.tell(&Request::Put { users }) }
     }
 
     pub(crate) fn remove(&self, user: &str) -> Result<(), HolderError> {

@@ -9,7 +9,7 @@ const LATE: UnixTime = UnixTime(20_001 * EPOCH_SECS - 60);
 
 fn vault(dir: &Path) -> Vault {
     let vault = Vault::open(dir, REALM).unwrap();
-    let put = Request::Put { user: "alice".into(), secret: [1; 32] };
+    let put = Request::Put { users: vec![("alice".into(), [1; 32])] };
     assert!(matches!(vault.answer(NOON, &put), Response::Done));
     vault
 }
@@ -50,8 +50,9 @@ fn secrets_last_and_are_for_their_owner_alone() {
     }
     assert!(matches!(again.answer(NOON, &Request::Remove { user: "alice".into() }), Response::Done));
     assert_eq!(agents(&again, NOON, 1, 20_000), Some(Vec::new()));
-    let wrong = Request::Put { user: "../x".into(), secret: [1; 32] };
+    let wrong = Request::Put { users: vec![("bob".into(), [1; 32]), ("../x".into(), [1; 32])] };
     assert!(matches!(again.answer(NOON, &wrong), Response::Refused(_)));
+    assert_eq!(agents(&again, NOON, 1, 20_000), Some(Vec::new()), "all or none");
 }
 
 #[test]
@@ -60,7 +61,10 @@ fn a_frontend_pages_through_many_users_and_starts_a_key_holder_that_died_anew() 
     let directory = dir.path().join("keyholder");
     {
         let vault = Vault::open(&directory, REALM).unwrap();
-        vault.put_many(NOON, (0..PAGE_LEN + 5).map(|number| format!("user-{number}")));
+        let users: Vec<_> = (0..PAGE_LEN + 5).map(|number| (format!("user-{number}"), [1; 32])).collect();
+        for some in users.chunks(250) {
+            assert!(matches!(vault.answer(NOON, &Request::Put { users: some.to_vec() }), Response::Done));
+        }
     }
     let holder = Holder::new(KeyHolder::Thread { directory }, REALM);
     let now = Clock::start().unix();

@@ -69,7 +69,7 @@ impl Vault {
         let answer = match request {
             Request::Certificate { replica } => Ok(self.certify(now, *replica)),
             Request::Agents { replica, epoch, after } => self.agents(now, replica, Epoch(*epoch), after),
-            Request::Put { user, secret } => self.put(now, user, secret),
+            Request::Put { users } => self.put(now, users),
             Request::Remove { user } => {
                 let txn = Txn::default().delete(&key(user));
                 self.store.txn(now, &txn).map(|_| Response::Done).map_err(|error| error.to_string())
@@ -110,27 +110,18 @@ impl Vault {
         Ok(Response::Agents(page.iter().filter_map(ha1).collect()))
     }
 
-    fn put(&self, now: UnixTime, user: &str, secret: &[u8; SECRET_LEN]) -> Result<Response, String> {
-        if !is_name(user) {
+    fn put(&self, now: UnixTime, users: &[(String, [u8; SECRET_LEN])]) -> Result<Response, String> {
+        if !users.iter().all(|(user, _)| is_name(user)) {
             return Err("this cannot name a user".to_owned());
         }
-        let txn = Txn::default().put(&key(user), Zeroizing::new(secret.to_vec()));
+        let put = |txn: Txn, (user, secret): &(String, [u8; SECRET_LEN])| {
+            txn.put(&key(user), Zeroizing::new(secret.to_vec()))
+        };
+        let txn = users.iter().fold(Txn::default(), put);
         self.store.txn(now, &txn).map(|_| Response::Done).map_err(|error| error.to_string())
     }
 }
 
 fn key(user: &str) -> String {
     format!("{PREFIX}{user}")
-}
-
-#[cfg(test)]
-impl Vault {
-    /// Gives all these users the same secret, in few transactions.
-    pub(super) fn put_many(&self, now: UnixTime, users: impl Iterator<Item = String>) {
-        let users: Vec<String> = users.collect();
-        for some in users.chunks(50) {
-            let put = |txn: Txn, user: &String| txn.put(&key(user), Zeroizing::new(vec![1; SECRET_LEN]));
-            self.store.txn(now, &some.iter().fold(Txn::default(), put)).unwrap();
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
-use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewProof, NewUser};
+use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewUser};
 use sluicegate_policy::Service;
 use sluicegate_store::feed::{Selected, Selector};
 use tempfile::TempDir;
@@ -46,11 +46,11 @@ impl Running {
     fn add_user(&self, name: &str, groups: &[&str]) {
         let new = NewUser {
             name: name.into(),
-            proof: NewProof::Password(Zeroizing::new(PASSWORD.into())),
+            password: Some(Zeroizing::new(PASSWORD.into())),
+            secret: None,
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-            phone: true,
         };
-        self.control.user_add(&new).unwrap();
+        self.control.users_add(&[new]).unwrap();
     }
 
     fn sip(&self) -> SocketAddr {

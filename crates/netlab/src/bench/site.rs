@@ -38,7 +38,8 @@ pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabErr
     lab.targets.clear();
     let files = Files::write(&options.directory.join(backend), backend)?;
     let binary = Binary { program: options.program.clone(), directory: files.directory.clone() };
-    binary.run(&["user", "add", USER, "--password-file", &text(&files.password), "--config", &text(&files.site)])?;
+    let (password, config) = (text(&files.password), text(&files.site));
+    binary.run(&["user", "add", USER, "--no-agent", "--password-file", &password, "--config", &config])?;
     let up = ["up".to_owned(), text(&files.site)];
     lab.keep(binary.spawn(&lab.lab, "gate", "up", &up)?);
     binary.wait_for("up", || is_ready(&binary, &files.site).then_some(()))?;

@@ -16,6 +16,8 @@ pub(super) const FEED_PORT: u16 = 7_443;
 pub(super) const METRICS_PORT: u16 = 9_469;
 /// Where services of kind `agent` and `sip` take SIP.
 pub(super) const SERVICE_SIP_PORT: u16 = 5_060;
+/// The group of the phones.
+pub(super) const PHONES_GROUP: &str = "phones";
 /// Phones that set up calls all the time.
 pub(super) const PHONES: usize = 48;
 /// The most that the insider's grant lets through, in bytes.
@@ -85,6 +87,13 @@ pub(super) struct User {
     pub password_file: PathBuf,
 }
 
+/// The users of one group, as `user add --from` reads them.
+#[derive(Debug, Clone)]
+pub(super) struct List {
+    pub group: &'static str,
+    pub path: PathBuf,
+}
+
 /// What was written for the daemons.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
@@ -95,6 +104,7 @@ pub(super) struct Files {
     pub gate_state: PathBuf,
     pub token: PathBuf,
     pub users: Vec<User>,
+    pub lists: Vec<List>,
 }
 
 impl Files {
@@ -112,6 +122,9 @@ impl Files {
             agent: directory.join("agent.toml"),
             token: directory.join("join-token"),
             users: users(directory, options.seed),
+            lists: ["people", PHONES_GROUP, "insiders"]
+                .map(|group| List { group, path: directory.join(format!("{group}.users")) })
+                .to_vec(),
             gate_state,
         };
         let address = Site::address("frontend")?;
@@ -121,6 +134,10 @@ impl Files {
             (&files.agent, agent_toml(&files, &address.to_string())?),
         ];
         written.extend(files.users.iter().map(|user| (&user.password_file, format!("{}\n", user.password))));
+        for list in &files.lists {
+            let members = files.users.iter().filter(|user| user.group == list.group);
+            written.push((&list.path, members.map(|user| format!("{}:{}\n", user.name, user.password)).collect()));
+        }
         for (path, text) in written {
             write_private(path, &text).during(|| format!("writing {}", path.display()))?;
         }
@@ -135,14 +152,14 @@ impl Files {
 
     /// Names and passwords of the phones.
     pub(super) fn phones(&self) -> Vec<(String, String)> {
-        let phones = self.users.iter().filter(|user| user.group == "phones");
+        let phones = self.users.iter().filter(|user| user.group == PHONES_GROUP);
         phones.map(|user| (user.name.clone(), user.password.clone())).collect()
     }
 }
 
 fn users(directory: &Path, seed: u64) -> Vec<User> {
     let mut random = Random::new(seed);
-    let phones = (0..PHONES).map(|number| (format!("phone{number:02}"), "phones"));
+    let phones = (0..PHONES).map(|number| (format!("phone{number:02}"), PHONES_GROUP));
     let people = [("alice", "people"), ("bob", "people"), ("mallory", "insiders"), (REGISTRAR, "insiders")];
     let people = people.map(|(name, group)| (name.to_owned(), group));
     phones

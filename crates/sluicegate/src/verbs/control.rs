@@ -30,6 +30,11 @@ impl Node {
         Ok(Self { outline, runtime })
     }
 
+    /// The realm of its users.
+    pub(crate) fn realm(&self) -> Result<&str> {
+        self.outline.realm.as_deref().context("this node is no frontend; ask the frontend's node")
+    }
+
     /// Calls the node's API.
     pub(crate) fn call(&self, method: Method, uri: &str, body: Option<Value>) -> Result<Value> {
         let socket = self.outline.control_socket();

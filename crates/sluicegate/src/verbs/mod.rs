@@ -13,6 +13,7 @@ mod node;
 mod objects;
 mod reading;
 mod texts;
+mod users;
 
 use std::process::ExitCode;
 
@@ -39,7 +40,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Status(reading) => reading::status(&reading)?,
         Verb::Trace(trace) => reading::trace(&trace)?,
         Verb::Observe { state, node } => reading::observe(state, &node)?,
-        Verb::User { action } => objects::user(action)?,
+        Verb::User { action } => users::run(action)?,
         Verb::Group { action } => objects::group(action)?,
         Verb::Service { action } => objects::service(action)?,
         Verb::Grant { action } => objects::grant(action)?,

@@ -1,4 +1,4 @@
-//! `user`, `group`, `service`, `grant`, `policy`: objects of a running node, through its control socket.
+//! `group`, `service`, `grant`, `policy`: objects of a running node, through its control socket.
 
 use anyhow::{Context, Result};
 use hyper::Method;
@@ -6,39 +6,9 @@ use serde_json::{Value, json};
 
 use super::control::{Node, print_json, table};
 use crate::{
-    cli::{GrantAction, GroupAction, PolicyAction, ServiceAction, UserAction},
-    out, secret,
+    cli::{GrantAction, GroupAction, PolicyAction, ServiceAction},
+    out,
 };
-
-pub(crate) fn user(action: UserAction) -> Result<()> {
-    match action {
-        UserAction::Add { name, groups, no_phone, key, password, node } => {
-            let node = Node::of(&node.config)?;
-            let mut user = json!({ "name": name, "groups": groups, "phone": !no_phone && key.is_none() });
-            match &key {
-                Some(path) => {
-                    let key = sluicegate_store::keys::load_or_create_seed(path)?;
-                    user["key"] = json!(*key);
-                }
-                None => {
-                    let password = secret::read(&password, &format!("password of {name}"), true)?;
-                    user["password"] = json!(password.as_str());
-                }
-            }
-            node.call(Method::POST, "/v1/users", Some(user))?;
-            out::line(format_args!("added user {name}"));
-        }
-        UserAction::Ls(reading) => {
-            let users = Node::of(&reading.node.config)?.call(Method::GET, "/v1/users", None)?;
-            if reading.json {
-                return print_json(&users);
-            }
-            table(&users, &[("USER", "name"), ("GROUPS", "groups"), ("PHONE", "phone"), ("ENABLED", "enabled")]);
-        }
-        UserAction::Rm { name, node } => remove("users", "user", &name, &Node::of(&node.config)?)?,
-    }
-    Ok(())
-}
 
 pub(crate) fn group(action: GroupAction) -> Result<()> {
     match action {
@@ -87,7 +57,7 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
     Ok(())
 }
 
-fn remove(collection: &str, kind: &str, name: &str, node: &Node) -> Result<()> {
+pub(super) fn remove(collection: &str, kind: &str, name: &str, node: &Node) -> Result<()> {
     node.call(Method::DELETE, &format!("/v1/{collection}/{name}"), None)?;
     out::line(format_args!("removed {kind} {name}"));
     Ok(())

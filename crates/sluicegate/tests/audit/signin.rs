@@ -2,17 +2,17 @@
 
 use std::{
     fs,
+    io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use sluicegate_capability::{
     epoch::Epoch,
     mac::{Direction, SessionSecret},
 };
-use sluicegate_frontend::{
-    Config, Count, Frontend, KeyHolder, Kind, NewProof, NewUser, Outcome, Tables, keyholder_directory,
-};
+use sluicegate_frontend::{Config, Count, Frontend, KeyHolder, Kind, NewUser, Outcome, Tables, keyholder_directory};
 use sluicegate_signin::{Hello, Proposal, ReplicaKey, UserSecret, joined, respond};
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, ha1},
@@ -20,7 +20,6 @@ use sluicegate_sip::{
 };
 use sluicegate_wire::UnixTime;
 use tempfile::TempDir;
-use zeroize::Zeroizing;
 
 use self::site::{AUDIO, Caller, PHONE, PORTS, Site, status};
 use crate::support::BINARY;
@@ -225,12 +224,11 @@ impl Stolen {
         config.shards = 1;
         let frontend = Frontend::start(config).await.unwrap();
         let password = "correct-horse-battery-staple";
-        let proof = NewProof::Password(Zeroizing::new(password.to_owned()));
-        let dave = NewUser { name: "dave".into(), proof, groups: Vec::new(), phone: false };
-        let control = frontend.control();
-        tokio::task::spawn_blocking(move || control.user_add(&dave).unwrap()).await.unwrap();
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
         let secret = UserSecret::from_password("dave", site::REALM, password.as_bytes());
+        let dave = NewUser { name: "dave".into(), password: None, secret: Some(secret.clone()), groups: Vec::new() };
+        let control = frontend.control();
+        tokio::task::spawn_blocking(move || control.users_add(&[dave]).unwrap()).await.unwrap();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
         Self { directory, secret, epoch: Epoch::at(UnixTime(now)) }
     }
 
@@ -273,4 +271,50 @@ async fn sip_d08_a_frontends_store_holds_no_secret_of_an_agents_user() {
     for path in files_under(&holder).iter().chain([&holder]) {
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
     }
+}
+
+/// Runs the binary with this on its standard input: whether it did well, and what it said.
+fn sluicegate(arguments: &[&str], input: &str) -> (bool, String) {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
+    let done = child.wait_with_output().expect("it ends");
+    (done.status.success(), [done.stdout, done.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat())
+}
+
+#[test]
+fn many_users_are_added_at_once_and_nothing_is_made_for_agents_of_those_who_have_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("frontend.toml");
+    let listens = "listen = [\"udp/127.0.0.1:5060\"]\nfeed = \"127.0.0.1:7443\"";
+    let text = format!("[node]\nstate = {:?}\n[frontend]\n{listens}\nrealm = \"{}\"\n", directory.path(), site::REALM);
+    fs::write(&file, text).unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    let add = |more: &[&str], list: &str| sluicegate(&[&["user", "add", "--from", "-"], more, &config].concat(), list);
+    let names = || {
+        let (done, users) = sluicegate(&[&["user", "ls", "--json"][..], &config].concat(), "");
+        assert!(done, "{users}");
+        users.matches("\"name\"").count()
+    };
+    let phones: String = (0..300).map(|number| format!("phone{number}:correct:horse{number}\n")).collect();
+    let (done, said) = add(&["--no-agent"], &format!("# phones\n\n{phones}"));
+    assert!(done && names() == 300, "{said}");
+    // Nobody is added, and nothing is said, of a list with something wrong in it.
+    for wrong in
+        ["erin:correct horse\nwith no colon", "erin:correct horse\nfrank:short", "erin:same twice\nerin:same twice"]
+    {
+        let (done, said) = add(&["--no-agent"], wrong);
+        assert!(!done && !said.contains("correct horse") && !said.contains("with no colon"), "{said}");
+    }
+    assert!(!add(&["--no-agent"], "phone7:correct horse").0, "the name is taken");
+    assert_eq!(names(), 300);
+    let (done, said) = add(&["--no-phone"], "erin:correct horse");
+    assert!(done, "{said}");
+    // Agents' secrets are with the key holder; telephones have none.
+    let secret =
+        |user: &str, password: &str| *UserSecret::from_password(user, site::REALM, password.as_bytes()).expose();
+    let holder = keyholder_directory(directory.path());
+    assert!(holds(&holder, &secret("erin", "correct horse")) && !holds(&holder, &secret("phone7", "correct:horse7")));
+    assert!(holds(&directory.path().join("frontend"), b"phone7") && !holds(&holder, b"phone7"));
 }

@@ -29,6 +29,15 @@ pub(crate) struct Incoming {
     pub(crate) token: Option<Token>,
 }
 
+/// What comes from a frontend.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A request.
+    Request(Incoming),
+    /// The final response to a request of ours, or `None` after a timeout.
+    Answer(Token, Option<Vec<u8>>),
+}
+
 /// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -141,16 +150,20 @@ impl Endpoint {
         }
     }
 
-    /// The next request from the frontend, or `None` when `until` has passed.
-    pub(crate) async fn incoming(&mut self, until: time::Instant) -> io::Result<Option<Incoming>> {
+    /// The next request or final response from the frontend, or `None` when `until` has passed. Nothing is lost if the
+    /// future is dropped.
+    pub(crate) async fn event(&mut self, until: Option<time::Instant>) -> io::Result<Option<Event>> {
         loop {
-            if let Some(request) = self.waiting.pop_front() {
-                return Ok(Some(request));
+            if let Some((token, answer)) = self.answers.pop_front() {
+                return Ok(Some(Event::Answer(token, answer)));
             }
-            if time::Instant::now() >= until {
+            if let Some(request) = self.waiting.pop_front() {
+                return Ok(Some(Event::Request(request)));
+            }
+            if until.is_some_and(|until| time::Instant::now() >= until) {
                 return Ok(None);
             }
-            self.turn(Some(until)).await?;
+            self.turn(until).await?;
         }
     }
 

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::{
     account::Account,
     call::{Call, CallError},
-    endpoint::{Endpoint, Incoming},
+    endpoint::{Endpoint, Event, Incoming},
     opening::{Opening, Reach},
     seal::{self, Sealer},
 };
@@ -125,8 +125,10 @@ impl Keeper {
                     Some(ask) => self.answer(ask).await,
                     None => break,
                 },
-                request = self.endpoint.incoming(wake) => match request {
-                    Ok(Some(request)) => self.request(request).await,
+                event = self.endpoint.event(Some(wake)) => match event {
+                    Ok(Some(Event::Request(request))) => self.request(request).await,
+                    // To a BYE: nobody waits for it.
+                    Ok(Some(Event::Answer(..))) => {}
                     Ok(None) => {
                         self.prove();
                         self.renew().await;

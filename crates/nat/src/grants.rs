@@ -24,8 +24,8 @@ const SKEW_MAX: Duration = Duration::from_secs(2);
 const SWEEP_LOOKS: u32 = 100;
 /// Ended pinholes that are looked at when ports are needed.
 const RESTING_LOOKS: usize = 64;
-/// Ended pinholes that give up their ports for one grant.
-const RESTING_VICTIMS: usize = 16;
+/// External ports that are then looked at for a block of them.
+const RESTING_PORT_LOOKS: u32 = 256;
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 /// Where Unix time lies on the monotonic clock.
@@ -246,42 +246,43 @@ impl Translator {
         if let Some(port) = rules.ports.take(protocol, (more + 1, first), holder, &mut rules.random, &mut rules.looks) {
             return Some(Opened { address, ports: (port, port + more) });
         }
-        if let Some(block) = self.resting_block(protocol, more, first)
-            && self.rules.ports.take_exactly(protocol, block, holder)
-        {
-            return Some(Opened { address, ports: block });
-        }
-        let rules = &mut self.rules;
-        let port = rules.ports.take(protocol, (more + 1, first), holder, &mut rules.random, &mut rules.looks)?;
-        Some(Opened { address, ports: (port, port + more) })
+        let block = self.resting_block(protocol, more, first)?;
+        self.rules.ports.take_exactly(protocol, block, holder).then_some(Opened { address, ports: block })
     }
 
-    /// Ports that rest give way: a whole block of a pinhole that has enough, or else all those of some that ended. First
-    /// those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
+    /// Ports that rest give way: a block of them, made of what is free and of pinholes that ended, whatever the length of
+    /// theirs. First those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
     fn resting_block(&mut self, protocol: u8, more: u16, like: u16) -> Option<(u16, u16)> {
         let rules = &mut self.rules;
         let resting = |slot: u32| {
             let pinhole = rules.pinholes.at(slot)?;
             let user = rules.users.at(pinhole.user)?;
-            (pinhole.protocol == protocol && pinhole.ports_len() != 0)
-                .then_some((user.ports_resting, pinhole.gate.ports))
+            (pinhole.protocol == protocol && pinhole.ports_len() != 0).then_some((
+                user.ports_resting,
+                pinhole.user,
+                pinhole.gate.ports,
+            ))
         };
         let mut found: Vec<(u32, u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
-        found.extend(rules.pinholes.ended_slots().take(RESTING_LOOKS).filter_map(|slot| {
-            let (weight, ports) = resting(slot)?;
-            Some((weight, slot, ports))
-        }));
+        found.extend(rules.pinholes.ended_slots().take(RESTING_LOOKS).filter_map(resting));
         rules.looks += found.len() as u32;
         // Stable: of those with the same weight the one that ended first.
         found.sort_by_key(|(weight, ..)| core::cmp::Reverse(*weight));
-        let whole = found.iter().find(|(_, _, ports)| ports.1 - ports.0 >= more).copied();
-        if let Some((_, slot, (first, last))) = whole {
-            rules.forget(slot);
-            let first = if first % 2 != like % 2 && last - first > more { first + 1 } else { first };
-            return Some((first, first + more));
-        }
-        for (_, slot, _) in found.into_iter().take(RESTING_VICTIMS) {
-            rules.forget(slot);
+        let looks_max = rules.looks + RESTING_PORT_LOOKS;
+        for (of_one_user, in_parity) in [(true, true), (true, false), (false, true), (false, false)] {
+            for &(_, user, (first, last)) in &found {
+                let starts = (first..=last).chain((first.saturating_sub(more)..first).rev());
+                for start in starts.filter(|start| ((start ^ like) & 1 == 0) == in_parity) {
+                    if rules.looks >= looks_max {
+                        return None;
+                    }
+                    let block = (start, start.saturating_add(more));
+                    if rules.rests(protocol, block, of_one_user.then_some(user)) {
+                        rules.forget_block(protocol, block);
+                        return Some(block);
+                    }
+                }
+            }
         }
         None
     }

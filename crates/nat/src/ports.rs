@@ -202,6 +202,11 @@ impl Ports {
         Holder::decode(*self.spaces[space(protocol)?].holders.get(place)?)
     }
 
+    /// Whether the port is in the range.
+    pub(crate) fn contains(&self, port: u16) -> bool {
+        port.checked_sub(self.first).is_some_and(|place| u32::from(place) < self.len)
+    }
+
     /// Takes a free block of `len` ports at a random place; its first port has the parity of `like` (RFC 4787 REQ-4:
     /// RTP and RTCP) if there is one. Gives the first port. Adds to `looks` the words of ports that it read: a few for
     /// one port, however full the range is, and a bounded number for a block.

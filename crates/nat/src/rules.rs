@@ -15,7 +15,7 @@ use crate::{
     lifecycle::Paid,
     mac::{Seal, Seals},
     pinhole::{Life, Pinhole, Pinholes},
-    ports::Ports,
+    ports::{Holder, Ports},
     probes::Probes,
     random::Random,
     relayed::Relays,
@@ -173,6 +173,29 @@ impl Rules {
             user.ports_resting -= pinhole.ports_len();
         }
         self.users.leave(pinhole.user);
+    }
+
+    /// Whether each of these external ports is free or rests after the end of a pinhole, of this user if one is given.
+    pub(crate) fn rests(&mut self, protocol: u8, (first, last): (u16, u16), user: Option<u32>) -> bool {
+        (first..=last).all(|port| {
+            self.looks += 1;
+            match self.ports.holder(protocol, port) {
+                None => self.ports.contains(port),
+                Some(Holder::Binding(_)) => false,
+                Some(Holder::Pinhole(slot)) => self.pinholes.at(slot).is_some_and(|pinhole| {
+                    matches!(pinhole.life, Life::Ended(_)) && user.is_none_or(|user| user == pinhole.user)
+                }),
+            }
+        })
+    }
+
+    /// Forgets the pinholes whose ports rest among these.
+    pub(crate) fn forget_block(&mut self, protocol: u8, (first, last): (u16, u16)) {
+        for port in first..=last {
+            if let Some(Holder::Pinhole(slot)) = self.ports.holder(protocol, port) {
+                self.forget(slot);
+            }
+        }
     }
 }
 

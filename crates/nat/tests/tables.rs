@@ -108,6 +108,28 @@ fn without_free_external_ports_grants_are_refused_and_resting_ports_are_taken_ea
 }
 
 #[test]
+fn blocks_are_made_of_ports_that_rest_after_grants_of_one_port() {
+    let mut site = Site::with(Config { external_ports: (20_000, 20_199), ..config() });
+    for round in 0..10 {
+        let singles: Vec<_> = (0..200).map(|_| site.grant(UDP, client(round))).collect();
+        for grant in &singles {
+            site.install(grant.clone(), TARGET, (100, 100));
+        }
+        for grant in &singles {
+            site.gate.revoke(site.now, grant.id).unwrap();
+        }
+        let pairs: Vec<_> = (0..80).map(|_| site.grant(UDP, client(round))).collect();
+        for grant in &pairs {
+            let opened = site.install(grant.clone(), TARGET, (100, 101));
+            assert_eq!((opened.ports.0 % 2, opened.ports.1 - opened.ports.0), (0, 1));
+        }
+        for grant in &pairs {
+            site.gate.revoke(site.now, grant.id).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_port_that_rests_is_the_last_that_another_grant_gets() {
     let mut site = Site::with(Config { external_ports: (20_000, 20_001), ..config() });
     let first = site.grant(UDP, client(0));

@@ -2,6 +2,7 @@
 
 mod clients;
 mod meter;
+mod registration;
 
 use std::{
     io,
@@ -10,31 +11,33 @@ use std::{
 };
 
 use sluicegate_policy::PortRange;
-use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     dialog::Dialog,
     message::{HeaderName, Message, Method},
     sdp::{Answer, MediaAnswer, Session, Transport, Wanted},
     uri::Uri,
-    write::{Party, Request, Response},
+    write::Response,
 };
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
-use self::clients::{Admission, Clients, Refusal};
 pub use self::meter::Limit;
+use self::{
+    clients::{Admission, Clients, Refusal},
+    registration::Registration,
+};
 use crate::{
-    account::{Account, Asked, Credentials, SUPPORTED, TrustError, random_token},
+    account::{Account, TrustError, random_token},
     call::{branch, part, via},
-    endpoint::{Endpoint, Incoming},
+    endpoint::{Endpoint, Event, Incoming},
 };
 
 /// Seconds that a registration asks for.
 const EXPIRES_S: u32 = 60;
 /// How long a client stays in of whom the frontend does not say it.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(3_600);
-/// A registration that failed is tried again after this.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long the end of a registration may take.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// Everything the service side agent is told at start.
 #[derive(Debug, Clone)]
@@ -109,31 +112,38 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
     };
     let clients =
         Clients::new((config.clients_max, config.clients_per_user_max), config.allow.clone(), config.deny.clone());
-    let mut server = Server { endpoint, clients, config, cseq: 0, call_id: random_token(), tag: random_token() };
+    let registration = Registration::new(&config);
+    let mut server = Server { endpoint, clients, config, registration };
     let mut ready = Some(ready);
-    let mut register_at = Instant::now();
     tokio::pin!(shutdown);
     loop {
-        if register_at <= Instant::now() {
-            register_at = Instant::now() + server.register(EXPIRES_S, &mut ready).await?;
+        if server.registration.is_due() {
+            server.registration.send(&mut server.endpoint, EXPIRES_S).await;
         }
         let ended = server.clients.expire(Instant::now());
         if ended > 0 {
             info!(ended, "what was opened for them is over");
         }
-        let until = server.clients.next_end().map_or(register_at, |end| end.min(register_at));
+        let until = [server.clients.next_end(), server.registration.due()].into_iter().flatten().min();
         tokio::select! {
             () = &mut shutdown => break,
             Some(client) = abusive.recv() => server.end(client).await,
-            request = server.endpoint.incoming(until) => match request {
-                Ok(Some(request)) => server.request(request).await,
-                Ok(None) => {}
-                Err(error) => return Err(ServeError::Socket(error)),
+            event = server.endpoint.event(until) => match event.map_err(ServeError::Socket)? {
+                Some(Event::Request(request)) => server.request(request).await,
+                Some(Event::Answer(token, answer)) => {
+                    if server.registration.answered(&mut server.endpoint, token, answer).await?
+                        && let Some(ready) = ready.take()
+                    {
+                        info!(service = server.config.service, frontend = %server.config.frontend, "registered");
+                        ready();
+                    }
+                }
+                None => {}
             },
         }
     }
     // Expires 0: nobody is sent here any more.
-    let _ = tokio::time::timeout(RETRY, server.register(0, &mut None::<fn()>)).await;
+    let _ = tokio::time::timeout(LEAVING_MAX, server.leave()).await;
     Ok(())
 }
 
@@ -141,97 +151,19 @@ struct Server {
     endpoint: Endpoint,
     clients: Clients,
     config: Config,
-    cseq: u32,
-    call_id: String,
-    tag: String,
+    registration: Registration,
 }
 
 impl Server {
-    /// Registers once; returns when to do it again.
-    async fn register(&mut self, expires_s: u32, ready: &mut Option<impl FnOnce()>) -> Result<Duration, ServeError> {
-        match self.try_register(expires_s).await {
-            Ok((200..=299, _)) => {
-                if let Some(ready) = ready.take() {
-                    info!(service = self.config.service, frontend = %self.config.frontend, "registered");
-                    ready();
-                }
-                Ok(Duration::from_secs(u64::from(expires_s) / 2))
-            }
-            Ok((code @ (401 | 403 | 404 | 407), reason)) => Err(ServeError::Refused {
-                service: self.config.service.clone(),
-                user: self.config.account.user.clone(),
-                code,
-                reason,
-            }),
-            Ok((code, reason)) => {
-                warn!(code, reason, "not registered; trying again");
-                Ok(RETRY)
-            }
-            Err(ServeError::Trust(error)) => {
-                // Whoever is in the way may go away again: what it sent is not believed, and that is all it achieves.
-                warn!(%error, "not registered; trying again");
-                Ok(RETRY)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn try_register(&mut self, expires_s: u32) -> Result<(u16, String), ServeError> {
-        let realm = self.config.account.realm.clone();
-        let registrar = format!("sip:{realm}");
-        let aor = format!("sip:{}@{realm}", self.config.service);
-        let contact = format!("<sip:{}@{}>", self.config.service, self.config.sip);
-        let mut credentials: Option<Credentials> = None;
-        let mut last = (0, String::new());
-        for _ in 0..3 {
-            self.cseq += 1;
-            let (mut request, branch) = (Vec::new(), branch());
-            let headers = Request {
-                method: b"REGISTER",
-                uri: registrar.as_bytes(),
-                via: via(self.endpoint.local(), &branch),
-                from: Party { uri: aor.as_bytes(), tag: Some(self.tag.as_bytes()) },
-                to: Party { uri: aor.as_bytes(), tag: None },
-                call_id: self.call_id.as_bytes(),
-                cseq: self.cseq,
-                routes: &[],
-            }
-            .begin(&mut request)
-            .header("Contact", &contact)
-            .header("Supported", SUPPORTED)
-            .header_args("Expires", format_args!("{expires_s}"));
-            match &credentials {
-                Some(credentials) => {
-                    headers
-                        .header(credentials.name, &credentials.value)
-                        .header(HEADER.as_str(), &credentials.hello)
-                        .finish();
-                }
-                None => headers.finish(),
-            }
-            let answer = match self.endpoint.exchange(&request).await {
-                Ok((_, answer)) => answer,
-                Err(error) => return Ok((0, error.to_string())),
-            };
-            let Ok(response) = Message::parse(&answer) else { continue };
-            last = (response.status().unwrap_or(0), crate::call::reason_phrase(&response));
-            if last.0 / 100 == 2 {
-                credentials.take().ok_or(TrustError::Unasked)?.accepted(&response)?;
-                break;
-            }
-            let asked = Asked {
-                method: b"REGISTER",
-                uri: registrar.as_bytes(),
-                contact: contact.as_bytes(),
-                body: b"",
-                dialled: self.endpoint.frontend(),
-            };
-            credentials = self.config.account.answer(&response, asked)?;
-            if credentials.is_none() {
-                break;
+    /// Ends the registration, and waits until the frontend has taken note.
+    async fn leave(&mut self) -> Result<(), ServeError> {
+        self.registration.send(&mut self.endpoint, 0).await;
+        while self.registration.is_under_way() {
+            if let Some(Event::Answer(token, answer)) = self.endpoint.event(None).await.map_err(ServeError::Socket)? {
+                self.registration.answered(&mut self.endpoint, token, answer).await?;
             }
         }
-        Ok(last)
+        Ok(())
     }
 
     async fn request(&mut self, incoming: Incoming) {
@@ -247,15 +179,15 @@ impl Server {
                 code
             }
             Some(Method::Options) => {
-                Response::to(&message, 200).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                Response::to(&message, 200).to_tag(self.registration.tag()).begin(&mut response).finish();
                 200
             }
             Some(Method::Cancel) => {
-                Response::to(&message, 481).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                Response::to(&message, 481).to_tag(self.registration.tag()).begin(&mut response).finish();
                 481
             }
             _ => {
-                Response::to(&message, 405).to_tag(self.tag.as_bytes()).begin(&mut response).finish();
+                Response::to(&message, 405).to_tag(self.registration.tag()).begin(&mut response).finish();
                 405
             }
         };

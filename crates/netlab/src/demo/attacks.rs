@@ -164,7 +164,7 @@ fn from(
         clients: Vec::new(),
         clients_percent: 0,
         mark: class.mark,
-        frame_bytes: vec![100, 600, 1_200],
+        frame_bytes: vec![100, 1_400, 1_450],
         per_s: FORGED_PER_S,
         seconds: FOREVER_S,
         frames_max: u64::MAX,

@@ -186,6 +186,9 @@ fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requi
     let complete = share(transfers.complete, transfers.started);
     let established = share(setups.established, setups.started);
     let setup_ms = setups.us.p99 as f64 / 1_000.0;
+    for (status, count) in &setups.failed {
+        report.note(phase.name, &name(&format!("setups_failed_{status}")), *count as f64);
+    }
     if phase.name == "gate off" {
         report.require(phase.name, &name("call_loss_share"), call.loss, AtLeast(needed.loss_gate_off_min));
         report.note(phase.name, &name("call_delay_p99_ms"), p99_ms(call));

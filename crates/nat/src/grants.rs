@@ -254,17 +254,12 @@ impl Translator {
     /// theirs. First those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
     fn resting_block(&mut self, protocol: u8, more: u16, like: u16) -> Option<(u16, u16)> {
         let rules = &mut self.rules;
-        let resting = |slot: u32| {
+        let weighed = |slot: u32| {
             let pinhole = rules.pinholes.at(slot)?;
-            let user = rules.users.at(pinhole.user)?;
-            (pinhole.protocol == protocol && pinhole.ports_len() != 0).then_some((
-                user.ports_resting,
-                pinhole.user,
-                pinhole.gate.ports,
-            ))
+            Some((rules.users.at(pinhole.user)?.ports_resting, pinhole.user, pinhole.gate.ports))
         };
         let mut found: Vec<(u32, u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
-        found.extend(rules.pinholes.ended_slots().take(RESTING_LOOKS).filter_map(resting));
+        found.extend(rules.pinholes.resting(protocol).take(RESTING_LOOKS).filter_map(weighed));
         rules.looks += found.len() as u32;
         // Stable: of those with the same weight the one that ended first.
         found.sort_by_key(|(weight, ..)| core::cmp::Reverse(*weight));

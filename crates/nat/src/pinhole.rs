@@ -14,6 +14,7 @@ use crate::{
     flows::{List, is_echo},
     index::Index,
     packet::Tuple,
+    ports,
     rules::errors,
 };
 
@@ -147,6 +148,15 @@ impl Pinhole {
         if self.filter || self.gate.ports.0 == 0 { 0 } else { u32::from(self.gate.ports.1 - self.gate.ports.0) + 1 }
     }
 
+    /// Which list it is on when it has ended: that of the ports that rest with it, or the last.
+    fn ended_list(&self) -> usize {
+        if self.ports_len() == 0 {
+            ports::SPACES.len()
+        } else {
+            ports::space(self.protocol).unwrap_or(ports::SPACES.len())
+        }
+    }
+
     /// The two lists of flows.
     pub(crate) fn list(&mut self, lasting: bool) -> &mut List {
         if lasting { &mut self.lasting } else { &mut self.recent }
@@ -186,6 +196,14 @@ impl Found {
     }
 }
 
+/// Pinholes that ended, in the order of their ends.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
 /// The fixed table of pinholes with its indices.
 #[derive(Debug)]
 pub(crate) struct Pinholes {
@@ -200,10 +218,9 @@ pub(crate) struct Pinholes {
     /// Entries of `by_tuple` that the pinholes may need at most.
     reserved: usize,
     wheel: Wheel,
-    ended_head: u32,
-    ended_tail: u32,
+    /// Those that ended, by whose ports they hold.
+    ended: [Ended; ports::SPACES.len() + 1],
     live: u32,
-    ended: u32,
     serial: u64,
 }
 
@@ -220,10 +237,8 @@ impl Pinholes {
             filed: Filed::default(),
             reserved: 0,
             wheel: Wheel::new(pinholes_max, GRANULARITY_NANOS),
-            ended_head: NO_SLOT,
-            ended_tail: NO_SLOT,
+            ended: [Ended { first: NO_SLOT, last: NO_SLOT, len: 0 }; ports::SPACES.len() + 1],
             live: 0,
-            ended: 0,
             serial: 0,
         }
     }
@@ -246,8 +261,8 @@ impl Pinholes {
         self.live
     }
 
-    pub(crate) const fn ended(&self) -> u32 {
-        self.ended
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended.iter().map(|list| list.len).sum()
     }
 
     pub(crate) fn max(&self) -> u32 {
@@ -412,9 +427,10 @@ impl Pinholes {
 
     /// Turns a live pinhole into a remembered one for `forget_after`. Its flows are gone already.
     pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: EndCause, forget_after: Duration) {
-        let tail = self.ended_tail;
         let Some(pinhole) = self.at(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
+        let list = pinhole.ended_list();
+        let tail = self.ended[list].last;
         self.change(slot, |pinhole| {
             pinhole.life = Life::Ended(cause);
             pinhole.forget_at = now + forget_after;
@@ -423,22 +439,23 @@ impl Pinholes {
         if let Some(before) = self.at_mut(tail) {
             before.ended_next = slot;
         } else {
-            self.ended_head = slot;
+            self.ended[list].first = slot;
         }
-        self.ended_tail = slot;
+        self.ended[list].last = slot;
+        self.ended[list].len += 1;
         self.live -= 1;
-        self.ended += 1;
         self.wheel.schedule(slot, now, now + forget_after);
     }
 
     /// The pinhole that ended longest ago.
-    pub(crate) const fn oldest_ended(&self) -> Option<u32> {
-        if self.ended_head == NO_SLOT { None } else { Some(self.ended_head) }
+    pub(crate) fn oldest_ended(&self) -> Option<u32> {
+        let firsts = self.ended.iter().filter_map(|list| Some((self.at(list.first)?.forget_at, list.first)));
+        firsts.min().map(|(_, slot)| slot)
     }
 
-    /// The pinholes that ended, the one that ended longest ago first.
-    pub(crate) fn ended_slots(&self) -> impl Iterator<Item = u32> {
-        let mut next = self.ended_head;
+    /// The pinholes whose external ports of a protocol rest, the one that ended longest ago first.
+    pub(crate) fn resting(&self, protocol: u8) -> impl Iterator<Item = u32> {
+        let mut next = ports::space(protocol).map_or(NO_SLOT, |space| self.ended[space].first);
         core::iter::from_fn(move || {
             let slot = next;
             next = self.at(slot)?.ended_next;
@@ -472,16 +489,16 @@ impl Pinholes {
         let Some(pinhole) = self.at(slot).filter(|pinhole| matches!(pinhole.life, Life::Ended(_))) else {
             return false;
         };
-        let (prev, next) = (pinhole.ended_prev, pinhole.ended_next);
+        let (prev, next, list) = (pinhole.ended_prev, pinhole.ended_next, pinhole.ended_list());
         match self.at_mut(prev) {
             Some(before) => before.ended_next = next,
-            None => self.ended_head = next,
+            None => self.ended[list].first = next,
         }
         match self.at_mut(next) {
             Some(behind) => behind.ended_prev = prev,
-            None => self.ended_tail = prev,
+            None => self.ended[list].last = prev,
         }
-        self.ended -= 1;
+        self.ended[list].len -= 1;
         true
     }
 }

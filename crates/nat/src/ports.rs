@@ -181,7 +181,8 @@ fn next_set(words: &[u64], from: u32, looks: &mut u32) -> Option<u32> {
 /// The names of the three spaces, for gauges.
 pub(crate) const SPACES: [&str; 3] = ["external_ports_udp", "external_ports_tcp", "external_idents_icmp"];
 
-const fn space(protocol: u8) -> Option<usize> {
+/// Which of [`SPACES`] a protocol's ports are of.
+pub(crate) const fn space(protocol: u8) -> Option<usize> {
     match IpProtocol(protocol) {
         IpProtocol::UDP => Some(0),
         IpProtocol::TCP => Some(1),

@@ -130,6 +130,23 @@ fn blocks_are_made_of_ports_that_rest_after_grants_of_one_port() {
 }
 
 #[test]
+fn grants_that_ended_without_ports_do_not_hide_the_ports_that_rest() {
+    let mut site = Site::with(Config { external_ports: (20_000, 20_009), pinholes_max: 2_000, ..config() });
+    for _ in 0..10 {
+        for _ in 0..100 {
+            let filtered = site.grant(UDP, client(0));
+            site.install(filtered.clone(), FILTERED, (100, 100));
+            site.gate.revoke(site.now, filtered.id).unwrap();
+        }
+        for _ in 0..5 {
+            let pair = site.grant(UDP, client(0));
+            site.install(pair.clone(), TARGET, (100, 101));
+            site.gate.revoke(site.now, pair.id).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_port_that_rests_is_the_last_that_another_grant_gets() {
     let mut site = Site::with(Config { external_ports: (20_000, 20_001), ..config() });
     let first = site.grant(UDP, client(0));

@@ -320,7 +320,6 @@ fn open_from_outside<L: Family>(
     };
     let result = located
         .map_err(|(reason, _)| reason)
-        .inspect_err(|reason| note_probe(rules, now, &packet.tuple, *reason))
         .and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
     match result {
         Ok(opened) => Ok(Some(opened)),
@@ -330,22 +329,6 @@ fn open_from_outside<L: Family>(
         }
         Err(reason) => Err(reason),
     }
-}
-
-/// A client's address that meets a port where it has nothing, and had nothing lately, may be looking for one.
-fn note_probe(rules: &mut Rules, now: Instant, tuple: &Tuple, reason: Reason) {
-    if reason == Reason::NoPinhole && rules.sources.may_contain(tuple.src.0) {
-        rules.probes.note(now, tuple.src.0, tuple.dst.1);
-    }
-}
-
-/// Whether a pinhole that asks for nothing but addresses and ports is in use while somebody at its client's address looks
-/// for open ports: then it takes no other flow. Its client has its flow; a pinhole that has none yet takes one. Where the
-/// client proved its address, tries under that address say nothing about it: whoever forges it would shut the client out.
-fn is_probed(rules: &Rules, now: Instant, pinhole: &Pinhole, tuple: &Tuple) -> bool {
-    pinhole.flows > 0
-        && pinhole.grant().is_some_and(|grant| !mac::demands_proof(grant) && !grant.proves_address())
-        && rules.probes.is_probing(now, tuple.src.0)
 }
 
 /// Nobody outside may use an address of this side.
@@ -373,10 +356,6 @@ pub(crate) fn open_inbound<L: Family>(
     }
     packet.verify(evidence.bytes)?;
     let tuple = packet.tuple;
-    if is_probed(rules, now, pinhole, &tuple) {
-        rules.waive(Reason::PortProbing)?;
-    }
-    let pinhole = rules.pinholes.at(slot).ok_or(Reason::NoPinhole)?;
     let is_echo = matches!(packet.transport, Transport::Echo(_));
     let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };
     let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed();

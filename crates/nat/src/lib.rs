@@ -41,7 +41,6 @@ mod pass;
 mod passage;
 mod pinhole;
 mod ports;
-mod probes;
 mod proof;
 mod random;
 mod relayed;

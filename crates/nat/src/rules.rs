@@ -16,7 +16,6 @@ use crate::{
     mac::{Seal, Seals},
     pinhole::{Life, Pinhole, Pinholes},
     ports::{Holder, Ports},
-    probes::Probes,
     random::Random,
     relayed::Relays,
     revoked::{REVOKED_MAX, RevokedGrants},
@@ -41,7 +40,6 @@ pub(crate) struct Rules {
     pub(crate) sources: Sources,
     pub(crate) users: Users,
     pub(crate) revoked: RevokedGrants,
-    pub(crate) probes: Probes,
     pub(crate) random: Random,
     /// Lines, ports and pinholes looked at beyond the packets' own, see [`crate::Translator::take_looks`].
     pub(crate) looks: u32,
@@ -77,7 +75,6 @@ impl Rules {
             sources: Sources::new(hash_key),
             users: Users::new(config.pinholes_max.clamp(1, 1 << 24), per_user, hash_key),
             revoked: RevokedGrants::new(REVOKED_MAX),
-            probes: Probes::new(hash_key),
             random: Random::new(hash_key, random_seed),
             looks: 0,
             counters: Counters::default(),

@@ -86,7 +86,6 @@ reasons! {
     MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
     MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
     CapabilityTooSlow = 53, "capability_too_slow", "N/T of the capability is below 4 kB in 10 s: routers hold no line for so slow a one.";
-    PortProbing = 54, "port_probing", "Somebody at this client's address looks for open ports: its pinholes in use take no other flow for now.";
 }
 
 impl Reason {

@@ -4,9 +4,15 @@
 //! tests of its turns hold the whole of it.
 
 use super::nat::site::{packets::*, *};
-use sluicegate_capability::Grant;
-use sluicegate_nat::{Config, InstallError, PerUser, Translator};
-use sluicegate_wire::{Instant, Port, Reason, Verdict};
+use sluicegate_capability::{
+    FLAG_PROVES_ADDRESS, Grant,
+    mac::{Ends, Purpose, SessionKeys},
+};
+use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec, Translator};
+use sluicegate_wire::{
+    Instant, Port, Reason, Verdict,
+    tcp::{Control, Repr},
+};
 use std::time::Duration;
 
 const ALICE: [u8; 8] = *b"alice---";
@@ -76,17 +82,56 @@ fn security_15_one_user_takes_neither_all_ports_nor_all_flows() {
     assert_ne!(send(&mut site, bob, 9, 100), 0);
 }
 
-#[test]
-fn security_14_a_search_for_open_ports_ends_what_it_looks_for() {
-    let mut site = Site::new();
-    let (_, gate) = open(&mut site, ALICE);
-    exchange(&mut site, (CLIENT, 4_000), gate, (TARGET, SERVICE));
-    let first = if gate.1 > 20_500 { 20_000 } else { 20_600 };
-    for port in first..first + 100 {
-        let _ = site.outside_sends(&udp((CLIENT, 60_000), (gate.0, port), b"?"));
+/// Opens a pinhole of an agent, for which its address is proved, or of a phone that named its ports.
+fn open_to(site: &mut Site, is_agent: bool) -> End {
+    let grant = site.grant(TCP, CLIENT);
+    if !is_agent {
+        let grant = Grant { client_ports: (4_000, 4_001), ..grant };
+        let opened = site.install(grant, TARGET, (SERVICE, SERVICE));
+        return (opened.address, opened.ports.0);
     }
-    assert_eq!(site.outside_sends(&udp((CLIENT, 60_000), gate, b"?")).dropped(), Reason::PortProbing);
-    exchange(&mut site, (CLIENT, 4_000), gate, (TARGET, SERVICE));
+    let keys = SessionKeys::from_bytes([[7; 16]; 2]);
+    let grant = Grant { flags: FLAG_PROVES_ADDRESS, client_id: 7, ..grant };
+    let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant, TARGET, (SERVICE, SERVICE)) };
+    let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+    let gate = (opened.address, opened.ports.0);
+    let ends = Ends { client: (CLIENT, 4_000), gate_port: gate.1 };
+    let proof = keys.to_service.trailer(7, Purpose::Proof, 1, &ends, b"");
+    assert_eq!(site.outside_sends(&udp((CLIENT, 4_000), gate, &proof)).verdict, Verdict::Reply);
+    gate
+}
+
+/// A rule that closed what somebody searches for would let the searcher say who is shut out.
+#[test]
+fn security_14_tries_at_closed_ports_under_a_clients_address_shut_nobody_out() {
+    for is_agent in [false, true] {
+        let mut site = Site::with(Config { external_ports: (20_000, 32_767), ..config() });
+        let gate = open_to(&mut site, is_agent);
+        let syn = |port| tcp((CLIENT, port), gate, Repr::new(0, 0, Control::Syn, 1));
+        site.outside_sends(&syn(4_000)).inside();
+        for port in (20_000..30_000).filter(|port| *port != gate.1) {
+            let closed = (gate.0, port);
+            let forged = if port % 2 == 0 {
+                udp((CLIENT, port), closed, b"?")
+            } else {
+                tcp((CLIENT, 4_000), closed, Repr::new(0, 0, Control::Syn, 1))
+            };
+            assert_eq!(site.outside_sends(&forged).dropped(), Reason::NoPinhole);
+        }
+        site.outside_sends(&syn(4_001)).inside();
+    }
+}
+
+#[test]
+fn security_14_a_search_from_other_ports_than_a_phone_named_finds_nothing() {
+    let mut site = Site::new();
+    let grant = Grant { client_ports: (4_000, 4_001), ..site.grant(UDP, CLIENT) };
+    let opened = site.install(grant, TARGET, (SERVICE, SERVICE));
+    for port in 20_000..=20_999 {
+        let packet = udp((CLIENT, 60_000), (opened.address, port), b"?");
+        assert_eq!(site.outside_sends(&packet).dropped(), Reason::NoPinhole);
+    }
+    exchange(&mut site, (CLIENT, 4_000), (opened.address, opened.ports.0), (TARGET, SERVICE));
 }
 
 #[test]

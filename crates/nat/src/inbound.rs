@@ -318,9 +318,8 @@ fn open_from_outside<L: Family>(
         }
         _ => locate(rules, now, &packet.tuple, mac::names(packet, evidence)),
     };
-    let result = located
-        .map_err(|(reason, _)| reason)
-        .and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
+    let result =
+        located.map_err(|(reason, _)| reason).and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
     match result {
         Ok(opened) => Ok(Some(opened)),
         // Without a translation there is nothing to forward; what the packet itself lacks is no policy either.

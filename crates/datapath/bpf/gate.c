@@ -16,6 +16,8 @@
 #define PROTOCOL_TCP 6
 #define PROTOCOL_UDP 17
 #define PROTOCOL_ICMPV6 58
+#define PROTOCOL_CAPABILITY 253
+#define CAPABILITY_PORT 7253
 /* Attempts to take from the bucket before a packet counts as too many. */
 #define BUCKET_TRIES 4
 
@@ -81,7 +83,8 @@ struct ipv6 {
 	__u8 destination[16];
 } __attribute__((packed));
 
-enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST };
+/* CLASS_LISTED: the host's if `local` says so. */
+enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST, CLASS_LISTED };
 
 /* What is known of a packet before its IP header is read, and by which entry the host receives it. */
 struct arrival {
@@ -128,26 +131,93 @@ static ALWAYS_INLINE int is_any(struct address address)
 	return address.high == 0 && address.low == 0;
 }
 
+static ALWAYS_INLINE __u16 number_at(const __u8 *bytes)
+{
+	return (__u16)(bytes[0] << 8 | bytes[1]);
+}
+
+/*
+ * Whose an ICMP message to one of the host's addresses is: an answer to a translated ping and an error about a packet of a
+ * translation, or with a capability header, are the gate's; an error about any other is about the host's own. CLASS_LISTED:
+ * neither. A quoted header with options is nobody's: the gate sends none.
+ */
+static ALWAYS_INLINE enum class icmp(struct arrival *arrival, struct address destination, int is_ipv4,
+				     const __u8 *message, const __u8 *end)
+{
+	const struct config *config = arrival->config;
+	const __u8 *transport = message + (is_ipv4 ? 28 : 48);
+	int is_translated = same(config->translated, destination), is_error;
+	__u16 port, other = 0;
+	__u8 protocol;
+
+	if (is_ipv4 && message + 6 <= end && message[0] == 0) {
+		port = number_at(message + 4);
+		return is_translated && port >= config->translated_first && port <= config->translated_last ?
+			       CLASS_GATE :
+			       CLASS_LISTED;
+	}
+	if (message + 18 > end)
+		return CLASS_LISTED;
+	/* Unreachable, too big, time exceeded, wrong parameter. */
+	if (is_ipv4)
+		is_error = (message[0] == 3 || message[0] == 11 || message[0] == 12) && message[8] == 0x45;
+	else
+		is_error = message[0] >= 1 && message[0] <= 4 && message[8] >> 4 == 6;
+	if (!is_error)
+		return CLASS_LISTED;
+	protocol = is_ipv4 ? message[17] : message[14];
+	switch (protocol) {
+	case PROTOCOL_CAPABILITY:
+		return CLASS_GATE;
+	case PROTOCOL_ICMP:
+	case PROTOCOL_ICMPV6:
+		if (transport + 6 > end)
+			return CLASS_LISTED;
+		port = number_at(transport + 4);
+		break;
+	case PROTOCOL_TCP:
+	case PROTOCOL_UDP:
+		if (transport + 4 > end)
+			return CLASS_LISTED;
+		port = number_at(transport);
+		other = number_at(transport + 2);
+		break;
+	default:
+		return CLASS_LISTED;
+	}
+	if (protocol == PROTOCOL_UDP && (port == CAPABILITY_PORT || other == CAPABILITY_PORT))
+		return CLASS_GATE;
+	if (is_translated && port >= config->translated_first && port <= config->translated_last)
+		return CLASS_GATE;
+	arrival->bucket = ERRORS;
+	arrival->interval_ns = config->error_interval_ns;
+	return CLASS_HOST;
+}
+
 /* A packet for one of the host's own addresses: does the host receive it? */
 static ALWAYS_INLINE enum class own_host(struct arrival *arrival, struct address source, struct address destination,
-					 __u8 protocol, int is_icmp, const __u8 *transport, const __u8 *end)
+					 __u8 protocol, int is_ipv4, const __u8 *transport, const __u8 *end)
 {
 	const struct config *config = arrival->config;
 	__u16 source_port = 0, port = 0;
 	__u32 i;
-	int own = 0;
+	int own = 0, is_icmp = protocol == (is_ipv4 ? PROTOCOL_ICMP : PROTOCOL_ICMPV6);
 
 	for (i = 0; i < OWN_MAX && i < config->own_count && !own; i++)
 		own = config->own[i].ports & arrival->port && same(config->own[i].address, destination);
 	if (!own)
 		return CLASS_GATE;
 	if (is_icmp) {
+		enum class about = icmp(arrival, destination, is_ipv4, transport, end);
+
+		if (about != CLASS_LISTED)
+			return about;
 		protocol = PROTOCOL_ICMP;
 	} else {
 		if (transport + 4 > end)
 			return CLASS_GATE;
-		source_port = (__u16)(transport[0] << 8 | transport[1]);
-		port = (__u16)(transport[2] << 8 | transport[3]);
+		source_port = number_at(transport);
+		port = number_at(transport + 2);
 	}
 	if (protocol == PROTOCOL_TCP)
 		for (i = 0; i < PEERS_MAX && i < config->peer_count; i++)
@@ -180,8 +250,7 @@ static ALWAYS_INLINE enum class classify_ipv4(struct arrival *arrival, const __u
 	if (ip->version_ihl >> 4 != 4 || header_len < sizeof(*ip) || packet + header_len > end ||
 	    ip->fragment & htons(0x3fff))
 		return CLASS_GATE;
-	return own_host(arrival, mapped(ip->source), mapped(ip->destination), ip->protocol, ip->protocol == PROTOCOL_ICMP,
-			packet + header_len, end);
+	return own_host(arrival, mapped(ip->source), mapped(ip->destination), ip->protocol, 1, packet + header_len, end);
 }
 
 static ALWAYS_INLINE enum class classify_ipv6(struct arrival *arrival, const __u8 *packet, const __u8 *end)
@@ -202,8 +271,7 @@ static ALWAYS_INLINE enum class classify_ipv6(struct arrival *arrival, const __u
 	if (ip->next_header == 0 && ip->hop_limit == 1 && ip->source[0] == 0xfe && (ip->source[1] & 0xc0) == 0x80 &&
 	    ip->destination[0] == 0xff)
 		return CLASS_LINK;
-	return own_host(arrival, whole(ip->source), whole(ip->destination), ip->next_header,
-			ip->next_header == PROTOCOL_ICMPV6, transport, end);
+	return own_host(arrival, whole(ip->source), whole(ip->destination), ip->next_header, 0, transport, end);
 }
 
 static ALWAYS_INLINE enum class classify(struct arrival *arrival, const __u8 *frame, const __u8 *end)
@@ -277,7 +345,7 @@ int gate(struct xdp_md *ctx)
 		return XDP_PASS;
 	case CLASS_HOST:
 		return within_rate(&arrival, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
-	case CLASS_GATE:
+	default:
 		break;
 	}
 	if ((__s64)(now - *(volatile const __u64 *)alive) > (__s64)configured->heartbeat_limit_ns)

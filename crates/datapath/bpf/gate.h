@@ -9,8 +9,9 @@
 #define OWN_MAX 64
 #define PEERS_MAX 32
 #define QUEUES_MAX 16
-/* A rate for each entry of `local`, then one for each of `peers`. */
-#define BUCKETS (LOCAL_MAX + PEERS_MAX)
+/* A rate for each entry of `local`, then one for each of `peers`, and that of errors about the host's packets. */
+#define ERRORS (LOCAL_MAX + PEERS_MAX)
+#define BUCKETS (ERRORS + 1)
 #define REASONS_MAX 64
 
 /* Codes of wire::Reason. */
@@ -61,6 +62,10 @@ struct config {
 	__u32 peer_count;
 	__u32 local_count;
 	__u32 pad;
+	__u64 error_interval_ns;   /* time that one ICMP error costs */
+	struct address translated; /* what the gate translates to, and these ports of it, host byte order */
+	__u32 translated_first;
+	__u32 translated_last; /* below the first: it translates nothing */
 	struct own own[OWN_MAX];
 	struct peer peers[PEERS_MAX];
 	struct local_rule local[LOCAL_MAX];

@@ -14,6 +14,16 @@ pub const PEERS_MAX: usize = 32;
 /// Packets per second of each of [`Rules::peers`]: a hundred megabits of full segments, more than a feed ever needs. Who
 /// sees the connection and forges its ends can send this much to one port, and no more.
 pub const PEER_RATE_PPS: u32 = 10_000;
+/// ICMP errors per second that the host receives about its own packets. It looks up the connection that each quotes, which
+/// costs it little; true ones are rare, and have to get through beside forged ones.
+pub const ERROR_RATE_PPS: u32 = 10_000;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const CAPABILITY: u8 = sluicegate_wire::capability::PROTOCOL.0;
+const CAPABILITY_PORT: u16 = sluicegate_wire::capability::UDP_PORT;
 
 /// By which of a gate's two ports something may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +84,18 @@ pub struct Peer {
     pub own_port: u16,
 }
 
+/// What the gate translates to. ICMP that quotes or answers it is the gate's; what quotes anything else of the host's
+/// addresses is about the host's own packets, which leave from other ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translated {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// The first external port, and identifier of pings.
+    pub first: u16,
+    /// The last one.
+    pub last: u16,
+}
+
 /// What is for the gate's own host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
@@ -83,6 +105,8 @@ pub struct Rules {
     pub local: Vec<LocalRule>,
     /// The host's own connections; [`PEER_RATE_PPS`] each.
     pub peers: Vec<Peer>,
+    /// What of this the gate uses for others.
+    pub translated: Option<Translated>,
 }
 
 /// Who gets a packet.
@@ -94,6 +118,8 @@ pub enum Class {
     Peer,
     /// Listed in `local`: the kernel, at a limited rate.
     Local,
+    /// An ICMP error about a packet of the host: the kernel, at a limited rate.
+    Error,
     /// Everything else: the gate.
     Gate,
 }
@@ -130,7 +156,7 @@ fn ipv6(rules: &Rules, arrived: Port, packet: &[u8]) -> Option<Class> {
     }
     let transport = &packet[40..];
     let (protocol, hop_limit) = (header[6], header[7]);
-    if protocol == 58 && hop_limit == 255 && matches!(transport.first(), Some(135 | 136)) {
+    if protocol == ICMPV6 && hop_limit == 255 && matches!(transport.first(), Some(135 | 136)) {
         // Not who is a router, nor redirects: neighbours would choose the host's routes, and the gate follows those.
         return Some(Class::Link);
     }
@@ -155,17 +181,51 @@ fn own_host(
     }
     let fits = |rule: &&LocalRule| rule.side.has(arrived) && rule.address.is_none_or(|address| address == destination);
     let mut local = rules.local.iter().filter(fits);
-    if protocol == if destination.is_ipv4() { 1 } else { 58 } {
-        return local.any(|rule| rule.protocol == 1).then_some(Class::Local);
+    if protocol == if destination.is_ipv4() { ICMP } else { ICMPV6 } {
+        let listed = || local.any(|rule| rule.protocol == ICMP).then_some(Class::Local);
+        return about(rules, destination, transport).or_else(listed);
     }
     let ports = transport.first_chunk::<4>()?;
     let source_port = u16::from_be_bytes([ports[0], ports[1]]);
     let port = u16::from_be_bytes([ports[2], ports[3]]);
     let peer = Peer { remote: SocketAddr::new(source, source_port), own_port: port };
-    if protocol == 6 && rules.peers.contains(&peer) {
+    if protocol == TCP && rules.peers.contains(&peer) {
         return Some(Class::Peer);
     }
     local.any(|rule| rule.protocol == protocol && (rule.first..=rule.last).contains(&port)).then_some(Class::Local)
+}
+
+/// Whose an ICMP message to one of the host's addresses is: an answer to a translated ping and an error about a packet of
+/// a translation, or with a capability header, are the gate's; an error about any other is about the host's own. `None`:
+/// neither. A quoted header with options is nobody's: the gate sends none.
+fn about(rules: &Rules, destination: IpAddr, message: &[u8]) -> Option<Class> {
+    let at = |at: usize| message.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
+    let is_translated = |port: u16| {
+        let ours = rules.translated.filter(|ours| destination == ours.address);
+        ours.is_some_and(|ours| (ours.first..=ours.last).contains(&port))
+    };
+    let kind = *message.first()?;
+    // Unreachable, too big, time exceeded, wrong parameter.
+    let (is_error, version, protocol, transport) = if destination.is_ipv4() {
+        (matches!(kind, 3 | 11 | 12), 0x45, 17, 28)
+    } else {
+        (matches!(kind, 1..=4), 0x60, 14, 48)
+    };
+    if destination.is_ipv4() && kind == 0 {
+        return is_translated(at(4)?).then_some(Class::Gate);
+    }
+    let quoted = message.get(..18)?[8];
+    if !is_error || (if version == 0x45 { quoted } else { quoted & 0xf0 }) != version {
+        return None;
+    }
+    let (port, other) = match *message.get(protocol)? {
+        ICMP | ICMPV6 => (at(transport + 4)?, 0),
+        TCP | UDP => (at(transport)?, at(transport + 2)?),
+        CAPABILITY => return Some(Class::Gate),
+        _ => return None,
+    };
+    let is_encapsulated = message[protocol] == UDP && [port, other].contains(&CAPABILITY_PORT);
+    Some(if is_encapsulated || is_translated(port) { Class::Gate } else { Class::Error })
 }
 
 #[cfg(test)]

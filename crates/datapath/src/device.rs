@@ -10,7 +10,7 @@ use std::{
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
 use crate::{
-    Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, OwnAddress, PEERS_MAX, Peer, Rules, forwarding,
+    Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, OwnAddress, PEERS_MAX, Peer, Rules, Translated, forwarding,
     loopback::{self, Loopback},
     packet::{self, Packet},
     xdp::{self, Xdp},
@@ -78,6 +78,8 @@ pub struct Options {
     pub own: Vec<OwnAddress>,
     /// The host's own connections; at most [`PEERS_MAX`].
     pub peers: Vec<Peer>,
+    /// What the gate translates to.
+    pub translated: Option<Translated>,
     /// Where the kernel program is pinned, so that it outlives a crash.
     pub state_dir: PathBuf,
 }
@@ -94,7 +96,12 @@ impl Options {
                 return Err(OpenError::TooMany { table, given, max });
             }
         }
-        Ok(Rules { own: self.own.clone(), local: self.local.clone(), peers: self.peers.clone() })
+        Ok(Rules {
+            own: self.own.clone(),
+            local: self.local.clone(),
+            peers: self.peers.clone(),
+            translated: self.translated,
+        })
     }
 }
 

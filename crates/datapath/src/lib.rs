@@ -21,7 +21,8 @@ pub mod tun;
 mod xdp;
 
 pub use classify::{
-    Class, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side, classify,
+    Class, ERROR_RATE_PPS, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side,
+    Translated, classify,
 };
 pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare};
 pub use error::OpenError;

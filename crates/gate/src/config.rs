@@ -1,5 +1,7 @@
 //! What a gate is told at start. The binary's TOML reader fills these; defaults are in [`Config::new`].
 
+use sluicegate_datapath::Translated;
+
 use crate::error::ConfigError;
 use std::{
     fmt,
@@ -177,6 +179,16 @@ impl Config {
         if self.local.iter().any(|rule| rule.rate_pps == 0) {
             errors.push(ConfigError::Zero { field: "rate_pps of a local rule" });
         }
+    }
+}
+
+impl Config {
+    /// What a gate translates to: its IPv4 address and external ports.
+    pub(crate) fn translated(&self) -> Option<Translated> {
+        let v4 = |address: &IpAddr| if let IpAddr::V4(v4) = address { Some(*v4) } else { None };
+        let address = self.addresses.iter().find_map(v4).filter(|_| self.role == Role::Gate)?;
+        let (first, last) = (*self.external_ports.start(), *self.external_ports.end());
+        Some(Translated { address, first, last })
     }
 }
 

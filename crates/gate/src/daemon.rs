@@ -257,6 +257,7 @@ fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbour
         local: config.local.clone(),
         own: host.own_addresses(config),
         peers: peers.to_vec(),
+        translated: config.translated(),
         state_dir: config.state_dir.clone(),
     })?;
     let table = Table::open(&ports).map_err(StartError::Neighbours)?;

@@ -14,6 +14,7 @@ fn rules() -> Rules {
         own: vec![own("192.0.2.1", Side::Both), own("2001:db8::1", Side::Both), own("10.0.0.1", Side::Inside)],
         local: vec![local(6, 22, 22), local(17, 5060, 5061)],
         peers: vec![peer("203.0.113.9:7443"), peer("[2001:db8::9]:7443")],
+        translated: Some(Translated { address: [192, 0, 2, 1].into(), first: 20_000, last: 20_999 }),
     }
 }
 
@@ -109,6 +110,72 @@ fn icmp_is_local_only_if_listed_and_one_entry_serves_both_families() {
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Gate, Class::Gate));
     rules.local.push(local(1, 0, 0));
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Local, Class::Local));
+}
+
+/// An ICMP message of this type that quotes a packet from `port` of the host.
+fn error(source: &str, own: &str, kind: u8, protocol: u8, port: u16) -> Vec<u8> {
+    let v6 = own.contains(':');
+    let quoted = frame(own, source, protocol, port, 7);
+    let mut frame = frame(source, own, if v6 { 58 } else { 1 }, u16::from(kind) << 8, 0);
+    frame.extend(&quoted[14..]);
+    if matches!(protocol, 1 | 58) {
+        // An echo request.
+        let at = frame.len() - 8;
+        frame[at..].copy_from_slice(&[8, 0, 0, 0, (port >> 8) as u8, port as u8, 0, 1]);
+    }
+    frame
+}
+
+#[test]
+fn nat_09_errors_about_the_hosts_own_packets_are_the_hosts_and_those_about_translations_the_gates() {
+    let (mut rules, client, gate) = (rules(), "198.51.100.7", "192.0.2.1");
+    for listed in [false, true] {
+        let otherwise = if listed { Class::Local } else { Class::Gate };
+        if listed {
+            rules.local.push(local(1, 0, 0));
+        }
+        for kind in [3, 11, 12] {
+            for (protocol, port, expected) in [
+                (6, 40_000, Class::Error),
+                (17, 19_999, Class::Error),
+                (1, 21_000, Class::Error),
+                (6, 20_000, Class::Gate),
+                (17, 20_999, Class::Gate),
+                (1, 20_500, Class::Gate),
+                (17, 7_253, Class::Gate),
+                (253, 40_000, Class::Gate),
+                (132, 40_000, otherwise),
+            ] {
+                assert_eq!(classify(&rules, &error(client, gate, kind, protocol, port)), expected, "{protocol} {port}");
+            }
+        }
+        // No error, and one that quotes too little to tell.
+        assert_eq!(classify(&rules, &error(client, gate, 5, 6, 40_000)), otherwise);
+        let whole = error(client, gate, 3, 6, 40_000);
+        assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 3]), otherwise);
+        assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 4]), Class::Error);
+        // Answers to the pings of services and of the host.
+        for (ident, expected) in [(20_000u16, Class::Gate), (40_000, otherwise)] {
+            let mut reply = frame(client, gate, 1, 0, 0);
+            reply[38..40].copy_from_slice(&ident.to_be_bytes());
+            assert_eq!(classify(&rules, &reply), expected, "{ident}");
+        }
+        // Another address of the host's, by the side where it is, and IPv6: nothing is translated there.
+        let inside = error("10.0.0.2", "10.0.0.1", 3, 6, 20_000);
+        assert_eq!(super::classify(&rules, Port::INSIDE, &inside), Class::Error);
+        assert_eq!(super::classify(&rules, Port::OUTSIDE, &inside), Class::Gate);
+        for (kind, protocol, expected) in [
+            (1, 17, Class::Error),
+            (2, 6, Class::Error),
+            (4, 58, Class::Error),
+            (2, 253, Class::Gate),
+            (128, 6, otherwise),
+        ] {
+            let packet = error("2001:db8:7::7", "2001:db8::1", kind, protocol, 20_000);
+            assert_eq!(classify(&rules, &packet), expected, "{kind} {protocol}");
+        }
+        assert_eq!(classify(&rules, &error(client, "192.0.2.2", 3, 6, 40_000)), Class::Gate, "not the host's");
+    }
 }
 
 #[test]

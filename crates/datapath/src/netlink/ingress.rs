@@ -5,8 +5,10 @@
 
 use std::net::IpAddr;
 
+use sluicegate_wire::capability::{PROTOCOL, UDP_PORT};
+
 use super::{Error, Message, Socket, hooked::interface, message};
-use crate::classify::{PEER_RATE_PPS, Rules, Side};
+use crate::classify::{ERROR_RATE_PPS, PEER_RATE_PPS, Rules, Side, Translated};
 
 pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const REQUEST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
@@ -51,6 +53,7 @@ const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 
 const CHAIN_GATE: &str = "gate";
+const ERRORS: &str = "errors";
 /// Runs before everything else at the ingress hook.
 const PRIORITY: i32 = -500;
 
@@ -87,7 +90,8 @@ impl IngressFilter {
         let rates = rules.local.iter().map(|local| local.rate_pps);
         let local = rates.enumerate().map(|(number, rate)| (rated("local", number), rate));
         let peers = (0..rules.peers.len()).map(|number| (rated("peer", number), PEER_RATE_PPS));
-        for (chain, rate_pps) in local.chain(peers) {
+        let errors = std::iter::once((rated(ERRORS, 0), ERROR_RATE_PPS));
+        for (chain, rate_pps) in local.chain(peers).chain(errors) {
             batch.push(chain_message(table, &chain, None));
             batch.push(rule(table, &chain, |rule| {
                 limit(rule, rate_pps);
@@ -215,6 +219,7 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 
             verdict(rule, GOTO, Some(&rated("peer", number)));
         }));
     }
+    icmp(batch, table, rules, v6);
     let of_family = |address: Option<IpAddr>| address.is_none_or(|address| address.is_ipv6() == v6);
     for (number, local) in rules.local.iter().enumerate().filter(|(_, local)| of_family(local.address)) {
         let icmp = local.protocol == libc::IPPROTO_ICMP as u8;
@@ -236,6 +241,92 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 
         }));
     }
     batch.push(drop_rule(table, chain));
+}
+
+/// Answers to translated pings, and errors about packets of translations or with a capability header, are not for the host;
+/// errors about its own packets are.
+fn icmp(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
+    let chain = if v6 { "own6" } else { "own4" };
+    let kept = |rule: &mut Message| {
+        count(rule);
+        verdict(rule, DROP, None);
+    };
+    let within = |rule: &mut Message, ours: &Translated, at: u32| {
+        payload(rule, NETWORK, 16, 4);
+        compare(rule, EQUAL, &ours.address.octets());
+        payload(rule, TRANSPORT, at, 2);
+        compare(rule, AT_LEAST, &ours.first.to_be_bytes());
+        compare(rule, AT_MOST, &ours.last.to_be_bytes());
+    };
+    let translated = rules.translated.filter(|_| !v6);
+    if let Some(ours) = &translated {
+        batch.push(rule(table, chain, |rule| {
+            message_of_type(rule, v6, (0, 0));
+            within(rule, ours, 4);
+            kept(rule);
+        }));
+    }
+    let transport = if v6 { 48 } else { 28 };
+    // Unreachable, too big, time exceeded, wrong parameter.
+    let errors: &[(u8, u8)] = if v6 { &[(1, 4)] } else { &[(3, 3), (11, 12)] };
+    for kinds in errors {
+        batch.push(rule(table, chain, |rule| {
+            error_about(rule, v6, *kinds, PROTOCOL.0);
+            kept(rule);
+        }));
+        for port in [transport, transport + 2] {
+            batch.push(rule(table, chain, |rule| {
+                error_about(rule, v6, *kinds, libc::IPPROTO_UDP as u8);
+                payload(rule, TRANSPORT, port, 2);
+                compare(rule, EQUAL, &UDP_PORT.to_be_bytes());
+                kept(rule);
+            }));
+        }
+        for (quoted, at) in
+            [(libc::IPPROTO_TCP, 0), (libc::IPPROTO_UDP, 0), (libc::IPPROTO_ICMP, 4), (libc::IPPROTO_ICMPV6, 4)]
+        {
+            if let Some(ours) = &translated {
+                batch.push(rule(table, chain, |rule| {
+                    error_about(rule, v6, *kinds, quoted as u8);
+                    within(rule, ours, transport + at);
+                    kept(rule);
+                }));
+            }
+            batch.push(rule(table, chain, |rule| {
+                error_about(rule, v6, *kinds, quoted as u8);
+                verdict(rule, GOTO, Some(&rated(ERRORS, 0)));
+            }));
+        }
+    }
+}
+
+/// Goes on with an ICMP message of these types.
+fn message_of_type(rule: &mut Message, v6: bool, (first, last): (u8, u8)) {
+    let (offset, protocol) = if v6 { (6, libc::IPPROTO_ICMPV6) } else { (9, libc::IPPROTO_ICMP) };
+    payload(rule, NETWORK, offset, 1);
+    compare(rule, EQUAL, &[protocol as u8]);
+    payload(rule, TRANSPORT, 0, 1);
+    compare(rule, AT_LEAST, &[first]);
+    compare(rule, AT_MOST, &[last]);
+}
+
+/// Goes on with an ICMP error that quotes an IP header without options, and of this protocol its ports or identifier.
+fn error_about(rule: &mut Message, v6: bool, kinds: (u8, u8), quoted: u8) {
+    message_of_type(rule, v6, kinds);
+    payload(rule, TRANSPORT, 8, 1);
+    if v6 {
+        mask(rule, &[0xf0]);
+    }
+    compare(rule, EQUAL, &[if v6 { 0x60 } else { 0x45 }]);
+    let (protocol, transport) = if v6 { (14, 48) } else { (17, 28) };
+    payload(rule, TRANSPORT, protocol, 1);
+    compare(rule, EQUAL, &[quoted]);
+    // A rule ends where the packet does.
+    match i32::from(quoted) {
+        libc::IPPROTO_TCP | libc::IPPROTO_UDP => payload(rule, TRANSPORT, transport, 4),
+        libc::IPPROTO_ICMP | libc::IPPROTO_ICMPV6 => payload(rule, TRANSPORT, transport + 4, 2),
+        _ => {}
+    }
 }
 
 /// The chain that every packet of both interfaces enters.

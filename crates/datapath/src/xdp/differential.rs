@@ -10,7 +10,7 @@ use aya::{
 use sluicegate_wire::Port;
 
 use super::{layout::Config, program};
-use crate::{Class, Interface, LocalRule, OwnAddress, Peer, Rules, Side, classify};
+use crate::{Class, Interface, LocalRule, OwnAddress, Peer, Rules, Side, Translated, classify};
 
 const XDP_PASS: u32 = 2;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -41,6 +41,7 @@ fn rules() -> Rules {
             local(1, 0, 0, Side::Both, None),
         ],
         peers: vec![peer("203.0.113.9:7443"), peer("[2001:db8::9]:7443")],
+        translated: Some(Translated { address: [192, 0, 2, 1].into(), first: 5_060, last: 5_062 }),
     }
 }
 
@@ -60,12 +61,32 @@ impl Random {
     }
 }
 
+/// An ICMP header and the IP header that it quotes; what follows is the quoted packet's.
+fn message(random: &mut Random, v6: bool, ident: &[u8]) -> Vec<u8> {
+    let mut message = vec![random.pick(&[0u8, 1, 2, 3, 4, 5, 8, 11, 12]), 0, 0, 0];
+    message.extend(&ident[..2]);
+    message.extend([0; 2]);
+    let protocol = random.pick(&[1u8, 6, 17, 58, 132, 253]);
+    if v6 {
+        message.extend([random.pick(&[0x60u8, 0x6f, 0x45]), 0, 0, 0, 0, 20, protocol, 64]);
+        message.extend([0; 32]);
+    } else {
+        message.extend([random.pick(&[0x45u8, 0x45, 0x46, 0x60]), 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0]);
+        message.extend([0; 8]);
+    }
+    if matches!(protocol, 1 | 58) {
+        message.extend([8, 0, 0, 0]);
+    }
+    message
+}
+
 /// A frame whose fields are mostly interesting values, sometimes mutilated.
 fn frame(random: &mut Random) -> Vec<u8> {
     let mut frame = MAC.to_vec();
     frame.extend([2, 0, 0, 0, 0, 9]);
     let protocol = random.pick(&[0u8, 1, 6, 17, 58, 132]);
-    let port = |random: &mut Random| random.pick(&[21u16, 22, 23, 5059, 5060, 5062, 5063, 7443, 0x8500]).to_be_bytes();
+    let port =
+        |random: &mut Random| random.pick(&[21u16, 22, 23, 5059, 5060, 5062, 5063, 7253, 7443, 0x8500]).to_be_bytes();
     // Both ends of a connection of the host's own are rare by chance.
     let ends = [7443u16.to_be_bytes(), 5059u16.to_be_bytes()];
     let ends = if random.next(4) == 0 { ends } else { [port(random), port(random)] };
@@ -99,6 +120,10 @@ fn frame(random: &mut Random) -> Vec<u8> {
     if protocol == 58 && random.next(2) == 0 {
         frame.push(random.pick(&[132u8, 133, 134, 135, 136, 137, 138]));
     }
+    let v6 = frame[12..14] == [0x86, 0xdd];
+    if protocol == if v6 { 58 } else { 1 } && random.next(2) == 0 {
+        frame.extend(message(random, v6, &transport));
+    }
     frame.extend(transport);
     frame.extend([0; 16]);
     if random.next(3) == 0 {
@@ -125,7 +150,7 @@ fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
     let sides = [(Port::OUTSIDE, [port(1), port(2)]), (Port::INSIDE, [port(2), port(1)])];
     let mut programs = sides.map(|(at, ports)| (at, program::configured(&Config::new(&ports, &rules)).unwrap()));
     let mut random = Random(0x5eed_5eed_5eed_5eed);
-    let mut seen = [0usize; 4];
+    let mut seen = [0usize; 5];
     for round in 0..200_000 {
         let frame = frame(&mut random);
         let (at, ebpf) = &mut programs[round % 2];

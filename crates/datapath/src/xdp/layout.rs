@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use sluicegate_wire::Port;
 
-use crate::{Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules, Side};
+use crate::{ERROR_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules, Side};
 
 /// Queues per interface that the program can tell apart.
 pub(super) const QUEUES_MAX: u32 = 16;
@@ -61,6 +61,10 @@ pub(super) struct Config {
     peer_count: u32,
     local_count: u32,
     pad: u32,
+    error_interval_ns: u64,
+    translated: Address,
+    translated_first: u32,
+    translated_last: u32,
     own: [Own; OWN_MAX],
     peers: [Remote; PEERS_MAX],
     local: [Local; LOCAL_MAX],
@@ -72,6 +76,7 @@ unsafe impl aya::Pod for Config {}
 impl Config {
     /// The configuration for these interfaces and rules, which fit its tables.
     pub(super) fn new(ports: &[Interface; 2], rules: &Rules) -> Self {
+        let ours = rules.translated;
         let mut config = Self {
             heartbeat_limit_ns: HEARTBEAT_LIMIT_NS,
             burst_ns: BURST_NS,
@@ -81,6 +86,11 @@ impl Config {
             peer_count: rules.peers.len().min(PEERS_MAX) as u32,
             local_count: rules.local.len().min(LOCAL_MAX) as u32,
             pad: 0,
+            error_interval_ns: interval(ERROR_RATE_PPS),
+            translated: ours.map(|ours| mapped(ours.address.into())).unwrap_or_default(),
+            // No port fits where nothing is translated.
+            translated_first: ours.map_or(u32::MAX, |ours| ours.first.into()),
+            translated_last: ours.map_or(0, |ours| ours.last.into()),
             own: [Own::default(); OWN_MAX],
             peers: [Remote::default(); PEERS_MAX],
             local: [Local::default(); LOCAL_MAX],
@@ -164,7 +174,7 @@ mod tests {
     fn the_structures_have_no_hidden_padding() {
         assert_eq!(size_of::<Address>(), 16);
         assert_eq!((size_of::<Own>(), size_of::<Remote>(), size_of::<Local>()), (24, 32, 32));
-        let head = 2 * 8 + 2 * 4 + 2 * 8 + 4 * 4;
+        let head = 2 * 8 + 2 * 4 + 2 * 8 + 4 * 4 + 8 + 16 + 2 * 4;
         assert_eq!(size_of::<Config>(), head + 24 * OWN_MAX + 32 * PEERS_MAX + 32 * LOCAL_MAX);
     }
 }

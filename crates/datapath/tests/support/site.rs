@@ -92,6 +92,7 @@ pub fn options(backend: Backend, state: &Path) -> Options {
             .map(|text| OwnAddress { address: ip(text), side: Side::Both })
             .to_vec(),
         peers: vec![Peer { remote: SocketAddr::new(ip(SERVICE), 7443), own_port: OWN_PORT }],
+        translated: None,
         state_dir: state.to_path_buf(),
     }
 }

@@ -5,6 +5,8 @@
 #[path = "../../../nat/tests/site/mod.rs"]
 pub(crate) mod site;
 
+mod errors;
+
 use site::{packets::*, *};
 use sluicegate_capability::{
     Grant, Mode,

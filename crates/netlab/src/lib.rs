@@ -6,6 +6,7 @@ mod binary;
 pub mod client;
 pub mod clock;
 pub mod count;
+mod cpu;
 pub mod demo;
 pub mod emulator;
 mod error;

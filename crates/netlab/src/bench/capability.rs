@@ -17,8 +17,8 @@ use self::{
     floor::Floors,
     stage::{Order, Stage, Work},
 };
-use super::{RUNS, Row, Summary, load::Cpu, machine, rounded};
-use crate::LabError;
+use super::{RUNS, Row, Summary, machine, rounded};
+use crate::{LabError, cpu::Cpu};
 
 const PAPER: &str = "paper (2.6 GHz Opteron, 2006)";
 /// Packets of a row over all runs, and of a short one.

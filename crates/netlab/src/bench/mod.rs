@@ -28,9 +28,9 @@ pub use self::{
 
 use self::{
     lab::BenchLab,
-    load::{Cpu, Measurement, Sample},
+    load::{Measurement, Sample},
 };
-use crate::LabError;
+use crate::{LabError, cpu::Cpu};
 
 /// How often each figure is measured; the median counts.
 const RUNS: usize = 3;

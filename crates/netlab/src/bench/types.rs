@@ -16,10 +16,10 @@ use std::{
 use super::{
     Median, Options, RUNS, Row, Summary,
     lab::BenchLab,
-    load::{self, Cpu, QUIET, Sample},
+    load::{self, QUIET, Sample},
     machine, peer, rounded,
 };
-use crate::LabError;
+use crate::{LabError, cpu::Cpu};
 use router::Router;
 use traffic::Traffic;
 

@@ -185,7 +185,7 @@ fn frontend_toml(state: &Path, address: &str) -> String {
         text += &format!(
             "\n[[service]]\nname = \"{}\"\nkind = \"{}\"\nmode = \"{}\"\naddress = \"{}\"\n\
              ports = [\"udp/{}-{}\"{tcp}]\n{registrar}\
-             grant = {{ bytes_max = \"20MB\", lifetime_s = 300, rate = \"{}Mbit\", flows_max = 64 }}\n\
+             grant = {{ bytes_max = \"20MB\", lifetime_s = 900, rate = \"{}Mbit\", flows_max = 64 }}\n\
              allow = [\"group:people\", \"group:phones\"]\n",
             service.name,
             service.kind,

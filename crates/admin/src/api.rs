@@ -11,6 +11,7 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sluicegate_capability::Mode;
 use sluicegate_gate::{Probe, Selected, Selector};
 use sluicegate_wire::Port;
 
@@ -193,10 +194,15 @@ async fn trace_user(State(api): State<Api>, Path(user): Path<String>) -> Answer 
 struct PolicyTest {
     user: String,
     service: String,
+    /// The most that the client's packets can prove; everything unless given.
+    proves: Option<String>,
 }
 
 async fn policy_test(State(api): State<Api>, Query(test): Query<PolicyTest>) -> Answer {
-    let decision = api.frontend()?.policy_test(&test.user, &test.service, None, &[]);
+    let proves = test.proves.as_deref().unwrap_or(Mode::Capability.label());
+    let proves = Mode::from_label(proves)
+        .ok_or_else(|| bad(format!("there is no data mode {proves:?}; write pinhole, mac or capability")))?;
+    let decision = api.frontend()?.policy_test((&test.user, &test.service), None, &[], proves);
     let outcome = match &decision.outcome {
         sluicegate_policy::Outcome::Allow(_) => "allow".to_owned(),
         sluicegate_policy::Outcome::Deny(reason) => format!("deny: {reason}"),

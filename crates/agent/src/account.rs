@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_capability::{epoch::Epoch, mac::SessionSecret};
+use sluicegate_capability::{Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_signin::{Certificate, CertificateError, HEADER, Hello, Initiator, Proposal, SignInError, UserSecret};
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Challenge, Ha1, strongest},
@@ -16,8 +16,14 @@ use sluicegate_wire::UnixTime;
 
 use crate::pin::{Pin, PinError};
 
-/// The value of Supported in every request: an agent that cannot be downgraded says so where the handshake covers it.
-pub(crate) const SUPPORTED: &str = "sluicegate";
+/// The value of Supported in every request of an agent whose packets can prove so much: what it cannot be downgraded from,
+/// it says where the handshake covers it.
+pub(crate) const fn supported(proves: Mode) -> &'static str {
+    match proves {
+        Mode::Capability => "sluicegate, sluicegate-capability",
+        Mode::Mac | Mode::Pinhole => "sluicegate",
+    }
+}
 
 /// A user's name, realm and secret, and the site to trust. The password itself is not kept.
 #[derive(Clone)]
@@ -64,6 +70,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) uri: &'a [u8],
     pub(crate) contact: &'a [u8],
     pub(crate) body: &'a [u8],
+    /// The most that the agent's packets can prove.
+    pub(crate) proves: Mode,
     /// The frontend's address.
     pub(crate) dialled: SocketAddr,
 }
@@ -99,7 +107,7 @@ impl Account {
             method: asked.method,
             uri: asked.uri,
             nonces: (challenge.nonce, cnonce.as_bytes()),
-            supported: SUPPORTED.as_bytes(),
+            supported: supported(asked.proves).as_bytes(),
             contact: asked.contact,
             body: asked.body,
             dialled: asked.dialled,
@@ -193,7 +201,8 @@ mod tests {
              algorithm=SHA-256, qop=\"auth\"\r\n{certificate}Content-Length: 0\r\n\r\n"
         );
         let dialled = "203.0.113.1:5060".parse().unwrap();
-        let asked = Asked { method: b"INVITE", uri: b"sip:web@example.net", contact: b"<sip:a@b>", body: b"", dialled };
+        let (method, uri, contact) = (b"INVITE", b"sip:web@example.net", b"<sip:a@b>");
+        let asked = Asked { method, uri, contact, body: b"", proves: Mode::Mac, dialled };
         account().answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
     }
 
@@ -214,6 +223,13 @@ mod tests {
         let others = [certificate(1, "example.net", 1), certificate(1, "example.org", u64::from(u32::MAX))];
         assert!(others.iter().all(|other| matches!(refused(other), TrustError::Certificate(_))));
         assert!(matches!(refused(&certificate(2, "example.net", u64::from(u32::MAX))), TrustError::Pin(_)));
+    }
+
+    #[test]
+    fn an_agent_with_capabilities_says_so_by_the_name_that_frontends_look_for() {
+        let tags = |proves| supported(proves).split(", ").collect::<Vec<_>>();
+        assert_eq!(tags(Mode::Mac), ["sluicegate"]);
+        assert_eq!(tags(Mode::Capability), ["sluicegate", sluicegate_signin::CAPABILITY_TAG]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sluicegate_capability::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
-use sluicegate_policy::{PortProtocol, PortRange};
+use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     dialog::{Dialog, DialogError},
@@ -18,7 +18,7 @@ use sluicegate_sip::{
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, Asked, Credentials, SUPPORTED, TrustError, random_bits, random_token},
+    account::{Account, Asked, Credentials, TrustError, random_bits, random_token, supported},
     endpoint::{Endpoint, ExchangeError},
     opening::OpenRange,
     seal::{Sealer, Secrets},
@@ -91,15 +91,17 @@ pub(crate) struct Call {
     dialog: Dialog,
     session_id: u64,
     version: u64,
+    /// The most that packets can prove, and so the least that grants have to demand.
+    proves: Mode,
     secrets: Secrets,
 }
 
 impl Call {
-    /// Signs in to `service` and opens `range` of its ports.
+    /// Signs in to `service` and opens `range` of its ports, for packets that can prove as much as `proves`.
     pub(crate) async fn open(
         endpoint: &mut Endpoint,
         account: &Account,
-        service: &str,
+        (service, proves): (&str, Mode),
         range: PortRange,
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
@@ -120,21 +122,23 @@ impl Call {
                 routes: &[],
             }
             .begin(out);
-            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, &offer);
+            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, (&offer, proves));
         };
         let mut secrets = Secrets::default();
-        let (answer, dialog) = invite(endpoint, account, (service, range, &offer), &mut secrets, write).await?;
+        let wish = Wish { service, range, proves, offer: &offer };
+        let (answer, dialog) = invite(endpoint, account, wish, &mut secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
         Ok(Self {
             range,
-            open: opened(&answer, range, &mut secrets, None)?,
+            open: opened(&answer, (range, proves), &mut secrets, None)?,
             renew_at: now + lifetime / 2,
             ends_at: now + lifetime,
             service: service.to_owned(),
             dialog,
             session_id,
             version: 1,
+            proves,
             secrets,
         })
     }
@@ -143,16 +147,16 @@ impl Call {
     pub(crate) async fn renew(&mut self, endpoint: &mut Endpoint, account: &Account) -> Result<(), CallError> {
         self.version += 1;
         let offer = offer(endpoint.local(), self.range, self.session_id, self.version);
-        let dialog = &mut self.dialog;
+        let (dialog, proves) = (&mut self.dialog, self.proves);
         let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
             let headers = dialog.begin(b"INVITE", via, out);
-            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, &offer);
+            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, (&offer, proves));
         };
-        let secrets = &mut self.secrets;
-        let (answer, _) = invite(endpoint, account, (&self.service, self.range, &offer), secrets, write).await?;
+        let wish = Wish { service: &self.service, range: self.range, proves, offer: &offer };
+        let (answer, _) = invite(endpoint, account, wish, &mut self.secrets, write).await?;
         let lifetime = lifetime(&answer);
         let now = Instant::now();
-        self.open = opened(&answer, self.range, &mut self.secrets, self.open.seal.as_ref())?;
+        self.open = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
         (self.renew_at, self.ends_at) = (now + lifetime / 2, now + lifetime);
         Ok(())
     }
@@ -161,7 +165,10 @@ impl Call {
     pub(crate) async fn bye(&mut self, endpoint: &mut Endpoint) {
         let branch = branch();
         let mut bye = Vec::new();
-        self.dialog.begin(b"BYE", via(endpoint.local(), &branch), &mut bye).header("Supported", "sluicegate").finish();
+        self.dialog
+            .begin(b"BYE", via(endpoint.local(), &branch), &mut bye)
+            .header("Supported", supported(self.proves))
+            .finish();
         let _ = tokio::time::timeout(Duration::from_secs(2), endpoint.exchange(&bye)).await;
     }
 
@@ -171,12 +178,21 @@ impl Call {
     }
 }
 
+/// What a call asks for.
+#[derive(Clone, Copy)]
+struct Wish<'a> {
+    service: &'a str,
+    range: PortRange,
+    proves: Mode,
+    offer: &'a [u8],
+}
+
 /// Sends an INVITE, answers challenges, acknowledges the 2xx; returns it with its dialog. `write` writes the request, each
 /// time with the next sequence number; `secrets` gets what the handshake leaves behind.
 async fn invite(
     endpoint: &mut Endpoint,
     account: &Account,
-    (service, range, offer): (&str, PortRange, &[u8]),
+    wish: Wish<'_>,
     secrets: &mut Secrets,
     mut write: impl FnMut(ViaLine<'_>, Option<&Credentials>, &mut Vec<u8>),
 ) -> Result<(Vec<u8>, Dialog), CallError> {
@@ -195,7 +211,8 @@ async fn invite(
                 method: b"INVITE",
                 uri: &uri,
                 contact: contact.as_bytes(),
-                body: offer,
+                body: wish.offer,
+                proves: wish.proves,
                 dialled: endpoint.frontend(),
             };
             (code, reason_phrase(&response), account.answer(&response, asked)?)
@@ -214,14 +231,22 @@ async fn invite(
             }
             (401 | 407, Some(next)) => credentials = Some(next),
             (401 | 407, None) => break,
-            _ => return Err(CallError::Refused { range, service: service.to_owned(), code, reason }),
+            _ => {
+                let (range, service) = (wish.range, wish.service.to_owned());
+                return Err(CallError::Refused { range, service, code, reason });
+            }
         }
     }
     Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
 }
 
-fn finish_invite(headers: Headers<'_>, contact: &str, credentials: Option<&Credentials>, offer: &[u8]) {
-    let headers = headers.header("Contact", contact).header("Supported", SUPPORTED);
+fn finish_invite(
+    headers: Headers<'_>,
+    contact: &str,
+    credentials: Option<&Credentials>,
+    (offer, proves): (&[u8], Mode),
+) {
+    let headers = headers.header("Contact", contact).header("Supported", supported(proves));
     let headers = match credentials {
         Some(credentials) => {
             headers.header(credentials.name, &credentials.value).header(HEADER.as_str(), &credentials.hello)
@@ -260,11 +285,11 @@ pub(crate) fn reason_phrase(response: &Message<'_>) -> String {
     }
 }
 
-/// Where the gate offers `range`, from the session description in the answer, and how datagrams to it are proved, from
-/// the grant. `known` is the sealer so far.
+/// Where the gate offers `range`, from the session description in the answer, and how packets to it are proved, from the
+/// grant: by what this agent asked for, and nothing weaker. `known` is the sealer so far.
 fn opened(
     answer: &[u8],
-    range: PortRange,
+    (range, proves): (PortRange, Mode),
     secrets: &mut Secrets,
     known: Option<&Arc<Sealer>>,
 ) -> Result<OpenRange, CallError> {
@@ -279,13 +304,13 @@ fn opened(
     let address = line.address.or(session.address).ok_or_else(|| wrong("it names no address"))?;
     let covers = |grant: &Grant| grant.gate_ports.0 == line.port && grant.gate_address == address;
     let grant = grants(&message).find(covers).ok_or(CallError::Weak("no grant stands for what it opens"))?;
-    let proves = grant.proves_address();
-    if range.protocol == PortProtocol::Udp && !(proves && grant.least_mode >= Mode::Mac) {
-        return Err(CallError::Weak("its UDP would go without packet MACs"));
+    let asked = data_mode(proves, range.protocol);
+    if grant.least_mode < asked || asked > Mode::Pinhole && !grant.proves_address() {
+        return Err(CallError::Weak("packets that prove less than this agent asked for would be let in"));
     }
-    let seal = if proves { Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?) } else { None };
-    let client_id = grant.client_id;
-    Ok(OpenRange { service: range, address, external_first: line.port, client_id, seal })
+    let seal = if grant.proves_address() { Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?) } else { None };
+    let (client_id, mode) = (grant.client_id, grant.least_mode);
+    Ok(OpenRange { service: range, address, external_first: line.port, client_id, mode, seal })
 }
 
 /// The readable grants in an answer.
@@ -366,7 +391,7 @@ mod tests {
             "--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\nxyz\r\n--b1--\r\n"
         );
         for bytes in [answer("application/sdp", SDP), answer("multipart/mixed;boundary=b1", &multipart)] {
-            let refused = opened(&bytes, range, &mut Secrets::default(), None);
+            let refused = opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None);
             assert!(matches!(refused, Err(CallError::Weak(_))));
         }
         let bytes = answer("multipart/mixed; boundary=\"b1\"", &multipart);
@@ -376,6 +401,7 @@ mod tests {
     #[test]
     fn a_refused_media_line_is_no_opening() {
         let bytes = answer("application/sdp", &SDP.replace("31000", "0"));
-        assert!(opened(&bytes, "tcp/22".parse().unwrap(), &mut Secrets::default(), None).is_err());
+        let range = "tcp/22".parse().unwrap();
+        assert!(opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use sluicegate_capability::Mode;
 use sluicegate_policy::{PortProtocol, PortRange};
 
 use crate::seal::Sealer;
@@ -20,6 +21,8 @@ pub(crate) struct OpenRange {
     pub(crate) external_first: u16,
     /// What the sender's capabilities name it by; 0 if the frontend sent no grant.
     pub(crate) client_id: u32,
+    /// The least that packets have to prove.
+    pub(crate) mode: Mode,
     /// Seals datagrams, where the grant demands packet MACs.
     pub(crate) seal: Option<Arc<Sealer>>,
 }
@@ -72,6 +75,7 @@ mod tests {
             address: "192.0.2.1".parse().unwrap(),
             external_first,
             client_id: 9,
+            mode: Mode::Pinhole,
             seal: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use sluicegate_capability::Mode;
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     message::{Message, Method},
@@ -50,10 +51,11 @@ impl Session {
     /// # Errors
     /// When no UDP socket can be had.
     pub async fn start(frontend: SocketAddr, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        Self::start_on(None, frontend, account, service).await
+        Self::start_on(None, frontend, account, (service, Mode::Mac)).await
     }
 
-    /// As [`Session::start`]; its own packets leave by `interface`, whatever the routes say.
+    /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
+    /// opened. Its own packets leave by `interface`, whatever the routes say.
     ///
     /// # Errors
     /// When no UDP socket can be had, or it cannot be bound to the interface.
@@ -61,13 +63,13 @@ impl Session {
         interface: Option<&str>,
         frontend: SocketAddr,
         account: Account,
-        service: &str,
+        (service, proves): (&str, Mode),
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let endpoint = Endpoint::open_on(interface, None, frontend).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let (service, prove_at) = (service.to_owned(), Instant::now() + PROVE_INTERVAL);
-        let keeper = Keeper { endpoint, account, service, calls: Vec::new(), publish, prove_at };
+        let keeper = Keeper { endpoint, account, service, proves, calls: Vec::new(), publish, prove_at };
         let task = tokio::spawn(keeper.run(questions));
         Ok((Self { asks, opening }, task))
     }
@@ -109,6 +111,7 @@ struct Keeper {
     endpoint: Endpoint,
     account: Account,
     service: String,
+    proves: Mode,
     calls: Vec<Call>,
     publish: watch::Sender<Opening>,
     /// When addresses are proved again.
@@ -159,13 +162,13 @@ impl Keeper {
         if self.calls.len() >= CALLS_MAX {
             return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
         }
-        let call =
-            Call::open(&mut self.endpoint, &self.account, &self.service, range).await.map_err(|e| e.to_string())?;
+        let wish = (self.service.as_str(), self.proves);
+        let call = Call::open(&mut self.endpoint, &self.account, wish, range).await.map_err(|e| e.to_string())?;
         let address = SocketAddr::new(call.open.address, call.open.external_first);
         let reach = Reach { address, client_id: call.open.client_id };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
-        let mode = if call.open.seal.as_ref().is_some_and(|seal| seal.seals_datagrams()) { "mac" } else { "pinhole" };
-        info!(service = %self.service, %range, gate = %address, mode, lasts_s, "open");
+        let mode = call.open.mode;
+        info!(service = %self.service, %range, gate = %address, %mode, lasts_s, "open");
         self.calls.push(call);
         self.publish();
         Ok(reach)
@@ -180,7 +183,8 @@ impl Keeper {
         self.prove_at = now + PROVE_INTERVAL;
         for call in &self.calls {
             let gate = SocketAddr::new(call.open.address, call.open.external_first);
-            let used = call.open.seal.clone().filter(|sealer| !sealer.seals_datagrams() && sealer.is_used());
+            let is_pinhole = call.open.mode == Mode::Pinhole;
+            let used = call.open.seal.clone().filter(|sealer| is_pinhole && sealer.is_used());
             if let Some(sealer) = used {
                 tokio::spawn(async move { seal::prove(gate, &sealer).await });
             }

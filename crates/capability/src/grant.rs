@@ -38,6 +38,12 @@ impl Mode {
         }
     }
 
+    /// The mode with this name.
+    #[must_use]
+    pub fn from_label(label: &str) -> Option<Self> {
+        [Self::Pinhole, Self::Mac, Self::Capability].into_iter().find(|mode| mode.label() == label)
+    }
+
     /// The name in configuration, logs and documentation.
     #[must_use]
     pub const fn label(self) -> &'static str {

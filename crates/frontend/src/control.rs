@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use serde::Serialize;
-use sluicegate_capability::IssuerPublic;
+use sluicegate_capability::{IssuerPublic, Mode};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Service, User, decide};
 use sluicegate_signin::SitePublic;
 use sluicegate_store::{
@@ -228,16 +228,22 @@ impl Control {
     }
 
     /// What the policy would say now to this user, service and client, and why. Without `wanted`: to all that the service
-    /// offers, as far as one request may name it.
+    /// offers, as far as one request may name it. `proves`: the most that the client's packets can prove.
     #[must_use]
-    pub fn policy_test(&self, user: &str, service: &str, client: Option<IpAddr>, wanted: &[PortRange]) -> Decision {
+    pub fn policy_test(
+        &self,
+        (user, service): (&str, &str),
+        client: Option<IpAddr>,
+        wanted: &[PortRange],
+        proves: Mode,
+    ) -> Decision {
         let policy = self.inner.policy.load();
         let known = policy.service(service);
         let all: Vec<PortRange> = known.map(|known| known.ports.clone()).unwrap_or_default();
         let wanted = if wanted.is_empty() { all.get(..sluicegate_policy::WANTED_MAX).unwrap_or(&all) } else { wanted };
         let client = client.or_else(|| known.map(|known| known.address)).unwrap_or(IpAddr::from([192, 0, 2, 1]));
         let active_grants = self.inner.ledger.active_of_user(user, None);
-        decide(&policy, &Request { user, service, client, wanted, now: self.now(), active_grants })
+        decide(&policy, &Request { user, service, client, wanted, proves, now: self.now(), active_grants })
     }
 
     /// What was decided about a user lately, newest first.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_capability::{Grant, GrantId, Mode};
 use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -327,6 +327,13 @@ impl Ledger {
     /// Whether a grant has this client id.
     pub(crate) fn has_client(&self, client_id: u32) -> bool {
         self.lock().per_client.contains_key(&client_id)
+    }
+
+    /// The weakest least mode of a call's grants; `None` if none is known.
+    pub(crate) fn least_mode_of(&self, call: [u8; 12]) -> Option<Mode> {
+        let rows = self.lock();
+        let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
+        of_call.filter_map(|(_, row)| row.delta.grant().ok()).map(|grant| grant.least_mode).min()
     }
 
     /// Grants that the user has, without those of the call `besides`.

@@ -1,9 +1,11 @@
 use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
+use sluicegate_capability::Mode;
+
 use crate::{
     Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, WANTED_MAX,
-    is_name,
+    data_mode, is_name,
 };
 
 /// How many of each a policy may hold. Fixed at start.
@@ -281,6 +283,7 @@ fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
     }
     service_sip(report, service, known);
     limits(report, &service.limits);
+    service_modes(report, service);
     known.check_subjects(report, "allow", &service.allow);
     if service.allow.is_empty() && !known.opened.contains(service.name.as_str()) {
         report.warn("allow", "no one may use it", "write for example allow = [\"group:phones\"], or add a [[rule]]");
@@ -303,6 +306,10 @@ fn open_service(report: &mut Report, service: &Service) {
     if !service.allow.is_empty() {
         report.error("allow", "an open service is open to everyone", "remove allow, or leave out default");
     }
+    if service.limits.least_mode != Mode::Pinhole {
+        let hint = "remove least_mode, or leave out default so that grants open it";
+        report.error("grant", "an open service is granted to nobody, so packets prove what they like", hint);
+    }
     if service.registrar.is_some() || service.sip_port.is_some() {
         let hint = "remove registrar and sip_port, or leave out default so that grants open it";
         report.error(
@@ -310,6 +317,32 @@ fn open_service(report: &mut Report, service: &Service) {
             "an open service is sent no SIP",
             hint,
         );
+    }
+}
+
+/// A service that demands of packets what some of those that it offers cannot prove.
+fn service_modes(report: &mut Report, service: &Service) {
+    let least = service.limits.least_mode;
+    if least == Mode::Pinhole {
+        return;
+    }
+    if service.kind == ServiceKind::Sip {
+        let message = format!("least_mode = \"{least}\" lets no telephone in: it can prove no more than its address");
+        report.error("grant", message, "leave out least_mode for a service of kind \"sip\"");
+    }
+    for range in &service.ports {
+        match (data_mode(Mode::Capability, range.protocol), data_mode(least, range.protocol)) {
+            (Mode::Pinhole, _) => {
+                let message =
+                    format!("{range} would never be opened: least_mode = \"{least}\", and a ping proves nothing");
+                report.error("grant", message, "leave out icmp, or give it to a service of its own without least_mode");
+            }
+            (_, proves) if proves < least => {
+                let message = format!("{range} carries no packet MACs, so it is opened only for who has capabilities");
+                report.warn("grant", message, "write least_mode = \"capability\", or put it into a service of its own");
+            }
+            _ => {}
+        }
     }
 }
 

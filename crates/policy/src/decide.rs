@@ -1,8 +1,9 @@
 use core::{fmt, net::IpAddr};
 
+use sluicegate_capability::Mode;
 use sluicegate_wire::UnixTime;
 
-use crate::{Effect, Limits, Policy, PortRange, Service, User};
+use crate::{Effect, Limits, Policy, PortRange, Service, User, data_mode};
 
 /// Port ranges that one request may name, and that one service may offer.
 pub const WANTED_MAX: usize = 32;
@@ -18,6 +19,8 @@ pub struct Request<'a> {
     pub client: IpAddr,
     /// What to open.
     pub wanted: &'a [PortRange],
+    /// The most that the client's packets can prove.
+    pub proves: Mode,
     /// The present time.
     pub now: UnixTime,
     /// Grants that the user has already, without those that this request renews.
@@ -85,6 +88,19 @@ pub enum DenyReason {
     /// Nothing allows it.
     #[error("nothing allows this user to use this service")]
     NotAllowed,
+    /// Packets of this client would prove less than the service or a rule demands.
+    #[error(
+        "packets to {range} would prove {proves}, and the least that is demanded is {least}: \
+         telephones prove pinhole, `connect` mac (UDP only), `agent tun` and `agent run` capability"
+    )]
+    ModeTooWeak {
+        /// What was to be opened.
+        range: PortRange,
+        /// What its packets would prove.
+        proves: Mode,
+        /// What they must.
+        least: Mode,
+    },
     /// The user has as many grants as they may have.
     #[error("the user has {active} grants already, and may have {max}")]
     TooManyGrants {
@@ -110,6 +126,7 @@ impl DenyReason {
             Self::DeniedByRule(_) => "denied_by_rule",
             Self::OutsideHours(_) => "outside_hours",
             Self::NotAllowed => "not_allowed",
+            Self::ModeTooWeak { .. } => "mode_too_weak",
             Self::TooManyGrants { .. } => "too_many_grants",
         }
     }
@@ -161,6 +178,7 @@ fn judge(policy: &Policy, request: &Request<'_>, steps: &mut Vec<Step>) -> Resul
     pass(format!("service {:?} offers what was asked for", service.name));
 
     let permission = Permission::of(policy, user, service, request.now, &mut pass)?;
+    check_modes(request, permission.limits.least_mode)?;
 
     if request.active_grants >= u32::from(user.grants_max) {
         return Err(DenyReason::TooManyGrants { active: request.active_grants, max: user.grants_max });
@@ -172,11 +190,12 @@ fn judge(policy: &Policy, request: &Request<'_>, steps: &mut Vec<Step>) -> Resul
         pass(format!("the permission ends in {ends_in_secs} s, and the grant with it"));
     }
     pass(format!(
-        "limits: {}, {} s, rate {}, {} flows",
+        "limits: {}, {} s, rate {}, {} flows, least mode {}",
         crate::Bytes(limits.bytes_max),
         limits.lifetime_s,
         crate::Rate(limits.rate_bps),
-        limits.flows_max
+        limits.flows_max,
+        limits.least_mode
     ));
     Ok(limits)
 }
@@ -190,6 +209,14 @@ fn check_wanted(service: &Service, wanted: &[PortRange]) -> Result<(), DenyReaso
     }
     match wanted.iter().find(|range| !service.offers(range)) {
         Some(range) => Err(DenyReason::PortNotOffered(*range)),
+        None => Ok(()),
+    }
+}
+
+fn check_modes(request: &Request<'_>, least: Mode) -> Result<(), DenyReason> {
+    let proves = |range: &PortRange| data_mode(request.proves, range.protocol);
+    match request.wanted.iter().find(|range| proves(range) < least) {
+        Some(range) => Err(DenyReason::ModeTooWeak { range: *range, proves: proves(range), least }),
         None => Ok(()),
     }
 }

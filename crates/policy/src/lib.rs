@@ -8,6 +8,7 @@ mod check;
 mod decide;
 mod limits;
 mod model;
+mod modes;
 mod ports;
 mod pseudonym;
 mod quantity;
@@ -23,6 +24,7 @@ pub use model::{
     Credentials, Effect, Group, NAME_LEN_MAX, Outbound, Rule, SIP_PORT_DEFAULT, Service, ServiceDefault, ServiceKind,
     ServiceMode, User, is_name,
 };
+pub use modes::data_mode;
 pub use ports::{PortProtocol, PortRange};
 pub use pseudonym::pseudonym;
 pub use quantity::{Bytes, Rate};

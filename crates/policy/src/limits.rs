@@ -1,12 +1,13 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sluicegate_capability::Mode;
 
-use crate::{Bytes, Rate};
+use crate::{Bytes, Rate, modes};
 
 /// The rate that stands for no limit.
 pub const RATE_UNLIMITED: u64 = Rate::UNLIMITED.0;
 
-/// How much a grant may be worth. In configuration: `grant = { bytes_max = "10MB", lifetime_s = 300, rate = "10Mbit",
-/// flows_max = 64 }`.
+/// How much a grant may be worth, and what its packets must prove. In configuration: `grant = { bytes_max = "10MB",
+/// lifetime_s = 300, rate = "10Mbit", flows_max = 64, least_mode = "pinhole" }`.
 ///
 /// What a service leaves out is as in [`Self::DEFAULT`]; what a rule leaves out it does not limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,14 +20,22 @@ pub struct Limits {
     pub rate_bps: u64,
     /// Flows open at once.
     pub flows_max: u16,
+    /// The least that packets must prove: who can prove less gets no grant.
+    pub least_mode: Mode,
 }
 
 impl Limits {
-    /// The limits of a service that names none: 10 MB, 300 s, 10 Mbit/s, 64 flows.
-    pub const DEFAULT: Self = Self { bytes_max: 10_000_000, lifetime_s: 300, rate_bps: 10_000_000, flows_max: 64 };
+    /// The limits of a service that names none: 10 MB, 300 s, 10 Mbit/s, 64 flows, whatever the packets prove.
+    pub const DEFAULT: Self =
+        Self { bytes_max: 10_000_000, lifetime_s: 300, rate_bps: 10_000_000, flows_max: 64, least_mode: Mode::Pinhole };
     /// Limits that limit nothing.
-    pub const UNLIMITED: Self =
-        Self { bytes_max: u64::MAX, lifetime_s: u32::MAX, rate_bps: RATE_UNLIMITED, flows_max: u16::MAX };
+    pub const UNLIMITED: Self = Self {
+        bytes_max: u64::MAX,
+        lifetime_s: u32::MAX,
+        rate_bps: RATE_UNLIMITED,
+        flows_max: u16::MAX,
+        least_mode: Mode::Pinhole,
+    };
 
     /// The strictest of both, each limit on its own.
     #[must_use]
@@ -36,6 +45,7 @@ impl Limits {
             lifetime_s: self.lifetime_s.min(other.lifetime_s),
             rate_bps: self.rate_bps.min(other.rate_bps),
             flows_max: self.flows_max.min(other.flows_max),
+            least_mode: self.least_mode.max(other.least_mode),
         }
     }
 
@@ -60,6 +70,7 @@ struct Written {
     lifetime_s: Option<u32>,
     rate: Option<Rate>,
     flows_max: Option<u16>,
+    least_mode: Option<modes::Written>,
 }
 
 impl Written {
@@ -69,13 +80,14 @@ impl Written {
             lifetime_s: self.lifetime_s.unwrap_or(otherwise.lifetime_s),
             rate_bps: self.rate.map_or(otherwise.rate_bps, |rate| rate.0),
             flows_max: self.flows_max.unwrap_or(otherwise.flows_max),
+            least_mode: self.least_mode.map_or(otherwise.least_mode, |mode| mode.0),
         }
     }
 }
 
 /// The limits of a service: what is left out is as in [`Limits::DEFAULT`].
 pub(crate) mod of_service {
-    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written};
+    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written, modes};
 
     pub(crate) fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
         Written {
@@ -83,6 +95,7 @@ pub(crate) mod of_service {
             lifetime_s: Some(limits.lifetime_s),
             rate: Some(Rate(limits.rate_bps)),
             flows_max: Some(limits.flows_max),
+            least_mode: Some(modes::Written(limits.least_mode)),
         }
         .serialize(serializer)
     }
@@ -94,7 +107,7 @@ pub(crate) mod of_service {
 
 /// The limits of a rule: what is left out is not limited.
 pub(crate) mod of_rule {
-    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written};
+    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written, modes};
 
     pub(crate) fn serialize<S: Serializer>(limits: &Option<Limits>, serializer: S) -> Result<S::Ok, S::Error> {
         let none = Limits::UNLIMITED;
@@ -104,6 +117,7 @@ pub(crate) mod of_rule {
                 lifetime_s: (limits.lifetime_s != none.lifetime_s).then_some(limits.lifetime_s),
                 rate: (limits.rate_bps != none.rate_bps).then_some(Rate(limits.rate_bps)),
                 flows_max: (limits.flows_max != none.flows_max).then_some(limits.flows_max),
+                least_mode: (limits.least_mode != none.least_mode).then_some(modes::Written(limits.least_mode)),
             })
             .serialize(serializer)
     }
@@ -119,9 +133,16 @@ mod tests {
 
     #[test]
     fn the_strictest_of_two_takes_each_limit_on_its_own() {
-        let one = Limits { bytes_max: 5, lifetime_s: 60, rate_bps: 9, flows_max: 1 };
-        let other = Limits { bytes_max: 6, lifetime_s: 50, rate_bps: RATE_UNLIMITED, flows_max: 2 };
-        assert_eq!(one.strictest(other), Limits { bytes_max: 5, lifetime_s: 50, rate_bps: 9, flows_max: 1 });
+        let one = Limits { bytes_max: 5, lifetime_s: 60, rate_bps: 9, flows_max: 1, least_mode: Mode::Mac };
+        let other = Limits {
+            bytes_max: 6,
+            lifetime_s: 50,
+            rate_bps: RATE_UNLIMITED,
+            flows_max: 2,
+            least_mode: Mode::Capability,
+        };
+        let both = Limits { lifetime_s: 50, least_mode: Mode::Capability, ..one };
+        assert_eq!((one.strictest(other), other.strictest(one)), (both, both));
         assert_eq!(one.strictest(Limits::UNLIMITED), one);
     }
 

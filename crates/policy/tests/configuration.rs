@@ -1,6 +1,7 @@
 //! The types are read from the configuration file as administrators write it, and kept by the store in a compact form.
 
 use serde::Deserialize;
+use sluicegate_capability::Mode;
 use sluicegate_policy::{
     Credentials, Day, Effect, Limits, Outbound, RATE_UNLIMITED, Rule, Service, ServiceKind, ServiceMode, Subject, User,
 };
@@ -43,7 +44,7 @@ const PBX: &str = r#"
     days = ["mon", "fri"]
     from = "08:00"
     to = "18:30"
-    grant = { lifetime_s = 60 }
+    grant = { lifetime_s = 60, least_mode = "mac" }
 "#;
 
 #[test]
@@ -59,7 +60,7 @@ fn a_service_and_a_rule_are_read_as_written() {
     let office = &rule[0];
     assert_eq!((office.effect, &office.days[..]), (Effect::Allow, &[Day::Mon, Day::Fri][..]));
     assert_eq!(office.schedule().to_string(), "mon,fri 08:00-18:30 UTC");
-    assert_eq!(office.limits, Some(Limits { lifetime_s: 60, ..Limits::UNLIMITED }));
+    assert_eq!(office.limits, Some(Limits { lifetime_s: 60, least_mode: Mode::Mac, ..Limits::UNLIMITED }));
 }
 
 #[test]
@@ -87,6 +88,7 @@ fn a_mistake_is_answered_with_what_to_write() {
         ("bytes_max = \"1MB\"", "bytes_max = 1.5", "\"10MB\""),
         ("rate = \"2Mbit\"", "rate = \"2MB\"", "\"1Mbit\""),
         ("bytes_max = \"1MB\"", "bytes = \"1MB\"", "unknown field `bytes`"),
+        ("least_mode = \"mac\"", "least_mode = \"strong\"", "`capability`"),
         ("\"user:alice\"", "\"alice\"", "\"user:alice\""),
         ("from = \"08:00\"", "from = \"8am\"", "\"08:30\""),
         ("days = [\"mon\", \"fri\"]", "days = [\"monday\"]", "`mon`"),

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use proptest::prelude::*;
+use sluicegate_capability::Mode;
 use sluicegate_policy::{
     Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, Policy, PortRange, Request, Rule, Service,
     User, WANTED_MAX, decide,
@@ -46,9 +47,14 @@ fn policy(allow: &str, rules: Vec<Rule>) -> Policy {
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1));
 
 fn ask(policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
+    ask_as(Mode::Pinhole, policy, user, wanted, now)
+}
+
+/// The same for a client whose packets can prove so much.
+fn ask_as(proves: Mode, policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
     let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
     let request =
-        Request { user, service: "web", client: CLIENT, wanted: &wanted, now: UnixTime(now), active_grants: 0 };
+        Request { user, service: "web", client: CLIENT, wanted: &wanted, proves, now: UnixTime(now), active_grants: 0 };
     let decision = decide(policy, &request);
     assert_eq!(decision, decide(policy, &request), "a decision depends on its arguments alone");
     assert!(!decision.steps.is_empty());
@@ -100,6 +106,7 @@ fn an_ipv6_client_cannot_reach_an_ipv4_service() {
         service: "web",
         client: client.parse().unwrap(),
         wanted: &wanted,
+        proves: Mode::Pinhole,
         now: UnixTime(NOON),
         active_grants: 0,
     };
@@ -155,6 +162,31 @@ fn the_strictest_limits_of_service_user_and_rules_hold() {
 }
 
 #[test]
+fn conformance_05_a_least_mode_admits_only_who_proves_as_much() {
+    let demand = |mode| vec![rule("strict", Effect::Allow, &format!("grant = {{ least_mode = \"{mode}\" }}"))];
+    let weak = |range: &str, proves, least| {
+        Outcome::Deny(DenyReason::ModeTooWeak { range: range.parse().unwrap(), proves, least })
+    };
+    let capability = policy("\"group:staff\"", demand("capability"));
+    let (tcp, udp) = (&["tcp/80"][..], &["udp/100"][..]);
+    for wanted in [tcp, udp] {
+        let allowed = Limits { least_mode: Mode::Capability, ..Limits::DEFAULT };
+        assert_eq!(ask_as(Mode::Capability, &capability, "alice", wanted, NOON), Outcome::Allow(allowed));
+        let refused = ask(&capability, "alice", wanted, NOON);
+        assert_eq!(refused, weak(wanted[0], Mode::Pinhole, Mode::Capability));
+    }
+    let refused = ask_as(Mode::Mac, &capability, "alice", udp, NOON);
+    assert_eq!(refused, weak("udp/100", Mode::Mac, Mode::Capability));
+    // One range that is too weak is enough, wherever it stands.
+    let mac = policy("\"group:staff\"", demand("mac"));
+    assert!(matches!(ask_as(Mode::Mac, &mac, "alice", udp, NOON), Outcome::Allow(_)));
+    let refused = ask_as(Mode::Mac, &mac, "alice", &["udp/100", "tcp/80"], NOON);
+    assert_eq!(refused, weak("tcp/80", Mode::Pinhole, Mode::Mac));
+    // Who may not use the service learns nothing of what it demands.
+    assert_eq!(ask(&mac, "bob", udp, NOON), Outcome::Deny(DenyReason::NotAllowed));
+}
+
+#[test]
 fn the_explanation_names_what_decided() {
     let policy = policy("", vec![rule("office", Effect::Allow, "from = \"08:00\"\nto = \"18:00\"")]);
     let wanted = ["tcp/80".parse().unwrap()];
@@ -163,6 +195,7 @@ fn the_explanation_names_what_decided() {
         service: "web",
         client: CLIENT,
         wanted: &wanted,
+        proves: Mode::Pinhole,
         now: UnixTime(NOON),
         active_grants: 0,
     };

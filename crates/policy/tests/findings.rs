@@ -1,5 +1,6 @@
 //! A policy that cannot work is refused with what is wrong, where, and what to write instead.
 
+use sluicegate_capability::Mode;
 use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, Severity, User};
 
 fn service(text: &str) -> Service {
@@ -37,7 +38,7 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 29] = [
+    let cases: [(Change, &str, &str, &str); 32] = [
         (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
         (|d| d.services.push(Service { address: [10, 0, 0, 2].into(), ..web() }), "service", "name", "used twice"),
         (
@@ -57,6 +58,34 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (|d| d.services[0].limits.bytes_max = 0, "service", "grant", "bytes_max = 0"),
         (|d| d.services[0].limits.rate_bps = 99_999, "service", "grant", "rate"),
         (|d| d.services[0].limits.flows_max = 0, "service", "grant", "flows_max"),
+        (
+            |d| {
+                d.services[0].limits.least_mode = Mode::Capability;
+                d.services[0].ports.push("icmp".parse().unwrap());
+            },
+            "service",
+            "grant",
+            "icmp would never be opened",
+        ),
+        (
+            |d| {
+                let text = "name = \"web\"\nkind = \"sip\"\naddress = \"10.0.0.1\"\nports = [\"udp/5004\"]\n\
+                            grant = { least_mode = \"mac\" }";
+                d.services[0] = service(text);
+            },
+            "service",
+            "grant",
+            "lets no telephone in",
+        ),
+        (
+            |d| {
+                d.services[0].default = ServiceDefault::Open;
+                d.services[0].limits.least_mode = Mode::Capability;
+            },
+            "service",
+            "grant",
+            "granted to nobody",
+        ),
         (|d| d.services[0].sip_port = Some(5060), "service", "sip_port", "no SIP"),
         (|d| d.services[0].default = ServiceDefault::Open, "service", "default", "without translation"),
         (|d| d.services[0].default = ServiceDefault::Open, "service", "ports", "open on all ports"),
@@ -105,12 +134,13 @@ fn each_error_names_its_place_and_says_what_to_write() {
 #[test]
 fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 7] = [
         (|d| d.groups.clear(), "there is no group \"staff\""),
         (|d| d.services[0].allow.clear(), "no one may use it"),
         (|d| d.services[0].allow.push("user:bob".parse().unwrap()), "there is no user \"bob\""),
         (|d| (d.users[0].enabled, d.users[0].phone) = (true, true), "has no password"),
         (|d| d.users[0].groups.push("phones".into()), "there is no group \"phones\""),
+        (|d| d.services[0].limits.least_mode = Mode::Mac, "tcp/80 carries no packet MACs"),
         (|d| d.services[0].ports[0] = "udp/10000-20000".parse().unwrap(), "10001 of the gate's external ports"),
     ];
     for (change, message) in cases {

@@ -29,6 +29,8 @@ use crate::{secret::EpochHa1, site::ReplicaKey};
 
 /// The header field that carries certificate, message 1 and message 2.
 pub const HEADER: HeaderName = HeaderName::SluicegateNoise;
+/// What an agent's Supported lists that sends with capabilities, and so wants grants whose packets have to prove one.
+pub const CAPABILITY_TAG: &str = "sluicegate-capability";
 /// Length of either message.
 pub const MESSAGE_LEN: usize = 48;
 /// Length of what an answer carries: message 2 and the tag.

@@ -15,7 +15,8 @@ mod secret;
 mod site;
 
 pub use handshake::{
-    ANSWER_LEN, Answer, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,
+    ANSWER_LEN, Answer, CAPABILITY_TAG, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError, answer_tag,
+    joined, respond,
 };
 pub use secret::{EpochHa1, SECRET_LEN, UserSecret};
 pub use site::{CERTIFICATE_LEN, Certificate, CertificateError, ReplicaKey, SiteKey, SitePublic};

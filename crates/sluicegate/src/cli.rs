@@ -397,6 +397,9 @@ pub(crate) enum PolicyAction {
         user: String,
         /// The service's name.
         service: String,
+        /// The most that the client can prove: `pinhole` as a telephone, `mac` as `connect`, or `capability` as `agent tun`.
+        #[arg(long, value_name = "MODE", default_value = "capability")]
+        proves: String,
         #[command(flatten)]
         reading: Reading,
     },

@@ -14,9 +14,9 @@ use sluicegate_wire::Reason;
 /// Crates from the lowest layer to the highest; a crate may depend only on crates of a lower layer.
 const LAYERS: &[&[&str]] = &[
     &["wire"],
-    &["capability", "sip", "policy", "datapath"],
-    &["flow", "store", "signin"],
-    &["nat"],
+    &["capability", "sip", "datapath"],
+    &["flow", "policy", "signin"],
+    &["nat", "store"],
     &["gate", "frontend", "agent", "netlab", "sim"],
     &["admin"],
     &["sluicegate"],

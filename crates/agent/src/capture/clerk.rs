@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
+use sluicegate_capability::Mode;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tracing::{info, warn};
 
@@ -36,7 +37,9 @@ impl Clerk {
             let Some(service) = self.services.get(target.entry).cloned().flatten() else { continue };
             if let std::collections::hash_map::Entry::Vacant(place) = sessions.entry(target.entry) {
                 let interface = self.interface.as_deref();
-                match Session::start_on(interface, self.frontend, service.account, &service.service).await {
+                // All that is captured leaves with a header, so a gate need take nothing else.
+                let wish = (service.service.as_str(), Mode::Capability);
+                match Session::start_on(interface, self.frontend, service.account, wish).await {
                     Ok(started) => {
                         place.insert(started);
                     }

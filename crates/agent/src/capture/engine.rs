@@ -29,7 +29,7 @@ use super::{
     place::{Outward, Place},
     policy::Rules,
     redirects::{Redirects, Step, Target},
-    trials::{ENCAPSULATED_FOR, Trials},
+    trials::{CARRYING_FOR, ENCAPSULATED_FOR, Trials},
 };
 use crate::account::random_bits;
 
@@ -224,7 +224,7 @@ impl Engine {
         let entry = self.destinations.find(summary.dst);
         if let Some(entry) = entry.filter(|entry| self.entries.get(*entry).is_some_and(|entry| entry.has_service)) {
             match self.redirects.outbound(now, entry, frame) {
-                Step::Go => {}
+                Step::Go => return self.send_granted(now, frame, entry),
                 Step::Ask(target) => {
                     if self.asks.try_send(target).is_err() {
                         self.refuse(now, target);
@@ -240,6 +240,35 @@ impl Engine {
         }
         let told = entry.and_then(|entry| self.entries.get(entry)).and_then(|entry| entry.carrying);
         self.send(now, frame, told);
+    }
+
+    /// Sends a packet under a grant. The gate takes nothing without a capability, so there is no trial that ends in plain
+    /// packets: what cannot have a header now is not sent. Where nobody said how the header is carried, both ways are
+    /// tried in turn until the gate answers.
+    fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        let (gate, known) = (summary.dst, self.host.knowledge(now, summary.dst));
+        match self.entries.get(entry).and_then(|entry| entry.carrying) {
+            Some(told) => {
+                let knowledge = Knowledge::Capable { carriage: carriage(told) };
+                if known != Some(knowledge) {
+                    self.host.know(gate, knowledge, now + ALWAYS);
+                }
+            }
+            None if matches!(known, Some(Knowledge::Capable { .. })) => {}
+            None => {
+                let knowledge = Knowledge::Capable { carriage: carriage(self.trials.next_carrying(gate)) };
+                self.host.know(gate, knowledge, now + CARRYING_FOR);
+            }
+        }
+        let mut policy = self.rules.with(&self.redirects);
+        match self.host.outbound(now, &mut policy, frame) {
+            Ok(()) if has_header(frame.bytes()) => self.emit(frame),
+            // A request is on its way already.
+            Ok(()) => self.counters.dropped += 1,
+            Err(reason) => self.not_sent(frame, reason),
+        }
+        self.flush(now);
     }
 
     /// Gives a packet its header, if its destination can read one, and sends it.

@@ -7,12 +7,17 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use sluicegate_wire::Instant;
 
+use super::Carrying;
+
 /// Destinations on trial at once; more are tried without help.
 const TRIALS_MAX: usize = 256;
 /// How long a trial lasts.
 const TRIAL: Duration = Duration::from_secs(10);
 /// For how long a request goes encapsulated once it went natively in vain.
 pub(super) const ENCAPSULATED_FOR: Duration = Duration::from_millis(1_500);
+
+/// For how long a gate is asked by one carriage before the other has its turn.
+pub(super) const CARRYING_FOR: Duration = Duration::from_millis(1_500);
 
 #[derive(Debug)]
 struct Trial {
@@ -29,6 +34,8 @@ struct Trial {
 #[derive(Debug, Default)]
 pub(super) struct Trials {
     open: HashMap<IpAddr, Trial>,
+    /// What gates that have not answered yet were asked by last.
+    asked_by: HashMap<IpAddr, Carrying>,
 }
 
 impl Trials {
@@ -56,6 +63,19 @@ impl Trials {
         };
         trial.encapsulated_until = Some(now + ENCAPSULATED_FOR);
         true
+    }
+
+    /// How the next requests to a gate are carried that answered none: natively at first, then in turn.
+    pub(super) fn next_carrying(&mut self, gate: IpAddr) -> Carrying {
+        if !self.asked_by.contains_key(&gate) && self.asked_by.len() >= TRIALS_MAX {
+            return Carrying::Native;
+        }
+        let next = match self.asked_by.get(&gate) {
+            Some(Carrying::Native) => Carrying::Encapsulated,
+            Some(Carrying::Encapsulated) | None => Carrying::Native,
+        };
+        self.asked_by.insert(gate, next);
+        next
     }
 
     /// Whether the next packet goes plain although it could be a request: every other one, once both carriages have
@@ -86,6 +106,7 @@ impl Trials {
 
     /// It is known now. Returns what was sent last.
     pub(super) fn ended(&mut self, remote: IpAddr) -> Option<Box<[u8]>> {
+        self.asked_by.remove(&remote);
         self.open.remove(&remote).map(|trial| trial.last)
     }
 
@@ -130,6 +151,19 @@ mod tests {
         trials.asked(NOW, remote(1), b"second");
         assert_eq!(trials.ended(remote(1)).as_deref(), Some(&b"second"[..]));
         assert!(trials.is_empty());
+    }
+
+    #[test]
+    fn a_gate_that_answers_nothing_is_asked_by_both_carriages_in_turn_and_then_anew() {
+        let mut trials = Trials::default();
+        let asked = [0; 3].map(|_| trials.next_carrying(remote(1)));
+        assert_eq!(asked, [Carrying::Native, Carrying::Encapsulated, Carrying::Native]);
+        trials.ended(remote(1));
+        assert_eq!(trials.next_carrying(remote(1)), Carrying::Native);
+        for number in 0..=TRIALS_MAX as u32 {
+            trials.next_carrying(remote(number));
+        }
+        assert_eq!(trials.asked_by.len(), TRIALS_MAX);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use sluicegate_capability::Mode;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::Message,
@@ -14,7 +15,7 @@ use tracing::warn;
 
 use super::{Config, ServeError};
 use crate::{
-    account::{Account, Asked, Credentials, SUPPORTED, TrustError, random_token},
+    account::{Account, Asked, Credentials, TrustError, random_token, supported},
     call::{branch, reason_phrase, via},
     endpoint::Endpoint,
 };
@@ -104,7 +105,7 @@ impl Registration {
         }
         .begin(&mut request)
         .header("Contact", self.contact())
-        .header("Supported", SUPPORTED)
+        .header("Supported", supported(Mode::Mac))
         .header_args("Expires", format_args!("{expires_s}"));
         match &credentials {
             Some(credentials) => {
@@ -160,6 +161,7 @@ impl Registration {
             uri: uri.as_bytes(),
             contact: contact.as_bytes(),
             body: b"",
+            proves: Mode::Mac,
             dialled: endpoint.frontend(),
         };
         if asked.requests < REQUESTS_MAX

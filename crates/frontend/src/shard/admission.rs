@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sluicegate_capability::Mode;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
@@ -111,6 +112,7 @@ impl Shard {
                 service: name,
                 client: asked.flow.peer.ip(),
                 wanted: &wanted,
+                proves: self.proves(agent.as_ref(), renewed),
                 now: now.unix,
                 active_grants: self.ledger.active_of_user(user, renewed),
             },
@@ -137,6 +139,13 @@ impl Shard {
             renewal: renewed.is_some(),
             agent,
         })
+    }
+
+    /// The most that packets of this client can prove under the grants that it asks for. A renewal does not make those of
+    /// a call stronger, so it is asked whether they are as strong as is demanded now.
+    fn proves(&self, agent: Option<&AgentSession>, renewed: Option<[u8; 12]>) -> Mode {
+        let client = agent.map_or(Mode::Pinhole, |agent| agent.proves);
+        renewed.and_then(|call| self.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
     }
 
     fn carry_out(

@@ -6,9 +6,11 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::{epoch::Epoch, mac::SessionSecret};
+use sluicegate_capability::{Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
-use sluicegate_signin::{Answer, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond};
+use sluicegate_signin::{
+    Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,
+};
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
     message::{HeaderName, Message},
@@ -78,6 +80,8 @@ pub(super) struct Proof {
 pub(super) struct AgentSession {
     /// Session keys of packet MACs are made from it.
     pub(super) secret: SessionSecret,
+    /// The most that its packets can prove, as it says under the handshake.
+    pub(super) proves: Mode,
     message: [u8; MESSAGE_LEN],
 }
 
@@ -211,8 +215,10 @@ impl Authenticator {
             body: message.body(),
             dialled: hello.dialled,
         };
+        let has_capabilities = message.lists(HeaderName::Supported, CAPABILITY_TAG.as_bytes());
+        let proves = if has_capabilities { Mode::Capability } else { Mode::Mac };
         let (message, secret) = respond(seed, &settings.replica_key, &claim.ha1, &proposal, &hello.message)?;
-        Ok(AgentSession { secret, message })
+        Ok(AgentSession { secret, proves, message })
     }
 
     /// Adds the challenge to an answer: to agents one for this epoch, to others one per configured algorithm.

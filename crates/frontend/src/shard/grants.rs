@@ -10,7 +10,7 @@ use sluicegate_capability::{
     epoch::Epoch,
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
-use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, pseudonym};
+use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, data_mode, pseudonym};
 use sluicegate_store::feed::{GrantDelta, Selected, Selector};
 use sluicegate_wire::UnixTime;
 
@@ -153,20 +153,19 @@ struct Seal {
     client_id: u32,
 }
 
-/// An agent proves its address under the grant's session keys, and its UDP carries packet MACs. A renewal keeps mode,
-/// client id and keys of the grant; if this frontend has not got the keys (it was restarted), the renewal makes new ones,
-/// and the new client id tells the agent so.
+/// An agent proves its address under the grant's session keys, and its packets prove as much as it and their protocol can.
+/// A renewal keeps mode, client id and keys of the grant; if this frontend has not got the keys (it was restarted), the
+/// renewal makes new ones, and the new client id tells the agent so.
 fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
     let known = terms.renewal.then(|| ledger.delta(id)).flatten();
     let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
     let has_ports = matches!(want.range.protocol, PortProtocol::Udp | PortProtocol::Tcp);
     let was_sealed = known_grant.as_ref().is_none_or(Grant::proves_address);
-    let secret = terms.agent.map(|agent| &agent.secret).filter(|_| has_ports && was_sealed);
-    let Some(secret) = secret else {
+    let Some(agent) = terms.agent.filter(|_| has_ports && was_sealed) else {
         let client_id = known_grant.map_or_else(|| client_id(keys, terms.call), |grant| grant.client_id);
         return (Seal { proves: false, least_mode: Mode::Pinhole, client_id }, None);
     };
-    let mode = if want.range.protocol == PortProtocol::Udp { Mode::Mac } else { Mode::Pinhole };
+    let (secret, mode) = (&agent.secret, data_mode(agent.proves, want.range.protocol));
     let least_mode = known_grant.as_ref().map_or(mode, |grant| grant.least_mode);
     if let (Some(grant), Some(keys)) = (known_grant, known.and_then(|delta| delta.keys)) {
         return (Seal { proves: true, least_mode, client_id: grant.client_id }, Some(keys));

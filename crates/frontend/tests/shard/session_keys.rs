@@ -137,3 +137,51 @@ fn a_client_id_in_use_is_given_to_nobody_else() {
     let grant = asked[0].grant().unwrap();
     assert_eq!((grant.id, grant.client_id), (id, secret.client_id(id, 1)));
 }
+
+#[test]
+fn conformance_05_an_agent_with_capabilities_gets_grants_that_demand_them_and_keeps_them() {
+    for service in ["web", "vault"] {
+        let mut site = Site::new();
+        let mut alice = Caller::new("alice", PHONE).capable().calls(service);
+        let asked = ask(&mut site, &mut alice, &both());
+        assert_eq!(
+            asked.iter().map(mode).collect::<Vec<_>>(),
+            [(6, Mode::Capability, true), (17, Mode::Capability, true)]
+        );
+        let secret = open(&mut site, &mut alice, &asked);
+        assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
+        site.pass(Duration::from_secs(100));
+        let renewed = ask(&mut site, &mut alice, &both());
+        assert_eq!(
+            renewed.iter().map(mode).collect::<Vec<_>>(),
+            [(6, Mode::Capability, true), (17, Mode::Capability, true)]
+        );
+    }
+}
+
+#[test]
+fn conformance_05_who_proves_less_than_a_service_demands_is_refused() {
+    for caller in [Caller::new("alice", PHONE), Caller::new("alice", PHONE).agent()] {
+        let mut site = Site::new();
+        let mut alice = caller.calls("vault");
+        assert_eq!(status(&alice.invite(&mut site, &udp())), 403);
+        assert!(site.asked().is_empty());
+    }
+}
+
+#[test]
+fn conformance_05_a_renewal_makes_no_weak_grant_pass_for_a_strong_one() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE).agent();
+    let first = ask(&mut site, &mut alice, &udp());
+    open(&mut site, &mut alice, &first);
+    site.pass(Duration::from_secs(100));
+    // The agent says more of itself than when the grants of this call were made, and the service demands it now.
+    site.demand(Mode::Capability);
+    alice.is_capable = true;
+    assert_eq!(status(&alice.invite(&mut site, &udp())), 403);
+    assert!(site.asked().is_empty());
+    // A call of its own gets what is demanded.
+    let mut anew = Caller { call_id: "anew".into(), ..Caller::new("alice", PHONE).capable() };
+    assert_eq!(mode(&ask(&mut site, &mut anew, &udp())[0]), (17, Mode::Capability, true));
+}

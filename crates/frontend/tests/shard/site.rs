@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_capability::{IssuerKey, epoch::Epoch, mac::SessionSecret};
+use sluicegate_capability::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_frontend::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
     Transmits,
@@ -76,6 +76,22 @@ impl Site {
         };
         site.start(shards);
         site
+    }
+
+    /// From now on every service demands that packets prove so much.
+    pub(crate) fn demand(&mut self, least_mode: Mode) {
+        let services = self.policy.services().map(|service| Service::clone(service));
+        let services = services.map(|mut service| {
+            service.limits.least_mode = if service.name == "pbx" { Mode::Pinhole } else { least_mode };
+            service
+        });
+        let groups = vec![Group { name: "staff".into(), description: String::new() }];
+        let users = self.policy.users().map(|user| User::clone(user)).collect();
+        let draft = Draft { users, groups, services: services.collect(), rules: Vec::new() };
+        self.policy = Arc::new(Policy::build(draft, Bounds::default()).unwrap().0);
+        for shard in 0..self.shards.len() {
+            self.tell(shard, Input::Policy(Arc::clone(&self.policy)));
+        }
     }
 
     /// Starts all shards anew, as after a crash: only the keys on disk are the same.
@@ -261,6 +277,9 @@ fn policy() -> Policy {
     let service = |text: &str| -> Service { toml::from_str(text).unwrap() };
     let services = vec![
         service("name='web'\naddress='10.0.0.1'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']"),
+        service(
+            "name='vault'\naddress='10.0.0.4'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']\ngrant={least_mode='capability'}",
+        ),
         service("name='pbx'\nkind='sip'\naddress='10.0.0.2'\nports=['udp/4000-4999']\nallow=['group:staff']"),
         service(
             "name='files'\nkind='agent'\naddress='10.0.0.3'\nports=['tcp/22-23']\nallow=['group:staff']\nregistrar='registrar'",
@@ -284,6 +303,8 @@ pub(crate) struct Caller {
     pub(crate) call_id: String,
     pub(crate) cseq: u32,
     pub(crate) is_agent: bool,
+    /// Whether the agent sends with capabilities.
+    pub(crate) is_capable: bool,
     pub(crate) algorithm: Algorithm,
     pub(crate) branches: u32,
     /// Where the agent thinks that the frontend is.
@@ -304,6 +325,7 @@ impl Caller {
             call_id: format!("call-of-{user}"),
             cseq: 0,
             is_agent: false,
+            is_capable: false,
             algorithm: Algorithm::Sha256,
             branches: 0,
             dialled: FRONTEND.parse().unwrap(),
@@ -314,6 +336,11 @@ impl Caller {
     pub(crate) fn agent(mut self) -> Self {
         self.is_agent = true;
         self
+    }
+
+    /// An agent that sends with capabilities.
+    pub(crate) fn capable(self) -> Self {
+        Self { is_capable: true, ..self.agent() }
     }
 
     pub(crate) fn calls(mut self, service: &str) -> Self {
@@ -328,7 +355,11 @@ impl Caller {
         }
         let tag = self.to_tag.as_ref().map_or(String::new(), |tag| format!(";tag={tag}"));
         let route = self.route.as_ref().map_or(String::new(), |route| format!("Route: {route}\r\n"));
-        let supported = if self.is_agent { "Supported: sluicegate\r\n" } else { "" };
+        let supported = match (self.is_agent, self.is_capable) {
+            (true, true) => "Supported: sluicegate, sluicegate-capability\r\n",
+            (true, false) => "Supported: sluicegate\r\n",
+            (false, _) => "",
+        };
         // REGISTER brings its own Contact.
         let contact = if method == "REGISTER" { String::new() } else { self.contact() };
         let kind = if body.is_empty() { "" } else { "Content-Type: application/sdp\r\n" };

@@ -94,8 +94,8 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
 }
 
 pub(crate) fn policy(action: PolicyAction) -> Result<()> {
-    let PolicyAction::Test { user, service, reading } = action;
-    let uri = format!("/v1/policy/test?user={user}&service={service}");
+    let PolicyAction::Test { user, service, proves, reading } = action;
+    let uri = format!("/v1/policy/test?user={user}&service={service}&proves={proves}");
     let decision = Node::of(&reading.node.config)?.call(Method::GET, &uri, None)?;
     if reading.json {
         return print_json(&decision);

@@ -1,5 +1,7 @@
 //! What a packet has to prove, and to whom.
 
+mod capability;
+
 use std::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::mac::{Ends, Purpose, SessionKeys, client_id_of};

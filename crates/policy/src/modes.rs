@@ -1,0 +1,44 @@
+//! Which data mode a client's packets can have, and how modes are written.
+
+use serde::{Deserialize, Serialize};
+use sluicegate_capability::Mode;
+
+use crate::PortProtocol;
+
+/// The data mode of packets of `protocol` from a client that can prove as much as `client`: packet MACs are for UDP, and
+/// a ping proves nothing but its address.
+#[must_use]
+pub const fn data_mode(client: Mode, protocol: PortProtocol) -> Mode {
+    match (client, protocol) {
+        (Mode::Capability, PortProtocol::Udp | PortProtocol::Tcp) => Mode::Capability,
+        (Mode::Mac, PortProtocol::Udp) => Mode::Mac,
+        _ => Mode::Pinhole,
+    }
+}
+
+/// A mode by its name.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mode", rename_all = "lowercase")]
+enum Name {
+    Pinhole,
+    Mac,
+    Capability,
+}
+
+/// A mode as a limit says it.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Written(#[serde(with = "Name")] pub(crate) Mode);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_proves_what_client_and_protocol_both_can() {
+        let all = [PortProtocol::Udp, PortProtocol::Tcp, PortProtocol::Icmp];
+        assert_eq!(all.map(|protocol| data_mode(Mode::Pinhole, protocol)), [Mode::Pinhole; 3]);
+        assert_eq!(all.map(|protocol| data_mode(Mode::Mac, protocol)), [Mode::Mac, Mode::Pinhole, Mode::Pinhole]);
+        let capable = [Mode::Capability, Mode::Capability, Mode::Pinhole];
+        assert_eq!(all.map(|protocol| data_mode(Mode::Capability, protocol)), capable);
+    }
+}

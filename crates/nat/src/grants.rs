@@ -250,29 +250,30 @@ impl Translator {
         self.rules.ports.take_exactly(protocol, block, holder).then_some(Opened { address, ports: block })
     }
 
-    /// Ports that rest give way: a block of them, made of what is free and of pinholes that ended, whatever the length of
-    /// theirs. First those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
+    /// Ports that rest give way: a block of one pinhole, or else one made of what is free and of several pinholes that
+    /// ended, whatever the length of theirs. First those of whoever has most at rest, so that nobody's calls cut the rest of others' ports short.
     fn resting_block(&mut self, protocol: u8, more: u16, like: u16) -> Option<(u16, u16)> {
         let rules = &mut self.rules;
         let weighed = |slot: u32| {
             let pinhole = rules.pinholes.at(slot)?;
-            Some((rules.users.at(pinhole.user)?.ports_resting, pinhole.user, pinhole.gate.ports))
+            Some((rules.users.at(pinhole.user)?.ports_resting, pinhole.gate.ports))
         };
-        let mut found: Vec<(u32, u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
+        let mut found: Vec<(u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
         found.extend(rules.pinholes.resting(protocol).take(RESTING_LOOKS).filter_map(weighed));
         rules.looks += found.len() as u32;
         // Stable: of those with the same weight the one that ended first.
         found.sort_by_key(|(weight, ..)| core::cmp::Reverse(*weight));
         let looks_max = rules.looks + RESTING_PORT_LOOKS;
-        for (of_one_user, in_parity) in [(true, true), (true, false), (false, true), (false, false)] {
-            for &(_, user, (first, last)) in &found {
-                let starts = (first..=last).chain((first.saturating_sub(more)..first).rev());
+        for (of_one, in_parity) in [(true, true), (false, true), (false, false)] {
+            for &(_, (first, last)) in found.iter().filter(|(_, (first, last))| !of_one || last - first >= more) {
+                let before = if of_one { first } else { first.saturating_sub(more) };
+                let starts = (first..=last).chain((before..first).rev());
                 for start in starts.filter(|start| ((start ^ like) & 1 == 0) == in_parity) {
                     if rules.looks >= looks_max {
                         return None;
                     }
                     let block = (start, start.saturating_add(more));
-                    if rules.rests(protocol, block, of_one_user.then_some(user)) {
+                    if rules.rests(protocol, block) {
                         rules.forget_block(protocol, block);
                         return Some(block);
                     }

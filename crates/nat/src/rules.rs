@@ -172,16 +172,16 @@ impl Rules {
         self.users.leave(pinhole.user);
     }
 
-    /// Whether each of these external ports is free or rests after the end of a pinhole, of this user if one is given.
-    pub(crate) fn rests(&mut self, protocol: u8, (first, last): (u16, u16), user: Option<u32>) -> bool {
+    /// Whether each of these external ports is free or rests after the end of a pinhole.
+    pub(crate) fn rests(&mut self, protocol: u8, (first, last): (u16, u16)) -> bool {
         (first..=last).all(|port| {
             self.looks += 1;
             match self.ports.holder(protocol, port) {
                 None => self.ports.contains(port),
                 Some(Holder::Binding(_)) => false,
-                Some(Holder::Pinhole(slot)) => self.pinholes.at(slot).is_some_and(|pinhole| {
-                    matches!(pinhole.life, Life::Ended(_)) && user.is_none_or(|user| user == pinhole.user)
-                }),
+                Some(Holder::Pinhole(slot)) => {
+                    self.pinholes.at(slot).is_some_and(|pinhole| matches!(pinhole.life, Life::Ended(_)))
+                }
             }
         })
     }

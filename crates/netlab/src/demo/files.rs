@@ -35,8 +35,10 @@ pub(super) const SERVICES: [Service; 4] = [
 ];
 /// How many of them are declared.
 pub(super) const DECLARED: usize = 2;
-/// Clients that the agent beside the service of kind `agent` lets in at once: fewer than one user could have grants.
-const AGENT_PLACES: u32 = 40;
+/// Clients that the agent beside the service of kind `agent` lets in at once, and how many of them one user may have: all
+/// users together have no more.
+const AGENT_PLACES: u32 = 200;
+const AGENT_PLACES_PER_USER: u32 = 3;
 /// The user as which the agent of the service of kind `agent` registers.
 pub(super) const REGISTRAR: &str = "desk-host";
 
@@ -223,7 +225,7 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
     let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
     Ok(format!(
         "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
-         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\n\
+         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\nclients_per_user_max = {AGENT_PLACES_PER_USER}\n\
          ports = [\"udp/{}-{}\"{tcp}]\n",
         files.user(REGISTRAR)?.password_file,
         service.name,

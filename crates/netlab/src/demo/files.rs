@@ -225,7 +225,8 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
     let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
     Ok(format!(
         "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
-         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\nclients_per_user_max = {AGENT_PLACES_PER_USER}\n\
+         password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\n\
+         clients_per_user_max = {AGENT_PLACES_PER_USER}\n\
          ports = [\"udp/{}-{}\"{tcp}]\n",
         files.user(REGISTRAR)?.password_file,
         service.name,

@@ -180,7 +180,7 @@ impl Stage<'_> {
             let spec = attacks::spoofed(self.options, self.site, host, number)?;
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
         }
-        Ok(())
+        self.start_flood_next_door("gate", "to_gate", Site::GATE)
     }
 
     fn face(&mut self, case: Case, report: &mut Report) -> Result<(), LabError> {
@@ -349,20 +349,28 @@ impl<'r> Judge<'r> {
     }
 
     fn require(&mut self, metric: &str, value: f64, threshold: Threshold) {
+        self.add(metric, value, Some(threshold));
+    }
+
+    fn add(&mut self, metric: &str, value: f64, threshold: Option<Threshold>) {
         self.report.figures.push(Figure {
             run: NAME,
             case: self.case.to_owned(),
             scheme: self.scheme.clone(),
             metric: metric.to_owned(),
             value,
-            threshold: Some(threshold),
-            pass: Some(threshold.accepts(value)),
+            threshold,
+            pass: threshold.map(|threshold| threshold.accepts(value)),
         });
     }
 
     /// The flood was there, no stranger came through, and honest users had what is theirs.
     fn honest(&mut self, measured: &Measured) {
-        self.require("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, AtLeast(10.0));
+        self.require("disturbed_phases", f64::from(u8::from(!measured.is_undisturbed())), AtMost(0.0));
+        self.add("stolen_share", measured.stolen_share, None);
+        // What others did to this machine is not judged.
+        let timed = |threshold| measured.is_undisturbed().then_some(threshold);
+        self.add("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, timed(AtLeast(10.0)));
         self.require("stranger_bytes", measured.stranger_bytes as f64, AtMost(0.0));
         let spoofed = measured.forgeries.iter().find(|class| class.name == SPOOFED.name);
         self.require("spoofed_bytes", spoofed.map_or(f64::MAX, |class| class.received_bytes as f64), AtMost(0.0));
@@ -370,12 +378,16 @@ impl<'r> Judge<'r> {
             let (calls, setups) = (&measured.calls[service], &measured.setups[service]);
             let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
             let name = |metric: &str| format!("{metric}.{}", what.label);
-            self.require(&name("call_loss_share"), calls.loss, AtMost(0.005));
-            self.require(&name("setups_established_share"), share(setups.established, setups.started), AtLeast(0.99));
+            self.add(&name("call_loss_share"), calls.loss, timed(AtMost(0.005)));
+            let established = share(setups.established, setups.started);
+            self.add(&name("setups_established_share"), established, timed(AtLeast(0.99)));
+            for (status, count) in &setups.failed {
+                self.add(&name(&format!("setups_failed_{status}")), *count as f64, None);
+            }
             if what.tcp.is_some() {
                 let transfers = &measured.transfers[service];
                 let complete = share(transfers.complete, transfers.started);
-                self.require(&name("transfers_complete_share"), complete, AtLeast(1.0));
+                self.add(&name("transfers_complete_share"), complete, timed(AtLeast(1.0)));
             }
         }
     }

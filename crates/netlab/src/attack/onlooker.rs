@@ -62,8 +62,10 @@ pub enum Does {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OnlookerSpec {
-    /// The interface to listen on and to send from: the last one before the gate.
+    /// The interface to send from and to hear the gate on: the last one before it.
     pub interface: String,
+    /// The interface to hear the client on.
+    pub client_interface: String,
     /// Ethernet address of the gate.
     pub destination_mac: [u8; 6],
     /// Ethernet address to send from.
@@ -91,7 +93,8 @@ pub(crate) fn onlooker(spec: &OnlookerSpec, context: &Context) -> Result<(), Lab
     }
     be_polite().during(|| "lowering the priority".to_owned())?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
-    let mut socket = Socket::open(&spec.interface, &options).during(|| format!("opening {}", spec.interface))?;
+    let open = |name: &str| Socket::open(name, &options).during(|| format!("opening {name}"));
+    let (mut socket, mut client) = (open(&spec.interface)?, open(&spec.client_interface)?);
     let mut onlooker = Onlooker::new(spec);
     context.ready();
     let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES);
@@ -101,7 +104,9 @@ pub(crate) fn onlooker(spec: &OnlookerSpec, context: &Context) -> Result<(), Lab
         &mut pacer,
         |elapsed| elapsed >= end || context.stopped(),
         |due| {
-            socket.receive(RECEIVE_SLOTS, &mut |frame| onlooker.see(frame.bytes));
+            for heard in [&mut socket, &mut client] {
+                heard.receive(RECEIVE_SLOTS, &mut |frame| onlooker.see(frame.bytes));
+            }
             let frames = onlooker.next(due);
             sent.set(sent.get() + frames.len() as u64);
             socket.send(&frames).during(|| format!("sending from {}", spec.interface))?;

@@ -122,6 +122,7 @@ pub(super) fn own(options: &Options, site: &Site, host: &str) -> Result<FloodSpe
 pub(super) fn onlooker(options: &Options, site: &Site, client: &str, does: Does) -> Result<OnlookerSpec, LabError> {
     Ok(OnlookerSpec {
         interface: "to_gate".to_owned(),
+        client_interface: format!("to_{client}"),
         destination_mac: site.lab.link("gate", Site::OUTSIDE)?.mac,
         source_mac: site.lab.link("core", "to_gate")?.mac,
         client: Site::address(client)?.into(),

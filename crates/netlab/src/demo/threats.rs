@@ -32,6 +32,8 @@ pub const NAME: &str = "threats";
 /// How long a killed gate stays down, and how long an interface that went may take to be taken up again.
 const DOWN: Duration = Duration::from_secs(3);
 const TAKEN_UP: Duration = Duration::from_secs(2);
+/// Frames a second of each of two strangers: ten times the link also without the forgeries of a case.
+const STRANGERS_PER_S: u64 = 12_000;
 /// Sign-ins a second of the user who spends what all share.
 const GREEDY_PER_S: u32 = 3_000;
 /// Connections of whoever holds the feed's door shut.
@@ -177,7 +179,8 @@ impl Stage<'_> {
     /// The flood that goes on in all cases.
     fn start_strangers(&mut self) -> Result<(), LabError> {
         for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
-            let spec = attacks::spoofed(self.options, self.site, host, number)?;
+            let mut spec = attacks::spoofed(self.options, self.site, host, number)?;
+            spec.per_s = STRANGERS_PER_S;
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
         }
         self.start_flood_next_door("gate", "to_gate", Site::GATE)
@@ -195,10 +198,10 @@ impl Stage<'_> {
             Case::Reset => self.start_onlooker(Does::Reset)?,
             Case::Nonces => self.start_greedy(GREEDY_PER_S, Some(0))?,
             Case::Places => self.start_greedy(100, None)?,
-            Case::FeedDoor => self.hold_the_door()?,
+            Case::FeedDoor => self.without_next_door(Self::hold_the_door)?,
             Case::RelayedSignIn => self.relay_sign_in()?,
-            Case::Killed => self.kill_gate(report)?,
-            Case::InterfaceRecreated => self.recreate_interface()?,
+            Case::Killed => self.without_next_door(|stage| stage.kill_gate(report))?,
+            Case::InterfaceRecreated => self.without_next_door(Self::recreate_interface)?,
         }
         let measured = self.measure(case.label(), true)?;
         for class in ALL.into_iter().filter(|class| *class != SPOOFED) {
@@ -306,6 +309,13 @@ impl Stage<'_> {
         self.start(Origin::Flood(ONLOOKER), host, "flood", &spec)?;
         self.run_for(TAKEN_UP)?;
         self.stop(Origin::Flood(ONLOOKER), host)
+    }
+
+    /// Who floods over a wire that goes away floods no more.
+    fn without_next_door(&mut self, act: impl FnOnce(&mut Self) -> Result<(), LabError>) -> Result<(), LabError> {
+        self.stop(Origin::Flood(SPOOFED), "core")?;
+        act(self)?;
+        self.start_flood_next_door("gate", "to_gate", Site::GATE)
     }
 
     /// While the gate is dead nothing passes; then it comes back.

@@ -7,6 +7,9 @@ use std::{
 
 use crate::{LabError, error::During};
 
+/// If its host gave more of the machine to others, what is slow or lost tells of them.
+pub(crate) const STOLEN_SHARE_MAX: f64 = 0.05;
+
 /// Processor time of the machine until now, from `/proc/stat`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cpu {

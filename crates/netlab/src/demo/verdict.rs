@@ -5,6 +5,7 @@ use super::{
 };
 use crate::{
     client::{call::CallSummary, setup::SetupSummary, transfer::TransferSummary},
+    cpu::STOLEN_SHARE_MAX,
     report::{
         Report,
         Threshold::{self, AtLeast, AtMost},
@@ -59,9 +60,6 @@ pub(super) struct Insider {
     pub offered: u64,
     pub allowed: u64,
 }
-
-/// With more of the machine taken away, what is slow or lost tells of others.
-const STOLEN_SHARE_MAX: f64 = 0.05;
 
 impl Measured {
     /// Whether times, losses and rates of this phase can be judged.

@@ -16,6 +16,7 @@ use crate::{
     Lab, LabError, Process,
     binary::Binary,
     client::transfer::{self, ServeSpec, Transfer, TransferSpec},
+    cpu::Cpu,
     emulator::{EmulateSpec, LineOptions},
     rtnetlink::Prefix,
     worker,
@@ -37,7 +38,7 @@ pub(super) const FIRST_TRY_MS: u64 = 950;
 /// Between the start of an attack and the first transfer that is judged.
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// The flood is this much more than what has to be received: not all of it is Ethernet frames.
-const MORE: f64 = 1.05;
+const MORE: f64 = 1.25;
 /// For how long what the gate receives is measured: attackers who spend are done a second later.
 const MEASURED: Duration = Duration::from_secs(4);
 /// N and T that the service grants at first: the paper's 32 KB in 10 s.
@@ -178,6 +179,7 @@ impl<'a> Stage<'a> {
         }
         let lanes = |nodes: Option<&Nodes>| nodes.map_or(Ok((0, 0)), Nodes::request_lane);
         let others = self.others()?;
+        let cpu = Cpu::now()?;
         let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
         let clients = self.start("users", "transfer", &transfers(load, load.from)?)?;
         let started = Instant::now();
@@ -193,7 +195,8 @@ impl<'a> Stage<'a> {
             Some((behind, _)) => collect(behind, 0, || Ok(()))?.0,
             None => Vec::new(),
         };
-        let mut phase = Phase { transfers, behind_spoofer, received_bps, ..Phase::default() };
+        let stolen_share = Cpu::now()?.stolen_share_since(&cpu);
+        let mut phase = Phase { transfers, behind_spoofer, received_bps, stolen_share, ..Phase::default() };
         phase.carried = (after.0.0 - before.0, after.0.1 - before.1);
         phase.lanes = (after.1.0 - lanes_before.0, after.1.1 - lanes_before.1);
         if let Some(attackers) = attackers {

@@ -1,5 +1,6 @@
-//! Epochs of user secrets (NUTSS 3.1): a frontend holds, of each agent's user, only what this epoch's digests are checked
-//! against. Who breaks into it learns nothing of that which is worth anything tomorrow.
+//! Epochs of user secrets (NUTSS 3.1): a frontend holds, of each agent's user, only what the digests of this epoch, and in
+//! its last hour those of the next, are checked against. Who breaks into it learns of agents nothing that is worth anything
+//! after that. Of users who may have telephones it also holds what lasts as long as their passwords.
 
 use core::{fmt, num::ParseIntError, str::FromStr};
 

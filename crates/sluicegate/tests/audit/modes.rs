@@ -1,6 +1,7 @@
 //! What a packet has to prove, and to whom.
 
 mod capability;
+mod ports;
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,4 +1,5 @@
-//! What SECURITY.md and the page of limits promise, a test holds: each row names one at least, and it exists.
+//! What SECURITY.md and the page of limits promise, a test holds: each row names one at least, and it exists; so does each
+//! sentence besides the tables that promises something. Files that they name exist too.
 
 use std::collections::BTreeSet;
 
@@ -48,19 +49,72 @@ fn rows<'a>(text: &'a str, first: &str) -> Vec<&'a str> {
     text[from..].lines().skip(2).take_while(|line| line.starts_with('|')).collect()
 }
 
+/// Whether `text` names a test, and all that it names exist.
+fn is_held(text: &str, tests: &BTreeSet<String>) -> bool {
+    let claims = claims(text);
+    let exists = |name: &String| match text.contains(&format!("`{name}...`")) {
+        true => tests.iter().any(|test| test.starts_with(name.as_str())),
+        false => tests.contains(name),
+    };
+    !claims.is_empty() && claims.iter().all(exists)
+}
+
 fn unheld(text: &str, first: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let rows = rows(text, first);
     assert!(rows.len() >= 8, "a table of {} rows", rows.len());
-    let wrong = |row: &&str| {
-        let held_by = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
-        let claims = claims(held_by);
-        let exists = |name: &String| match held_by.contains(&format!("`{name}...`")) {
-            true => tests.iter().any(|test| test.starts_with(name.as_str())),
-            false => tests.contains(name),
-        };
-        claims.is_empty() || !claims.iter().all(exists)
+    let held_by = |row: &str| row.trim_end_matches('|').rsplit('|').next().unwrap_or_default().to_owned();
+    rows.into_iter().filter(|row| !is_held(&held_by(row), tests)).map(str::to_owned).collect()
+}
+
+/// Words of a sentence that says what holds, not what does not.
+const PROMISING: [&str; 16] = [
+    "never",
+    "always",
+    "nobody",
+    "nothing",
+    "no one",
+    "safe",
+    "keeps",
+    "keep",
+    "cannot",
+    "evenly",
+    "noticed",
+    "dropped",
+    "refused",
+    "limit",
+    "limits",
+    "come back",
+];
+
+/// The sentences beside tables and headings. A bullet ends the one before it.
+fn sentences(text: &str) -> Vec<String> {
+    let prose = text.lines().map(|line| if line.starts_with(['|', '#']) { "" } else { line });
+    let joined =
+        prose.map(|line| if line.is_empty() || line.starts_with("- ") { format!("\n{line}") } else { line.into() });
+    let paragraphs = joined.collect::<Vec<_>>().join(" ");
+    let all =
+        paragraphs.lines().flat_map(|line| line.split_inclusive(". ").flat_map(|part| part.split_inclusive("; ")));
+    all.map(|sentence| sentence.trim().to_owned()).filter(|sentence| !sentence.is_empty()).collect()
+}
+
+fn unheld_sentences(text: &str, tests: &BTreeSet<String>) -> Vec<String> {
+    let promises = |sentence: &str| {
+        let plain = sentence.to_lowercase();
+        let spaced: String = plain.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { ' ' }).collect();
+        let spaced = format!(" {} ", spaced.split_whitespace().collect::<Vec<_>>().join(" "));
+        PROMISING.iter().any(|word| spaced.contains(&format!(" {word} ")))
     };
-    rows.into_iter().filter(wrong).map(str::to_owned).collect()
+    let wrong = |sentence: &String| (promises(sentence) || !claims(sentence).is_empty()) && !is_held(sentence, tests);
+    sentences(text).into_iter().filter(wrong).collect()
+}
+
+/// Paths in backquotes that lead nowhere.
+fn missing_paths(text: &str) -> Vec<String> {
+    let paths = text.split('`').skip(1).step_by(2).filter(|word| {
+        ["crates/", "docs/", "fuzz/", "examples/"].iter().any(|top| word.starts_with(top))
+            && !word.contains(['{', '*', ' '])
+    });
+    paths.filter(|path| !root().join(path).exists()).map(str::to_owned).collect()
 }
 
 #[test]
@@ -71,6 +125,36 @@ fn each_promise_names_the_test_that_holds_it() {
         let unheld = unheld(&read(&root().join(file)), first, &tests);
         assert!(unheld.is_empty(), "{file}: no test, or none of that name:\n{}", unheld.join("\n"));
     }
+}
+
+#[test]
+fn nothing_is_promised_beside_the_tables_that_no_test_holds() {
+    let tests = tests();
+    for file in ["SECURITY.md", "docs/src/operating/limits.md"] {
+        let text = read(&root().join(file));
+        let unheld = unheld_sentences(&text, &tests);
+        assert!(unheld.is_empty(), "{file}: name the test, or promise nothing:\n{}", unheld.join("\n"));
+        assert_eq!(missing_paths(&text), Vec::<String>::new(), "{file}");
+    }
+}
+
+#[test]
+fn a_sentence_that_promises_without_a_test_is_found() {
+    let tests = BTreeSet::from(["a_test_that_exists".to_owned()]);
+    let found = |text: &str| unheld_sentences(text, &tests);
+    for fine in [
+        "Someone who forges the address can burn N bytes.",
+        "Nobody gets in (`a_test_that_exists`).",
+        "Nobody gets in\n(`a_test_...`).",
+        "| Nobody gets in | here |\n## Nothing is safe",
+    ] {
+        assert_eq!(found(fine), Vec::<String>::new(), "{fine}");
+    }
+    let bullets =
+        "- Somebody in the way.\n- Its UDP is safe. It goes on\n  and on.\n- The rest (`a_test_that_is_gone`).";
+    assert_eq!(found(bullets), ["- Its UDP is safe.", "- The rest (`a_test_that_is_gone`)."]);
+    assert_eq!(found("It never ends; nobody (`a_test_that_exists`)."), ["It never ends;"]);
+    assert_eq!(missing_paths("`crates/sluicegate` and `crates/nowhere/x.rs`"), ["crates/nowhere/x.rs"]);
 }
 
 #[test]

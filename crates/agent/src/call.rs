@@ -305,10 +305,10 @@ fn opened(
     let covers = |grant: &Grant| grant.gate_ports.0 == line.port && grant.gate_address == address;
     let grant = grants(&message).find(covers).ok_or(CallError::Weak("no grant stands for what it opens"))?;
     let asked = data_mode(proves, range.protocol);
-    if grant.least_mode < asked || asked > Mode::Pinhole && !grant.proves_address() {
+    if grant.least_mode < asked || !grant.proves_address() {
         return Err(CallError::Weak("packets that prove less than this agent asked for would be let in"));
     }
-    let seal = if grant.proves_address() { Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?) } else { None };
+    let seal = Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?);
     let (client_id, mode) = (grant.client_id, grant.least_mode);
     Ok(OpenRange { service: range, address, external_first: line.port, client_id, mode, seal })
 }
@@ -369,16 +369,19 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_capability::{ANY_PORTS, FLAG_PROVES_ADDRESS, GrantId, mac::SessionSecret};
+    use sluicegate_wire::UnixTime;
+
     use super::*;
 
-    fn answer(content_type: &str, body: &str) -> Vec<u8> {
-        format!(
+    fn answer(content_type: &str, body: &[u8]) -> Vec<u8> {
+        let head = format!(
             "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:c@b>;tag=2\r\n\
              Call-ID: 1\r\nCSeq: 1 INVITE\r\nContact: <sip:x@192.0.2.1>\r\nContent-Type: {content_type}\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             Content-Length: {}\r\n\r\n",
             body.len()
-        )
-        .into_bytes()
+        );
+        [head.as_bytes(), body].concat()
     }
 
     const SDP: &str = "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\n\
@@ -390,18 +393,77 @@ mod tests {
         let multipart = format!(
             "--b1\r\nContent-Type: application/sdp\r\n\r\n{SDP}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\nxyz\r\n--b1--\r\n"
         );
-        for bytes in [answer("application/sdp", SDP), answer("multipart/mixed;boundary=b1", &multipart)] {
+        let multipart = multipart.as_bytes();
+        let sdp = answer("application/sdp", SDP.as_bytes());
+        for bytes in [sdp, answer("multipart/mixed;boundary=b1", multipart)] {
             let refused = opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None);
             assert!(matches!(refused, Err(CallError::Weak(_))));
         }
-        let bytes = answer("multipart/mixed; boundary=\"b1\"", &multipart);
+        let bytes = answer("multipart/mixed; boundary=\"b1\"", multipart);
         assert_eq!(part(&Message::parse(&bytes).unwrap(), GRANT_TYPE), Some(&b"xyz"[..]));
     }
 
     #[test]
     fn a_refused_media_line_is_no_opening() {
-        let bytes = answer("application/sdp", &SDP.replace("31000", "0"));
+        let bytes = answer("application/sdp", SDP.replace("31000", "0").as_bytes());
         let range = "tcp/22".parse().unwrap();
         assert!(opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None).is_err());
+    }
+
+    /// An answer that opens one port of this protocol with a grant of this mode, and the secret behind its client id.
+    fn granted(protocol: &str, least_mode: Mode, flags: u8) -> (Vec<u8>, Secrets) {
+        let secret = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
+        let id = GrantId::of_call([5; 12], 0);
+        let grant = Grant {
+            flags,
+            least_mode,
+            protocol: if protocol == "UDP" { 17 } else { 6 },
+            id,
+            issuer: [1; 8],
+            epoch: 0,
+            not_before: UnixTime(1_000),
+            not_after: UnixTime(2_000),
+            bytes: 1_000_000,
+            client_id: secret.client_id(id, 0),
+            flows: 4,
+            rate_100kbps: 1,
+            client_address: [198, 51, 100, 7].into(),
+            client_ports: ANY_PORTS,
+            gate_address: [192, 0, 2, 1].into(),
+            gate_ports: (31_000, 31_000),
+            holder: [0; 32],
+            user_pseudonym: [0; 8],
+        };
+        let sdp = SDP.replace("TCP", protocol);
+        let head =
+            format!("--b1\r\nContent-Type: application/sdp\r\n\r\n{sdp}\r\n--b1\r\nContent-Type: {GRANT_TYPE}\r\n\r\n");
+        let body = [head.as_bytes(), &grant.encode(), &[0; SIGNED_GRANT_LEN - GRANT_LEN], b"\r\n--b1--\r\n"].concat();
+        let mut secrets = Secrets::default();
+        secrets.push(secret);
+        (answer("multipart/mixed;boundary=b1", &body), secrets)
+    }
+
+    #[test]
+    fn conformance_05_a_grant_that_demands_less_than_was_asked_for_is_refused() {
+        let opens = |protocol: &str, granted_mode, flags, asked| {
+            let (bytes, mut secrets) = granted(protocol, granted_mode, flags);
+            let range = format!("{}/22", protocol.to_lowercase()).parse().unwrap();
+            match opened(&bytes, (range, asked), &mut secrets, None) {
+                Ok(open) => {
+                    assert!(open.mode == granted_mode && open.seal.is_some());
+                    true
+                }
+                Err(CallError::Weak(_)) => false,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        let modes = [Mode::Pinhole, Mode::Mac, Mode::Capability];
+        let which = |protocol, asked| modes.map(|mode| opens(protocol, mode, FLAG_PROVES_ADDRESS, asked));
+        assert_eq!(which("UDP", Mode::Capability), [false, false, true]);
+        assert_eq!(which("TCP", Mode::Capability), [false, false, true]);
+        assert_eq!(which("UDP", Mode::Mac), [false, true, true]);
+        assert_eq!(which("TCP", Mode::Mac), [true, true, true]);
+        // Whatever the mode, nobody but this agent may open it.
+        assert!(modes.iter().all(|mode| !opens("TCP", *mode, 0, Mode::Mac)));
     }
 }

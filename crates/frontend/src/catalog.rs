@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_policy::{Bounds, Draft, Finding, Group, Policy, Rule, Service, Severity, User};
+use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, User};
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{
     Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, StoreError,
@@ -75,6 +75,7 @@ pub struct Catalog {
     realm: String,
     services: Vec<Service>,
     rules: Vec<Rule>,
+    per_user: PerUser,
     bounds: Bounds,
 }
 
@@ -85,7 +86,7 @@ impl std::fmt::Debug for Catalog {
 }
 
 impl Catalog {
-    /// Opens the store in `state_dir`, to be read together with these services and rules of the configuration file. What
+    /// Opens the store in `state_dir`, to be read together with what the configuration file says. What
     /// agents sign in with is held by `keyholder`.
     ///
     /// # Errors
@@ -93,15 +94,14 @@ impl Catalog {
     pub fn open(
         state_dir: &Path,
         realm: &str,
-        services: Vec<Service>,
-        rules: Vec<Rule>,
+        (services, rules, per_user): (Vec<Service>, Vec<Rule>, PerUser),
         keyholder: &KeyHolder,
     ) -> Result<Self, StoreError> {
         let path: PathBuf = state_dir.join(STORE_FILE);
         let store = Embedded::open(&path, EmbeddedOptions::default())?;
         let directory = Directory::new(Arc::new(store));
         let holder = Arc::new(Holder::new(keyholder.clone(), realm));
-        Ok(Self { directory, holder, realm: realm.to_owned(), services, rules, bounds: Bounds::default() })
+        Ok(Self { directory, holder, realm: realm.to_owned(), services, rules, per_user, bounds: Bounds::default() })
     }
 
     /// The store underneath.
@@ -130,6 +130,7 @@ impl Catalog {
         draft.rules.retain(|stored| self.rules.iter().all(|own| own.name != stored.name));
         draft.services.splice(0..0, self.services.iter().cloned());
         draft.rules.splice(0..0, self.rules.iter().cloned());
+        draft.per_user = self.per_user;
         Ok(draft)
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sluicegate_policy::{Rule, Service};
+use sluicegate_policy::{PerUser, Rule, Service};
 
 use crate::{
     holder::KeyHolder,
@@ -104,6 +104,8 @@ pub struct Config {
     pub gates: Vec<GateSite>,
     /// Grants at once.
     pub grants_max: usize,
+    /// What the grants of one user may hold together.
+    pub per_user: PerUser,
     /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
     /// Rate of SIP that a gate lets the frontends send to one service, in bit/s.
@@ -135,6 +137,7 @@ impl Config {
             rules: Vec::new(),
             gates: Vec::new(),
             grants_max: 65_536,
+            per_user: PerUser::default(),
             registration_secs_max: 120,
             relay_rate_bps: 2_000_000,
             dialog_requests_per_s: 20,
@@ -179,6 +182,11 @@ impl Config {
         let tables = &self.tables;
         let sizes = [
             ("grants_max", self.grants_max),
+            ("per_user grants_max", self.per_user.grants_max as usize),
+            ("per_user ports_max", self.per_user.ports_max as usize),
+            ("per_user flows_max", self.per_user.flows_max as usize),
+            ("per_user bytes_max", self.per_user.bytes_max as usize),
+            ("per_user rate", self.per_user.rate_bps as usize),
             ("transactions_max", tables.transactions_max),
             ("transactions_per_user_max", tables.transactions_per_user_max),
             ("replays_max", tables.replays_max),

@@ -242,8 +242,8 @@ impl Control {
         let all: Vec<PortRange> = known.map(|known| known.ports.clone()).unwrap_or_default();
         let wanted = if wanted.is_empty() { all.get(..sluicegate_policy::WANTED_MAX).unwrap_or(&all) } else { wanted };
         let client = client.or_else(|| known.map(|known| known.address)).unwrap_or(IpAddr::from([192, 0, 2, 1]));
-        let active_grants = self.inner.ledger.active_of_user(user, None);
-        decide(&policy, &Request { user, service, client, wanted, proves, now: self.now(), active_grants })
+        let held = self.inner.ledger.held_by(user, None);
+        decide(&policy, &Request { user, service, client, wanted, proves, now: self.now(), held })
     }
 
     /// What was decided about a user lately, newest first.

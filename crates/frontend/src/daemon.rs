@@ -261,8 +261,7 @@ impl Frontend {
         let catalog = Catalog::open(
             &config.state_dir,
             &config.realm,
-            config.services.clone(),
-            config.rules.clone(),
+            (config.services.clone(), config.rules.clone(), config.per_user),
             &config.keyholder,
         )?;
         let (policy, findings) = catalog.policy(clock.unix())?;

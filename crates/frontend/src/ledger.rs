@@ -4,15 +4,14 @@
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
 use std::{
-    borrow::Borrow,
     collections::{BTreeMap, HashMap},
-    hash::Hash,
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use serde::Serialize;
-use sluicegate_capability::{Grant, GrantId, Mode};
+use sluicegate_capability::{Grant, GrantId, Mode, Protocol};
+use sluicegate_policy::{ServiceMode, Share};
 use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -86,6 +85,7 @@ struct Row {
     shown: GrantRow,
     delta: GrantDelta,
     client_id: u32,
+    share: Share,
     /// The shard that waits for the gate's answer.
     shard: Option<u8>,
 }
@@ -93,7 +93,8 @@ struct Row {
 #[derive(Debug)]
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
-    per_user: HashMap<String, u32>,
+    /// What each user's grants hold together.
+    per_user: HashMap<String, Share>,
     /// Grants of each client id.
     per_client: HashMap<u32, u32>,
     /// What operators revoked lately: a gate's report that crossed the revoke brings nothing back.
@@ -173,6 +174,11 @@ impl Ledger {
             row.shown.gate.push_str(gate);
             row.shard = shard.or(row.shard);
             if shard.is_some() {
+                let share = share_of(delta, grant);
+                let before = std::mem::replace(&mut row.share, share);
+                if let Some(held) = rows.per_user.get_mut(&row.shown.user) {
+                    *held = held.minus(before).plus(share);
+                }
                 row.delta = delta.clone();
                 let before = std::mem::replace(&mut row.client_id, grant.client_id);
                 *rows.per_client.entry(grant.client_id).or_default() += 1;
@@ -183,10 +189,11 @@ impl Ledger {
         if rows.by_id.len() >= self.grants_max {
             return Err(LedgerFull(self.grants_max));
         }
-        *rows.per_user.entry(delta.user.clone()).or_default() += 1;
-        *rows.per_client.entry(grant.client_id).or_default() += 1;
-        let client_id = grant.client_id;
-        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), client_id, shard };
+        let (client_id, share) = (grant.client_id, share_of(delta, grant));
+        let held = rows.per_user.entry(delta.user.clone()).or_default();
+        *held = held.plus(share);
+        *rows.per_client.entry(client_id).or_default() += 1;
+        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), client_id, share, shard };
         rows.by_id.insert(grant.id, row);
         Ok(())
     }
@@ -336,15 +343,16 @@ impl Ledger {
         of_call.filter_map(|(_, row)| row.delta.grant().ok()).map(|grant| grant.least_mode).min()
     }
 
-    /// Grants that the user has, without those of the call `besides`.
-    pub(crate) fn active_of_user(&self, user: &str, besides: Option<[u8; 12]>) -> u32 {
+    /// What the user's grants hold together, without those of the call `besides`.
+    pub(crate) fn held_by(&self, user: &str, besides: Option<[u8; 12]>) -> Share {
         let rows = self.lock();
-        let all = rows.per_user.get(user).copied().unwrap_or(0);
-        let renewed = besides.map_or(0, |call| {
+        let all = rows.per_user.get(user).copied().unwrap_or_default();
+        let renewed = besides.map_or(Share::default(), |call| {
             let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
-            u32::try_from(of_call.filter(|(_, row)| row.shown.user == user).count()).unwrap_or(u32::MAX)
+            let own = of_call.map(|(_, row)| row).filter(|row| row.shown.user == user);
+            own.fold(Share::default(), |sum, row| sum.plus(row.share))
         });
-        all.saturating_sub(renewed)
+        all.minus(renewed)
     }
 
     /// Every grant, in order of id.
@@ -392,18 +400,27 @@ impl Rows {
 
     fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
         let row = self.by_id.remove(&id)?;
-        take_one(&mut self.per_user, row.shown.user.as_str());
+        if let Some(held) = self.per_user.get_mut(&row.shown.user) {
+            *held = held.minus(row.share);
+            if held.grants == 0 {
+                self.per_user.remove(&row.shown.user);
+            }
+        }
         take_one(&mut self.per_client, &row.client_id);
         Some(row.shown)
     }
 }
 
+/// What one grant holds of its user's share.
+pub(crate) fn share_of(delta: &GrantDelta, grant: &Grant) -> Share {
+    let has_ports = matches!(grant.protocol, Protocol::UDP | Protocol::TCP) && delta.mode == ServiceMode::Nat;
+    let (first, last) = delta.target_ports;
+    let ports = if has_ports { u64::from(last.saturating_sub(first)) + 1 } else { 0 };
+    Share::of_grant(grant, ports)
+}
+
 /// Counts one less; what has none left is forgotten.
-fn take_one<K, Q>(counts: &mut HashMap<K, u32>, key: &Q)
-where
-    K: Hash + Eq + Borrow<Q>,
-    Q: Hash + Eq + ?Sized,
-{
+fn take_one(counts: &mut HashMap<u32, u32>, key: &u32) {
     if let Some(count) = counts.get_mut(key) {
         *count = count.saturating_sub(1);
         if *count == 0 {
@@ -437,8 +454,7 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_capability::{ANY_PORTS, Mode};
-    use sluicegate_policy::ServiceMode;
+    use sluicegate_capability::ANY_PORTS;
     use sluicegate_store::feed::Selected;
 
     const NOW: UnixTime = UnixTime(1_000);
@@ -500,14 +516,15 @@ mod tests {
     #[test]
     fn a_users_grants_are_counted_without_the_call_that_is_renewed() {
         let ledger = Ledger::new(10);
+        let held = |besides| ledger.held_by("alice", besides);
         open(&ledger, 1, 0, "alice").unwrap();
         open(&ledger, 1, 1, "alice").unwrap();
         open(&ledger, 2, 0, "alice").unwrap();
         open(&ledger, 3, 0, "bob").unwrap();
-        assert_eq!(ledger.active_of_user("alice", None), 3);
-        assert_eq!(ledger.active_of_user("alice", Some([1; 12])), 1);
+        assert_eq!(held(None).grants, 3);
+        assert_eq!(held(Some([1; 12])).grants, 1);
         ledger.ended("gate-1", GrantId::of_call([2; 12], 0));
-        assert_eq!(ledger.active_of_user("alice", None), 2);
+        assert_eq!(held(None).grants, 2);
         assert_eq!(ledger.call([1; 12]), Some(("alice".into(), "web".into())));
         // A budget that is spent can be renewed: the call lives until its time is over.
         assert_eq!(ledger.call([2; 12]), Some(("alice".into(), "web".into())));

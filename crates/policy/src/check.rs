@@ -30,10 +30,8 @@ impl Default for Bounds {
 /// Groups of one user, subjects and services of one rule, subjects of one service.
 const LIST_LEN_MAX: usize = 256;
 const LIFETIME_S: core::ops::RangeInclusive<u32> = 10..=86_400;
-const BYTES_MIN: u64 = 1_500;
-const RATE_BPS_MIN: u64 = 100_000;
-/// Ports of one grant above which a translating gate soon runs out of external ports.
-const NAT_PORTS_WARN: u32 = 1_024;
+pub(crate) const BYTES_MIN: u64 = 1_500;
+pub(crate) const RATE_BPS_MIN: u64 = 100_000;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +139,8 @@ struct Known<'a> {
     services: HashSet<&'a str>,
     /// Services that an allowing rule names.
     opened: HashSet<&'a str>,
+    /// External ports that one user may hold.
+    ports_max: u32,
 }
 
 impl<'a> Known<'a> {
@@ -151,6 +151,7 @@ impl<'a> Known<'a> {
             groups: draft.groups.iter().map(|group| group.name.as_str()).collect(),
             services: draft.services.iter().map(|service| service.name.as_str()).collect(),
             opened: allowing.flat_map(|rule| rule.services.iter().map(String::as_str)).collect(),
+            ports_max: draft.per_user.ports_max,
         }
     }
 
@@ -252,9 +253,6 @@ pub(crate) fn user(user: &User, known_group: &dyn Fn(&str) -> bool) -> Vec<Findi
             "set one with: sluicegate user add",
         );
     }
-    if user.grants_max == 0 || user.flows_max == 0 {
-        report.error("grants_max", "a limit of 0 lets the user do nothing", "disable the user instead");
-    }
     report.findings
 }
 
@@ -279,7 +277,7 @@ fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
         report.error("ports", "no grant could open anything", "write for example ports = [\"tcp/22\"]");
     }
     for (index, range) in service.ports.iter().enumerate() {
-        service_range(report, service, range, &service.ports[..index]);
+        service_range(report, service, range, (&service.ports[..index], known.ports_max));
     }
     service_sip(report, service, known);
     limits(report, &service.limits);
@@ -346,7 +344,7 @@ fn service_modes(report: &mut Report, service: &Service) {
     }
 }
 
-fn service_range(report: &mut Report, service: &Service, range: &PortRange, earlier: &[PortRange]) {
+fn service_range(report: &mut Report, service: &Service, range: &PortRange, (earlier, ports_max): (&[PortRange], u32)) {
     if range.is_empty() || (range.protocol != PortProtocol::Icmp && range.first == 0) {
         report.error("ports", format!("{range} is no port range"), "write for example \"udp/5004-5100\"");
     }
@@ -354,11 +352,14 @@ fn service_range(report: &mut Report, service: &Service, range: &PortRange, earl
         report.error("ports", format!("{range} overlaps {other}"), "merge the two");
     }
     let translated = service.kind == ServiceKind::Declared && service.mode == ServiceMode::Nat;
-    if translated && range.len() > NAT_PORTS_WARN {
-        let hint = "offer fewer ports, or use mode = \"filter\" with a routed address";
+    if translated && range.len() > ports_max {
+        let hint = "offer fewer ports, raise ports_max of per_user, or use mode = \"filter\" with a routed address";
         report.warn(
             "ports",
-            format!("a grant for all of {range} takes {} of the gate's external ports", range.len()),
+            format!(
+                "a grant for all of {range} takes {} of the gate's external ports, and one user may hold {ports_max}",
+                range.len()
+            ),
             hint,
         );
     }

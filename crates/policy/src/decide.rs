@@ -3,7 +3,11 @@ use core::{fmt, net::IpAddr};
 use sluicegate_capability::Mode;
 use sluicegate_wire::UnixTime;
 
-use crate::{Effect, Limits, Policy, PortRange, Service, User, data_mode};
+use crate::{
+    Effect, Limits, Policy, PortProtocol, PortRange, Service, ServiceKind, ServiceMode, Share, User,
+    check::{BYTES_MIN, RATE_BPS_MIN},
+    data_mode,
+};
 
 /// Port ranges that one request may name, and that one service may offer.
 pub const WANTED_MAX: usize = 32;
@@ -23,8 +27,8 @@ pub struct Request<'a> {
     pub proves: Mode,
     /// The present time.
     pub now: UnixTime,
-    /// Grants that the user has already, without those that this request renews.
-    pub active_grants: u32,
+    /// What the user's grants hold already, without those that this request renews.
+    pub held: Share,
 }
 
 /// The answer.
@@ -101,13 +105,17 @@ pub enum DenyReason {
         /// What they must.
         least: Mode,
     },
-    /// The user has as many grants as they may have.
-    #[error("the user has {active} grants already, and may have {max}")]
-    TooManyGrants {
-        /// Grants now.
-        active: u32,
-        /// Grants at most.
-        max: u16,
+    /// The user's grants would hold more than one user's may.
+    #[error("the user's grants hold {held} {what} already, and with {more} more would hold more than {max}")]
+    OverShare {
+        /// Of what.
+        what: &'static str,
+        /// Now.
+        held: u64,
+        /// As asked.
+        more: u64,
+        /// At most.
+        max: u64,
     },
 }
 
@@ -127,7 +135,7 @@ impl DenyReason {
             Self::OutsideHours(_) => "outside_hours",
             Self::NotAllowed => "not_allowed",
             Self::ModeTooWeak { .. } => "mode_too_weak",
-            Self::TooManyGrants { .. } => "too_many_grants",
+            Self::OverShare { .. } => "over_share",
         }
     }
 }
@@ -146,8 +154,8 @@ impl fmt::Display for Decision {
 
 /// Decides a request. Depends on its arguments alone; what nothing allows is denied, and a rule that denies wins.
 ///
-/// The limits are the strictest of the service, the user and every rule that allows it now, and the lifetime ends no later
-/// than the permission itself does.
+/// The limits are the strictest of the service, every rule that allows it now, and an even part of what the user's other
+/// grants leave of the user's share; the lifetime ends no later than the permission itself does.
 #[must_use]
 pub fn decide(policy: &Policy, request: &Request<'_>) -> Decision {
     let mut steps = Vec::new();
@@ -180,11 +188,7 @@ fn judge(policy: &Policy, request: &Request<'_>, steps: &mut Vec<Step>) -> Resul
     let permission = Permission::of(policy, user, service, request.now, &mut pass)?;
     check_modes(request, permission.limits.least_mode)?;
 
-    if request.active_grants >= u32::from(user.grants_max) {
-        return Err(DenyReason::TooManyGrants { active: request.active_grants, max: user.grants_max });
-    }
-    let mut limits = permission.limits;
-    limits.flows_max = limits.flows_max.min(user.flows_max);
+    let mut limits = within_share(policy, service, request, permission.limits)?;
     if let Some(ends_in_secs) = permission.ends_in_secs.filter(|secs| *secs < limits.lifetime_s.into()) {
         limits.lifetime_s = u32::try_from(ends_in_secs).unwrap_or(limits.lifetime_s);
         pass(format!("the permission ends in {ends_in_secs} s, and the grant with it"));
@@ -211,6 +215,31 @@ fn check_wanted(service: &Service, wanted: &[PortRange]) -> Result<(), DenyReaso
         Some(range) => Err(DenyReason::PortNotOffered(*range)),
         None => Ok(()),
     }
+}
+
+/// The limits of each grant, so that all those which the request asks for stay within the user's share together.
+fn within_share(
+    policy: &Policy,
+    service: &Service,
+    request: &Request<'_>,
+    limits: Limits,
+) -> Result<Limits, DenyReason> {
+    // What a relayed service opens, its answer will name: ports that it could name are not held.
+    let takes_ports = service.mode == ServiceMode::Nat && service.kind == ServiceKind::Declared;
+    let with_ports = request.wanted.iter().filter(|range| takes_ports && range.protocol != PortProtocol::Icmp);
+    let wants = request.wanted.len() as u64;
+    let part = policy.per_user().each(&request.held, wants);
+    let limits = Limits {
+        bytes_max: limits.bytes_max.min(part.bytes),
+        rate_bps: limits.rate_bps.min(part.rate_bps),
+        flows_max: u16::try_from(part.flows).map_or(limits.flows_max, |flows| limits.flows_max.min(flows)),
+        ..limits
+    };
+    // Less than this is no grant: it is refused rather than given.
+    let each = (limits.flows_max.max(1).into(), limits.bytes_max.max(BYTES_MIN), limits.rate_bps.max(RATE_BPS_MIN));
+    let ports = with_ports.map(|range| u64::from(range.len())).sum();
+    policy.per_user().admit(&request.held, &Share::of_limits(wants, ports, each))?;
+    Ok(limits)
 }
 
 fn check_modes(request: &Request<'_>, least: Mode) -> Result<(), DenyReason> {

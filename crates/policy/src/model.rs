@@ -38,27 +38,13 @@ pub struct User {
     /// Whether the user may log in with the plain realm, as telephones do, and not only with an agent.
     #[serde(default)]
     pub phone: bool,
-    /// Grants that the user may have at once.
-    #[serde(default = "User::grants_max_default")]
-    pub grants_max: u16,
-    /// Flows that one grant of the user may have at once.
-    #[serde(default = "User::flows_max_default")]
-    pub flows_max: u16,
 }
 
 impl User {
     /// A user in no group, enabled, without credentials.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self {
-            name: name.into(),
-            groups: Vec::new(),
-            enabled: true,
-            credentials: None,
-            phone: false,
-            grants_max: Self::grants_max_default(),
-            flows_max: Self::flows_max_default(),
-        }
+        Self { name: name.into(), groups: Vec::new(), enabled: true, credentials: None, phone: false }
     }
 
     /// Whether `subject` means this user.
@@ -68,14 +54,6 @@ impl User {
             Subject::User(name) => *name == self.name,
             Subject::Group(name) => self.groups.contains(name),
         }
-    }
-
-    const fn grants_max_default() -> u16 {
-        64
-    }
-
-    const fn flows_max_default() -> u16 {
-        1024
     }
 }
 

@@ -3,7 +3,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Bounds, Finding, Group, Rule, Service, Severity, User, check};
+use crate::{Bounds, Finding, Group, PerUser, Rule, Service, Severity, User, check};
 
 /// Everything that a policy is made from, as it was read; nothing is promised about it yet.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +16,8 @@ pub struct Draft {
     pub services: Vec<Service>,
     /// Rules, from configuration or the store.
     pub rules: Vec<Rule>,
+    /// What one user's grants may hold together, from configuration.
+    pub per_user: PerUser,
 }
 
 impl Draft {
@@ -35,6 +37,7 @@ pub struct Policy {
     groups: Arc<HashSet<String>>,
     services: Arc<HashMap<String, Arc<Service>>>,
     rules: Arc<[Rule]>,
+    per_user: PerUser,
     bounds: Bounds,
 }
 
@@ -42,7 +45,14 @@ impl Policy {
     /// A policy that knows no one and therefore denies everyone.
     #[must_use]
     pub fn empty(bounds: Bounds) -> Self {
-        Self { users: HashMap::new(), groups: Arc::default(), services: Arc::default(), rules: Arc::new([]), bounds }
+        Self {
+            users: HashMap::new(),
+            groups: Arc::default(),
+            services: Arc::default(),
+            rules: Arc::new([]),
+            per_user: PerUser::default(),
+            bounds,
+        }
     }
 
     /// The policy made from `draft`, with the warnings about it.
@@ -59,6 +69,7 @@ impl Policy {
             groups: Arc::new(draft.groups.into_iter().map(|group| group.name).collect()),
             services: Arc::new(draft.services.into_iter().map(|s| (s.name.clone(), Arc::new(s))).collect()),
             rules: draft.rules.into(),
+            per_user: draft.per_user,
             bounds,
         };
         Ok((policy, findings))
@@ -72,6 +83,7 @@ impl Policy {
             groups: self.groups.iter().map(|name| Group { name: name.clone(), description: String::new() }).collect(),
             services: self.services.values().map(|service| Service::clone(service)).collect(),
             rules: self.rules.to_vec(),
+            per_user: self.per_user,
         };
         draft.users.sort_by(|a, b| a.name.cmp(&b.name));
         draft.groups.sort_by(|a, b| a.name.cmp(&b.name));
@@ -111,6 +123,12 @@ impl Policy {
     #[must_use]
     pub fn service(&self, name: &str) -> Option<&Arc<Service>> {
         self.services.get(name)
+    }
+
+    /// What one user's grants may hold together.
+    #[must_use]
+    pub const fn per_user(&self) -> &PerUser {
+        &self.per_user
     }
 
     /// All users, in no order.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use sluicegate_capability::Mode;
 use sluicegate_policy::{
-    Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, Policy, PortRange, Request, Rule, Service,
-    User, WANTED_MAX, decide,
+    Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, PerUser, Policy, PortRange, Request, Rule,
+    Service, Share, User, WANTED_MAX, decide,
 };
 use sluicegate_wire::UnixTime;
 
@@ -40,6 +40,7 @@ fn policy(allow: &str, rules: Vec<Rule>) -> Policy {
         groups: vec![group("staff"), group("guests")],
         services: vec![service(allow)],
         rules,
+        ..Draft::default()
     };
     Policy::build(draft, Bounds::default()).unwrap().0
 }
@@ -53,8 +54,15 @@ fn ask(policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
 /// The same for a client whose packets can prove so much.
 fn ask_as(proves: Mode, policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
     let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
-    let request =
-        Request { user, service: "web", client: CLIENT, wanted: &wanted, proves, now: UnixTime(now), active_grants: 0 };
+    let request = Request {
+        user,
+        service: "web",
+        client: CLIENT,
+        wanted: &wanted,
+        proves,
+        now: UnixTime(now),
+        held: Share::default(),
+    };
     let decision = decide(policy, &request);
     assert_eq!(decision, decide(policy, &request), "a decision depends on its arguments alone");
     assert!(!decision.steps.is_empty());
@@ -108,14 +116,14 @@ fn an_ipv6_client_cannot_reach_an_ipv4_service() {
         wanted: &wanted,
         proves: Mode::Pinhole,
         now: UnixTime(NOON),
-        active_grants: 0,
+        held: Share::default(),
     };
     assert_eq!(decide(&policy, &request("2001:db8::1")).outcome, Outcome::Deny(DenyReason::AddressFamily));
     assert!(matches!(decide(&policy, &request("::ffff:198.51.100.1")).outcome, Outcome::Allow(_)));
     let unknown = Request { service: "ftp", ..request("198.51.100.1") };
     assert_eq!(decide(&policy, &unknown).outcome, Outcome::Deny(DenyReason::UnknownService));
-    let busy = Request { active_grants: 64, ..request("198.51.100.1") };
-    assert_eq!(decide(&policy, &busy).outcome, Outcome::Deny(DenyReason::TooManyGrants { active: 64, max: 64 }));
+    let busy = Request { held: Share { grants: 64, ..Share::default() }, ..request("198.51.100.1") };
+    assert_eq!(decide(&policy, &busy).outcome, over("grants", 64, 1, 64));
 }
 
 #[test]
@@ -154,11 +162,99 @@ fn the_strictest_limits_of_service_user_and_rules_hold() {
         rule("small", Effect::Allow, "grant = { bytes_max = \"64KB\", flows_max = 9 }"),
         rule("generous", Effect::Allow, "grant = { bytes_max = \"1GB\", rate = \"none\" }"),
     ];
-    let mut policy = policy("\"group:staff\"", rules);
+    let policy = policy("\"group:staff\"", rules);
     let expected = Limits { bytes_max: 64_000, lifetime_s: 30, flows_max: 9, ..Limits::DEFAULT };
     assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(expected));
-    policy.put_user(User { flows_max: 2, ..user("alice", "staff") }).unwrap();
-    assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Allow(Limits { flows_max: 2, ..expected }));
+}
+
+fn over(what: &'static str, held: u64, more: u64, max: u64) -> Outcome {
+    Outcome::Deny(DenyReason::OverShare { what, held, more, max })
+}
+
+/// A policy whose users may hold so much, and what it says to alice who holds so much.
+fn sharing(per_user: PerUser) -> impl Fn(&[&str], Share) -> Outcome {
+    let draft = Draft {
+        users: vec![user("alice", "staff")],
+        groups: vec![Group { name: "staff".into(), description: String::new() }],
+        services: vec![service("\"group:staff\"")],
+        per_user,
+        ..Draft::default()
+    };
+    let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
+    move |wanted, held| {
+        let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
+        let (now, proves) = (UnixTime(NOON), Mode::Pinhole);
+        let request = Request { user: "alice", service: "web", client: CLIENT, wanted: &wanted, proves, now, held };
+        decide(&policy, &request).outcome
+    }
+}
+
+/// Asks for one grant after the other until the answer is no; what they hold together then.
+fn take_all(ask: &impl Fn(&[&str], Share) -> Outcome, wanted: &[&str]) -> Share {
+    let mut held = Share::default();
+    for _ in 0..10_000 {
+        let Outcome::Allow(limits) = ask(wanted, held) else { return held };
+        let wants = wanted.len() as u64;
+        let ranges = wanted.iter().map(|text| u64::from(text.parse::<PortRange>().unwrap().len()));
+        held = held.plus(Share {
+            grants: wants,
+            ports: ranges.sum(),
+            flows: wants * u64::from(limits.flows_max),
+            bytes: wants * limits.bytes_max,
+            rate_bps: wants * u64::from(limits.rate_100kbps()) * 100_000,
+        });
+    }
+    panic!("no end: {held:?}");
+}
+
+#[test]
+fn security_15_one_request_that_asks_for_many_stays_within_the_users_share() {
+    let ask = sharing(PerUser::default());
+    let held = |grants| Share { grants, ..Share::default() };
+    assert_eq!(ask(&["tcp/80"; 2], held(63)), over("grants", 63, 2, 64));
+    assert!(matches!(ask(&["tcp/80"], held(63)), Outcome::Allow(_)));
+    assert_eq!(ask(&["tcp/80"; WANTED_MAX], held(33)), over("grants", 33, 32, 64));
+    // Ports of all ranges of the request.
+    let ask = sharing(PerUser { ports_max: 250, ..PerUser::default() });
+    let whole = "udp/100-199";
+    assert!(matches!(ask(&[whole; 2], Share::default()), Outcome::Allow(_)));
+    assert_eq!(ask(&[whole; 3], Share::default()), over("external ports", 0, 300, 250));
+    let held = Share { ports: 151, ..Share::default() };
+    assert_eq!(ask(&[whole], held), over("external ports", 151, 100, 250));
+}
+
+#[test]
+fn security_15_all_grants_of_a_user_together_hold_no_more_than_its_share() {
+    let per_user =
+        PerUser { grants_max: 40, ports_max: 900, flows_max: 500, bytes_max: 55_000_000, rate_bps: 33_000_000 };
+    let each = [
+        PerUser { grants_max: 40, ..PerUser::default() },
+        PerUser { ports_max: 900, ..PerUser::default() },
+        PerUser { flows_max: 500, ..PerUser::default() },
+        PerUser { bytes_max: 55_000_000, ..PerUser::default() },
+        PerUser { rate_bps: 33_000_000, ..PerUser::default() },
+        per_user,
+    ];
+    for limits in each {
+        for wanted in [&["tcp/80"][..], &["udp/100-119"], &["tcp/80", "udp/100-103", "udp/110"]] {
+            let held = take_all(&sharing(limits), wanted);
+            assert!(held.grants > 0, "{limits:?}");
+            assert!(held.grants <= limits.grants_max.into() && held.ports <= limits.ports_max.into(), "{held:?}");
+            assert!(held.flows <= limits.flows_max.into(), "{held:?} {limits:?}");
+            assert!(held.bytes <= limits.bytes_max && held.rate_bps <= limits.rate_bps, "{held:?} {limits:?}");
+        }
+    }
+    // What is left is given in even parts, and a rest that is no grant is refused.
+    let ask = sharing(PerUser { flows_max: 100, ..PerUser::default() });
+    let flows = |outcome| match outcome {
+        Outcome::Allow(limits) => limits.flows_max,
+        Outcome::Deny(reason) => panic!("{reason}"),
+    };
+    let held = |flows| Share { flows, ..Share::default() };
+    assert_eq!(flows(ask(&["tcp/80"; 4], held(40))), 15);
+    assert_eq!(flows(ask(&["tcp/80"], held(99))), 1);
+    assert_eq!(ask(&["tcp/80"], held(100)), over("flows", 100, 1, 100));
+    assert_eq!(ask(&["tcp/80"; 2], held(99)), over("flows", 99, 2, 100));
 }
 
 #[test]
@@ -197,7 +293,7 @@ fn the_explanation_names_what_decided() {
         wanted: &wanted,
         proves: Mode::Pinhole,
         now: UnixTime(NOON),
-        active_grants: 0,
+        held: Share::default(),
     };
     let yes = decide(&policy, &request).to_string();
     assert!(

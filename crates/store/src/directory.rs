@@ -252,8 +252,13 @@ impl Directory {
     /// If the store fails or a record cannot be read.
     pub fn draft(&self, now: UnixTime) -> Result<(Draft, Revision), DirectoryError> {
         let revision = self.store.revision()?;
-        let draft =
-            Draft { users: self.all(now)?, groups: self.all(now)?, services: self.all(now)?, rules: self.all(now)? };
+        let draft = Draft {
+            users: self.all(now)?,
+            groups: self.all(now)?,
+            services: self.all(now)?,
+            rules: self.all(now)?,
+            ..Draft::default()
+        };
         Ok((draft, revision))
     }
 

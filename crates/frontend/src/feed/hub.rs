@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
-use sluicegate_policy::{Policy, Service};
+use sluicegate_policy::{Policy, Service, Share};
 use sluicegate_store::feed::{
     Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
     SenderOptions, skew_alarm,
@@ -27,7 +27,7 @@ use crate::{
     clock::Clock,
     decisions::Decisions,
     inbox::ShardSender,
-    ledger::Ledger,
+    ledger::{Ledger, share_of},
     shard::{Event, GateAnswer, Input, derive},
 };
 
@@ -259,10 +259,11 @@ impl Hub {
     /// Shards decide at the same time, each without the other's latest calls; here they are counted one after the other.
     fn too_many(&self, deltas: &[GrantDelta]) -> Option<String> {
         let first = deltas.first()?;
-        let max = u32::from(self.policy.user(&first.user)?.grants_max);
         let besides = first.grant().ok().map(|grant| grant.id.call());
-        let active = self.ledger.active_of_user(&first.user, besides);
-        (active >= max).then(|| format!("the user has {active} grants already, and may have {max}"))
+        let held = self.ledger.held_by(&first.user, besides);
+        let shares = deltas.iter().filter_map(|delta| Some(share_of(delta, &delta.grant().ok()?)));
+        let more = shares.fold(Share::default(), Share::plus);
+        self.policy.per_user().admit(&held, &more).err().map(|reason| reason.to_string())
     }
 
     fn refuse(&self, shard: u8, delta: &GrantDelta, reason: &str) {

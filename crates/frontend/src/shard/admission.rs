@@ -114,7 +114,7 @@ impl Shard {
                 wanted: &wanted,
                 proves: self.proves(agent.as_ref(), renewed),
                 now: now.unix,
-                active_grants: self.ledger.active_of_user(user, renewed),
+                held: self.ledger.held_by(user, renewed),
             },
         );
         let (limits, outcome, status) = match decision.outcome {

@@ -1,6 +1,7 @@
 //! Every table has a maximum, and what happens there is stated.
 
 use sluicegate_frontend::{Count, Kind, Outcome, Tables};
+use sluicegate_policy::PerUser;
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
 
@@ -167,4 +168,24 @@ fn one_user_cannot_use_up_the_replay_set_and_a_refused_request_takes_no_place() 
     assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 4 { 100 } else { 503 }));
     assert_eq!(used(&site), 4);
     assert_eq!(call(&mut site, "bob", 21), 403, "bob's credentials are looked at");
+}
+
+#[test]
+fn security_15_a_users_calls_hold_no_more_than_its_share_and_a_renewal_counts_once() {
+    let mut site = Site::new();
+    // A call for audio takes the service's two ports.
+    site.limit(PerUser { ports_max: 5, ..PerUser::default() });
+    let mut callers: Vec<Caller> =
+        (0..3).map(|nth| Caller { call_id: format!("call-{nth}"), ..Caller::new("alice", PHONE) }).collect();
+    for caller in &mut callers[..2] {
+        caller.set_up(&mut site, AUDIO);
+    }
+    assert_eq!(status(&callers[2].invite(&mut site, AUDIO)), 403);
+    assert_eq!(status(&callers[0].invite(&mut site, AUDIO)), 100, "what it has already, it may renew");
+    site.gate_opens();
+    // One request for more than is left is refused as a whole.
+    site.limit(PerUser { grants_max: 3, ..PerUser::default() });
+    let two = format!("{AUDIO}m=application 9 TCP sluicegate\r\na=service-ports:80\r\n");
+    assert_eq!(status(&callers[2].invite(&mut site, &two)), 403);
+    assert_eq!(status(&callers[2].invite(&mut site, AUDIO)), 100);
 }

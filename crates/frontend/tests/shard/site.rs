@@ -8,7 +8,7 @@ use sluicegate_frontend::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
     Transmits,
 };
-use sluicegate_policy::{Bounds, Draft, Group, Policy, Service, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_signin::{
     Certificate, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
 };
@@ -85,9 +85,20 @@ impl Site {
             service.limits.least_mode = if service.name == "pbx" { Mode::Pinhole } else { least_mode };
             service
         });
+        let services = services.collect();
+        self.change(services, *self.policy.per_user());
+    }
+
+    /// From now on the grants of one user hold no more than this.
+    pub(crate) fn limit(&mut self, per_user: PerUser) {
+        let services = self.policy.services().map(|service| Service::clone(service)).collect();
+        self.change(services, per_user);
+    }
+
+    fn change(&mut self, services: Vec<Service>, per_user: PerUser) {
         let groups = vec![Group { name: "staff".into(), description: String::new() }];
         let users = self.policy.users().map(|user| User::clone(user)).collect();
-        let draft = Draft { users, groups, services: services.collect(), rules: Vec::new() };
+        let draft = Draft { users, groups, services, per_user, ..Draft::default() };
         self.policy = Arc::new(Policy::build(draft, Bounds::default()).unwrap().0);
         for shard in 0..self.shards.len() {
             self.tell(shard, Input::Policy(Arc::clone(&self.policy)));
@@ -288,7 +299,8 @@ fn policy() -> Policy {
     assert!(services[0].allow.contains(&Subject::Group("staff".into())));
     let groups = vec![Group { name: "staff".into(), description: String::new() }];
     let users = vec![alice, phone("bob"), carol, dave, user("registrar")];
-    let (policy, _) = Policy::build(Draft { users, groups, services, rules: Vec::new() }, Bounds::default()).unwrap();
+    let draft = Draft { users, groups, services, ..Draft::default() };
+    let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
     policy
 }
 

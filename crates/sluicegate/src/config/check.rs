@@ -188,6 +188,7 @@ fn objects(report: &mut Report<'_>, file: &File) {
         groups: groups.into_iter().map(|name| Group { name, description: String::new() }).collect(),
         services: file.services.clone(),
         rules: file.rules.clone(),
+        per_user: file.frontend.as_ref().map(|frontend| frontend.per_user.limits()).unwrap_or_default(),
     };
     for finding in draft.check(&Bounds::default()) {
         let (table, index) = match &finding.subject {
@@ -248,6 +249,7 @@ fn frontend_plan(
     config.relay_rate_bps = frontend.relay_rate.map_or(config.relay_rate_bps, |rate| rate.0);
     config.dialog_requests_per_s = frontend.dialog_requests_per_s.unwrap_or(config.dialog_requests_per_s);
     config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
+    config.per_user = frontend.per_user.limits();
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {

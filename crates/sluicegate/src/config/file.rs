@@ -74,6 +74,9 @@ pub(crate) struct Frontend {
     pub(crate) dialog_requests_per_s: Option<u32>,
     /// Answers a second and SIP thread to unproved senders of one /24 (IPv6: /64).
     pub(crate) unproved_answers_per_s: Option<u32>,
+    /// What the grants of one user may hold together.
+    #[serde(default)]
+    pub(crate) per_user: UserShare,
 }
 
 fn digest_default() -> Vec<DigestName> {
@@ -323,6 +326,36 @@ pub(crate) struct Issuer {
     /// Where it relays SIP from; the address of its feed unless given.
     #[serde(default)]
     pub(crate) sip_from: Vec<IpAddr>,
+}
+
+/// `per_user` of `[frontend]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct UserShare {
+    /// Grants.
+    pub(crate) grants_max: Option<u32>,
+    /// External ports.
+    pub(crate) ports_max: Option<u32>,
+    /// Flows that they may have open.
+    pub(crate) flows_max: Option<u32>,
+    /// Bytes that they are worth; no limit but that of each grant unless given.
+    pub(crate) bytes_max: Option<Bytes>,
+    /// Their rates together; no limit but that of each grant unless given.
+    pub(crate) rate: Option<Rate>,
+}
+
+impl UserShare {
+    /// With the defaults for what the file leaves out.
+    pub(crate) fn limits(&self) -> sluicegate_policy::PerUser {
+        let default = sluicegate_policy::PerUser::default();
+        sluicegate_policy::PerUser {
+            grants_max: self.grants_max.unwrap_or(default.grants_max),
+            ports_max: self.ports_max.unwrap_or(default.ports_max),
+            flows_max: self.flows_max.unwrap_or(default.flows_max),
+            bytes_max: self.bytes_max.map_or(default.bytes_max, |bytes| bytes.0),
+            rate_bps: self.rate.map_or(default.rate_bps, |rate| rate.0),
+        }
+    }
 }
 
 /// `per_user` of `[gate]`.

@@ -10,6 +10,7 @@ use sluicegate_admin::{
     client::{CallError, call, call_here},
 };
 use sluicegate_frontend::{Catalog, KeyHolder};
+use sluicegate_policy::PerUser;
 
 use crate::{
     config::{self, Outline},
@@ -46,7 +47,9 @@ impl Node {
                 sluicegate_store::keys::private_directory(&dir)?;
                 let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
                 let directory = sluicegate_frontend::keyholder_directory(&self.outline.state);
-                let catalog = Catalog::open(&dir, realm, services, rules, &KeyHolder::Thread { directory })?;
+                // What users may hold is for a running frontend to say.
+                let objects = (services, rules, PerUser::default());
+                let catalog = Catalog::open(&dir, realm, objects, &KeyHolder::Thread { directory })?;
                 let api = Api { catalog: Some(catalog), ..Api::default() };
                 Ok(self.runtime.block_on(call_here(api, method, uri, body.as_ref()))?)
             }

@@ -101,6 +101,36 @@ fn open_to(site: &mut Site, is_agent: bool) -> End {
     gate
 }
 
+#[test]
+fn security_15_one_request_for_many_ports_takes_no_more_than_one_users_share() {
+    let service =
+        "name = 'pbx'\naddress = '10.4.0.2'\nports = ['udp/10000-10199']\nallow = ['user:alice']\nmode = 'nat'\n";
+    let per_user = sluicegate_policy::PerUser { grants_max: 16, ports_max: 300, ..Default::default() };
+    let draft = sluicegate_policy::Draft {
+        users: vec![sluicegate_policy::User::new("alice")],
+        services: vec![toml::from_str(service).expect("a service")],
+        per_user,
+        ..Default::default()
+    };
+    let (policy, _) = sluicegate_policy::Policy::build(draft, Default::default()).expect("a policy");
+    let admitted = |wanted: &[&str], grants, ports| {
+        let wanted: Vec<_> = wanted.iter().map(|text| text.parse().expect("a range")).collect();
+        let request = sluicegate_policy::Request {
+            user: "alice",
+            service: "pbx",
+            client: CLIENT,
+            wanted: &wanted,
+            proves: sluicegate_capability::Mode::Mac,
+            now: sluicegate_wire::UnixTime(1_800_000_000),
+            held: sluicegate_policy::Share { grants, ports, ..Default::default() },
+        };
+        matches!(sluicegate_policy::decide(&policy, &request).outcome, sluicegate_policy::Outcome::Allow(_))
+    };
+    assert!(admitted(&["udp/10000-10199"], 0, 0) && !admitted(&["udp/10000-10199"], 1, 200));
+    assert!(admitted(&["udp/10000"; 16], 0, 0) && !admitted(&["udp/10000"; 17], 0, 0));
+    assert!(!admitted(&["udp/10000"; 2], 15, 15) && admitted(&["udp/10000"], 15, 15));
+}
+
 /// A rule that closed what somebody searches for would let the searcher say who is shut out.
 #[test]
 fn security_14_tries_at_closed_ports_under_a_clients_address_shut_nobody_out() {

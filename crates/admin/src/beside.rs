@@ -19,7 +19,7 @@ use crate::{
 /// Where a process says its metrics to the one beside it.
 pub(crate) const METRICS: &str = "/v1/metrics";
 /// Longest question that is handed on, in bytes.
-const QUESTION_BYTES_MAX: usize = 1 << 20;
+pub(crate) const QUESTION_BYTES_MAX: usize = 32 << 20;
 
 /// The frontend beside this process. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
-    routing::{delete, get},
+    extract::{DefaultBodyLimit, Path, State},
+    routing::{delete, get, post},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,12 +18,14 @@ use zeroize::Zeroizing;
 use crate::{
     Api,
     api::{Answer, Refused, bad, json_of},
+    beside::QUESTION_BYTES_MAX,
 };
 
 pub(crate) fn router() -> Router<Api> {
     Router::new()
         .route("/v1/users", get(users).post(add_users))
         .route("/v1/users/{name}", delete(remove_user))
+        .route("/v1/keys", post(load_keys).layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX)))
         .route("/v1/groups", get(groups).post(add_group))
         .route("/v1/groups/{name}", delete(remove_group))
         .route("/v1/services", get(services).post(add_service))
@@ -94,6 +96,14 @@ async fn add_users(State(api): State<Api>, Json(users): Json<Vec<UserBody>>) -> 
 async fn remove_user(State(api): State<Api>, Path(name): Path<String>) -> Answer {
     edit!(&api, user_remove(&name));
     Ok(Json(Value::Null))
+}
+
+/// Keys that a key holder on another host issued; answers with pairs of an epoch and a number of users.
+async fn load_keys(State(api): State<Api>, Json(file): Json<String>) -> Answer {
+    match &api.frontend {
+        Some(control) => json_of(&control.keys_load(file.as_bytes()).map_err(bad)?),
+        None => Err(bad("no frontend runs here; it reads the file when it starts")),
+    }
 }
 
 async fn groups(State(api): State<Api>) -> Answer {

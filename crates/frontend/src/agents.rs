@@ -19,11 +19,13 @@ pub type EpochUsers = HashMap<String, EpochHa1>;
 pub struct AgentKeys {
     certificate: String,
     epochs: Vec<(Epoch, EpochUsers)>,
+    /// When a key holder elsewhere issued them.
+    pub(crate) issued: UnixTime,
 }
 
 impl std::fmt::Debug for AgentKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let epochs: Vec<u32> = self.epochs.iter().map(|(epoch, _)| epoch.0).collect();
+        let epochs: Vec<u32> = self.epochs().map(|(epoch, _)| epoch.0).collect();
         f.debug_struct("AgentKeys").field("epochs", &epochs).finish_non_exhaustive()
     }
 }
@@ -32,7 +34,18 @@ impl AgentKeys {
     /// From what a key holder gave.
     #[must_use]
     pub fn new(certificate: String, epochs: Vec<(Epoch, EpochUsers)>) -> Self {
-        Self { certificate, epochs }
+        Self { certificate, epochs, issued: UnixTime(0) }
+    }
+
+    /// The epochs of which there are keys, and of how many users.
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = (Epoch, usize)> {
+        self.epochs.iter().map(|(epoch, users)| (*epoch, users.len()))
+    }
+
+    /// The same without what is over.
+    pub(crate) fn still_good(&self, now: UnixTime) -> Self {
+        let epochs = self.epochs.iter().filter(|(epoch, _)| *epoch >= Self::oldest(now)).cloned().collect();
+        Self { certificate: self.certificate.clone(), epochs, issued: self.issued }
     }
 
     /// The epochs whose keys a frontend may have now.

@@ -9,10 +9,10 @@ use arc_swap::ArcSwap;
 use serde::Serialize;
 use sluicegate_capability::{IssuerPublic, Mode};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Service, User, decide};
-use sluicegate_signin::SitePublic;
+use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
-    Gate, JoinError,
-    feed::{JoinSecret, JoinToken, Selected, Selector},
+    Gate, JoinError, KeptRevoke,
+    feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector},
 };
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
@@ -61,6 +61,10 @@ pub struct Status {
     pub listen: Vec<SocketAddr>,
     /// The site's key, which agents pin.
     pub site_key: String,
+    /// This frontend's own key, for a key holder on another host.
+    pub frontend_key: String,
+    /// The epochs whose agents can sign in.
+    pub agent_epochs: Vec<u32>,
     /// Where gates dial.
     pub feed: SocketAddr,
     /// SIP threads.
@@ -97,7 +101,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
-    pub(crate) replica: [u8; 32],
+    pub(crate) replica: Arc<ReplicaKey>,
     pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
@@ -136,6 +140,8 @@ impl Control {
             realm: inner.identity.realm.clone(),
             listen: inner.identity.listen.clone(),
             site_key: inner.identity.site.to_string(),
+            frontend_key: sluicegate_signin::key_text(inner.replica.public()),
+            agent_epochs: inner.agents.load().epochs().map(|(epoch, _)| epoch.0).collect(),
             feed: inner.identity.feed,
             shards: inner.metrics.len(),
             uptime_s: inner.clock.now().as_nanos() / 1_000_000_000,
@@ -152,11 +158,16 @@ impl Control {
         self.inner.ledger.rows()
     }
 
-    /// Ends what is selected, at every gate; what is known of it here.
+    /// Ends what is selected, at every gate; what is known of it here. A gate that is away is told when it comes back, even
+    /// if this frontend was started anew meanwhile.
     ///
     /// # Errors
-    /// [`ControlError::Busy`].
-    pub fn revoke(&self, selector: Selector) -> Result<Vec<GrantRow>, ControlError> {
+    /// [`ControlError::Busy`], or if the store fails.
+    pub fn revoke(&self, mut selector: Selector) -> Result<Vec<GrantRow>, ControlError> {
+        let now = self.now();
+        selector.issued_before.get_or_insert(now.plus_secs(1));
+        let revoke = KeptRevoke { selector: selector.clone(), until: now.plus_secs(REVOKE_KEPT_S).0 };
+        self.inner.catalog.directory().keep_revoke(now, &revoke)?;
         let rows = self.inner.ledger.matching(&selector);
         self.inner.asks.try_send(Ask::Revoke(selector)).map_err(|_| ControlError::Busy)?;
         Ok(rows)
@@ -310,10 +321,29 @@ impl Control {
     pub fn reload_agents(&self) -> Result<(), ControlError> {
         let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let holder = self.inner.catalog.holder();
-        let agents = holder.agents(self.now(), self.inner.replica, &self.inner.agents.load());
-        let agents = Arc::new(agents.map_err(EditError::from)?);
+        let agents = holder.agents(self.now(), *self.inner.replica.public(), &self.inner.agents.load());
+        self.put_in_place(agents.map_err(EditError::from)?)
+    }
+
+    fn put_in_place(&self, agents: AgentKeys) -> Result<(), ControlError> {
+        let agents = Arc::new(agents);
         self.inner.agents.store(Arc::clone(&agents));
         self.inner.asks.try_send(Ask::Agents(agents)).map_err(|_| ControlError::Busy)
+    }
+
+    /// Takes keys that a key holder on another host issued to this frontend; by epoch, for how many users.
+    ///
+    /// # Errors
+    /// If they are not from this site's, not for this frontend or not for this epoch, or older than what there is: then
+    /// nothing is changed.
+    pub fn keys_load(&self, file: &[u8]) -> Result<Vec<(u32, usize)>, ControlError> {
+        let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = &self.inner;
+        let loaded = inner.catalog.holder().load(self.now(), file, &inner.replica, &inner.agents.load());
+        let agents = loaded.map_err(EditError::from)?;
+        let epochs = agents.epochs().map(|(epoch, users)| (epoch.0, users)).collect();
+        self.put_in_place(agents)?;
+        Ok(epochs)
     }
 
     /// Whether [`Control::reload_agents`] has something to do: an epoch begins or ends.

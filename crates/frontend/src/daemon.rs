@@ -19,7 +19,7 @@ use sluicegate_capability::{IssuerKey, IssuerPublic};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
-    DirectoryError, Kind, StoreError,
+    DirectoryError, KeptRevoke, Kind, StoreError,
     feed::tls::{self, TlsError},
     keys::{self, KeyError},
 };
@@ -39,7 +39,7 @@ use crate::{
         registrations::{self, Registrations},
     },
     guesses::Guesses,
-    holder::HolderError,
+    holder::{Holder, HolderError},
     inbox::{ShardSender, shard_queue},
     ledger::Ledger,
     metrics::ShardMetrics,
@@ -56,6 +56,8 @@ const ASKS_MAX: usize = 256;
 const GATE_EVENTS_MAX: usize = 1_024;
 /// A key holder that gave no keys is asked again after this.
 const EPOCH_RETRY: Duration = Duration::from_secs(2);
+/// And it is said again after this that keys of a key holder elsewhere are missing.
+const LOAD_REMINDER: Duration = Duration::from_secs(300);
 /// Time between looks at who may join.
 const DOOR_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -220,7 +222,8 @@ impl Opened {
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
         let control = control(&config, &common, &shards, (catalog, asks, feed), site);
-        let hub = hub(&config, &common, &shards, &control);
+        let revokes = control.inner.catalog.directory().revokes(clock.unix())?;
+        let hub = hub(&config, &common, &shards, &control, revokes);
         let inner = Arc::clone(&control.inner);
         inner.door.refresh(inner.catalog.directory(), clock.unix())?;
         registrations::restore(inner.catalog.directory(), clock, shards.addresses.len(), &shards.senders);
@@ -273,8 +276,7 @@ impl Frontend {
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
         // Before privileges are given up: a process without any starts no other.
-        let site = catalog.holder().site()?;
-        let agents = catalog.holder().agents(clock.unix(), *secrets.replica.public(), &AgentKeys::default())?;
+        let (site, agents) = catalog.holder().start_with(clock.unix(), &secrets.replica)?;
         let agents = Arc::new(agents);
         Ok(Opened { config, secrets, clock, catalog, policy, site, agents, feed, sockets, addresses })
     }
@@ -452,7 +454,7 @@ fn control(
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::new()),
         guesses: Arc::clone(&common.guesses),
-        replica: *common.secrets.replica.public(),
+        replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),
         metrics: shards.metrics.clone(),
         gauges: shards.gauges.clone(),
@@ -465,7 +467,7 @@ fn control(
     Control { inner: Arc::new(inner) }
 }
 
-fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> Hub {
+fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, revokes: Vec<KeptRevoke>) -> Hub {
     Hub::new(HubParts {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
@@ -481,6 +483,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control) -> 
         relay_rate_bps: config.relay_rate_bps,
         relay_secret: Zeroizing::new(crate::shard::derive(&common.secrets.start, b"relay")),
         policy: Arc::clone(&common.policy),
+        revokes,
     })
 }
 
@@ -495,6 +498,31 @@ async fn watch_door(control: Control) {
     }
 }
 
+/// Ends the process if there is no key holder and it can start none: what starts it again starts both.
+fn hold_on(holder: &Holder) {
+    if let Err(error) = holder.ensure() {
+        tracing::error!(%error, "the key holder is gone; the process ends, so that it is started again with one");
+        std::process::exit(1);
+    }
+}
+
+/// Has the keys of a new epoch, and forgets those of the one before; `asked` is when it was last tried.
+fn renew_agents(control: &Control, asked: &mut Option<std::time::Instant>) {
+    let is_elsewhere = control.inner.catalog.holder().is_elsewhere();
+    let pause = if is_elsewhere { LOAD_REMINDER } else { EPOCH_RETRY };
+    if asked.is_some_and(|at| at.elapsed() < pause) || !control.agents_are_due() {
+        return;
+    }
+    *asked = Some(std::time::Instant::now());
+    if let Err(error) = control.reload_agents() {
+        tracing::error!(%error, "no keys for the epoch: agents cannot sign in without them");
+    } else if is_elsewhere && control.agents_are_due() {
+        tracing::warn!(
+            "keys of this or the next epoch are missing: issue them at the key holder, then `sluicegate key load`"
+        );
+    }
+}
+
 /// Puts changes in place that others make to the store, and the keys of a new epoch.
 fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
     let store = Arc::clone(control.inner.catalog.directory().store());
@@ -502,13 +530,8 @@ fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>
     let run = move || {
         let mut asked = None;
         while !stop.load(Ordering::Relaxed) {
-            let is_time = asked.is_none_or(|at: std::time::Instant| at.elapsed() >= EPOCH_RETRY);
-            if is_time && control.agents_are_due() {
-                asked = Some(std::time::Instant::now());
-                if let Err(error) = control.reload_agents() {
-                    tracing::error!(%error, "no keys for the epoch: agents cannot sign in without them");
-                }
-            }
+            hold_on(control.inner.catalog.holder());
+            renew_agents(&control, &mut asked);
             match watch.next(Duration::from_millis(500)) {
                 Ok(changes) => {
                     let matters = |key: &str| Kind::of_key(key).is_some_and(|(kind, _)| kind != Kind::Gate);

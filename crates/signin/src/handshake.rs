@@ -16,16 +16,11 @@ use hkdf::Hkdf;
 use sha2::{Digest as _, Sha256};
 use sluicegate_capability::mac::SessionSecret;
 use sluicegate_sip::message::{HeaderName, Message};
-use snow::{
-    Builder, HandshakeState,
-    params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
-    resolvers::{CryptoResolver, DefaultResolver},
-    types::{Cipher, Dh, Hash, Random},
-};
+use snow::HandshakeState;
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::{secret::EpochHa1, site::ReplicaKey};
+use crate::{noise::builder, secret::EpochHa1, site::ReplicaKey};
 
 /// The header field that carries certificate, message 1 and message 2.
 pub const HEADER: HeaderName = HeaderName::SluicegateNoise;
@@ -156,7 +151,7 @@ impl Initiator {
     ) -> Result<(Self, [u8; MESSAGE_LEN]), SignInError> {
         let psk = proposal.psk(ha1);
         let prologue = proposal.prologue();
-        let built = builder(seed).and_then(|builder| {
+        let built = builder(PATTERN, seed).and_then(|builder| {
             builder.psk(0, &psk)?.prologue(&prologue)?.remote_public_key(replica)?.build_initiator()
         });
         let mut state = built.map_err(|_| SignInError::Handshake)?;
@@ -202,7 +197,7 @@ pub fn respond(
 ) -> Result<([u8; MESSAGE_LEN], SessionSecret), SignInError> {
     let psk = proposal.psk(ha1);
     let prologue = proposal.prologue();
-    let built = builder(seed).and_then(|builder| {
+    let built = builder(PATTERN, seed).and_then(|builder| {
         builder.psk(0, &psk)?.prologue(&prologue)?.local_private_key(replica.secret())?.build_responder()
     });
     let mut state = built.map_err(|_| SignInError::Handshake)?;
@@ -260,58 +255,11 @@ fn secret_of(state: &mut HandshakeState) -> SessionSecret {
     secret
 }
 
-fn builder<'a>(seed: [u8; 32]) -> Result<Builder<'a>, snow::Error> {
-    let params: NoiseParams = PATTERN.parse()?;
-    Ok(Builder::with_resolver(params, Box::new(Seeded(seed))))
-}
-
 fn decode<const N: usize>(text: &[u8]) -> Result<[u8; N], SignInError> {
     let mut bytes = [0; N];
     match URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) {
         Ok(len) if len == N => Ok(bytes),
         _ => Err(SignInError::Malformed),
-    }
-}
-
-/// The default algorithms with the caller's random bytes, enough for the one ephemeral key that each end makes.
-struct Seeded([u8; 32]);
-
-impl Drop for Seeded {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl CryptoResolver for Seeded {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(Zeroizing::new(self.0)))))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-/// Random bytes that are given out once.
-struct Once(Option<Zeroizing<[u8; 32]>>);
-
-impl Random for Once {
-    fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), snow::Error> {
-        match self.0.take() {
-            Some(bytes) if out.len() == bytes.len() => {
-                out.copy_from_slice(&*bytes);
-                Ok(())
-            }
-            _ => Err(snow::Error::Rng),
-        }
     }
 }
 

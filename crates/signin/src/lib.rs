@@ -2,6 +2,7 @@
 //!
 //! - [`UserSecret`] is what an agent and the key holder share; from it comes a password for each epoch and frontend.
 //! - [`SiteKey`] certifies the [`ReplicaKey`] of each frontend; agents pin its public half.
+//! - [`seal`] and [`unseal`] take a frontend's keys from a key holder on another host to it.
 //! - [`Initiator`] and [`respond`] are the two ends of the handshake that proves both ends to each other, binds what was
 //!   asked for and leaves a session secret that neither password nor stored key gives later.
 #![no_std]
@@ -11,6 +12,8 @@ extern crate alloc;
 extern crate std;
 
 mod handshake;
+mod noise;
+mod sealed;
 mod secret;
 mod site;
 
@@ -18,5 +21,6 @@ pub use handshake::{
     ANSWER_LEN, Answer, CAPABILITY_TAG, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError, answer_tag,
     joined, respond,
 };
+pub use sealed::{SealError, seal, unseal};
 pub use secret::{EpochHa1, SECRET_LEN, UserSecret};
-pub use site::{CERTIFICATE_LEN, Certificate, CertificateError, ReplicaKey, SiteKey, SitePublic};
+pub use site::{CERTIFICATE_LEN, Certificate, CertificateError, ReplicaKey, SiteKey, SitePublic, key_of, key_text};

@@ -38,8 +38,12 @@ impl SiteKey {
     #[must_use]
     pub fn certify(&self, realm: &str, replica: [u8; 32], not_after: UnixTime) -> Certificate {
         let not_after = u32::try_from(not_after.0).unwrap_or(u32::MAX);
-        let signature = self.0.sign(&signed_text(realm, &replica, not_after)).to_bytes();
+        let signature = self.sign(&signed_text(realm, &replica, not_after));
         Certificate { site: self.public(), replica, not_after, signature }
+    }
+
+    pub(crate) fn sign(&self, text: &[u8]) -> [u8; 64] {
+        self.0.sign(text).to_bytes()
     }
 }
 
@@ -53,9 +57,24 @@ impl fmt::Debug for SiteKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SitePublic([u8; 32]);
 
+impl SitePublic {
+    pub(crate) const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) const fn to_bytes(self) -> [u8; 32] {
+        self.0
+    }
+
+    pub(crate) fn verifies(&self, text: &[u8], signature: &[u8; 64]) -> bool {
+        let key = VerifyingKey::from_bytes(&self.0);
+        key.is_ok_and(|key| key.verify_strict(text, &Signature::from_bytes(signature)).is_ok())
+    }
+}
+
 impl fmt::Display for SitePublic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
+        f.write_str(&key_text(&self.0))
     }
 }
 
@@ -63,11 +82,25 @@ impl FromStr for SitePublic {
     type Err = CertificateError;
 
     fn from_str(text: &str) -> Result<Self, CertificateError> {
-        let mut key = [0; 32];
-        match URL_SAFE_NO_PAD.decode_slice(text.trim(), &mut key) {
-            Ok(32) => Ok(Self(key)),
-            _ => Err(CertificateError::Key),
-        }
+        key_of(text).map(Self)
+    }
+}
+
+/// A public key as text: 43 characters of base64url.
+#[must_use]
+pub fn key_text(key: &[u8; 32]) -> String {
+    URL_SAFE_NO_PAD.encode(key)
+}
+
+/// The public key that stands in a text.
+///
+/// # Errors
+/// [`CertificateError::Key`].
+pub fn key_of(text: &str) -> Result<[u8; 32], CertificateError> {
+    let mut key = [0; 32];
+    match URL_SAFE_NO_PAD.decode_slice(text.trim(), &mut key) {
+        Ok(32) => Ok(key),
+        _ => Err(CertificateError::Key),
     }
 }
 
@@ -79,7 +112,9 @@ pub enum CertificateError {
     #[error("the frontend's certificate cannot be read")]
     Malformed,
     /// Not the text form of a site key.
-    #[error("a site key is 43 letters, digits, '-' and '_', as `sluicegate status` at the site shows it")]
+    #[error(
+        "a key of a site or frontend is 43 letters, digits, '-' and '_', as `sluicegate status` at the frontend shows it"
+    )]
     Key,
     /// The signature does not fit.
     #[error("the frontend's certificate is not signed by the key of the site that it names")]
@@ -132,8 +167,9 @@ impl Certificate {
     /// [`CertificateError::Signature`] or [`CertificateError::Expired`].
     pub fn verify(&self, realm: &str, now: UnixTime) -> Result<(), CertificateError> {
         let text = signed_text(realm, &self.replica, self.not_after);
-        let key = VerifyingKey::from_bytes(&self.site.0).map_err(|_| CertificateError::Signature)?;
-        key.verify_strict(&text, &Signature::from_bytes(&self.signature)).map_err(|_| CertificateError::Signature)?;
+        if !self.site.verifies(&text, &self.signature) {
+            return Err(CertificateError::Signature);
+        }
         if now.0 > u64::from(self.not_after) { Err(CertificateError::Expired) } else { Ok(()) }
     }
 }

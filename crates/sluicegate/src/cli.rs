@@ -1,9 +1,15 @@
 //! The command line, defined once: help, completions and man pages come from here.
 
+mod objects;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluicegate_sim::claims::Paper;
+
+pub(crate) use self::objects::{
+    GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction,
+};
 
 /// Keeps a private service reachable while its link is being flooded.
 ///
@@ -79,6 +85,11 @@ pub(crate) enum Verb {
     User {
         #[command(subcommand)]
         action: UserAction,
+    },
+    /// Hold the keys of agents on a host of its own, for frontends on other hosts.
+    Key {
+        #[command(subcommand)]
+        action: KeyAction,
     },
     /// Add, list and remove groups.
     Group {
@@ -161,9 +172,17 @@ pub(crate) enum Verb {
         #[command(flatten)]
         config: ConfigFile,
     },
-    /// The process that holds users' secrets; its frontend is at the other end of standard input.
+    /// Keeps a process that holds users' secrets; its frontend is at the other end of standard input.
     #[command(hide = true)]
     KeyHolder {
+        /// Its directory.
+        directory: PathBuf,
+        /// The realm.
+        realm: String,
+    },
+    /// That process.
+    #[command(hide = true)]
+    KeyHolderChild {
         /// Its directory.
         directory: PathBuf,
         /// The realm.
@@ -288,124 +307,6 @@ pub(crate) struct Trace {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct NewUsers {
-    /// The user's name.
-    #[arg(required_unless_present = "from")]
-    pub(crate) name: Option<String>,
-    /// Add all users of this list (`-` for standard input) instead: one NAME:PASSWORD a line.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "key", "password_file", "password_fd"])]
-    pub(crate) from: Option<PathBuf>,
-    /// A group the user belongs to; may be repeated.
-    #[arg(long = "group", value_name = "GROUP")]
-    pub(crate) groups: Vec<String>,
-    /// The user has no phone: refuse the plain digest realm, accept agents only.
-    #[arg(long)]
-    pub(crate) no_phone: bool,
-    /// The user has no agent: accept phones only, and hold no key for agents.
-    #[arg(long, conflicts_with_all = ["no_phone", "key"])]
-    pub(crate) no_agent: bool,
-    /// The user signs in with a key, agents only: the one in this file, which is made if it is not there.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
-    pub(crate) key: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) password: Password,
-    #[command(flatten)]
-    pub(crate) node: NodeAddress,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum UserAction {
-    /// Add a user; the password is asked for, or read from a file or descriptor. Or add many from a list.
-    Add(NewUsers),
-    /// List users.
-    Ls(Reading),
-    /// Remove a user and revoke the user's grants.
-    Rm {
-        /// The user's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum GroupAction {
-    /// Add a group.
-    Add {
-        /// The group's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-    /// List groups.
-    Ls(Reading),
-    /// Remove a group.
-    Rm {
-        /// The group's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ServiceAction {
-    /// Add a service from a TOML file that holds one `[[service]]` table.
-    Add {
-        /// The file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-    /// List services.
-    Ls(Reading),
-    /// Remove a service and revoke its grants.
-    Rm {
-        /// The service's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum GrantAction {
-    /// List live grants.
-    Ls(Reading),
-    /// Revoke grants; every gate acts within a second.
-    Revoke {
-        /// The grant's id, as `grant ls` shows it.
-        #[arg(value_name = "GRANT", required_unless_present_any = ["user", "service"])]
-        id: Option<String>,
-        /// Revoke all grants of this user.
-        #[arg(long, conflicts_with_all = ["id", "service"])]
-        user: Option<String>,
-        /// Revoke all grants for this service.
-        #[arg(long, conflicts_with = "id")]
-        service: Option<String>,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PolicyAction {
-    /// Decide for this user and service, now, and explain each step.
-    Test {
-        /// The user's name.
-        user: String,
-        /// The service's name.
-        service: String,
-        /// The most that the client can prove: `pinhole` as a telephone, `mac` as `connect`, or `capability` as `agent tun`.
-        #[arg(long, value_name = "MODE", default_value = "capability")]
-        proves: String,
-        #[command(flatten)]
-        reading: Reading,
-    },
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct GateJoin {
     /// Print a new one-time token; run this on the frontend's host.
     #[arg(long, conflicts_with = "token_file")]
@@ -461,6 +362,21 @@ pub(crate) enum Bench {
         /// A tenth of the packets.
         #[arg(long)]
         short: bool,
+    },
+    /// Sign-ins at a frontend on loopback: its processor time for each, of phones and agents.
+    Signin {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `agent_cpu`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A twenty-fifth of the sign-ins.
+        #[arg(long)]
+        short: bool,
+        /// Measure the frontend of this `sluicegate` instead, to compare two builds.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
     },
 }
 

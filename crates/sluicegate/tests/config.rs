@@ -273,7 +273,7 @@ const AGENT_MISTAKES: &[Mistake] = &[
         "service =",
         "site_key = \"short\"\nservice =",
         6,
-        "a site key is 43 letters",
+        "43 letters, digits",
         "`sluicegate status` at the site shows it",
     ),
     (

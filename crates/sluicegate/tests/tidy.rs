@@ -168,7 +168,7 @@ fn every_verb_and_setting_is_documented() {
     let names = verbs.lines().filter_map(|line| {
         let word = line.strip_prefix("    ")?;
         let name: String = word.chars().take_while(char::is_ascii_alphanumeric).collect();
-        let hidden = ["LabWorker", "KeyHolder", "AgentChild", "AgentRestore", "FrontendChild"];
+        let hidden = ["LabWorker", "KeyHolder", "KeyHolderChild", "AgentChild", "AgentRestore", "FrontendChild"];
         let is_hidden = hidden.contains(&name.as_str());
         (word.starts_with(|first: char| first.is_ascii_uppercase()) && !is_hidden).then_some(name)
     });

@@ -13,6 +13,7 @@ mod gate;
 pub mod keys;
 pub mod password;
 mod registration;
+mod revoke;
 
 pub use backend::{
     Change, ChangeKind, Compare, Entry, Expect, KEY_LEN_MAX, LEASES_MAX, LeaseId, OPS_MAX, Op, Revision, Store,
@@ -22,3 +23,4 @@ pub use directory::{Directory, DirectoryError, Kind, Record};
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use gate::{Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError};
 pub use registration::Registration;
+pub use revoke::{KEPT_REVOKES_MAX, KeptRevoke};

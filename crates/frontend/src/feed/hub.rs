@@ -12,11 +12,14 @@ use std::{
 use serde::Serialize;
 use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
-use sluicegate_store::feed::{
-    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
-    SenderOptions, skew_alarm,
+use sluicegate_store::{
+    KeptRevoke,
+    feed::{
+        Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
+        SenderOptions, skew_alarm,
+    },
 };
-use sluicegate_wire::{Instant, Pace};
+use sluicegate_wire::{Instant, Pace, UnixTime};
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
@@ -102,6 +105,8 @@ pub(crate) struct Hub {
     gates: BTreeMap<String, Gate>,
     services: BTreeMap<String, FeedService>,
     policy: Arc<Policy>,
+    /// What operators ended before this start.
+    revokes: Vec<KeptRevoke>,
 }
 
 /// What a [`Hub`] is made of.
@@ -120,6 +125,7 @@ pub(crate) struct HubParts {
     pub(crate) relay_rate_bps: u64,
     pub(crate) relay_secret: Zeroizing<[u8; 32]>,
     pub(crate) policy: Arc<Policy>,
+    pub(crate) revokes: Vec<KeptRevoke>,
 }
 
 /// The queues that drive a hub.
@@ -149,6 +155,7 @@ impl Hub {
             gates: BTreeMap::new(),
             services: BTreeMap::new(),
             policy: parts.policy,
+            revokes: parts.revokes,
         }
     }
 
@@ -386,7 +393,12 @@ impl Hub {
         self.holders.joined(name);
         let key = IssuerKey::from_seed(*self.issuer_seed);
         let options = SenderOptions { log_bytes_max: LOG_BYTES_MAX, ..SenderOptions::default() };
-        let sender = FeedSender::new(key, self.boot_id, &self.name, options);
+        let mut sender = FeedSender::new(key, self.boot_id, &self.name, options);
+        for kept in &self.revokes {
+            if let Err(error) = sender.keep_revoke(self.clock.unix(), kept.selector.clone(), UnixTime(kept.until)) {
+                tracing::error!(gate = name, %error, "a gate will not be told of what was revoked before this start");
+            }
+        }
         let status = HubStatus { gate: name.to_owned(), ..HubStatus::default() };
         self.gates.insert(name.to_owned(), Gate { sender, frames: None, status });
     }

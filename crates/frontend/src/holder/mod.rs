@@ -1,10 +1,15 @@
-//! The frontend's way to the key holder: a process of its own, which alone knows the secrets of users and the site's key.
+//! The frontend's way to the key holder: a process of its own, which alone knows the secrets of users and the site's key;
+//! or one on another host, which issues the keys of an epoch as a file.
 
+mod issued;
 mod vault;
 
 use std::{
     io::{self, Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, PoisonError},
@@ -12,9 +17,10 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sluicegate_capability::epoch::Epoch;
-use sluicegate_signin::{EpochHa1, SitePublic, UserSecret};
+use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic, UserSecret};
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -22,12 +28,14 @@ pub use vault::{Vault, VaultError};
 
 use crate::agents::{AgentKeys, EpochUsers};
 
-/// Longest message in either direction.
-const FRAME_LEN_MAX: usize = 256 * 1024;
+/// Longest message in either direction: what a local socket takes whole.
+const FRAME_LEN_MAX: usize = 64 * 1024;
 /// Users in one answer.
-const PAGE_LEN: usize = 1_024;
-/// A key holder that does not answer for so long is started anew.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PAGE_LEN: usize = 256;
+/// A key holder that has not answered for so long is asked again: it may have been killed with the question.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is asked.
+const TRIES: u32 = 5;
 
 /// What a frontend asks.
 #[derive(Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
@@ -58,7 +66,8 @@ pub(crate) enum Response {
 /// Where the key holder runs.
 #[derive(Debug, Clone)]
 pub enum KeyHolder {
-    /// A child process: `PROGRAM key-holder DIRECTORY REALM`, with its end of a socket as standard input.
+    /// A child process: `PROGRAM key-holder DIRECTORY REALM`, with its end of a socket as standard input. Another process
+    /// must take its place at that socket if it is killed: a frontend without privileges can start none.
     Process {
         /// The program, which is this one.
         program: PathBuf,
@@ -69,6 +78,13 @@ pub enum KeyHolder {
     Thread {
         /// Its directory.
         directory: PathBuf,
+    },
+    /// On another host. What it issues to this frontend is copied here, once an epoch at least.
+    Elsewhere {
+        /// Where the file is read from at the start.
+        file: PathBuf,
+        /// The site that must have signed it.
+        site: SitePublic,
     },
 }
 
@@ -82,6 +98,23 @@ pub enum HolderError {
     /// It refused.
     #[error("the key holder refused: {0}")]
     Refused(String),
+    /// It is on another host.
+    #[error(
+        "the key holder of this frontend is on another host (`keys` in [frontend]): add what agents sign in with there"
+    )]
+    Elsewhere,
+    /// It is here.
+    #[error("this frontend has a key holder of its own; only one with `keys` in [frontend] loads them")]
+    Here,
+    /// A file of keys that cannot be opened.
+    #[error(transparent)]
+    Sealed(#[from] SealError),
+    /// A file of keys that is over.
+    #[error("these keys are for epoch {0} and that is over, or not come yet; check both clocks and issue them again")]
+    Epoch(u32),
+    /// A file of keys that is older than what is there.
+    #[error("these keys are older than those that are loaded; issue them again")]
+    Older,
 }
 
 /// A connection to the key holder, made anew when it breaks.
@@ -93,6 +126,8 @@ pub(crate) struct Holder {
 
 struct Link {
     stream: UnixStream,
+    /// Of the last question, so that the answer to one that was asked again is not taken for another's.
+    number: u32,
     child: Option<Child>,
 }
 
@@ -112,6 +147,56 @@ impl Holder {
         Self { at, realm: realm.to_owned(), link: Mutex::new(None) }
     }
 
+    /// Whether keys come as files, from another host.
+    pub(crate) const fn is_elsewhere(&self) -> bool {
+        matches!(self.at, KeyHolder::Elsewhere { .. })
+    }
+
+    /// What a frontend knows at its start: the site's public key, and the keys of agents.
+    pub(crate) fn start_with(
+        &self,
+        now: UnixTime,
+        replica: &ReplicaKey,
+    ) -> Result<(SitePublic, AgentKeys), HolderError> {
+        match &self.at {
+            KeyHolder::Elsewhere { file, site } => Ok((*site, self.read(file, now, replica))),
+            _ => Ok((self.site()?, self.agents(now, *replica.public(), &AgentKeys::default())?)),
+        }
+    }
+
+    /// The keys in the file, if there are any: telephones sign in without.
+    fn read(&self, file: &Path, now: UnixTime, replica: &ReplicaKey) -> AgentKeys {
+        let text = std::fs::read(file).map_err(|error| error.to_string());
+        let keys = text
+            .and_then(|text| self.load(now, &text, replica, &AgentKeys::default()).map_err(|error| error.to_string()));
+        keys.unwrap_or_else(|error| {
+            let key = sluicegate_signin::key_text(replica.public());
+            tracing::warn!(file = %file.display(), %error, frontend_key = key, "no keys: agents cannot sign in before `sluicegate key load`");
+            AgentKeys::default()
+        })
+    }
+
+    /// Opens a file that a key holder elsewhere issued; `before` is what was known.
+    pub(crate) fn load(
+        &self,
+        now: UnixTime,
+        text: &[u8],
+        replica: &ReplicaKey,
+        before: &AgentKeys,
+    ) -> Result<AgentKeys, HolderError> {
+        let KeyHolder::Elsewhere { site, .. } = &self.at else { return Err(HolderError::Here) };
+        let mut agents = issued::open(text, &self.realm, replica, site)?;
+        if agents.issued < before.issued {
+            return Err(HolderError::Older);
+        }
+        let first = agents.epochs().map(|(epoch, _)| epoch.0).next().unwrap_or_default();
+        if agents.certificate(Epoch::at(now)).is_none() {
+            return Err(HolderError::Epoch(first));
+        }
+        agents.keep_previous(before, now);
+        Ok(agents)
+    }
+
     /// The site's public key.
     pub(crate) fn site(&self) -> Result<SitePublic, HolderError> {
         match &self.ask(&Request::Certificate { replica: [0; 32] })? {
@@ -120,13 +205,17 @@ impl Holder {
         }
     }
 
-    /// All that the frontend with the key `replica` may know of agents now; `before` is what it knew.
+    /// All that the frontend with the key `replica` may know of agents now; `before` is what it knew. Of a key holder
+    /// elsewhere that is what it has given already.
     pub(crate) fn agents(
         &self,
         now: UnixTime,
         replica: [u8; 32],
         before: &AgentKeys,
     ) -> Result<AgentKeys, HolderError> {
+        if self.is_elsewhere() {
+            return Ok(before.still_good(now));
+        }
         let certificate = match &self.ask(&Request::Certificate { replica })? {
             Response::Certificate { certificate, .. } => certificate.clone(),
             _ => return Err(unexpected()),
@@ -157,11 +246,15 @@ impl Holder {
 
     pub(crate) fn put<'a>(&self, users: impl Iterator<Item = (&'a str, &'a UserSecret)>) -> Result<(), HolderError> {
         let users: Vec<_> = users.map(|(user, secret)| (user.to_owned(), *secret.expose())).collect();
-        if users.is_empty() { Ok(()) } else { self.tell(&Request::Put { users }) }
+        if users.is_empty() {
+            return Ok(());
+        }
+        if self.is_elsewhere() { Err(HolderError::Elsewhere) } else { self.tell(&Request::Put { users }) }
     }
 
+    /// Forgets a user; one that is held elsewhere is of no use here without the frontend's own record.
     pub(crate) fn remove(&self, user: &str) -> Result<(), HolderError> {
-        self.tell(&Request::Remove { user: user.to_owned() })
+        if self.is_elsewhere() { Ok(()) } else { self.tell(&Request::Remove { user: user.to_owned() }) }
     }
 
     fn tell(&self, request: &Request) -> Result<(), HolderError> {
@@ -169,6 +262,21 @@ impl Holder {
             Response::Done => Ok(()),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Sees to it that there is a key holder. One that is killed is replaced at the other end of the same socket; if the
+    /// socket is gone, a new one is started, which a frontend without privileges cannot do.
+    ///
+    /// # Errors
+    /// [`HolderError::Unreachable`]: then there is none, and there will be none.
+    pub(crate) fn ensure(&self) -> Result<(), HolderError> {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_elsewhere() || link.as_ref().is_some_and(Link::is_open) {
+            return Ok(());
+        }
+        *link = None;
+        *link = Some(self.start().map_err(HolderError::Unreachable)?);
+        Ok(())
     }
 
     /// Asks, with a new key holder if the one there was is gone: it keeps nothing but its files.
@@ -187,8 +295,9 @@ impl Holder {
     }
 
     fn start(&self) -> io::Result<Link> {
-        let (stream, theirs) = UnixStream::pair()?;
+        let (stream, theirs) = pair()?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         let child = match &self.at {
             KeyHolder::Process { program, directory } => {
                 let mut command = Command::new(program);
@@ -205,15 +314,51 @@ impl Holder {
                 thread::Builder::new().name("key-holder".to_owned()).spawn(run)?;
                 None
             }
+            KeyHolder::Elsewhere { .. } => return Err(io::ErrorKind::Unsupported.into()),
         };
-        Ok(Link { stream, child })
+        Ok(Link { stream, number: 0, child })
     }
+}
+
+/// Two ends of a local socket that keeps the bounds of messages, so that a key holder which is killed leaves no half of
+/// one to the next.
+fn pair() -> io::Result<(UnixStream, UnixStream)> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    Ok((ours.into(), theirs.into()))
 }
 
 impl Link {
     fn ask(&mut self, request: &Request) -> io::Result<Response> {
-        write_frame(&mut self.stream, request)?;
-        read_frame(&mut self.stream)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        self.number = self.number.wrapping_add(1);
+        for _ in 0..TRIES {
+            write_frame(&mut self.stream, self.number, request)?;
+            if let Some(response) = self.answer()? {
+                return Ok(response);
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// The answer to the last question; `None` if it has not come in time.
+    fn answer(&mut self) -> io::Result<Option<Response>> {
+        loop {
+            match read_frame(&mut self.stream) {
+                Ok(Some((number, response))) if number == self.number => return Ok(Some(response)),
+                // To a question that was asked twice.
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether somebody has the other end.
+    fn is_open(&self) -> bool {
+        let peek = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        !matches!(recv(self.stream.as_raw_fd(), &mut [0], peek), Ok(0) | Err(nix::errno::Errno::ECONNRESET))
     }
 }
 
@@ -234,31 +379,29 @@ pub fn directory(state: &Path) -> PathBuf {
     state.join("keyholder")
 }
 
-fn write_frame(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
+/// One message: the question's number, 4 bytes, and what is said.
+fn write_frame(stream: &mut UnixStream, number: u32, message: &impl Serialize) -> io::Result<()> {
     // Room from the start: growing would leave copies of secrets behind.
-    let frame = Vec::with_capacity(FRAME_LEN_MAX);
-    let body = postcard::to_extend(message, frame).map_err(io::Error::other)?;
-    let body = Zeroizing::new(body);
-    let len = u32::try_from(body.len()).ok().filter(|len| *len as usize <= FRAME_LEN_MAX);
-    let len = len.ok_or(io::ErrorKind::InvalidData)?;
-    stream.write_all(&len.to_be_bytes())?;
-    stream.write_all(&body)
+    let mut frame = Vec::with_capacity(FRAME_LEN_MAX);
+    frame.extend_from_slice(&number.to_be_bytes());
+    let frame = Zeroizing::new(postcard::to_extend(message, frame).map_err(io::Error::other)?);
+    if frame.len() > FRAME_LEN_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    stream.write_all(&frame)
 }
 
 /// `None` at the end of the stream.
-fn read_frame<T: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Option<T>> {
-    let mut len = [0; 4];
-    match stream.read_exact(&mut len) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        other => other?,
+fn read_frame<T: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<Option<(u32, T)>> {
+    let mut frame = Zeroizing::new(vec![0; FRAME_LEN_MAX]);
+    // The socket keeps messages apart: one read, one message.
+    let len = stream.read(&mut frame)?;
+    if len == 0 {
+        return Ok(None);
     }
-    let len = u32::from_be_bytes(len) as usize;
-    if len > FRAME_LEN_MAX {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = Zeroizing::new(vec![0; len]);
-    stream.read_exact(&mut body)?;
-    postcard::from_bytes(&body).map(Some).map_err(io::Error::other)
+    let (number, body) =
+        frame.get(..len).and_then(|frame| frame.split_first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
+    postcard::from_bytes(body).map(|said| Some((u32::from_be_bytes(*number), said))).map_err(io::Error::other)
 }
 
 #[cfg(test)]

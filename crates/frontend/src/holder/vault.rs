@@ -4,7 +4,7 @@ use std::{io, os::unix::net::UnixStream, path::Path};
 
 use sluicegate_capability::epoch::Epoch;
 use sluicegate_policy::is_name;
-use sluicegate_signin::{SECRET_LEN, SiteKey, SitePublic, UserSecret};
+use sluicegate_signin::{SECRET_LEN, SealError, SiteKey, SitePublic, UserSecret};
 use sluicegate_store::{
     Embedded, EmbeddedOptions, Store as _, StoreError, Txn,
     keys::{self, KeyError},
@@ -12,7 +12,11 @@ use sluicegate_store::{
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
-use super::{PAGE_LEN, Request, Response, read_frame, write_frame};
+use super::{
+    PAGE_LEN, Request, Response,
+    issued::{Issued, Users},
+    read_frame, write_frame,
+};
 use crate::{agents::AgentKeys, clock::Clock};
 
 const PREFIX: &str = "secret/";
@@ -30,6 +34,14 @@ pub enum VaultError {
     /// The frontend cannot be heard or told.
     #[error("cannot talk to the frontend: {0}")]
     Socket(#[from] io::Error),
+    /// A frontend's key that is none.
+    #[error("the frontend's key cannot be sealed to; copy it anew from the frontend's status")]
+    Seal(#[from] SealError),
+    /// No name that can be used.
+    #[error(
+        "{0:?} cannot name a user: use 1 to 64 letters, digits, '.', '_', '-' or '+', not starting with '.' or '-'"
+    )]
+    Name(String),
 }
 
 /// Users' secrets and the site's key.
@@ -69,10 +81,14 @@ impl Vault {
         let answer = match request {
             Request::Certificate { replica } => Ok(self.certify(now, *replica)),
             Request::Agents { replica, epoch, after } => self.agents(now, replica, Epoch(*epoch), after),
-            Request::Put { users } => self.put(now, users),
+            Request::Put { users } => {
+                let secret =
+                    |(user, secret): &(String, [u8; SECRET_LEN])| (user.clone(), UserSecret::from_bytes(*secret));
+                let users: Vec<_> = users.iter().map(secret).collect();
+                self.put(now, &users).map(|()| Response::Done).map_err(|error| error.to_string())
+            }
             Request::Remove { user } => {
-                let txn = Txn::default().delete(&key(user));
-                self.store.txn(now, &txn).map(|_| Response::Done).map_err(|error| error.to_string())
+                self.remove(now, user).map(|_| Response::Done).map_err(|error| error.to_string())
             }
         };
         answer.unwrap_or_else(Response::Refused)
@@ -84,10 +100,74 @@ impl Vault {
     /// See [`VaultError`].
     pub fn serve(&self, mut stream: UnixStream) -> Result<(), VaultError> {
         let clock = Clock::start();
-        while let Some(request) = read_frame::<Request>(&mut stream)? {
-            write_frame(&mut stream, &self.answer(clock.unix(), &request))?;
+        while let Some((number, request)) = read_frame::<Request>(&mut stream)? {
+            write_frame(&mut stream, number, &self.answer(clock.unix(), &request))?;
         }
         Ok(())
+    }
+
+    /// What the frontend with this key gets, on whatever host it is: its keys of this epoch, in its last hour of the next
+    /// too, and its certificate. Sealed to it, so that a copy is of no use to anybody else.
+    ///
+    /// # Errors
+    /// If the store cannot be read or there are no random bytes.
+    pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<String, VaultError> {
+        let mut epochs = Vec::new();
+        for epoch in AgentKeys::wanted(now) {
+            epochs.push((epoch.0, self.all(now, replica, epoch)?));
+        }
+        let certificate = self.site.certify(&self.realm, *replica, AgentKeys::certified_until(now)).to_text();
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| KeyError::Random(error.to_string()))?;
+        Ok(Issued { certificate, epochs }.seal(seed, (&self.site, &self.realm), replica, now)?)
+    }
+
+    fn all(&self, now: UnixTime, replica: &[u8; 32], epoch: Epoch) -> Result<Users, VaultError> {
+        let mut users = Users::new();
+        loop {
+            let after = users.last().map_or("", |(user, _)| user.as_str());
+            let page = self.page(now, replica, epoch, after)?;
+            let is_last = page.len() < PAGE_LEN;
+            users.extend(page);
+            if is_last {
+                return Ok(users);
+            }
+        }
+    }
+
+    /// Names of all users with a secret.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn users(&self, now: UnixTime) -> Result<Vec<String>, VaultError> {
+        let all = self.all(now, &[0; 32], Epoch::at(now))?;
+        Ok(all.iter().map(|(user, _)| user.clone()).collect())
+    }
+
+    /// Gives these users these secrets, all of them or none; at most as many as one transaction takes.
+    ///
+    /// # Errors
+    /// If one has no name that can be used, or the store fails.
+    pub fn put(&self, now: UnixTime, users: &[(String, UserSecret)]) -> Result<(), VaultError> {
+        let wrong = users.iter().find(|(user, _)| !is_name(user));
+        if let Some((user, _)) = wrong {
+            return Err(VaultError::Name(user.chars().take(80).collect()));
+        }
+        let put = |txn: Txn, (user, secret): &(String, UserSecret)| {
+            txn.put(&key(user), Zeroizing::new(secret.expose().to_vec()))
+        };
+        self.store.txn(now, &users.iter().fold(Txn::default(), put))?;
+        Ok(())
+    }
+
+    /// Forgets a user; whether there was one.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn remove(&self, now: UnixTime, user: &str) -> Result<bool, VaultError> {
+        let is_known = self.store.get(now, &key(user))?.is_some();
+        self.store.txn(now, &Txn::default().delete(&key(user)))?;
+        Ok(is_known)
     }
 
     fn certify(&self, now: UnixTime, replica: [u8; 32]) -> Response {
@@ -99,26 +179,19 @@ impl Vault {
         if !AgentKeys::wanted(now).contains(&epoch) {
             return Err(format!("the keys of epoch {epoch} are not given out now"));
         }
+        self.page(now, replica, epoch, after).map(Response::Agents).map_err(|error| error.to_string())
+    }
+
+    fn page(&self, now: UnixTime, replica: &[u8; 32], epoch: Epoch, after: &str) -> Result<Users, StoreError> {
         let after = if after.is_empty() { String::new() } else { key(after) };
-        let page = self.store.range(now, PREFIX, &after, PAGE_LEN).map_err(|error| error.to_string())?;
+        let page = self.store.range(now, PREFIX, &after, PAGE_LEN)?;
         let ha1 = |entry: &sluicegate_store::Entry| {
             let user = entry.key.strip_prefix(PREFIX)?.to_owned();
             let secret = UserSecret::from_bytes(<[u8; SECRET_LEN]>::try_from(entry.value.as_slice()).ok()?);
             let ha1 = *secret.ha1(&user, &self.realm, epoch, replica).expose();
             Some((user, ha1))
         };
-        Ok(Response::Agents(page.iter().filter_map(ha1).collect()))
-    }
-
-    fn put(&self, now: UnixTime, users: &[(String, [u8; SECRET_LEN])]) -> Result<Response, String> {
-        if !users.iter().all(|(user, _)| is_name(user)) {
-            return Err("this cannot name a user".to_owned());
-        }
-        let put = |txn: Txn, (user, secret): &(String, [u8; SECRET_LEN])| {
-            txn.put(&key(user), Zeroizing::new(secret.to_vec()))
-        };
-        let txn = users.iter().fold(Txn::default(), put);
-        self.store.txn(now, &txn).map(|_| Response::Done).map_err(|error| error.to_string())
+        Ok(page.iter().filter_map(ha1).collect())
     }
 }
 

@@ -295,6 +295,29 @@ async fn a_gate_that_was_away_is_told_of_the_revoke_when_it_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_was_away_is_told_of_an_operators_revoke_after_a_restart_too() {
+    let dir = TempDir::new().unwrap();
+    let running = Running::start(dir.path(), |_| {}).await;
+    running.add_user("alice", &[]);
+    running.add_user("bob", &[]);
+    let mut gate = running.gate("gate-1").await;
+    for user in ["alice", "bob"] {
+        call_through(&mut gate, &mut Phone::new(&running, user).await, WEB).await;
+    }
+    gate.hang_up();
+    let alices = Selector::all(Selected::User("alice".into()));
+    assert_eq!(running.control.revoke(alices).unwrap().len(), 1);
+    running.stop().await;
+
+    let running = Running::start(dir.path(), |_| {}).await;
+    let token = running.control.join_token().unwrap();
+    gate.dial(&token, None).await.unwrap();
+    gate.until(|told| matches!(told, Told::UpToDate)).await;
+    assert_eq!(gate.open.len(), 1, "alice's was ended, bob's was not");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_lets_one_gate_in_once_and_strangers_never() {
     let dir = TempDir::new().unwrap();
     let running = Running::start(dir.path(), |_| {}).await;

@@ -10,7 +10,7 @@ use sluicegate_frontend::{
 };
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_signin::{
-    Certificate, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
+    Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
 };
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Authorization, Challenge, Ha1, ha1},
@@ -41,6 +41,8 @@ pub(crate) struct Site {
     pub(crate) last: Vec<u8>,
     pub(crate) agents: Arc<AgentKeys>,
     pub(crate) advertise: Vec<SocketAddr>,
+    /// The frontend's own key.
+    pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
     pub(crate) unproved_answers_per_s: u32,
     out: Transmits,
@@ -68,6 +70,7 @@ impl Site {
             last: Vec::new(),
             agents: Arc::new(agent_keys(&[Epoch::at(START)])),
             advertise: Vec::new(),
+            replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
             unproved_answers_per_s: 100_000,
             out: Transmits::new(),
@@ -132,7 +135,7 @@ impl Site {
             dialog_key: Arc::new(Zeroizing::new([7; 32])),
             start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),
             advertise: self.advertise.clone(),
-            replica_key: Arc::new(replica()),
+            replica_key: Arc::clone(&self.replica_key),
             agents: Arc::clone(&self.agents),
             guesses: Arc::clone(&self.guesses),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),
@@ -256,11 +259,16 @@ pub(crate) fn replica() -> ReplicaKey {
     ReplicaKey::from_seed(&[8; 32])
 }
 
-/// What a key holder would give for these epochs.
+/// What a key holder would give the frontend for these epochs.
 pub(crate) fn agent_keys(epochs: &[Epoch]) -> AgentKeys {
-    let certificate = SiteKey::from_seed(&[1; 32]).certify(REALM, *replica().public(), START.plus_secs(1_000_000));
+    agent_keys_of(&replica(), epochs)
+}
+
+/// The same for any frontend.
+pub(crate) fn agent_keys_of(replica: &ReplicaKey, epochs: &[Epoch]) -> AgentKeys {
+    let certificate = SiteKey::from_seed(&[1; 32]).certify(REALM, *replica.public(), START.plus_secs(1_000_000));
     let users = |epoch: Epoch| {
-        let ha1 = |user: &str| (user.to_owned(), secret_of(user, PASSWORD).ha1(user, REALM, epoch, replica().public()));
+        let ha1 = |user: &str| (user.to_owned(), secret_of(user, PASSWORD).ha1(user, REALM, epoch, replica.public()));
         ["alice", "bob", "carol", "dave", "registrar"].into_iter().map(ha1).collect()
     };
     AgentKeys::new(certificate.to_text(), epochs.iter().map(|epoch| (*epoch, users(*epoch))).collect())
@@ -319,6 +327,8 @@ pub(crate) struct Caller {
     pub(crate) is_capable: bool,
     pub(crate) algorithm: Algorithm,
     pub(crate) branches: u32,
+    /// What a thief has instead of the password.
+    pub(crate) stolen: Option<EpochHa1>,
     /// Where the agent thinks that the frontend is.
     pub(crate) dialled: SocketAddr,
     /// The handshake of the last signed request.
@@ -340,6 +350,7 @@ impl Caller {
             is_capable: false,
             algorithm: Algorithm::Sha256,
             branches: 0,
+            stolen: None,
             dialled: FRONTEND.parse().unwrap(),
             initiator: None,
         }
@@ -427,11 +438,15 @@ impl Caller {
         match realm.split_once(";e=") {
             None => ha1(challenge.algorithm, &self.user, &realm, &self.password),
             Some((plain, epoch)) => {
-                let secret = secret_of(&self.user, &self.password);
-                let ha1 = secret.ha1(&self.user, plain, epoch.parse().unwrap(), replica().public());
+                let ha1 = self.agents_ha1(plain, epoch, replica().public());
                 Ha1::from_sha256(*ha1.expose())
             }
         }
+    }
+
+    fn agents_ha1(&self, realm: &str, epoch: &str, replica: &[u8; 32]) -> EpochHa1 {
+        let secret = || secret_of(&self.user, &self.password);
+        self.stolen.clone().unwrap_or_else(|| secret().ha1(&self.user, realm, epoch.parse().unwrap(), replica))
     }
 
     /// Adds an agent's handshake to a request with credentials.
@@ -445,8 +460,7 @@ impl Caller {
         let answer = Message::parse(challenge.as_bytes()).unwrap();
         let certificate = Certificate::from_text(answer.header(HEADER).unwrap()).unwrap();
         certificate.verify(plain, START).unwrap();
-        let secret = secret_of(&self.user, &self.password);
-        let ha1 = secret.ha1(&self.user, plain, epoch.parse().unwrap(), &certificate.replica);
+        let ha1 = self.agents_ha1(plain, epoch, &certificate.replica);
         let proposal = Proposal {
             method: message.method().unwrap().as_bytes(),
             uri: message.request_uri().unwrap(),

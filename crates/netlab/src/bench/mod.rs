@@ -9,6 +9,7 @@ mod frame;
 mod lab;
 mod load;
 mod peer;
+mod signin;
 mod site;
 mod types;
 
@@ -23,6 +24,7 @@ use serde::Serialize;
 
 pub use self::{
     capability::{CapabilityOptions, capability},
+    signin::signin,
     types::types,
 };
 
@@ -53,7 +55,7 @@ pub struct Options {
 /// One figure of ours beside the same figure of one peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// `gate` or `capability`.
+    /// `gate`, `capability` or `signin`.
     pub bench: &'static str,
     /// What was measured: figure, back end, protocol, or figure and order of the flows.
     pub row: String,
@@ -83,7 +85,7 @@ pub struct Row {
 /// How the bench went.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// `gate` or `capability`.
+    /// `gate`, `capability` or `signin`.
     pub bench: &'static str,
     /// Rows measured.
     pub rows: usize,

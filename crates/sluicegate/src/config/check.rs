@@ -11,7 +11,7 @@ use std::{
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Subject, User};
-use sluicegate_signin::UserSecret;
+use sluicegate_signin::{SitePublic, UserSecret};
 
 use super::{
     file::{Agent, File, Frontend},
@@ -36,6 +36,7 @@ pub(crate) enum Role {
     Gate,
     Frontend,
     Agent,
+    KeyHolder,
 }
 
 /// A checked configuration.
@@ -116,10 +117,11 @@ impl Report<'_> {
 /// Checks `file` for `role`, or for the role that its sections suggest.
 pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Finding>, Option<Plan>) {
     let mut report = Report { source, findings: Vec::new() };
-    let role = role.unwrap_or(match (&file.frontend, &file.gate, &file.agent) {
-        (Some(_), None, _) => Role::Frontend,
-        (None, Some(_), _) => Role::Gate,
-        (None, None, Some(_)) => Role::Agent,
+    let role = role.unwrap_or(match (&file.frontend, &file.gate, &file.agent, &file.keyholder) {
+        (Some(_), None, ..) => Role::Frontend,
+        (None, Some(_), ..) => Role::Gate,
+        (None, None, Some(_), _) => Role::Agent,
+        (None, None, None, Some(_)) => Role::KeyHolder,
         _ => Role::Up,
     });
     sections(&mut report, &file, role);
@@ -149,6 +151,9 @@ pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Fin
         Some(agent) if role == Role::Agent => agent_plan(&mut report, agent),
         _ => None,
     };
+    if let Some(holder) = &file.keyholder {
+        key_holder(&mut report, &file, holder);
+    }
     host::check(&mut report, &file.node.state, gate.as_ref(), role);
     let plan = Plan { state: file.node.state, metrics: file.metrics.listen, gate, frontend, agent };
     let plan = (!report.has_errors()).then_some(plan);
@@ -168,6 +173,30 @@ fn sections(report: &mut Report<'_>, file: &File, role: Role) {
     }
     if role == Role::Agent && file.agent.is_none() {
         missing(report, "agent", "agent --serve");
+    }
+}
+
+/// A key holder for frontends on other hosts. A frontend in the same file would have another.
+fn key_holder(report: &mut Report<'_>, file: &File, holder: &super::file::KeyHolder) {
+    if file.frontend.is_some() {
+        let hint = "give the key holder a file, a state directory and best a host of its own; a frontend without `keys` needs none";
+        report.error(&["keyholder"], "a frontend and a key holder for others are in one file", hint);
+    }
+    for (index, replica) in holder.frontends.iter().enumerate() {
+        let path = ["keyholder", "frontend", &index.to_string()];
+        if !sluicegate_policy::is_name(&replica.name) {
+            report.error(
+                &path,
+                format!("{:?} can name no frontend, and no file", replica.name),
+                "write its [node] name",
+            );
+        }
+        if holder.frontends.iter().take(index).any(|earlier| earlier.name == replica.name) {
+            report.error(&path, format!("frontend {:?} is there twice", replica.name), "remove one");
+        }
+        if let Err(error) = sluicegate_signin::key_of(&replica.key) {
+            report.error(&path, error.to_string(), "write the `frontend_key` of its `sluicegate status`");
+        }
     }
 }
 
@@ -231,9 +260,16 @@ fn frontend_plan(
     );
     config.listen = listen;
     config.advertise.clone_from(&frontend.advertise);
-    config.keyholder = KeyHolder::Process {
-        program: std::env::current_exe().unwrap_or_else(|_| "sluicegate".into()),
-        directory: sluicegate_frontend::keyholder_directory(&file.node.state),
+    config.keyholder = match &frontend.keys {
+        Some(keys) => {
+            let hint = "write what `sluicegate key show` prints on the key holder's host";
+            let site = report.parse::<SitePublic>(&["frontend", "keys"], &keys.site_key, hint)?;
+            KeyHolder::Elsewhere { file: keys.file.clone(), site }
+        }
+        None => KeyHolder::Process {
+            program: std::env::current_exe().unwrap_or_else(|_| "sluicegate".into()),
+            directory: sluicegate_frontend::keyholder_directory(&file.node.state),
+        },
     };
     config.digest.clone_from(&frontend.digest);
     config.shards = frontend.shards.unwrap_or(0);

@@ -23,6 +23,7 @@ pub(crate) struct File {
     pub(crate) frontend: Option<Frontend>,
     pub(crate) gate: Option<Gate>,
     pub(crate) agent: Option<Agent>,
+    pub(crate) keyholder: Option<KeyHolder>,
     #[serde(default)]
     pub(crate) metrics: Metrics,
     #[serde(default, rename = "issuer")]
@@ -65,6 +66,8 @@ pub(crate) struct Frontend {
     pub(crate) feed: Option<SocketAddr>,
     /// SIP threads; one per core unless given.
     pub(crate) shards: Option<usize>,
+    /// Where keys of agents come from, if the key holder is on another host.
+    pub(crate) keys: Option<Keys>,
     /// What is known of gates beforehand.
     #[serde(default, rename = "gate")]
     pub(crate) gates: Vec<GateSite>,
@@ -77,6 +80,37 @@ pub(crate) struct Frontend {
     /// What the grants of one user may hold together.
     #[serde(default)]
     pub(crate) per_user: UserShare,
+}
+
+/// What a key holder on another host issues.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Keys {
+    /// Where the file is copied to.
+    pub(crate) file: PathBuf,
+    /// The key of the site that issues it, as `key show` there prints it.
+    pub(crate) site_key: String,
+}
+
+/// A key holder for frontends on other hosts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyHolder {
+    /// The realm users belong to.
+    pub(crate) realm: String,
+    /// Who gets keys.
+    #[serde(default, rename = "frontend")]
+    pub(crate) frontends: Vec<Replica>,
+}
+
+/// A frontend on another host.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Replica {
+    /// What its file is called.
+    pub(crate) name: String,
+    /// Its key, as its status shows it.
+    pub(crate) key: String,
 }
 
 fn digest_default() -> Vec<DigestName> {

@@ -14,7 +14,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use sluicegate_policy::{Rule, Service};
 
 pub(crate) use check::{Plan, Role};
-pub(crate) use file::STATE_DEFAULT;
+pub(crate) use file::{KeyHolder, STATE_DEFAULT};
 use source::Source;
 pub(crate) use source::{Finding, Severity};
 
@@ -52,6 +52,10 @@ pub(crate) struct Outline {
     pub(crate) realm: Option<String>,
     pub(crate) services: Vec<Service>,
     pub(crate) rules: Vec<Rule>,
+    /// Where keys of agents come from, if the frontend's key holder is on another host.
+    pub(crate) keys: Option<file::Keys>,
+    /// The key holder for other hosts that it is.
+    pub(crate) keyholder: Option<KeyHolder>,
 }
 
 impl Outline {
@@ -69,9 +73,12 @@ impl Outline {
 /// The outline of the file at `path`.
 pub(crate) fn outline(path: &Path) -> Result<Outline> {
     let file: file::File = parse(path)?;
+    let (realm, keys) = file.frontend.map(|frontend| (frontend.realm, frontend.keys)).unzip();
     Ok(Outline {
         state: file.node.state,
-        realm: file.frontend.map(|frontend| frontend.realm),
+        keys: keys.flatten(),
+        keyholder: file.keyholder,
+        realm,
         services: file.services,
         rules: file.rules,
     })

@@ -5,4 +5,4 @@ mod filter;
 mod rights;
 
 pub(crate) use child::{Child, Parent};
-pub(crate) use rights::{GATE, confine, keep};
+pub(crate) use rights::{GATE, KEYS, confine, keep};

@@ -24,6 +24,9 @@ pub(crate) const GATE: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::IPC_LOCK)
     .union(CapabilitySet::SYS_NICE);
 
+/// What it takes to start a key holder that gives up all rights: to change the user, and to make the bounding set smaller.
+pub(crate) const KEYS: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::SETPCAP);
+
 /// The user of a confined process where the host has none of its name: from the range that Debian leaves to numbers
 /// given out on demand, and outside of what systemd gives to dynamic users.
 const USER_UNNAMED: u32 = 64_701;

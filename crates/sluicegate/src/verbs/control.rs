@@ -36,6 +36,19 @@ impl Node {
         self.outline.realm.as_deref().context("this node is no frontend; ask the frontend's node")
     }
 
+    /// Where keys are copied to from a key holder on another host, if there is one.
+    pub(crate) fn keys(&self) -> Option<&Path> {
+        self.outline.keys.as_ref().map(|keys| keys.file.as_path())
+    }
+
+    /// Where a frontend that does not run has its users' secrets kept.
+    fn keyholder(&self) -> Result<KeyHolder> {
+        Ok(match &self.outline.keys {
+            Some(keys) => KeyHolder::Elsewhere { file: keys.file.clone(), site: keys.site_key.parse()? },
+            None => KeyHolder::Thread { directory: sluicegate_frontend::keyholder_directory(&self.outline.state) },
+        })
+    }
+
     /// Calls the node's API.
     pub(crate) fn call(&self, method: Method, uri: &str, body: Option<Value>) -> Result<Value> {
         let socket = self.outline.control_socket();
@@ -46,10 +59,9 @@ impl Node {
                 sluicegate_store::keys::private_directory(&self.outline.state)?;
                 sluicegate_store::keys::private_directory(&dir)?;
                 let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
-                let directory = sluicegate_frontend::keyholder_directory(&self.outline.state);
                 // What users may hold is for a running frontend to say.
                 let objects = (services, rules, PerUser::default());
-                let catalog = Catalog::open(&dir, realm, objects, &KeyHolder::Thread { directory })?;
+                let catalog = Catalog::open(&dir, realm, objects, &self.keyholder()?)?;
                 let api = Api { catalog: Some(catalog), ..Api::default() };
                 Ok(self.runtime.block_on(call_here(api, method, uri, body.as_ref()))?)
             }

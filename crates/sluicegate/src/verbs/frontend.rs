@@ -5,6 +5,7 @@ use std::{
     fs::{File, OpenOptions},
     os::{fd::AsFd as _, unix::fs::OpenOptionsExt},
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -14,18 +15,20 @@ use serde::{Deserialize, Serialize};
 use sluicegate_admin::Api;
 use sluicegate_frontend::{Frontend, Opened, Vault};
 use tokio::task::JoinHandle;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::node::shutdown_signal;
 use crate::{
     config::{self, Plan, Role},
-    process::{Parent, confine},
+    process::{KEYS, Parent, confine, keep},
 };
 
 /// Under which user the frontend runs, if it was started as root and the host has that user.
 const USER: &str = "sluicegate-frontend";
 /// The same of its key holder.
 const KEYS_USER: &str = "sluicegate-keys";
+/// Before a key holder that was killed is started again.
+const KEYS_PAUSE: Duration = Duration::from_millis(200);
 /// How long a frontend waits for the one before it to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks whether it has.
@@ -94,6 +97,24 @@ pub(super) fn child(file: &Path) -> Result<()> {
         served.iter().for_each(JoinHandle::abort);
         Ok(())
     })
+}
+
+/// Keeps a key holder at the other end of the frontend's socket: one that is killed is replaced. The frontend itself has
+/// given up the right to start one; this process has kept the rights to, and reads nothing from anybody.
+pub(super) fn keep_key_holder(directory: &Path, realm: &str) -> Result<()> {
+    keep(KEYS)?;
+    loop {
+        let mut command = Command::new("/proc/self/exe");
+        let ended = command.arg("key-holder-child").arg(directory).arg(realm).status();
+        let ended = ended.context("the key holder cannot be started")?;
+        match ended.code() {
+            // The frontend has gone.
+            Some(0) => return Ok(()),
+            Some(1) => bail!("the key holder ended; see above"),
+            _ => warn!(%ended, "the key holder did not end by itself; another one takes its place"),
+        }
+        std::thread::sleep(KEYS_PAUSE);
+    }
 }
 
 /// The key holder: answers the frontend at the other end of standard input until that ends.

@@ -115,6 +115,12 @@ pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
         Bench::Capability { json, only, short } => {
             (json, bench::capability(&bench::CapabilityOptions { short, only, commit }, &mut keep)?)
         }
+        Bench::Signin { json, only, short, program } => {
+            let scratch = Scratch::make()?;
+            let program = program.map_or_else(std::env::current_exe, Ok)?;
+            let options = bench::Options { program, directory: scratch.0.clone(), short, only, commit };
+            (json, bench::signin(&options, &mut keep)?)
+        }
     };
     if json {
         for row in &rows {

@@ -8,6 +8,7 @@ mod control;
 mod experiments;
 mod frontend;
 mod gate;
+mod keys;
 mod lab;
 mod node;
 mod objects;
@@ -41,6 +42,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Trace(trace) => reading::trace(&trace)?,
         Verb::Observe { state, node } => reading::observe(state, &node)?,
         Verb::User { action } => users::run(action)?,
+        Verb::Key { action } => keys::run(action)?,
         Verb::Group { action } => objects::group(action)?,
         Verb::Service { action } => objects::service(action)?,
         Verb::Grant { action } => objects::grant(action)?,
@@ -53,7 +55,8 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Bench { bench } => return lab::bench(bench),
         Verb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
         Verb::Lab { action: LabAction::Run(run) } => return experiments::run(&run),
-        Verb::KeyHolder { directory, realm } => frontend::hold_keys(&directory, &realm)?,
+        Verb::KeyHolder { directory, realm } => frontend::keep_key_holder(&directory, &realm)?,
+        Verb::KeyHolderChild { directory, realm } => frontend::hold_keys(&directory, &realm)?,
         Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man => texts::man()?,

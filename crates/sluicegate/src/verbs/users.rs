@@ -9,12 +9,14 @@ use std::{
 use anyhow::{Context, Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
+use sluicegate_frontend::Vault;
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{OPS_MAX, password};
 use zeroize::Zeroizing;
 
 use super::{
     control::{Node, print_json, table},
+    keys,
     objects::remove,
 };
 use crate::{
@@ -31,26 +33,82 @@ type Named = (String, Zeroizing<String>);
 pub(crate) fn run(action: UserAction) -> Result<()> {
     match action {
         UserAction::Add(new) => add(&new)?,
-        UserAction::Ls(reading) => {
-            let users = Node::of(&reading.node.config)?.call(Method::GET, "/v1/users", None)?;
-            if reading.json {
-                return print_json(&users);
+        UserAction::Ls(reading) => match keys::holder(&reading.node.config)? {
+            Some((vault, _)) => {
+                let users = vault.users(keys::now())?;
+                let rows: Vec<Value> = users.iter().map(|name| json!({ "name": name })).collect();
+                shown(&rows.into(), reading.json, &[("USER", "name")])?;
             }
-            table(&users, &[("USER", "name"), ("GROUPS", "groups"), ("PHONE", "phone"), ("ENABLED", "enabled")]);
-        }
-        UserAction::Rm { name, node } => remove("users", "user", &name, &Node::of(&node.config)?)?,
+            None => {
+                let users = Node::of(&reading.node.config)?.call(Method::GET, "/v1/users", None)?;
+                let columns = [("USER", "name"), ("GROUPS", "groups"), ("PHONE", "phone"), ("ENABLED", "enabled")];
+                shown(&users, reading.json, &columns)?;
+            }
+        },
+        UserAction::Rm { name, node } => match keys::holder(&node.config)? {
+            Some((vault, _)) if vault.remove(keys::now(), &name)? => out::line(format_args!("removed user {name}")),
+            Some(_) => bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them"),
+            None => remove("users", "user", &name, &Node::of(&node.config)?)?,
+        },
     }
     Ok(())
 }
 
+fn shown(users: &Value, as_json: bool, columns: &[(&str, &str)]) -> Result<()> {
+    if as_json {
+        return print_json(users);
+    }
+    table(users, columns);
+    Ok(())
+}
+
+/// Where a user is added, and what of it.
+enum At {
+    /// A frontend takes the user. If its key holder is on another host, it takes nothing that an agent signs in with.
+    Frontend(Node),
+    /// A key holder for other hosts takes what agents sign in with, and knows nothing else of users.
+    KeyHolder(Vault, String),
+}
+
+impl At {
+    fn of(config: &Path) -> Result<Self> {
+        match keys::holder(config)? {
+            Some((vault, holder)) => Ok(Self::KeyHolder(vault, holder.realm)),
+            None => Ok(Self::Frontend(Node::of(config)?)),
+        }
+    }
+
+    /// Whether secrets of agents are taken here.
+    fn takes_secrets(&self) -> bool {
+        !matches!(self, Self::Frontend(node) if node.keys().is_some())
+    }
+
+    fn realm(&self) -> Result<&str> {
+        match self {
+            Self::Frontend(node) => node.realm(),
+            Self::KeyHolder(_, realm) => Ok(realm),
+        }
+    }
+}
+
 fn add(new: &NewUsers) -> Result<()> {
-    let node = Node::of(&new.node.config)?;
+    let at = At::of(&new.node.config)?;
+    if matches!(at, At::KeyHolder(..)) && (new.no_agent || !new.groups.is_empty()) {
+        bail!("a key holder knows of agents' keys only: groups and phones are the frontends' business, add them there");
+    }
     if let (Some(name), Some(path)) = (&new.name, &new.key) {
+        if !at.takes_secrets() {
+            bail!("the key holder of this frontend is on another host: write --key there, and --no-phone here");
+        }
         let key = sluicegate_store::keys::load_or_create_seed(path)?;
-        return send(&node, &[json!({ "name": name, "groups": new.groups, "key": *key })]);
+        return send(&at, new, &[User { name, password: None, secret: Some(UserSecret::from_bytes(*key)) }]);
     }
     let named = match (&new.from, &new.name) {
         (Some(path), _) => listed(path)?,
+        // The frontend has no use for a password: it keeps none, and the key is made elsewhere.
+        (None, Some(name)) if new.no_phone && !at.takes_secrets() => {
+            return send(&at, new, &[User { name, password: None, secret: None }]);
+        }
         (None, Some(name)) => {
             let password = secret::read(&new.password, &format!("password of {name}"), true)?;
             vec![(name.clone(), password)]
@@ -62,29 +120,46 @@ fn add(new: &NewUsers) -> Result<()> {
         password::check(given).with_context(|| format!("nobody was added: the password of {name}"))?;
     }
     for some in named.chunks(OPS_MAX) {
-        let users = some.iter().map(|named| user(&node, new, named)).collect::<Result<Vec<Value>>>()?;
-        send(&node, &users)?;
+        let users = some.iter().map(|(name, password)| user(&at, new, name, password)).collect::<Result<Vec<_>>>()?;
+        send(&at, new, &users)?;
     }
     Ok(())
 }
 
-/// What the frontend is told of a user. The secret of agents is made here, not there: making it takes a quarter of a
-/// second and 64 MiB, and a frontend that need not see a password does not.
-fn user(node: &Node, new: &NewUsers, (name, password): &Named) -> Result<Value> {
-    let mut user = json!({ "name": name, "groups": new.groups });
-    if !new.no_phone {
-        user["password"] = json!(password.as_str());
-    }
-    if !new.no_agent {
-        user["key"] = json!(*UserSecret::from_password(name, node.realm()?, password.as_bytes()).expose());
-    }
-    Ok(user)
+/// A user who is added.
+struct User<'a> {
+    name: &'a str,
+    /// What phones sign in with.
+    password: Option<&'a str>,
+    /// What agents sign in with.
+    secret: Option<UserSecret>,
 }
 
-fn send(node: &Node, users: &[Value]) -> Result<()> {
-    node.call(Method::POST, "/v1/users", Some(Value::Array(users.to_vec())))?;
+/// The secret of agents is made here and not in the frontend: making it takes a quarter of a second and 64 MiB, and a
+/// frontend that need not see a password does not.
+fn user<'a>(at: &At, new: &NewUsers, name: &'a str, password: &'a str) -> Result<User<'a>> {
+    let realm = at.realm()?;
+    let is_of_agents = !new.no_agent && at.takes_secrets();
+    let secret = is_of_agents.then(|| UserSecret::from_password(name, realm, password.as_bytes()));
+    Ok(User { name, password: (!new.no_phone).then_some(password), secret })
+}
+
+fn send(at: &At, new: &NewUsers, users: &[User<'_>]) -> Result<()> {
+    match at {
+        At::Frontend(node) => {
+            let body = |user: &User<'_>| {
+                let key = user.secret.as_ref().map(UserSecret::expose);
+                json!({ "name": user.name, "groups": new.groups, "password": user.password, "key": key })
+            };
+            node.call(Method::POST, "/v1/users", Some(users.iter().map(body).collect()))?;
+        }
+        At::KeyHolder(vault, _) => {
+            let secrets = users.iter().filter_map(|user| Some((user.name.to_owned(), user.secret.clone()?)));
+            vault.put(keys::now(), &secrets.collect::<Vec<_>>())?;
+        }
+    }
     for user in users {
-        out::line(format_args!("added user {}", user["name"].as_str().unwrap_or_default()));
+        out::line(format_args!("added user {}", user.name));
     }
     Ok(())
 }

@@ -156,3 +156,10 @@ pub(crate) fn run_on(lab: &Lab, host: &str, program: &str, arguments: &[&str], l
     command.args(arguments).current_dir(lab.dir.path()).env("HOME", lab.path("home"));
     lab.host(host).run_in(|| run(&mut command, limit)).expect("the namespace can be entered")
 }
+
+/// The processes that a process has started and that run.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
+}

@@ -20,7 +20,7 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 const AROUND_DELTAS: usize = 128;
 const DELTAS_LEN_MAX: usize = FRAME_LEN_MAX - AROUND_DELTAS;
 /// Seconds for which an operator's revoke is repeated in snapshots: as long as the longest grant lives.
-const REVOKE_KEPT_S: u64 = 86_400;
+pub const REVOKE_KEPT_S: u64 = 86_400;
 
 /// The bounds of a [`FeedSender`], fixed at start.
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +130,15 @@ impl FeedSender {
         if matches!(delta, Delta::Revoke(_)) {
             self.revokes.keep(unix, "", unix.plus_secs(REVOKE_KEPT_S), encoded);
         }
+        Ok(())
+    }
+
+    /// Takes a revoke from before this start, for gates that may not have heard of it then.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`].
+    pub fn keep_revoke(&mut self, unix: UnixTime, selector: Selector, until: UnixTime) -> Result<(), SendError> {
+        self.revokes.keep(unix, "", until, encoded(&Delta::Revoke(selector))?);
         Ok(())
     }
 

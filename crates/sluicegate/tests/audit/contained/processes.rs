@@ -11,6 +11,7 @@ use crate::support::{
     lab::{CLIENT, GATE, Lab},
     node::{Config, Node, service},
     phone::{Phone, Wish},
+    program::children,
     until,
 };
 
@@ -41,12 +42,6 @@ fn threads(pid: u32) -> Vec<Thread> {
         Thread(text.lines().filter_map(field).collect())
     };
     status.map(fields).collect()
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
 fn node(lab: &Lab, datapath: &'static str) -> Node {

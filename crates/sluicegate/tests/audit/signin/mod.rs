@@ -1,31 +1,20 @@
 //! Who signs in, as what, and what a thief of the frontend holds.
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+mod holder;
+mod theft;
 
-use sluicegate_capability::{
-    epoch::Epoch,
-    mac::{Direction, SessionSecret},
-};
-use sluicegate_frontend::{Config, Count, Frontend, KeyHolder, Kind, NewUser, Outcome, Tables, keyholder_directory};
-use sluicegate_signin::{Hello, Proposal, ReplicaKey, UserSecret, joined, respond};
+use sluicegate_capability::mac::{Direction, SessionSecret};
+use sluicegate_frontend::{Count, GateAnswer, Input, Kind, Outcome, Tables};
+use sluicegate_signin::{Hello, Initiator, Proposal, joined, respond};
 use sluicegate_sip::{
-    digest::{Algorithm, Authorization, ha1},
+    digest::Authorization,
     message::{HeaderName, Message},
 };
-use sluicegate_wire::UnixTime;
-use tempfile::TempDir;
 
 use self::site::{AUDIO, Caller, PHONE, PORTS, Site, status};
-use crate::support::BINARY;
 
 #[allow(dead_code, reason = "the frontend's own tests use the rest of it")]
-#[path = "../../../frontend/tests/shard/site.rs"]
+#[path = "../../../../frontend/tests/shard/site.rs"]
 pub(crate) mod site;
 
 const GUESSER: &str = "198.51.100.66:5060";
@@ -162,7 +151,9 @@ fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session
     let signed = alice.signed(&mut site, "INVITE", &uri, "", &udp);
     assert_eq!(status(&site.send(PHONE, &signed).pop().unwrap().1), 100);
     let delta = site.asked().remove(0);
-    let (grant, key) = (delta.grant().unwrap(), delta.keys.unwrap().to_service);
+    let grant = delta.grant().unwrap();
+    site.ledger.opening(&delta, &grant, "gate-1", 0).unwrap();
+    let key = delta.keys.unwrap().to_service;
     // The recording, the user's secret and the frontend's stored key: all that there is but what both ends forgot.
     let message = Message::parse(signed.as_bytes()).unwrap();
     let sent = Authorization::parse(message.header(HeaderName::ProxyAuthorization).unwrap()).unwrap();
@@ -187,134 +178,14 @@ fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session
     let (nonce, cnonce) = (sent.nonce, sent.cnonce);
     let old = SessionSecret::extract(&[nonce, cnonce].concat(), (ha1.expose(), ha1.expose()));
     assert!(old.key(grant.id, Direction::ToService) != key);
-}
-
-fn files_under(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
-}
-
-fn holds(directory: &Path, needle: &[u8]) -> bool {
-    let hex: String = needle.iter().map(|byte| format!("{byte:02x}")).collect();
-    let within = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
-    files_under(directory).iter().any(|path| {
-        let bytes = fs::read(path).unwrap();
-        within(&bytes, needle) || within(&bytes, hex.as_bytes())
-    })
-}
-
-/// The directory of a running frontend with an agent's user.
-struct Stolen {
-    directory: TempDir,
-    secret: UserSecret,
-    epoch: Epoch,
-}
-
-impl Stolen {
-    fn frontend(&self) -> PathBuf {
-        self.directory.path().join("frontend")
+    // And with the recorded answer, in the agent's place: message 2 fits the ephemeral key that the agent forgot alone.
+    let (id, address, ports) = (grant.id, site::GATE.parse().unwrap(), (20_000, 20_000));
+    site.ledger.opened("gate-1", id, address, ports);
+    site.tell(0, Input::Gate(GateAnswer::Opened { id, address, ports }));
+    let answer = Message::parse(&site.last).unwrap();
+    for seed in [[0; 32], [1; 32], [0xff; 32]] {
+        let (thief, _) = Initiator::begin(seed, site::replica().public(), &ha1, &proposal).unwrap();
+        assert!(thief.finish(&answer).is_err());
     }
-
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let any = "127.0.0.1:0".parse().unwrap();
-        let mut config = Config::new("f1", site::REALM, any, any, directory.path().join("frontend"));
-        let holder = keyholder_directory(directory.path());
-        config.keyholder = KeyHolder::Process { program: BINARY.into(), directory: holder };
-        config.shards = 1;
-        let frontend = Frontend::start(config).await.unwrap();
-        let password = "correct-horse-battery-staple";
-        let secret = UserSecret::from_password("dave", site::REALM, password.as_bytes());
-        let dave = NewUser { name: "dave".into(), password: None, secret: Some(secret.clone()), groups: Vec::new() };
-        let control = frontend.control();
-        tokio::task::spawn_blocking(move || control.users_add(&[dave]).unwrap()).await.unwrap();
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
-        Self { directory, secret, epoch: Epoch::at(UnixTime(now)) }
-    }
-
-    fn ha1(&self, epoch: Epoch, replica: &[u8; 32]) -> [u8; 32] {
-        *self.secret.ha1("dave", site::REALM, epoch, replica).expose()
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn theft_the_whole_directory_of_a_frontend_signs_no_agent_in_today_or_tomorrow_here_or_elsewhere() {
-    let stolen = Stolen::new().await;
-    let seed: [u8; 32] = fs::read(stolen.frontend().join("frontend-noise.key")).unwrap().try_into().unwrap();
-    let (own, other) = (*ReplicaKey::from_seed(&seed).public(), [7; 32]);
-    for epoch in [stolen.epoch, stolen.epoch.next()] {
-        for replica in [own, other] {
-            assert!(!holds(&stolen.frontend(), &stolen.ha1(epoch, &replica)), "{epoch}");
-        }
-    }
-    // Memory, if it was stolen too, is for this frontend and this day.
-    assert_ne!(stolen.ha1(stolen.epoch, &own), stolen.ha1(stolen.epoch.next(), &own));
-    assert_ne!(stolen.ha1(stolen.epoch, &own), stolen.ha1(stolen.epoch, &other));
-    // A certificate is nowhere, and the site's key is not the thief's to make one with.
-    let site = fs::read(keyholder_directory(stolen.directory.path()).join("site.key")).unwrap();
-    assert!(!holds(&stolen.frontend(), &site));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sip_d08_a_frontends_store_holds_no_secret_of_an_agents_user() {
-    let stolen = Stolen::new().await;
-    assert!(!holds(&stolen.frontend(), stolen.secret.expose()));
-    let text = b"dave:example.net:correct-horse-battery-staple";
-    assert!(!holds(
-        &stolen.frontend(),
-        ha1(Algorithm::Sha256, "dave", site::REALM, "correct-horse-battery-staple").as_bytes()
-    ));
-    assert!(!holds(&stolen.frontend(), text));
-    // The key holder has it, for its owner alone: this is what the test looks for.
-    let holder = keyholder_directory(stolen.directory.path());
-    assert!(holds(&holder, stolen.secret.expose()));
-    for path in files_under(&holder).iter().chain([&holder]) {
-        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
-    }
-}
-
-/// Runs the binary with this on its standard input: whether it did well, and what it said.
-fn sluicegate(arguments: &[&str], input: &str) -> (bool, String) {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the binary starts");
-    child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
-    let done = child.wait_with_output().expect("it ends");
-    (done.status.success(), [done.stdout, done.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat())
-}
-
-#[test]
-fn many_users_are_added_at_once_and_nothing_is_made_for_agents_of_those_who_have_none() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("frontend.toml");
-    let listens = "listen = [\"udp/127.0.0.1:5060\"]\nfeed = \"127.0.0.1:7443\"";
-    let text = format!("[node]\nstate = {:?}\n[frontend]\n{listens}\nrealm = \"{}\"\n", directory.path(), site::REALM);
-    fs::write(&file, text).unwrap();
-    let config = ["--config", file.to_str().unwrap()];
-    let add = |more: &[&str], list: &str| sluicegate(&[&["user", "add", "--from", "-"], more, &config].concat(), list);
-    let names = || {
-        let (done, users) = sluicegate(&[&["user", "ls", "--json"][..], &config].concat(), "");
-        assert!(done, "{users}");
-        users.matches("\"name\"").count()
-    };
-    let phones: String = (0..300).map(|number| format!("phone{number}:correct:horse{number}\n")).collect();
-    let (done, said) = add(&["--no-agent"], &format!("# phones\n\n{phones}"));
-    assert!(done && names() == 300, "{said}");
-    // Nobody is added, and nothing is said, of a list with something wrong in it.
-    for wrong in
-        ["erin:correct horse\nwith no colon", "erin:correct horse\nfrank:short", "erin:same twice\nerin:same twice"]
-    {
-        let (done, said) = add(&["--no-agent"], wrong);
-        assert!(!done && !said.contains("correct horse") && !said.contains("with no colon"), "{said}");
-    }
-    assert!(!add(&["--no-agent"], "phone7:correct horse").0, "the name is taken");
-    assert_eq!(names(), 300);
-    let (done, said) = add(&["--no-phone"], "erin:correct horse");
-    assert!(done, "{said}");
-    // Agents' secrets are with the key holder; telephones have none.
-    let secret =
-        |user: &str, password: &str| *UserSecret::from_password(user, site::REALM, password.as_bytes()).expose();
-    let holder = keyholder_directory(directory.path());
-    assert!(holds(&holder, &secret("erin", "correct horse")) && !holds(&holder, &secret("phone7", "correct:horse7")));
-    assert!(holds(&directory.path().join("frontend"), b"phone7") && !holds(&holder, b"phone7"));
+    assert!(alice.believes(&site.last).unwrap().key(grant.id, Direction::ToService) == key, "as the agent itself");
 }

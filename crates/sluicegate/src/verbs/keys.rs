@@ -1,0 +1,102 @@
+//! `key`: a key holder on a host of its own, and what it issues to frontends elsewhere.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, bail};
+use hyper::Method;
+use serde_json::{Value, json};
+use sluicegate_frontend::Vault;
+use sluicegate_wire::UnixTime;
+
+use super::control::Node;
+use crate::{
+    cli::KeyAction,
+    config::{self, KeyHolder},
+    out,
+};
+
+pub(crate) fn run(action: KeyAction) -> Result<()> {
+    match action {
+        KeyAction::Show { node } => out::line(format_args!("{}", required(&node.config)?.0.site())),
+        KeyAction::Issue { directory, node } => issue(&node.config, &directory)?,
+        KeyAction::Load { file, node } => load(&node.config, file.as_deref())?,
+    }
+    Ok(())
+}
+
+/// Now, for what is written to a store.
+pub(super) fn now() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+/// The key holder for other hosts that `config` describes, if it describes one.
+pub(super) fn holder(config: &Path) -> Result<Option<(Vault, KeyHolder)>> {
+    let outline = config::outline(config)?;
+    let Some(holder) = outline.keyholder else { return Ok(None) };
+    if outline.realm.is_some() {
+        bail!("{} describes a frontend and a key holder for others; give each a file of its own", config.display());
+    }
+    sluicegate_store::keys::private_directory(&outline.state)?;
+    let vault = Vault::open(&sluicegate_frontend::keyholder_directory(&outline.state), &holder.realm)?;
+    Ok(Some((vault, holder)))
+}
+
+fn required(config: &Path) -> Result<(Vault, KeyHolder)> {
+    holder(config)?.with_context(|| format!("{} describes no key holder; add [keyholder]", config.display()))
+}
+
+/// Writes a file for each frontend, each whole or not at all.
+fn issue(config: &Path, directory: &Path) -> Result<()> {
+    let (vault, holder) = required(config)?;
+    if holder.frontends.is_empty() {
+        bail!("{} names no frontend; add [[keyholder.frontend]] with the name and key of each", config.display());
+    }
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for replica in &holder.frontends {
+        if !sluicegate_policy::is_name(&replica.name) {
+            bail!("{:?} can name no frontend, and no file; write its [node] name", replica.name);
+        }
+        let key = sluicegate_signin::key_of(&replica.key).with_context(|| format!("the key of {}", replica.name))?;
+        let path = directory.join(format!("{}.keys", replica.name));
+        write_whole(&path, &vault.issue(now(), &key)?).with_context(|| format!("cannot write {}", path.display()))?;
+        out::line(format_args!("{}", path.display()));
+    }
+    Ok(())
+}
+
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let unfinished = path.with_extension("new");
+    // What somebody left there, or put there.
+    if let Err(error) = fs::remove_file(&unfinished)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all())?;
+    fs::rename(&unfinished, path)
+}
+
+fn load(config: &Path, file: Option<&Path>) -> Result<()> {
+    let node = Node::of(config)?;
+    let Some(path) = node.keys() else {
+        bail!(
+            "{} gives the frontend a key holder of its own; write `keys` in [frontend] for one elsewhere",
+            config.display()
+        );
+    };
+    let path = file.unwrap_or(path);
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys {}", path.display()))?;
+    let epochs = node.call(Method::POST, "/v1/keys", Some(json!(text)))?;
+    for epoch in epochs.as_array().into_iter().flatten() {
+        let number = |at: usize| epoch.get(at).and_then(Value::as_u64).unwrap_or_default();
+        out::line(format_args!("epoch {}: keys of {} users", number(0), number(1)));
+    }
+    Ok(())
+}

@@ -46,8 +46,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The demo that the README shows: a 14 Mbit/s link, on which the first burst of an upload takes 9 ms, and phases of
-    /// 15 s.
+    /// The demo that the README shows: a 14 Mbit/s link, phases of 15 s.
     #[must_use]
     pub fn new(program: PathBuf, directory: PathBuf) -> Self {
         let site = SiteOptions { link_rate_bps: 14_000_000, ..SiteOptions::default() };

@@ -41,7 +41,9 @@ const INSIDER_S: u32 = 6;
 const SIP_FLOOD_PER_S: u64 = 36_000;
 const CALL_PER_S: u32 = 50;
 const CALL_BYTES: usize = 200;
+/// Downloads; and uploads, which leave in one burst and take the link for less than 6 ms.
 const TRANSFER_BYTES: u32 = 20_000;
+const UPLOAD_BYTES: u32 = 10_000;
 const TRANSFERS_PER_MINUTE: u32 = 190;
 /// With each service.
 const SETUPS_PER_S: u32 = 75;
@@ -232,7 +234,7 @@ impl<'a> Stage<'a> {
             let transfer = TransferSpec {
                 to,
                 from: None,
-                bytes: TRANSFER_BYTES,
+                bytes: if upload { UPLOAD_BYTES } else { TRANSFER_BYTES },
                 deadline_ms: 3_000,
                 per_minute: TRANSFERS_PER_MINUTE / 2,
                 parallel_max: 0,

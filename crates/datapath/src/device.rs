@@ -111,7 +111,8 @@ impl Options {
 /// everything on both interfaces except what `local` and `peers` list, ARP and who has an address.
 ///
 /// What the `xdp` back end sends passes no queueing discipline (copy mode hands frames straight to the driver): a rate
-/// limit on the gate's own interface shapes the `packet` back end only. VLAN tags are not supported on either.
+/// limit on the gate's own interface shapes the `packet` back end only. Frames with a VLAN tag are dropped by either; but on a
+/// veth, `xdp` sees only those tags that the sender writes into the frame (`txvlan off` at the other end).
 #[derive(Debug)]
 pub struct Device {
     backend: Open,
@@ -157,11 +158,17 @@ impl Device {
         match options.backend {
             Backend::Xdp => Self::open_xdp(ports, &rules, options, "asked for"),
             Backend::Packet => Self::open_packet(ports, rules, options, "asked for"),
-            Backend::Auto => match Self::open_xdp(ports, &rules, options, "works here") {
-                Err(error @ OpenError::Busy { .. }) => Err(error),
-                Err(error) => Self::open_packet(ports, rules, options, &format!("because xdp fails here: {error}")),
-                opened => opened,
-            },
+            Backend::Auto => {
+                let opened = match ports.iter().find(|port| port.is_virtual) {
+                    Some(port) => Err(OpenError::TagsHidden { interface: port.name.clone() }),
+                    None => Self::open_xdp(ports, &rules, options, "works here"),
+                };
+                match opened {
+                    Err(error @ OpenError::Busy { .. }) => Err(error),
+                    Err(error) => Self::open_packet(ports, rules, options, &format!("because xdp fails here: {error}")),
+                    opened => opened,
+                }
+            }
         }
     }
 
@@ -266,6 +273,13 @@ impl Device {
             Open::Loopback(_) => Ok(()),
         }
     }
+}
+
+/// Whether this process may use the `xdp` back end, for laboratories, whose wires carry nothing beside the packets:
+/// [`Backend::Auto`] cannot know that and takes `packet` there.
+#[must_use]
+pub fn xdp_works() -> bool {
+    xdp::works()
 }
 
 /// Does now what takes more rights than [`Device::open`] needs afterwards (`CAP_SYS_ADMIN`, to mount a BPF file system

@@ -81,6 +81,15 @@ pub enum OpenError {
         /// The back end.
         backend: &'static str,
     },
+    /// An XDP program would take packets of another VLAN for untagged ones.
+    #[error(
+        "`{interface}` may hand over packets with their VLAN tags beside them, where an XDP program does not see them; \
+         choose `datapath = \"packet\"`"
+    )]
+    TagsHidden {
+        /// The interface.
+        interface: String,
+    },
     /// The state directory cannot hold the pins of the kernel program.
     #[error("cannot pin the kernel program under {path}: {source}; choose a directory on a local disk for `state`", path = path.display())]
     Pin {

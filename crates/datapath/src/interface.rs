@@ -17,6 +17,8 @@ pub struct Interface {
     pub mtu: u32,
     /// Set up by the administrator.
     pub up: bool,
+    /// Of this kernel's making, except taps: packets may come with VLAN tags beside them, as their sender left them.
+    pub is_virtual: bool,
     /// Its addresses and their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
 }
@@ -30,6 +32,14 @@ impl Interface {
         let link = read_link(name)?;
         let mac = link.mac.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EINVAL))?;
         let addresses = read_addresses(link.index)?;
-        Ok(Self { name: link.name, index: link.index, mac, mtu: link.mtu, up: link.up, addresses })
+        Ok(Self {
+            name: link.name,
+            index: link.index,
+            mac,
+            mtu: link.mtu,
+            up: link.up,
+            is_virtual: link.is_virtual,
+            addresses,
+        })
     }
 }

@@ -24,7 +24,7 @@ pub use classify::{
     Class, ERROR_RATE_PPS, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side,
     Translated, classify,
 };
-pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare};
+pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare, xdp_works};
 pub use error::OpenError;
 pub use interface::Interface;
 pub use links::Links;

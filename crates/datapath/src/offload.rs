@@ -83,6 +83,14 @@ pub fn disable_receive(interface: &str) -> io::Result<()> {
     [ETH_FLAG_LRO, ETH_FLAG_RXVLAN].into_iter().try_for_each(|flag| clear_flag(interface, flag))
 }
 
+/// Whether the interface takes VLAN tags off what it receives, which some drivers always do.
+pub(crate) fn takes_tags_off(interface: &str) -> io::Result<bool> {
+    match ethtool(interface, ETHTOOL_GFLAGS, 0) {
+        Ok(flags) => Ok(flags & ETH_FLAG_RXVLAN != 0),
+        other => tolerate(other).map(|()| false),
+    }
+}
+
 fn clear_flag(interface: &str, flag: u32) -> io::Result<()> {
     match ethtool(interface, ETHTOOL_GFLAGS, 0) {
         Ok(flags) if flags & flag != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !flag)),

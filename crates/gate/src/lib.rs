@@ -44,5 +44,6 @@ pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
 pub use metrics::{Metric, MetricKind};
+pub use packets::{Longest, longest_turns};
 pub use sluicegate_nat::Probe;
 pub use sluicegate_store::feed::{Selected, Selector};

@@ -378,6 +378,12 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// The longest turns of a gate's packet thread when all its tables are full: how long a packet may wait for them.
+    Turns {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -24,6 +24,8 @@ pub(crate) struct Link {
     pub(crate) up: bool,
     /// The other end is in this machine too, and leaves checksums to a card that is not there.
     pub(crate) is_veth: bool,
+    /// See [`crate::Interface::is_virtual`].
+    pub(crate) is_virtual: bool,
 }
 
 /// A neighbour entry, or its end (`mac: None`).
@@ -165,13 +167,15 @@ fn parse_link(payload: &[u8]) -> Option<Link> {
     let index = message::u32_of(payload.get(4..)?)?;
     let flags = message::u32_of(payload.get(8..)?)?;
     let up = flags & libc::IFF_UP as u32 != 0;
-    let mut link = Link { index, name: String::new(), mac: None, mtu: 0, up, is_veth: false };
+    let mut link = Link { index, name: String::new(), mac: None, mtu: 0, up, is_veth: false, is_virtual: false };
     for (kind, value) in message::attributes(payload.get(16..)?) {
         match kind {
             libc::IFLA_IFNAME => link.name = String::from_utf8_lossy(value).trim_end_matches('\0').into(),
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
             libc::IFLA_LINKINFO => {
-                link.is_veth = message::attributes(value).any(|info| info == (libc::IFLA_INFO_KIND, b"veth\0"));
+                let kind = message::attributes(value).find(|(kind, _)| *kind == libc::IFLA_INFO_KIND);
+                link.is_veth = kind.is_some_and(|(_, kind)| kind == b"veth\0");
+                link.is_virtual = kind.is_some_and(|(_, kind)| kind != b"tun\0");
             }
             libc::IFLA_MTU => link.mtu = message::u32_of(value)?,
             _ => {}

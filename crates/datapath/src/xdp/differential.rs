@@ -144,7 +144,15 @@ fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
         let _ = std::io::stderr().write_all(b"skipped: needs root\n");
         return;
     }
-    let port = |index| Interface { name: "test".into(), index, mac: MAC, mtu: 1500, up: true, addresses: Vec::new() };
+    let port = |index| Interface {
+        name: "test".into(),
+        index,
+        mac: MAC,
+        mtu: 1500,
+        up: true,
+        is_virtual: false,
+        addresses: Vec::new(),
+    };
     let rules = rules();
     // A test run arrives by the interface with index 1.
     let sides = [(Port::OUTSIDE, [port(1), port(2)]), (Port::INSIDE, [port(2), port(1)])];

@@ -23,7 +23,7 @@ use crate::{
 };
 use layout::QUEUES_MAX;
 use program::Program;
-pub(crate) use program::{prepare, remove_pinned};
+pub(crate) use program::{prepare, remove_pinned, works};
 use socket::{Place, RING, Socket};
 use umem::{HEADROOM, Umem};
 
@@ -59,8 +59,11 @@ impl Xdp {
         }
         let frame_bytes = if mtu <= MTU_SMALL { 2048 } else { 4096 };
         for interface in interfaces {
-            offload::disable_receive(&interface.name)
-                .map_err(|source| OpenError::system(format!("switch off GRO on {}", interface.name), source))?;
+            let failed = |source| OpenError::system(format!("switch off GRO on {}", interface.name), source);
+            offload::disable_receive(&interface.name).map_err(failed)?;
+            if offload::takes_tags_off(&interface.name).map_err(failed)? {
+                return Err(OpenError::TagsHidden { interface: interface.name.clone() });
+            }
         }
         let queues = [queues(&interfaces[0])?, queues(&interfaces[1])?];
         let frames = (queues[0] + queues[1]) as usize * FRAMES_PER_SOCKET;

@@ -294,6 +294,21 @@ pub(crate) fn prepare(state_dir: &Path) {
     }
 }
 
+/// Whether this process may load the program and has a place to pin it.
+pub(crate) fn works() -> bool {
+    let nowhere = |index| Interface {
+        name: String::new(),
+        index,
+        mac: [0; 6],
+        mtu: 0,
+        up: false,
+        is_virtual: false,
+        addresses: Vec::new(),
+    };
+    (!Pins::is_sandboxed() || is_bpf(Path::new("/sys/fs/bpf")))
+        && configured(&Config::new(&[nowhere(0), nowhere(0)], &Rules::default())).is_ok()
+}
+
 fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
     std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }

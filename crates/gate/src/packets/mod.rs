@@ -17,6 +17,7 @@ mod way;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use turn::Turn;
+pub use turn::longest::{Longest, longest_turns};
 pub(crate) use way::Way;
 
 use crate::{board::Board, clock};

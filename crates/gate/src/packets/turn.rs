@@ -220,5 +220,6 @@ fn is_like(drop: &DroppedPacket, probe: &Probe) -> bool {
     tuple.protocol == probe.protocol && (forward || back)
 }
 
+pub(crate) mod longest;
 #[cfg(test)]
 mod tests;

@@ -261,7 +261,8 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// Processor and kernel.
-fn machine() -> String {
+#[must_use]
+pub fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, name)| name);

@@ -206,7 +206,7 @@ fn frontend_toml(state: &Path, address: &str) -> String {
 }
 
 fn gate_toml(state: &Path, options: &Options) -> String {
-    let datapath = &options.datapath;
+    let datapath = crate::topology::datapath(&options.datapath);
     // A little below what the link carries, so that packets wait at the gate.
     let rate = options.site.link_rate_bps / 100 * 96 / 1_000;
     let rate = if options.scheduled { format!("link_rate = \"{rate}kbit\"\n") } else { String::new() };

@@ -95,7 +95,7 @@ impl Drop for Nodes {
 }
 
 fn toml(settings: &Settings, name: &str, state: &Path) -> String {
-    let datapath = &settings.datapath;
+    let datapath = crate::topology::datapath(&settings.datapath);
     let node = format!("[node]\nname = \"{name}\"\nstate = {state:?}\n\n");
     let (bytes, seconds) = settings.default_grant;
     let server = format!("\"server\"\nflood_rate = \"{}\"\nblacklist_s = 60", settings.flood_rate);

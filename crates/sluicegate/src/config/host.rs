@@ -34,6 +34,16 @@ pub(super) fn check(report: &mut Report<'_>, state: &Path, gate: Option<&sluiceg
         let hint = "run as root, or set datapath = \"auto\" or \"packet\"";
         report.error(&["gate", "datapath"], "datapath \"xdp\" needs root", hint);
     }
+    if gate.datapath == Backend::Xdp
+        && [&gate.outside, &gate.inside].into_iter().any(|name| Interface::read(name).is_ok_and(|port| port.is_virtual))
+    {
+        let hint = "use \"auto\" or \"packet\", or switch txvlan off at the other end";
+        report.warn(
+            &["gate", "datapath"],
+            "\"xdp\" does not see VLAN tags that a veth's sender leaves beside the frames",
+            hint,
+        );
+    }
     let keeps_ssh = gate.local.iter().any(|rule| rule.protocol == 6 && (rule.first..=rule.last).contains(&22));
     if !keeps_ssh && (std::env::var_os("SSH_CONNECTION").is_some() || listens_on_ssh()) {
         let hint = "add \"tcp/22\" to local";

@@ -121,6 +121,7 @@ pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
             let options = bench::Options { program, directory: scratch.0.clone(), short, only, commit };
             (json, bench::signin(&options, &mut keep)?)
         }
+        Bench::Turns { json } => (json, turns(&commit, &mut keep)?),
     };
     if json {
         for row in &rows {
@@ -133,6 +134,47 @@ pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
     Ok(if summary.missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// No packet may wait longer than this for what its gate looks after besides.
+const TURN_US_MAX: f64 = 2_000.0;
+/// How often the tables are filled; the median counts.
+const TURN_RUNS: usize = 3;
+
+/// The longest turns of the packet thread with full tables of default size, in microseconds of its processor's time.
+fn turns(commit: &str, keep: &mut dyn FnMut(bench::Row)) -> Result<bench::Summary> {
+    let start = std::time::Instant::now();
+    let runs = (0..TURN_RUNS).map(|_| sluicegate_gate::longest_turns()).collect::<Result<Vec<_>, _>>()?;
+    let (mut rows, mut missing) = (0, Vec::new());
+    for at in 0..runs[0].len() {
+        let mut figures: Vec<_> = runs.iter().map(|run| &run[at]).collect();
+        figures.sort_by(|a, b| a.us.total_cmp(&b.us));
+        let longest = figures[TURN_RUNS / 2];
+        let spread = (figures[TURN_RUNS - 1].us - figures[0].us) / longest.us;
+        let tenths = |value: f64| (value * 10.0).round() / 10.0;
+        rows += 1;
+        keep(bench::Row {
+            bench: "turns",
+            row: longest.work.to_owned(),
+            unit: "us",
+            ours: tenths(longest.us),
+            peer: Some(TURN_US_MAX),
+            peer_name: Some("limit".to_owned()),
+            ratio: Some(tenths(TURN_US_MAX / longest.us)),
+            input: Some(longest.looks.into()),
+            runs: TURN_RUNS,
+            spread: tenths(spread),
+            machine: bench::machine(),
+            commit: commit.to_owned(),
+        });
+        // A build with debug assertions says nothing about time.
+        if longest.us > TURN_US_MAX && !cfg!(debug_assertions) {
+            missing.push(format!("{}: a turn of {:.0} us, more than {TURN_US_MAX}", longest.work, longest.us));
+        }
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let seconds = start.elapsed().as_secs_f64().round();
+    Ok(bench::Summary { bench: "turns", rows, missing, generator_bound: Vec::new(), cpus, busy_before: 0.0, seconds })
+}
+
 fn show(rows: &[bench::Row], summary: &bench::Summary) {
     let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     out::line(format_args!(
@@ -140,7 +182,7 @@ fn show(rows: &[bench::Row], summary: &bench::Summary) {
         "row", "unit", "ours", "peer", "ratio", "spread"
     ));
     // The points of curves are for programs.
-    for row in rows.iter().filter(|row| row.input.is_none()) {
+    for row in rows.iter().filter(|row| !row.row.contains('@')) {
         out::line(format_args!(
             "{:<32} {:<10} {:>10} {:>10} {:>6} {:>6.0}%  {}",
             row.row,

@@ -3,3 +3,4 @@
 mod forwarding;
 mod processes;
 mod receiving;
+mod tags;

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod emulator;
 mod error;
 pub mod namespace;
+pub mod passing;
 pub mod process;
 pub mod report;
 pub mod rtnetlink;

@@ -17,7 +17,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{LabError, attack, client, count, emulator, process, seen};
+use crate::{LabError, attack, client, count, emulator, passing, process, seen};
 
 /// Specification of the worker `exec`: becomes another program, which then dies with the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -112,6 +112,7 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "idle" => attack::idle(&parse(role, spec_json)?, context),
         "relay" => attack::relay(&parse(role, spec_json)?, context),
         "seen" => seen::seen(&parse(role, spec_json)?, context),
+        "passing" => passing::passing(&parse(role, spec_json)?, context),
         "insider" => attack::insider(&parse(role, spec_json)?, context),
         _ => Err(context.refuse("there is no such role")),
     }

@@ -7,6 +7,7 @@
 mod attackers;
 mod judge;
 mod nodes;
+pub mod paths;
 mod play;
 mod report;
 mod site;

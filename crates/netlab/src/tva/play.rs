@@ -9,7 +9,7 @@ use super::{
     Attack, Mutant, Options, Report,
     attackers::{self, Attackers},
     judge::{Phase, Shown},
-    nodes::{Nodes, Settings, forward_plainly},
+    nodes::{self, Nodes, Settings, forward_plainly},
     site::{self, DELAY_US, SERVICE, SERVICE_PORT, USERS_BEHIND_SPOOFER},
 };
 use crate::{
@@ -85,7 +85,7 @@ struct Stage<'a> {
 pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 17 network namespaces and the wires between them");
     let stage = Stage::build(options)?;
-    let (mut report, attack) = (Report::default(), options.attack.label());
+    let (mut report, attack) = (Report::new(super::NAME), options.attack.label());
     let load = Load::of(options.attack);
     let short = Load { seconds: Load::SHORT_S, ..load };
 
@@ -109,7 +109,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
         },
         edge_behind_spoofer: options.attack == Attack::Request,
     };
-    let nodes = Nodes::start(&stage.lab, &settings)?;
+    let nodes = nodes::start(&stage.lab, &settings)?;
     tell("capabilities, no attack");
     let calm = stage.phase(&short, None, Some(&nodes))?;
     report.add_distribution(("calm", "tva"), &calm.transfers);

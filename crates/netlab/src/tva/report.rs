@@ -45,6 +45,7 @@ pub struct Figure {
 /// All figures of a run, and the times of its transfers.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    run: &'static str,
     /// In the order in which they were measured.
     pub figures: Vec<Figure>,
     distributions: Vec<Distribution>,
@@ -59,6 +60,11 @@ struct Distribution {
 }
 
 impl Report {
+    /// Of the run of this name, which nothing was measured of yet.
+    pub(super) fn new(run: &'static str) -> Self {
+        Self { run, ..Self::default() }
+    }
+
     pub(super) fn add(
         &mut self,
         (case, scheme): (&str, &'static str),
@@ -68,7 +74,7 @@ impl Report {
     ) {
         let pass = threshold.map(|threshold| threshold.accepts(value));
         let (case, metric) = (case.to_owned(), metric.to_owned());
-        self.figures.push(Figure { run: super::NAME, case, scheme, metric, value, threshold, pass });
+        self.figures.push(Figure { run: self.run, case, scheme, metric, value, threshold, pass });
     }
 
     pub(super) fn add_distribution(&mut self, (case, scheme): (&str, &'static str), transfers: &[Transfer]) {
@@ -77,17 +83,18 @@ impl Report {
         self.distributions.push(Distribution { label: format!("{scheme}, {case}"), started: transfers.len(), ms });
     }
 
-    /// Whether every threshold holds.
+    /// Whether every threshold holds. A run without one has shown nothing and does not pass.
     #[must_use]
     pub fn passes(&self) -> bool {
-        self.figures.iter().all(|figure| figure.pass != Some(false))
+        let mut thresholds = self.figures.iter().filter_map(|figure| figure.pass).peekable();
+        thresholds.peek().is_some() && thresholds.all(|pass| pass)
     }
 
     /// One JSON object a line; the last is a summary.
     #[must_use]
     pub fn to_json_lines(&self) -> String {
         let lines = self.figures.iter().map(|figure| json!(figure).to_string());
-        let summary = json!({ "run": super::NAME, "figures": self.figures.len(), "pass": self.passes() }).to_string();
+        let summary = json!({ "run": self.run, "figures": self.figures.len(), "pass": self.passes() }).to_string();
         lines.chain([summary]).map(|line| line + "\n").collect()
     }
 

@@ -24,7 +24,7 @@ pub(super) const ATTACKERS: [&str; 2] = ["10.41.0.0/16", "10.42.0.0/16"];
 /// Delay of the bottleneck in each direction: a round trip of 20 ms.
 pub(super) const DELAY_US: u64 = 10_000;
 
-fn prefix(text: &str) -> Result<Prefix, LabError> {
+pub(super) fn prefix(text: &str) -> Result<Prefix, LabError> {
     text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
 }
 
@@ -33,7 +33,7 @@ fn via(text: &str) -> Result<Via, LabError> {
     Ok(Via::Gateway(address))
 }
 
-fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError> {
+pub(super) fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError> {
     routes.iter().try_fold(Host::new(name), |host, (to, next)| {
         let next = if *next == "itself" { Via::Itself } else { via(next)? };
         Ok(host.route(prefix(to)?, next))
@@ -105,8 +105,11 @@ pub(super) fn plan() -> Result<Plan, LabError> {
         ("colluder:eth0 10.60.0.9/24", "site:col"),
         ("edge-s:lan 10.70.0.1/24", "service:eth0 10.70.0.2/24"),
     ];
-    let wires: Result<Vec<Wire>, LabError> = wires.iter().map(|(a, b)| Ok(Wire { ends: [end(a)?, end(b)?] })).collect();
-    Ok(Plan { hosts, wires: wires? })
+    Ok(Plan { hosts, wires: wires_of(&wires)? })
+}
+
+pub(super) fn wires_of(wires: &[(&str, &str)]) -> Result<Vec<Wire>, LabError> {
+    wires.iter().map(|(a, b)| Ok(Wire { ends: [end(a)?, end(b)?] })).collect()
 }
 
 #[cfg(test)]

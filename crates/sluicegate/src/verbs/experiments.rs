@@ -7,11 +7,14 @@ use sluicegate_netlab::{
     Scratch,
     demo::{self, threats},
     report::Threshold,
-    tva::{self, Attack, Mutant},
+    tva::{
+        self, Attack, Mutant,
+        paths::{self, Row},
+    },
 };
 
 use crate::{
-    cli::{Experiment, LabAttack, LabMutant, Threats, TvaLive},
+    cli::{Experiment, LabAttack, LabMutant, PathsMutant, PathsRow, Threats, TvaLive, TvaPaths},
     out,
 };
 
@@ -19,6 +22,7 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
     ensure!(nix::unistd::geteuid().is_root(), "lab run builds network namespaces and gates in them: run it as root");
     match experiment {
         Experiment::TvaLive(options) => tva_live(options),
+        Experiment::TvaPaths(options) => tva_paths(options),
         Experiment::Threats(options) => threats(options),
     }
 }
@@ -76,19 +80,61 @@ fn tva_live_once(options: &TvaLive, seed: u64) -> Result<bool> {
         datapath: options.datapath.clone(),
     };
     let report = tva::run(&lab, &mut |step| eprintln!("{step}"))?;
-    if options.json {
-        out::line(report.to_json_lines().trim_end());
-    } else {
-        for figure in &report.figures {
-            let (case, scheme, metric) = (&figure.case, figure.scheme, &figure.metric);
-            out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
-        }
-        out::line(verdict(report.passes()));
-    }
+    print(&report, options.json);
     if let Some(path) = &options.svg {
         std::fs::write(path, report.to_svg()?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(report.passes())
+}
+
+fn tva_paths(options: &TvaPaths) -> Result<ExitCode> {
+    let chosen = |row: &Row| match options.only {
+        Some(only) => *row == row_of(only),
+        None => *row != Row::Soak || options.soak > 0,
+    };
+    let rows: Vec<Row> = Row::ALL.into_iter().filter(chosen).collect();
+    let mut holds = true;
+    for _ in 0..options.runs {
+        let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
+        let lab = paths::Options {
+            program: std::env::current_exe()?,
+            directory: directory.path().to_owned(),
+            rows: rows.clone(),
+            soak_s: options.soak,
+            mutant: match options.mutant {
+                PathsMutant::None => paths::Mutant::None,
+                PathsMutant::Still => paths::Mutant::Still,
+                PathsMutant::Hole => paths::Mutant::Hole,
+            },
+            datapath: options.datapath.clone(),
+        };
+        let report = paths::run(&lab, &mut |step| eprintln!("{step}"))?;
+        print(&report, options.json);
+        holds &= report.passes();
+    }
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+const fn row_of(row: PathsRow) -> Row {
+    match row {
+        PathsRow::Switch => Row::Switch,
+        PathsRow::Flap => Row::Flap,
+        PathsRow::Asymmetric => Row::Asymmetric,
+        PathsRow::Clocks => Row::Clocks,
+        PathsRow::Soak => Row::Soak,
+    }
+}
+
+fn print(report: &tva::Report, json: bool) {
+    if json {
+        out::line(report.to_json_lines().trim_end());
+        return;
+    }
+    for figure in &report.figures {
+        let (case, scheme, metric) = (&figure.case, figure.scheme, &figure.metric);
+        out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
+    }
+    out::line(verdict(report.passes()));
 }
 
 const fn verdict(passes: bool) -> &'static str {

@@ -74,7 +74,7 @@ impl Running {
 
 fn service(name: &str) -> Service {
     toml::from_str(&format!(
-        "name='{name}'\naddress='10.0.{}.1'\nports=['udp/5004-5005']\nallow=['user:alice']",
+        "name='{name}'\naddress='10.0.{}.1'\nports=['udp/5004-5005']\nallow=['user:alice', 'user:bob']",
         name.len()
     ))
     .unwrap()

@@ -14,8 +14,6 @@ use super::{
 use crate::router;
 
 const GRANTED: usize = 4;
-/// For how long a router mints under one stamp.
-const STAMP_FOR: Duration = Duration::from_secs(1);
 
 /// What a receiver knows about one sender.
 #[derive(Debug, Default)]
@@ -46,16 +44,6 @@ struct Granted {
     stamps: [u8; CAPABILITIES_MAX],
     /// How many grants of that second were used before.
     step: u16,
-}
-
-impl Granted {
-    /// Whether routers charge both as one: several requests within a round trip are answered with the same capabilities,
-    /// and whoever sends fast from the start uses them one after the other without getting more.
-    fn is_the_same_to_routers(&self, other: &Self) -> bool {
-        let apart = self.at.since(other.at).max(other.at.since(self.at));
-        // The first entry is the sender's own.
-        self.limits == other.limits && self.stamps[1..] == other.stamps[1..] && apart < STAMP_FOR
-    }
 }
 
 /// An answer that the sender has not used yet.
@@ -119,17 +107,13 @@ impl Receiver {
         list: Option<(Limits, &CapabilityList)>,
     ) -> bool {
         let digest = list.map(|(limits, list)| digest(random, limits, list));
-        let at = self.granted.iter().position(|held| held.is_some_and(|held| Some(held.digest) == digest));
-        let is_known = self.granted.iter().flatten().any(|used| {
-            let new = at.and_then(|at| self.granted[at]);
-            used.used && new.is_some_and(|new| new.is_the_same_to_routers(used))
-        });
-        if let Some(granted) = at.and_then(|at| self.granted[at].as_mut()) {
+        let held = self.granted.iter_mut().flatten().find(|granted| Some(granted.digest) == digest);
+        if let Some(granted) = held {
             if !granted.used {
                 let sample = now.since(granted.at);
                 // A sender with nothing to send makes a sample longer, never shorter.
                 self.rtt = Some(self.rtt.map_or(sample, |rtt| sample.min((rtt * 7 + sample) / 8)));
-                if !granted.renewal && !is_known {
+                if !granted.renewal {
                     self.begun = Some(granted.limits);
                 }
             }

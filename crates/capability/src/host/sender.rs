@@ -9,7 +9,7 @@ use sluicegate_wire::{
 
 use super::{
     config::{
-        ANSWER_DELAY, ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
+        ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
         REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN,
     },
     header::{self, Form},
@@ -321,7 +321,6 @@ impl Sender {
         self.give_up();
         (self.refused_until, self.refusals) = (None, 0);
         self.renewal_asked_at = None;
-        self.repaired_at = Some(now);
         self.heard(now, false);
         Answered::Accepted
     }
@@ -342,12 +341,11 @@ impl Sender {
 
     /// The receiver says that packets arrived demoted. Routers lost the capability or the way changed: the list, which
     /// may still be valid, goes out again at once, and a request beside it. Returns whether that is wanted; at most
-    /// once a round trip, so forged notices cost some bytes and no more. For as long after a list was granted, notices are
-    /// about what was sent before it: asking again for that would look like somebody who is never content.
+    /// once a round trip, so forged notices cost some bytes and no more.
     pub(super) fn noticed(&mut self, now: Instant) -> bool {
         let rtt = self.rtt();
         self.silent_since = None;
-        let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt + ANSWER_DELAY);
+        let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt);
         let Some(set) = self.set.as_mut().filter(|set| again && !set.over) else { return false };
         set.presume_evicted();
         self.repaired_at = Some(now);

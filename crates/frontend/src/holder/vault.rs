@@ -1,6 +1,6 @@
 //! The key holder itself: users' secrets and the site's key, in a directory of its own.
 
-use std::{io, os::unix::net::UnixStream, path::Path};
+use std::{io, os::unix::net::UnixStream, path::Path, thread, time::Duration};
 
 use sluicegate_capability::epoch::Epoch;
 use sluicegate_policy::is_name;
@@ -20,6 +20,9 @@ use super::{
 use crate::{agents::AgentKeys, clock::Clock};
 
 const PREFIX: &str = "secret/";
+/// How long a new key holder waits for the store of one that ends.
+const OPEN_TRIES: u32 = 10;
+const OPEN_WAIT: Duration = Duration::from_millis(100);
 
 /// Why the key holder ended.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +68,17 @@ impl Vault {
     pub fn open(directory: &Path, realm: &str) -> Result<Self, VaultError> {
         keys::private_directory(directory)?;
         let site = SiteKey::from_seed(&*keys::load_or_create_seed(&directory.join("site.key"))?);
-        let store = Embedded::open(&directory.join("secrets.redb"), EmbeddedOptions::default())?;
-        Ok(Self { store, site, realm: realm.to_owned() })
+        let path = directory.join("secrets.redb");
+        let mut store = Embedded::open(&path, EmbeddedOptions::default());
+        // The one before may still be on its way out.
+        for _ in 0..OPEN_TRIES {
+            if store.is_ok() {
+                break;
+            }
+            thread::sleep(OPEN_WAIT);
+            store = Embedded::open(&path, EmbeddedOptions::default());
+        }
+        Ok(Self { store: store?, site, realm: realm.to_owned() })
     }
 
     /// What agents pin.

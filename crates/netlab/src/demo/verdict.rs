@@ -313,7 +313,7 @@ mod tests {
             transfers: [transfers; SERVICES.len()],
             setups: std::array::from_fn(|_| setups.clone()),
             forgeries: ALL.map(|class| Forgeries { name: class.name, sent: 20_000, received_bytes: 0 }),
-            offered_bps: 8.0e7,
+            offered_bps: 1.6e8,
             seconds: 15.0,
             ..Measured::empty(name)
         }
@@ -355,7 +355,7 @@ mod tests {
             (|run| run[2].transfers[0].complete = 44, "gate on: transfers_complete_share.nat"),
             (|run| run[2].stranger_bytes = 1, "gate on: stranger_bytes"),
             (|run| run[3].calls[2].delay_us.p99 = 10_001, "both: call_delay_p99_ms_in_all.agent"),
-            (|run| run[3].offered_bps = 4.9e7, "both: flood_to_link_ratio"),
+            (|run| run[3].offered_bps = 1.39e8, "both: flood_to_link_ratio"),
             (|run| run[2].forgeries[0].received_bytes = 1, "gate on: spoofed_received_bytes"),
             (|run| run[2].forgeries[1].received_bytes = 16_000_000, "gate on: forged_phone_received_bps"),
             (|run| run[3].forgeries[2].received_bytes = 1, "both: forged_agent_received_bytes"),
@@ -368,7 +368,7 @@ mod tests {
             (|run| run[2].stolen_share = 0.06, "verdict: disturbed_phases"),
             (|run| run[4].insider.as_mut().unwrap()[0].received = 500_001, "insider: insider_received_bytes.nat"),
             (|run| run[0].calls[0].sent = 1_499, "calm: call_packets.nat"),
-            (|run| run[2].offered_bps = 7.1e7, "gate on: flood_difference_share"),
+            (|run| run[2].offered_bps = 1.42e8, "gate on: flood_difference_share"),
             (|run| run[4].stranger_bytes = 60, "insider: stranger_bytes"),
         ];
         for (change, name) in cases {
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_weak_flood_or_a_missing_phase_is_no_proof() {
-        let weak = |run: &mut Vec<Measured>| run.iter_mut().for_each(|phase| phase.offered_bps = 4.9e7);
+        let weak = |run: &mut Vec<Measured>| run.iter_mut().for_each(|phase| phase.offered_bps = 1.39e8);
         assert_eq!(
             failures(weak),
             ["gate off: flood_to_link_ratio", "gate on: flood_to_link_ratio", "both: flood_to_link_ratio"]

@@ -16,6 +16,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// Interval of TCP records.
 const RECORD_TICK: Duration = Duration::from_millis(50);
 const RECORD_LEN: usize = 32;
+/// How long a talk that ends waits for records that have not come back.
+const LAST_RECORDS_WAIT: Duration = Duration::from_secs(2);
 /// Connections of one echo service.
 const CONNECTIONS_MAX: usize = 64;
 
@@ -170,8 +172,15 @@ fn talk(mut stream: TcpStream, heard: &Arrivals, stop: &AtomicBool) -> Result<()
     let record = |number: u64| format!("{number:0width$}\n", width = RECORD_LEN - 1).into_bytes();
     let (mut sent, mut received, mut next) = (0_u64, 0_u64, Instant::now());
     let mut waiting: Vec<u8> = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        if Instant::now() >= next {
+    let mut stopped = None;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            // What is still on its way is this talk's, and not the next one's on the same connection.
+            let since = *stopped.get_or_insert_with(Instant::now);
+            if received == sent || since.elapsed() >= LAST_RECORDS_WAIT {
+                return Ok(());
+            }
+        } else if Instant::now() >= next {
             next += RECORD_TICK;
             stream.write_all(&record(sent)).map_err(|error| format!("sending record {sent}: {error}"))?;
             sent += 1;
@@ -193,5 +202,4 @@ fn talk(mut stream: TcpStream, heard: &Arrivals, stop: &AtomicBool) -> Result<()
             heard.add();
         }
     }
-    Ok(())
 }

@@ -335,8 +335,10 @@ fn guesses(datapath: &'static str) {
     assert!(passed.len() <= 10 && passed.iter().all(|frame| frame.get(47) == Some(&syn.0)), "{}", passed.len());
     let began = Instant::now();
     let talk = Talk::start(stream);
-    until("the connection goes on", || (talk.arrivals.since(began) > 3).then_some(()));
-    assert_eq!(talk.broken(), None);
+    until("the connection goes on", || {
+        assert_eq!(talk.broken(), None);
+        (talk.arrivals.since(began) > 3).then_some(())
+    });
 }
 
 fn without_grant_v6(datapath: &'static str) {

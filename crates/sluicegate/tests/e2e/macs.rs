@@ -41,7 +41,7 @@ fn sniffer(datapath: &'static str) {
     let mut sniffer = Sniffer::new(&lab);
     let agent = connect(&lab, GATE, &["-L", "5004:5004/udp", "--socks", "127.0.0.1:1080"]);
     assert_eq!(mode(&node), "mac");
-    agent.says("mode=\"mac\"");
+    agent.says("mode=mac");
 
     let socket = program(&lab);
     talk(&socket, "honest");

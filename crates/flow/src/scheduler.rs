@@ -110,7 +110,7 @@ impl<T> LinkScheduler<T> {
             waiting: 0,
             control: Fifo::new(max(Lane::Control)),
             request: Requests::new(config, secret(1)),
-            regular: Regular::new(max(Lane::Regular), config.regular_queues_max, quantum, secret(2)),
+            regular: Regular::new(max(Lane::Regular), config.sender_packets_max, quantum, [secret(2), secret(3)]),
             legacy: Fifo::new(max(Lane::Legacy)),
             counters: [LaneCounters::default(); 4],
         }
@@ -205,13 +205,14 @@ impl<T> LinkScheduler<T> {
         let (control, request) = (self.control.packets(), self.request.packets());
         let (regular, legacy) = (self.regular.packets(), self.legacy.packets());
         let (queues, queues_max) = self.request.queues();
+        let (senders, senders_max) = self.regular.queues();
         [
             ("link_control_packets", control.used(), control.max()),
             ("link_request_packets", request.used(), request.max()),
             ("link_regular_packets", regular.used(), regular.max()),
             ("link_legacy_packets", legacy.used(), legacy.max()),
             ("link_request_queues", queues, queues_max),
-            ("link_regular_queues", self.regular.queues_used(), self.regular.queues_max()),
+            ("link_regular_queues", senders, senders_max),
         ]
     }
 
@@ -225,7 +226,7 @@ impl<T> LinkScheduler<T> {
         let pushed = match lane {
             Lane::Control => fifo(self.control.push(item, bytes)),
             Lane::Request => self.request.push(&label.path.map(|tag| tag.0), item, bytes),
-            Lane::Regular => self.regular.push(label.queue, label.weight, item, bytes),
+            Lane::Regular => self.regular.push((label.queue, label.sender), label.weight, item, bytes),
             Lane::Legacy => fifo(self.legacy.push(item, bytes)),
         };
         let counters = &mut self.counters[lane as usize];

@@ -190,7 +190,7 @@ proptest! {
         let config = Config {
             packets_max,
             request_queues_max: queues,
-            regular_queues_max: queues,
+            sender_packets_max: queues,
             ..one_byte_a_microsecond()
         };
         let mut link = Link::new(&config);
@@ -366,16 +366,57 @@ fn a_full_regular_lane_drops_from_its_longest_queue() {
     assert_eq!(link.dropped.last().map(|packet| packet.source), Some(2), "its own queue is as long");
 }
 
-#[test]
-fn a_regular_lane_without_a_free_queue_shares_one() {
-    let config = Config { regular_queues_max: 2, ..one_byte_a_microsecond() };
-    let mut link = Link::new(&config);
-    for n in 0..40 {
-        link.offer(&Label::regular(n % 10, 1), n as u32 % 10, 1_000);
+/// A sender that offers 14 packets at once, as a connection that begins, beside `others` that each offer packet after
+/// packet, ten times what the link carries in all: when its last packet left, in microseconds, and how many were lost.
+fn begins_beside(others: u32, destination: impl Fn(u32) -> u128) -> (u64, usize) {
+    let mut link = Link::new(&one_byte_a_microsecond());
+    let begin = 200_000_u32;
+    for time in (0..5_000_000_u32).step_by(100) {
+        link.offer(
+            &Label::regular(destination(1 + time / 100 % others), 1).from(u128::from(1 + time / 100 % others)),
+            1,
+            1_000,
+        );
+        if time == begin {
+            (0..14).for_each(|_| link.offer(&Label::regular(7, 1).from(0), 0, 1_000));
+        }
+        link.run_for(100);
     }
-    assert_eq!(link.scheduler.gauges()[5], ("link_regular_queues", 3, 3));
+    let own = link.departures.iter().filter(|left| left.packet.source == 0);
+    let last = own.map(|left| left.at.since(Instant::from_secs(1))).max().unwrap_or_default();
+    let lost = link.dropped.iter().filter(|packet| packet.source == 0).count();
+    (last.as_micros() as u64 - u64::from(begin), lost)
+}
+
+#[test]
+fn many_who_flood_one_destination_take_nothing_from_one_who_begins_but_its_share_of_the_time() {
+    for others in [1, 10, 30] {
+        let (took_us, lost) = begins_beside(others, |_| 7);
+        println!("{others} floods: 14 packets in {took_us} us, {lost} lost");
+        assert_eq!(lost, 0, "{others}");
+        assert!(took_us <= u64::from(others + 1) * 14_000 * 11 / 10 + 20_000, "{others}: {took_us} us");
+    }
+}
+
+#[test]
+fn senders_to_other_destinations_share_what_their_destinations_get() {
+    let (took_us, lost) = begins_beside(30, |_| 8);
+    assert_eq!(lost, 0);
+    assert!(took_us <= 2 * 14_000 * 11 / 10 + 20_000, "half of the link: {took_us} us");
+}
+
+#[test]
+fn a_sender_delays_itself_by_no_more_than_its_own_queue() {
+    let config = Config { sender_packets_max: 5, ..one_byte_a_microsecond() };
+    let mut link = Link::new(&config);
+    for _ in 0..40 {
+        link.offer(&Label::regular(1, 1).from(1), 1, 1_000);
+    }
+    link.offer(&Label::regular(1, 1).from(2), 2, 1_000);
+    assert_eq!(link.dropped.len() + link.departures.len(), 35, "five wait, in a lane that has room for more");
+    assert!(link.dropped.iter().all(|packet| packet.source == 1));
+    assert_eq!(link.scheduler.gauges()[5].1, 2);
     link.run_for(100_000);
-    assert_eq!(link.departures.len(), 40);
     assert_eq!(link.scheduler.gauges()[5].1, 0);
 }
 

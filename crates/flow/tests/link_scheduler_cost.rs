@@ -123,7 +123,7 @@ fn what_a_packet_costs_the_scheduler() {
     for queues in [16_u64, 60_000] {
         let mut link = busy_link(Config {
             packets_max: [64, 64, 65_536, 64],
-            regular_queues_max: 65_536,
+            sender_packets_max: 65_536,
             ..Config::for_rate(1_000_000_000)
         });
         for n in 0..65_000 {

@@ -2,6 +2,9 @@ use sluicegate_wire::{Reason, capability::PathId};
 
 use super::DEPTH_MAX;
 
+/// So many senders' full queues have room at a time.
+const SENDERS: u32 = 4;
+
 /// Which part of the link a packet competes for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -50,6 +53,8 @@ pub struct Label {
     pub lane: Lane,
     /// Regular: names the fair queue (a destination, a source or a prefix, as the operator wants fairness between).
     pub queue: u128,
+    /// Regular: within that queue, whose packet it is; senders take turns. 0 where nothing tells them apart.
+    pub sender: u128,
     /// Regular: turns of that queue for each turn of a queue of weight 1; 0 counts as 1. A queue keeps the weight of
     /// its first packet until it is empty.
     pub weight: u16,
@@ -75,8 +80,14 @@ impl Label {
         Self { queue, weight, ..Self::of(Lane::Regular) }
     }
 
+    /// The same, of this sender.
+    #[must_use]
+    pub const fn from(self, sender: u128) -> Self {
+        Self { sender, ..self }
+    }
+
     const fn of(lane: Lane) -> Self {
-        Self { lane, queue: 0, weight: 1, path: [PathId::NONE; DEPTH_MAX] }
+        Self { lane, queue: 0, sender: 0, weight: 1, path: [PathId::NONE; DEPTH_MAX] }
     }
 }
 
@@ -130,15 +141,16 @@ pub struct Config {
     pub merge: Merge,
     /// How request queues share the lane.
     pub weights: Weights,
-    /// Queues of the regular lane; what comes when all are taken shares one more.
-    pub regular_queues_max: u32,
+    /// Regular packets of one sender that may wait.
+    pub sender_packets_max: u32,
     /// Bytes of one turn of a regular queue of weight 1; not less than `packet_bytes_max`.
     pub quantum_bytes: u32,
 }
 
 impl Config {
     /// Rules and sizes for a link of this rate: Ethernet with 1,500-byte packets, 2 ms burst, 5 % each for requests and
-    /// control, 100 ms of regular packets, 50 ms of legacy ones and one second of requests.
+    /// control, 100 ms of regular packets of one sender and four times that in all, 50 ms of legacy ones and one second
+    /// of requests.
     #[must_use]
     pub fn for_rate(rate_bps: u64) -> Self {
         let bytes_in_ms = |ms: u64| (u128::from(rate_bps) * u128::from(ms) / 8_000).min(u128::from(u32::MAX)) as u32;
@@ -153,12 +165,12 @@ impl Config {
             request_permille: 50,
             control_permille: 50,
             share_burst_bytes: (bytes_in_ms(20) / 20).max(2 * packet_bytes_max),
-            packets_max: [256, requests, regular, (regular / 2).max(64)],
+            packets_max: [256, requests, SENDERS * regular, (regular / 2).max(64)],
             request_queues_max: (2 * requests).clamp(1_024, super::QUEUES_MAX),
             depth_max: DEPTH_MAX as u8,
             merge: Merge::default(),
             weights: Weights::default(),
-            regular_queues_max: regular,
+            sender_packets_max: regular,
             quantum_bytes: packet_bytes_max,
         }
     }

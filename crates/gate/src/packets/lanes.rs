@@ -29,17 +29,19 @@ impl Lanes {
 
     /// The label of a wanted packet.
     pub(crate) fn regular(&self, packet: &[u8]) -> Label {
-        Label::regular(self.queue(packet), WEIGHT)
-    }
-
-    fn queue(&self, packet: &[u8]) -> u128 {
-        let Some((source, destination)) = ends(packet) else { return 0 };
-        match self.fairness {
+        let Some((source, destination)) = ends(packet) else { return Label::regular(0, WEIGHT) };
+        let queue = match self.fairness {
             Fairness::Destination => bits(destination),
-            Fairness::Source => bits(source),
+            Fairness::Source => sender(source),
             Fairness::Prefix(len) => prefix(destination, len),
-        }
+        };
+        Label::regular(queue, WEIGHT).from(sender(source))
     }
+}
+
+/// What one host can choose among is one sender: an IPv4 address, or an IPv6 network of 64 bits.
+fn sender(source: IpAddr) -> u128 {
+    prefix(source, 64)
 }
 
 /// An address as a number; those of IPv4 as they are mapped into IPv6.
@@ -82,6 +84,17 @@ mod tests {
         let mut bytes = vec![0; header.buffer_len()];
         header.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
         bytes
+    }
+
+    #[test]
+    fn senders_to_one_destination_take_turns_and_a_host_of_ipv6_is_its_network() {
+        let lanes = Lanes::new(Fairness::Destination);
+        let sender_of = |source: &str| sender(source.parse().expect("an address"));
+        let [one, other] =
+            [[198, 51, 100, 7], [198, 51, 100, 8]].map(|source| lanes.regular(&packet(source, [10, 0, 0, 1])));
+        assert!(one.queue == other.queue && one.sender != other.sender);
+        assert_eq!(sender_of("2001:db8:0:1::1"), sender_of("2001:db8:0:1:ffff::2"));
+        assert_ne!(sender_of("2001:db8:0:1::1"), sender_of("2001:db8:0:2::1"));
     }
 
     fn shares(fairness: Fairness, one: &[u8], other: &[u8]) -> bool {

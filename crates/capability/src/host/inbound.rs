@@ -200,6 +200,10 @@ impl Host {
             return false;
         };
         if !peer.receiver.proves(now, random, regular.nonce, list) {
+            if !regular.demoted && peer.receiver.uses_unseen(regular.nonce) {
+                let (bytes, asked_anew) = (arrival.len as u64, peer.receiver.begun());
+                policy.received(now, &Received { remote: arrival.key.remote, bytes, asked_anew });
+            }
             self.stranger(now, policy, arrival, regular);
             return false;
         }

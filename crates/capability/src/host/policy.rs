@@ -71,7 +71,8 @@ pub enum Decision {
     Silent,
 }
 
-/// A regular packet of a sender that received what this host granted: it proves that.
+/// A regular packet of a sender that received what this host granted: it proves that, or routers that minted for it let
+/// it pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Received {
     /// The sender.

@@ -14,6 +14,8 @@ use super::{
 use crate::router;
 
 const GRANTED: usize = 4;
+/// For how long a router mints under one stamp.
+const STAMP_FOR: Duration = Duration::from_secs(1);
 
 /// What a receiver knows about one sender.
 #[derive(Debug, Default)]
@@ -24,6 +26,8 @@ pub(super) struct Receiver {
     /// The newest, the one that was used last, and older ones that were never used: their capabilities may still come.
     granted: [Option<Granted>; GRANTED],
     nonce: Option<FlowNonce>,
+    /// A flow that routers let pass on a grant whose list never came.
+    vouched: Option<FlowNonce>,
     bytes: u64,
     overrun: bool,
     /// The first packet with a list that was asked for anew has come, and nobody has heard of it.
@@ -42,8 +46,20 @@ struct Granted {
     renewal: bool,
     /// When routers minted the pre-capabilities, by their own clocks.
     stamps: [u8; CAPABILITIES_MAX],
+    /// Whether a router was among them: the first is the sender's own.
+    by_routers: bool,
     /// How many grants of that second were used before.
     step: u16,
+}
+
+impl Granted {
+    /// Whether routers charge both as one: several requests within a round trip are answered with the same capabilities,
+    /// and whoever sends fast from the start uses them one after the other without getting more.
+    fn is_the_same_to_routers(&self, other: &Self) -> bool {
+        let apart = self.at.since(other.at).max(other.at.since(self.at));
+        // The first entry is the sender's own.
+        self.limits == other.limits && self.stamps[1..] == other.stamps[1..] && apart < STAMP_FOR
+    }
 }
 
 /// An answer that the sender has not used yet.
@@ -87,7 +103,8 @@ impl Receiver {
             self.granted[2..].rotate_right(1);
             self.granted[2] = self.granted[0];
         }
-        self.granted[0] = Some(Granted { digest, limits, at: now, used: false, renewal, stamps, step });
+        self.granted[0] =
+            Some(Granted { digest, limits, at: now, used: false, renewal, stamps, by_routers: pre.len() > 1, step });
         self.answer = Some(Answer { list: (Some(limits), list), at: now, copies: ANSWER_COPIES, carriage });
     }
 
@@ -107,13 +124,17 @@ impl Receiver {
         list: Option<(Limits, &CapabilityList)>,
     ) -> bool {
         let digest = list.map(|(limits, list)| digest(random, limits, list));
-        let held = self.granted.iter_mut().flatten().find(|granted| Some(granted.digest) == digest);
-        if let Some(granted) = held {
+        let at = self.granted.iter().position(|held| held.is_some_and(|held| Some(held.digest) == digest));
+        let is_known = self.granted.iter().flatten().any(|used| {
+            let new = at.and_then(|at| self.granted[at]);
+            used.used && new.is_some_and(|new| new.is_the_same_to_routers(used))
+        });
+        if let Some(granted) = at.and_then(|at| self.granted[at].as_mut()) {
             if !granted.used {
                 let sample = now.since(granted.at);
                 // A sender with nothing to send makes a sample longer, never shorter.
                 self.rtt = Some(self.rtt.map_or(sample, |rtt| sample.min((rtt * 7 + sample) / 8)));
-                if !granted.renewal {
+                if !granted.renewal && !is_known {
                     self.begun = Some(granted.limits);
                 }
             }
@@ -130,6 +151,23 @@ impl Receiver {
             return true;
         }
         self.nonce == Some(nonce)
+    }
+
+    /// Whether a regular packet that was not demoted uses a grant whose list this host has not seen. The list may have got
+    /// lost, or been made to: routers that minted for the request demote what has no capability, so what they pass is the
+    /// use of one. It is charged as such, but proves nothing to anybody else.
+    pub(super) fn uses_unseen(&mut self, nonce: FlowNonce) -> bool {
+        if self.vouched == Some(nonce) {
+            return true;
+        }
+        let unused = |granted: &&mut Granted| !granted.used && granted.by_routers;
+        let Some(granted) = self.granted.iter_mut().flatten().find(unused) else { return false };
+        granted.used = true;
+        if !granted.renewal {
+            self.begun = Some(granted.limits);
+        }
+        self.vouched = Some(nonce);
+        true
     }
 
     /// Counts a regular packet that was not demoted; true for the one with which the sender exceeded twice its N,
@@ -265,6 +303,47 @@ mod tests {
             assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
         }
         assert_eq!(receiver.granted[0].unwrap().step, u16::MAX);
+    }
+
+    #[test]
+    fn what_routers_let_pass_is_the_use_of_a_grant_whose_list_never_came() {
+        let random = Random::new(&[3; 32]);
+        let now = Instant::from_secs(1);
+        let granted = |receiver: &mut Receiver, entries: u64, second: u8| {
+            let pre: CapabilityList = (0..entries).map(|entry| Capability::new(second, entry)).collect();
+            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+        };
+        let mut receiver = Receiver::default();
+        granted(&mut receiver, 1, 9);
+        assert!(!receiver.uses_unseen(FlowNonce(1)), "no router minted: who lets it pass vouches for nothing");
+        granted(&mut receiver, 3, 10);
+        assert!(receiver.uses_unseen(FlowNonce(1)) && receiver.begun() == Some(limits(32, 10)));
+        assert!(receiver.uses_unseen(FlowNonce(1)) && receiver.begun().is_none(), "once for each grant");
+        assert!(!receiver.uses_unseen(FlowNonce(2)), "nothing that was not granted");
+        assert!(!receiver.proves(now, &random, FlowNonce(1), None), "proves nothing");
+        granted(&mut receiver, 3, 11);
+        assert!(receiver.uses_unseen(FlowNonce(2)) && receiver.begun() == Some(limits(32, 10)));
+        let (granted, list) = receiver.answer.unwrap().list;
+        assert!(receiver.proves(now, &random, FlowNonce(2), Some((granted.unwrap(), &list))));
+        assert_eq!(receiver.begun(), None, "the list comes late and is charged once");
+    }
+
+    #[test]
+    fn answers_with_the_same_capabilities_are_charged_once() {
+        let random = Random::new(&[3; 32]);
+        let now = Instant::from_secs(1);
+        let mut receiver = Receiver::default();
+        // The sender's own entry is another in each request; the routers' are the same for a second.
+        let lists = [1, 2].map(|own| {
+            let pre = [Capability::new(own, own.into()), Capability::new(9, 7)].into_iter().collect();
+            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+            receiver.answer.unwrap().list
+        });
+        let begun = lists.map(|(granted, list)| {
+            assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
+            receiver.begun()
+        });
+        assert_eq!(begun, [Some(limits(32, 10)), None]);
     }
 
     #[test]

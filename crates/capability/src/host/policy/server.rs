@@ -223,7 +223,8 @@ impl Policy for ServerPolicy {
             return if request.proven { Decision::Refuse } else { Decision::Silent };
         }
         if request.renewal && request.proven {
-            return self.renewal(now, request.remote);
+            // Asked again before the answer came, it is one renewal.
+            return request.repeats.map_or_else(|| self.renewal(now, request.remote), Decision::Grant);
         }
         let path = self.path(request);
         if let Some(same) = request.repeats {

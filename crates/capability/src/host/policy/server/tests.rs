@@ -157,6 +157,26 @@ fn who_renews_faster_than_the_rate_is_blacklisted_and_who_stays_below_never() {
 }
 
 #[test]
+fn who_asks_for_a_renewal_until_the_answer_comes_is_charged_for_one() {
+    let mut policy = policy(ServerConfig { flood_bytes_per_s: 8_000, ..ServerConfig::default() });
+    let Decision::Grant(limits) = policy.decide(Instant::from_secs(1), &request(1, 1)) else { panic!() };
+    uses(&mut policy, Instant::from_secs(1), 1, 0, Some(limits));
+    // 20 kB every four seconds, as many small transfers are; each renewal is asked for five times.
+    for transfer in 0..20 {
+        let mut now = Instant::from_secs(1 + 4 * transfer);
+        uses(&mut policy, now, 1, 16_000, None);
+        for again in 0..5 {
+            let repeats = (again > 0).then_some(limits);
+            let decision = policy.decide(now, &Request { renewal: true, proven: true, repeats, ..request(1, 1) });
+            assert_eq!(decision, Decision::Grant(limits), "transfer {transfer}");
+            now = now + Duration::from_millis(50);
+            uses(&mut policy, now, 1, 800, None);
+        }
+        assert!(!policy.is_blacklisted(now, request(1, 1).remote));
+    }
+}
+
+#[test]
 fn a_sender_that_never_renews_gets_one_grant_in_the_time_of_the_blacklist() {
     let mut policy = policy(ServerConfig { renew: Renew::Never, ..ServerConfig::default() });
     let now = Instant::from_secs(1);

@@ -3,7 +3,8 @@
 //! A pre-capability is the router's time and a keyed hash over that time, both addresses and the client id. The
 //! destination hashes it once more with N and T, which makes it a capability. The router repeats both hashes to check
 //! one. Its secret changes every [`PERIOD_SECS`] seconds; the high bit of the 8-bit time in a capability tells whether
-//! the current or the previous secret made it, so one trial decides.
+//! the current or the previous secret made it, so one trial decides. Each period's seed is a hash of the one before, which
+//! is forgotten: whoever steals one learns no earlier secret.
 
 use core::{fmt, net::IpAddr};
 
@@ -27,11 +28,18 @@ pub const PERIOD_SECS: u64 = 128;
 /// How many questions [`Secrets::check_batch`] answers in one go.
 pub const BATCH: usize = 8;
 
-const SECRET_LABEL: &[u8] = b"sluicegate router secret v1";
+const SECRET_LABEL: &[u8] = b"sluicegate router secret v2";
+const NEXT_LABEL: &[u8] = b"sluicegate router seed v2";
+
+/// What one period's secret is made from, and the seeds of all later periods, but of none before. Erased from memory when
+/// dropped.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct Seed(pub [u8; 32]);
 
 /// A router's current and previous secret. Erased from memory when dropped.
 pub struct Secrets {
-    seed: [u8; 32],
+    /// Of the period after the current one.
+    next: Seed,
     seconds: u64,
     /// The secrets of even and odd periods: a capability's high time bit is the index.
     periods: [Secret; 2],
@@ -69,26 +77,24 @@ pub struct Question {
 }
 
 impl Secrets {
-    /// The secrets made from 32 secret random bytes, fresh at each start; the clock stands at zero until
-    /// [`Self::turn`].
+    /// The secrets of a router whose clock shows `seconds`, made from the seed of the period before that.
     #[must_use]
-    pub fn new(seed: [u8; 32]) -> Self {
-        let periods = [Secret::of_period(&seed, 0), Secret::of_period(&seed, u64::MAX)];
-        Self { seed, seconds: 0, periods, compression: Compression::new() }
+    pub fn new(seed: &Seed, seconds: u64) -> Self {
+        let (previous, current) = (Secret::of(seed), seed.next());
+        let (next, current) = (current.next(), Secret::of(&current));
+        let is_even = (seconds / PERIOD_SECS).is_multiple_of(2);
+        let periods = if is_even { [current, previous] } else { [previous, current] };
+        Self { next, seconds, periods, compression: Compression::new() }
     }
 
-    /// Sets the router's clock, in seconds. Only its steps matter, so it may start anywhere, but it must not jump.
-    /// Costs a few nanoseconds, and about a microsecond when a new period begins.
+    /// Sets the router's clock, in seconds. Only its steps matter, so it may start anywhere, but it never goes back: no
+    /// seed leads to the one before it. Costs a few nanoseconds, and some microseconds for each period that has begun.
     pub fn turn(&mut self, seconds: u64) {
         let (before, period) = (self.seconds / PERIOD_SECS, seconds / PERIOD_SECS);
-        self.seconds = seconds;
-        if period == before {
-            return;
-        }
-        *self.slot_of(period) = Secret::of_period(&self.seed, period);
-        if period != before.wrapping_add(1) {
-            let previous = period.wrapping_sub(1);
-            *self.slot_of(previous) = Secret::of_period(&self.seed, previous);
+        self.seconds = self.seconds.max(seconds);
+        for begun in before + 1..=period {
+            *self.slot_of(begun) = Secret::of(&self.next);
+            self.next = self.next.next();
         }
     }
 
@@ -195,27 +201,39 @@ pub fn seal(algorithm: Algorithm, pre: Capability, limits: Limits) -> Capability
     }
 }
 
-impl Secret {
-    fn of_period(seed: &[u8; 32], period: u64) -> Self {
-        let mut keys = [[0; 16]; 2];
+impl Seed {
+    /// The seed of the period after this one's.
+    #[must_use]
+    pub fn next(&self) -> Self {
+        let mut next = Self([0; 32]);
+        self.expand(NEXT_LABEL, &mut next.0);
+        next
+    }
+
+    fn expand(&self, label: &[u8], bytes: &mut [u8]) {
         // 32 bytes are one block of SHA-256: expansion to them cannot fail.
-        let expanded = Hkdf::<Sha256>::new(None, seed)
-            .expand_multi_info(&[SECRET_LABEL, &period.to_be_bytes()], keys.as_flattened_mut());
+        let expanded = Hkdf::<Sha256>::new(None, &self.0).expand(label, bytes);
         debug_assert!(expanded.is_ok());
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
+impl Secret {
+    fn of(seed: &Seed) -> Self {
+        let mut keys = [[0; 16]; 2];
+        seed.expand(SECRET_LABEL, keys.as_flattened_mut());
         let [siphash, aes] = &keys;
         let secret = Self { siphash: siphash::Key::new(siphash), aes: aes128::Prf::new(aes) };
         keys.zeroize();
         secret
     }
 }
-
-impl Drop for Secrets {
-    fn drop(&mut self) {
-        self.seed.zeroize();
-    }
-}
-
-impl ZeroizeOnDrop for Secrets {}
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use aes::{
 use hkdf::Hkdf;
 use sha2::Sha256;
 use siphasher::sip::SipHasher24;
-use sluicegate_capability::router::{self, PathTagger, Secrets};
+use sluicegate_capability::router::{self, PathTagger, Secrets, Seed};
 use sluicegate_wire::capability::{Algorithm, Capability, ClientId, Limits};
 
 const SECONDS: u64 = 1_000;
@@ -36,11 +36,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Both keys of the period, by the definition.
+fn expand(seed: &[u8; 32], info: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    Hkdf::<Sha256>::new(None, seed).expand(info.as_bytes(), &mut bytes).unwrap();
+    bytes
+}
+
+/// Both keys of the period, by the definition: the seed is that of the period before.
 fn keys() -> ([u8; 16], [u8; 16]) {
-    let info = [&b"sluicegate router secret v1"[..], &(SECONDS / 128).to_be_bytes()].concat();
-    let mut keys = [0; 32];
-    Hkdf::<Sha256>::new(None, &seed()).expand(&info, &mut keys).unwrap();
+    let keys = expand(&expand(&seed(), "sluicegate router seed v2"), "sluicegate router secret v2");
     (keys[..16].try_into().unwrap(), keys[16..].try_into().unwrap())
 }
 
@@ -100,8 +104,7 @@ fn defined(algorithm: Algorithm, path: (IpAddr, IpAddr)) -> [u64; 2] {
 
 /// Pre-capability and capability, by the library.
 fn computed(algorithm: Algorithm, (src, dst): (IpAddr, IpAddr)) -> [u64; 2] {
-    let mut secrets = Secrets::new(seed());
-    secrets.turn(SECONDS);
+    let secrets = Secrets::new(&Seed(seed()), SECONDS);
     let pre = secrets.mint(algorithm, src, dst, ClientId(CLIENT));
     let Capability(sealed) = router::seal(algorithm, pre, limits());
     [pre.0, sealed]
@@ -111,7 +114,7 @@ fn computed(algorithm: Algorithm, (src, dst): (IpAddr, IpAddr)) -> [u64; 2] {
 fn published() -> String {
     let (siphash_key, aes_key) = keys();
     let mut lines = vec![
-        format!("seed                     {}", hex(&seed())),
+        format!("seed of period {}         {}", SECONDS / 128 - 1, hex(&seed())),
         format!("router clock             {SECONDS} s (period {}, timestamp {:02x})", SECONDS / 128, SECONDS as u8),
         format!("SipHash key              {}", hex(&siphash_key)),
         format!("AES key                  {}", hex(&aes_key)),

@@ -2,8 +2,9 @@
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-use sluicegate_capability::host::{
-    ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing,
+use sluicegate_capability::{
+    host::{ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing},
+    router::Seed,
 };
 use sluicegate_flow::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_wire::{
@@ -34,9 +35,10 @@ fn router(seed: u8) -> Router {
         revocations_max: 8,
         boundary: [true, false],
         least: Limits::new(1, 63).unwrap(),
-        seed: [seed; 32],
+        seed: Seed([seed; 32]),
         tag_key: [seed; 16],
         first_seconds: u64::from(seed) * 1_000,
+        started_at: Instant::ZERO,
     };
     Router::new(config, [seed; 16])
 }

@@ -72,6 +72,7 @@ pub(crate) fn way(
 
 fn router(config: &Config, seeds: &Seeds) -> Result<Router, StartError> {
     let told = &config.capabilities;
+    let (started_at, first_seconds) = seeds.clock();
     let router = RouterConfig {
         // Attackers choose the IP version: either table must hold all that the link can carry.
         lines_max: told.lines(),
@@ -79,9 +80,10 @@ fn router(config: &Config, seeds: &Seeds) -> Result<Router, StartError> {
         revocations_max: REVOCATIONS_MAX,
         boundary: told.boundary,
         least: Limits::LEAST,
-        seed: *seeds.router,
+        seed: seeds.seed().clone(),
         tag_key: *seeds.tags,
-        first_seconds: seeds.first_seconds(),
+        first_seconds,
+        started_at,
     };
     Ok(Router::new(router, random()?))
 }

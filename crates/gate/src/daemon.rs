@@ -289,14 +289,14 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
     let restored = open_services(&config, issuers, restored, &mut translator)?;
     translator.observe(config.mode == Mode::Observe);
-    let seeds = Seeds::load_or_make(&config.state_dir)?;
+    let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
     let way =
         assemble::way(&config, &seeds, ground.mtu, restored.ledger.grants().filter_map(|(_, entry)| entry.grant()))?;
     let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
     let board = Arc::new(Board::new());
-    let (books, keeper) = books(&config, restored, &commander, &board, lock)?;
+    let (books, keeper) = books(&config, restored, seeds, &commander, &board, lock)?;
     let saved = keeper.saved();
     let (events, ended) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::new(Shared::new(Parts {
@@ -372,6 +372,7 @@ fn open_services(
 fn books(
     config: &Config,
     restored: Restored,
+    seeds: Seeds,
     commander: &Commander,
     board: &Arc<Board>,
     lock: Flock<File>,
@@ -388,6 +389,7 @@ fn books(
         board: Arc::clone(board),
         generation,
         journal: file,
+        seeds,
         lock,
     });
     Ok((books, keeper))

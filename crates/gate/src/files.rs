@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
 };
@@ -42,6 +42,17 @@ pub(crate) fn replace(path: &Path, chunks: &[&[u8]], durability: Durability) -> 
     Ok(())
 }
 
+/// Replaces the file as [`replace`] does, and overwrites what it held before: on a file system that writes in place not
+/// even the disk tells it any more.
+pub(crate) fn replace_erasing(path: &Path, chunks: &[&[u8]], durability: Durability) -> io::Result<()> {
+    let before = OpenOptions::new().write(true).open(path);
+    replace(path, chunks, durability)?;
+    let Ok(mut before) = before else { return Ok(()) };
+    let len = before.metadata()?.len();
+    io::copy(&mut io::repeat(0).take(len), &mut before)?;
+    before.sync_data()
+}
+
 /// Waits until the file's content is on the disk.
 pub(crate) fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
@@ -69,7 +80,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         replace(&path, &[b"old"], Durability::Disk).unwrap();
-        replace(&path, &[b"ne", b"w"], Durability::Process).unwrap();
+        let mut held = File::open(&path).unwrap();
+        replace_erasing(&path, &[b"ne", b"w"], Durability::Process).unwrap();
+        let mut before = Vec::new();
+        held.read_to_end(&mut before).unwrap();
+        assert_eq!(before, [0; 3], "what was there is overwritten");
         assert_eq!(read(&path, 10).unwrap().as_deref(), Some(&b"new"[..]));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -109,7 +109,13 @@ pub(crate) fn way(role: Role) -> Way {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(role) };
-    assemble::way(&config, &Seeds::draw().unwrap(), [1_500; 2], std::iter::empty()).unwrap()
+    assemble::way(
+        &config,
+        &Seeds::draw((sluicegate_wire::Instant::ZERO, VALID.0)).unwrap(),
+        [1_500; 2],
+        std::iter::empty(),
+    )
+    .unwrap()
 }
 
 /// A UDP datagram as it arrives at `port`.

@@ -4,7 +4,7 @@ use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::{
     host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    router::seal,
+    router::{Seed, seal},
 };
 use sluicegate_flow::{
     router::{Arrival, Class, Router, RouterConfig},
@@ -59,9 +59,10 @@ impl FairRouter {
             revocations_max: 64,
             boundary: [true, false],
             least: Limits::new(4, 10).unwrap(),
-            seed: [3; 32],
+            seed: Seed([3; 32]),
             tag_key: [4; 16],
             first_seconds: 77,
+            started_at: Instant::ZERO,
         };
         Self { router: Router::new(settings, [5; 16]), routes, fairness }
     }

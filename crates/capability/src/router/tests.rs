@@ -15,7 +15,7 @@ const ALGORITHMS: [Algorithm; 2] = [Algorithm::SipHash, Algorithm::Aes];
 const CLIENT: ClientId = ClientId(0x0102_0304);
 
 fn secrets(seconds: u64) -> Secrets {
-    let mut secrets = Secrets::new([7; 32]);
+    let mut secrets = Secrets::new(&Seed([7; 32]), 0);
     secrets.turn(seconds);
     secrets
 }
@@ -79,8 +79,7 @@ fn every_bit_of_a_capability_counts() {
 #[test]
 fn another_router_and_a_restarted_router_accept_nothing_of_this_one() {
     let question = valid(&secrets(1_000), Algorithm::SipHash, SRC4, DST4);
-    let mut other = Secrets::new([8; 32]);
-    other.turn(1_000);
+    let other = Secrets::new(&Seed([8; 32]), 1_000);
     assert_eq!(ask(&other, &question), Err(Reason::CapabilityForged));
 }
 
@@ -100,9 +99,8 @@ fn tva_16_exhaustively(algorithm: Algorithm, all_seconds: impl Iterator<Item = u
     const ROLLOVER: u64 = 256;
     const START: u64 = 77 * ROLLOVER;
     const _: () = assert!(Limits::SECONDS_MAX <= 127, "times must compare unambiguously");
-    let mut secrets = secrets(START);
     for minted in START..START + ROLLOVER {
-        secrets.turn(minted);
+        let mut secrets = Secrets::new(&Seed([7; 32]), minted);
         let pre = secrets.mint(algorithm, SRC4, DST4, CLIENT);
         assert_eq!(u64::from(pre.timestamp()), minted % ROLLOVER);
         assert_eq!(u64::from(pre.timestamp() >> 7), minted / PERIOD_SECS % 2);
@@ -145,9 +143,8 @@ fn tva_16_the_8_bit_clock_and_two_secrets_are_exact_with_aes_for_the_least_and_l
 fn tva_16_nothing_older_than_one_rollover_validates() {
     const START: u64 = 77 * 256;
     for algorithm in ALGORITHMS {
-        let mut secrets = secrets(START);
         for minted in START..START + 256 {
-            secrets.turn(minted);
+            let mut secrets = Secrets::new(&Seed([7; 32]), minted);
             let limits = limits(1, Limits::SECONDS_MAX);
             let capability = seal(algorithm, secrets.mint(algorithm, SRC4, DST4, CLIENT), limits);
             for age in 256..1_100 {
@@ -175,9 +172,8 @@ fn tva_16_the_high_bit_selects_the_only_secret_that_is_tried() {
 
 #[test]
 fn secrets_do_not_depend_on_how_the_clock_came_to_a_time() {
-    let times = [0, 1, 127, 128, 300, 1_000, 10_000, 9_999, 128, 0];
-    let mut walked = Secrets::new([7; 32]);
-    for seconds in times {
+    let mut walked = secrets(0);
+    for seconds in [0, 1, 127, 128, 300, 1_000, 1_024, 10_000] {
         walked.turn(seconds);
         let jumped = secrets(seconds);
         for timestamp in [0, 127, 128, 255] {
@@ -185,6 +181,31 @@ fn secrets_do_not_depend_on_how_the_clock_came_to_a_time() {
             assert_eq!(minted(&walked), minted(&jumped), "time {seconds}");
         }
     }
+}
+
+#[test]
+fn a_seed_gives_its_own_and_the_next_periods_secrets_but_none_before() {
+    let (seed, seconds) = (Seed([7; 32]), 10 * PERIOD_SECS);
+    let minted =
+        |secrets: &Secrets, timestamp| secrets.pre_capability(Algorithm::SipHash, SRC4, DST4, CLIENT, timestamp);
+    let (before, mut after) = (Secrets::new(&seed, seconds), Secrets::new(&seed.next(), seconds));
+    assert_ne!(minted(&after, 128), minted(&before, 128), "the period before");
+    after.turn(seconds);
+    let again = Secrets::new(&seed.next(), seconds + PERIOD_SECS);
+    let mut walked = Secrets::new(&seed, seconds);
+    walked.turn(seconds + PERIOD_SECS);
+    for timestamp in [0, 128] {
+        assert_eq!(minted(&walked, timestamp), minted(&again, timestamp));
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_changes_nothing() {
+    let mut secrets = secrets(1_000);
+    let question = valid(&secrets, Algorithm::SipHash, SRC4, DST4);
+    secrets.turn(100);
+    assert_eq!(secrets.seconds(), 1_000);
+    assert_eq!(ask(&secrets, &question), Ok(Checked { expires: 1_010 }));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use sluicegate_capability::{
     host::{Config, Host, Inbound, Policy},
-    router::{PathTagger, Secrets},
+    router::{PathTagger, Secrets, Seed},
 };
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Reason,
@@ -59,7 +59,7 @@ pub(crate) struct Router {
 impl Router {
     pub(crate) fn new(seed: u8, boundary: bool) -> Self {
         Self {
-            secrets: Secrets::new([seed; 32]),
+            secrets: Secrets::new(&Seed([seed; 32]), 0),
             tagger: boundary.then(|| PathTagger::new([seed; 16])),
             lines: HashMap::new(),
             charged: HashMap::new(),
@@ -71,7 +71,7 @@ impl Router {
 
     /// Loses its secret and all lines.
     pub(crate) fn restart(&mut self, seed: u8) {
-        self.secrets = Secrets::new([seed; 32]);
+        self.secrets = Secrets::new(&Seed([seed; 32]), 0);
         self.lines.clear();
     }
 

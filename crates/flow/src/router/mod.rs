@@ -15,7 +15,7 @@
 //!
 //! Nothing is dropped here: what fails a check is demoted (TVA III-H). A router keeps no state that cannot be lost. One
 //! that restarts has lost its lines, and demotes what carries only a nonce until its sender has shown the list again; if
-//! whoever makes it gives it other secrets as well, until senders have asked again.
+//! whoever makes it gives it another seed as well, until senders have asked again.
 
 mod counters;
 mod header;
@@ -25,7 +25,7 @@ mod tests;
 
 use core::{iter, net::IpAddr, time::Duration};
 
-use sluicegate_capability::router::{PathTagger, Secrets};
+use sluicegate_capability::router::{PathTagger, Secrets, Seed};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason,
     capability::{ClientId, Kind, Limits, PathId, shim},
@@ -45,14 +45,11 @@ use crate::{
 /// Path identifiers that the link scheduler tells apart.
 pub const PATH_MAX: usize = 5;
 
-const SECOND: Duration = Duration::from_secs(1);
 /// In this many seconds the sweep has seen the whole table, unless that is too large for [`SWEEP_LINES_MAX`].
 const SWEEP_SECS: u32 = 64;
 /// Places that one sweep of a table looks at, so that packets never wait long for it. A line that outlives its capability
 /// only takes a place, and gives it up to whoever needs it.
 const SWEEP_LINES_MAX: u32 = 900;
-/// Bits of the router's clock that a line keeps.
-const CLOCK_MASK: u64 = 0x7fff_ffff;
 
 /// How a router is built. What is a maximum here is memory for good.
 #[derive(Clone)]
@@ -67,13 +64,15 @@ pub struct RouterConfig {
     pub boundary: [bool; 2],
     /// (N/T)min: no capability with a smaller quotient gets a line, because `lines_max` was computed with this.
     pub least: Limits,
-    /// 32 secret random bytes, fresh at each start.
-    pub seed: [u8; 32],
+    /// Of the period before the one that the router's clock shows at its start.
+    pub seed: Seed,
     /// The secret key of the path identifiers. It may stay the same over restarts.
     pub tag_key: [u8; 16],
-    /// What the router's clock shows at the start of the monotonic clock: random, so that it tells nobody the time.
-    /// The low 31 bits count.
+    /// What the router's clock shows at [`Self::started_at`], in seconds: random, so that it tells nobody the time. Less
+    /// than 2^31.
     pub first_seconds: u64,
+    /// When a second of the router's clock began.
+    pub started_at: Instant,
 }
 
 /// Shows no key.
@@ -135,6 +134,7 @@ pub struct Router {
     last_tag: (u64, PathId),
     boundary: [bool; 2],
     first_seconds: u64,
+    started_at: Instant,
     seconds: u64,
     next_second: Instant,
     counters: Counters,
@@ -144,9 +144,8 @@ impl Router {
     /// A router that has seen nothing. Allocates all it will ever use. `hash_key` places lines: secret and random.
     #[must_use]
     pub fn new(config: RouterConfig, hash_key: [u8; 16]) -> Self {
-        let first_seconds = config.first_seconds & CLOCK_MASK;
-        let mut secrets = Secrets::new(config.seed);
-        secrets.turn(first_seconds);
+        let first_seconds = config.first_seconds;
+        let secrets = Secrets::new(&config.seed, first_seconds);
         Self {
             judge: Judge { secrets, revocations: Revocations::new(config.revocations_max), least: config.least },
             lines: Lines::new(config.lines_max, &hash_key),
@@ -155,6 +154,7 @@ impl Router {
             last_tag: (u64::MAX, PathId::NONE),
             boundary: config.boundary,
             first_seconds,
+            started_at: config.started_at,
             seconds: first_seconds,
             next_second: Instant::ZERO,
             counters: Counters::default(),
@@ -366,9 +366,9 @@ impl Router {
 
     #[cold]
     fn begin_second(&mut self, now: Instant) {
-        let elapsed = now.as_nanos() / SECOND.as_nanos() as u64;
+        let elapsed = now.since(self.started_at).as_secs();
         self.seconds = self.first_seconds + elapsed;
-        self.next_second = Instant::from_secs(elapsed + 1);
+        self.next_second = self.started_at + Duration::from_secs(elapsed + 1);
         self.judge.secrets.turn(self.seconds);
         let at = Moment { now, seconds: self.seconds };
         let part = |lines_max: u32| lines_max.div_ceil(SWEEP_SECS).min(SWEEP_LINES_MAX);

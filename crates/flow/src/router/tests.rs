@@ -1,7 +1,7 @@
 use core::{net::IpAddr, time::Duration};
 use std::vec::Vec;
 
-use sluicegate_capability::router::seal;
+use sluicegate_capability::router::{Seed, seal};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
     capability::{
@@ -48,9 +48,10 @@ pub(super) fn config(seed: u8) -> RouterConfig {
         revocations_max: 100,
         boundary: [true, false],
         least: limits(1, 63),
-        seed: [seed; 32],
+        seed: Seed([seed; 32]),
         tag_key: [seed; 16],
         first_seconds: 12_345,
+        started_at: Instant::ZERO,
     }
 }
 

@@ -70,7 +70,8 @@ fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Path<Hops> {
     config.capabilities =
         Capabilities { lines_max: Some(1_024), peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
     change(&mut config.capabilities);
-    let way = assemble::way(&config, &Seeds::draw().unwrap(), [1_500; 2], std::iter::empty()).unwrap();
+    let way = assemble::way(&config, &Seeds::draw((START, samples::VALID.0)).unwrap(), [1_500; 2], std::iter::empty())
+        .unwrap();
     let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };
     let egress = assemble::egress(&config, [1_500; 2]).unwrap();
     Path::new(Translator::new(tables, [7; 16], 7), way, egress, Hops { known: true })

@@ -10,6 +10,7 @@ use crate::{
     clock,
     files::{self, Durability},
     packets::{Command, Commander},
+    secrets::Seeds,
 };
 use nix::fcntl::Flock;
 use sluicegate_wire::Instant;
@@ -68,6 +69,7 @@ pub(crate) struct Keeper {
     /// Something was written since the disk last had everything.
     unsynced: bool,
     buffer: Vec<u8>,
+    seeds: Seeds,
     /// Keeps other gates off the directory for as long as this one writes there.
     lock: Flock<File>,
 }
@@ -81,12 +83,13 @@ pub(crate) struct Parts {
     /// The generation of the journal that the books write, and that journal.
     pub(crate) generation: u64,
     pub(crate) journal: File,
+    pub(crate) seeds: Seeds,
     pub(crate) lock: Flock<File>,
 }
 
 impl Keeper {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { dir, books, commander, board, generation, journal, lock } = parts;
+        let Parts { dir, books, commander, board, generation, journal, seeds, lock } = parts;
         let now = clock::monotonic();
         Self {
             dir,
@@ -102,6 +105,7 @@ impl Keeper {
             next_sync: now + SYNC_INTERVAL,
             unsynced: true,
             buffer: Vec::new(),
+            seeds,
             lock,
         }
     }
@@ -122,6 +126,11 @@ impl Keeper {
             }
             let now = clock::monotonic();
             self.next_checkpoint = now + CHECKPOINT_INTERVAL;
+            if self.seeds.turn(now)
+                && let Err(error) = self.seeds.write(&self.dir)
+            {
+                tracing::error!(%error, "the seed of earlier capabilities is still on the disk");
+            }
             let result = self.checkpoint(now).and_then(|()| self.sync(now));
             self.note(result);
         }

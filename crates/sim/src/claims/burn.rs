@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::{
     host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    router::seal,
+    router::{Seed, seal},
 };
 use sluicegate_flow::{
     router::{Arrival, Class, Router, RouterConfig},
@@ -84,9 +84,10 @@ fn burn_time() -> Option<Duration> {
         revocations_max: 64,
         boundary: [true, false],
         least: Limits::new(4, 10)?,
-        seed: [1; 32],
+        seed: Seed([1; 32]),
         tag_key: [2; 16],
         first_seconds: 0,
+        started_at: Instant::ZERO,
     };
     let mut router = Router::new(config, [3; 16]);
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };

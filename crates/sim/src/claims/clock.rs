@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sluicegate_capability::router::{PERIOD_SECS, Secrets, seal};
+use sluicegate_capability::router::{PERIOD_SECS, Secrets, Seed, seal};
 use sluicegate_wire::{
     Reason,
     capability::{Algorithm, Capability, ClientId, Limits},
@@ -68,8 +68,7 @@ impl Sweep {
     /// Follows capabilities made at this second until they must long be invalid.
     fn follow(&mut self, algorithm: Algorithm, made: u64, limits: &[Limits]) {
         let (src, dst) = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([203, 0, 113, 1]));
-        let mut secrets = Secrets::new(self.seed);
-        secrets.turn(made);
+        let mut secrets = Secrets::new(&Seed(self.seed), made);
         let pre = secrets.mint(algorithm, src, dst, CLIENT);
         self.wrong += u64::from(u64::from(pre.timestamp()) != made % ROLLOVER_SECS);
         let capabilities: Vec<Capability> = limits.iter().map(|limits| seal(algorithm, pre, *limits)).collect();

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use sluicegate_capability::router::Seed;
 use sluicegate_flow::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port,
@@ -87,9 +88,10 @@ fn class_of(options: &[u8]) -> Option<Class> {
         revocations_max: 64,
         boundary: [true, false],
         least: Limits::new(4, 10)?,
-        seed: [1; 32],
+        seed: Seed([1; 32]),
         tag_key: [2; 16],
         first_seconds: 0,
+        started_at: Instant::ZERO,
     };
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
     let mut router = Router::new(config, [3; 16]);

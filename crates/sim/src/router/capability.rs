@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 
+use sluicegate_capability::router::Seed;
 use sluicegate_flow::{
     router::{Arrival, Class, Counters, Router, RouterConfig},
     scheduler::Label,
@@ -90,9 +91,10 @@ fn fresh(config: &CapabilityRouterConfig, rng: &mut Rng) -> Router {
         revocations_max: 1_024,
         boundary: [true, false],
         least: config.least,
-        seed: rng.seed(),
+        seed: Seed(rng.seed()),
         tag_key: rng.key(),
         first_seconds: rng.below(1 << 31),
+        started_at: Instant::ZERO,
     };
     Router::new(settings, rng.key())
 }

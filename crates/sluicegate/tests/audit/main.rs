@@ -16,6 +16,7 @@ mod held;
 mod limits;
 mod modes;
 mod nat;
+mod ratchet;
 mod signin;
 mod sip;
 mod tva;

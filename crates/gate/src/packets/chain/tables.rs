@@ -47,7 +47,7 @@ fn restart(chain: &mut Chain, seeds: &Seeds, least_mode: DataMode) {
 
 #[test]
 fn a_default_off_gate_that_restarts_loses_no_packet_and_checks_capabilities_that_it_minted_before() {
-    let seeds = Seeds::draw().unwrap();
+    let seeds = Seeds::draw((START, samples::VALID.0)).unwrap();
     let (mut chain, client, server) = sealed(&seeds, DataMode::Pinhole);
     converse(&mut chain, (client, server), 30);
     restart(&mut chain, &seeds, DataMode::Pinhole);
@@ -62,7 +62,7 @@ fn a_default_off_gate_that_restarts_loses_no_packet_and_checks_capabilities_that
 
 #[test]
 fn a_gate_whose_grant_demands_capabilities_takes_them_again_within_two_round_trips_of_a_restart() {
-    let seeds = Seeds::draw().unwrap();
+    let seeds = Seeds::draw((START, samples::VALID.0)).unwrap();
     let (mut chain, client, server) = sealed(&seeds, DataMode::Capability);
     chain.send(client, &datagram(CLIENT, SERVER, b"request"));
     chain.wait(Duration::from_millis(50));

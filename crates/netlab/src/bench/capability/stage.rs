@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::router::seal;
+use sluicegate_capability::router::{Seed, seal};
 use sluicegate_flow::{
     router::{Arrival, Class, Router, RouterConfig},
     scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX},
@@ -103,9 +103,10 @@ impl Stage {
             revocations_max: 1_024,
             boundary: [true, false],
             least: Limits::new(4, 10).expect("a possible N and T"),
-            seed: [1; 32],
+            seed: Seed([1; 32]),
             tag_key: [2; 16],
             first_seconds: 1_000,
+            started_at: Instant::ZERO,
         };
         let mut stage = Self {
             work,

@@ -283,16 +283,18 @@ fn nodes(datapath: &str) -> impl Iterator<Item = Node> {
 fn set_clock(binary: &Binary, name: &str, ahead_s: i64) -> Result<(), LabError> {
     /// Beyond what any router is behind.
     const BASE_S: u64 = 1_000;
-    let mut seeds = [0; 48];
-    let random = fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut seeds));
-    random.during(|| "drawing seeds".to_owned())?;
+    // A seed of a period that is long over: the node draws its own.
+    const NO_SEED: [u8; 8 + 32] = [0; 40];
+    let mut tags = [0; 16];
+    let random = fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut tags));
+    random.during(|| "drawing a key".to_owned())?;
     let state = state_of(&binary.directory, name);
     let made = fs::DirBuilder::new().mode(0o700).create(&state);
     made.during(|| format!("making {}", state.display()))?;
     let clock = BASE_S.wrapping_add_signed(ahead_s).to_be_bytes();
     let path = state.join("router.seed");
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let written =
-        file.and_then(|mut file| std::io::Write::write_all(&mut file, &[b"sgseed1\0", &seeds[..], &clock].concat()));
+    let bytes = [b"sgseed2\0", &tags[..], &clock, &NO_SEED].concat();
+    let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, &bytes));
     written.during(|| format!("writing {}", path.display()))
 }

@@ -69,6 +69,8 @@ pub const LIST_PACKETS_MAX: u8 = 8;
 pub const RTT_ASSUMED: Duration = Duration::from_millis(200);
 /// Sending so long without hearing anything makes a sender ask again; doubled up to 16 times.
 pub const SILENCE_MIN: Duration = Duration::from_millis(400);
+/// So many packets without an answer are silence: the last one of a conversation has none.
+pub(super) const UNANSWERED_MIN: u8 = 3;
 /// How long a remote address that does not speak capabilities is remembered.
 pub const LEGACY_FOR: Duration = Duration::from_secs(60);
 /// How long a remote address that answered a request is remembered.

@@ -10,7 +10,7 @@ use sluicegate_wire::{
 use super::{
     config::{
         ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
-        REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN,
+        REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, UNANSWERED_MIN,
     },
     header::{self, Form},
     policy::life,
@@ -33,6 +33,8 @@ pub(super) struct Sender {
     refusals: u8,
     rtt: Option<Duration>,
     silent_since: Option<Instant>,
+    /// Packets since then.
+    unanswered: u8,
     silences: u8,
     /// Something came back after the last silence was broken.
     silence_answered: bool,
@@ -177,7 +179,13 @@ impl Sender {
     /// Nothing has come back for long: routers may have lost everything, and the notice got lost as well.
     fn break_silence(&mut self, now: Instant) -> Option<Form> {
         let wait = SILENCE_MIN.max(self.rtt() * 3) * (1 << self.silences.min(4));
-        if self.silent_since.is_none_or(|since| now.since(since) < wait) || !self.take_request(now) {
+        let is_over = self.silent_since.is_some_and(|since| now.since(since) >= wait);
+        if is_over && self.unanswered < UNANSWERED_MIN {
+            // Nobody spoke since. The silence, if it is one, begins now.
+            (self.silent_since, self.unanswered) = (Some(now), UNANSWERED_MIN);
+            return None;
+        }
+        if !is_over || !self.take_request(now) {
             return None;
         }
         self.silent_since = Some(now);
@@ -259,12 +267,13 @@ impl Sender {
             set.first_carried.get_or_insert(now);
         }
         self.silent_since.get_or_insert(now);
+        self.unanswered = self.unanswered.saturating_add(1);
     }
 
     /// A packet with a capability header came from the peer, without a demotion notice. `traffic`: it carries more than
     /// the header. A peer that only ever answers leaves a one-way flow, which asks ever more rarely.
     pub(super) fn heard(&mut self, now: Instant, traffic: bool) {
-        self.silent_since = None;
+        (self.silent_since, self.unanswered) = (None, 0);
         self.silence_answered = true;
         if traffic {
             self.silences = 0;
@@ -344,7 +353,7 @@ impl Sender {
     /// once a round trip, so forged notices cost some bytes and no more.
     pub(super) fn noticed(&mut self, now: Instant) -> bool {
         let rtt = self.rtt();
-        self.silent_since = None;
+        (self.silent_since, self.unanswered) = (None, 0);
         let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt);
         let Some(set) = self.set.as_mut().filter(|set| again && !set.over) else { return false };
         set.presume_evicted();

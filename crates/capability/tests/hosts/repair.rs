@@ -115,6 +115,20 @@ fn without_any_notice_silence_makes_a_sender_ask_again() {
 }
 
 #[test]
+fn a_conversation_whose_last_packet_had_no_answer_begins_again_without_asking() {
+    let mut world = running(60);
+    let asks = |world: &World| [Kind::Request, Kind::Renewal].map(|kind| world.count(A, Some(kind)));
+    let before = asks(&world);
+    for _ in 0..5 {
+        talk(&mut world, 20);
+        world.run(100);
+        world.send(A, &datagram(A, 40)).unwrap();
+        world.run(2_000);
+    }
+    assert_eq!(asks(&world), before, "requests and renewals");
+}
+
+#[test]
 fn capabilities_are_renewed_before_they_end_so_that_no_packet_goes_without() {
     let config = ServerConfig { limits: limits(100, 2), ..ServerConfig::default() };
     let mut world = World::new(client(7), server(config), 3);

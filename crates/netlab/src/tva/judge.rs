@@ -175,17 +175,6 @@ impl Shown<'_> {
         let usual_ms = calm.times().p50 * DISTURBED;
         let disturbed = attacked.transfers.iter().filter(|one| one.started_ns >= attacked.attack_began_ns);
         let disturbed = disturbed.filter(|one| one.error.is_some() || one.ms > usual_ms);
-        let disturbed: Vec<_> = disturbed.collect();
-        for one in &disturbed {
-            eprintln!(
-                "DBG +{:.2} ms {} connect {:?} {:?}",
-                (one.started_ns as f64 - attacked.attack_began_ns as f64) / 1e9,
-                one.ms,
-                one.connect_ms,
-                one.error
-            );
-        }
-        let disturbed = disturbed.into_iter();
         let last_ns = disturbed.map(|one| one.started_ns).max().unwrap_or(attacked.attack_began_ns);
         let lasted_s = (last_ns - attacked.attack_began_ns) as f64 / 1e9;
         let tva = (case, "tva");

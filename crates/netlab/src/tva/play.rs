@@ -127,9 +127,6 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
         report.add_distribution(("imprecise-low", "tva"), &low.transfers);
         Shown { attacked: &low, ..shown }.judge_in_turn(&mut report);
     }
-    for n in ["edge", "edge-s", "gate", "r1", "r2"] {
-        eprintln!("DBG {n} {}", nodes.status(n)?);
-    }
     drop(nodes);
     Ok(report)
 }

@@ -1,14 +1,24 @@
 //! Processor time of the whole machine.
 
 use std::{
-    fs, io, thread,
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use crate::{LabError, error::During};
+use crate::{LabError, clock::unix_ns, error::During};
 
 /// If its host gave more of the machine to others, what is slow or lost tells of them.
 pub(crate) const STOLEN_SHARE_MAX: f64 = 0.05;
+
+/// How often [`StolenWatch`] looks, and how much later than it happens the kernel may say what was stolen: two of its
+/// hundredths of a second.
+const WATCH_EVERY: Duration = Duration::from_millis(5);
+const TOLD_WITHIN_NS: u64 = 20_000_000;
 
 /// Processor time of the machine until now, from `/proc/stat`.
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +71,100 @@ impl Cpu {
     }
 }
 
+/// What the host took of this machine's processors, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Stolen {
+    cpus: usize,
+    /// Nanoseconds since 1970, and what was stolen until then, all processors together, in nanoseconds. Values that did
+    /// not change are left out.
+    until: Vec<(u64, u64)>,
+}
+
+impl Stolen {
+    /// What was stolen between two moments, in nanoseconds; at most the time between them. Both are taken a little apart,
+    /// because the kernel counts in hundredths of a second.
+    pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let before = self.until(from_ns.saturating_sub(TOLD_WITHIN_NS));
+        let stolen = self.until(to_ns + TOLD_WITHIN_NS).saturating_sub(before);
+        stolen.min(to_ns.saturating_sub(from_ns))
+    }
+
+    /// Share of the machine that its host gave to others between two moments.
+    pub(crate) fn share(&self, from_ns: u64, to_ns: u64) -> f64 {
+        let stolen = self.until(to_ns).saturating_sub(self.until(from_ns)) as f64;
+        stolen / (to_ns.saturating_sub(from_ns).max(1) as f64 * self.cpus.max(1) as f64)
+    }
+
+    fn until(&self, at_ns: u64) -> u64 {
+        let next = self.until.partition_point(|(at, _)| *at <= at_ns);
+        self.until.get(next.saturating_sub(1)).map_or(0, |(_, stolen)| *stolen)
+    }
+
+    pub(crate) fn note(&mut self, at_ns: u64, stolen_ns: u64) {
+        if self.until.last().is_none_or(|(_, last)| *last != stolen_ns) {
+            self.until.push((at_ns, stolen_ns));
+        }
+    }
+}
+
+/// A thread that writes down what the host takes.
+#[derive(Debug)]
+pub(crate) struct StolenWatch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Stolen>>,
+}
+
+impl StolenWatch {
+    pub(crate) fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut stolen = Stolen::default();
+            while !flag.load(Relaxed) {
+                if let Ok(cpu) = Cpu::now() {
+                    stolen.cpus = cpu.cpus;
+                    stolen.note(unix_ns(), (cpu.stolen_s * 1e9) as u64);
+                }
+                thread::sleep(WATCH_EVERY);
+            }
+            stolen
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    /// Everything since the start.
+    pub(crate) fn end(mut self) -> Stolen {
+        self.stop.store(true, Relaxed);
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for StolenWatch {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_stolen_counts_where_it_was_and_never_more_than_the_time_that_passed() {
+        const MS: u64 = 1_000_000;
+        let mut stolen = Stolen::default();
+        for (at, until) in [(0, 7), (100, 7), (500, 47), (505, 57), (2_000, 57)] {
+            stolen.note(at * MS, until * MS);
+        }
+        assert_eq!(stolen.until.len(), 3);
+        assert_eq!(stolen.between(100 * MS, 400 * MS), 0);
+        assert_eq!(stolen.between(450 * MS, 600 * MS), 50 * MS);
+        assert_eq!(stolen.between(490 * MS, 510 * MS), 20 * MS, "no more than passed");
+        assert_eq!(stolen.between(600 * MS, 1_600 * MS), 0);
+        assert_eq!(Stolen::default().between(0, 5 * MS), 0);
+        stolen.cpus = 2;
+        assert!((stolen.share(100 * MS, 600 * MS) - 0.05).abs() < 1e-9);
+    }
 
     #[test]
     fn busy_is_what_was_neither_idle_nor_taken_by_the_host() {

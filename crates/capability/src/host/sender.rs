@@ -9,7 +9,7 @@ use sluicegate_wire::{
 
 use super::{
     config::{
-        ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
+        ANSWER_DELAY, ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
         REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, UNANSWERED_MIN,
     },
     header::{self, Form},
@@ -49,6 +49,8 @@ struct Asked {
     own: Capability,
     serial: u32,
     at: Instant,
+    /// It rode on a capability that may hold still, so nobody asked it to repair anything.
+    renews: bool,
 }
 
 /// A granted set of capabilities and the model of what routers have charged and cached.
@@ -234,8 +236,9 @@ impl Sender {
     /// Records that a request or renewal leaves now, named by `own`, the first entry of its list.
     pub(super) fn asks(&mut self, now: Instant, form: Form, own: Capability) {
         self.serial += 1;
-        self.asked[self.serial as usize % ASKED_MAX] = Some(Asked { own, serial: self.serial, at: now });
-        if form == Form::Renewal {
+        let renews = form == Form::Renewal;
+        self.asked[self.serial as usize % ASKED_MAX] = Some(Asked { own, serial: self.serial, at: now, renews });
+        if renews {
             self.renewal_asked_at = Some(now);
             return;
         }
@@ -330,6 +333,9 @@ impl Sender {
         self.give_up();
         (self.refused_until, self.refusals) = (None, 0);
         self.renewal_asked_at = None;
+        if !asked.renews {
+            self.repaired_at = Some(now);
+        }
         self.heard(now, false);
         Answered::Accepted
     }
@@ -350,11 +356,12 @@ impl Sender {
 
     /// The receiver says that packets arrived demoted. Routers lost the capability or the way changed: the list, which
     /// may still be valid, goes out again at once, and a request beside it. Returns whether that is wanted; at most
-    /// once a round trip, so forged notices cost some bytes and no more.
+    /// once a round trip, so forged notices cost some bytes and no more. For as long after a request was granted, notices
+    /// are about what was sent before the new list: asking again for that would look like somebody who is never content.
     pub(super) fn noticed(&mut self, now: Instant) -> bool {
         let rtt = self.rtt();
         (self.silent_since, self.unanswered) = (None, 0);
-        let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt);
+        let again = self.repaired_at.is_none_or(|at| now.since(at) >= rtt + ANSWER_DELAY);
         let Some(set) = self.set.as_mut().filter(|set| again && !set.over) else { return false };
         set.presume_evicted();
         self.repaired_at = Some(now);

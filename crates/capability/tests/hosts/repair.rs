@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sluicegate_capability::host::{Config, Host, Knowledge, Renew, Sending, ServerConfig};
+use sluicegate_capability::host::{Config, Host, Knowledge, Renew, Sending, ServerConfig, ServerPolicy};
 use sluicegate_wire::{
     Instant,
     capability::{Kind, shim::Carriage},
@@ -8,7 +8,7 @@ use sluicegate_wire::{
 
 use super::{
     client, limits, server,
-    world::{A, B, World, address, datagram},
+    world::{A, B, Router, World, address, datagram},
 };
 
 const RTT_MS: u64 = 50;
@@ -57,7 +57,7 @@ fn tva_20_after_a_router_restart_packets_are_demoted_not_lost_and_good_again_wit
 fn a_route_change_to_a_longer_path_is_repaired_as_well() {
     let mut world = running(10);
     let changed = world.now;
-    world.routers.insert(1, super::world::Router::new(200, false));
+    world.routers.insert(1, Router::new(200, false));
     talk(&mut world, 200);
     let last = last_demoted(&world, B).expect("packets were demoted");
     assert!(last.since(changed) <= Duration::from_millis(RTT_MS * 5 / 2));
@@ -179,4 +179,62 @@ fn a_refused_renewal_ends_the_flow_after_n_bytes() {
     assert!(regular <= 32_000, "{regular} bytes on one capability");
     let refused = world.hosts[A].peers(world.now).next().unwrap();
     assert!(matches!(refused.sending, Sending::Refused { .. }), "{refused:?}");
+}
+
+/// A telephone call in both directions, 100 packets a second, to a server of default policy; its way changes six times to
+/// routers that know nothing of it, and back. Packets are up to `jitter_ms` late. When the last demoted packet arrived
+/// after each change, and how often each side asked for that.
+fn changing(jitter_ms: u64) -> (World, Vec<Duration>, [usize; 2]) {
+    let policy = ServerPolicy::new(ServerConfig { limits: limits(100, 10), ..ServerConfig::default() }, [3; 16]);
+    let mut world = World::new(client(7), Box::new(policy), 3);
+    let mut other: Vec<Router> = (0..2).map(|n| Router::new(n + 50, n == 0)).collect();
+    let call = |world: &mut World, packets: usize| {
+        for _ in 0..packets {
+            world.send(A, &datagram(A, 160)).unwrap();
+            world.send(B, &datagram(B, 160)).unwrap();
+            world.run(10);
+        }
+    };
+    let asked = |world: &World| {
+        let requests = |side| world.count(side, Some(Kind::Request));
+        [requests(A), requests(B)]
+    };
+    let mut seed = 1u64;
+    world.fate = Box::new(move |_, _| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Some(Duration::from_millis(25 + (seed >> 33) % (jitter_ms + 1)))
+    });
+    call(&mut world, 700);
+    let (before, mut late) = (asked(&world), Vec::new());
+    for _ in 0..6 {
+        let changed = world.now;
+        std::mem::swap(&mut world.routers, &mut other);
+        call(&mut world, 500);
+        let last =
+            [A, B].into_iter().filter_map(|side| last_demoted(&world, side)).max().expect("packets were demoted");
+        late.push(last.since(changed));
+    }
+    world.run(100 + jitter_ms);
+    assert_eq!((world.got(A).len(), world.got(B).len()), (700 + 6 * 500, 700 + 6 * 500), "none was lost");
+    let after = asked(&world);
+    (world, late, [after[A] - before[A], after[B] - before[B]])
+}
+
+#[test]
+fn a_way_that_changes_again_and_again_is_repaired_within_two_round_trips_each_time() {
+    let (_, late, asked) = changing(0);
+    assert!(late.iter().all(|late| *late <= Duration::from_millis(RTT_MS * 5 / 2)), "{late:?}");
+    assert!(asked.iter().all(|asked| (6..=7).contains(asked)), "{asked:?}: once for each of six changes");
+}
+
+#[test]
+fn who_repairs_over_a_way_with_jitter_is_not_taken_for_one_who_asks_again_and_again() {
+    let (world, late, asked) = changing(40);
+    // Round trips take up to 50 + 2 * 40 ms; the last demoted packet was sent within two of them, and under way up to 65.
+    assert!(late.iter().all(|late| *late <= Duration::from_millis(2 * (RTT_MS + 80) + 65)), "{late:?}");
+    assert!(asked.iter().all(|asked| (6..=7).contains(asked)), "{asked:?} requests for six changes");
+    for side in [A, B] {
+        let capable = |sending| matches!(sending, Sending::Capable { .. });
+        assert!(world.hosts[side].peers(world.now).any(|peer| capable(peer.sending)), "{side}");
+    }
 }

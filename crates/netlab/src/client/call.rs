@@ -306,6 +306,13 @@ impl Calls {
         }
     }
 
+    /// When each datagram was sent and arrived that was sent from `from_ns` until before `to_ns` by flows that `wanted`
+    /// accepts, and that arrived at all; nanoseconds since 1970.
+    pub fn flights(&self, from_ns: u64, to_ns: u64, wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = (u64, u64)> {
+        let sent = self.sent.iter().filter(move |(key, at)| wanted(key.0) && (from_ns..to_ns).contains(*at));
+        sent.filter_map(|(key, at)| Some((*at, self.received.get(key)?.0)))
+    }
+
     /// Loss and delay of what was sent from `from_ns` until before `to_ns` by flows that `wanted` accepts.
     #[must_use]
     pub fn summary(&self, from_ns: u64, to_ns: u64, wanted: impl Fn(u32) -> bool) -> CallSummary {

@@ -6,7 +6,7 @@ use super::{
     Row,
     talk::{DIRECTIONS, Heard, PER_S},
 };
-use crate::{passing::Weak, report::Threshold, tva::Report};
+use crate::{cpu::STOLEN_SHARE_MAX, passing::Weak, report::Threshold, sample::Percentiles, tva::Report};
 
 /// Beyond two round trips (TVA III-H).
 const MORE_MS: f64 = 10.0;
@@ -43,14 +43,21 @@ impl Played {
             report.add((self.row.label(), "tva"), metric, value, threshold);
         };
         let all = self.heard.calls.summary(self.calm.start, self.after.end, |_| true);
-        add("packets", all.sent as f64, Some(Threshold::AtLeast(self.expected(self.calm.start..self.after.end))));
+        let stolen_share = self.heard.stolen.share(self.calm.start, self.after.end);
+        let is_disturbed = stolen_share > STOLEN_SHARE_MAX;
+        // Hosts that do not run do not talk either.
+        let least = self.expected(self.calm.start..self.after.end) * if is_disturbed { 0.5 } else { 1.0 };
+        add("packets", all.sent as f64, Some(Threshold::AtLeast(least)));
         add("lost_packets", (all.sent - all.received) as f64, Some(Threshold::AtMost(0.0)));
         add("frames_missed_by_listeners", self.heard.missed as f64, Some(Threshold::AtMost(0.0)));
+        add("stolen_share", stolen_share, None);
+        add("disturbed_phases", f64::from(u8::from(is_disturbed)), Some(Threshold::AtMost(0.0)));
         let (rtt_ms, usual_ms, extra_ms) = self.delays();
-        let limit = Threshold::AtMost(2.0 * rtt_ms + MORE_MS);
+        // Of times nothing is judged that others on the machine disturbed.
+        let limit = (!is_disturbed).then_some(Threshold::AtMost(2.0 * rtt_ms + MORE_MS));
         add("rtt_ms", rtt_ms, None);
         add("calm_extra_ms_p99", usual_ms, None);
-        add("extra_delay_ms_max", extra_ms, Some(limit));
+        add("extra_delay_ms_max", extra_ms, limit);
         let active = self.calm.end..self.after.start;
         add("packets_without_capability", self.weak(&active, |_| true) as f64, None);
         match self.row {
@@ -63,7 +70,7 @@ impl Played {
                 add("demoted_packets", demoted as f64, Some(Threshold::AtLeast(least as f64)));
                 let repairs = self.repairs_ms();
                 let worst = repairs.iter().copied().fold(f64::NAN, f64::max) - usual_ms;
-                add("capable_again_ms_max", worst, Some(limit));
+                add("capable_again_ms_max", worst, limit);
             }
             Row::Flap => {
                 self.new_path(&mut add, MOST / 2.0);
@@ -89,7 +96,9 @@ impl Played {
         }
         add("packets_without_capability_after", self.weak(&self.after, |_| true) as f64, Some(Threshold::AtMost(0.0)));
         for (direction, metric) in DIRECTIONS.into_iter().zip(["regular_requests_after", "regular_answers_after"]) {
-            let least = self.expected(self.after.clone()) / 2.0;
+            let sent =
+                self.heard.calls.summary(self.after.start, self.after.end, |flow| flow as usize == direction).sent;
+            let least = (MOST * sent as f64).max(1.0);
             add(metric, self.regular(direction) as f64, Some(Threshold::AtLeast(least)));
         }
     }
@@ -112,18 +121,30 @@ impl Played {
     }
 
     /// The usual round trip before anything happened, what the 99th of a hundred packets took beyond it on this machine,
-    /// and what any packet took later beyond that, in milliseconds.
+    /// and what any packet took later beyond that, in milliseconds. What the host of this machine took away while a packet
+    /// was under way is no delay of the path.
     fn delays(&self) -> (f64, f64, f64) {
-        let calls = &self.heard.calls;
         let of = |direction: usize| {
             let flow = |flow: u32| flow as usize == direction;
-            let calm = calls.summary(self.calm.start, self.calm.end, flow).delay_us;
-            let worst = calls.summary(self.calm.end, self.after.end, flow).delay_us.max;
+            let delays = |time: Range<u64>, delay: &dyn Fn((u64, u64)) -> u64| -> Percentiles {
+                let mut delays: Vec<u64> =
+                    self.heard.calls.flights(time.start, time.end, flow).map(|flight| delay(flight) / 1_000).collect();
+                Percentiles::of(&mut delays)
+            };
+            let own = |(sent, arrived): (u64, u64)| self.own_time(sent, arrived);
+            let usual = delays(self.calm.clone(), &|(sent, arrived)| arrived.saturating_sub(sent)).p50;
+            let calm = delays(self.calm.clone(), &own);
+            let worst = delays(self.calm.end..self.after.end, &own).max;
             let ms = |us: u64| us as f64 / 1e3;
-            (ms(calm.p50), ms(calm.p99 - calm.p50), ms(worst.saturating_sub(calm.p99)))
+            (ms(usual), ms(calm.p99.saturating_sub(usual)), ms(worst.saturating_sub(calm.p99)))
         };
         let [(to, usual_to, late_to), (back, usual_back, late_back)] = DIRECTIONS.map(of);
         (to + back, usual_to + usual_back, late_to.max(late_back))
+    }
+
+    /// Nanoseconds of this time in which the machine was not taken away.
+    fn own_time(&self, from_ns: u64, to_ns: u64) -> u64 {
+        to_ns.saturating_sub(from_ns) - self.heard.stolen.between(from_ns, to_ns)
     }
 
     fn weak(&self, time: &Range<u64>, which: impl Fn(Weak) -> bool) -> usize {
@@ -141,7 +162,7 @@ impl Played {
         let ends = self.changes.iter().skip(1).copied().chain([self.after.end]);
         let repair = |(began, ends): (&u64, u64)| {
             let weak = self.heard.weak.iter().flatten().map(|(at, _)| *at).filter(|at| (*began..ends).contains(at));
-            weak.max().map_or(0.0, |last| (last - began) as f64 / 1e6)
+            weak.max().map_or(0.0, |last| self.own_time(*began, last) as f64 / 1e6)
         };
         self.changes.iter().zip(ends).map(repair).collect()
     }
@@ -237,6 +258,39 @@ mod tests {
             assert!(!passes(row, |played| played.heard.clocks[0] = Clocks::default()), "{row:?}");
             assert!(!passes(row, |played| played.heard.weak[0].push((9_000 * MS, Weak::Demoted))), "{row:?}");
         }
+    }
+
+    #[test]
+    fn what_the_host_took_away_is_no_delay_of_the_path_and_excuses_nothing_at_another_time() {
+        let late = |at_ms: u64, delay_ms: u64, stolen_at_ms: u64| {
+            passes(Row::Switch, |played| {
+                let (at, arrived) = (at_ms * MS, (at_ms + delay_ms) * MS);
+                played.heard.calls.take(&format!(r#"{{"event":"sent","packets":[[0,5000,{at}]]}}"#));
+                played.heard.calls.take(&format!(r#"{{"event":"received","packets":[[0,5000,{arrived}]]}}"#));
+                played.heard.stolen.note(0, 0);
+                played.heard.stolen.note(stolen_at_ms * MS, 150 * MS);
+            })
+        };
+        assert!(late(9_000, 200, 9_100));
+        assert!(!late(9_000, 200, 8_900), "before it left");
+        assert!(!late(9_000, 200, 9_300), "after it came");
+        assert!(!late(9_000, 400, 9_100), "more than was taken");
+    }
+
+    #[test]
+    fn a_run_that_the_host_disturbed_is_named_and_loses_nothing_either() {
+        let spoiled = |spoil: &dyn Fn(&mut Played)| {
+            let (mut played, mut report) = (good(Row::Switch), Report::default());
+            played.heard.stolen.note(0, 0);
+            played.heard.stolen.note(10_000 * MS, 10_000 * MS);
+            spoil(&mut played);
+            played.judge(&mut report);
+            let missed = report.figures.into_iter().filter(|figure| figure.pass == Some(false));
+            missed.map(|figure| figure.metric).collect::<Vec<_>>()
+        };
+        assert_eq!(spoiled(&|_| {}), ["disturbed_phases"]);
+        let lost = r#"{"event":"sent","packets":[[0,5000,9000000000]]}"#;
+        assert_eq!(spoiled(&|played| played.heard.calls.take(lost)), ["lost_packets", "disturbed_phases"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     Lab, LabError, Process,
     binary::Binary,
     client::call::{CallSpec, Calls, SinkSpec},
+    cpu::{Stolen, StolenWatch},
     passing::{Clocks, PassingSpec, Weak},
     rtnetlink::Prefix,
     worker,
@@ -35,6 +36,7 @@ pub(super) struct Talk {
     callers: Vec<Process>,
     sinks: Vec<Process>,
     listeners: Vec<Process>,
+    watch: StolenWatch,
     heard: Heard,
 }
 
@@ -50,12 +52,15 @@ pub(super) struct Heard {
     pub(super) clocks: [Clocks; 2],
     /// What the listeners missed.
     pub(super) missed: u64,
+    /// When the host ran something else.
+    pub(super) stolen: Stolen,
 }
 
 impl Talk {
     /// Both hosts begin to talk, for at most `seconds`.
     pub(super) fn start(lab: &Lab, binary: &Binary, seconds: u32) -> Result<Self, LabError> {
-        let mut talk = Self { callers: Vec::new(), sinks: Vec::new(), listeners: Vec::new(), heard: Heard::default() };
+        let (callers, sinks, listeners) = (Vec::new(), Vec::new(), Vec::new());
+        let mut talk = Self { callers, sinks, listeners, watch: StolenWatch::start(), heard: Heard::default() };
         let users: Prefix = USERS.parse().map_err(|error| LabError::Plan(format!("{USERS}: {error}")))?;
         let sources = [vec![Prefix::host(CLIENT.into()), users], vec![Prefix::host(SERVICE.into())]];
         // Where packets arrive that have all routers of their direction behind them.
@@ -125,6 +130,7 @@ impl Talk {
             }
             thread::sleep(UNDER_WAY);
         }
+        self.heard.stolen = self.watch.end();
         Ok(self.heard)
     }
 }

@@ -288,8 +288,8 @@ fn set_clock(binary: &Binary, name: &str, ahead_s: i64) -> Result<(), LabError> 
     let mut tags = [0; 16];
     let random = fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut tags));
     random.during(|| "drawing a key".to_owned())?;
-    let state = state_of(&binary.directory, name);
-    let made = fs::DirBuilder::new().mode(0o700).create(&state);
+    let state = state_of(&binary.directory, name).join("gate");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&state);
     made.during(|| format!("making {}", state.display()))?;
     let clock = BASE_S.wrapping_add_signed(ahead_s).to_be_bytes();
     let path = state.join("router.seed");

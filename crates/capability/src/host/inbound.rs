@@ -261,6 +261,7 @@ impl Host {
             proven,
             rtt: receiver.and_then(super::receiver::Receiver::rtt),
             repeats: receiver.and_then(|receiver| receiver.repeats(asks.pre)),
+            answering: receiver.is_some_and(|receiver| receiver.is_answering(now)),
         };
         let decision = if asks.pre.is_empty() { Decision::Silent } else { policy.decide(now, &request) };
         if decision == Decision::Silent {
@@ -282,6 +283,7 @@ impl Host {
                 peer.receiver.grant(now, &self.random, arrival.algorithm, limits, pre, arrival.carriage);
                 self.counters.grants += 1;
             }
+            Decision::Again => peer.receiver.again(),
             _ => {
                 peer.receiver.refuse(now, arrival.carriage);
                 self.counters.refusals += 1;
@@ -294,7 +296,7 @@ impl Host {
         } else {
             self.queue_soon(now, slot);
         }
-        matches!(decision, Decision::Grant(_))
+        matches!(decision, Decision::Grant(_) | Decision::Again)
     }
 
     /// Whether a local host has sent to this peer of its own accord, under its id or under that of the local host.

@@ -58,6 +58,8 @@ pub struct Request {
     /// The newest grant, if the peer has never used it and this request would get the very same capabilities for it:
     /// routers minted the same pre-capabilities again.
     pub repeats: Option<Limits>,
+    /// Whether the newest grant was given just now, and the peer may not have heard of it.
+    pub answering: bool,
 }
 
 /// What becomes of a request.
@@ -65,6 +67,8 @@ pub struct Request {
 pub enum Decision {
     /// The peer may send so much.
     Grant(Limits),
+    /// The peer is told again what it was granted last, which it has not heard: only while that is [`Request::answering`].
+    Again,
     /// The peer is told to stop asking.
     Refuse,
     /// The peer is told nothing: it will ask again.

@@ -8,7 +8,7 @@ use sluicegate_wire::{
 };
 
 use super::{
-    config::{ANSWER_COPIES, ANSWER_WAIT, GRANT_SECONDS_MAX, NOTICE_INTERVAL},
+    config::{ANSWER_AGAIN, ANSWER_COPIES, ANSWER_WAIT, GRANT_SECONDS_MAX, NOTICE_INTERVAL},
     random::Random,
 };
 use crate::router;
@@ -92,12 +92,8 @@ impl Receiver {
         let last = self.granted[0].filter(same_second);
         // The first stamp is the sender's own choice: it may keep a second from ever ending.
         let step = last.map_or(0, |last| last.step.saturating_add(u16::from(last.used)));
-        let limits = match last {
-            // The same answer once more.
-            Some(last) if !last.used && last.limits == limits => limits,
-            Some(last) => not_older(vary(limits, step), &last),
-            None => vary(limits, step),
-        };
+        let varied = vary(limits, step);
+        let limits = last.map_or(varied, |last| not_older(varied, &last));
         let list: CapabilityList = pre.iter().map(|pre| router::seal(algorithm, pre, limits)).collect();
         let digest = digest(random, limits, &list);
         if self.granted[0].is_none_or(|last| last.used) {
@@ -110,6 +106,20 @@ impl Receiver {
         self.granted[0] =
             Some(Granted { digest, limits, at: now, used: false, renewal, stamps, by_routers: pre.len() > 1, step });
         self.answer = Some(Answer { list: (Some(limits), list), at: now, copies: ANSWER_COPIES, carriage });
+    }
+
+    /// Whether the newest grant was given just now, and the sender may not have heard of it.
+    pub(super) fn is_answering(&self, now: Instant) -> bool {
+        let again_for = ANSWER_AGAIN.max(self.rtt.unwrap_or_default() * 2).min(ANSWER_WAIT);
+        let fresh = |answer: &Answer| !answer.list.1.is_empty() && now.since(answer.at) < again_for;
+        self.answer.as_ref().is_some_and(fresh) && self.granted[0].is_some_and(|newest| !newest.used)
+    }
+
+    /// Answers once more with the newest grant.
+    pub(super) fn again(&mut self) {
+        if let Some(answer) = &mut self.answer {
+            answer.copies = ANSWER_COPIES;
+        }
     }
 
     /// Keeps a refusal for the way back.
@@ -193,10 +203,11 @@ impl Receiver {
 
     /// What the next packet over `carriage` tells the peer.
     pub(super) fn telling(&mut self, now: Instant, carriage: Carriage) -> Option<Return> {
-        if self.answer.is_some_and(|answer| answer.copies == 0 || now.since(answer.at) >= ANSWER_WAIT) {
+        if self.answer.is_some_and(|answer| now.since(answer.at) >= ANSWER_WAIT) {
             self.answer = None;
         }
-        let list = self.answer.filter(|answer| answer.carriage == carriage).map(|answer| answer.list);
+        let fits = |answer: &Answer| answer.copies > 0 && answer.carriage == carriage;
+        let list = self.answer.filter(fits).map(|answer| answer.list);
         (self.notice || list.is_some()).then_some(Return { demoted: self.notice, list })
     }
 

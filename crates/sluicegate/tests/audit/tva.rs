@@ -27,6 +27,7 @@ fn request(host: u8, path: u16) -> Request {
         proven: false,
         rtt: None,
         repeats: None,
+        answering: false,
     }
 }
 

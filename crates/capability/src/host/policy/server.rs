@@ -223,8 +223,8 @@ impl Policy for ServerPolicy {
             return if request.proven { Decision::Refuse } else { Decision::Silent };
         }
         if request.renewal && request.proven {
-            // Asked again before the answer came, it is one renewal.
-            return request.repeats.map_or_else(|| self.renewal(now, request.remote), Decision::Grant);
+            // Asked for again before the answer came, it is one renewal.
+            return if request.answering { Decision::Again } else { self.renewal(now, request.remote) };
         }
         let path = self.path(request);
         if let Some(same) = request.repeats {

@@ -24,6 +24,7 @@ fn request(remote: u32, path: u16) -> Request {
         proven: false,
         rtt: None,
         repeats: None,
+        answering: false,
     }
 }
 
@@ -166,9 +167,10 @@ fn who_asks_for_a_renewal_until_the_answer_comes_is_charged_for_one() {
         let mut now = Instant::from_secs(1 + 4 * transfer);
         uses(&mut policy, now, 1, 16_000, None);
         for again in 0..5 {
-            let repeats = (again > 0).then_some(limits);
-            let decision = policy.decide(now, &Request { renewal: true, proven: true, repeats, ..request(1, 1) });
-            assert_eq!(decision, Decision::Grant(limits), "transfer {transfer}");
+            let answering = again > 0;
+            let decision = policy.decide(now, &Request { renewal: true, proven: true, answering, ..request(1, 1) });
+            let expected = if answering { Decision::Again } else { Decision::Grant(limits) };
+            assert_eq!(decision, expected, "transfer {transfer}");
             now = now + Duration::from_millis(50);
             uses(&mut policy, now, 1, 800, None);
         }

@@ -77,9 +77,9 @@ pub const LEGACY_FOR: Duration = Duration::from_secs(60);
 pub const CAPABLE_FOR: Duration = Duration::from_secs(600);
 /// How long an answer waits for a packet that carries it.
 pub const ANSWER_DELAY: Duration = Duration::from_millis(20);
-/// For how long a renewal that is asked for again gets the same answer again; two round trips if those are longer. A
-/// sender asks once in two round trips, and knows its last requests.
-pub(super) const ANSWER_AGAIN: Duration = Duration::from_millis(150);
+/// For how long a renewal that is asked for again gets the same answer again, while the first is not used; two round
+/// trips if those are longer. What a sender asked while its packets wait in a queue arrives one by one.
+pub(super) const ANSWER_AGAIN: Duration = Duration::from_secs(1);
 /// How often an answer is repeated on packets to a sender that does not use it yet.
 pub const ANSWER_COPIES: u8 = 3;
 /// Between two demotion notices to one peer, at least.

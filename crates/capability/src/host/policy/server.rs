@@ -138,12 +138,13 @@ impl ServerPolicy {
         let (sender, limits) = (sender(remote), self.config.limits);
         let hash = self.hash(&sender.to_be_bytes());
         let account = self.senders.account(now, hash, sender);
-        account.renews(now, self.config.flood_bytes_per_s, limits);
-        if account.has_room_for(limits.bytes(), limits) {
-            return Decision::Grant(limits);
+        match account.renews(now, self.config.flood_bytes_per_s, limits) {
+            Some(granted) => Decision::Grant(granted),
+            None => {
+                account.list(now + self.config.blacklist_for);
+                Decision::Refuse
+            }
         }
-        account.list(now + self.config.blacklist_for);
-        Decision::Refuse
     }
 
     /// Somebody asks who may have forged the address: one address on one path gets N, then half of it, and so on, less

@@ -23,8 +23,9 @@ pub(super) struct Account {
     at: Instant,
     /// Bytes of `level` that were charged before they came.
     prepaid: u64,
-    /// Since the last grant: when, and bytes.
+    /// The last grant: when, its bytes, and those that came since.
     granted_at: Instant,
+    granted: u64,
     since: u64,
     begun: u8,
     begun_at: Instant,
@@ -59,24 +60,24 @@ impl Account {
         self.begun = self.begun.saturating_add(1);
         self.level = self.level.saturating_add(granted.bytes());
         (self.prepaid, self.since, self.granted_at) = (granted.bytes(), 0, now);
+        self.granted = granted.bytes();
         self.begun >= BEGUN_MAX && self.level > usual.bytes() + usual.bytes() / 4
     }
 
-    /// A renewal is asked for. Honest senders do at half of N or of T; of one that does earlier than it can have come
-    /// half of N, the rest got lost on the way.
-    pub(super) fn renews(&mut self, now: Instant, rate: u64, limits: Limits) {
+    /// A renewal is asked for; what it may get and stay within twice N: N at most, and no less than a quarter of that.
+    /// Honest senders ask at half of N or of T; of one that does earlier than it can have come half of N, the rest got
+    /// lost on the way.
+    pub(super) fn renews(&mut self, now: Instant, rate: u64, usual: Limits) -> Option<Limits> {
         self.receives(now, rate, 0);
-        let half = limits.bytes() / 2;
-        let is_early = now.since(self.granted_at) < super::life(limits) / 2;
+        let half = self.granted / 2;
+        let is_early = now.since(self.granted_at) < super::life(usual) / 2;
         let missing = if is_early { half.saturating_sub(self.since) } else { 0 };
         // What was charged in advance and did not come is given back, but not what is missing.
         self.level = self.level.saturating_sub(self.prepaid).saturating_add(missing);
-        (self.prepaid, self.since, self.granted_at) = (0, 0, now);
-    }
-
-    /// Whether `bytes` more stay within twice N.
-    pub(super) const fn has_room_for(&self, bytes: u64, usual: Limits) -> bool {
-        self.level.saturating_add(bytes) <= 2 * usual.bytes()
+        let left = (2 * usual.bytes()).saturating_sub(self.level);
+        let granted = limits_of(left, usual).filter(|granted| granted.bytes() >= usual.bytes() / 4)?;
+        (self.prepaid, self.since, self.granted_at, self.granted) = (0, 0, now, granted.bytes());
+        Some(granted)
     }
 
     pub(super) fn list(&mut self, until: Instant) {
@@ -186,16 +187,16 @@ impl Asks {
         let level = if held.is_some() { drained(ways[way].level, ways[way].at, now, rate) } else { 0 };
         // An eighth less, for what comes back until the sender is found out.
         let left = (2 * usual.bytes() - usual.bytes() / 8).saturating_sub(level);
-        let granted = if level == 0 { usual } else { half_of(left, usual)? };
+        let granted = if level == 0 { usual } else { limits_of(left / 2, usual)? };
         ways[way] = Ask { name, level: level + granted.bytes(), at: now };
         Some(granted)
     }
 }
 
-/// Half of `left`, if routers hold a line for that within T, and N at most.
-fn half_of(left: u64, usual: Limits) -> Option<Limits> {
-    let kilobytes = u16::try_from(left / 2 / Limits::KILOBYTE).unwrap_or(u16::MAX).min(usual.kilobytes());
-    Limits::new(kilobytes, usual.seconds()).filter(|half| !half.is_slower_than(Limits::LEAST))
+/// `bytes` within T, if routers hold a line for that, and N at most.
+fn limits_of(bytes: u64, usual: Limits) -> Option<Limits> {
+    let kilobytes = u16::try_from(bytes / Limits::KILOBYTE).unwrap_or(u16::MAX).min(usual.kilobytes());
+    Limits::new(kilobytes, usual.seconds()).filter(|limits| !limits.is_slower_than(Limits::LEAST))
 }
 
 fn drained(level: u64, at: Instant, now: Instant, rate: u64) -> u64 {

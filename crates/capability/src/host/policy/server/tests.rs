@@ -141,15 +141,18 @@ fn who_renews_faster_than_the_rate_is_blacklisted_and_who_stays_below_never() {
         let mut policy = policy(config);
         let Decision::Grant(first) = policy.decide(Instant::from_secs(1), &request(1, 1)) else { panic!() };
         uses(&mut policy, Instant::from_secs(1), 1, 0, Some(first));
-        let mut spent = 0;
+        let (mut spent, mut held) = (0, first);
         for step in 0..600 {
             let now = Instant::from_secs(1) + Duration::from_millis(100) * step;
             let bytes = bytes_per_s / 10;
             spent += bytes;
             uses(&mut policy, now, 1, bytes * arrives_percent / 100, None);
-            if spent >= first.bytes() / 2 || step % 44 == 43 {
+            if spent >= held.bytes() / 2 || step % 44 == 43 {
                 spent = 0;
-                policy.decide(now, &Request { renewal: true, proven: true, ..request(1, 1) });
+                let decision = policy.decide(now, &Request { renewal: true, proven: true, ..request(1, 1) });
+                if let Decision::Grant(limits) = decision {
+                    held = limits;
+                }
             }
         }
         let listed = policy.is_blacklisted(Instant::from_secs(60), request(1, 1).remote);
@@ -176,6 +179,25 @@ fn who_asks_for_a_renewal_until_the_answer_comes_is_charged_for_one() {
         }
         assert!(!policy.is_blacklisted(now, request(1, 1).remote));
     }
+}
+
+#[test]
+fn who_has_used_more_than_n_at_once_gets_less_and_is_listed_only_before_twice_n() {
+    let config = ServerConfig { flood_bytes_per_s: 8_000, ..ServerConfig::default() };
+    let n = config.limits.bytes();
+    let mut policy = policy(config);
+    let now = Instant::from_secs(1);
+    let Decision::Grant(first) = policy.decide(now, &request(1, 1)) else { panic!() };
+    uses(&mut policy, now, 1, first.bytes(), Some(first));
+    let mut used = first.bytes();
+    let renewal = Request { renewal: true, proven: true, ..request(1, 1) };
+    while let Decision::Grant(limits) = policy.decide(now, &renewal) {
+        assert!(used + limits.bytes() <= 2 * n, "{used} and {}", limits.bytes());
+        // Two transfers in a row are no flood.
+        used += limits.bytes() / 2;
+        uses(&mut policy, now, 1, limits.bytes() / 2, None);
+    }
+    assert!(used >= 2 * n - n / 4 && policy.is_blacklisted(now, request(1, 1).remote), "{used}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ struct Pair {
     policies: [Box<dyn Policy>; 2],
     routers: Vec<Router>,
     flying: VecDeque<(Instant, usize, FrameBuf)>,
+    /// Packets that others overtake before the first router.
+    overtaken: VecDeque<(Instant, usize, FrameBuf)>,
     regular: u64,
     requests: u64,
     demoted: u64,
@@ -70,6 +72,7 @@ impl Pair {
             policies: [Box::new(client), Box::new(server)],
             routers: vec![router(3), router(4), router(5)],
             flying: VecDeque::new(),
+            overtaken: VecDeque::new(),
             regular: 0,
             requests: 0,
             demoted: 0,
@@ -84,6 +87,14 @@ impl Pair {
         frame.with(|frame| host.outbound(self.now, &mut **policy, frame)).unwrap();
         self.launch(from, frame);
         self.flush(from);
+    }
+
+    /// As [`Self::send`], but the packet reaches the routers only after what is sent in the next milliseconds.
+    fn send_late(&mut self, from: usize, len: usize) {
+        let mut frame = datagram(from, len);
+        let (host, policy) = (&mut self.hosts[from], &mut self.policies[from]);
+        frame.with(|frame| host.outbound(self.now, &mut **policy, frame)).unwrap();
+        self.overtaken.push_back((self.now + Duration::from_millis(5), from, frame));
     }
 
     fn flush(&mut self, from: usize) {
@@ -119,6 +130,9 @@ impl Pair {
 
     fn advance(&mut self, step: Duration) {
         self.now = self.now + step;
+        while let Some((_, from, frame)) = self.overtaken.pop_front_if(|(at, ..)| *at <= self.now) {
+            self.launch(from, frame);
+        }
         while let Some((_, to, mut frame)) = self.flying.pop_front_if(|(at, ..)| *at <= self.now) {
             let (host, policy) = (&mut self.hosts[to], &mut self.policies[to]);
             frame.with(|frame| host.inbound(self.now, &mut **policy, frame)).unwrap();
@@ -159,6 +173,28 @@ fn a_slow_flow_with_a_small_budget_is_never_demoted() {
         }
         assert_eq!(pair.demoted, 0, "{kilobytes} kB in {seconds} s");
     }
+}
+
+#[test]
+fn packets_that_are_overtaken_while_a_renewal_takes_over_are_never_demoted() {
+    let mut pair = Pair::new(Limits::new(100, 10).unwrap());
+    let mut before = 0;
+    for n in 0..2_600u32 {
+        if n == 100 {
+            before = pair.demoted;
+        }
+        if n % 3 == 0 {
+            pair.send_late(0, 500);
+        } else {
+            pair.send(0, 500);
+        }
+        if n % 10 == 0 {
+            pair.send(1, 20);
+        }
+        pair.advance(Duration::from_millis(2));
+    }
+    assert_eq!(pair.demoted - before, 0, "of packets over some twenty renewals");
+    assert!(pair.regular > 3 * 2_400, "{}", pair.regular);
 }
 
 #[test]

@@ -12,6 +12,12 @@ const CROWDED: u32 = 6;
 /// Room in a set (free, or with a ttl that has passed) at which its other set is not looked at.
 const ROOM_ENOUGH: u32 = 3;
 const NONCE_MASK: u64 = (1 << 48) - 1;
+/// Bytes used are the low bits of their word; above them is the second of the last replacement.
+const USED_MASK: u32 = (1 << 24) - 1;
+/// What a replaced capability has left is counted in units of so many bytes: sixteen bits hold all of N.
+const LEFT_UNIT: u64 = 16;
+/// Packets are not overtaken for longer, in seconds of the router's clock.
+const OVERTAKEN_SECS: u8 = 1;
 
 /// How many lines a router needs for a link of `link_bps`, if no capability allows less than `least` (TVA III-F:
 /// C / (N/T)min). 312,500 for 1 Gbit/s and 4 KB in 10 s.
@@ -101,10 +107,13 @@ impl Take {
 /// |---|---|
 /// | 0 | generation 4 (odd: being written), last second of validity 4 |
 /// | 1 | flow nonce 6, N and T 2 (as in the header) |
-/// | 2 | bytes used 4, bytes allowed 4: N, or what was borrowed so far |
+/// | 2 | bytes used 3, second of the last replacement mod 256 1, bytes allowed 4: N, or what was borrowed so far |
 /// | 3 | when the ttl ends, ns 8 |
 /// | 4 | what a byte adds to the ttl, 2^-16 ns 8; 0 in a line that spends borrowed slices |
-/// | 5 | zero |
+/// | 5 | of the capability before: flow nonce 6, what is left of its N in units of 16 bytes 2 |
+///
+/// A sender takes another nonce with each list, and a newer list may overtake what was sent before it. For a second such
+/// packets are charged to what the capability before has left, if that does not end earlier.
 ///
 /// No capability, and nothing that was computed from a router's secret, lies in a line. Only the owner inserts,
 /// replaces and frees, which changes the generation. As long as no kernel program shares the table, the owner also
@@ -175,7 +184,7 @@ impl<L: Line> Lines<L> {
     #[must_use]
     pub fn account(&self, index: u32) -> (u32, u32) {
         let word = self.table.line(index).word(2).load(Relaxed);
-        (word as u32, (word >> 32) as u32)
+        (word as u32 & USED_MASK, (word >> 32) as u32)
     }
 
     /// When a line may give way to another.
@@ -198,8 +207,11 @@ impl<L: Line> Lines<L> {
     #[inline]
     pub fn charge(&mut self, at: Moment, index: u32, nonce: FlowNonce, len: u32) -> Result<(), Reason> {
         let line = self.table.line(index);
-        check_nonce(line, nonce)?;
-        take(line, at, Take::Packet(len)).map(drop)
+        match check_nonce(line, nonce) {
+            Ok(()) => take(line, at, Take::Packet(len)).map(drop),
+            Err(_) if take_before(line, at, nonce, len) => Ok(()),
+            Err(reason) => Err(reason),
+        }
     }
 
     /// Charges a packet whose capability has just passed its check: to the line `found`, which it replaces if it is
@@ -273,7 +285,7 @@ impl<L: Line> Lines<L> {
             _ => (0, 0),
         };
         let account = (used, allowed.saturating_add(slice.bytes));
-        write(line, key, nonce, &slice.allowance, account, (at.now.as_nanos().max(1), 0));
+        write(line, key, (nonce, 0), &slice.allowance, account, (at.now.as_nanos().max(1), 0));
         take(line, at, Take::Packet(len)).map(drop)
     }
 
@@ -321,7 +333,7 @@ impl<L: Line> Lines<L> {
             let taken = take_of.of(granted, granted)?;
             let index = self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?;
             let ttl_end = ttl_after(0, at.now, taken, per_byte);
-            write(self.table.line(index), key, nonce, presented, (taken, granted), (ttl_end, per_byte));
+            write(self.table.line(index), key, (nonce, 0), presented, (taken, granted), (ttl_end, per_byte));
             return Ok(taken);
         };
         let line = self.table.line(index);
@@ -338,7 +350,9 @@ impl<L: Line> Lines<L> {
         let per_byte = presented.ttl_per_byte();
         let taken = take_of.of(granted, granted)?;
         let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, per_byte);
-        write(line, key, nonce, presented, (taken, granted), (ttl_end, per_byte));
+        let before = left_of(line, at, per_byte);
+        let second = (at.seconds as u32) << 24;
+        write(line, key, (nonce, before), presented, (second | taken, granted), (ttl_end, per_byte));
         Ok(taken)
     }
 
@@ -395,12 +409,44 @@ fn take<L: Line>(line: &L, at: Moment, take_of: Take) -> Result<u32, Reason> {
         return Err(Reason::CapabilityExpired);
     }
     let account = line.word(2).load(Relaxed);
-    let (used, allowed) = (account as u32, (account >> 32) as u32);
+    let (used, allowed) = (account as u32 & USED_MASK, (account >> 32) as u32);
     let taken = take_of.of(allowed, allowed.saturating_sub(used))?;
     line.word(2).store(account + u64::from(taken), Relaxed);
     let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, line.word(4).load(Relaxed));
     line.word(3).store(ttl_end, Relaxed);
     Ok(taken)
+}
+
+/// Charges a packet that a newer list has overtaken to what the capability before has left.
+#[cold]
+fn take_before<L: Line>(line: &L, at: Moment, nonce: FlowNonce, len: u32) -> bool {
+    let (word, account) = (line.word(5).load(Relaxed), line.word(2).load(Relaxed));
+    let units = u64::from(len).div_ceil(LEFT_UNIT);
+    let since = (at.seconds as u8).wrapping_sub((account >> 24) as u8);
+    // The line's own capability lives for less than a turn of the eight bits.
+    let is_soon = since <= OVERTAKEN_SECS && u64::from(line.owner()) >= at.seconds;
+    let may = is_soon && (word ^ nonce.0) & NONCE_MASK == 0 && word >> 48 >= units;
+    if may {
+        line.word(5).store(word - (units << 48), Relaxed);
+        // Twice, because a byte of the capability before may have added up to twice as much.
+        let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, len * 2, line.word(4).load(Relaxed));
+        line.word(3).store(ttl_end, Relaxed);
+    }
+    may
+}
+
+/// Nonce and rest of a line that a newer capability takes over, where a byte adds `per_byte` to the ttl: nothing if the
+/// rest would end while packets are overtaken, or its bytes would need more than twice the ttl.
+fn left_of<L: Line>(line: &L, at: Moment, per_byte: u64) -> u64 {
+    let account = line.word(2).load(Relaxed);
+    let left = (account >> 32).saturating_sub(account & u64::from(USED_MASK)) / LEFT_UNIT;
+    let left = left.min(u64::from(u16::MAX));
+    let holds = u64::from(line.owner()) > at.seconds + u64::from(OVERTAKEN_SECS);
+    if holds && line.word(4).load(Relaxed) / 2 <= per_byte {
+        left << 48 | line.word(1).load(Relaxed) & NONCE_MASK
+    } else {
+        0
+    }
 }
 
 /// The ttl's end after `bytes` more: L * T / N behind its old end, or behind `now` if that has passed.
@@ -427,7 +473,7 @@ fn allowance<L: Line>(line: &L) -> Option<Allowance> {
 fn write<L: Line>(
     line: &L,
     key: &L::Key,
-    nonce: FlowNonce,
+    (nonce, before): (FlowNonce, u64),
     allowance: &Allowance,
     (used, allowed): (u32, u32),
     (ttl_end, per_byte): (u64, u64),
@@ -438,5 +484,6 @@ fn write<L: Line>(
     line.word(2).store(u64::from(allowed) << 32 | u64::from(used), Relaxed);
     line.word(3).store(ttl_end, Relaxed);
     line.word(4).store(per_byte, Relaxed);
+    line.word(5).store(before, Relaxed);
     line.end_write(generation, u32::try_from(allowance.expires).unwrap_or(u32::MAX));
 }

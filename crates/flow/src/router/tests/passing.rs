@@ -78,9 +78,33 @@ fn a_renewal_brings_the_destination_fresh_pre_capabilities_that_replace_the_old(
         assert_eq!(judge(&mut first, at(2_100), &mut frame), REGULAR);
         assert_eq!(judge(&mut second, at(2_100), &mut frame), REGULAR);
         assert_eq!(judge(&mut first, at(2_200), &mut pair.nonce_only(new_nonce, 3_000)), REGULAR);
-        assert_eq!(judge(&mut first, at(2_200), &mut pair.nonce_only(NONCE, 10)), demoted(Reason::CapabilityUnknown));
+        assert_eq!(judge(&mut first, at(5_000), &mut pair.nonce_only(NONCE, 10)), demoted(Reason::CapabilityUnknown));
         let mut old = pair.regular(Kind::Capabilities, NONCE, &granted, 10);
-        assert_eq!(judge(&mut first, at(2_300), &mut old), demoted(Reason::CapabilitySpent), "it was replaced");
+        assert_eq!(judge(&mut first, at(5_000), &mut old), demoted(Reason::CapabilitySpent), "it was replaced");
+    }
+}
+
+#[test]
+fn what_a_newer_list_overtook_is_charged_to_the_capability_that_it_was_sent_with() {
+    for pair in Pair::all() {
+        let mut router = router(1);
+        let lists = [0, 2_000, 4_000].map(|millis| pair.acquire(at(millis), &mut [&mut router], limits(10, 10)));
+        let nonces = [NONCE, FlowNonce(7), FlowNonce(0)];
+        let list = |index: usize| pair.regular(Kind::Capabilities, nonces[index], &lists[index], 100);
+        let nonce = |index: usize, payload| pair.nonce_only(nonces[index], payload);
+        let unknown = demoted(Reason::CapabilityUnknown);
+        assert_eq!(judge(&mut router, at(4_000), &mut list(0)), REGULAR);
+        assert_eq!(judge(&mut router, at(4_000), &mut nonce(2, 100)), unknown, "none before");
+        assert_eq!(judge(&mut router, at(4_000), &mut list(1)), REGULAR);
+        assert_eq!(judge(&mut router, at(4_900), &mut nonce(0, 100)), REGULAR, "{pair:?}");
+        assert_eq!(judge(&mut router, at(4_900), &mut list(0)), REGULAR);
+        let overtaken = (0..20).filter(|_| judge(&mut router, at(4_900), &mut nonce(0, 1_000)) == REGULAR).count();
+        assert!((8..10).contains(&overtaken), "{overtaken}: N is 10,000 bytes");
+        let newer = (0..20).filter(|_| judge(&mut router, at(4_900), &mut nonce(1, 1_000)) == REGULAR).count();
+        assert!((8..10).contains(&newer), "{newer}: and so is that of the newer one");
+        assert_eq!(judge(&mut router, at(4_900), &mut list(2)), REGULAR);
+        assert_eq!(judge(&mut router, at(4_950), &mut nonce(0, 10)), unknown, "two before");
+        assert_eq!(judge(&mut router, at(7_000), &mut nonce(1, 10)), unknown, "overtaken for two seconds");
     }
 }
 

@@ -200,6 +200,10 @@ fn limits_of(bytes: u64, usual: Limits) -> Option<Limits> {
 }
 
 fn drained(level: u64, at: Instant, now: Instant, rate: u64) -> u64 {
+    if rate == u64::MAX {
+        // No rate is a flood, not even what comes at one instant.
+        return 0;
+    }
     let drained = u128::from(now.since(at).as_nanos() as u64) * u128::from(rate) / NANOS;
     level.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
 }

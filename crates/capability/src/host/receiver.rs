@@ -26,7 +26,7 @@ pub(super) struct Receiver {
     /// The newest, the one that was used last, and older ones that were never used: their capabilities may still come.
     granted: [Option<Granted>; GRANTED],
     nonce: Option<FlowNonce>,
-    /// A flow that routers let pass on a grant whose list never came.
+    /// The flow before, or one that routers let pass on a grant whose list never came.
     vouched: Option<FlowNonce>,
     bytes: u64,
     overrun: bool,
@@ -159,7 +159,8 @@ impl Receiver {
                 self.answer = None;
             }
             if self.nonce != Some(nonce) {
-                self.nonce = Some(nonce);
+                // Packets of the flow before may still come, and begin nothing.
+                self.vouched = self.nonce.replace(nonce);
                 (self.bytes, self.overrun) = (0, false);
             }
             return true;
@@ -341,6 +342,13 @@ mod tests {
         let (granted, list) = receiver.answer.unwrap().list;
         assert!(receiver.proves(now, &random, FlowNonce(2), Some((granted.unwrap(), &list))));
         assert_eq!(receiver.begun(), None, "the list comes late and is charged once");
+        let pre: CapabilityList = (0..3).map(|entry| Capability::new(12, entry)).collect();
+        receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+        let (granted, list) = receiver.answer.unwrap().list;
+        assert!(receiver.proves(now, &random, FlowNonce(3), Some((granted.unwrap(), &list))));
+        let _ = receiver.begun();
+        receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+        assert!(receiver.uses_unseen(FlowNonce(2)) && receiver.begun().is_none(), "overtaken by the next flow");
     }
 
     #[test]

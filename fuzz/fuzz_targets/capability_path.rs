@@ -5,6 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Policy, ServerConfig, ServerPolicy};
+use sluicegate_capability::router::Seed;
 use sluicegate_flow::router::{Arrival, Router, RouterConfig};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port,
@@ -40,9 +41,10 @@ impl Path {
             revocations_max: 2,
             boundary: [true, false],
             least: Limits::new(1, 63).expect("1 kB in 63 s are possible"),
-            seed: [3; 32],
+            seed: Seed([3; 32]),
             tag_key: [3; 16],
             first_seconds: 3_000,
+            started_at: Instant::ZERO,
         };
         Self {
             now: Instant::from_secs(1),

@@ -219,12 +219,16 @@ fn forging(datapath: &'static str) {
     let rows = rows.as_array().expect("a list");
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert!(rows.iter().all(|row| row["mode"] == "capability"), "{rows:?}");
-    let taken: Vec<Taken> = wire.seen().iter().filter_map(Taken::of).collect();
     let gate_port = |service: &str| {
         let row = rows.iter().find(|row| row["service"] == service).expect("its grant");
         u16::try_from(row["gate_ports"][0].as_u64().expect("a port")).expect("16 bits")
     };
     let (at_echo, at_other) = (gate_port("echo"), gate_port("other"));
+    let taken: Vec<Taken> = until("the client shows nothing but its nonce", || {
+        let _ = exchange(&socket, "more");
+        let taken: Vec<Taken> = wire.seen().iter().filter_map(Taken::of).collect();
+        taken.iter().any(|one| one.kind == Kind::Nonce && one.gate_port == Some(at_echo)).then_some(taken)
+    });
     let flow = format!("udp {CLIENT}:4000 > {GATE}:{at_echo}");
     let steps = node.json(&["trace", "--flow", &flow]).to_string();
     assert!(steps.contains("Mode capability"), "{steps}");

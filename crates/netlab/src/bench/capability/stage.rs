@@ -236,7 +236,7 @@ impl Stage {
         if self.order == Order::Hot && self.sent % PACKETS_PER_N < BATCH as u64 && self.is_cached() {
             // N is nearly used up: a new capability, which comes with a new nonce.
             self.now = self.now + Duration::from_secs(1);
-            self.template[NONCE_LAST_AT] ^= 1;
+            self.template[NONCE_LAST_AT] = self.template[NONCE_LAST_AT].wrapping_add(1);
             self.cache(0);
         }
         for buffer in &mut buffers {

@@ -115,8 +115,9 @@ fn site_toml(state: &Path, backend: &str) -> String {
     let node = format!(
         "[node]\nname = \"bench\"\nstate = {state:?}\n\
          [frontend]\nlisten = [\"udp/{OUTSIDE}:{SIP_PORT}\"]\nrealm = \"{REALM}\"\n\
+         per_user = {{ flows_max = 4194304, rate = \"none\" }}\n\
          [gate]\noutside = \"outside\"\ninside = \"inside\"\nlocal = [\"udp/{SIP_PORT}\"]\ndatapath = \"{backend}\"\n\
-         flows_max = 131072\n"
+         flows_max = 131072\nper_user = {{ flows_max = 131072, rate = \"none\" }}\n"
     );
     let service = |(name, port)| {
         format!(

@@ -103,7 +103,8 @@ impl Files {
             seconds: FOREVER_S,
             talk_ms: None,
             give_up_ms: 5_000,
-            media_port: 0,
+            // Discard: the generator sends from any port, and so may who names none.
+            media_port: 9,
             service_port: 0,
             record: 0,
             seed: 1,

@@ -56,7 +56,7 @@ use std::{
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// Longer than anything that works takes; a test that waits for so long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One lab at a time: the tests measure what arrives within a second, on machines with few processors.
 static TURN: Mutex<()> = Mutex::new(());

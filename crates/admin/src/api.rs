@@ -1,6 +1,6 @@
 //! The routes.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use sluicegate_capability::Mode;
 use sluicegate_gate::{Probe, Selected, Selector};
 use sluicegate_wire::Port;
+use tokio::sync::Notify;
 
 use crate::{
+    actor::Actor,
     beside::{self, Beside},
     metrics::{self, Series, of_frontend},
     objects,
@@ -32,6 +34,12 @@ pub struct Api {
     pub beside: Option<Beside>,
     /// Users, groups and services of a frontend that does not run; then there is no `frontend`.
     pub catalog: Option<sluicegate_frontend::Catalog>,
+    /// Where changes are written down.
+    pub audit: Option<sluicegate_store::audit::Audit>,
+    /// Told when an operator confirms that the host can still be reached, if that is waited for.
+    pub confirmed: Option<Arc<Notify>>,
+    /// Whether it is this node's gate alone that asks, and names for whom.
+    pub is_beside: bool,
 }
 
 /// A refusal: status and text.
@@ -58,7 +66,7 @@ impl Api {
         self.gate.as_ref().ok_or_else(|| bad("this node is no gate; ask the gate's node"))
     }
 
-    fn frontend(&self) -> Result<&sluicegate_frontend::Control, Refused> {
+    pub(crate) fn frontend(&self) -> Result<&sluicegate_frontend::Control, Refused> {
         self.frontend.as_ref().ok_or_else(|| bad("this node is no frontend; ask the frontend's node"))
     }
 
@@ -74,6 +82,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/grants/revoke", post(revoke))
         .route("/v1/observe", post(observe))
+        .route("/v1/confirm", post(confirm))
         .route("/v1/trace/flow", post(trace_flow));
     let router = if api.beside.is_some() {
         // All else is the frontend's to answer.
@@ -90,13 +99,30 @@ pub(crate) fn router(api: Api) -> Router {
     router.with_state(api)
 }
 
+async fn confirm(State(api): State<Api>, actor: Actor) -> Answer {
+    let waits =
+        api.confirmed.as_ref().ok_or_else(|| bad("this node was started without --confirm; it stays as it is"))?;
+    waits.notify_one();
+    api.changed(actor, "confirm", "");
+    Ok(Json(Value::Null))
+}
+
 async fn status(State(api): State<Api>) -> Answer {
     let frontend = match (&api.frontend, &api.beside) {
         (Some(frontend), _) => frontend_status(frontend),
         (None, Some(beside)) => beside.get("/v1/status").await?["frontend"].take(),
         (None, None) => Value::Null,
     };
-    json_of(&json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend }))
+    let mut status = json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend });
+    if let Some(error) = api.audit.as_ref().and_then(sluicegate_store::audit::Audit::error) {
+        let alarm = json!(format!("the audit log is not written ({error}); its lines are in this node's log alone"));
+        let part = &mut status[if api.gate.is_some() { "gate" } else { "frontend" }]["alarms"];
+        match part.as_array_mut() {
+            Some(alarms) => alarms.push(alarm),
+            None => *part = json!([alarm]),
+        }
+    }
+    json_of(&status)
 }
 
 /// The frontend's status with its requests by method and outcome, other events, and tables; zeros are left out.
@@ -133,7 +159,7 @@ struct Revoke {
     service: Option<String>,
 }
 
-async fn revoke(State(api): State<Api>, Json(body): Json<Value>) -> Answer {
+async fn revoke(State(api): State<Api>, actor: Actor, Json(body): Json<Value>) -> Answer {
     let parsed: Revoke = serde_json::from_value(body.clone()).map_err(bad)?;
     let what = match (parsed.grant, parsed.user, parsed.service) {
         (Some(grant), None, None) => Selected::Grant(grant.parse().map_err(bad)?),
@@ -141,15 +167,24 @@ async fn revoke(State(api): State<Api>, Json(body): Json<Value>) -> Answer {
         (None, None, Some(service)) => Selected::Service(service),
         _ => return Err(bad("name one of grant, user or service")),
     };
+    let of = match &what {
+        Selected::Grant(id) => format!("grant {id}"),
+        Selected::User(name) => format!("user {name}"),
+        Selected::Service(name) => format!("service {name}"),
+        Selected::Call(_) => return Err(bad("a call is ended by who made it")),
+    };
     let selector = Selector::all(what);
     // The frontend first: it tells every gate, and issues nothing for what it revoked.
     let mut revoked = match (&api.frontend, &api.beside) {
         (Some(frontend), _) => frontend.revoke(selector.clone()).map_err(bad)?.len(),
-        (None, Some(beside)) => beside.revoke(&body).await?,
+        (None, Some(beside)) => beside.revoke(actor, &body).await?,
         (None, None) => 0,
     };
     if let Some(gate) = &api.gate {
         revoked = revoked.max(gate.revoke(&selector).await.map_err(bad)?);
+    }
+    if api.beside.is_none() {
+        api.changed(actor, "grant revoke", &of);
     }
     json_of(&json!({ "revoked": revoked }))
 }
@@ -159,8 +194,9 @@ struct Observe {
     on: bool,
 }
 
-async fn observe(State(api): State<Api>, Json(body): Json<Observe>) -> Answer {
+async fn observe(State(api): State<Api>, actor: Actor, Json(body): Json<Observe>) -> Answer {
     api.gate()?.observe(body.on).await.map_err(bad)?;
+    api.changed(actor, "observe", if body.on { "on" } else { "off" });
     json_of(&json!({ "on": body.on }))
 }
 
@@ -215,6 +251,8 @@ async fn policy_test(State(api): State<Api>, Query(test): Query<PolicyTest>) -> 
     json_of(&json!({ "outcome": outcome, "steps": steps }))
 }
 
-async fn join_token(State(api): State<Api>) -> Answer {
-    json_of(&json!({ "token": api.frontend()?.join_token().map_err(bad)?.to_text().as_str() }))
+async fn join_token(State(api): State<Api>, actor: Actor) -> Answer {
+    let token = api.frontend()?.join_token().map_err(bad)?;
+    api.changed(actor, "gate-join --new", "");
+    json_of(&json!({ "token": token.to_text().as_str() }))
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::{
     Api,
+    actor::Actor,
     api::{Answer, Refused, bad},
     client::{self, CallError},
 };
@@ -34,8 +35,14 @@ impl Beside {
         Self { socket: socket.to_owned() }
     }
 
-    async fn call(&self, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, Refused> {
-        client::call(&self.socket, method, uri, body).await.map_err(|error| match error {
+    async fn call(
+        &self,
+        method: Method,
+        uri: &str,
+        body: Option<&Value>,
+        actor: Option<Actor>,
+    ) -> Result<Value, Refused> {
+        client::call_for(&self.socket, method, uri, body, actor).await.map_err(|error| match error {
             CallError::Refused { status, message } => {
                 Refused(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), message)
             }
@@ -44,12 +51,12 @@ impl Beside {
     }
 
     pub(crate) async fn get(&self, uri: &str) -> Result<Value, Refused> {
-        self.call(Method::GET, uri, None).await
+        self.call(Method::GET, uri, None, None).await
     }
 
     /// Has the frontend revoke what `body` selects; how many grants there were.
-    pub(crate) async fn revoke(&self, body: &Value) -> Result<usize, Refused> {
-        let answer = self.call(Method::POST, "/v1/grants/revoke", Some(body)).await?;
+    pub(crate) async fn revoke(&self, actor: Actor, body: &Value) -> Result<usize, Refused> {
+        let answer = self.call(Method::POST, "/v1/grants/revoke", Some(body), Some(actor)).await?;
         Ok(answer["revoked"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
     }
 
@@ -61,10 +68,10 @@ impl Beside {
 }
 
 /// Hands a question on, and its answer back.
-pub(crate) async fn forward(State(api): State<Api>, request: Request) -> Answer {
+pub(crate) async fn forward(State(api): State<Api>, actor: Actor, request: Request) -> Answer {
     let beside = api.beside.ok_or_else(|| bad("this node is no frontend; ask the frontend's node"))?;
     let (parts, body) = request.into_parts();
     let bytes = Limited::new(body, QUESTION_BYTES_MAX).collect().await.map_err(bad)?.to_bytes();
     let body = if bytes.is_empty() { None } else { Some(serde_json::from_slice(&bytes).map_err(bad)?) };
-    beside.call(parts.method, &parts.uri.to_string(), body.as_ref()).await.map(Json)
+    beside.call(parts.method, &parts.uri.to_string(), body.as_ref(), Some(actor)).await.map(Json)
 }

@@ -9,6 +9,8 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tower::ServiceExt as _;
 
+use crate::actor::{self, Actor};
+
 /// Largest answer read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -47,8 +49,19 @@ pub enum CallError {
 /// # Errors
 /// When no node listens there, the connection breaks, or the node refuses.
 pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, CallError> {
+    call_for(socket, method, uri, body, None).await
+}
+
+/// The same, for somebody else.
+pub(crate) async fn call_for(
+    socket: &Path,
+    method: Method,
+    uri: &str,
+    body: Option<&Value>,
+    actor: Option<Actor>,
+) -> Result<Value, CallError> {
     let bytes = body.map_or_else(Bytes::new, |value| Bytes::from(value.to_string()));
-    let (status, body) = exchange(socket, method, uri, bytes).await?;
+    let (status, body) = exchange(socket, method, uri, bytes, actor).await?;
     answer(status, &body).unwrap_or_else(|detail| Err(CallError::Broken { path: socket.to_owned(), detail }))
 }
 
@@ -57,12 +70,18 @@ pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>
 /// # Errors
 /// As [`call`].
 pub(crate) async fn text(socket: &Path, uri: &str) -> Result<String, CallError> {
-    let (status, body) = exchange(socket, Method::GET, uri, Bytes::new()).await?;
+    let (status, body) = exchange(socket, Method::GET, uri, Bytes::new(), None).await?;
     let text = String::from_utf8_lossy(&body).into_owned();
     if status == StatusCode::OK { Ok(text) } else { Err(CallError::Refused { status: status.as_u16(), message: text }) }
 }
 
-async fn exchange(socket: &Path, method: Method, uri: &str, body: Bytes) -> Result<(StatusCode, Bytes), CallError> {
+async fn exchange(
+    socket: &Path,
+    method: Method,
+    uri: &str,
+    body: Bytes,
+    actor: Option<Actor>,
+) -> Result<(StatusCode, Bytes), CallError> {
     let broken = |detail: String| CallError::Broken { path: socket.to_owned(), detail };
     let stream = UnixStream::connect(socket)
         .await
@@ -70,7 +89,8 @@ async fn exchange(socket: &Path, method: Method, uri: &str, body: Bytes) -> Resu
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(error.to_string()))?;
     tokio::spawn(connection);
-    let request = Request::builder()
+    let builder = actor.map_or_else(Request::builder, |Actor(uid)| Request::builder().header(actor::HEADER, uid));
+    let request = builder
         .method(method)
         .uri(uri)
         .header("host", "sluicegate")

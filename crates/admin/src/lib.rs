@@ -3,6 +3,7 @@
 //! The socket has mode 0600: whoever may connect administers the node. Bodies are JSON; an error is
 //! `{"error": "what, and what to do next"}` with a status of 400 or above.
 
+mod actor;
 mod api;
 mod beside;
 pub mod client;

@@ -12,7 +12,7 @@ use std::{
 
 use axum::{Router, routing::get};
 
-use crate::{Api, api, metrics};
+use crate::{Api, actor::Actor, api, metrics};
 
 /// Why the API or the metrics endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,8 @@ pub fn bind_api(path: &Path) -> Result<UnixListener, ServerError> {
 /// When the runtime cannot take the socket.
 pub fn serve_api(listener: UnixListener, api: Api) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
     let listener = tokio::net::UnixListener::from_std(listener)?;
-    Ok(axum::serve(listener, api::router(api)).into_future())
+    let service = api::router(api).into_make_service_with_connect_info::<Actor>();
+    Ok(axum::serve(listener, service).into_future())
 }
 
 /// A TCP socket at `address` for [`serve_metrics`].

@@ -1,10 +1,6 @@
 //! The client's side of one call: sign in for a range of the service's ports, renew, say goodbye.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_capability::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
@@ -28,8 +24,17 @@ use crate::{
 pub(crate) const GRANT_TYPE: &str = "application/vnd.sluicegate.grant";
 /// Challenges answered in a row: one for the realm, one for a nonce that was too old.
 const CHALLENGES_MAX: usize = 3;
-/// A grant without a readable end is renewed after this.
-const LIFETIME_FALLBACK: Duration = Duration::from_secs(30);
+/// No grant is renewed more often than at half of this.
+const LIFETIME_MIN: Duration = Duration::from_secs(2);
+/// How often the address of connections that stand is proved, at most and at least.
+const PROVE_INTERVAL_MIN: Duration = Duration::from_millis(250);
+const PROVE_INTERVAL_MAX: Duration = Duration::from_secs(15);
+
+/// A renewal that failed is tried again after this, and after twice as long so many times.
+const RETRY: Duration = Duration::from_secs(2);
+const RETRY_DOUBLINGS: u32 = 4;
+/// How often a gate that acknowledges nothing is asked for the grant anew.
+const SILENCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a call was not opened or renewed.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +77,13 @@ pub enum CallError {
     Answer(String),
 }
 
+impl CallError {
+    /// Whether the frontend knows the user and says no.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Credentials { .. } | Self::Refused { code: 403, .. })
+    }
+}
+
 impl From<DialogError> for CallError {
     fn from(error: DialogError) -> Self {
         Self::Answer(error.to_string())
@@ -83,10 +95,23 @@ impl From<DialogError> for CallError {
 pub(crate) struct Call {
     pub(crate) range: PortRange,
     pub(crate) open: OpenRange,
-    /// When the grant is to be renewed: at half its lifetime.
-    pub(crate) renew_at: Instant,
+    /// When the grant is to be renewed: at half its lifetime, or as soon as half of its budget is known to be used.
+    renew_at: Instant,
     /// When it ends if it is not.
     pub(crate) ends_at: Instant,
+    /// When this host's address is proved again, which also tells what is left of the budget.
+    prove_at: Instant,
+    /// Somebody has connected.
+    is_used: bool,
+    /// Its frontend has not been told of this host's address yet.
+    has_moved: bool,
+    /// A renewal failed, and is not tried again before.
+    failed_until: Option<Instant>,
+    /// How often in a row.
+    failures: u32,
+    /// The gate's silence is no reason for a renewal before.
+    silence_until: Instant,
+    worth: Worth,
     service: String,
     dialog: Dialog,
     session_id: u64,
@@ -127,13 +152,20 @@ impl Call {
         let mut secrets = Secrets::default();
         let wish = Wish { service, range, proves, offer: &offer };
         let (answer, dialog) = invite(endpoint, account, wish, &mut secrets, write).await?;
-        let lifetime = lifetime(&answer);
+        let (open, worth) = opened(&answer, (range, proves), &mut secrets, None)?;
         let now = Instant::now();
         Ok(Self {
             range,
-            open: opened(&answer, (range, proves), &mut secrets, None)?,
-            renew_at: now + lifetime / 2,
-            ends_at: now + lifetime,
+            open,
+            renew_at: now + worth.lifetime / 2,
+            ends_at: now + worth.lifetime,
+            prove_at: now + worth.prove_interval(),
+            is_used: false,
+            has_moved: false,
+            failed_until: None,
+            failures: 0,
+            silence_until: now,
+            worth,
             service: service.to_owned(),
             dialog,
             session_id,
@@ -154,11 +186,74 @@ impl Call {
         };
         let wish = Wish { service: &self.service, range: self.range, proves, offer: &offer };
         let (answer, _) = invite(endpoint, account, wish, &mut self.secrets, write).await?;
-        let lifetime = lifetime(&answer);
+        (self.open, self.worth) = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
+        if let Some(sealer) = &self.open.seal {
+            sealer.is_worth(self.worth.bytes);
+        }
         let now = Instant::now();
-        self.open = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
-        (self.renew_at, self.ends_at) = (now + lifetime / 2, now + lifetime);
+        (self.renew_at, self.ends_at) = (now + self.worth.lifetime / 2, now + self.worth.lifetime);
+        (self.has_moved, self.failed_until, self.failures) = (false, None, 0);
         Ok(())
+    }
+
+    /// A renewal failed: the next is tried later each time. Whether the grant ends before.
+    pub(crate) fn failed(&mut self, now: Instant) -> bool {
+        let again = now + RETRY * 2u32.pow(self.failures.min(RETRY_DOUBLINGS));
+        self.failures += 1;
+        self.failed_until = Some(again);
+        again >= self.ends_at
+    }
+
+    /// This host has another address: the frontend is to know it, and the gate.
+    pub(crate) fn moved(&mut self, now: Instant) {
+        (self.has_moved, self.failed_until, self.failures) = (true, None, 0);
+        self.prove_at = now;
+        if let Some(sealer) = &self.open.seal {
+            self.is_used |= sealer.is_used();
+            sealer.forget_proof();
+        }
+    }
+
+    /// Whether the gate has not acknowledged this host's address lately.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.open.seal.as_ref().is_some_and(|sealer| sealer.is_silent())
+    }
+
+    /// Why the grant is to be renewed now; `None` if it is not.
+    pub(crate) fn renew_because(&mut self, now: Instant) -> Option<&'static str> {
+        if self.failed_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        if self.has_moved {
+            return Some("this host's address has changed");
+        }
+        let is_half_spent = self.open.seal.as_ref().is_some_and(|sealer| sealer.left() < self.worth.bytes / 2);
+        if is_half_spent {
+            return Some("half of its budget is used");
+        }
+        if self.is_silent() && self.silence_until <= now {
+            (self.silence_until, self.prove_at) = (now + SILENCE_INTERVAL, now);
+            return Some("the gate does not answer");
+        }
+        (self.renew_at <= now).then_some("half of its time is over")
+    }
+
+    /// What proves this host's address for connections that stand, if that is due now: a gate that was killed may have
+    /// forgotten it, and says what is left. A renewal may bring a new key, and then it is proved under that.
+    pub(crate) fn proof_due(&mut self, now: Instant) -> Option<Arc<Sealer>> {
+        let sealer = self.open.seal.as_ref().filter(|_| self.open.mode == Mode::Pinhole)?;
+        self.is_used |= sealer.is_used();
+        if !self.is_used || now < self.prove_at {
+            return None;
+        }
+        self.prove_at = now + self.worth.prove_interval();
+        Some(Arc::clone(sealer))
+    }
+
+    /// When to look at this call again.
+    pub(crate) fn wakes_at(&self) -> Instant {
+        let renews_at = self.failed_until.map_or(self.renew_at, |until| self.renew_at.max(until));
+        renews_at.min(self.prove_at)
     }
 
     /// Ends the call: the gate closes. A frontend that does not answer lets the grant run out.
@@ -175,6 +270,29 @@ impl Call {
     /// Whether a request from the other side belongs to this call.
     pub(crate) fn owns(&mut self, request: &Message<'_>) -> bool {
         request.essentials().is_ok_and(|fields| self.dialog.accept(request, &fields).is_ok())
+    }
+}
+
+/// What a grant allows, by the grant itself: no clock of this host has a say in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Worth {
+    lifetime: Duration,
+    bytes: u64,
+    /// In bit/s; 0: no limit.
+    rate_bps: u64,
+}
+
+impl Worth {
+    fn of(grant: &Grant) -> Self {
+        let lifetime_s = grant.not_after.0.saturating_sub(grant.not_before.0);
+        let lifetime = Duration::from_secs(lifetime_s).max(LIFETIME_MIN);
+        Self { lifetime, bytes: grant.bytes, rate_bps: u64::from(grant.rate_100kbps) * 100_000 }
+    }
+
+    /// How often to ask what is used: before more than a quarter of the budget can have gone.
+    fn prove_interval(&self) -> Duration {
+        let quarter_ms = self.bytes.saturating_mul(2_000).checked_div(self.rate_bps).unwrap_or(0);
+        Duration::from_millis(quarter_ms).clamp(PROVE_INTERVAL_MIN, PROVE_INTERVAL_MAX)
     }
 }
 
@@ -292,7 +410,7 @@ fn opened(
     (range, proves): (PortRange, Mode),
     secrets: &mut Secrets,
     known: Option<&Arc<Sealer>>,
-) -> Result<OpenRange, CallError> {
+) -> Result<(OpenRange, Worth), CallError> {
     let wrong = |what: &str| CallError::Answer(what.to_owned());
     let message = Message::parse(answer).map_err(|error| wrong(&error.to_string()))?;
     let text = part(&message, "application/sdp").ok_or_else(|| wrong("it has no session description"))?;
@@ -310,20 +428,14 @@ fn opened(
     }
     let seal = Some(secrets.sealer(&grant, known).ok_or(CallError::Key)?);
     let (client_id, mode) = (grant.client_id, grant.least_mode);
-    Ok(OpenRange { service: range, address, external_first: line.port, client_id, mode, seal })
+    let open = OpenRange { service: range, address, external_first: line.port, client_id, mode, seal };
+    Ok((open, Worth::of(&grant)))
 }
 
 /// The readable grants in an answer.
 fn grants<'a>(message: &Message<'a>) -> impl Iterator<Item = Grant> + use<'a> {
     let part = part(message, GRANT_TYPE).unwrap_or_default();
     part.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok())
-}
-
-/// How long the grants in the answer last from now.
-fn lifetime(answer: &[u8]) -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let end = Message::parse(answer).ok().and_then(|message| grants(&message).map(|grant| grant.not_after.0).min());
-    end.map_or(LIFETIME_FALLBACK, |end| Duration::from_secs(end.saturating_sub(now).max(2)))
 }
 
 /// The body of this content type, alone or as a part of `multipart/mixed` (RFC 2046 section 5.1).
@@ -444,12 +556,24 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_lasts_as_long_as_it_says_whatever_this_hosts_clock_and_is_asked_about_in_time() {
+        let (bytes, mut secrets) = granted("TCP", Mode::Pinhole, FLAG_PROVES_ADDRESS);
+        let (_, worth) = opened(&bytes, ("tcp/22".parse().unwrap(), Mode::Mac), &mut secrets, None).unwrap();
+        // It ended half a century ago by this clock.
+        assert_eq!(worth.lifetime, Duration::from_secs(1_000));
+        let interval = |bytes, rate_bps| Worth { bytes, rate_bps, ..worth }.prove_interval();
+        assert_eq!(interval(10_000_000, 8_000_000), Duration::from_millis(2_500), "a quarter of it");
+        assert_eq!(interval(10_000_000, 0), PROVE_INTERVAL_MIN);
+        assert_eq!(interval(u64::MAX, 1), PROVE_INTERVAL_MAX);
+    }
+
+    #[test]
     fn conformance_05_a_grant_that_demands_less_than_was_asked_for_is_refused() {
         let opens = |protocol: &str, granted_mode, flags, asked| {
             let (bytes, mut secrets) = granted(protocol, granted_mode, flags);
             let range = format!("{}/22", protocol.to_lowercase()).parse().unwrap();
             match opened(&bytes, (range, asked), &mut secrets, None) {
-                Ok(open) => {
+                Ok((open, _)) => {
                     assert!(open.mode == granted_mode && open.seal.is_some());
                     true
                 }

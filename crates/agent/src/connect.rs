@@ -3,16 +3,16 @@
 use std::{io, net::SocketAddr};
 
 use sluicegate_policy::PortProtocol;
-use tokio::task::JoinSet;
+use tokio::{net::TcpListener, task::JoinSet};
 use tracing::info;
 
 use crate::{
     account::Account,
     command,
-    forward::{self, Forward},
+    forward::{Bound, Forward},
     seal,
     session::Session,
-    socks,
+    socks::{self, Names},
 };
 
 /// What to reach, and how programs get at it.
@@ -80,18 +80,30 @@ pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Resu
 }
 
 async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> {
+    // Nothing is signed in for that nobody could use.
+    let mut bound = Vec::new();
+    for forward in &config.forwards {
+        bound.push((forward.listen, Bound::to(forward).await.map_err(|e| ConnectError::Listen(forward.listen, e))?));
+    }
+    let proxy = match config.socks {
+        Some(listen) => {
+            let listener = TcpListener::bind(listen).await.map_err(|error| ConnectError::Listen(listen, error))?;
+            Some((listen, listener))
+        }
+        None => None,
+    };
     // Open at once what is known to be needed, so that a wrong password shows now.
     for forward in &config.forwards {
         session.address(forward.protocol, forward.service_port).await.map_err(ConnectError::Refused)?;
     }
     let mut listeners = JoinSet::new();
-    for forward in &config.forwards {
-        let (forward, session) = (forward.clone(), session.clone());
-        listeners.spawn(async move { (forward.listen, forward::run(forward, session).await) });
-    }
-    if let Some(listen) = config.socks {
+    for (listen, forward) in bound {
         let session = session.clone();
-        listeners.spawn(async move { (listen, socks::run(listen, session).await) });
+        listeners.spawn(async move { (listen, forward.run(session).await) });
+    }
+    if let Some((listen, listener)) = proxy {
+        let (session, names) = (session.clone(), Names::new(&config.service, &config.account.realm));
+        listeners.spawn(async move { (listen, socks::run(listener, session, names).await) });
     }
     if config.command.is_empty() {
         info!(service = config.service, "ready; end with Ctrl-C");

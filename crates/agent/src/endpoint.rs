@@ -6,17 +6,22 @@ use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 use sluicegate_sip::{
     message::Message,
     transaction::{ClientTransactions, Due, Received, Reply, Role, ServerTransactions, Token},
+    write::Response,
 };
 use sluicegate_wire::Instant;
 use tokio::{net::UdpSocket, time};
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::account::random_bits;
+use crate::account::{random_bits, random_token};
 
 /// Requests under way at once.
 const CLIENT_TRANSACTIONS_MAX: usize = 64;
-/// Answers remembered at once.
-const SERVER_TRANSACTIONS_MAX: usize = 4096;
+/// Answers remembered at once, each for half a minute: 250 calls a second, with their ends.
+const SERVER_TRANSACTIONS_MAX: usize = 16_384;
+/// When to try again, for whom there is no room.
+const RETRY_AFTER_S: u32 = 4;
+/// After so long without an answer a person is told that nothing comes; the request goes on being repeated.
+const SILENCE_TOLD: Duration = Duration::from_secs(4);
 /// Requests that wait for their user.
 const WAITING_MAX: usize = 1024;
 /// Largest SIP datagram.
@@ -57,6 +62,8 @@ pub enum ExchangeError {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     socket: UdpSocket,
+    /// By which datagrams leave, if not by the one that the routes say.
+    interface: Option<String>,
     local: SocketAddr,
     frontend: SocketAddr,
     started: time::Instant,
@@ -82,15 +89,11 @@ impl Endpoint {
         local: Option<SocketAddr>,
         frontend: SocketAddr,
     ) -> io::Result<Self> {
-        let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-        let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
-        if let Some(interface) = interface {
-            socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
-        }
-        socket.connect(frontend).await?;
+        let socket = connected(interface, local, frontend).await?;
         Ok(Self {
             local: socket.local_addr()?,
             socket,
+            interface: interface.map(str::to_owned),
             frontend,
             started: time::Instant::now(),
             clients: ClientTransactions::new(CLIENT_TRANSACTIONS_MAX, random_bits()),
@@ -100,6 +103,17 @@ impl Endpoint {
             acks: VecDeque::new(),
             datagram: vec![0; DATAGRAM_BYTES_MAX],
         })
+    }
+
+    /// The same frontend from this host's address of now, if that is another than it was; `None` if it is the same, or
+    /// there is no way to the frontend at all.
+    pub(crate) async fn moved(&self) -> Option<Self> {
+        let interface = self.interface.as_deref();
+        let source = connected(interface, None, self.frontend).await.ok()?.local_addr().ok()?;
+        if source.ip() == self.local.ip() {
+            return None;
+        }
+        Self::open_on(interface, None, self.frontend).await.ok()
     }
 
     /// The local address, as the Via and Contact of requests name it.
@@ -125,12 +139,21 @@ impl Endpoint {
     /// [`Endpoint::incoming`]. A 2xx to an INVITE is to be acknowledged with [`Endpoint::acknowledge`].
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(Token, Vec<u8>), ExchangeError> {
         let token = self.tell(request).await?;
+        let mut tell_at = Some(time::Instant::now() + SILENCE_TOLD);
         loop {
+            if tell_at.is_some_and(|at| time::Instant::now() >= at) {
+                tell_at = None;
+                warn!(
+                    frontend = %self.frontend,
+                    "the frontend has not answered for {} s; trying on: check the address, and that UDP reaches it",
+                    SILENCE_TOLD.as_secs()
+                );
+            }
             if let Some(position) = self.answers.iter().position(|(answered, _)| *answered == token) {
                 let answer = self.answers.remove(position).and_then(|(_, answer)| answer);
                 return answer.map(|answer| (token, answer)).ok_or(ExchangeError::Silent(self.frontend));
             }
-            self.turn(None).await.map_err(|error| ExchangeError::Socket(self.frontend, error))?;
+            self.turn(tell_at).await.map_err(|error| ExchangeError::Socket(self.frontend, error))?;
         }
     }
 
@@ -223,7 +246,12 @@ impl Endpoint {
                     None
                 } else {
                     let opened = self.servers.open(now, &message, &fields, self.frontend, Role::UserAgent);
-                    let Ok(token) = opened else { return };
+                    let Ok(token) = opened else {
+                        let (mut response, tag) = (Vec::new(), random_token());
+                        let headers = Response::to(&message, 503).to_tag(tag.as_bytes()).begin(&mut response);
+                        headers.header_args("Retry-After", format_args!("{RETRY_AFTER_S}")).finish();
+                        return self.send(&response).await;
+                    };
                     Some(token)
                 };
                 if self.waiting.len() < WAITING_MAX {
@@ -280,5 +308,54 @@ impl Endpoint {
         for bytes in due {
             self.send(&bytes).await;
         }
+    }
+}
+
+async fn connected(interface: Option<&str>, local: Option<SocketAddr>, frontend: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+    if let Some(interface) = interface {
+        socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
+    }
+    socket.connect(frontend).await?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_finds_no_room_is_told_when_to_come_back() {
+        let frontend = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let local = Some(([127, 0, 0, 1], 0).into());
+        let mut endpoint = Endpoint::open(local, frontend.local_addr().unwrap()).await.unwrap();
+        frontend.connect(endpoint.local()).await.unwrap();
+        let soon = || Some(time::Instant::now() + Duration::from_secs(5));
+        for number in 0..SERVER_TRANSACTIONS_MAX {
+            frontend.send(&options(number)).await.unwrap();
+            assert!(matches!(endpoint.event(soon()).await.unwrap(), Some(Event::Request(_))), "{number}");
+        }
+        frontend.send(&options(SERVER_TRANSACTIONS_MAX)).await.unwrap();
+        let mut answer = vec![0; 2_000];
+        let refused = async {
+            tokio::select! {
+                len = frontend.recv(&mut answer) => len.unwrap(),
+                event = endpoint.event(soon()) => panic!("{event:?}"),
+            }
+        };
+        let len = refused.await;
+        let response = Message::parse(&answer[..len]).unwrap();
+        assert_eq!(response.status(), Some(503));
+        assert!(response.header(sluicegate_sip::message::HeaderName::RetryAfter).is_some());
+    }
+
+    fn options(number: usize) -> Vec<u8> {
+        format!(
+            "OPTIONS sip:desk@127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP 127.0.0.1;branch=z9hG4bK{number}\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:a@example.net>;tag=1\r\nTo: <sip:desk@example.net>\r\n\
+             Call-ID: {number}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        )
+        .into_bytes()
     }
 }

@@ -71,20 +71,46 @@ impl FromStr for Forward {
     }
 }
 
-/// Runs one forward until its listener fails. What is open may change under it: each new connection and each datagram
-/// uses the newest.
-///
-/// # Errors
-/// When the local address cannot be used.
-pub(crate) async fn run(forward: Forward, session: Session) -> io::Result<()> {
-    match forward.protocol {
-        PortProtocol::Udp => run_udp(&forward, session).await,
-        _ => run_tcp(&forward, session).await,
+/// A forward that listens.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listens: Listens,
+    service_port: u16,
+}
+
+#[derive(Debug)]
+enum Listens {
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+impl Bound {
+    /// Takes the forward's local port.
+    ///
+    /// # Errors
+    /// When that cannot be had.
+    pub(crate) async fn to(forward: &Forward) -> io::Result<Self> {
+        let listens = match forward.protocol {
+            PortProtocol::Udp => Listens::Udp(UdpSocket::bind(forward.listen).await?),
+            _ => Listens::Tcp(TcpListener::bind(forward.listen).await?),
+        };
+        Ok(Self { listens, service_port: forward.service_port })
+    }
+
+    /// Runs until the local port fails. What is open may change under it: each new connection and each datagram uses the
+    /// newest.
+    ///
+    /// # Errors
+    /// When the local port fails.
+    pub(crate) async fn run(self, session: Session) -> io::Result<()> {
+        match self.listens {
+            Listens::Udp(local) => run_udp(local, self.service_port, session).await,
+            Listens::Tcp(listener) => run_tcp(listener, self.service_port, session).await,
+        }
     }
 }
 
-async fn run_tcp(forward: &Forward, session: Session) -> io::Result<()> {
-    let listener = TcpListener::bind(forward.listen).await?;
+async fn run_tcp(listener: TcpListener, port: u16, session: Session) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let (mut local, peer) = listener.accept().await?;
@@ -92,7 +118,7 @@ async fn run_tcp(forward: &Forward, session: Session) -> io::Result<()> {
             warn!(%peer, max = CONNECTIONS_MAX, "refused a connection: this forward is full");
             continue;
         };
-        let (session, port) = (session.clone(), forward.service_port);
+        let session = session.clone();
         tokio::spawn(async move {
             let _place = place;
             let gate = match session.address(PortProtocol::Tcp, port).await {
@@ -101,7 +127,7 @@ async fn run_tcp(forward: &Forward, session: Session) -> io::Result<()> {
             };
             match connect(gate, &session, port).await {
                 Ok(mut remote) => {
-                    if let Err(error) = tokio::io::copy_bidirectional(&mut local, &mut remote).await {
+                    if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
                         debug!(%peer, %gate, %error, "connection ended");
                     }
                 }
@@ -119,16 +145,43 @@ pub(crate) async fn connect(gate: SocketAddr, session: &Session, port: u16) -> i
     timeout(CONNECT_TIMEOUT, TcpStream::connect(gate)).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-async fn run_udp(forward: &Forward, session: Session) -> io::Result<()> {
-    let local = Arc::new(UdpSocket::bind(forward.listen).await?);
+/// Carries a connection to its end, or to that of its grant or of this host's address: then both sides are reset, and nobody
+/// waits for what cannot come.
+///
+/// # Errors
+/// What ended it.
+pub(crate) async fn carry(
+    (local, remote): (&mut TcpStream, &mut TcpStream),
+    session: &Session,
+    gate: SocketAddr,
+) -> io::Result<()> {
+    let mut opening = session.opening();
+    let moves = opening.borrow().moves;
+    tokio::select! {
+        done = tokio::io::copy_bidirectional(local, remote) => return done.map(drop),
+        _ = opening.wait_for(|opening| opening.moves != moves || !opening.is_at(gate)) => {}
+    }
+    for end in [local, remote] {
+        end.set_zero_linger()?;
+    }
+    Err(io::Error::new(io::ErrorKind::ConnectionReset, "its grant or its address has ended"))
+}
+
+async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()> {
+    let local = Arc::new(local);
     let peers: Peers = Arc::default();
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+    let (opening, mut moves) = (session.opening(), 0);
     loop {
         let (len, peer) = local.recv_from(&mut datagram).await?;
-        let gate = match session.address(PortProtocol::Udp, forward.service_port).await {
+        let moved = opening.borrow().moves;
+        if std::mem::replace(&mut moves, moved) != moved {
+            peers.lock().await.clear();
+        }
+        let gate = match session.address(PortProtocol::Udp, port).await {
             Ok(gate) => gate,
             Err(error) => {
-                warn!(port = forward.service_port, error, "not opened");
+                warn!(port, error, "not opened");
                 sleep(REFUSED_PAUSE).await;
                 continue;
             }
@@ -148,7 +201,7 @@ async fn run_udp(forward: &Forward, session: Session) -> io::Result<()> {
                 remote
             }
         };
-        let seal = session.seal(PortProtocol::Udp, forward.service_port);
+        let seal = session.seal(PortProtocol::Udp, port);
         remote.send(gate, seal.as_ref(), datagram.get(..len).unwrap_or_default()).await;
     }
 }
@@ -163,7 +216,10 @@ async fn return_path(local: Arc<UdpSocket>, remote: Arc<GateSocket>, peer: Socke
             break;
         }
     }
-    peers.lock().await.remove(&peer);
+    let mut peers = peers.lock().await;
+    if peers.get(&peer).is_some_and(|known| Arc::ptr_eq(known, &remote)) {
+        peers.remove(&peer);
+    }
 }
 
 #[cfg(test)]

@@ -41,12 +41,23 @@ pub struct Reach {
 pub(crate) struct Opening {
     /// The open ranges, in the order of the session description.
     pub(crate) ranges: Vec<OpenRange>,
+    /// How often this host's address has changed since.
+    pub(crate) moves: u32,
 }
 
 impl Opening {
     /// What seals datagrams for `port` of the service; `None` if nothing need.
     pub(crate) fn seal(&self, protocol: PortProtocol, port: u16) -> Option<Arc<Sealer>> {
         self.range(protocol, port)?.seal.clone()
+    }
+
+    /// Whether something is open at this address and port of a gate.
+    pub(crate) fn is_at(&self, gate: SocketAddr) -> bool {
+        self.ranges.iter().any(|range| {
+            let ports =
+                range.external_first..=range.external_first.saturating_add(range.service.last - range.service.first);
+            range.address == gate.ip() && ports.contains(&gate.port())
+        })
     }
 
     fn range(&self, protocol: PortProtocol, port: u16) -> Option<&OpenRange> {
@@ -82,7 +93,7 @@ mod tests {
 
     #[test]
     fn ports_keep_their_order_inside_a_range() {
-        let opening = Opening { ranges: vec![range("tcp/22", 31_000), range("udp/5004-5010", 25_000)] };
+        let opening = Opening { ranges: vec![range("tcp/22", 31_000), range("udp/5004-5010", 25_000)], moves: 0 };
         let reach = Reach { address: "192.0.2.1:25002".parse().unwrap(), client_id: 9 };
         assert_eq!(opening.reach(PortProtocol::Udp, 5006), Some(reach));
         assert_eq!(opening.reach(PortProtocol::Tcp, 5006), None);

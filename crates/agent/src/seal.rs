@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -32,8 +32,11 @@ const PROOF_INTERVAL: Duration = Duration::from_secs(5);
 const SEEN_FOR: Duration = Duration::from_secs(12);
 /// How long each proof in front of a connection waits for its acknowledgement.
 const PROOF_WAITS_MS: [u64; 5] = [200, 400, 800, 1_600, 2_000];
-/// Payload of an acknowledgement: number of the proof 8, address 16 and port 2 that the gate saw.
-const ACK_LEN: usize = 26;
+/// Payload of an acknowledgement: number of the proof 8, address 16 and port 2 that the gate saw, bytes left 8.
+const ACK_LEN: usize = 34;
+/// Where the address begins, and the bytes left.
+const ACK_SEEN: usize = 8;
+const ACK_LEFT: usize = 26;
 
 /// Numbers and seals what one grant's client sends, from however many sockets.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub(crate) struct Sealer {
     seals_datagrams: bool,
     /// The gate that acknowledged the address last, and when.
     proved: Mutex<Option<(SocketAddr, Instant)>>,
+    /// Bytes of the grant's budget that are left, as far as this host knows.
+    left: AtomicU64,
+    /// The gate has acknowledged none of the last proofs.
+    is_silent: AtomicBool,
 }
 
 impl PartialEq for Sealer {
@@ -57,8 +64,17 @@ impl PartialEq for Sealer {
 impl Eq for Sealer {}
 
 impl Sealer {
-    const fn new(grant: GrantId, client_id: u32, keys: SessionKeys, seals_datagrams: bool) -> Self {
-        Self { grant, client_id, keys, next: AtomicU64::new(1), seals_datagrams, proved: Mutex::new(None) }
+    fn new(grant: &Grant, keys: SessionKeys) -> Self {
+        Self {
+            grant: grant.id,
+            client_id: grant.client_id,
+            keys,
+            next: AtomicU64::new(1),
+            seals_datagrams: grant.least_mode == Mode::Mac,
+            proved: Mutex::new(None),
+            left: AtomicU64::new(grant.bytes),
+            is_silent: AtomicBool::new(false),
+        }
     }
 
     /// Whether every datagram has to carry a trailer.
@@ -87,6 +103,31 @@ impl Sealer {
         self.trailer(Purpose::Proof, &ends, b"")
     }
 
+    /// Bytes of the grant's budget that are left: as the gate said last, less what was sent without asking it.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Relaxed)
+    }
+
+    /// Counts an IP packet that was sent past the sockets of this module.
+    pub(crate) fn count(&self, len: usize) {
+        let _ = self.left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(len as u64)));
+    }
+
+    /// The grant is worth so much, or again.
+    pub(crate) fn is_worth(&self, bytes: u64) {
+        self.left.store(bytes, Relaxed);
+    }
+
+    /// What was acknowledged was another address of this host's.
+    pub(crate) fn forget_proof(&self) {
+        *lock(&self.proved) = None;
+    }
+
+    /// Whether the gate acknowledges nothing any more: it is down, out of reach, or knows nothing of the grant.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Relaxed)
+    }
+
     /// Whether a gate has acknowledged this host's address under this grant already.
     pub(crate) fn is_used(&self) -> bool {
         lock(&self.proved).is_some()
@@ -107,6 +148,14 @@ pub(crate) async fn prove(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<
     if proved.is_some_and(|(at, when)| at == gate && when.elapsed() < PROOF_INTERVAL) {
         return Ok(());
     }
+    prove_again(gate, sealer).await
+}
+
+/// As [`prove`], whenever the last acknowledgement came: this one also says what is used of the grant's budget.
+///
+/// # Errors
+/// As [`prove`].
+pub(crate) async fn prove_again(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<()> {
     let socket = GateSocket::open(gate).await?;
     for wait_ms in PROOF_WAITS_MS {
         socket.listen_to(gate, Some(sealer));
@@ -120,9 +169,11 @@ pub(crate) async fn prove(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<
         };
         if let Ok(result) = timeout(Duration::from_millis(wait_ms), acknowledged).await {
             *lock(&sealer.proved) = Some((gate, Instant::now()));
+            sealer.is_silent.store(false, Relaxed);
             return result;
         }
     }
+    sealer.is_silent.store(true, Relaxed);
     Err(io::Error::new(io::ErrorKind::TimedOut, "the gate does not acknowledge where this host's packets come from"))
 }
 
@@ -146,7 +197,7 @@ impl Secrets {
             return Some(Arc::clone(known));
         }
         let secret = self.0.iter().rev().find(|secret| secret.is_of(id, client_id))?;
-        let sealer = Sealer::new(id, client_id, secret.keys(id), grant.least_mode == Mode::Mac);
+        let sealer = Sealer::new(grant, secret.keys(id));
         self.0.clear();
         Some(Arc::new(sealer))
     }
@@ -271,7 +322,11 @@ impl GateSocket {
                 Purpose::Datagram | Purpose::Translated => Some(text.len()),
                 Purpose::Proof => {
                     peer.acknowledged = true;
-                    let is_own = text.len() == ACK_LEN && text.get(8..) == Some(&seen_as(self.local)[..]);
+                    let (seen, left) = (text.get(ACK_SEEN..ACK_LEFT), text.get(ACK_LEFT..ACK_LEN));
+                    if let Some(left) = left.and_then(|left| left.try_into().ok()) {
+                        sealer.is_worth(u64::from_be_bytes(left));
+                    }
+                    let is_own = seen == Some(&seen_as(self.local)[..]);
                     peer.seen_at = is_own.then(Instant::now);
                     None
                 }
@@ -336,12 +391,12 @@ async fn own_address(gate: SocketAddr) -> io::Result<IpAddr> {
 }
 
 /// An address and port as an acknowledgement says them.
-fn seen_as(local: SocketAddr) -> [u8; ACK_LEN - 8] {
+fn seen_as(local: SocketAddr) -> [u8; ACK_LEFT - ACK_SEEN] {
     let address = match local.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
     };
-    let mut seen = [0; ACK_LEN - 8];
+    let mut seen = [0; ACK_LEFT - ACK_SEEN];
     seen[..16].copy_from_slice(&address.octets());
     seen[16..].copy_from_slice(&local.port().to_be_bytes());
     seen

@@ -27,9 +27,10 @@ use crate::{
 const CALLS_MAX: usize = 64;
 /// Questions that wait.
 const ASKS_MAX: usize = 64;
-/// How often the address of connections that stand is proved.
-const PROVE_INTERVAL: Duration = Duration::from_secs(15);
-/// A renewal that failed is tried again after this.
+/// How often open calls are looked at, at least and at most.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// After an error of the connection to the frontend.
 const RETRY: Duration = Duration::from_secs(2);
 
 struct Ask {
@@ -68,8 +69,8 @@ impl Session {
         let endpoint = Endpoint::open_on(interface, None, frontend).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
-        let (service, prove_at) = (service.to_owned(), Instant::now() + PROVE_INTERVAL);
-        let keeper = Keeper { endpoint, account, service, proves, calls: Vec::new(), publish, prove_at };
+        let service = service.to_owned();
+        let keeper = Keeper { endpoint, account, service, proves, calls: Vec::new(), moves: 0, publish };
         let task = tokio::spawn(keeper.run(questions));
         Ok((Self { asks, opening }, task))
     }
@@ -113,16 +114,18 @@ struct Keeper {
     service: String,
     proves: Mode,
     calls: Vec<Call>,
+    /// How often this host's address has changed.
+    moves: u32,
     publish: watch::Sender<Opening>,
-    /// When addresses are proved again.
-    prove_at: Instant,
 }
 
 impl Keeper {
     async fn run(mut self, mut questions: mpsc::Receiver<Ask>) {
         loop {
-            let wake = self.calls.iter().map(|call| call.renew_at).min();
-            let wake = wake.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600)).min(self.prove_at);
+            let now = Instant::now();
+            let wait = if self.calls.is_empty() { Duration::from_secs(3_600) } else { LOOK_INTERVAL };
+            let wakes = self.calls.iter().map(|call| call.wakes_at().max(now + LOOK_INTERVAL_MIN));
+            let wake = wakes.fold(now + wait, Instant::min);
             tokio::select! {
                 ask = questions.recv() => match ask {
                     Some(ask) => self.answer(ask).await,
@@ -133,12 +136,14 @@ impl Keeper {
                     // To a BYE: nobody waits for it.
                     Ok(Some(Event::Answer(..))) => {}
                     Ok(None) => {
+                        self.follow_address().await;
                         self.prove();
                         self.renew().await;
                     }
                     Err(error) => {
                         warn!(%error, "the connection to the frontend failed; open flows go on until their grants end");
                         tokio::time::sleep(RETRY).await;
+                        self.follow_address().await;
                     }
                 },
             }
@@ -149,6 +154,7 @@ impl Keeper {
     }
 
     async fn answer(&mut self, ask: Ask) {
+        self.follow_address().await;
         let known = self.publish.borrow().reach(ask.range.protocol, ask.range.first);
         let result = match known {
             Some(reach) => Ok(reach),
@@ -174,46 +180,77 @@ impl Keeper {
         Ok(reach)
     }
 
-    /// Proves this host's address again for connections that stand: a gate that was killed may have forgotten it.
+    /// Where packets to the frontend leave from another address than before, as of a laptop in another network: grants are
+    /// renewed from there. Connections from the old address are over.
+    async fn follow_address(&mut self) {
+        let Some(endpoint) = self.endpoint.moved().await else { return };
+        info!(from = %self.endpoint.local().ip(), to = %endpoint.local().ip(), "this host's address has changed");
+        self.endpoint = endpoint;
+        self.moves += 1;
+        let now = Instant::now();
+        self.calls.iter_mut().for_each(|call| call.moved(now));
+        self.publish();
+        self.renew().await;
+        self.prove();
+    }
+
+    /// Proves this host's address again where that is due.
     fn prove(&mut self) {
         let now = Instant::now();
-        if now < self.prove_at {
-            return;
-        }
-        self.prove_at = now + PROVE_INTERVAL;
-        for call in &self.calls {
+        for call in &mut self.calls {
             let gate = SocketAddr::new(call.open.address, call.open.external_first);
-            let is_pinhole = call.open.mode == Mode::Pinhole;
-            let used = call.open.seal.clone().filter(|sealer| is_pinhole && sealer.is_used());
-            if let Some(sealer) = used {
-                tokio::spawn(async move { seal::prove(gate, &sealer).await });
+            if let Some(sealer) = call.proof_due(now) {
+                tokio::spawn(async move { seal::prove_again(gate, &sealer).await });
             }
         }
     }
 
     async fn renew(&mut self) {
         let now = Instant::now();
-        let mut ended = Vec::new();
-        for (index, call) in self.calls.iter_mut().enumerate().filter(|(_, call)| call.renew_at <= now) {
+        let (mut ended, mut silent) = (Vec::new(), Vec::new());
+        for (index, call) in self.calls.iter_mut().enumerate() {
+            let Some(because) = call.renew_because(now) else { continue };
             match call.renew(&mut self.endpoint, &self.account).await {
-                Ok(()) => info!(service = %self.service, range = %call.range, "renewed"),
+                Ok(()) => info!(service = %self.service, range = %call.range, because, "renewed"),
                 Err(error) => {
-                    warn!(service = %self.service, range = %call.range, %error, "not renewed");
-                    call.renew_at = Instant::now() + RETRY;
+                    warn!(service = %self.service, range = %call.range, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
-                    if is_gone || call.renew_at >= call.ends_at {
+                    if call.failed(Instant::now()) || is_gone {
                         ended.push(index);
+                    } else if call.is_silent() {
+                        silent.push(index);
                     }
                 }
             }
         }
-        let again: Vec<PortRange> = ended.iter().rev().map(|index| self.calls.swap_remove(*index).range).collect();
-        for range in again {
-            if let Err(error) = self.open(range).await {
+        for index in &silent {
+            if self.replace(*index).await.is_err_and(|error| error.is_refusal()) {
+                ended.push(*index);
+            }
+        }
+        ended.sort_unstable();
+        let over: Vec<(PortRange, bool)> =
+            ended.iter().rev().map(|index| (self.calls.swap_remove(*index).range, silent.contains(index))).collect();
+        for (range, is_refused) in over {
+            if is_refused {
+                warn!(service = %self.service, %range, "closed: this is no longer permitted");
+            } else if let Err(error) = self.open(range).await {
                 warn!(service = %self.service, %range, error, "closed; the next use signs in again");
             }
         }
         self.publish();
+    }
+
+    /// Signs in anew where the gate acknowledges nothing and the grant cannot be renewed: it may know nothing of it any more.
+    async fn replace(&mut self, index: usize) -> Result<(), CallError> {
+        let Some(old) = self.calls.get_mut(index) else { return Ok(()) };
+        let wish = (self.service.as_str(), self.proves);
+        let new = Call::open(&mut self.endpoint, &self.account, wish, old.range).await.inspect_err(
+            |error| warn!(service = %self.service, range = %old.range, %error, "the grant may be lost, and there is no other"),
+        )?;
+        info!(service = %self.service, range = %old.range, "signed in again: the gate knows nothing of the last grant");
+        std::mem::replace(old, new).bye(&mut self.endpoint).await;
+        Ok(())
     }
 
     /// A request from the other side: BYE when the service or the frontend ends the call.
@@ -239,6 +276,6 @@ impl Keeper {
 
     fn publish(&self) {
         let ranges = self.calls.iter().map(|call| call.open.clone()).collect();
-        self.publish.send_replace(Opening { ranges });
+        self.publish.send_replace(Opening { ranges, moves: self.moves });
     }
 }

@@ -1,5 +1,5 @@
-//! SOCKS5 (RFC 1928) in front of a service: CONNECT and UDP ASSOCIATE. Whatever host a program names, it reaches the
-//! service, and only the ports that the grant covers.
+//! SOCKS5 (RFC 1928) in front of a service: CONNECT and UDP ASSOCIATE. Who names the service reaches it, at the ports that
+//! the grant covers; every other host is refused, so that no browser sends other sites' requests there.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    forward::{REFUSED_PAUSE, connect},
+    forward::{REFUSED_PAUSE, carry, connect},
     seal::GateSocket,
     session::Session,
 };
@@ -31,12 +31,50 @@ const CONNECTIONS_MAX: usize = 1024;
 /// Largest datagram with its SOCKS header, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
-/// Serves SOCKS5 at `listen` until the listener fails.
+/// What programs may call the service.
+#[derive(Debug)]
+pub(crate) struct Names {
+    service: String,
+    realm: String,
+}
+
+impl Names {
+    pub(crate) fn new(service: &str, realm: &str) -> Arc<Self> {
+        Arc::new(Self { service: service.to_owned(), realm: realm.to_owned() })
+    }
+
+    /// Where the service is reached if `target` means it: by its name, alone or in its realm, as this host, or by the address
+    /// at which a gate offers it, which is known only after a sign-in. `None` if it means another host.
+    ///
+    /// # Errors
+    /// With what to tell the program's user.
+    async fn reach(
+        &self,
+        target: &TargetAddr,
+        protocol: PortProtocol,
+        session: &Session,
+    ) -> Result<Option<SocketAddr>, String> {
+        let (port, address) = match target {
+            TargetAddr::Domain(name, _) if !self.is_name(name) => return Ok(None),
+            TargetAddr::Domain(_, port) => (*port, None),
+            TargetAddr::Ip(to) => (to.port(), Some(to.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())),
+        };
+        let gate = session.address(protocol, port).await?;
+        Ok(address.is_none_or(|address| address == gate.ip()).then_some(gate))
+    }
+
+    fn is_name(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let host = name.strip_suffix(&self.realm.to_ascii_lowercase()).and_then(|host| host.strip_suffix('.'));
+        name == "localhost" || host.unwrap_or(&name) == self.service.to_ascii_lowercase()
+    }
+}
+
+/// Serves SOCKS5 until the listener fails.
 ///
 /// # Errors
-/// When the address cannot be used.
-pub(crate) async fn run(listen: SocketAddr, session: Session) -> io::Result<()> {
-    let listener = TcpListener::bind(listen).await?;
+/// When the listener fails.
+pub(crate) async fn run(listener: TcpListener, session: Session, names: Arc<Names>) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let (stream, peer) = listener.accept().await?;
@@ -44,32 +82,36 @@ pub(crate) async fn run(listen: SocketAddr, session: Session) -> io::Result<()> 
             warn!(%peer, max = CONNECTIONS_MAX, "refused a connection: the proxy is full");
             continue;
         };
-        let session = session.clone();
+        let (session, names) = (session.clone(), Arc::clone(&names));
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = serve(stream, session).await {
+            if let Err(error) = serve(stream, session, &names).await {
                 debug!(%peer, %error, "proxy connection ended");
             }
         });
     }
 }
 
-async fn serve(stream: TcpStream, session: Session) -> Result<(), SocksServerError> {
+async fn serve(stream: TcpStream, session: Session, names: &Names) -> Result<(), SocksServerError> {
     let reply_address = stream.local_addr().map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip());
     let (proto, command, target) = Socks5ServerProtocol::accept_no_auth(stream).await?.read_command().await?;
     match command {
         Socks5Command::TCPConnect => {
-            let gate = match session.address(PortProtocol::Tcp, port(&target)).await {
-                Ok(gate) => gate,
+            let gate = match names.reach(&target, PortProtocol::Tcp, &session).await {
+                Ok(Some(gate)) => gate,
+                Ok(None) => {
+                    warn!(%target, service = names.service, "refused: this proxy reaches the service alone, by its name");
+                    return proto.reply_error(&ReplyError::ConnectionNotAllowed).await;
+                }
                 Err(error) => {
-                    warn!(port = port(&target), error, "not opened");
+                    warn!(%target, error, "not opened");
                     return proto.reply_error(&ReplyError::ConnectionNotAllowed).await;
                 }
             };
             match connect(gate, &session, port(&target)).await {
                 Ok(mut remote) => {
                     let mut local = proto.reply_success(gate).await?;
-                    if let Err(error) = tokio::io::copy_bidirectional(&mut local, &mut remote).await {
+                    if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
                         debug!(%gate, %error, "connection ended");
                     }
                     Ok(())
@@ -82,7 +124,7 @@ async fn serve(stream: TcpStream, session: Session) -> Result<(), SocksServerErr
         }
         Socks5Command::UDPAssociate => {
             run_udp_proxy_custom(proto, &target, Some(reply_address), reply_address, |inbound| async move {
-                relay(inbound.into(), &session)
+                relay(inbound.into(), &session, names)
                     .await
                     .map_err(|source| SocksServerError::Io { source, context: "relaying datagrams" })
             })
@@ -101,7 +143,7 @@ const fn port(target: &TargetAddr) -> u16 {
 }
 
 /// Carries datagrams between a program and the service. The first datagram fixes the program's address.
-async fn relay(inbound: std::net::UdpSocket, session: &Session) -> io::Result<()> {
+async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -> io::Result<()> {
     inbound.set_nonblocking(true)?;
     let inbound = UdpSocket::from_std(inbound)?;
     let mut remote = None;
@@ -116,9 +158,17 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session) -> io::Result<()
                     continue;
                 }
                 let Ok((0, target, payload)) = parse_udp_request(request.get(..len).unwrap_or_default()).await else { continue };
-                let Ok(gate) = session.address(PortProtocol::Udp, port(&target)).await else {
-                    sleep(REFUSED_PAUSE).await;
-                    continue;
+                let gate = match names.reach(&target, PortProtocol::Udp, session).await {
+                    Ok(Some(gate)) => gate,
+                    Ok(None) => {
+                        debug!(%target, "dropped a datagram that is not for the service");
+                        continue;
+                    }
+                    Err(error) => {
+                        debug!(%target, error, "dropped a datagram");
+                        sleep(REFUSED_PAUSE).await;
+                        continue;
+                    }
                 };
                 if remote.is_none() {
                     remote = Some(GateSocket::open(gate).await?);
@@ -142,5 +192,22 @@ async fn receive(socket: Option<&GateSocket>, buffer: &mut [u8]) -> io::Result<(
     match socket {
         Some(socket) => socket.receive(buffer).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_has_its_name_alone_or_in_its_realm_and_no_other() {
+        let names = Names::new("web", "example.net");
+        for name in ["web", "WEB", "web.", "web.example.net", "Web.Example.Net.", "localhost"] {
+            assert!(names.is_name(name), "{name}");
+        }
+        for name in ["google.com", "web.example.org", "web2", "x.web.example.net", "webexample.net", "example.net", ""]
+        {
+            assert!(!names.is_name(name), "{name}");
+        }
     }
 }

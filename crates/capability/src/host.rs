@@ -34,8 +34,8 @@ mod status;
 mod table;
 
 pub use config::{
-    ANSWER_COPIES, ANSWER_DELAY, ANSWER_WAIT, CAPABLE_FOR, CONTACT_FOR, Config, DOUBTED_NOTICE_INTERVAL,
-    GRANT_SECONDS_MAX, LEGACY_FOR, LIST_PACKETS_MAX, NOTICE_INTERVAL, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS,
+    ANSWER_COPIES, ANSWER_DELAY, ANSWER_WAIT, BURST_BYTES, CAPABLE_FOR, CONTACT_FOR, Config, DOUBTED_NOTICE_INTERVAL,
+    GRANT_SECONDS_MAX, LEGACY_FOR, LIST_PACKETS_MAX, LITTLE_FOR, NOTICE_INTERVAL, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS,
     REQUEST_BURST, REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, STRANGER_NOTICE_INTERVAL,
 };
 pub use policy::{
@@ -133,12 +133,12 @@ impl Host {
     }
 
     /// Tells what is known about a remote address, such as from its DNS record. A destination known to be capable is
-    /// never taken for a legacy one because it is silent.
+    /// never taken for a legacy one because it is silent. Peers behind a translator stay where they were seen.
     pub fn know(&mut self, remote: IpAddr, knowledge: Knowledge, until: Instant) {
         self.remotes.know(&self.random, remote, knowledge, until);
         if let Knowledge::Capable { carriage } = knowledge {
-            self.peers.for_each(|key, peer, standing| {
-                if key.remote == remote && standing != Standing::Proven {
+            self.peers.for_each(|key, peer, _| {
+                if key.remote == remote && !matches!(peer.carriage, Carriage::Answer { .. }) {
                     peer.carriage = carriage;
                 }
             });
@@ -156,6 +156,12 @@ impl Host {
     #[must_use]
     pub const fn plain_mtu(&self) -> u16 {
         self.plain_mtu
+    }
+
+    /// The largest packet that may leave where capabilities are spoken ([`Config::mtu`]).
+    #[must_use]
+    pub const fn mtu(&self) -> u16 {
+        self.config.mtu
     }
 
     /// Whether anybody speaks capabilities with this host. Until then a host with [`Config::answers_only`] need not see

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * The XDP program of a gate: ARP, who has an address, and what `local` and `peers` list go to the host's kernel;
+ * The XDP program of a gate: ARP, who has an address, what `local` and `peers` list, and what may answer the host go to
+ * its kernel;
  * everything else goes to the gate process, or nowhere if that has not been heard of for a while.
  *
  * src/classify.rs makes the same decision; a test compares the two on random packets.
@@ -83,8 +84,11 @@ struct ipv6 {
 	__u8 destination[16];
 } __attribute__((packed));
 
-/* CLASS_LISTED: the host's if `local` says so. */
-enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST, CLASS_LISTED };
+/*
+ * CLASS_LISTED: the host's if `local` says so. CLASS_ANSWER: the host's if it answers what the host sent, which the
+ * nf_tables filter behind this program knows.
+ */
+enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST, CLASS_LISTED, CLASS_ANSWER };
 
 /* What is known of a packet before its IP header is read, and by which entry the host receives it. */
 struct arrival {
@@ -154,8 +158,10 @@ static ALWAYS_INLINE enum class icmp(struct arrival *arrival, struct address des
 		port = number_at(message + 4);
 		return is_translated && port >= config->translated_first && port <= config->translated_last ?
 			       CLASS_GATE :
-			       CLASS_LISTED;
+			       CLASS_ANSWER;
 	}
+	if (!is_ipv4 && message + 6 <= end && message[0] == 129)
+		return CLASS_ANSWER;
 	if (message + 18 > end)
 		return CLASS_LISTED;
 	/* Unreachable, too big, time exceeded, wrong parameter. */
@@ -235,7 +241,11 @@ static ALWAYS_INLINE enum class own_host(struct arrival *arrival, struct address
 			arrival->interval_ns = config->local[i].interval_ns;
 			return CLASS_HOST;
 		}
-	return CLASS_GATE;
+	if (protocol == PROTOCOL_UDP && (source_port == CAPABILITY_PORT || port == CAPABILITY_PORT))
+		return CLASS_GATE;
+	if (same(config->translated, destination) && port >= config->translated_first && port <= config->translated_last)
+		return CLASS_GATE;
+	return protocol == PROTOCOL_TCP || protocol == PROTOCOL_UDP ? CLASS_ANSWER : CLASS_GATE;
 }
 
 static ALWAYS_INLINE enum class classify_ipv4(struct arrival *arrival, const __u8 *packet, const __u8 *end)
@@ -345,6 +355,9 @@ int gate(struct xdp_md *ctx)
 		return XDP_PASS;
 	case CLASS_HOST:
 		return within_rate(&arrival, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
+	case CLASS_ANSWER:
+		/* The filter stands before the first heartbeat. */
+		return *(volatile const __u64 *)alive ? XDP_PASS : drop(REASON_HEARTBEAT_STALE);
 	default:
 		break;
 	}

@@ -18,6 +18,11 @@ pub const PEER_RATE_PPS: u32 = 10_000;
 /// costs it little; true ones are rare, and have to get through beside forged ones.
 pub const ERROR_RATE_PPS: u32 = 10_000;
 
+/// Answers per second that the host receives to what it sent itself: a gigabit of full segments.
+pub const ANSWER_RATE_PPS: u32 = 100_000;
+/// Most flows of the host, in each family, whose answers pass. Where they are too many, the next has to wait for one to end.
+pub const FLOWS_MAX: u32 = 65_536;
+
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -109,6 +114,13 @@ pub struct Rules {
     pub translated: Option<Translated>,
 }
 
+impl Rules {
+    fn is_translated(&self, address: IpAddr, port: u16) -> bool {
+        let ours = self.translated.filter(|ours| address == ours.address);
+        ours.is_some_and(|ours| (ours.first..=ours.last).contains(&port))
+    }
+}
+
 /// Who gets a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -120,6 +132,8 @@ pub enum Class {
     Local,
     /// An ICMP error about a packet of the host: the kernel, at a limited rate.
     Error,
+    /// Perhaps an answer to what the host sent: the nf_tables filter in front of the kernel compares it with that.
+    Answer,
     /// Everything else: the gate.
     Gate,
 }
@@ -192,18 +206,20 @@ fn own_host(
     if protocol == TCP && rules.peers.contains(&peer) {
         return Some(Class::Peer);
     }
-    local.any(|rule| rule.protocol == protocol && (rule.first..=rule.last).contains(&port)).then_some(Class::Local)
+    if local.any(|rule| rule.protocol == protocol && (rule.first..=rule.last).contains(&port)) {
+        return Some(Class::Local);
+    }
+    let is_encapsulated = protocol == UDP && [source_port, port].contains(&CAPABILITY_PORT);
+    let is_hosts = matches!(protocol, TCP | UDP) && !is_encapsulated && !rules.is_translated(destination, port);
+    is_hosts.then_some(Class::Answer)
 }
 
 /// Whose an ICMP message to one of the host's addresses is: an answer to a translated ping and an error about a packet of
-/// a translation, or with a capability header, are the gate's; an error about any other is about the host's own. `None`:
-/// neither. A quoted header with options is nobody's: the gate sends none.
+/// a translation, or with a capability header, are the gate's; an answer to another ping may be the host's, and an error
+/// about any other packet is about the host's own. `None`: neither. A quoted header with options is nobody's: the gate sends none.
 fn about(rules: &Rules, destination: IpAddr, message: &[u8]) -> Option<Class> {
     let at = |at: usize| message.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
-    let is_translated = |port: u16| {
-        let ours = rules.translated.filter(|ours| destination == ours.address);
-        ours.is_some_and(|ours| (ours.first..=ours.last).contains(&port))
-    };
+    let is_translated = |port: u16| rules.is_translated(destination, port);
     let kind = *message.first()?;
     // Unreachable, too big, time exceeded, wrong parameter.
     let (is_error, version, protocol, transport) = if destination.is_ipv4() {
@@ -211,8 +227,8 @@ fn about(rules: &Rules, destination: IpAddr, message: &[u8]) -> Option<Class> {
     } else {
         (matches!(kind, 1..=4), 0x60, 14, 48)
     };
-    if destination.is_ipv4() && kind == 0 {
-        return is_translated(at(4)?).then_some(Class::Gate);
+    if kind == if destination.is_ipv4() { 0 } else { 129 } {
+        return Some(if is_translated(at(4)?) { Class::Gate } else { Class::Answer });
     }
     let quoted = message.get(..18)?[8];
     if !is_error || (if version == 0x45 { quoted } else { quoted & 0xf0 }) != version {

@@ -12,7 +12,7 @@ use sluicegate_wire::{Frame, Instant, Port, Reason};
 use crate::{
     Interface, LOCAL_MAX, LocalRule, OWN_MAX, OpenError, OwnAddress, PEERS_MAX, Peer, Rules, Translated, forwarding,
     loopback::{self, Loopback},
-    packet::{self, Packet},
+    packet::Packet,
     xdp::{self, Xdp},
 };
 
@@ -174,8 +174,6 @@ impl Device {
 
     fn open_xdp(ports: &[Interface; 2], rules: &Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
         let xdp = Xdp::open(ports, rules, &options.state_dir)?;
-        // The program has the interfaces now; a filter of a former gate would only stand in the way of `local`.
-        packet::remove_filter(ports)?;
         let why = format!("xdp, {why} ({})", xdp.describe());
         Ok(Self { backend: Open::Xdp(Box::new(xdp)), why, _claims: Vec::new() })
     }

@@ -21,8 +21,8 @@ pub mod tun;
 mod xdp;
 
 pub use classify::{
-    Class, ERROR_RATE_PPS, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side,
-    Translated, classify,
+    ANSWER_RATE_PPS, Class, ERROR_RATE_PPS, FLOWS_MAX, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS,
+    PEERS_MAX, Peer, Rules, Side, Translated, classify,
 };
 pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare, xdp_works};
 pub use error::OpenError;

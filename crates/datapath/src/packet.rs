@@ -58,9 +58,7 @@ impl Packet {
                 return Err(OpenError::MtuTooLarge { interface, mtu, max: MTU_MAX, backend: "packet" });
             }
         }
-        let table = table_name(outside, inside);
-        let filter = IngressFilter::install(&table, &[&outside.name, &inside.name], &rules)
-            .map_err(|error| OpenError::netlink("install the ingress filter", error))?;
+        let filter = install_filter(interfaces, &rules)?;
         let ports = [PortSocket::open(outside)?, PortSocket::open(inside)?];
         Ok(Self { ports, filter, rules, counters: Counters::default() })
     }
@@ -148,12 +146,13 @@ impl Packet {
                 self.counters.receive_full += u64::from(statistics.tp_drops);
             }
         }
-        let local_rate = self.filter.counters().map(|counters| counters.local_rate).unwrap_or_default();
+        let filter = self.filter.counters().unwrap_or_default();
         vec![
             (Reason::EthertypeUnsupported, self.counters.ethertype),
             (Reason::PacketTooBig, self.counters.too_big),
             (Reason::TransmitFull, self.counters.transmit_full),
-            (Reason::LocalRate, local_rate),
+            (Reason::LocalRate, filter.local_rate),
+            (Reason::NoPinhole, filter.strangers),
             (Reason::ReceiveFull, self.counters.receive_full),
         ]
     }
@@ -166,10 +165,11 @@ impl Packet {
     }
 }
 
-/// Removes what a former gate with the `packet` back end left on these interfaces.
-pub(crate) fn remove_filter(interfaces: &[Interface; 2]) -> Result<(), OpenError> {
+/// Puts the filter in front of the host's kernel, in place of a former gate's.
+pub(crate) fn install_filter(interfaces: &[Interface; 2], rules: &Rules) -> Result<IngressFilter, OpenError> {
     let [outside, inside] = interfaces;
-    IngressFilter::remove_table(&table_name(outside, inside)).map_err(OpenError::Netlink)
+    IngressFilter::install(&table_name(outside, inside), &[&outside.name, &inside.name], rules)
+        .map_err(|error| OpenError::netlink("install the ingress filter", error))
 }
 
 /// The filter's table: one per pair of interfaces, so that two gates on one host do not disturb each other.

@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, User};
+use arc_swap::ArcSwap;
+use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, Subject, User};
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{
-    Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, StoreError,
+    Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, OPS_MAX, StoreError,
     password::{PasswordError, credentials},
 };
 use sluicegate_wire::UnixTime;
@@ -36,8 +37,29 @@ pub enum EditError {
     /// With the change, users, services and rules would not fit together; nothing was changed.
     #[error("{}", list(.0))]
     Policy(Vec<Finding>),
+    /// A user who is to be added is there.
+    #[error("user {0:?} exists; change it with `sluicegate user mod`, `user passwd`, `user disable` or `user enable`")]
+    UserExists(String),
+    /// A group that is not there.
+    #[error("there is no group {0:?}; `sluicegate group ls` lists them, `sluicegate group add {0}` makes it")]
+    NoGroup(String),
+    /// Something else needs it.
+    #[error(
+        "{kind} {name:?} is still used by {by}; change those first (`user mod`, `service mod`), nothing was removed"
+    )]
+    Used {
+        /// What it is.
+        kind: Kind,
+        /// Its name.
+        name: String,
+        /// By what, the first few by name.
+        by: String,
+    },
+    /// More than fit into one change.
+    #[error("{0} services are too many for one change; give at most {OPS_MAX} in one file, nothing was changed")]
+    TooMany(usize),
     /// It stands in the configuration file, where it has to be changed.
-    #[error("{kind} {name:?} stands in the configuration file; change it there and restart")]
+    #[error("{kind} {name:?} stands in the configuration file; change it there, then `sluicegate reload`")]
     Configured {
         /// What it is.
         kind: Kind,
@@ -67,14 +89,45 @@ pub struct NewUser {
     pub groups: Vec<String>,
 }
 
+/// What changes of a user, besides what the user signs in with.
+#[derive(Debug, Default, Clone)]
+pub struct UserChange {
+    /// Exactly these groups.
+    pub groups: Option<Vec<String>>,
+    /// These groups besides.
+    pub add: Vec<String>,
+    /// These groups no longer.
+    pub remove: Vec<String>,
+    /// Whether the user may log in.
+    pub enabled: Option<bool>,
+}
+
+impl UserChange {
+    fn apply(&self, user: &mut User) {
+        let mut groups = self.groups.clone().unwrap_or_else(|| user.groups.clone());
+        groups.extend(self.add.iter().cloned());
+        groups.retain(|group| !self.remove.contains(group));
+        groups.sort();
+        groups.dedup();
+        user.groups = groups;
+        user.enabled = self.enabled.unwrap_or(user.enabled);
+    }
+}
+
+/// What the configuration file says of services and rules.
+#[derive(Debug)]
+struct Configured {
+    services: Vec<Service>,
+    rules: Vec<Rule>,
+}
+
 /// The site's users, groups, services and rules.
 #[derive(Clone)]
 pub struct Catalog {
     directory: Directory,
     holder: Arc<Holder>,
     realm: String,
-    services: Vec<Service>,
-    rules: Vec<Rule>,
+    configured: Arc<ArcSwap<Configured>>,
     per_user: PerUser,
     bounds: Bounds,
 }
@@ -101,7 +154,8 @@ impl Catalog {
         let store = Embedded::open(&path, EmbeddedOptions::default())?;
         let directory = Directory::new(Arc::new(store));
         let holder = Arc::new(Holder::new(keyholder.clone(), realm));
-        Ok(Self { directory, holder, realm: realm.to_owned(), services, rules, per_user, bounds: Bounds::default() })
+        let configured = Arc::new(ArcSwap::from_pointee(Configured { services, rules }));
+        Ok(Self { directory, holder, realm: realm.to_owned(), configured, per_user, bounds: Bounds::default() })
     }
 
     /// The store underneath.
@@ -125,13 +179,36 @@ impl Catalog {
 
     /// What configuration and store say, unchecked. A name in the configuration file hides the same one in the store.
     fn draft(&self, now: UnixTime) -> Result<Draft, EditError> {
+        self.draft_with(now, &self.configured.load())
+    }
+
+    fn draft_with(&self, now: UnixTime, configured: &Configured) -> Result<Draft, EditError> {
         let (mut draft, _) = self.directory.draft(now)?;
-        draft.services.retain(|stored| self.services.iter().all(|own| own.name != stored.name));
-        draft.rules.retain(|stored| self.rules.iter().all(|own| own.name != stored.name));
-        draft.services.splice(0..0, self.services.iter().cloned());
-        draft.rules.splice(0..0, self.rules.iter().cloned());
+        draft.services.retain(|stored| configured.services.iter().all(|own| own.name != stored.name));
+        draft.rules.retain(|stored| configured.rules.iter().all(|own| own.name != stored.name));
+        draft.services.splice(0..0, configured.services.iter().cloned());
+        draft.rules.splice(0..0, configured.rules.iter().cloned());
         draft.per_user = self.per_user;
         Ok(draft)
+    }
+
+    /// Puts other services and rules in the place of those that the configuration file had; gives the services that are gone
+    /// or reached otherwise now.
+    ///
+    /// # Errors
+    /// If they do not fit together with each other and the store; nothing was changed then.
+    pub(crate) fn configure(
+        &self,
+        now: UnixTime,
+        services: Vec<Service>,
+        rules: Vec<Rule>,
+    ) -> Result<Vec<String>, EditError> {
+        let new = Configured { services, rules };
+        let (before, after) = (self.services(now)?, self.draft_with(now, &new)?);
+        let moved = moved(&before, &after.services);
+        Policy::build(after, self.bounds).map_err(EditError::Policy)?;
+        self.configured.store(Arc::new(new));
+        Ok(moved)
     }
 
     /// Whether the site would still fit together after `change`; errors that are there already do not count.
@@ -156,6 +233,11 @@ impl Catalog {
     /// and then the users are not there either.
     pub fn users_add(&self, now: UnixTime, new: &[NewUser]) -> Result<(), EditError> {
         let users = new.iter().map(|new| self.user(new)).collect::<Result<Vec<User>, _>>()?;
+        let draft = self.draft(now)?;
+        if let Some(known) = users.iter().find(|new| draft.users.iter().any(|known| known.name == new.name)) {
+            return Err(EditError::UserExists(known.name.clone()));
+        }
+        groups_exist(&draft, users.iter().flat_map(|user| &user.groups))?;
         self.try_change(now, |draft| draft.users.extend(users.iter().cloned()))?;
         self.directory.add_all(now, &users)?;
         let secrets = new.iter().filter_map(|new| Some((new.name.as_str(), new.secret.as_ref()?)));
@@ -175,12 +257,36 @@ impl Catalog {
         Ok(User { phone: credentials.is_some(), credentials, groups, ..User::new(&new.name) })
     }
 
-    /// Lets a user log in, or no longer.
+    /// Changes a user's groups, or whether the user may log in.
     ///
     /// # Errors
-    /// If there is no such user.
-    pub fn user_enable(&self, now: UnixTime, name: &str, enabled: bool) -> Result<(), EditError> {
-        self.directory.change(now, name, |user: &mut User| user.enabled = enabled)?;
+    /// If there is no such user or group.
+    pub fn user_change(&self, now: UnixTime, name: &str, change: &UserChange) -> Result<(), EditError> {
+        groups_exist(&self.draft(now)?, change.groups.iter().flatten().chain(&change.add))?;
+        self.directory.change(now, name, |user: &mut User| change.apply(user))?;
+        Ok(())
+    }
+
+    /// Replaces what a user signs in with: the password of phones if the user has any, and the secret of agents.
+    ///
+    /// # Errors
+    /// If there is no such user, or the password cannot be used; or if the key holder does not take the secret, and then
+    /// the old password is good again.
+    pub fn user_password(&self, now: UnixTime, new: &NewUser) -> Result<(), EditError> {
+        let credentials = self.user(new)?.credentials;
+        let mut before = None;
+        self.directory.change(now, &new.name, |user: &mut User| {
+            before = Some(user.credentials.clone());
+            if user.phone && credentials.is_some() {
+                user.credentials.clone_from(&credentials);
+            }
+        })?;
+        let secret = new.secret.iter().map(|secret| (new.name.as_str(), secret));
+        if let Err(error) = self.holder.put(secret) {
+            let before = before.flatten();
+            self.directory.change(now, &new.name, |user: &mut User| user.credentials.clone_from(&before))?;
+            return Err(error.into());
+        }
         Ok(())
     }
 
@@ -219,7 +325,10 @@ impl Catalog {
     /// # Errors
     /// If there is none, or something still names it.
     pub fn group_remove(&self, now: UnixTime, name: &str) -> Result<(), EditError> {
-        self.try_change(now, |draft| draft.groups.retain(|group| group.name != name))?;
+        let draft = self.draft(now)?;
+        if let Some(by) = users_of(&draft, name) {
+            return Err(EditError::Used { kind: Kind::Group, name: name.to_owned(), by });
+        }
         self.directory.remove::<Group>(now, name)?;
         Ok(())
     }
@@ -232,15 +341,42 @@ impl Catalog {
         Ok(self.directory.all(now)?)
     }
 
-    /// Adds a service to the store.
+    /// Adds these services to the store, or none of them.
     ///
     /// # Errors
-    /// If the name is taken, or it does not fit with the others.
-    pub fn service_add(&self, now: UnixTime, service: &Service) -> Result<(), EditError> {
-        self.not_configured(&service.name)?;
-        self.try_change(now, |draft| draft.services.push(service.clone()))?;
-        self.directory.add(now, service)?;
+    /// If a name is taken, one does not fit with the others, or they are more than [`OPS_MAX`].
+    pub fn services_add(&self, now: UnixTime, services: &[Service]) -> Result<(), EditError> {
+        self.may_change(services)?;
+        self.try_change(now, |draft| draft.services.extend(services.iter().cloned()))?;
+        self.directory.add_all(now, services)?;
         Ok(())
+    }
+
+    /// Replaces the services of the same names in the store, or none of them; gives those that are reached otherwise now.
+    ///
+    /// # Errors
+    /// If there is none of a name, one does not fit with the others, or they are more than [`OPS_MAX`].
+    pub fn services_replace(&self, now: UnixTime, services: &[Service]) -> Result<Vec<String>, EditError> {
+        self.may_change(services)?;
+        let known = self.services(now)?;
+        self.try_change(now, |draft| {
+            for service in &mut draft.services {
+                if let Some(new) = services.iter().find(|new| new.name == service.name) {
+                    service.clone_from(new);
+                }
+            }
+        })?;
+        self.directory.replace_all(now, services)?;
+        let known: Vec<Service> =
+            known.into_iter().filter(|old| services.iter().any(|new| new.name == old.name)).collect();
+        Ok(moved(&known, services))
+    }
+
+    fn may_change(&self, services: &[Service]) -> Result<(), EditError> {
+        if services.len() > OPS_MAX {
+            return Err(EditError::TooMany(services.len()));
+        }
+        services.iter().try_for_each(|service| self.not_configured(&service.name))
     }
 
     /// Removes a service from the store.
@@ -263,9 +399,37 @@ impl Catalog {
     }
 
     fn not_configured(&self, name: &str) -> Result<(), EditError> {
-        if self.services.iter().any(|own| own.name == name) {
+        if self.configured.load().services.iter().any(|own| own.name == name) {
             return Err(EditError::Configured { kind: Kind::Service, name: name.to_owned() });
         }
         Ok(())
     }
+}
+
+/// The services of `before` that `after` does not have, or that are reached otherwise there.
+fn moved(before: &[Service], after: &[Service]) -> Vec<String> {
+    let reached = |service: &Service| (service.address, service.mode, service.kind, service.ports.clone());
+    let stands = |old: &Service| after.iter().any(|new| new.name == old.name && reached(new) == reached(old));
+    before.iter().filter(|old| !stands(old)).map(|old| old.name.clone()).collect()
+}
+
+fn groups_exist<'a>(draft: &Draft, mut groups: impl Iterator<Item = &'a String>) -> Result<(), EditError> {
+    let unknown = groups.find(|group| draft.groups.iter().all(|known| known.name != **group));
+    unknown.map_or(Ok(()), |group| Err(EditError::NoGroup(group.clone())))
+}
+
+/// What names a group: the first few by name, and how many more.
+fn users_of(draft: &Draft, group: &str) -> Option<String> {
+    const NAMED_MAX: usize = 5;
+    let names = |subjects: &[Subject]| subjects.contains(&Subject::Group(group.to_owned()));
+    let users = draft.users.iter().filter(|user| user.groups.iter().any(|of| of == group));
+    let services = draft.services.iter().filter(|service| names(&service.allow));
+    let rules = draft.rules.iter().filter(|rule| names(&rule.subjects));
+    let mut used = users.map(|user| format!("user {}", user.name)).collect::<Vec<_>>();
+    used.extend(services.map(|service| format!("service {}", service.name)));
+    used.extend(rules.map(|rule| format!("rule {}", rule.name)));
+    let more = used.len().saturating_sub(NAMED_MAX);
+    used.truncate(NAMED_MAX);
+    let named = used.join(", ");
+    (!named.is_empty()).then(|| if more > 0 { format!("{named} and {more} more") } else { named })
 }

@@ -9,6 +9,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{PerUser, Rule, Service};
+use sluicegate_store::audit;
 
 use crate::{
     holder::KeyHolder,
@@ -116,6 +117,8 @@ pub struct Config {
     pub unproved_answers_per_s: u32,
     /// Sizes of each shard's tables.
     pub tables: Tables,
+    /// The audit log; none unless given.
+    pub audit: Option<audit::Options>,
 }
 
 impl Config {
@@ -143,6 +146,7 @@ impl Config {
             dialog_requests_per_s: 20,
             unproved_answers_per_s: 500,
             tables: Tables::default(),
+            audit: None,
         }
     }
 

@@ -8,10 +8,11 @@ use std::{
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use sluicegate_capability::{IssuerPublic, Mode};
-use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Service, User, decide};
+use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
     Gate, JoinError, KeptRevoke,
+    audit::Audit,
     feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector},
 };
 use sluicegate_wire::UnixTime;
@@ -19,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     agents::AgentKeys,
-    catalog::{Catalog, EditError, NewUser},
+    catalog::{Catalog, EditError, NewUser, UserChange},
     clock::Clock,
     decisions::{Decided, Decisions},
     feed::{Ask, Door, HubStatus, Places},
@@ -111,6 +112,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     /// Held while a policy is read and put in place, so that an older one never replaces a newer.
     pub(crate) reloading: Mutex<()>,
+    pub(crate) audit: Option<Audit>,
 }
 
 /// A handle on a running frontend. Cheap to clone; methods that edit block for the time of a disk write.
@@ -150,6 +152,12 @@ impl Control {
             services: policy.services().len(),
             grants: inner.ledger.gauge().0,
         }
+    }
+
+    /// Its audit log, if it keeps one.
+    #[must_use]
+    pub fn audit(&self) -> Option<&Audit> {
+        self.inner.audit.as_ref()
     }
 
     /// Every grant, in order of id.
@@ -206,7 +214,17 @@ impl Control {
             Some(_) => drop(directory.replace(self.now(), &gate)?),
             None => drop(directory.add(self.now(), &gate)?),
         }
+        // What had this certificate under another name is this gate before it was renamed.
+        let gates: Vec<Gate> = directory.all(self.now())?;
+        let renamed: Vec<Gate> =
+            gates.into_iter().filter(|known| known.certificate == certificate && known.name != name).collect();
+        for gate in &renamed {
+            directory.remove::<Gate>(self.now(), &gate.name)?;
+        }
         self.inner.door.refresh(directory, self.now())?;
+        if !renamed.is_empty() {
+            self.inner.asks.try_send(Ask::Gates(self.gates_joined()?)).map_err(|_| ControlError::Busy)?;
+        }
         let identity = &self.inner.identity;
         let (feed, certificate, issuer) = (identity.feed, identity.certificate, identity.issuer.clone());
         Ok(JoinToken { feed, certificate, issuer, secret: JoinSecret::new([0; 16]) })
@@ -361,17 +379,27 @@ impl Control {
         self.reload_agents()
     }
 
-    /// Lets a user log in, or no longer; then the user's grants end.
+    /// Changes a user. One who may log in no longer loses all grants.
     ///
     /// # Errors
-    /// See [`Catalog::user_enable`].
-    pub fn user_enable(&self, name: &str, enabled: bool) -> Result<(), ControlError> {
-        self.inner.catalog.user_enable(self.now(), name, enabled)?;
+    /// See [`Catalog::user_change`].
+    pub fn user_change(&self, name: &str, change: &UserChange) -> Result<(), ControlError> {
+        self.inner.catalog.user_change(self.now(), name, change)?;
         self.reload()?;
-        if !enabled {
+        if change.enabled == Some(false) {
             self.revoke(Selector::all(Selected::User(name.to_owned())))?;
         }
         Ok(())
+    }
+
+    /// Replaces what a user signs in with.
+    ///
+    /// # Errors
+    /// See [`Catalog::user_password`].
+    pub fn user_password(&self, new: &NewUser) -> Result<(), ControlError> {
+        self.inner.catalog.user_password(self.now(), new)?;
+        self.reload()?;
+        self.reload_agents()
     }
 
     /// Removes a user, and ends the user's grants.
@@ -419,13 +447,40 @@ impl Control {
         Ok(self.inner.catalog.groups(self.now())?)
     }
 
-    /// Adds a service.
+    /// Adds services.
     ///
     /// # Errors
-    /// See [`Catalog::service_add`].
-    pub fn service_add(&self, service: &Service) -> Result<(), ControlError> {
-        self.inner.catalog.service_add(self.now(), service)?;
+    /// See [`Catalog::services_add`].
+    pub fn services_add(&self, services: &[Service]) -> Result<(), ControlError> {
+        self.inner.catalog.services_add(self.now(), services)?;
         self.reload()
+    }
+
+    /// Replaces services, and ends the grants of those that are reached otherwise now.
+    ///
+    /// # Errors
+    /// See [`Catalog::services_replace`].
+    pub fn services_replace(&self, services: &[Service]) -> Result<Vec<String>, ControlError> {
+        let moved = self.inner.catalog.services_replace(self.now(), services)?;
+        self.reload()?;
+        for name in &moved {
+            self.revoke(Selector::all(Selected::Service(name.clone())))?;
+        }
+        Ok(moved)
+    }
+
+    /// Puts the services and rules of a changed configuration file in place; gives the services that are gone or reached
+    /// otherwise, whose grants have ended.
+    ///
+    /// # Errors
+    /// If they do not fit together with each other and with users and groups: then the old ones stay.
+    pub fn configure(&self, services: Vec<Service>, rules: Vec<Rule>) -> Result<Vec<String>, ControlError> {
+        let moved = self.inner.catalog.configure(self.now(), services, rules)?;
+        self.reload()?;
+        for name in &moved {
+            self.revoke(Selector::all(Selected::Service(name.clone())))?;
+        }
+        Ok(moved)
     }
 
     /// Removes a service, and ends its grants.

@@ -20,6 +20,7 @@ use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
     DirectoryError, KeptRevoke, Kind, StoreError,
+    audit::{self, Audit, AuditError},
     feed::tls::{self, TlsError},
     keys::{self, KeyError},
 };
@@ -79,6 +80,9 @@ pub enum StartError {
     /// A key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The key holder does not answer.
     #[error(transparent)]
     Holder(#[from] HolderError),
@@ -191,6 +195,7 @@ pub struct Opened {
     policy: Arc<Policy>,
     site: SitePublic,
     agents: Arc<AgentKeys>,
+    audit: Option<audit::Files>,
     feed: std::net::TcpListener,
     /// By shard.
     sockets: Vec<Vec<Udp>>,
@@ -209,11 +214,12 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self { config, secrets, clock, catalog, policy, site, agents, feed, sockets, addresses } = self;
+        let Self { config, secrets, clock, catalog, policy, site, agents, audit, feed, sockets, addresses } = self;
         let listening = |source| StartError::Listen { what: config.feed.to_string(), source };
         let socket = TcpListener::from_std(feed).map_err(listening)?;
         let feed = socket.local_addr().map_err(listening)?;
         let ledger = Arc::new(Ledger::new(config.grants_max));
+        let audit = audit.map(audit::Files::start).transpose().map_err(StartError::Thread)?;
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let guesses = Arc::new(guesses(&secrets));
@@ -221,7 +227,7 @@ impl Opened {
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
-        let control = control(&config, &common, &shards, (catalog, asks, feed), site);
+        let control = control(&config, &common, &shards, (catalog, asks, feed), site, audit);
         let revokes = control.inner.catalog.directory().revokes(clock.unix())?;
         let hub = hub(&config, &common, &shards, &control, revokes);
         let inner = Arc::clone(&control.inner);
@@ -240,6 +246,7 @@ impl Opened {
             places: Arc::clone(&inner.places),
             events: gate_events,
             clock,
+            audit: inner.audit.clone(),
         };
         tasks.spawn(listener.run());
         tasks.spawn(watch_door(control.clone()));
@@ -261,6 +268,7 @@ impl Frontend {
         make_state_dir(&config.state_dir)?;
         let secrets = Arc::new(Secrets::load(&config.state_dir, &config.name)?);
         let clock = Clock::start();
+        let audit = config.audit.as_ref().map(audit::Files::open).transpose()?;
         let catalog = Catalog::open(
             &config.state_dir,
             &config.realm,
@@ -278,7 +286,7 @@ impl Frontend {
         // Before privileges are given up: a process without any starts no other.
         let (site, agents) = catalog.holder().start_with(clock.unix(), &secrets.replica)?;
         let agents = Arc::new(agents);
-        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, feed, sockets, addresses })
+        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, feed, sockets, addresses })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.
@@ -305,6 +313,9 @@ impl Frontend {
         self.stop_threads();
         let threads = std::mem::take(&mut self.threads);
         let _ = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
+        if let Some(audit) = self.control.audit() {
+            audit.flush();
+        }
         tracing::info!("the frontend is down");
     }
 
@@ -435,6 +446,7 @@ fn control(
     shards: &Shards,
     (catalog, asks, feed): (Catalog, mpsc::Sender<Ask>, SocketAddr),
     site: SitePublic,
+    audit: Option<Audit>,
 ) -> Control {
     let issuer: IssuerPublic = common.secrets.issuer().public();
     let identity = Identity {
@@ -463,6 +475,7 @@ fn control(
         places: Arc::default(),
         clock: common.clock,
         reloading: Mutex::new(()),
+        audit,
     };
     Control { inner: Arc::new(inner) }
 }
@@ -484,6 +497,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         relay_secret: Zeroizing::new(crate::shard::derive(&common.secrets.start, b"relay")),
         policy: Arc::clone(&common.policy),
         revokes,
+        audit: control.inner.audit.clone(),
     })
 }
 

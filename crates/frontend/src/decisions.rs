@@ -25,6 +25,12 @@ pub struct Decided {
     pub status: u16,
     /// Why, in steps.
     pub steps: Vec<String>,
+    /// Whether the request goes on with a call that stands already.
+    #[serde(skip)]
+    pub renewal: bool,
+    /// How many decisions about unproved senders were not told of since the last one.
+    #[serde(skip)]
+    pub left_out: u64,
 }
 
 /// The last decisions of all shards, oldest dropped first.
@@ -75,6 +81,8 @@ mod tests {
             outcome: "denied",
             status: 403,
             steps: Vec::new(),
+            renewal: false,
+            left_out: 0,
         }
     }
 

@@ -198,6 +198,11 @@ impl Ledger {
         Ok(())
     }
 
+    /// A grant of this gate, as it is known now.
+    pub(crate) fn row(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
+        self.lock().of_gate(gate, id).map(|row| row.shown.clone())
+    }
+
     /// The gate has opened a grant. Returns the shard that waits for it. What a gate says about another gate's grants
     /// counts for nothing, here and below.
     pub fn opened(&self, gate: &str, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
@@ -235,16 +240,15 @@ impl Ledger {
         rows.remove(id)
     }
 
-    /// Removes what has expired.
-    pub(crate) fn expire(&self, now: UnixTime) -> usize {
+    /// Removes and gives what has expired.
+    pub(crate) fn expire(&self, now: UnixTime) -> Vec<GrantRow> {
         let mut rows = self.lock();
         rows.revoked.forget(now);
         rows.ended.forget(now);
         rows.calls.expire(now);
         let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
         let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
-        over.iter().for_each(|id| drop(rows.remove(*id)));
-        over.len()
+        over.into_iter().filter_map(|id| rows.remove(id)).collect()
     }
 
     /// What a revocation names.
@@ -562,8 +566,8 @@ mod tests {
     fn expired_grants_go_after_a_grace() {
         let ledger = Ledger::new(10);
         open(&ledger, 1, 0, "alice").unwrap();
-        assert_eq!(ledger.expire(NOW.plus_secs(64)), 0);
-        assert_eq!(ledger.expire(NOW.plus_secs(65)), 1);
+        assert_eq!(ledger.expire(NOW.plus_secs(64)).len(), 0);
+        assert_eq!(ledger.expire(NOW.plus_secs(65)).len(), 1);
     }
 
     #[test]

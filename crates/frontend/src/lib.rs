@@ -29,7 +29,7 @@ mod udp;
 mod worker;
 
 pub use agents::{AgentKeys, EpochUsers, LEAD_S};
-pub use catalog::{Catalog, EditError, NewUser};
+pub use catalog::{Catalog, EditError, NewUser, UserChange};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError, Status};
 pub use daemon::{Frontend, Opened, StartError, run};

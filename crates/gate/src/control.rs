@@ -18,6 +18,7 @@ use crate::{
     },
 };
 use sluicegate_capability::GrantId;
+use sluicegate_datapath::LocalRule;
 use sluicegate_nat::Probe;
 use sluicegate_policy::{ServiceDefault, ServiceMode};
 use sluicegate_store::feed::Selector;
@@ -169,6 +170,18 @@ impl Control {
         let reason = if let Verdict::Drop(reason) = explanation.verdict { Some(reason) } else { None };
         let ledger = self.shared.books.read();
         let grant = explanation.pinhole.and_then(|id| describe(ledger.grant(id)?, unix));
+        if reason == Some(Reason::NoPinhole)
+            && let Some(entry) = self.local_entry(&probe)
+        {
+            return Ok(Trace {
+                verdict: "received by the gate's own host".to_owned(),
+                reason: None,
+                explanation: None,
+                grant: None,
+                steps: vec![format!("`local` admits it, up to {} packets a second", entry.rate_pps)],
+                recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
+            });
+        }
         Ok(Trace {
             verdict: verdict_text(explanation.verdict),
             reason: reason.map(Reason::label),
@@ -177,6 +190,18 @@ impl Control {
             steps: explanation.steps.iter().map(ToString::to_string).collect(),
             recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
         })
+    }
+
+    /// The entry of `local` that admits this packet to an address of the gate's.
+    fn local_entry(&self, probe: &Probe) -> Option<LocalRule> {
+        let config = &self.shared.config;
+        let fits = |rule: &&LocalRule| {
+            rule.protocol == probe.protocol
+                && (rule.first..=rule.last).contains(&probe.dst_port)
+                && rule.side.has(probe.port)
+                && rule.address.map_or_else(|| config.addresses.contains(&probe.dst), |address| address == probe.dst)
+        };
+        config.local.iter().find(fits).copied()
     }
 
     /// Every counter and gauge, for the metrics endpoint.

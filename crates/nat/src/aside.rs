@@ -14,7 +14,7 @@ pub(crate) enum Seldom {
     SynIn = 0,
     /// The same from inside.
     SynOut = 1,
-    /// An ICMP error about a flow whose packets carry MACs.
+    /// An ICMP error about a flow whose packets carry MACs, or about an open TCP connection.
     Error = 2,
 }
 

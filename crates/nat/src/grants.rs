@@ -86,7 +86,7 @@ impl Translator {
         if let Some(slot) = self.rules.pinholes.by_id(grant.id) {
             return self.renew((now, unix), slot, spec);
         }
-        if self.rules.revoked.refuses(grant.id, grant.not_before) {
+        if self.rules.revoked.refuses(grant) {
             return Err(InstallError::Revoked(grant.id));
         }
         let mode = if spec.filter { Mode::Filter } else { Mode::Nat };
@@ -107,7 +107,7 @@ impl Translator {
         let slot = self.rules.pinholes.by_id(id)?;
         let pinhole = self.rules.pinholes.at_mut(slot)?;
         if let Some(grant) = pinhole.grant() {
-            self.rules.revoked.add(id, Revoked { not_before: grant.not_before, not_after: grant.not_after });
+            self.rules.revoked.add(id, Revoked::of(grant));
         }
         let pinhole = self.rules.pinholes.at_mut(slot)?;
         match pinhole.life {

@@ -20,6 +20,7 @@ use crate::{
     packet::{EchoType, Tuple},
     passage::set_len,
     rules::Rules,
+    tcp::State,
 };
 
 /// Code of the ICMP type "unreachable".
@@ -169,8 +170,9 @@ fn admit<L: Family>(
 ) -> Result<(), Reason> {
     let line = flows.line(crossing.line);
     let (owner, flags, seen) = (line.owner(), line.rewrite().2, line.seen());
-    if crossing.kind == Kind::Inbound && flags & GUARDED != 0 {
-        // What no MAC covers can at most say that packets are too long, and that seldom.
+    let is_open = State::from_code(line.state()).is_synchronised();
+    if crossing.kind == Kind::Inbound && (flags & GUARDED != 0 || is_open) {
+        // What neither a MAC covers nor a host heeds can at most say that packets are too long, and that seldom.
         if !is_too_big(ip, bytes) {
             return Err(Reason::IcmpType);
         }

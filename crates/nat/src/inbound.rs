@@ -1,6 +1,6 @@
 //! Packets from outside.
 
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::mac::TRAILER_LEN;
 use sluicegate_flow::{Kind, Line};
@@ -20,6 +20,9 @@ use crate::{
     rules::{Rules, closed_reason},
     tcp::{self, Attempt, Connection, Resync, Segment, State},
 };
+
+/// For so long after its last word nobody opens the same connection with other numbers.
+const OPENING: Duration = Duration::from_secs(1);
 
 /// Decides about a packet from outside and keeps account of it.
 ///
@@ -214,6 +217,11 @@ fn judge_rare<L: Family>(
     let flow = flows.flow_of(index);
     if let Some(attempt) = tcp::attempt(from, before, segment) {
         let stands = !matches!(before.state, State::Closing | State::Reset);
+        // Hosts end a connection that they have answered but not seen opened at the sight of another SYN.
+        let is_opening = matches!(before.state, State::SynIn | State::SynOut | State::AnsweredIn | State::AnsweredOut);
+        if is_opening && flows.line(index).seen().age(now) < OPENING {
+            return Err(Reason::TcpState);
+        }
         if stands && !flows.asides.admit(now, flow, Seldom::syn(from)) {
             return Err(Reason::TcpState);
         }

@@ -14,8 +14,8 @@ use crate::{
     pinhole::octets,
 };
 
-/// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2.
-pub(crate) const ACK_LEN: usize = 26;
+/// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2 | bytes left of the grant's budget 8.
+pub(crate) const ACK_LEN: usize = 34;
 
 /// Whether a packet may be a proof: UDP with a trailer that says so, and nothing else. No datagram of a program with a
 /// trailer is one, because that has a payload in front or another purpose.
@@ -117,10 +117,12 @@ impl Translator {
         (gate, client): ((IpAddr, u16), (IpAddr, u16)),
         frame: &mut Frame<'_>,
     ) -> Option<()> {
+        let left = self.rules.pinholes.at(slot)?.budget.left();
         let mut text = [0; ACK_LEN + TRAILER_LEN];
         text[..8].copy_from_slice(&number.to_be_bytes());
         text[8..24].copy_from_slice(&octets(client.0));
-        text[24..ACK_LEN].copy_from_slice(&client.1.to_be_bytes());
+        text[24..26].copy_from_slice(&client.1.to_be_bytes());
+        text[26..ACK_LEN].copy_from_slice(&left.to_be_bytes());
         let ends = Ends { client, gate_port: gate.1 };
         let trailer = self.rules.seals.at_mut(slot)?.seal(Purpose::Proof, &ends, &text[..ACK_LEN])?;
         text[ACK_LEN..].copy_from_slice(&trailer);

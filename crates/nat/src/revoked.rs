@@ -4,78 +4,147 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
 
-use sluicegate_capability::GrantId;
+use sluicegate_capability::{Grant, GrantId};
 use sluicegate_wire::UnixTime;
+
+use crate::users;
 
 /// Revoked grants that are remembered one by one.
 pub(crate) const REVOKED_MAX: usize = 65_536;
+/// Users of whom it is remembered that some of theirs were forgotten.
+const FORGETTING_MAX: usize = 1_024;
+/// Stands for all users.
+const EVERYBODY: users::Key = [0; 16];
 
-/// When a grant that was revoked began, and when nobody would have taken it any more.
+/// A grant that was revoked, or several: whose, when the last of them was issued, and when nobody would have taken any of
+/// them any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Revoked {
+    pub(crate) user: users::Key,
     pub(crate) not_before: UnixTime,
     pub(crate) not_after: UnixTime,
 }
 
+impl Revoked {
+    pub(crate) fn of(grant: &Grant) -> Self {
+        Self { user: users::key(grant), not_before: grant.not_before, not_after: grant.not_after }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self {
+            not_before: self.not_before.max(other.not_before),
+            not_after: self.not_after.max(other.not_after),
+            ..self
+        }
+    }
+}
+
 /// The revoked grants. Changed by commands only, never by a packet.
 ///
-/// A full table forgets which grant the one that would end first was, and from then until that grant's end refuses *every*
-/// grant that is new here and was issued no later than that one: it may refuse too much, and never too little.
+/// A full table forgets one of the user of whom it remembers most: which grant it was that would end first. From then
+/// until that grant's end it refuses *every* grant of this user that is new here and was issued no later than that one: it
+/// may refuse too much, and never too little, and who ends grants without end does it to nobody else.
 #[derive(Debug)]
 pub(crate) struct RevokedGrants {
     by_id: BTreeMap<GrantId, Revoked>,
     by_end: BTreeSet<(UnixTime, GrantId)>,
-    /// Grants issued up to `not_before` are refused until `not_after`.
-    forgotten: Option<Revoked>,
+    /// Each user's, those first that end first.
+    by_user: BTreeSet<(users::Key, UnixTime, GrantId)>,
+    counts: BTreeMap<users::Key, u32>,
+    by_count: BTreeSet<(u32, users::Key)>,
+    /// What users' grants were forgotten: what they were issued up to `not_before` is refused until `not_after`.
+    forgotten: BTreeMap<users::Key, Revoked>,
     max: usize,
 }
 
 impl RevokedGrants {
     pub(crate) const fn new(max: usize) -> Self {
-        Self { by_id: BTreeMap::new(), by_end: BTreeSet::new(), forgotten: None, max }
+        Self {
+            by_id: BTreeMap::new(),
+            by_end: BTreeSet::new(),
+            by_user: BTreeSet::new(),
+            counts: BTreeMap::new(),
+            by_count: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
+            max,
+        }
     }
 
     /// Remembers a grant.
     pub(crate) fn add(&mut self, id: GrantId, revoked: Revoked) {
-        if let Some(known) = self.by_id.insert(id, revoked) {
-            self.by_end.remove(&(known.not_after, id));
-        }
+        self.remove(id);
+        self.by_id.insert(id, revoked);
         self.by_end.insert((revoked.not_after, id));
+        self.by_user.insert((revoked.user, revoked.not_after, id));
+        self.count(revoked.user, 1);
         if self.by_id.len() > self.max
-            && let Some((_, first)) = self.by_end.pop_first()
-            && let Some(lost) = self.by_id.remove(&first)
+            && let Some(id) = self.first_of_most()
+            && let Some(lost) = self.remove(id)
         {
             self.forget_which(lost);
         }
     }
 
-    /// Refuses everything that was issued no later than `lost`, until its end.
+    /// Of the user of whom most is remembered, the grant that ends first.
+    fn first_of_most(&self) -> Option<GrantId> {
+        let (_, user) = self.by_count.last()?;
+        self.by_user.range((*user, UnixTime(0), GrantId([0; 16]))..).next().map(|(_, _, id)| *id)
+    }
+
+    fn remove(&mut self, id: GrantId) -> Option<Revoked> {
+        let known = self.by_id.remove(&id)?;
+        self.by_end.remove(&(known.not_after, id));
+        self.by_user.remove(&(known.user, known.not_after, id));
+        self.count(known.user, -1);
+        Some(known)
+    }
+
+    fn count(&mut self, user: users::Key, change: i32) {
+        let before = self.counts.remove(&user).unwrap_or(0);
+        self.by_count.remove(&(before, user));
+        let after = before.saturating_add_signed(change);
+        if after != 0 {
+            self.counts.insert(user, after);
+            self.by_count.insert((after, user));
+        }
+    }
+
+    /// Refuses everything that was issued to this user no later than `lost`, until its end; to everybody if there are too
+    /// many such users.
     pub(crate) fn forget_which(&mut self, lost: Revoked) {
-        let known = self.forgotten.unwrap_or(lost);
-        self.forgotten = Some(Revoked {
-            not_before: known.not_before.max(lost.not_before),
-            not_after: known.not_after.max(lost.not_after),
-        });
+        if self.forgotten.len() >= FORGETTING_MAX && !self.forgotten.contains_key(&lost.user) {
+            let first = self.forgotten.values().filter(|one| one.user != EVERYBODY).min_by_key(|one| one.not_after);
+            if let Some(first) = first.copied() {
+                self.forgotten.remove(&first.user);
+                self.note_forgotten(Revoked { user: EVERYBODY, ..first });
+            }
+        }
+        self.note_forgotten(lost);
+    }
+
+    fn note_forgotten(&mut self, lost: Revoked) {
+        self.forgotten.entry(lost.user).and_modify(|known| *known = known.with(lost)).or_insert(lost);
     }
 
     /// Forgets at most `looks` grants that are over at `unix`; a call forgets more than a call adds.
     pub(crate) fn expire(&mut self, unix: UnixTime, looks: usize) {
         for _ in 0..looks {
-            let Some((end, id)) = self.by_end.first().copied().filter(|(end, _)| *end <= unix) else { break };
-            self.by_end.remove(&(end, id));
-            self.by_id.remove(&id);
+            let Some((_, id)) = self.by_end.first().copied().filter(|(end, _)| *end <= unix) else { break };
+            self.remove(id);
         }
-        self.forgotten = self.forgotten.filter(|lost| unix < lost.not_after);
+        self.forgotten.retain(|_, lost| unix < lost.not_after);
     }
 
     /// Whether a grant that is not installed here must stay so.
-    pub(crate) fn refuses(&self, id: GrantId, issued: UnixTime) -> bool {
-        self.by_id.contains_key(&id) || self.forgotten.is_some_and(|lost| issued <= lost.not_before)
+    pub(crate) fn refuses(&self, grant: &Grant) -> bool {
+        let is_among =
+            |user: &users::Key| self.forgotten.get(user).is_some_and(|lost| grant.not_before <= lost.not_before);
+        self.by_id.contains_key(&grant.id) || is_among(&users::key(grant)) || is_among(&EVERYBODY)
     }
 
     /// What is remembered of a full table's past.
-    pub(crate) const fn forgotten(&self) -> Option<Revoked> {
-        self.forgotten
+    pub(crate) fn forgotten(&self) -> impl Iterator<Item = Revoked> + '_ {
+        self.forgotten.values().copied()
     }
 
     /// The grants behind `after`, in the order of their ids.
@@ -98,7 +167,36 @@ mod tests {
     }
 
     const fn revoked(not_before: u64, not_after: u64) -> Revoked {
-        Revoked { not_before: UnixTime(not_before), not_after: UnixTime(not_after) }
+        of(1, not_before, not_after)
+    }
+
+    const fn of(user: u8, not_before: u64, not_after: u64) -> Revoked {
+        let mut key = [0; 16];
+        key[8] = user;
+        Revoked { user: key, not_before: UnixTime(not_before), not_after: UnixTime(not_after) }
+    }
+
+    fn grant(number: u32, user: u8, not_before: u64) -> Grant {
+        Grant {
+            flags: 0,
+            least_mode: sluicegate_capability::Mode::Pinhole,
+            protocol: 17,
+            id: id(number),
+            issuer: [0; 8],
+            epoch: 0,
+            not_before: UnixTime(not_before),
+            not_after: UnixTime(not_before + 60),
+            bytes: 1_000,
+            client_id: 1,
+            flows: 0,
+            rate_100kbps: 0,
+            client_address: core::net::IpAddr::from([198, 51, 100, 7]),
+            client_ports: sluicegate_capability::ANY_PORTS,
+            gate_address: core::net::IpAddr::from([0, 0, 0, 0]),
+            gate_ports: (0, 0),
+            holder: [0; 32],
+            user_pseudonym: [user, 0, 0, 0, 0, 0, 0, 0],
+        }
     }
 
     #[test]
@@ -107,7 +205,7 @@ mod tests {
         grants.add(id(1), revoked(10, 100));
         grants.add(id(2), revoked(10, 50));
         grants.expire(UnixTime(50), 8);
-        assert!(grants.refuses(id(1), UnixTime(10)) && !grants.refuses(id(2), UnixTime(10)));
+        assert!(grants.refuses(&grant(1, 1, 10)) && !grants.refuses(&grant(2, 1, 10)));
         grants.expire(UnixTime(100), 8);
         assert_eq!(grants.used_and_max(), (0, 4));
     }
@@ -119,11 +217,39 @@ mod tests {
             grants.add(id(n), revoked(10 + u64::from(n), 100 + u64::from(n)));
         }
         assert_eq!(grants.used_and_max(), (4, 4));
-        assert!((0..6).all(|n| grants.refuses(id(n), UnixTime(10 + u64::from(n)))));
-        assert!(grants.refuses(id(77), UnixTime(11)), "nobody knows whether it was one of those");
-        assert!(!grants.refuses(id(77), UnixTime(12)), "issued later: it was none of them");
+        assert!((0..6).all(|n| grants.refuses(&grant(n, 1, 10 + u64::from(n)))));
+        assert!(grants.refuses(&grant(77, 1, 11)), "nobody knows whether it was one of those");
+        assert!(!grants.refuses(&grant(77, 1, 12)), "issued later: it was none of them");
         grants.expire(UnixTime(101), 8);
-        assert!(!grants.refuses(id(77), UnixTime(11)), "by now they would have ended");
+        assert!(!grants.refuses(&grant(77, 1, 11)), "by now they would have ended");
+    }
+
+    #[test]
+    fn who_ends_grants_without_end_fills_the_table_for_nobody_else() {
+        let mut grants = RevokedGrants::new(4);
+        grants.add(id(5_000), of(2, 10, 100));
+        for n in 0..1_000u32 {
+            grants.add(id(n), of(1, 10, 50));
+        }
+        assert!(grants.refuses(&grant(5, 1, 10)) && grants.refuses(&grant(5_000, 2, 10)));
+        assert!(!grants.refuses(&grant(5_001, 2, 10)) && !grants.refuses(&grant(5_002, 3, 10)));
+        assert_eq!((grants.used_and_max(), grants.forgotten().count()), ((4, 4), 1));
+        grants.expire(UnixTime(100), 8);
+        assert!(grants.by_user.is_empty() && grants.counts.is_empty() && grants.by_count.is_empty());
+        assert_eq!(grants.forgotten().count(), 0);
+    }
+
+    #[test]
+    fn more_users_than_can_be_told_apart_are_refused_too_much_and_never_too_little() {
+        let mut grants = RevokedGrants::new(0);
+        for number in 0..FORGETTING_MAX as u32 + 2 {
+            let mut lost = of(0, 10, 100 + u64::from(number));
+            lost.user[..4].copy_from_slice(&(number + 1).to_le_bytes());
+            grants.add(id(number), lost);
+            assert!(grants.forgotten().count() <= FORGETTING_MAX + 1);
+        }
+        assert!(grants.refuses(&grant(0, 200, 10)), "whoever it was");
+        assert!(!grants.refuses(&grant(0, 200, 11)));
     }
 
     #[test]
@@ -132,7 +258,7 @@ mod tests {
         grants.add(id(1), revoked(10, 50));
         grants.add(id(1), revoked(10, 60));
         grants.expire(UnixTime(55), 8);
-        assert!(grants.refuses(id(1), UnixTime(10)));
+        assert!(grants.refuses(&grant(1, 1, 10)));
         assert_eq!(grants.iter_after(None).count(), 1);
         assert_eq!(grants.iter_after(Some(id(1))).count(), 0);
     }

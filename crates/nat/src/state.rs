@@ -1,6 +1,6 @@
 //! State that survives a restart of the gate: pinholes and flows as a flat list of records.
 //!
-//! `magic 8 | version 2 | records | end record | checksum 8`, little-endian; a record is a kind byte and fields of
+//! `magic 8 | version 3 | records | end record | checksum 8`, little-endian; a record is a kind byte and fields of
 //! fixed length. The checksum (SipHash-2-4 under a fixed key) finds damage, not forgery: the file is the gate's own.
 
 mod export;
@@ -31,7 +31,7 @@ use crate::{
 };
 
 const MAGIC: [u8; 8] = *b"SGTABLES";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// What an import brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ pub enum ImportError {
     #[error("this is no exported gate state; delete the file and restart the gate")]
     Magic,
     /// Written by another version.
-    #[error("exported gate state of version {0} is unknown; this gate reads version 2; delete the file to start empty")]
+    #[error("exported gate state of version {0} is unknown; this gate reads version 3; delete the file to start empty")]
     Version(u16),
     /// Cut short or damaged.
     #[error("the exported gate state is damaged; delete the file, the frontends' snapshot opens the grants again")]
@@ -80,8 +80,7 @@ impl Translator {
                     pinholes.insert(place, pinhole);
                 }
                 Record::Revoked(id, revoked) => self.rules.revoked.add(id, revoked),
-                Record::Forgotten(revoked) => self.rules.revoked.forget_which(revoked),
-                Record::Flow(_) | Record::End => {}
+                Record::Forgotten(_) | Record::Flow(_) | Record::End => {}
             }
         }
         let mut slots = BTreeMap::new();
@@ -97,11 +96,17 @@ impl Translator {
             }
         }
         for record in records {
-            let Record::Flow(flow) = record else { continue };
-            let slot = slots.get(&flow.owner).copied();
-            match slot.and_then(|slot| self.import_flow(now, slot, &flow)) {
-                Some(()) => imported.flows += 1,
-                None => imported.skipped += 1,
+            match record {
+                Record::Flow(flow) => {
+                    let slot = slots.get(&flow.owner).copied();
+                    match slot.and_then(|slot| self.import_flow(now, slot, &flow)) {
+                        Some(()) => imported.flows += 1,
+                        None => imported.skipped += 1,
+                    }
+                }
+                // Now that what was open is open again: of that it is known that nobody had revoked it.
+                Record::Forgotten(revoked) => self.rules.revoked.forget_which(revoked),
+                Record::Pinhole(..) | Record::Revoked(..) | Record::End => {}
             }
         }
         self.rules.looks = 0;

@@ -71,6 +71,11 @@ impl State {
         matches!(self, Self::Established | Self::FinIn | Self::FinOut)
     }
 
+    /// Whether both ends have seen the other's SYN: a host then takes an ICMP error for a hint at most (RFC 5927 5.2).
+    pub(crate) const fn is_synchronised(self) -> bool {
+        self.is_lasting() || matches!(self, Self::Closing | Self::Reset)
+    }
+
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::None => "not TCP",
@@ -219,9 +224,12 @@ pub(crate) fn open(from: Kind, segment: &Segment) -> Connection {
 /// is. A host that crashed comes back so (RFC 9293 3.5.1): the other side challenges it, and what it says to that ends
 /// the old connection. A forger's SYN is challenged as well, and nothing comes of it (RFC 5961 4).
 pub(crate) fn attempt(from: Kind, connection: &Connection, segment: &Segment) -> Option<Attempt> {
-    let is_repeated = match connection.state {
-        State::SynIn | State::SynOut => true,
-        State::AnsweredIn | State::AnsweredOut | State::SynBoth => segment.end() == connection.own.end,
+    let is_repeated = match (connection.state, from) {
+        // Simultaneous open.
+        (State::SynIn, Kind::Outbound) | (State::SynOut, Kind::Inbound) => true,
+        (State::SynIn | State::SynOut | State::AnsweredIn | State::AnsweredOut | State::SynBoth, _) => {
+            segment.end() == connection.own.end
+        }
         _ => false,
     };
     (segment.is_opening() && !is_repeated).then(|| Attempt::of(from, segment))
@@ -247,7 +255,7 @@ pub(crate) fn judge(from: Kind, connection: &Connection, segment: &Segment) -> R
 /// More from the side whose SYN was not answered yet.
 fn by_opener(from: Kind, connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
     if segment.is_opening() {
-        // A retransmission, or a new attempt from the same port; the other side has not committed to the old one.
+        // A retransmission; with other numbers it would be an attempt.
         return Ok(open(from, segment));
     }
     if segment.flags.has(Flags::RST) && segment.seq == connection.own.end {

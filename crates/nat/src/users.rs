@@ -10,7 +10,7 @@ use sluicegate_wire::Instant;
 use crate::{config::PerUser, index::Index, pinhole::burst};
 
 /// Whose slot it is: the grant's issuer, and what it calls the user.
-type Key = [u8; 16];
+pub(crate) type Key = [u8; 16];
 
 const NONE: u32 = u32::MAX;
 
@@ -228,7 +228,7 @@ impl Users {
     }
 }
 
-fn key(grant: &Grant) -> Key {
+pub(crate) fn key(grant: &Grant) -> Key {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&grant.issuer);
     key[8..].copy_from_slice(&grant.user_pseudonym);

@@ -138,6 +138,31 @@ fn an_error_about_tcp_must_quote_a_segment_that_may_be_in_flight() {
 }
 
 #[test]
+fn an_open_connection_hears_only_that_packets_are_too_big_and_that_seldom() {
+    let mut site = Site::new();
+    let (_, gate) = site.open(TCP, 22);
+    let (client, server) = ((CLIENT, 9), (TARGET, 22));
+    site.outside_sends(&tcp(client, gate, Repr::new(0, 0, Control::Syn, 100))).inside();
+    let answer = Repr { ack: Some(101), ..Repr::new(0, 0, Control::Syn, 5_000_000) };
+    let answered = site.inside_sends(&tcp(server, client, answer)).outside();
+    // A client that is not there yet may say so.
+    site.outside_sends(&unreachable(ROUTER, gate.0, &answered, 8)).inside();
+    let last = Repr { ack: Some(5_000_001), ..Repr::new(0, 0, Control::None, 101) };
+    site.outside_sends(&tcp(client, gate, last)).inside();
+    let data = Repr { ack: Some(101), ..Repr::new(0, 0, Control::None, 5_000_001) };
+    let sent = site.inside_sends(&tcp(server, client, data)).outside();
+    assert_eq!(site.outside_sends(&unreachable(ROUTER, gate.0, &sent, 8)).dropped(), Reason::IcmpType);
+    let quote = icmpv4::Quote::new(&sent).unwrap();
+    let why = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 };
+    let too_big = ip(ROUTER, gate.0, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote }));
+    let passed = (0..3_000).filter(|_| {
+        site.wait(std::time::Duration::from_millis(1));
+        site.outside_sends(&too_big).verdict == Verdict::Forward(Port::INSIDE)
+    });
+    assert!((3..=4).contains(&passed.count()));
+}
+
+#[test]
 fn an_error_about_a_hairpin_packet_turns_round() {
     let mut site = Site::new();
     let grant = site.grant(UDP, GATE.into());

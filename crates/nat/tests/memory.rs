@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_capability::Grant;
+use sluicegate_capability::{Grant, GrantId};
 use sluicegate_nat::{Config, InstallError, PinholeKind, Translator};
 use sluicegate_wire::Reason;
 
@@ -92,4 +92,39 @@ fn a_revoked_grant_stays_revoked_over_a_restart_and_no_longer_than_it_was_worth(
     pass(&mut site, 3_601);
     assert_eq!(again(&mut site), Err(InstallError::Expired));
     assert_eq!(site.used("revoked_grants"), 0);
+}
+
+#[test]
+fn whoever_ends_calls_without_end_costs_nobody_else_a_grant_at_a_restart() {
+    let mut site = Site::new();
+    let (grant, gate) = site.open(UDP, 5_004);
+    let mut others = site.grant(UDP, CLIENT);
+    others.user_pseudonym = [9; 8];
+    // More than are remembered one by one.
+    for number in 0..65_600u32 {
+        if number == 60_000 {
+            pass(&mut site, 1);
+            others.not_before = site.unix;
+        }
+        others.id = GrantId::of_call([5; 12], number);
+        site.gate.install(site.now, site.unix, spec(others.clone(), FILTERED, (1_024, 1_024))).unwrap();
+        site.gate.revoke(site.now, others.id).unwrap();
+    }
+    assert_eq!(site.gauge("revoked_grants"), (65_536, 65_536));
+    let mut saved = Vec::new();
+    site.gate.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    site.gate = Translator::new(config(), [8; 16], 2);
+    site.gate.set_services(&services()).unwrap();
+    assert_eq!(site.gate.import_state(site.now, site.unix, &saved).unwrap().skipped, 0);
+    site.outside_sends(&udp((CLIENT, 1), gate, b"x")).inside();
+    // Nor one that the saved state does not know yet.
+    let mut newer = site.grant(UDP, CLIENT);
+    newer.id = GrantId::of_call([7; 12], 0);
+    site.install(newer, TARGET, (6_000, 6_000));
+    for number in [0, 65_599] {
+        (others.id, others.not_before) = (GrantId::of_call([5; 12], number), grant.not_before);
+        let again = site.gate.install(site.now, site.unix, spec(others.clone(), FILTERED, (1_024, 1_024)));
+        assert_eq!(again, Err(InstallError::Revoked(others.id)));
+    }
+    assert_ne!(grant.user_pseudonym, others.user_pseudonym);
 }

@@ -47,15 +47,21 @@ fn syn(from: End, gate: End) -> Vec<u8> {
 
 /// What an acknowledgement says: number, address, port.
 fn acknowledged(packet: &[u8], client: End, gate: End) -> (u64, Vec<u8>, u16) {
+    let (number, address, port, _) = acknowledgement(packet, client, gate);
+    (number, address, port)
+}
+
+/// As [`acknowledged`], and the bytes left.
+fn acknowledgement(packet: &[u8], client: End, gate: End) -> (u64, Vec<u8>, u16, u64) {
     assert_eq!(ends(packet), (gate, client));
     let ip = sluicegate_wire::ip::Summary::parse(packet).unwrap();
     let text = udp::Packet::new_checked(ip.transport(packet)).unwrap().payload().to_vec();
     let checked = keys().to_client.check(CLIENT_ID, &Ends { client, gate_port: gate.1 }, &text);
     assert!(matches!(checked, Ok(Sealed { purpose: Purpose::Proof, .. })), "{checked:?}");
-    let (number, address, port) = (&text[..8], &text[8..24], &text[24..26]);
-    assert_eq!(text.len(), 26 + TRAILER_LEN);
-    let number = u64::from_be_bytes(number.try_into().unwrap());
-    (number, address.to_vec(), u16::from_be_bytes(port.try_into().unwrap()))
+    assert_eq!(text.len(), 34 + TRAILER_LEN);
+    let number = |range: std::ops::Range<usize>| u64::from_be_bytes(text[range].try_into().unwrap());
+    let port = u16::from_be_bytes(text[24..26].try_into().unwrap());
+    (number(0..8), text[8..24].to_vec(), port, number(26..34))
 }
 
 #[test]
@@ -207,4 +213,22 @@ fn the_way_back_leaves_room_for_the_trailer() {
     let ip = sluicegate_wire::ip::Summary::parse(&answer.packet).unwrap();
     let message = sluicegate_wire::icmpv4::Packet::new_checked(ip.transport(&answer.packet).to_vec()).unwrap();
     assert_eq!(usize::from(message.next_hop_mtu()), mtu - TRAILER_LEN);
+}
+
+#[test]
+fn an_acknowledgement_says_what_is_left_of_the_budget_also_after_a_renewal() {
+    let mut site = Site::new();
+    let (spec, gate) = agents(&mut site, UDP, TARGET);
+    let left = |site: &mut Site, seq| {
+        let answer = site.outside_sends(&proof((CLIENT, 9_000), gate, seq));
+        acknowledgement(&answer.packet, (CLIENT, 9_000), gate).3
+    };
+    assert_eq!(left(&mut site, 1), spec.grant.bytes);
+    let datagram = sealed((CLIENT, 9_000), gate, Purpose::Datagram, 2, &[0; 1_000]);
+    site.outside_sends(&datagram).inside();
+    assert!(left(&mut site, 3) <= spec.grant.bytes - 1_000);
+    let not_after = sluicegate_wire::UnixTime(spec.grant.not_after.0 + 100);
+    let renewed = PinholeSpec { grant: Grant { not_after, ..spec.grant.clone() }, ..spec };
+    site.gate.install(site.now, site.unix, renewed.clone()).unwrap();
+    assert_eq!(left(&mut site, 4), renewed.grant.bytes);
 }

@@ -192,6 +192,29 @@ fn a_syn_in_the_middle_of_a_connection_reaches_the_service_and_changes_nothing()
 
 /// RFC 9293 3.5.1: the SYN of one that came back is challenged, and the answer to the challenge ends the old connection.
 #[test]
+fn a_second_syn_before_the_answer_does_not_take_the_firsts_place() {
+    let waiting = || {
+        let mut it = Connection::new();
+        it.client(segment(Control::Syn, 100, None)).unwrap();
+        // From somebody who read the ports: a service would give up what it has not seen opened.
+        assert_eq!(it.client(segment(Control::Syn, 70_000, None)), Err(Reason::TcpState));
+        it
+    };
+    let mut it = waiting();
+    it.server(segment(Control::Syn, 500, Some(101))).unwrap();
+    assert_eq!(it.client(segment(Control::Syn, 70_000, None)), Err(Reason::TcpState));
+    it.client(segment(Control::None, 101, Some(501))).unwrap();
+    // A second later it may be the client's own, which gave up the first: the service decides.
+    for (answer, next) in [(101, 101), (70_001, 70_001)] {
+        let mut it = waiting();
+        it.site.wait(Duration::from_millis(1_100));
+        it.client(segment(Control::Syn, 70_000, None)).unwrap();
+        it.server(segment(Control::Syn, 500, Some(answer))).unwrap();
+        it.client(segment(Control::None, next, Some(501))).unwrap();
+    }
+}
+
+#[test]
 fn a_client_that_crashed_connects_again_from_the_same_port() {
     for answered_only in [false, true] {
         let mut it = if answered_only { Connection::new() } else { Connection::established() };
@@ -204,6 +227,8 @@ fn a_client_that_crashed_connects_again_from_the_same_port() {
         }
         let sent = if answered_only { 1 } else { 5 };
         let again = 3_000_000_000;
+        // Nobody crashes and comes back within a second.
+        it.site.wait(Duration::from_millis(1_100));
         it.client(segment(Control::Syn, again, None)).unwrap();
         it.server(segment(Control::None, server_next, Some(CLIENT_ISN + sent))).unwrap();
         it.client(segment(Control::Rst, CLIENT_ISN + sent, None)).unwrap();

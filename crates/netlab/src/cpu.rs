@@ -1,7 +1,9 @@
 //! Processor time of the whole machine.
 
 use std::{
+    collections::{HashMap, HashSet},
     fs, io,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,15 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{LabError, clock::unix_ns, error::During};
+use crate::{LabError, clock::unix_ns, error::During, report::rows::Report};
 
-/// If its host gave more of the machine to others, what is slow or lost tells of them.
-pub(crate) const STOLEN_SHARE_MAX: f64 = 0.05;
+/// If its host, or other programs here, took more of the machine, in all or in any one second, what is slow or lost tells of them.
+const TAKEN_MAX: f64 = 0.05;
+const TAKEN_IN_A_SECOND_MAX: f64 = 0.2;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often [`StolenWatch`] looks, and how much later than it happens the kernel may say what was stolen: two of its
 /// hundredths of a second.
 const WATCH_EVERY: Duration = Duration::from_millis(5);
 const TOLD_WITHIN_NS: u64 = 20_000_000;
+/// How often it looks what other programs use.
+const LOOK_AT_OTHERS_EVERY: Duration = Duration::from_secs(1);
+/// The kernel's own threads are the children of this process; what they do is done for the lab.
+const KERNEL: i32 = 2;
 
 /// Processor time of the machine until now, from `/proc/stat`.
 #[derive(Debug, Clone, Copy)]
@@ -55,12 +63,6 @@ impl Cpu {
         (all - (self.idle_s - earlier.idle_s)).max(0.0)
     }
 
-    /// Share of the machine that its host gave to others.
-    pub(crate) fn stolen_share_since(&self, earlier: &Self) -> f64 {
-        let all = self.at.duration_since(earlier.at).as_secs_f64() * self.cpus as f64;
-        if all > 0.0 { (self.stolen_s - earlier.stolen_s) / all } else { 0.0 }
-    }
-
     fn parse(stat: &str, at: Instant) -> Option<Self> {
         let mut lines = stat.lines().filter(|line| line.starts_with("cpu"));
         // user nice system idle iowait irq softirq steal, in hundredths of a second
@@ -71,10 +73,90 @@ impl Cpu {
     }
 }
 
-/// What the host took of this machine's processors, and when.
+/// Processor time of the programs on this machine that this one did not start.
+#[derive(Debug, Default)]
+struct Others {
+    /// Until the last look, by process.
+    ticks: HashMap<i32, u64>,
+    /// Since the first look.
+    used: u64,
+}
+
+/// One process as `/proc/PID/stat` tells of it.
+struct Program {
+    parent: i32,
+    ticks: u64,
+}
+
+impl Program {
+    /// The name may have spaces and parentheses. Behind it: state, parent, ..., user and system time as 12th and 13th.
+    fn parse(stat: &str) -> Option<Self> {
+        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self { parent: fields.get(1)?.parse().ok()?, ticks: number(11)? + number(12)? })
+    }
+}
+
+impl Others {
+    /// Looks again. A process that ended since the last look is forgotten, and what it used since then.
+    fn look(&mut self, is_first: bool) {
+        let Ok(entries) = fs::read_dir("/proc") else { return };
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let program = |pid| Some((pid, Program::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?));
+        let programs: HashMap<i32, Program> = pids.filter_map(program).collect();
+        let own = HashSet::from([std::process::id().cast_signed(), KERNEL]);
+        let others = programs.iter().filter(|(pid, _)| !descends(**pid, &own, &programs));
+        let ticks: HashMap<i32, u64> = others.map(|(pid, program)| (*pid, program.ticks)).collect();
+        if !is_first {
+            let since = |(pid, ticks): (&i32, &u64)| ticks.saturating_sub(self.ticks.get(pid).copied().unwrap_or(0));
+            self.used += ticks.iter().map(since).sum::<u64>();
+        }
+        self.ticks = ticks;
+    }
+
+    fn used_ns(&self) -> u64 {
+        let ticks_per_s = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
+        self.used.saturating_mul(SECOND_NS / ticks_per_s.max(1).cast_unsigned())
+    }
+}
+
+/// Whether `pid` is one of `ancestors` or descends from one.
+fn descends(pid: i32, ancestors: &HashSet<i32>, programs: &HashMap<i32, Program>) -> bool {
+    let mut line = std::iter::successors(Some(pid), |pid| programs.get(pid).map(|program| program.parent));
+    // Processes come and go while they are listed: no line is longer than the list.
+    line.by_ref().take(programs.len() + 1).any(|pid| ancestors.contains(&pid))
+}
+
+/// Shares of the machine that its host gave to others, or that other programs here used.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Taken {
+    /// Of the whole time.
+    pub(crate) share: f64,
+    /// Of the worst second.
+    pub(crate) in_a_second: f64,
+}
+
+impl Taken {
+    /// Whether what was slow or lost meanwhile says nothing.
+    pub(crate) fn is_much(&self) -> bool {
+        self.share > TAKEN_MAX || self.in_a_second > TAKEN_IN_A_SECOND_MAX
+    }
+
+    /// Reports both.
+    pub(crate) fn note(&self, report: &mut Report, about: (&str, &'static str)) {
+        report.note(about, "taken_share", self.share);
+        report.note(about, "taken_share_in_a_second", self.in_a_second);
+    }
+}
+
+/// What the host took of this machine's processors, and when; and what other programs used.
 #[derive(Debug, Default)]
 pub(crate) struct Stolen {
     cpus: usize,
+    /// What other programs used in all, all processors together, in nanoseconds.
+    others_ns: u64,
+    /// The time that was watched, in nanoseconds since 1970.
+    watched: Range<u64>,
     /// Nanoseconds since 1970, and what was stolen until then, all processors together, in nanoseconds. Values that did
     /// not change are left out.
     until: Vec<(u64, u64)>,
@@ -89,8 +171,25 @@ impl Stolen {
         stolen.min(to_ns.saturating_sub(from_ns))
     }
 
-    /// Share of the machine that its host gave to others between two moments.
-    pub(crate) fn share(&self, from_ns: u64, to_ns: u64) -> f64 {
+    /// Of all the time that was watched.
+    pub(crate) fn taken(&self) -> Taken {
+        self.taken_between(self.watched.start, self.watched.end)
+    }
+
+    /// Between two moments.
+    pub(crate) fn taken_between(&self, from_ns: u64, to_ns: u64) -> Taken {
+        let within = |(at, _): &&(u64, u64)| (from_ns..to_ns.saturating_sub(SECOND_NS)).contains(at);
+        let seconds = [from_ns].into_iter().chain(self.until.iter().filter(within).map(|(at, _)| *at));
+        let in_a_second = seconds.map(|at| self.share(at, (at + SECOND_NS).min(to_ns))).fold(0.0, f64::max);
+        Taken { share: self.share(from_ns, to_ns) + self.others_share(), in_a_second }
+    }
+
+    fn others_share(&self) -> f64 {
+        let watched_ns = self.watched.end.saturating_sub(self.watched.start).max(1);
+        self.others_ns as f64 / (watched_ns as f64 * self.cpus.max(1) as f64)
+    }
+
+    fn share(&self, from_ns: u64, to_ns: u64) -> f64 {
         let stolen = self.until(to_ns).saturating_sub(self.until(from_ns)) as f64;
         stolen / (to_ns.saturating_sub(from_ns).max(1) as f64 * self.cpus.max(1) as f64)
     }
@@ -101,13 +200,17 @@ impl Stolen {
     }
 
     pub(crate) fn note(&mut self, at_ns: u64, stolen_ns: u64) {
+        if self.until.is_empty() {
+            self.watched.start = at_ns;
+        }
+        self.watched.end = at_ns;
         if self.until.last().is_none_or(|(_, last)| *last != stolen_ns) {
             self.until.push((at_ns, stolen_ns));
         }
     }
 }
 
-/// A thread that writes down what the host takes.
+/// A thread that writes down what the host takes, and what other programs use.
 #[derive(Debug)]
 pub(crate) struct StolenWatch {
     stop: Arc<AtomicBool>,
@@ -120,13 +223,21 @@ impl StolenWatch {
         let flag = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let mut stolen = Stolen::default();
+            let (mut others, mut looked) = (Others::default(), Instant::now());
+            others.look(true);
             while !flag.load(Relaxed) {
                 if let Ok(cpu) = Cpu::now() {
                     stolen.cpus = cpu.cpus;
                     stolen.note(unix_ns(), (cpu.stolen_s * 1e9) as u64);
                 }
+                if looked.elapsed() >= LOOK_AT_OTHERS_EVERY {
+                    others.look(false);
+                    looked = Instant::now();
+                }
                 thread::sleep(WATCH_EVERY);
             }
+            others.look(false);
+            stolen.others_ns = others.used_ns();
             stolen
         });
         Self { stop, thread: Some(thread) }
@@ -167,6 +278,45 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_of_a_second_is_seen_in_a_time_that_is_quiet_in_all() {
+        let mut stolen = Stolen { cpus: 1, ..Stolen::default() };
+        let second = |n: u64, taken_ms: u64| (n * SECOND_NS, taken_ms * 1_000_000);
+        for (at, until) in [second(0, 0), second(7, 40), second(8, 340), second(20, 340)] {
+            stolen.note(at, until);
+        }
+        let taken = stolen.taken();
+        assert!((taken.share - 0.017).abs() < 1e-9 && (taken.in_a_second - 0.3).abs() < 1e-9, "{taken:?}");
+        assert!(taken.is_much());
+        assert!(!stolen.taken_between(8 * SECOND_NS, 20 * SECOND_NS).is_much());
+        assert!(!Stolen::default().taken().is_much());
+    }
+
+    #[test]
+    fn only_what_programs_use_that_this_one_did_not_start_counts_as_others() {
+        let stat = "812 (a) b (c) S 7 812 812 0 -1 4194304 90 0 0 0 250 50 9 9 20 0 1 0 100\n";
+        let program = Program::parse(stat).unwrap();
+        assert_eq!((program.parent, program.ticks), (7, 300));
+        let programs: HashMap<i32, Program> = [(1, 0), (7, 1), (8, 7), (9, 8), (2, 0), (30, 2), (5, 6), (6, 5)]
+            .map(|(pid, parent)| (pid, Program { parent, ticks: 1 }))
+            .into();
+        let own = HashSet::from([8, KERNEL]);
+        let others: Vec<_> =
+            (1..40).filter(|pid| programs.contains_key(pid) && !descends(*pid, &own, &programs)).collect();
+        assert_eq!(others, [1, 5, 6, 7], "its children and the kernel's threads are its own");
+    }
+
+    #[test]
+    fn a_running_child_is_none_of_the_others_and_the_first_process_is() {
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let mut others = Others::default();
+        others.look(true);
+        let pids = (others.ticks.contains_key(&1), others.ticks.contains_key(&child.id().cast_signed()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((pids, others.used), ((true, false), 0));
+    }
+
+    #[test]
     fn busy_is_what_was_neither_idle_nor_taken_by_the_host() {
         let at = Instant::now();
         let before = "cpu  10 0 10 100 5 0 0 5 0 0\ncpu0 5 0 5 50 5 0 0 5\ncpu1 5 0 5 50 0 0 0 0\nintr 1\n";
@@ -175,7 +325,7 @@ mod tests {
         let after = Cpu::parse(after, at + Duration::from_secs(1)).unwrap();
         // Two processors for a second, of which 0.5 s idle, 0.1 s waiting for a disk, 0.1 s not ours.
         assert!((after.busy_since(&before) - 1.3).abs() < 1e-9);
-        assert!((after.stolen_share_since(&before) - 0.05).abs() < 1e-9);
+        assert!((after.stolen_s - before.stolen_s - 0.1).abs() < 1e-9);
         assert!(Cpu::parse("intr 1\n", at).is_none());
     }
 }

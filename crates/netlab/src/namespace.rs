@@ -27,7 +27,7 @@ pub const MARKER: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6c75, 0x6963, 0x6567, 0x617
 
 /// Kernel settings of every namespace. Reverse-path filters would hide spoofed packets from the gate, and duplicate
 /// address detection would delay the start.
-const SETTINGS: [(&str, &str); 11] = [
+const SETTINGS: [(&str, &str); 12] = [
     ("net/ipv4/conf/all/rp_filter", "0"),
     ("net/ipv4/conf/default/rp_filter", "0"),
     ("net/ipv4/conf/all/accept_local", "1"),
@@ -39,6 +39,8 @@ const SETTINGS: [(&str, &str); 11] = [
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_ra", "0"),
     ("net/ipv6/conf/all/accept_ra", "0"),
+    // As in IPv4, an address by a local route can be bound to.
+    ("net/ipv6/ip_nonlocal_bind", "1"),
 ];
 
 type Job = Box<dyn FnOnce() + Send>;

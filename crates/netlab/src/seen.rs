@@ -46,7 +46,7 @@ pub(crate) fn seen(spec: &SeenSpec, context: &Context) -> Result<(), LabError> {
     while Instant::now() < end && !context.stopped() {
         socket.wait(Duration::from_millis(20)).during(|| format!("waiting on {}", spec.interface))?;
         socket.receive(RECEIVE_SLOTS, &mut |frame| {
-            let Some((summary, header)) = header(frame.bytes) else { return };
+            let Some((summary, _, header)) = header(frame.bytes) else { return };
             let wanted = spec.sources.iter().any(|prefix| prefix.contains(summary.src));
             if !wanted || sources.len() >= SOURCES_MAX && !sources.contains_key(&summary.src) {
                 return;

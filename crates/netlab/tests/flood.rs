@@ -141,9 +141,9 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
         sources: vec![Site::spoofed()],
         clients: Vec::new(),
         clients_percent: 0,
-        frame_bytes: vec![600],
-        // Nineteen times 5 Mbit/s, so that a busy machine still sends ten times; SYNs are smaller.
-        per_s: 25_000,
+        frame_bytes: vec![1_400],
+        // Twenty-five times 5 Mbit/s, so that a busy machine still sends ten times; SYNs are smaller.
+        per_s: 14_000,
         seconds: 60,
         frames_max: 10_000_000,
         seed: 7,

@@ -14,7 +14,14 @@ use sluicegate_netlab::{
 fn an_attack_outside_a_lab_is_refused_with_the_reason() {
     let error = require_lab().unwrap_err();
     assert!(matches!(error, LabError::NotALab(_)), "{error}");
-    let spec = InsiderSpec { to: vec!["127.0.0.1:9".parse().unwrap()], bytes: 1, per_s: 1, seconds: 1, bytes_max: 1 };
+    let spec = InsiderSpec {
+        to: vec!["127.0.0.1:9".parse().unwrap()],
+        from_ports: vec![0],
+        bytes: 1,
+        per_s: 1,
+        seconds: 1,
+        bytes_max: 1,
+    };
     let command: Command = worker::command(Path::new(env!("CARGO_BIN_EXE_lab-worker")), "insider", &spec);
     let output = { command }.output().unwrap();
     assert!(!output.status.success());

@@ -6,10 +6,11 @@ use crate::{Bytes, Rate, modes};
 /// The rate that stands for no limit.
 pub const RATE_UNLIMITED: u64 = Rate::UNLIMITED.0;
 
-/// How much a grant may be worth, and what its packets must prove. In configuration: `grant = { bytes_max = "10MB",
+/// How much a grant may be worth, and what its packets must prove. In configuration: `grant = { bytes_max = "375MB",
 /// lifetime_s = 300, rate = "10Mbit", flows_max = 64, least_mode = "pinhole" }`.
 ///
-/// What a service leaves out is as in [`Self::DEFAULT`]; what a rule leaves out it does not limit.
+/// What a service leaves out is as in [`Self::DEFAULT`], and its bytes are what its rate can carry in its lifetime; what a
+/// rule leaves out it does not limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// IP bytes from client to service.
@@ -25,9 +26,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of a service that names none: 10 MB, 300 s, 10 Mbit/s, 64 flows, whatever the packets prove.
-    pub const DEFAULT: Self =
-        Self { bytes_max: 10_000_000, lifetime_s: 300, rate_bps: 10_000_000, flows_max: 64, least_mode: Mode::Pinhole };
+    /// The limits of a service that names none: 300 s, 10 Mbit/s and the bytes of both, 64 flows, whatever the packets
+    /// prove.
+    pub const DEFAULT: Self = Self {
+        bytes_max: carried(10_000_000, 300),
+        lifetime_s: 300,
+        rate_bps: 10_000_000,
+        flows_max: 64,
+        least_mode: Mode::Pinhole,
+    };
     /// Limits that limit nothing.
     pub const UNLIMITED: Self = Self {
         bytes_max: u64::MAX,
@@ -54,6 +61,11 @@ impl Limits {
     pub fn rate_100kbps(&self) -> u16 {
         u16::try_from(self.rate_bps.div_ceil(100_000)).unwrap_or(0)
     }
+}
+
+/// Bytes that a rate carries in this time.
+const fn carried(rate_bps: u64, seconds: u32) -> u64 {
+    (rate_bps / 8).saturating_mul(seconds as u64)
 }
 
 impl Default for Limits {
@@ -101,7 +113,13 @@ pub(crate) mod of_service {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Limits, D::Error> {
-        Ok(Written::deserialize(deserializer)?.or(Limits::DEFAULT))
+        let written = Written::deserialize(deserializer)?;
+        let is_worth_its_time = written.bytes_max.is_none();
+        let mut limits = written.or(Limits::DEFAULT);
+        if is_worth_its_time {
+            limits.bytes_max = super::carried(limits.rate_bps, limits.lifetime_s);
+        }
+        Ok(limits)
     }
 }
 

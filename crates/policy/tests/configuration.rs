@@ -72,6 +72,18 @@ fn a_minimal_service_is_declared_translated_silent_and_limited() {
 }
 
 #[test]
+fn a_grant_without_a_budget_is_worth_what_its_rate_carries_in_its_time() {
+    let bytes = |grant: &str| {
+        let text = format!("[[service]]\nname = \"web\"\naddress = \"::1\"\nports = []\ngrant = {{ {grant} }}");
+        file(&text).service[0].limits.bytes_max
+    };
+    assert_eq!(bytes(""), 375_000_000);
+    assert_eq!(bytes("rate = \"100Mbit\", lifetime_s = 60"), 750_000_000);
+    assert_eq!(bytes("rate = \"none\""), u64::MAX);
+    assert_eq!(bytes("rate = \"100Mbit\", bytes_max = \"10MB\""), 10_000_000);
+}
+
+#[test]
 fn an_unlimited_rate_is_written_none() {
     let text = "[[service]]\nname = \"web\"\naddress = \"::1\"\nports = []\ngrant = { rate = \"none\" }";
     assert_eq!(file(text).service[0].limits.rate_bps, RATE_UNLIMITED);

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluicegate_sim::claims::Paper;
 
 pub(crate) use self::{
-    objects::{GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction},
+    objects::{GateAction, GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction},
     paths::{PathsMutant, PathsRow, TvaPaths},
 };
 
@@ -39,11 +39,29 @@ pub(crate) enum Verb {
     Up {
         #[command(flatten)]
         config: ConfigFile,
+        /// End after so many seconds, with the interfaces open as before, unless `sluicegate confirm` was called: a mistake
+        /// in `local` then cuts nobody off for long.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(5..=3_600))]
+        confirm: Option<u64>,
     },
-    /// Run a gate.
+    /// Put in place what was changed in a running node's configuration file.
+    Reload {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Keep the node that `up --confirm` has started.
+    Confirm {
+        #[command(flatten)]
+        config: ConfigFile,
+    },
+    /// Run a gate; or, at a frontend, list and remove the gates that have joined.
+    #[command(args_conflicts_with_subcommands = true)]
     Gate {
         #[command(flatten)]
         config: ConfigFile,
+        /// What else to do.
+        #[command(subcommand)]
+        action: Option<GateAction>,
     },
     /// Run a frontend.
     Frontend {
@@ -64,6 +82,19 @@ pub(crate) enum Verb {
     },
     /// Sign in to a service and use it: port forwards, SOCKS5, or a command.
     Connect(Connect),
+    /// Print what a user hands to `connect`: frontend, realm, site key and service in one line.
+    Link {
+        /// The service.
+        service: String,
+        /// Who is to use it.
+        #[arg(long)]
+        user: String,
+        /// By which name or address users reach the frontend, if not by the first that it listens on.
+        #[arg(long, value_name = "HOST[:PORT]")]
+        frontend: Option<String>,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Validate a configuration file; changes nothing.
     Check {
         #[command(flatten)]
@@ -83,7 +114,7 @@ pub(crate) enum Verb {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Add, list and remove users.
+    /// Add, list, change, disable and remove users.
     User {
         #[command(subcommand)]
         action: UserAction,
@@ -98,7 +129,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: GroupAction,
     },
-    /// Add, list and remove services.
+    /// Add, list, change and remove services.
     Service {
         #[command(subcommand)]
         action: ServiceAction,
@@ -151,8 +182,12 @@ pub(crate) enum Verb {
         /// Which shell.
         shell: clap_complete::Shell,
     },
-    /// Write the man page to standard output.
-    Man,
+    /// Write the man page to standard output, or those of all verbs to a directory.
+    Man {
+        /// Where the pages of all verbs go.
+        #[arg(value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
     /// The process that becomes the command of `agent run`.
     #[command(hide = true)]
     AgentChild {
@@ -259,15 +294,24 @@ pub(crate) struct Password {
 
 #[derive(Debug, Args)]
 pub(crate) struct Connect {
-    /// Who signs in to what, such as `alice@web`.
-    #[arg(value_name = "USER@SERVICE")]
+    /// Who signs in to what: `alice@web`, a service of a site that the profile knows, or what `sluicegate link` printed.
+    #[arg(value_name = "[USER@]SERVICE|LINK")]
     pub(crate) target: String,
-    /// The frontend's SIP address.
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) frontend: SocketAddr,
+    /// The frontend: its name or address, and its SIP port unless that is 5060.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) frontend: Option<String>,
     /// The realm users belong to.
     #[arg(long)]
-    pub(crate) realm: String,
+    pub(crate) realm: Option<String>,
+    /// Where sites are that `--save` has noted; `~/.config/sluicegate/config.toml` unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Note the site in the profile, so that the service's name is enough from now on.
+    #[arg(long)]
+    pub(crate) save: bool,
+    /// Write a systemd user unit that connects at each start, and do not connect now. Needs a password file or a key file.
+    #[arg(long, conflicts_with_all = ["password_fd", "command"])]
+    pub(crate) install: bool,
     #[command(flatten)]
     pub(crate) password: Password,
     /// Sign in with the key in this file, as `user add --key` wrote it, and not with a password.
@@ -329,8 +373,11 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Write the time series as SVG.
-    #[arg(long, value_name = "FILE", default_value = "sluicegate-demo.svg")]
-    pub(crate) svg: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Write the whole report as one HTML page.
+    #[arg(long, value_name = "FILE", default_value = "sluicegate-demo.html")]
+    pub(crate) report: PathBuf,
     /// Seed of everything random in the lab.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -439,6 +486,12 @@ pub(crate) struct TvaLive {
     /// The nodes' packet I/O back end: auto, xdp or packet.
     #[arg(long, default_value = "auto")]
     pub(crate) datapath: String,
+    /// The IP version of every address in the lab.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) family: LabFamily,
+    /// How capability headers travel, the attackers' too.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) carriage: LabCarriage,
     /// Seed of everything random; one more in each further run.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -469,6 +522,28 @@ pub(crate) enum LabAttack {
     Imprecise,
     /// The same attackers, who ask again the moment that they are refused or have spent what they got.
     Reasking,
+}
+
+/// IP versions of `lab run tva-live`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum LabFamily {
+    /// IPv4.
+    #[default]
+    #[value(name = "4")]
+    V4,
+    /// IPv6.
+    #[value(name = "6")]
+    V6,
+}
+
+/// How capability headers travel in `lab run tva-live`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum LabCarriage {
+    /// As IP protocol 253.
+    #[default]
+    Native,
+    /// In UDP to port 7253.
+    Udp,
 }
 
 /// What is wrong with a run on purpose, to see that its judge says so.

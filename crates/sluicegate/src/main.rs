@@ -40,7 +40,7 @@ fn logging(cli: &Cli) {
             | Verb::AgentChild { .. }
             | Verb::AgentRestore { .. }
             | Verb::Completions { .. }
-            | Verb::Man
+            | Verb::Man { .. }
     );
     if quiet {
         return;

@@ -2,48 +2,41 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, IsTerminal, Read},
-    path::Path,
+    io::IsTerminal,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
 use sluicegate_agent::Pin;
 use sluicegate_signin::{SECRET_LEN, UserSecret};
+use sluicegate_store::keys;
 use zeroize::Zeroizing;
 
 use crate::{cli::Password, config::STATE_DEFAULT};
 
-/// Longest password, in bytes.
-const PASSWORD_BYTES_MAX: u64 = 1024;
-
 /// Reads the password that `source` names; asks at the terminal when it names none, twice if `confirm`.
 pub(crate) fn read(source: &Password, prompt: &str, confirm: bool) -> Result<Zeroizing<String>> {
     let password = match (&source.password_file, source.password_fd) {
-        (Some(path), _) => from_file(path)?,
-        (None, Some(descriptor)) => from_file(Path::new(&format!("/proc/self/fd/{descriptor}")))
+        (Some(path), _) => keys::read_password(path)?,
+        (None, Some(descriptor)) => first_line(Path::new(&format!("/proc/self/fd/{descriptor}")))
             .with_context(|| format!("cannot read the password from descriptor {descriptor}"))?,
         (None, None) => from_terminal(prompt, confirm)?,
     };
     if password.is_empty() {
-        bail!("the password is empty; give one of 1 to {PASSWORD_BYTES_MAX} bytes");
+        bail!("the password is empty; give one of at least one byte");
     }
     Ok(password)
 }
 
-/// Reads the first line of `path`.
-pub(crate) fn from_file(path: &Path) -> Result<Zeroizing<String>> {
-    let file = File::open(path).with_context(|| format!("cannot read the password file {}", path.display()))?;
-    let mut line = Zeroizing::new(String::new());
-    BufReader::new(file)
-        .take(PASSWORD_BYTES_MAX)
-        .read_line(&mut line)
-        .with_context(|| format!("cannot read the password file {}", path.display()))?;
-    Ok(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_owned()))
+/// The first line of what lies at `path`, whoever else may read it.
+pub(crate) fn first_line(path: &Path) -> Result<Zeroizing<String>> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    Ok(keys::read_password_from(file, path)?)
 }
 
 /// The key in a file that `user add --key` wrote.
 pub(crate) fn from_key_file(path: &Path) -> Result<UserSecret> {
-    let content = sluicegate_store::keys::read(path)?;
+    let content = keys::read(path)?;
     let Ok(key) = <[u8; SECRET_LEN]>::try_from(content.as_slice()) else {
         bail!("{} is no key file: it has {} bytes and not {SECRET_LEN}", path.display(), content.len());
     };
@@ -55,11 +48,14 @@ pub(crate) fn pin(site_key: Option<&str>, known_sites: Option<&Path>) -> Result<
     match (site_key, known_sites) {
         (Some(key), _) => Ok(Pin::Key(key.parse()?)),
         (None, Some(path)) => Ok(Pin::KnownSites(path.to_owned())),
-        (None, None) => {
-            let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/sluicegate"));
-            Ok(Pin::KnownSites(home.unwrap_or_else(|| STATE_DEFAULT.into()).join("known_sites")))
-        }
+        (None, None) => Ok(Pin::KnownSites(personal("known_sites"))),
     }
+}
+
+/// A file of the person who runs this.
+pub(crate) fn personal(name: &str) -> PathBuf {
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/sluicegate"));
+    home.unwrap_or_else(|| STATE_DEFAULT.into()).join(name)
 }
 
 fn from_terminal(prompt: &str, confirm: bool) -> Result<Zeroizing<String>> {

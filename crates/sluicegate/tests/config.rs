@@ -173,6 +173,8 @@ const GATE_MISTAKES: &[Mistake] = &[
     ("20000-32767", "many", 9, "is no range of ports", "write it like"),
     ("tcp/22", "tcp/20000", 8, "overlaps external_ports 20000-32767", "move one of the two"),
     ("tcp/22", "tcp22", 8, "\"tcp22\" is no port range", "write tcp/22"),
+    ("tcp/22", "ip/6", 8, "\"ip/6\" is no port range", "write tcp/22"),
+    ("tcp/22", "ip/256", 8, "\"ip/256\" is no port range", "gre, esp or ip/4"),
     ("10.4.0.0/24", "10.4.0.0/33", 10, "is no address prefix", "write it like 192.0.2.0/24"),
     ("[gate]", "[gate]\ndatapath = \"dpdk\"", 5, "`dpdk` is no datapath", "write auto, xdp or packet"),
     ("[gate]", "[gate]\nmode = \"maybe\"", 5, "unknown variant `maybe`", "expected `enforce` or `observe`"),
@@ -269,6 +271,7 @@ const OPEN_MISTAKES: &[Mistake] = &[
 
 const AGENT_MISTAKES: &[Mistake] = &[
     ("PASSWORD", "/absent/password", 5, "cannot read /absent/password", "write the password of `user` to it"),
+    ("PASSWORD", "LOOSE", 5, "others may read", "mode 0600"),
     (
         "service =",
         "site_key = \"short\"\nservice =",
@@ -295,7 +298,10 @@ struct Desk {
 impl Desk {
     fn new() -> Self {
         let desk = Self { dir: tempfile::tempdir().expect("a temporary directory") };
-        fs::write(desk.path("password"), "secret\n").expect("a file");
+        for (name, mode) in [("password", 0o600), ("loose", 0o644)] {
+            fs::write(desk.path(name), "secret\n").expect("a file");
+            fs::set_permissions(desk.path(name), fs::Permissions::from_mode(mode)).expect("a mode");
+        }
         fs::create_dir(desk.path("open")).expect("a directory");
         fs::set_permissions(desk.path("open"), fs::Permissions::from_mode(0o777)).expect("a mode");
         desk
@@ -307,7 +313,7 @@ impl Desk {
 
     /// Writes a configuration with the places filled in.
     fn write(&self, text: &str) -> PathBuf {
-        let places = [("STATE", "state"), ("PASSWORD", "password"), ("OPEN", "open")];
+        let places = [("STATE", "state"), ("PASSWORD", "password"), ("LOOSE", "loose"), ("OPEN", "open")];
         let fill =
             |text: String, (place, name): (&str, &str)| text.replace(place, &self.path(name).display().to_string());
         let path = self.path("site.toml");

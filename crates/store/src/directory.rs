@@ -174,9 +174,21 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::Missing`] if nothing has.
     pub fn replace<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
-        let key = checked_key(record)?;
-        let txn = Txn::default().when(&key, Expect::Present).put(&key, encode(record));
-        self.run(now, &txn, |_| DirectoryError::Missing { kind: R::KIND, name: record.name().into() })
+        self.replace_all(now, std::slice::from_ref(record))
+    }
+
+    /// Replaces what has the same names, all or none, at most [`OPS_MAX`](crate::OPS_MAX).
+    ///
+    /// # Errors
+    /// As [`Directory::replace`], about the first that is missing.
+    pub fn replace_all<R: Record>(&self, now: UnixTime, records: &[R]) -> Result<Revision, DirectoryError> {
+        let mut txn = Txn::default();
+        for record in records {
+            let key = checked_key(record)?;
+            txn = txn.when(&key, Expect::Present).put(&key, encode(record));
+        }
+        let name = |key: String| key.strip_prefix(&R::KIND.key("")).unwrap_or(&key).to_owned();
+        self.run(now, &txn, |key| DirectoryError::Missing { kind: R::KIND, name: name(key) })
     }
 
     /// Reads, changes and writes one record, and again if someone else changed it meanwhile.

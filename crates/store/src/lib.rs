@@ -3,8 +3,10 @@
 //! A [`Store`] keeps small records under text keys, with revisions, compare-and-set transactions, leases and a resumable
 //! watch; [`Embedded`] does so in one file. [`Directory`] is what the rest of Sluicegate uses: users, groups, services,
 //! rules and gates by name. [`keys`] reads and creates secret files, [`password`] turns a password into what is kept of it,
-//! and [`feed`] is the protocol by which frontends tell gates what to open.
+//! [`feed`] is the protocol by which frontends tell gates what to open,
+//! and [`audit`] writes down who did what.
 
+pub mod audit;
 mod backend;
 mod directory;
 mod embedded;

@@ -41,4 +41,9 @@ impl Pace {
             None
         }
     }
+
+    /// Counts more that were not said, for the next line to tell.
+    pub fn left_out(&self, more: u64) {
+        self.left_out.fetch_add(more, Relaxed);
+    }
 }

@@ -47,7 +47,7 @@ reasons! {
     NotForService = 12, "not_for_service", "The destination is no address of a protected service or of the gate.";
     NoPinhole = 13, "no_pinhole", "No grant opened this protocol, port and client address: a stranger's packet.";
     GrantExpired = 14, "grant_expired", "The grant that opened this has reached its end of validity; the client must renew it.";
-    GrantRevoked = 15, "grant_revoked", "The grant that opened this was revoked.";
+    GrantRevoked = 15, "grant_revoked", "The grant that opened this has ended: its user said goodbye, or it was revoked.";
     BudgetSpent = 16, "budget_spent", "The grant's bytes are used up; the client must renew it.";
     RateExceeded = 17, "rate_exceeded", "The client sent faster than its grant, or than all grants of its user together, allow.";
     FlowLimit = 18, "flow_limit", "The grant, or its user over all grants, has as many flows as it may have.";
@@ -55,7 +55,7 @@ reasons! {
     TcpState = 20, "tcp_state", "A TCP segment that cannot start or continue this flow, such as data without a handshake.";
     TcpWindow = 21, "tcp_window", "A TCP segment whose sequence or acknowledgement number lies outside the flow's window.";
     IcmpNoFlow = 22, "icmp_no_flow", "An ICMP error that quotes no packet of a live flow.";
-    IcmpType = 23, "icmp_type", "An ICMP type that the gate does not forward.";
+    IcmpType = 23, "icmp_type", "An ICMP type that the gate does not forward; about a flow under packet MACs or an open TCP connection, any error but \"too big\".";
     OutboundDisabled = 24, "outbound_disabled", "The service may not start flows of its own (`outbound = \"none\"`).";
     NoExternalPort = 25, "no_external_port", "The gate has no free external port left for a binding.";
     NoRoute = 26, "no_route", "The gate has no route to the destination on the port that the packet must leave by.";

@@ -1,6 +1,6 @@
 //! Signs in for services as packets ask for them, and keeps what was opened.
 
-use std::{collections::HashMap, net::SocketAddr, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_capability::Mode;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -10,6 +10,7 @@ use super::{
     SignIn,
     orders::{Order, Orders},
     redirects::Target,
+    shield::Shield,
 };
 use crate::session::Session;
 
@@ -27,6 +28,7 @@ pub(super) struct Clerk {
     /// By entry.
     pub(super) services: Vec<Option<SignIn>>,
     pub(super) orders: Orders,
+    pub(super) shield: Arc<Shield>,
 }
 
 impl Clerk {
@@ -51,7 +53,8 @@ impl Clerk {
                 }
             }
             if let Some((session, _)) = sessions.get(&target.entry) {
-                tokio::spawn(open(session.clone(), target, self.orders.clone()));
+                let shield = Arc::clone(&self.shield);
+                tokio::spawn(open(session.clone(), target, self.orders.clone(), shield));
             }
         }
         let keepers: Vec<JoinHandle<()>> = sessions.into_values().map(|(_, keeper)| keeper).collect();
@@ -65,7 +68,7 @@ impl Clerk {
 }
 
 /// Opens one port of a service and reports what becomes of it, until it closes.
-async fn open(session: Session, target: Target, orders: Orders) {
+async fn open(session: Session, target: Target, orders: Orders, shield: Arc<Shield>) {
     let mut opening = session.opening();
     let port = target.to.port();
     let mut reach = match session.reach(target.protocol, port).await {
@@ -80,6 +83,7 @@ async fn open(session: Session, target: Target, orders: Orders) {
     // The session ends with its last user, and this task only watches.
     drop(session);
     info!(to = %target.to, protocol = target.protocol.label(), gate = %reach.address, "captured traffic goes to the gate");
+    shield.set(target, Some(reach.address));
     orders.send(Order::Opened(target, reach, sealer.clone()));
     while opening.changed().await.is_ok() {
         let (now, seal) = {
@@ -90,10 +94,12 @@ async fn open(session: Session, target: Target, orders: Orders) {
             Some(now) if now == reach && seal == sealer => {}
             Some(now) => {
                 (reach, sealer) = (now, seal);
+                shield.set(target, Some(reach.address));
                 orders.send(Order::Opened(target, reach, sealer.clone()));
             }
             None => break,
         }
     }
+    shield.set(target, None);
     orders.send(Order::Closed(target));
 }

@@ -29,7 +29,7 @@ use super::{
     place::{Outward, Place},
     policy::Rules,
     redirects::{Redirects, Step, Target},
-    trials::{CARRYING_FOR, ENCAPSULATED_FOR, Trials},
+    trials::{ENCAPSULATED_FOR, Trials},
 };
 use crate::account::random_bits;
 
@@ -243,24 +243,11 @@ impl Engine {
     }
 
     /// Sends a packet under a grant. The gate takes nothing without a capability, so there is no trial that ends in plain
-    /// packets: what cannot have a header now is not sent. Where nobody said how the header is carried, both ways are
-    /// tried in turn until the gate answers.
+    /// packets: what cannot have a header now is not sent.
     fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
-        let (gate, known) = (summary.dst, self.host.knowledge(now, summary.dst));
-        match self.entries.get(entry).and_then(|entry| entry.carrying) {
-            Some(told) => {
-                let knowledge = Knowledge::Capable { carriage: carriage(told) };
-                if known != Some(knowledge) {
-                    self.host.know(gate, knowledge, now + ALWAYS);
-                }
-            }
-            None if matches!(known, Some(Knowledge::Capable { .. })) => {}
-            None => {
-                let knowledge = Knowledge::Capable { carriage: carriage(self.trials.next_carrying(gate)) };
-                self.host.know(gate, knowledge, now + CARRYING_FOR);
-            }
-        }
+        let told = self.entries.get(entry).and_then(|entry| entry.carrying);
+        self.carry(now, summary.dst, told);
         let mut policy = self.rules.with(&self.redirects);
         match self.host.outbound(now, &mut policy, frame) {
             Ok(()) if has_header(frame.bytes()) => self.emit(frame),
@@ -269,6 +256,16 @@ impl Engine {
             Err(reason) => self.not_sent(frame, reason),
         }
         self.flush(now);
+    }
+
+    /// Has packets to a destination that speaks capabilities carried as somebody told, or else both ways in turn until data
+    /// has come back.
+    fn carry(&mut self, now: Instant, remote: IpAddr, told: Option<Carrying>) {
+        let carrying = told.unwrap_or_else(|| self.trials.carrying(now, remote));
+        let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
+        if self.host.knowledge(now, remote) != Some(knowledge) {
+            self.host.know(remote, knowledge, now + ALWAYS);
+        }
     }
 
     /// Gives a packet its header, if its destination can read one, and sends it.
@@ -283,10 +280,9 @@ impl Engine {
             return;
         }
         let known = self.host.knowledge(now, remote);
-        if let Some(knowledge) = told.map(|carrying| Knowledge::Capable { carriage: carriage(carrying) })
-            && known != Some(knowledge)
-        {
-            self.host.know(remote, knowledge, now + ALWAYS);
+        let has_answered = matches!(known, Some(Knowledge::Capable { .. })) && self.role == Role::Client;
+        if told.is_some() || has_answered {
+            self.carry(now, remote, told);
         }
         let undecided = known.is_none() && told.is_none();
         let before = undecided.then(|| frame.bytes().to_vec());
@@ -383,19 +379,17 @@ impl Engine {
     /// A packet with a header, or an ICMP error, from the network.
     fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
-        let with_header = has_header(frame.bytes());
+        let carried = carried(frame.bytes());
+        let with_header = carried.is_some();
         let mut policy = self.rules.with(&self.redirects);
         match self.host.inbound(now, &mut policy, frame) {
             Ok(Inbound::Deliver | Inbound::Refused) => {
-                if with_header {
-                    self.heard.add(now, summary.src);
-                    self.heard.uses_headers(frame.bytes());
-                    self.trials.ended(summary.src);
-                }
-                self.redirects.inbound(frame);
-                self.counters.delivered += 1;
-                if let Err(error) = self.place.tun.write(frame.bytes()) {
-                    debug!(%error, "not delivered");
+                if let Some(carrying) = carried
+                    && !self.is_whole(now, carrying, frame)
+                {
+                    self.counters.dropped += 1;
+                } else {
+                    self.deliver(now, with_header, frame);
                 }
             }
             Ok(Inbound::Consumed) => {
@@ -413,6 +407,36 @@ impl Engine {
         }
         self.repeat_plain(now);
         self.flush(now);
+    }
+
+    /// Whether a packet that came by this carriage arrived as it was sent. Once one has, the kernel looks at the others.
+    fn is_whole(&mut self, now: Instant, carrying: Carrying, frame: &Frame<'_>) -> bool {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return false };
+        if self.trials.has_arrived(summary.src) {
+            return true;
+        }
+        let whole = summary.verify_transport_checksum(frame.bytes());
+        if whole {
+            self.trials.arrived(now, summary.src, carrying);
+        } else if self.trials.arrived_spoiled(summary.src) {
+            info!(remote = %summary.src, "a translator on the way spoils native packets: they go in UDP now");
+        }
+        whole
+    }
+
+    /// Gives a packet, stripped of its header, to the kernel.
+    fn deliver(&mut self, now: Instant, with_header: bool, frame: &mut Frame<'_>) {
+        let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        if with_header {
+            self.heard.add(now, summary.src);
+            self.heard.uses_headers(frame.bytes());
+            self.trials.ended(summary.src);
+        }
+        self.redirects.inbound(frame);
+        self.counters.delivered += 1;
+        if let Err(error) = self.place.tun.write(frame.bytes()) {
+            debug!(%error, "not delivered");
+        }
     }
 
     /// A plain answer from the network. The kernel has it as well; the host only learns from it.
@@ -501,6 +525,7 @@ impl Engine {
                         if let Some(carrying) = carrying {
                             let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
                             self.host.know(prefix.address, knowledge, now + lasts);
+                            self.trials.arrived(now, prefix.address, carrying);
                         }
                     }
                 }
@@ -546,5 +571,14 @@ const fn carriage(carrying: Carrying) -> Carriage {
 }
 
 fn has_header(packet: &[u8]) -> bool {
-    Summary::parse(packet).is_ok_and(|summary| matches!(shim::find(&summary, packet), Ok(Some(_))))
+    carried(packet).is_some()
+}
+
+/// How a packet carries its capability header, if it has one.
+fn carried(packet: &[u8]) -> Option<Carrying> {
+    let summary = Summary::parse(packet).ok()?;
+    match shim::find(&summary, packet).ok()??.carriage {
+        Carriage::Native => Some(Carrying::Native),
+        Carriage::Encapsulated { .. } | Carriage::Answer { .. } => Some(Carrying::Encapsulated),
+    }
 }

@@ -18,13 +18,14 @@ mod place;
 mod policy;
 mod redirects;
 mod settings;
+mod shield;
 mod trials;
 
 use std::{
     io,
     net::SocketAddr,
     process::Child,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -49,6 +50,7 @@ use self::{
     place::{CABLE_INSIDE, HostEnd, Outward, Place},
     redirects::Target,
     settings::Settings,
+    shield::Shield,
 };
 pub use self::{
     command::{CHILD_VERB, become_child},
@@ -326,7 +328,8 @@ impl Control {
         let clerk = match config.frontend {
             Some(frontend) => {
                 let interface = Some(outward.interface.clone());
-                let clerk = Clerk { interface, frontend, services, orders: orders.clone() };
+                let shield = Arc::new(Shield::new(&outward.interface));
+                let clerk = Clerk { interface, frontend, services, orders: orders.clone(), shield };
                 Some(tokio::spawn(clerk.run(questions)))
             }
             None if services.iter().any(Option::is_some) => return Err(CaptureError::NoFrontend),

@@ -46,7 +46,7 @@ pub(super) enum Step {
 #[derive(Debug)]
 enum Way {
     Asked(Vec<Box<[u8]>>),
-    Open(Reach),
+    Open(Reach, Option<Arc<Sealer>>),
     Refused(Instant),
 }
 
@@ -67,13 +67,16 @@ impl Redirects {
         let Some((mut summary, ports, protocol)) = parts(frame) else { return Step::Refuse };
         let target = Target { entry, protocol, to: SocketAddr::new(summary.dst, ports.dst) };
         match self.ways.get_mut(&target) {
-            Some(Way::Open(reach)) if reach.address.is_ipv4() == summary.dst.is_ipv4() => {
+            Some(Way::Open(reach, sealer)) if reach.address.is_ipv4() == summary.dst.is_ipv4() => {
+                if let Some(sealer) = sealer {
+                    sealer.count(frame.bytes().len());
+                }
                 let new = reach.address;
                 let delta = summary.set_dst(frame.bytes_mut(), new.ip());
                 set_port(&summary, frame, 2, new.port(), delta);
                 Step::Go
             }
-            Some(Way::Open(_)) => Step::Refuse,
+            Some(Way::Open(..)) => Step::Refuse,
             Some(Way::Asked(waiting)) => {
                 if waiting.len() < WAITING_MAX {
                     waiting.push(frame.bytes().into());
@@ -106,8 +109,8 @@ impl Redirects {
     pub(super) fn opened(&mut self, target: Target, reach: Reach, sealer: Option<Arc<Sealer>>) -> Vec<Box<[u8]>> {
         self.forget(target);
         let protocol = IpProtocol(target.protocol.number(target.to.ip()));
-        self.back.insert((protocol, reach.address), (target.to, ClientId(reach.client_id), sealer));
-        match self.ways.insert(target, Way::Open(reach)) {
+        self.back.insert((protocol, reach.address), (target.to, ClientId(reach.client_id), sealer.clone()));
+        match self.ways.insert(target, Way::Open(reach, sealer)) {
             Some(Way::Asked(waiting)) => waiting,
             _ => Vec::new(),
         }
@@ -125,13 +128,13 @@ impl Redirects {
     /// The grant has ended: the next packet signs in again.
     pub(super) fn closed(&mut self, target: Target) {
         self.forget(target);
-        if matches!(self.ways.get(&target), Some(Way::Open(_))) {
+        if matches!(self.ways.get(&target), Some(Way::Open(..))) {
             self.ways.remove(&target);
         }
     }
 
     fn forget(&mut self, target: Target) {
-        if let Some(Way::Open(reach)) = self.ways.get(&target) {
+        if let Some(Way::Open(reach, _)) = self.ways.get(&target) {
             self.back.remove(&(IpProtocol(target.protocol.number(target.to.ip())), reach.address));
         }
     }

@@ -16,8 +16,11 @@ const TRIAL: Duration = Duration::from_secs(10);
 /// For how long a request goes encapsulated once it went natively in vain.
 pub(super) const ENCAPSULATED_FOR: Duration = Duration::from_millis(1_500);
 
-/// For how long a gate is asked by one carriage before the other has its turn.
-pub(super) const CARRYING_FOR: Duration = Duration::from_millis(1_500);
+/// For how long a destination is reached by one carriage before the other has its turn, unless data arrives: less than
+/// TCP waits before it repeats a SYN, so that the second one goes the other way.
+const CARRYING_FOR: Duration = Duration::from_millis(900);
+/// How long a destination that nothing is sent to is remembered, at least.
+const COURSE_KEPT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Trial {
@@ -30,12 +33,23 @@ struct Trial {
     plain: bool,
 }
 
+/// How packets to a destination are carried that is known to speak capabilities while nobody said how.
+#[derive(Debug)]
+struct Course {
+    carrying: Carrying,
+    /// When the other carriage has its turn; counted from the first packet that goes this way.
+    until: Option<Instant>,
+    /// Whether data came back whole. What the far end's capability host says is no sign: it looks at no checksum, and a
+    /// translator on the way spoils those of native packets.
+    arrives: bool,
+    used_at: Instant,
+}
+
 /// All trials.
 #[derive(Debug, Default)]
 pub(super) struct Trials {
     open: HashMap<IpAddr, Trial>,
-    /// What gates that have not answered yet were asked by last.
-    asked_by: HashMap<IpAddr, Carrying>,
+    courses: HashMap<IpAddr, Course>,
 }
 
 impl Trials {
@@ -65,17 +79,53 @@ impl Trials {
         true
     }
 
-    /// How the next requests to a gate are carried that answered none: natively at first, then in turn.
-    pub(super) fn next_carrying(&mut self, gate: IpAddr) -> Carrying {
-        if !self.asked_by.contains_key(&gate) && self.asked_by.len() >= TRIALS_MAX {
-            return Carrying::Native;
+    /// How packets to a destination are carried now: natively at first, and by the other carriage in turn until data has
+    /// come back.
+    pub(super) fn carrying(&mut self, now: Instant, remote: IpAddr) -> Carrying {
+        if !self.courses.contains_key(&remote) {
+            if self.courses.len() >= TRIALS_MAX {
+                self.courses.retain(|_, course| course.used_at + COURSE_KEPT > now);
+            }
+            if self.courses.len() >= TRIALS_MAX {
+                return Carrying::Native;
+            }
+            let course = Course { carrying: Carrying::Native, until: None, arrives: false, used_at: now };
+            self.courses.insert(remote, course);
         }
-        let next = match self.asked_by.get(&gate) {
-            Some(Carrying::Native) => Carrying::Encapsulated,
-            Some(Carrying::Encapsulated) | None => Carrying::Native,
+        let Some(course) = self.courses.get_mut(&remote) else { return Carrying::Native };
+        course.used_at = now;
+        if !course.arrives && course.until.is_some_and(|until| until <= now) {
+            course.carrying = match course.carrying {
+                Carrying::Native => Carrying::Encapsulated,
+                Carrying::Encapsulated => Carrying::Native,
+            };
+            course.until = None;
+        }
+        course.until.get_or_insert(now + CARRYING_FOR);
+        course.carrying
+    }
+
+    /// Whether data of this destination has arrived whole.
+    pub(super) fn has_arrived(&self, remote: IpAddr) -> bool {
+        self.courses.get(&remote).is_none_or(|course| course.arrives)
+    }
+
+    /// Data arrived by this carriage, or somebody told that it does.
+    pub(super) fn arrived(&mut self, now: Instant, remote: IpAddr, carrying: Carrying) {
+        self.carrying(now, remote);
+        if let Some(course) = self.courses.get_mut(&remote) {
+            (course.carrying, course.arrives) = (carrying, true);
+        }
+    }
+
+    /// Data arrived that a translator on the way has spoiled. Whether that ends native carriage's turn: anybody may forge
+    /// such data, and a turn can be ended only as often as it comes.
+    pub(super) fn arrived_spoiled(&mut self, remote: IpAddr) -> bool {
+        let Some(course) = self.courses.get_mut(&remote).filter(|course| course.carrying == Carrying::Native) else {
+            return false;
         };
-        self.asked_by.insert(gate, next);
-        next
+        (course.carrying, course.until) = (Carrying::Encapsulated, None);
+        true
     }
 
     /// Whether the next packet goes plain although it could be a request: every other one, once both carriages have
@@ -106,7 +156,6 @@ impl Trials {
 
     /// It is known now. Returns what was sent last.
     pub(super) fn ended(&mut self, remote: IpAddr) -> Option<Box<[u8]>> {
-        self.asked_by.remove(&remote);
         self.open.remove(&remote).map(|trial| trial.last)
     }
 
@@ -154,16 +203,40 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_answers_nothing_is_asked_by_both_carriages_in_turn_and_then_anew() {
+    fn both_carriages_have_their_turn_until_data_arrives_by_one() {
         let mut trials = Trials::default();
-        let asked = [0; 3].map(|_| trials.next_carrying(remote(1)));
-        assert_eq!(asked, [Carrying::Native, Carrying::Encapsulated, Carrying::Native]);
-        trials.ended(remote(1));
-        assert_eq!(trials.next_carrying(remote(1)), Carrying::Native);
+        let turns = [0, 1, 2, 3].map(|turn| trials.carrying(NOW + CARRYING_FOR * turn, remote(1)));
+        let (native, encapsulated) = (Carrying::Native, Carrying::Encapsulated);
+        assert_eq!(turns, [native, encapsulated, native, encapsulated]);
+        assert!(!trials.has_arrived(remote(1)));
+        let later = NOW + CARRYING_FOR * 4;
+        trials.arrived(later, remote(1), encapsulated);
+        assert!(trials.has_arrived(remote(1)));
+        assert_eq!([4, 5, 60].map(|turn| trials.carrying(NOW + CARRYING_FOR * turn, remote(1))), [encapsulated; 3]);
+    }
+
+    #[test]
+    fn data_that_a_translator_has_spoiled_ends_native_carriage_at_once() {
+        let mut trials = Trials::default();
+        assert_eq!(trials.carrying(NOW, remote(1)), Carrying::Native);
+        assert!(trials.arrived_spoiled(remote(1)));
+        assert!(!trials.arrived_spoiled(remote(1)), "once a turn, however often it comes");
+        // What is sent next goes the other way, whenever that is.
+        let next = NOW + CARRYING_FOR * 2;
+        assert_eq!(trials.carrying(next, remote(1)), Carrying::Encapsulated);
+        assert!(!trials.has_arrived(remote(1)));
+        assert_eq!(trials.carrying(next + CARRYING_FOR, remote(1)), Carrying::Native);
+    }
+
+    #[test]
+    fn a_full_table_of_courses_lets_go_of_those_that_nobody_uses() {
+        let mut trials = Trials::default();
         for number in 0..=TRIALS_MAX as u32 {
-            trials.next_carrying(remote(number));
+            trials.carrying(NOW, remote(number));
         }
-        assert_eq!(trials.asked_by.len(), TRIALS_MAX);
+        assert_eq!(trials.courses.len(), TRIALS_MAX);
+        trials.carrying(NOW + COURSE_KEPT, remote(u32::MAX));
+        assert_eq!(trials.courses.len(), 1);
     }
 
     #[test]

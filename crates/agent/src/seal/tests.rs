@@ -103,7 +103,7 @@ async fn ports_are_covered_once_the_gate_has_said_that_it_sees_them() {
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, true));
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, false));
     let ack = |seq: u64, seen: SocketAddr| {
-        let text = [&[0; 8][..], &seen_as(seen)].concat();
+        let text = [&[0; 8][..], &seen_as(seen), &(seq * 1_000).to_be_bytes()].concat();
         answer(&keys.to_client, &sealer, Purpose::Proof, seq, socket.local, &text)
     };
     let behind_nat: SocketAddr = "198.51.100.2:700".parse().unwrap();
@@ -111,6 +111,7 @@ async fn ports_are_covered_once_the_gate_has_said_that_it_sees_them() {
     assert!(socket.is_acknowledged(gate));
     assert_eq!(socket.listen_to(gate, Some(&sealer)).0, Purpose::Translated);
     assert_eq!(socket.accept(gate, &ack(2, socket.local)), None, "no program gets an acknowledgement");
+    assert_eq!(sealer.left(), 2_000);
     assert_eq!(socket.listen_to(gate, Some(&sealer)).0, Purpose::Datagram);
 }
 

@@ -20,11 +20,13 @@ use super::{
 };
 
 impl Host {
-    /// Puts the header that is due in front of a plain packet to this peer. Returns the form that it went out in.
+    /// Puts the header that is due in front of a plain packet to this peer. Returns the form that it went out in. A flow
+    /// that `speaks` capabilities never gets a plain packet: behind the header sits a connection that the far end's kernel
+    /// knows nothing of, and would reset.
     pub(super) fn emit(
         &mut self,
         now: Instant,
-        slot: u32,
+        (slot, speaks): (u32, bool),
         frame: &mut Frame<'_>,
         summary: &ip::Summary,
     ) -> Result<Form, Reason> {
@@ -36,24 +38,25 @@ impl Host {
         let room = usize::from(peer.mtu.min(self.config.mtu));
         let mut ret = peer.receiver.telling(now, carriage);
         let slots = slots_beside(&self.config, ret.as_ref());
-        let planned = match peer.sender.plan(now, base + len_of(ret.as_ref()), room, slots, capable) {
-            Err(TooBig) if ret.take().is_some() => peer.sender.plan(now, base, room, slots, capable),
-            planned => planned,
-        };
-        let (mut form, aside) = match planned {
-            Ok(plan) => (plan.form, plan.aside),
-            Err(TooBig) if summary.dont_fragment => {
+        let planned = peer.sender.plan(now, (base, len_of(ret.as_ref())), room, slots, capable);
+        let speaks = speaks && (self.config.answers_only || planned.is_ok() || summary.dont_fragment);
+        let (mut form, tells, aside) = match planned {
+            Ok(plan) => (plan.form, plan.tells, plan.aside),
+            // A host that only answers leaves alone what others at the address of a peer are sent.
+            Err(TooBig) if summary.dont_fragment && (speaks || !self.config.answers_only) => {
                 self.plain_mtu = plain_mtu(room as u16, carriage);
                 return Err(Reason::PacketTooBig);
             }
             // Its sender lets routers fragment it, which no packet with a header survives.
-            Err(TooBig) => (Form::Bare, None),
+            Err(TooBig) => (Form::Bare, false, None),
         };
-        if !fits_beside(&self.config, peer, form, slots, ret.as_ref()) {
+        // In UDP, and in a flow that speaks capabilities, a packet without one has a header as well.
+        let is_full = form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room;
+        if !tells || is_full || !fits_beside(&self.config, (peer, speaks), form, slots, ret.as_ref()) {
             ret = None;
         }
         let slots = if ret.is_some() { slots } else { self.config.slots };
-        let is_plain = form == Form::Bare && carriage == Carriage::Native;
+        let is_plain = form == Form::Bare && carriage == Carriage::Native && !speaks;
         if !is_plain {
             if form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room {
                 self.plain_mtu = plain_mtu(room as u16, carriage);
@@ -188,10 +191,10 @@ fn slots_beside(config: &Config, ret: Option<&Return>) -> u8 {
 
 /// Whether the return information may ride in a header of this form. Beside a request it must leave slots for a path
 /// one router longer than the one back.
-fn fits_beside(config: &Config, peer: &Peer, form: Form, slots: u8, ret: Option<&Return>) -> bool {
+fn fits_beside(config: &Config, (peer, speaks): (&Peer, bool), form: Form, slots: u8, ret: Option<&Return>) -> bool {
     let Some(ret) = ret else { return true };
     match form {
-        Form::Bare => peer.carriage != Carriage::Native,
+        Form::Bare => speaks || peer.carriage != Carriage::Native,
         Form::Request => {
             let path = ret.list.as_ref().map_or(0, |(_, list)| list.len()) as u8;
             slots >= config.slots.min(path + 1)

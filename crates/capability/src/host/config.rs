@@ -65,6 +65,11 @@ pub const REFUSED_WAIT: Duration = Duration::from_secs(1);
 pub const REFUSED_WAIT_DOUBLINGS: u8 = 5;
 /// Packets that carry the list until routers are presumed to have cached it, if no return traffic shows it earlier.
 pub const LIST_PACKETS_MAX: u8 = 8;
+/// What TCP sends from its first ten packets on until the answer to a renewal on one of them can have come: fourteen
+/// packets of 1,500 bytes and some. With less than this left, but not before a quarter of N is gone, a sender renews.
+pub const BURST_BYTES: u64 = 22_000;
+/// How long a sender makes do with a grant that is smaller than usual, before it asks for a usual one.
+pub const LITTLE_FOR: Duration = Duration::from_secs(1);
 /// The round trip that is assumed before the first answer was measured.
 pub const RTT_ASSUMED: Duration = Duration::from_millis(200);
 /// Sending so long without hearing anything makes a sender ask again; doubled up to 16 times.

@@ -207,12 +207,15 @@ impl Host {
             self.stranger(now, policy, arrival, regular);
             return false;
         }
+        // Whoever proves that also shows where its NAT has put it.
+        let moved = peer.carriage != arrival.carriage;
         let overrun = !regular.demoted && peer.receiver.count(arrival.len);
         let bytes = if regular.demoted { 0 } else { arrival.len as u64 };
         policy.received(now, &Received { remote: arrival.key.remote, bytes, asked_anew: peer.receiver.begun() });
-        // Whoever proves that also shows where its NAT has put it.
-        peer.carriage = arrival.carriage;
         let notices = regular.demoted && peer.receiver.notice(now);
+        if moved && self.learns_carriage(now, arrival) {
+            self.set_carriage(arrival);
+        }
         if let Some(slot) = arrival.slot {
             self.peers.touch(now, slot, Standing::Proven);
             if notices {
@@ -224,6 +227,20 @@ impl Host {
             policy.unexpected(now, &unexpected(arrival, true, Misdeed::Overrun));
         }
         true
+    }
+
+    /// Whether packets to a peer are to be carried as its own are. One that this host speaks to of its own accord is reached
+    /// as was found out, or told: its last answers by another carriage may still be on their way.
+    fn learns_carriage(&self, now: Instant, arrival: &Arrival) -> bool {
+        self.config.answers_only
+            || matches!(arrival.carriage, Carriage::Answer { .. })
+            || !self.is_capable(now, arrival.key.remote)
+    }
+
+    fn set_carriage(&mut self, arrival: &Arrival) {
+        if let Some((_, peer)) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) {
+            peer.carriage = arrival.carriage;
+        }
     }
 
     /// A regular packet of whom nothing is known, perhaps because this host has restarted.

@@ -51,19 +51,20 @@ impl Host {
         }
         let segment = Segment::of(&summary, frame.bytes());
         let flow = Flow { local: summary.src, remote: summary.dst, protocol: summary.protocol, ports: segment.ports };
-        let Some(slot) = self.destination(now, policy, &flow, &segment, known) else {
+        let Some((slot, speaks)) = self.destination(now, policy, &flow, &segment, known) else {
             self.counters.plain += 1;
             return Ok(());
         };
         mss::clamp(frame.bytes_mut(), &summary, self.largest_segment(&summary));
-        let form = self.emit(now, slot, frame, &summary)?;
+        let form = self.emit(now, (slot, speaks), frame, &summary)?;
         if let (Form::Bare | Form::Request, Some((_, peer))) = (form, self.peers.get_mut(slot)) {
             peer.expected = segment.expected(summary.protocol);
         }
         Ok(())
     }
 
-    /// The peer that a flow goes to; `None` if the packet is to stay plain.
+    /// The peer that a flow goes to, and whether the flow is known to speak capabilities; `None` if the packet is to stay
+    /// plain.
     fn destination(
         &mut self,
         now: Instant,
@@ -71,7 +72,7 @@ impl Host {
         flow: &Flow,
         segment: &Segment,
         known: Option<Knowledge>,
-    ) -> Option<u32> {
+    ) -> Option<(u32, bool)> {
         let (client_id, certain) = self.client_id(policy, flow);
         let key = Key { local: flow.local, remote: flow.remote, client_id };
         let seen = self.seen.find(&self.random, now, flow);
@@ -99,7 +100,9 @@ impl Host {
         if of_own_accord || goes_on {
             peer.contacted_at = Some(now);
         }
-        Some(slot)
+        // A host that only answers has no peers but those that its policy let in.
+        let came_with_header = self.config.answers_only && found.is_some();
+        Some((slot, certain && (proven || came_with_header)))
     }
 
     /// The largest TCP segment that leaves room for the header of a path with [`super::Config::clamp_capabilities`].

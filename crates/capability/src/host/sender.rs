@@ -9,8 +9,9 @@ use sluicegate_wire::{
 
 use super::{
     config::{
-        ANSWER_DELAY, ANSWER_WAIT, ASKED_MAX, LIST_PACKETS_MAX, REFUSED_WAIT, REFUSED_WAIT_DOUBLINGS, REQUEST_BURST,
-        REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, UNANSWERED_MIN,
+        ANSWER_DELAY, ANSWER_WAIT, ASKED_MAX, BURST_BYTES, LIST_PACKETS_MAX, LITTLE_FOR, REFUSED_WAIT,
+        REFUSED_WAIT_DOUBLINGS, REQUEST_BURST, REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN,
+        UNANSWERED_MIN,
     },
     header::{self, Form},
     policy::life,
@@ -41,6 +42,9 @@ pub(super) struct Sender {
     repaired_at: Option<Instant>,
     renewal_asked_at: Option<Instant>,
     aside: Option<Form>,
+    /// Bytes of the largest grant of late, and whether more than a little was asked for since.
+    usual: u64,
+    asked_for_more: bool,
 }
 
 /// One outstanding request or renewal, named by the entry that the sender itself put first into the list.
@@ -75,6 +79,8 @@ struct Set {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) form: Form,
+    /// Whether the return information fits beside that.
+    pub(super) tells: bool,
     pub(super) aside: Option<Form>,
 }
 
@@ -92,28 +98,29 @@ pub(super) enum Answered {
 }
 
 impl Sender {
-    /// How a packet of `base` bytes (all but the capability header) goes out, if no packet may exceed `room`.
-    /// `capable`: the far end is known to speak capabilities, so silence never means that it does not.
+    /// How a packet of `base` bytes (all but the capability header) goes out, if no packet may exceed `room`; `ret`: the
+    /// bytes of the return information that is waiting, which can wait longer than the packet. `capable`: the far end is
+    /// known to speak capabilities, so silence never means that it does not.
     pub(super) fn plan(
         &mut self,
         now: Instant,
-        base: usize,
+        (base, ret): (usize, usize),
         room: usize,
         slots: u8,
         capable: bool,
     ) -> Result<Plan, TooBig> {
-        if let Some(form) = self.regular(now, base) {
-            return self.fit(now, form, base, room);
+        if let Some(form) = self.regular(now, base + ret) {
+            return self.fit(now, form, (base, ret), room);
         }
         if !self.may_request(now, capable) {
-            return Ok(Plan { form: Form::Bare, aside: None });
+            return Ok(Plan { form: Form::Bare, tells: true, aside: None });
         }
-        let fits = base + header::len(Form::Request, usize::from(slots)) <= room;
+        let fits = base + ret + header::len(Form::Request, usize::from(slots)) <= room;
         Ok(if fits {
-            Plan { form: Form::Request, aside: None }
+            Plan { form: Form::Request, tells: true, aside: None }
         } else {
             self.aside = Some(Form::Request);
-            Plan { form: Form::Bare, aside: Some(Form::Request) }
+            Plan { form: Form::Bare, tells: true, aside: Some(Form::Request) }
         })
     }
 
@@ -149,7 +156,9 @@ impl Sender {
         if set.carried > 0 && now >= set.cached_until {
             set.presume_evicted();
         }
-        Some(if set.is_half_gone(now) && may_renew {
+        let is_little = set.is_little(now, self.usual);
+        Some(if (set.is_due(now) || is_little) && may_renew {
+            self.asked_for_more |= is_little;
             Form::Renewal
         } else if set.must_carry() {
             Form::List
@@ -158,19 +167,21 @@ impl Sender {
         })
     }
 
-    fn fit(&mut self, now: Instant, form: Form, base: usize, room: usize) -> Result<Plan, TooBig> {
+    fn fit(&mut self, now: Instant, form: Form, (base, ret): (usize, usize), room: usize) -> Result<Plan, TooBig> {
         let entries = self.live().map_or(0, |set| set.list.len());
-        if base + header::len(Form::Nonce, 0) > room {
+        let len = |form| base + if form == Form::Bare { 0 } else { header::len(form, entries) };
+        if len(Form::Nonce) > room {
             return Err(TooBig);
         }
         let aside = self.break_silence(now);
-        if form == Form::Nonce || base + header::len(form, entries) <= room {
-            return Ok(Plan { form, aside });
+        if len(form) <= room {
+            return Ok(Plan { form, tells: len(form) + ret <= room, aside });
         }
         // The list travels in a packet of its own. It leaves after this one, so before routers have seen a first list
         // this packet goes without a capability.
         self.aside = aside.or(Some(form));
-        Ok(Plan { form: if self.is_listed() { Form::Nonce } else { Form::Bare }, aside: self.aside })
+        let form = if self.is_listed() { Form::Nonce } else { Form::Bare };
+        Ok(Plan { form, tells: len(form) + ret <= room, aside: self.aside })
     }
 
     /// Whether the list has left at least once since routers were presumed empty.
@@ -315,6 +326,10 @@ impl Sender {
         let sample = now.since(asked.at);
         self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
         // Routers mint the same pre-capability twice within one of their seconds, and charge both sets as one.
+        // Who gets little again although he asked for more, will in time take that for what is usual.
+        let is_little = core::mem::take(&mut self.asked_for_more) && limits.bytes() * 4 < self.usual * 3;
+        let given_up = if is_little { self.usual / 8 } else { 0 };
+        self.usual = limits.bytes().max(self.usual - given_up);
         let old = self.set.as_ref().filter(|old| old.shares_a_capability(limits, &list));
         let used = old.map_or(0, |old| old.used);
         self.set = Some(Set {
@@ -422,8 +437,24 @@ impl Set {
         self.asked_at + life(self.limits)
     }
 
-    fn is_half_gone(&self, now: Instant) -> bool {
-        now.since(self.asked_at) >= life(self.limits) / 2 || self.used * 2 >= self.limits.bytes()
+    fn left(&self) -> u64 {
+        self.limits.bytes().saturating_sub(self.used)
+    }
+
+    /// Whether half of the usable T or of N is gone, or as much of it that what TCP sends before an answer comes no longer
+    /// fits: more than that of a small N.
+    fn is_due(&self, now: Instant) -> bool {
+        let all = self.limits.bytes();
+        let ahead = (all / 2).max(BURST_BYTES.min(all / 4 * 3));
+        now.since(self.asked_at) >= life(self.limits) / 2 || self.left() <= ahead
+    }
+
+    /// Whether this grant was smaller than usual, is some time old, and less than 3/4 of a usual one is left of it: the
+    /// destination had been asked for too much just then, and has more after a while. Who waited until half of the
+    /// little is gone would send the rest of TCP's first window without a capability.
+    fn is_little(&self, now: Instant, usual: u64) -> bool {
+        let left = self.left();
+        self.limits.bytes() < usual && left * 4 < usual * 3 && now.since(self.asked_at) >= LITTLE_FOR
     }
 
     const fn must_carry(&self) -> bool {

@@ -224,6 +224,28 @@ fn a_gate_leaves_legacy_clients_alone_and_answers_capable_ones() {
 }
 
 #[test]
+fn what_a_gate_answers_a_capable_client_is_never_plain_however_fast_its_service_sends() {
+    let config = Config { answers_only: true, peers_max: 64, remotes_max: 64, ..Config::default() };
+    let mut world = World::with_config(config, client(7), server(ServerConfig::default()), 1);
+    world.hosts[A].know(address(B), Knowledge::Capable { carriage: Carriage::Native }, Instant::from_secs(9_999));
+    handshake(&mut world);
+    let before = world.wire.len();
+    // Ten times what the client's first grant is worth, before anything can come back; and then resets.
+    for number in 0..8_000 {
+        world.send(B, &segment(B, Control::None, 501 + number * 1_400, Some(1_101), 1_400)).unwrap();
+    }
+    world.send(B, &segment(B, Control::Rst, 1, Some(1_101), 0)).unwrap();
+    let sent: Vec<_> = world.wire[before..].iter().filter(|seen| !seen.alone).collect();
+    assert_eq!(sent.len(), 8_001);
+    // A header without a capability is twelve bytes.
+    let header = |index: usize| sent[index].len - if index < 8_000 { 1_440 } else { 40 };
+    assert!((0..sent.len()).all(|index| header(index) >= 12 && sent[index].from == B && sent[index].len <= 1_500));
+    assert!(sent.iter().filter(|seen| seen.kind.is_none()).count() > 100, "most had no capability left");
+    world.run(100);
+    assert!(world.got(A).iter().all(|delivery| delivery.how == Inbound::Deliver));
+}
+
+#[test]
 fn a_phone_and_a_capable_client_behind_one_address_both_get_what_they_understand() {
     for answers_only in [false, true] {
         phone_beside_client(answers_only);

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
-use sluicegate_capability::host::{Config, Host, Knowledge, Renew, Sending, ServerConfig, ServerPolicy};
+use sluicegate_capability::host::{
+    Config, Decision, Flow, Host, Knowledge, Policy, Renew, Request, Sending, ServerConfig, ServerPolicy,
+};
 use sluicegate_wire::{
     Instant,
-    capability::{Kind, shim::Carriage},
+    capability::{ClientId, Kind, shim::Carriage},
 };
 
 use super::{
@@ -143,6 +145,83 @@ fn capabilities_are_renewed_before_they_end_so_that_no_packet_goes_without() {
     let last = world.wire.iter().filter(|seen| seen.from == A && bare(seen.kind)).map(|seen| seen.at).max().unwrap();
     assert!(last < Instant::from_millis(1_000_100), "without capability only until the first answer: {last:?}");
     assert!(world.count(A, Some(Kind::Renewal)) >= 15);
+}
+
+/// A file as TCP sends it: a SYN, ten packets, and the rest when those are acknowledged.
+fn upload(world: &mut World, rest: usize) {
+    for (packets, len) in [(1, 30), (10, 1_400), (rest, 1_400)] {
+        for (from, len) in [(A, len), (B, 30)] {
+            (0..packets).for_each(|_| world.send(from, &datagram(from, len)).unwrap());
+            world.run(RTT_MS);
+        }
+    }
+}
+
+/// Grants these kilobytes in turn, and then 32 to everyone.
+struct Scripted(Vec<u16>);
+
+impl Policy for Scripted {
+    fn client_id(&mut self, _: &Flow) -> Option<ClientId> {
+        None
+    }
+
+    fn decide(&mut self, _: Instant, _: &Request) -> Decision {
+        Decision::Grant(limits(self.0.pop().unwrap_or(32), 10))
+    }
+}
+
+#[test]
+fn who_got_little_asks_for_more_before_it_sends_the_next_file() {
+    // What is granted last is asked for at the end of the first file.
+    let mut world = World::new(client(7), Box::new(Scripted(vec![12, 32])), 2);
+    upload(&mut world, 4);
+    let begun = world.now;
+    for _ in 0..4 {
+        world.run(4_000);
+        upload(&mut world, 4);
+    }
+    let bare = |kind| matches!(kind, None | Some(Kind::Request));
+    let late = world.wire.iter().filter(|seen| seen.from == A && bare(seen.kind) && seen.at > begun);
+    assert_eq!(late.count(), 0, "packets without a capability");
+    assert_eq!(world.demoted(), 0);
+}
+
+#[test]
+fn a_file_of_twenty_kilobytes_leaves_with_capabilities_wherever_in_a_grant_it_begins() {
+    for before in 0..24 {
+        let config = ServerConfig { limits: limits(32, 10), flood_bytes_per_s: u64::MAX, ..ServerConfig::default() };
+        let mut world = World::new(client(7), server(config), 2);
+        upload(&mut world, 4);
+        for _ in 0..before {
+            world.send(A, &datagram(A, 1_400)).unwrap();
+            world.run(RTT_MS);
+            world.send(B, &datagram(B, 30)).unwrap();
+            world.run(RTT_MS);
+        }
+        // The first window, and what is sent for the acknowledgements that come before the answer to a renewal does.
+        let begun = world.now;
+        (0..14).for_each(|_| world.send(A, &datagram(A, 1_400)).unwrap());
+        world.run(RTT_MS);
+        let bare = |kind| matches!(kind, None | Some(Kind::Request));
+        let late = world.wire.iter().filter(|seen| seen.from == A && bare(seen.kind) && seen.at >= begun);
+        assert_eq!(late.count(), 0, "packets without a capability, {before} packets into it");
+    }
+}
+
+#[test]
+fn full_packets_carry_their_list_also_when_an_answer_waits_for_the_way_back() {
+    let config = ServerConfig { limits: limits(32, 10), flood_bytes_per_s: u64::MAX, ..ServerConfig::default() };
+    let mut world = World::new(client(7), server(config), 2);
+    // As long as TCP's segments: with a list of four they are as long as packets may be.
+    let begun = world.now + Duration::from_secs(1);
+    for _ in 0..400 {
+        world.send(A, &datagram(A, 1_424)).unwrap();
+        world.send(B, &datagram(B, 200)).unwrap();
+        world.run(20);
+    }
+    let bare = |kind| matches!(kind, None | Some(Kind::Request));
+    let late = world.wire.iter().filter(|seen| seen.from == A && bare(seen.kind) && seen.at > begun);
+    assert_eq!(late.count(), 0, "packets without a capability");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use sluicegate_capability::host::{Config, Host, Inbound, Knowledge, ServerConfig};
+use sluicegate_capability::host::{Config, Host, Inbound, Knowledge, REQUEST_BURST, ServerConfig};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Reason,
     capability::{Kind, Repr, UDP_PORT, shim, shim::Carriage},
@@ -193,6 +193,27 @@ fn encapsulated_hosts_talk_through_udp_and_follow_a_nat_only_when_it_is_proved()
     world.inject(A, &moved);
     world.run(1);
     assert_eq!(port(&world), Carriage::Answer { dst_port: 60_001 });
+}
+
+#[test]
+fn an_answer_that_waits_refuses_no_packet_in_udp_that_fits_without_it() {
+    let outcomes = |peer_asked: bool| -> Vec<_> {
+        let outcome = |len| {
+            let everyone = || server(ServerConfig::default());
+            let mut world = World::with_config(encapsulated(), everyone(), everyone(), 2);
+            // So many that the next one may not ask.
+            (0..=REQUEST_BURST).for_each(|_| world.send(A, &datagram(A, 30)).unwrap());
+            if peer_asked {
+                world.send(B, &datagram(B, 30)).unwrap();
+            }
+            world.run(30);
+            world.send(A, &datagram(A, len))
+        };
+        (1_380..1_480).map(outcome).collect()
+    };
+    let without = outcomes(false);
+    assert!(without.contains(&Ok(())) && without.contains(&Err(Reason::PacketTooBig)));
+    assert_eq!(outcomes(true), without);
 }
 
 proptest! {

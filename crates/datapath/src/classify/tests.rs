@@ -54,8 +54,8 @@ fn listed_ports_of_own_addresses_are_local_in_both_families() {
     {
         assert_eq!(classify(&rules, &frame(source, own, 6, 1024, 22)), Class::Local);
         assert_eq!(classify(&rules, &frame(source, own, 17, 1024, 5061)), Class::Local);
-        assert_eq!(classify(&rules, &frame(source, own, 17, 1024, 5062)), Class::Gate);
-        assert_eq!(classify(&rules, &frame(source, own, 6, 1024, 5060)), Class::Gate);
+        assert_eq!(classify(&rules, &frame(source, own, 17, 1024, 5062)), Class::Answer);
+        assert_eq!(classify(&rules, &frame(source, own, 6, 1024, 5060)), Class::Answer);
         assert_eq!(classify(&rules, &frame(source, own, 132, 1024, 22)), Class::Gate);
         assert_eq!(classify(&rules, &frame(source, other, 6, 1024, 22)), Class::Gate);
     }
@@ -66,14 +66,14 @@ fn a_peer_is_known_by_both_ends_of_its_connection() {
     let rules = rules();
     assert_eq!(classify(&rules, &frame("203.0.113.9", "192.0.2.1", 6, 7443, 40_000)), Class::Peer);
     assert_eq!(classify(&rules, &frame("2001:db8::9", "2001:db8::1", 6, 7443, 40_000)), Class::Peer);
-    for (source, own, protocol, port, own_port) in [
-        ("203.0.113.9", "192.0.2.1", 6, 7443, 40_001),
-        ("203.0.113.9", "192.0.2.1", 17, 7443, 40_000),
-        ("203.0.113.9", "192.0.2.1", 6, 7444, 40_000),
-        ("203.0.113.8", "192.0.2.1", 6, 7443, 40_000),
-        ("203.0.113.9", "192.0.2.2", 6, 7443, 40_000),
+    for (source, own, protocol, port, own_port, expected) in [
+        ("203.0.113.9", "192.0.2.1", 6, 7443, 40_001, Class::Answer),
+        ("203.0.113.9", "192.0.2.1", 17, 7443, 40_000, Class::Answer),
+        ("203.0.113.9", "192.0.2.1", 6, 7444, 40_000, Class::Answer),
+        ("203.0.113.8", "192.0.2.1", 6, 7443, 40_000, Class::Answer),
+        ("203.0.113.9", "192.0.2.2", 6, 7443, 40_000, Class::Gate),
     ] {
-        assert_eq!(classify(&rules, &frame(source, own, protocol, port, own_port)), Class::Gate);
+        assert_eq!(classify(&rules, &frame(source, own, protocol, port, own_port)), expected);
     }
 }
 
@@ -87,9 +87,9 @@ fn an_entry_holds_on_its_side_and_for_its_address() {
     assert_eq!(both(&rules, "192.0.2.1"), [Class::Local; 2]);
     assert_eq!(both(&rules, "10.0.0.1"), [Class::Gate, Class::Local], "an inside address is reached from inside");
     rules.local[0].side = Side::Outside;
-    assert_eq!(both(&rules, "192.0.2.1"), [Class::Local, Class::Gate]);
+    assert_eq!(both(&rules, "192.0.2.1"), [Class::Local, Class::Answer]);
     rules.local[0] = LocalRule { side: Side::Both, address: Some("10.0.0.1".parse().unwrap()), ..rules.local[0] };
-    assert_eq!(both(&rules, "192.0.2.1"), [Class::Gate; 2]);
+    assert_eq!(both(&rules, "192.0.2.1"), [Class::Answer; 2]);
     assert_eq!(both(&rules, "10.0.0.1"), [Class::Gate, Class::Local]);
 }
 
@@ -106,7 +106,9 @@ fn neighbours_may_say_who_has_an_address_but_not_where_routes_lead() {
 #[test]
 fn icmp_is_local_only_if_listed_and_one_entry_serves_both_families() {
     let mut rules = rules();
-    let (v4, v6) = (frame("198.51.100.7", "192.0.2.1", 1, 0, 0), frame("2001:db8:7::7", "2001:db8::1", 58, 0, 0));
+    let ping = |source, own, protocol, kind: u16| frame(source, own, protocol, kind << 8, 0);
+    let v4 = ping("198.51.100.7", "192.0.2.1", 1, 8);
+    let v6 = ping("2001:db8:7::7", "2001:db8::1", 58, 128);
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Gate, Class::Gate));
     rules.local.push(local(1, 0, 0));
     assert_eq!((classify(&rules, &v4), classify(&rules, &v6)), (Class::Local, Class::Local));
@@ -155,7 +157,7 @@ fn nat_09_errors_about_the_hosts_own_packets_are_the_hosts_and_those_about_trans
         assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 3]), otherwise);
         assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 4]), Class::Error);
         // Answers to the pings of services and of the host.
-        for (ident, expected) in [(20_000u16, Class::Gate), (40_000, otherwise)] {
+        for (ident, expected) in [(20_000u16, Class::Gate), (40_000, Class::Answer)] {
             let mut reply = frame(client, gate, 1, 0, 0);
             reply[38..40].copy_from_slice(&ident.to_be_bytes());
             assert_eq!(classify(&rules, &reply), expected, "{ident}");
@@ -204,6 +206,37 @@ fn arp_and_discovery_are_the_kernels_but_only_from_the_link() {
     assert_eq!(classify(&rules(), &query), Class::Link);
     query[22] = 0x20;
     assert_eq!(classify(&rules(), &query), Class::Gate, "not from a link-local address");
+}
+
+#[test]
+fn what_may_answer_the_host_is_neither_a_translations_nor_has_a_capability_header() {
+    let rules = rules();
+    for (protocol, port, own_port, expected) in [
+        (17, 53, 40_000, Class::Answer),
+        (6, 80, 40_001, Class::Answer),
+        (17, 53, 20_000, Class::Gate),
+        (6, 80, 20_999, Class::Gate),
+        (17, 7_253, 40_000, Class::Gate),
+        (17, 40_000, 7_253, Class::Gate),
+        (132, 80, 40_001, Class::Gate),
+    ] {
+        let packet = frame("198.51.100.7", "192.0.2.1", protocol, port, own_port);
+        assert_eq!(classify(&rules, &packet), expected, "{protocol} {port} {own_port}");
+    }
+    let reply = frame("2001:db8:7::7", "2001:db8::1", 58, 129 << 8, 0);
+    assert_eq!(classify(&rules, &reply), Class::Answer);
+}
+
+#[test]
+fn a_listed_protocol_without_ports_is_local_whatever_its_first_bytes_say() {
+    let mut rules = rules();
+    let packet = |protocol, first| frame("198.51.100.7", "192.0.2.1", protocol, first, !first);
+    assert_eq!(classify(&rules, &packet(47, 0)), Class::Gate);
+    rules.local.push(local(47, 0, u16::MAX));
+    for first in [0, 0x2000, 0x6558, u16::MAX] {
+        assert_eq!(classify(&rules, &packet(47, first)), Class::Local);
+        assert_eq!(classify(&rules, &packet(50, first)), Class::Gate);
+    }
 }
 
 #[test]

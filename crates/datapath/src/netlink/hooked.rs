@@ -39,6 +39,13 @@ pub(super) fn rule(family: u8, table: &str, chain: &str, expressions: impl FnOnc
     message
 }
 
+/// Takes all rules out of a chain.
+pub(super) fn flush(family: u8, table: &str, chain: &str) -> Message {
+    let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_DELRULE as u16, CREATE, &header(family));
+    message.put_text(RULE_TABLE, table).put_text(RULE_CHAIN, chain);
+    message
+}
+
 /// Goes on if the packet's interface (`key`: incoming or outgoing) is `name`.
 pub(super) fn interface(rule: &mut Message, key: libc::c_int, name: &str) {
     expression(rule, "meta", |data| {
@@ -49,4 +56,11 @@ pub(super) fn interface(rule: &mut Message, key: libc::c_int, name: &str) {
         *to = from;
     }
     compare(rule, EQUAL, &padded);
+}
+
+/// Loads the number of the packet's interface (`key`: incoming or outgoing) into a register.
+pub(super) fn interface_number(rule: &mut Message, key: libc::c_int, register: u32) {
+    expression(rule, "meta", |data| {
+        data.put_be32(2, key as u32).put_be32(1, register);
+    });
 }

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use sluicegate_wire::capability::{PROTOCOL, UDP_PORT};
 
-use super::{Error, Message, Socket, hooked::interface, message};
-use crate::classify::{ERROR_RATE_PPS, PEER_RATE_PPS, Rules, Side, Translated};
+use super::{Error, Message, Socket, answers, hooked::interface, message};
+use crate::classify::{ANSWER_RATE_PPS, ERROR_RATE_PPS, PEER_RATE_PPS, Rules, Side, Translated};
 
 pub(super) const SUBSYSTEM: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const REQUEST: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
@@ -38,22 +38,24 @@ const COUNTER_PACKETS: u16 = 2;
 
 pub(super) const DROP: i32 = 0;
 pub(super) const ACCEPT: i32 = 1;
-const GOTO: i32 = -4;
+pub(super) const GOTO: i32 = -4;
 
 pub(super) const EQUAL: u32 = 0;
-const NOT_EQUAL: u32 = 1;
-const AT_MOST: u32 = 3;
-const AT_LEAST: u32 = 5;
+pub(super) const NOT_EQUAL: u32 = 1;
+pub(super) const AT_MOST: u32 = 3;
+pub(super) const AT_LEAST: u32 = 5;
 
 pub(super) const NETWORK: u32 = 1;
-const TRANSPORT: u32 = 2;
+pub(super) const TRANSPORT: u32 = 2;
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 
 const CHAIN_GATE: &str = "gate";
 const ERRORS: &str = "errors";
+const ANSWERS: &str = "answers";
+const INGRESS: u32 = 0;
 /// Runs before everything else at the ingress hook.
 const PRIORITY: i32 = -500;
 
@@ -62,8 +64,10 @@ const PRIORITY: i32 = -500;
 pub struct IngressCounters {
     /// Packets for the gate's own host above the rate.
     pub local_rate: u64,
-    /// Packets kept from the kernel. The gate saw them all through its packet socket.
+    /// Packets kept from the kernel that are the gate's to judge.
     pub kept_from_kernel: u64,
+    /// Packets to the host that answer nothing it sent.
+    pub strangers: u64,
 }
 
 /// An installed filter. Dropping the value leaves the filter in place; [`IngressFilter::remove`] takes it away.
@@ -71,6 +75,9 @@ pub struct IngressCounters {
 pub struct IngressFilter {
     table: String,
     socket: Socket,
+    /// What it was made of, to make it again.
+    interfaces: Vec<String>,
+    rules: Rules,
 }
 
 impl IngressFilter {
@@ -80,55 +87,38 @@ impl IngressFilter {
     /// # Errors
     /// No such interface, no right to, or a kernel without the netdev family of nf_tables.
     pub fn install(table: &str, interfaces: &[&str], rules: &Rules) -> Result<Self, Error> {
-        let mut batch = Vec::new();
-        batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
-        batch.push(table_message(libc::NFT_MSG_DELTABLE, table));
-        batch.push(table_message(libc::NFT_MSG_NEWTABLE, table));
-        for chain in ["own4", "own6", CHAIN_GATE] {
-            batch.push(chain_message(table, chain, None));
-        }
-        let rates = rules.local.iter().map(|local| local.rate_pps);
-        let local = rates.enumerate().map(|(number, rate)| (rated("local", number), rate));
-        let peers = (0..rules.peers.len()).map(|number| (rated("peer", number), PEER_RATE_PPS));
-        let errors = std::iter::once((rated(ERRORS, 0), ERROR_RATE_PPS));
-        for (chain, rate_pps) in local.chain(peers).chain(errors) {
-            batch.push(chain_message(table, &chain, None));
-            batch.push(rule(table, &chain, |rule| {
-                limit(rule, rate_pps);
-                verdict(rule, ACCEPT, None);
-            }));
-            batch.push(drop_rule(table, &chain));
-        }
-        let ports = [interfaces.first().copied().unwrap_or_default(), interfaces.get(1).copied().unwrap_or_default()];
-        own_host(&mut batch, table, rules, ports, false);
-        own_host(&mut batch, table, rules, ports, true);
-        gate(&mut batch, table, rules, ports);
-        for (number, interface) in interfaces.iter().enumerate() {
-            let name = format!("port{number}");
-            batch.push(chain_message(table, &name, Some(interface)));
-            batch.push(rule(table, &name, |rule| verdict(rule, GOTO, Some(CHAIN_GATE))));
-        }
         let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
-        transact(&mut socket, "install the ingress filter", batch)?;
-        Ok(Self { table: table.into(), socket })
+        transact(&mut socket, "install the ingress filter", filter(table, interfaces, rules))?;
+        let interfaces = interfaces.iter().map(|&name| name.to_owned()).collect();
+        Ok(Self { table: table.into(), socket, interfaces, rules: rules.clone() })
     }
 
-    /// Reads the filter's counters.
+    /// Reads the filter's counters. A filter that somebody removed (`nft flush ruleset` removes those of everybody) is
+    /// installed again.
     ///
     /// # Errors
-    /// [`Error::is_missing`] if somebody removed the filter.
+    /// Those of netlink.
     pub fn counters(&mut self) -> Result<IngressCounters, Error> {
         let mut counters = IngressCounters::default();
         let mut request = Message::new(SUBSYSTEM | libc::NFT_MSG_GETRULE as u16, DUMP, &header(0));
         request.put_text(RULE_TABLE, &self.table);
+        let mut stands = false;
         self.socket.dump("read the ingress filter's counters", request, &mut |received| {
             let payload = received.payload.get(4..).unwrap_or_default();
+            stands = true;
             match chain_of(payload) {
                 Some(b"own4" | b"own6" | b"gate") => counters.kept_from_kernel += counted(payload),
+                Some(b"strangers") => counters.strangers += counted(payload),
                 Some(_) => counters.local_rate += counted(payload),
                 None => {}
             }
         })?;
+        if !stands {
+            tracing::error!(table = self.table, "somebody removed the gate's nf_tables filter; installing it again");
+            let interfaces: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
+            let batch = filter(&self.table, &interfaces, &self.rules);
+            transact(&mut self.socket, "install the ingress filter again", batch)?;
+        }
         Ok(counters)
     }
 
@@ -139,18 +129,41 @@ impl IngressFilter {
     pub fn remove(mut self) -> Result<(), Error> {
         remove(&mut self.socket, &self.table)
     }
+}
 
-    /// Removes the filter `table` that another process installed. None is no error, nor is a kernel without nf_tables.
-    ///
-    /// # Errors
-    /// Those of netlink.
-    pub fn remove_table(table: &str) -> Result<(), Error> {
-        match Socket::open(libc::NETLINK_NETFILTER) {
-            Ok(mut socket) => remove(&mut socket, table),
-            Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+/// All messages that make the filter, in place of a former one.
+fn filter(table: &str, interfaces: &[&str], rules: &Rules) -> Vec<Message> {
+    let ports = [interfaces.first().copied().unwrap_or_default(), interfaces.get(1).copied().unwrap_or_default()];
+    let mut batch = vec![
+        table_message(libc::NFT_MSG_NEWTABLE, table),
+        table_message(libc::NFT_MSG_DELTABLE, table),
+        table_message(libc::NFT_MSG_NEWTABLE, table),
+    ];
+    for chain in ["own4", "own6", CHAIN_GATE] {
+        batch.push(chain_message(table, chain));
     }
+    let rates = rules.local.iter().map(|local| local.rate_pps);
+    let local = rates.enumerate().map(|(number, rate)| (rated("local", number), rate));
+    let peers = (0..rules.peers.len()).map(|number| (rated("peer", number), PEER_RATE_PPS));
+    let others = [(rated(ERRORS, 0), ERROR_RATE_PPS), (rated(ANSWERS, 0), ANSWER_RATE_PPS)];
+    for (chain, rate_pps) in local.chain(peers).chain(others) {
+        batch.push(chain_message(table, &chain));
+        batch.push(rule(table, &chain, |rule| {
+            limit(rule, rate_pps);
+            verdict(rule, ACCEPT, None);
+        }));
+        batch.push(drop_rule(table, &chain));
+    }
+    answers::noting(&mut batch, table, rules, interfaces);
+    own_host(&mut batch, table, rules, ports, false);
+    own_host(&mut batch, table, rules, ports, true);
+    gate(&mut batch, table, rules, ports);
+    for (number, interface) in interfaces.iter().enumerate() {
+        let name = format!("port{number}");
+        batch.push(hooked_chain(table, &name, interface, (INGRESS, DROP)));
+        batch.push(rule(table, &name, |rule| verdict(rule, GOTO, Some(CHAIN_GATE))));
+    }
+    batch
 }
 
 fn remove(socket: &mut Socket, table: &str) -> Result<(), Error> {
@@ -219,6 +232,7 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 
             verdict(rule, GOTO, Some(&rated("peer", number)));
         }));
     }
+    answers::passing(batch, table, chain, v6, &rated(ANSWERS, 0));
     icmp(batch, table, rules, v6);
     let of_family = |address: Option<IpAddr>| address.is_none_or(|address| address.is_ipv6() == v6);
     for (number, local) in rules.local.iter().enumerate().filter(|(_, local)| of_family(local.address)) {
@@ -240,6 +254,7 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 
             verdict(rule, GOTO, Some(&rated("local", number)));
         }));
     }
+    answers::refusing(batch, table, chain, rules, v6);
     batch.push(drop_rule(table, chain));
 }
 
@@ -247,10 +262,6 @@ fn own_host(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports: [&str; 
 /// errors about its own packets are.
 fn icmp(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
     let chain = if v6 { "own6" } else { "own4" };
-    let kept = |rule: &mut Message| {
-        count(rule);
-        verdict(rule, DROP, None);
-    };
     let within = |rule: &mut Message, ours: &Translated, at: u32| {
         payload(rule, NETWORK, 16, 4);
         compare(rule, EQUAL, &ours.address.octets());
@@ -263,7 +274,7 @@ fn icmp(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
         batch.push(rule(table, chain, |rule| {
             message_of_type(rule, v6, (0, 0));
             within(rule, ours, 4);
-            kept(rule);
+            keep(rule);
         }));
     }
     let transport = if v6 { 48 } else { 28 };
@@ -272,14 +283,14 @@ fn icmp(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
     for kinds in errors {
         batch.push(rule(table, chain, |rule| {
             error_about(rule, v6, *kinds, PROTOCOL.0);
-            kept(rule);
+            keep(rule);
         }));
         for port in [transport, transport + 2] {
             batch.push(rule(table, chain, |rule| {
                 error_about(rule, v6, *kinds, libc::IPPROTO_UDP as u8);
                 payload(rule, TRANSPORT, port, 2);
                 compare(rule, EQUAL, &UDP_PORT.to_be_bytes());
-                kept(rule);
+                keep(rule);
             }));
         }
         for (quoted, at) in
@@ -289,7 +300,7 @@ fn icmp(batch: &mut Vec<Message>, table: &str, rules: &Rules, v6: bool) {
                 batch.push(rule(table, chain, |rule| {
                     error_about(rule, v6, *kinds, quoted as u8);
                     within(rule, ours, transport + at);
-                    kept(rule);
+                    keep(rule);
                 }));
             }
             batch.push(rule(table, chain, |rule| {
@@ -392,7 +403,7 @@ pub(super) fn transact(socket: &mut Socket, what: &str, batch: Vec<Message>) -> 
 }
 
 /// `struct nfgenmsg` for the netdev family.
-fn header(resource: u16) -> [u8; 4] {
+pub(super) fn header(resource: u16) -> [u8; 4] {
     let [high, low] = resource.to_be_bytes();
     [libc::NFPROTO_NETDEV as u8, 0, high, low]
 }
@@ -409,28 +420,31 @@ fn table_message(kind: libc::c_int, table: &str) -> Message {
     message
 }
 
-fn chain_message(table: &str, chain: &str, device: Option<&str>) -> Message {
+pub(super) fn chain_message(table: &str, chain: &str) -> Message {
     let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWCHAIN as u16, CREATE, &header(0));
     message.put_text(CHAIN_TABLE, table).put_text(CHAIN_NAME, chain);
-    if let Some(device) = device {
-        message.nest(CHAIN_HOOK, |hook| {
-            hook.put_be32(HOOK_NUMBER, 0).put_be32(HOOK_PRIORITY, PRIORITY as u32).put_text(HOOK_DEVICE, device);
-        });
-        message.put_be32(CHAIN_POLICY, DROP as u32).put_text(CHAIN_TYPE, "filter");
-    }
     message
 }
 
-fn rule(table: &str, chain: &str, expressions: impl FnOnce(&mut Message)) -> Message {
+/// A chain at a hook of an interface, and what happens to packets that no rule decides on.
+pub(super) fn hooked_chain(table: &str, chain: &str, device: &str, (hook, policy): (u32, i32)) -> Message {
+    let mut message = chain_message(table, chain);
+    message.nest(CHAIN_HOOK, |inner| {
+        inner.put_be32(HOOK_NUMBER, hook).put_be32(HOOK_PRIORITY, PRIORITY as u32).put_text(HOOK_DEVICE, device);
+    });
+    message.put_be32(CHAIN_POLICY, policy as u32).put_text(CHAIN_TYPE, "filter");
+    message
+}
+
+pub(super) fn rule(table: &str, chain: &str, expressions: impl FnOnce(&mut Message)) -> Message {
     let mut message = Message::new(SUBSYSTEM | libc::NFT_MSG_NEWRULE as u16, APPEND, &header(0));
     message.put_text(RULE_TABLE, table).put_text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, expressions);
     message
 }
 
-fn drop_rule(table: &str, chain: &str) -> Message {
+pub(super) fn drop_rule(table: &str, chain: &str) -> Message {
     rule(table, chain, |rule| {
-        count(rule);
-        verdict(rule, DROP, None);
+        keep(rule);
     })
 }
 
@@ -442,8 +456,12 @@ pub(super) fn expression(rule: &mut Message, name: &str, data: impl FnOnce(&mut 
 
 /// Loads `len` bytes at `offset` of a header into register 1.
 pub(super) fn payload(rule: &mut Message, base: u32, offset: u32, len: u32) {
+    payload_into(rule, 1, base, offset, len);
+}
+
+pub(super) fn payload_into(rule: &mut Message, register: u32, base: u32, offset: u32, len: u32) {
     expression(rule, "payload", |data| {
-        data.put_be32(1, 1).put_be32(2, base).put_be32(3, offset).put_be32(4, len);
+        data.put_be32(1, register).put_be32(2, base).put_be32(3, offset).put_be32(4, len);
     });
 }
 
@@ -455,7 +473,7 @@ pub(super) fn compare(rule: &mut Message, operation: u32, value: &[u8]) {
     });
 }
 
-fn mask(rule: &mut Message, bits: &[u8]) {
+pub(super) fn mask(rule: &mut Message, bits: &[u8]) {
     expression(rule, "bitwise", |data| {
         data.put_be32(1, 1).put_be32(2, 1).put_be32(3, bits.len() as u32);
         data.nest(4, |inner| {
@@ -467,7 +485,7 @@ fn mask(rule: &mut Message, bits: &[u8]) {
     });
 }
 
-fn ethertype(rule: &mut Message, value: u16) {
+pub(super) fn ethertype(rule: &mut Message, value: u16) {
     expression(rule, "meta", |data| {
         data.put_be32(2, libc::NFT_META_PROTOCOL as u32).put_be32(1, 1);
     });
@@ -485,6 +503,12 @@ pub(super) fn verdict(rule: &mut Message, code: i32, chain: Option<&str>) {
             });
         });
     });
+}
+
+/// Counts the packet and keeps it from the kernel.
+pub(super) fn keep(rule: &mut Message) {
+    count(rule);
+    verdict(rule, DROP, None);
 }
 
 fn count(rule: &mut Message) {

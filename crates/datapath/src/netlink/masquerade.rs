@@ -1,17 +1,21 @@
 //! nf_tables for a network namespace that reaches the world through its host: the host lends it its address
-//! ([`Masquerade`]), and the namespace keeps its own connection tracking off a TUN device ([`Untracked`]).
+//! ([`Masquerade`]), and the namespace keeps its own connection tracking off a TUN device ([`Untracked`]). And for a host
+//! whose connections run through a TUN device: its kernel does not hear what is sent past that ([`Unheard`]).
 //!
 //! The tables belong to the netlink socket that made them: they go with this value, or with its process.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
     Error, Message, Socket,
     hooked::{self, HOOK_FORWARD, PRIORITY_FILTER, interface},
-    ingress::{ACCEPT, DROP, EQUAL, NETWORK, compare, expression, payload, transact, verdict},
+    ingress::{ACCEPT, DROP, EQUAL, NETWORK, TRANSPORT, compare, expression, payload, transact, verdict},
 };
 
 const IPV4: u8 = libc::NFPROTO_IPV4 as u8;
+const IPV6: u8 = libc::NFPROTO_IPV6 as u8;
+const FAMILIES: [u8; 2] = [IPV4, IPV6];
+const CHAIN_UNHEARD: &str = "unheard";
 
 const TABLE_FLAGS: u16 = 2;
 /// `NFT_TABLE_F_OWNER`: the table goes with the socket.
@@ -26,6 +30,7 @@ const PRIORITY_SOURCE_NAT: i32 = 100;
 
 /// Offset of the source address in an IPv4 header.
 const SOURCE_AT: u32 = 12;
+const SOURCE_AT_V6: u32 = 8;
 
 /// Packets of a network namespace behind `inside` leave the host with the host's own address.
 #[derive(Debug)]
@@ -98,6 +103,58 @@ impl Untracked {
     }
 }
 
+/// TCP segments of some remote ports do not reach the kernel by an interface: it knows nothing of those connections, and
+/// would reset them.
+#[derive(Debug)]
+pub struct Unheard {
+    socket: Socket,
+    table: String,
+    interface: String,
+}
+
+impl Unheard {
+    /// Nothing is kept from the kernel yet.
+    ///
+    /// # Errors
+    /// Those of netlink: no right to, or a kernel without nf_tables.
+    pub fn open(table: &str, interface: &str) -> Result<Self, Error> {
+        let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
+        for family in FAMILIES {
+            let batch = vec![
+                owned_table(family, table),
+                hooked::chain(family, table, CHAIN_UNHEARD, ("filter", HOOK_PREROUTING, PRIORITY_RAW)),
+            ];
+            transact(&mut socket, "keep from the kernel what it would reset", batch)?;
+        }
+        Ok(Self { socket, table: table.to_owned(), interface: interface.to_owned() })
+    }
+
+    /// From now on these addresses and ports, and no others, are kept from the kernel.
+    ///
+    /// # Errors
+    /// Those of netlink; then everything is as before.
+    pub fn set(&mut self, remotes: &[SocketAddr]) -> Result<(), Error> {
+        let (table, chain) = (self.table.as_str(), CHAIN_UNHEARD);
+        let mut batch: Vec<Message> = FAMILIES.map(|family| hooked::flush(family, table, chain)).into();
+        for remote in remotes {
+            let (family, source_at, protocol_at) =
+                if remote.is_ipv4() { (IPV4, SOURCE_AT, 9) } else { (IPV6, SOURCE_AT_V6, 6) };
+            let address = super::message::address_bytes(remote.ip());
+            batch.push(hooked::rule(family, table, chain, |rule| {
+                interface(rule, libc::NFT_META_IIFNAME, &self.interface);
+                payload(rule, NETWORK, source_at, address.len() as u32);
+                compare(rule, EQUAL, &address);
+                payload(rule, NETWORK, protocol_at, 1);
+                compare(rule, EQUAL, &[libc::IPPROTO_TCP as u8]);
+                payload(rule, TRANSPORT, 0, 2);
+                compare(rule, EQUAL, &remote.port().to_be_bytes());
+                verdict(rule, DROP, None);
+            }));
+        }
+        transact(&mut self.socket, "keep from the kernel what it would reset", batch)
+    }
+}
+
 fn install(batch: Vec<Message>, what: &str) -> Result<Socket, Error> {
     let mut socket = Socket::open(libc::NETLINK_NETFILTER)?;
     transact(&mut socket, what, batch)?;
@@ -105,7 +162,11 @@ fn install(batch: Vec<Message>, what: &str) -> Result<Socket, Error> {
 }
 
 fn table_message(table: &str) -> Message {
-    let mut message = hooked::table(IPV4, libc::NFT_MSG_NEWTABLE, table);
+    owned_table(IPV4, table)
+}
+
+fn owned_table(family: u8, table: &str) -> Message {
+    let mut message = hooked::table(family, libc::NFT_MSG_NEWTABLE, table);
     message.put_be32(TABLE_FLAGS, OWNED);
     message
 }

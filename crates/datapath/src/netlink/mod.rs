@@ -1,6 +1,7 @@
 //! A small netlink writer and socket: links, addresses, routes, neighbours, queueing disciplines, and an nf_tables
 //! ingress filter. Works in an unprivileged user namespace for the network namespaces that it owns.
 
+mod answers;
 mod capture;
 mod forward;
 mod hooked;
@@ -21,7 +22,7 @@ pub use capture::Way;
 pub use forward::{allow_forwarding, forbid_forwarding};
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
-pub use masquerade::{Masquerade, Untracked};
+pub use masquerade::{Masquerade, Unheard, Untracked};
 pub(crate) use message::Message;
 pub(crate) use monitor::{Change, LinkNews, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
 

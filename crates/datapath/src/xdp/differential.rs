@@ -4,6 +4,7 @@ use std::{io::Write, net::IpAddr};
 
 use aya::{
     Ebpf,
+    maps::Array,
     programs::{TestRun, TestRunOptions},
 };
 
@@ -63,7 +64,7 @@ impl Random {
 
 /// An ICMP header and the IP header that it quotes; what follows is the quoted packet's.
 fn message(random: &mut Random, v6: bool, ident: &[u8]) -> Vec<u8> {
-    let mut message = vec![random.pick(&[0u8, 1, 2, 3, 4, 5, 8, 11, 12]), 0, 0, 0];
+    let mut message = vec![random.pick(&[0u8, 1, 2, 3, 4, 5, 8, 11, 12, 129]), 0, 0, 0];
     message.extend(&ident[..2]);
     message.extend([0; 2]);
     let protocol = random.pick(&[1u8, 6, 17, 58, 132, 253]);
@@ -157,8 +158,13 @@ fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
     // A test run arrives by the interface with index 1.
     let sides = [(Port::OUTSIDE, [port(1), port(2)]), (Port::INSIDE, [port(2), port(1)])];
     let mut programs = sides.map(|(at, ports)| (at, program::configured(&Config::new(&ports, &rules)).unwrap()));
+    // A program whose gate has never been heard of lets no answer through, one whose gate is dead does.
+    for (_, ebpf) in &mut programs {
+        let mut heartbeat: Array<_, u64> = ebpf.map_mut("heartbeat").unwrap().try_into().unwrap();
+        heartbeat.set(0, 1, 0).unwrap();
+    }
     let mut random = Random(0x5eed_5eed_5eed_5eed);
-    let mut seen = [0usize; 5];
+    let mut seen = [0usize; 6];
     for round in 0..200_000 {
         let frame = frame(&mut random);
         let (at, ebpf) = &mut programs[round % 2];

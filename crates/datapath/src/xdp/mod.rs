@@ -16,8 +16,9 @@ use sluicegate_wire::{Frame, Instant, Port, Reason};
 use crate::{
     Interface, OpenError, Rules,
     device::{Action, BATCH},
-    netlink::read_link,
+    netlink::{IngressFilter, read_link},
     offload,
+    packet::install_filter,
     raw::complete_if_partial,
     sys,
 };
@@ -38,6 +39,8 @@ const HEARTBEAT_STEP: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Xdp {
     program: Program,
+    /// Knows what the host sent, which the program cannot see.
+    filter: IngressFilter,
     /// By port, then queue.
     ports: [Vec<Socket>; 2],
     umem: Umem,
@@ -79,9 +82,11 @@ impl Xdp {
             }
         }
         program.attach(interfaces)?;
+        // The program lets nothing through to it before the first heartbeat; if it cannot be installed, nothing ever.
+        let filter = install_filter(interfaces, rules)?;
         let mtu = [interfaces[0].mtu as usize, interfaces[1].mtu as usize];
         let partial = [is_veth(&interfaces[0])?, is_veth(&interfaces[1])?];
-        let mut xdp = Self { program, ports, umem, mtu, partial, transmit_full: 0, too_big: 0, told: None };
+        let mut xdp = Self { program, filter, ports, umem, mtu, partial, transmit_full: 0, too_big: 0, told: None };
         xdp.recycle();
         Ok(xdp)
     }
@@ -222,10 +227,13 @@ impl Xdp {
         }
     }
 
-    pub(crate) fn counters(&self) -> Vec<(Reason, u64)> {
+    pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
         let mut counters = self.program.counters();
         let full: u64 = self.ports.iter().flatten().map(Socket::dropped).sum();
+        let filter = self.filter.counters().unwrap_or_default();
         let own = [
+            (Reason::LocalRate, filter.local_rate),
+            (Reason::NoPinhole, filter.strangers),
             (Reason::ReceiveFull, full),
             (Reason::TransmitFull, self.transmit_full),
             (Reason::PacketTooBig, self.too_big),
@@ -240,7 +248,11 @@ impl Xdp {
     }
 
     pub(crate) fn close(self, keep_closed: bool) -> Result<(), OpenError> {
-        if keep_closed { Ok(()) } else { self.program.detach() }
+        if keep_closed {
+            return Ok(());
+        }
+        self.program.detach()?;
+        self.filter.remove().map_err(OpenError::Netlink)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The hub between shards and gates: which gate opens what, whose answer goes where, and who must be told of a change.
 
+mod audited;
 mod said;
 
 use std::{
@@ -14,6 +15,7 @@ use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys}
 use sluicegate_policy::{Policy, Service, Share};
 use sluicegate_store::{
     KeptRevoke,
+    audit::Audit,
     feed::{
         Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
         SenderOptions, skew_alarm,
@@ -33,6 +35,7 @@ use crate::{
     ledger::{Ledger, share_of},
     shard::{Event, GateAnswer, Input, derive},
 };
+use audited::Audited;
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -107,6 +110,7 @@ pub(crate) struct Hub {
     policy: Arc<Policy>,
     /// What operators ended before this start.
     revokes: Vec<KeptRevoke>,
+    audited: Audited,
 }
 
 /// What a [`Hub`] is made of.
@@ -126,6 +130,7 @@ pub(crate) struct HubParts {
     pub(crate) relay_secret: Zeroizing<[u8; 32]>,
     pub(crate) policy: Arc<Policy>,
     pub(crate) revokes: Vec<KeptRevoke>,
+    pub(crate) audit: Option<Audit>,
 }
 
 /// The queues that drive a hub.
@@ -156,6 +161,7 @@ impl Hub {
             services: BTreeMap::new(),
             policy: parts.policy,
             revokes: parts.revokes,
+            audited: Audited::new(parts.audit),
         }
     }
 
@@ -166,7 +172,8 @@ impl Hub {
             let now = self.clock.now();
             if next_sweep <= now {
                 next_sweep = now + SWEEP_INTERVAL;
-                self.ledger.expire(self.clock.unix());
+                let expired = self.ledger.expire(self.clock.unix());
+                self.audited.sweep(now, expired);
                 self.registrations.save(self.clock.unix());
             }
             let due = self.poll().min(next_sweep);
@@ -215,7 +222,10 @@ impl Hub {
             Event::HandOver { shard: owner, flow, datagram } => {
                 self.tell(owner, Input::Datagram { flow, bytes: datagram });
             }
-            Event::Decided(decided) => self.decisions.push(decided),
+            Event::Decided(decided) => {
+                self.audited.decided(&decided);
+                self.decisions.push(decided);
+            }
         }
     }
 
@@ -300,6 +310,7 @@ impl Hub {
             Selected::Call(call) => Some(self.ledger.end_of_call(call).unwrap_or_default()),
             _ => None,
         };
+        self.audited.ending(now, &selector, &self.ledger);
         let over = self.ledger.revoke(unix, &selector);
         match ended {
             Some((user, not_after)) => {
@@ -406,15 +417,16 @@ impl Hub {
     fn on_said(&mut self, name: &str, message: FromGate) {
         match message {
             FromGate::Opened { id, address, ports } => {
+                let before = self.ledger.row(name, id);
                 if let Some(shard) = self.ledger.opened(name, id, address, ports) {
+                    self.audited.opened(before);
                     self.tell(shard, Input::Gate(GateAnswer::Opened { id, address, ports }));
                 }
             }
             FromGate::Refused { id, reason } => self.on_refused(name, id, reason),
             FromGate::Ended { id, cause, bytes_used } => {
-                if let Some(row) = self.ledger.ended(name, id) {
-                    tracing::info!(grant = %id, user = row.user, service = row.service, ?cause, bytes_used, "a grant ended");
-                }
+                let row = self.ledger.ended(name, id);
+                self.audited.ended(name, (id, row), cause, bytes_used);
             }
             FromGate::Usage { grants } => {
                 grants.iter().for_each(|used| self.ledger.used(name, used.id, used.bytes_used, used.flows));

@@ -14,6 +14,7 @@ use std::{
 use rustls::ServerConfig;
 use sluicegate_store::{
     Directory, Gate,
+    audit::{self, Audit},
     feed::{Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode, tls::Peer},
 };
 use tokio::{
@@ -50,6 +51,7 @@ pub(crate) struct Listener {
     pub(crate) places: Arc<Places>,
     pub(crate) events: mpsc::Sender<GateEvent>,
     pub(crate) clock: Clock,
+    pub(crate) audit: Option<Audit>,
 }
 
 /// What every connection needs.
@@ -61,6 +63,7 @@ struct Shared {
     gates: Arc<Semaphore>,
     events: mpsc::Sender<GateEvent>,
     clock: Clock,
+    audit: Option<Audit>,
     log: Log,
 }
 
@@ -109,9 +112,9 @@ enum ConnectionError {
 impl Listener {
     /// Accepts until dropped.
     pub(crate) async fn run(self) {
-        let Self { socket, tls, directory, door, places, events, clock } = self;
+        let Self { socket, tls, directory, door, places, events, clock, audit } = self;
         let gates = Arc::new(Semaphore::new(GATES_MAX));
-        let shared = Arc::new(Shared { tls, directory, door, gates, events, clock, log: Log::new() });
+        let shared = Arc::new(Shared { tls, directory, door, gates, events, clock, audit, log: Log::new() });
         let numbers = AtomicU64::new(1);
         loop {
             let (stream, peer) = match socket.accept().await {
@@ -203,7 +206,11 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> 
         let (directory, now) = (shared.directory.clone(), shared.clock.unix());
         let joining = tokio::task::spawn_blocking(move || directory.join(now, &secret, &gate, peer.cert_hash));
         match joining.await.map_err(std::io::Error::other)? {
-            Ok(gate) => tracing::info!(gate = gate.name, "a gate joined"),
+            Ok(gate) => {
+                tracing::info!(gate = gate.name, "a gate joined");
+                let joined = audit::Event::GateJoined { address: peer_address.ip().to_canonical(), gate: gate.name };
+                shared.audit.iter().for_each(|audit| audit.write(&joined, 0));
+            }
             Err(error) => return refuse(&mut write, error.to_string()).await,
         }
         let _ = shared.door.refresh(&shared.directory, shared.clock.unix());

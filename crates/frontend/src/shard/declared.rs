@@ -186,6 +186,8 @@ impl Shard {
             outcome: Outcome::Unavailable.label(),
             status: code,
             steps: vec![format!("- {why}")],
+            renewal: false,
+            left_out: 0,
         }));
         if let Some(opening) = opening.filter(|opening| !opening.renewal) {
             self.raise(Event::Revoke(opening.selector()));

@@ -152,6 +152,7 @@ impl Shard {
                 let charged = self.exchanges.charge(now.instant, &claimed.user)
                     && self.authenticator.accept(now.instant, &claimed).is_ok();
                 if charged {
+                    self.unproved.proved(now.instant, flow.peer.ip());
                     return self.shake_hands(now, asked, claimed, out);
                 }
                 self.metrics.one(Count::TableFull);
@@ -209,7 +210,9 @@ impl Shard {
         (outcome, status): (Outcome, u16),
         steps: impl IntoIterator<Item = S>,
     ) {
-        if matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay) && !self.may_note(now) {
+        let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
+        if is_unproved && !self.may_note(now) {
+            self.unnoted += 1;
             return;
         }
         // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
@@ -222,6 +225,8 @@ impl Shard {
             outcome: outcome.label(),
             status,
             steps: steps.into_iter().map(Into::into).collect(),
+            renewal: asked.kind == Kind::Reinvite,
+            left_out: if is_unproved { std::mem::take(&mut self.unnoted) } else { 0 },
         };
         self.raise(Event::Decided(decided));
     }

@@ -84,6 +84,8 @@ pub struct Shard {
     numbers: u64,
     /// Second and number of the notes left about unproved senders in it.
     notes: (u64, u32),
+    /// Those that were not left since the last one.
+    unnoted: u64,
     /// When the present datagram, input or timer came.
     instant: Instant,
     /// Whether the present datagram came from another shard, so that it is not handed over again.
@@ -108,6 +110,7 @@ impl Shard {
             scratch: Vec::new(),
             numbers: 0,
             notes: (0, 0),
+            unnoted: 0,
             instant: Instant::ZERO,
             handed_over: false,
             settings,

@@ -70,12 +70,16 @@ impl Shard {
             contact: contact.uri.to_vec(),
             expires: now.instant + Duration::from_secs(secs.into()),
         };
+        let is_known = self.bindings.get(&service.name).is_some_and(|known| known.expires > now.instant);
         if !self.bind(now, binding.clone()) {
             self.metrics.one(Count::TableFull);
             self.metrics.request(asked.kind, Outcome::Unavailable);
             return self.refuse_with(now, asked, 503, None, out);
         }
         self.raise(Event::Bind(binding));
+        if !is_known && secs > 0 {
+            self.decided(now, asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
+        }
         self.confirm(now, asked, (&service.name, agent), out);
     }
 

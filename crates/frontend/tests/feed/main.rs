@@ -364,7 +364,7 @@ async fn services_that_come_and_go_are_told_to_the_gate() {
     let running = Running::start(dir.path(), |_| {}).await;
     running.add_user("alice", &[]);
     let mut gate = running.gate("gate-1").await;
-    running.control.service_add(&service("another")).unwrap();
+    running.control.services_add(&[service("another")]).unwrap();
     gate.until(|told| matches!(told, Told::Service(name) if name == "another")).await;
     running.control.service_remove("another").unwrap();
     gate.until(|told| matches!(told, Told::ServiceGone(name) if name == "another")).await;

@@ -20,7 +20,7 @@ fn a_telephone_gets_the_gates_address_and_port() {
     // Who asked, not what its description says.
     assert_eq!(grant.client_address.to_string(), "198.51.100.7");
     assert_eq!((asked[0].target.to_string().as_str(), asked[0].target_ports), ("10.0.0.1", (5004, 5005)));
-    assert_eq!((grant.protocol, grant.bytes, grant.flows), (17, 10_000_000, 64));
+    assert_eq!((grant.protocol, grant.bytes, grant.flows), (17, 375_000_000, 64));
     assert_eq!(grant.not_after.0 - grant.not_before.0, 300);
     let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_001) };
     let ok = site.tell(0, Input::Gate(opened)).pop().unwrap();

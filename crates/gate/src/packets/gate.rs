@@ -21,7 +21,7 @@ use sluicegate_flow::{
 use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
-    capability::{ClientId, shim},
+    capability::{ClientId, HEADER_LEN_MAX, shim},
     ip::Summary,
 };
 use std::{net::IpAddr, time::Duration};
@@ -31,10 +31,16 @@ const RTT_ASSUMED: Duration = Duration::from_millis(200);
 /// And the longest that is believed: a client makes it longer by waiting, and then loses more when it misbehaves.
 const RTT_MAX: Duration = Duration::from_secs(1);
 
+/// The longest header that a packet may get, and what may be too long with it: such a packet is kept as it came, for the
+/// error message about it.
+const HEADER_MAX: usize = HEADER_LEN_MAX + 28;
+const KEPT_MAX: usize = 9_216;
+
 /// The packet path of `role = "gate"`.
 pub(crate) struct GateWay {
     router: Router,
     host: Host,
+    kept: Box<[u8]>,
     lanes: Lanes,
     verified_source: bool,
     clients: Clients,
@@ -48,7 +54,8 @@ struct Header {
 
 impl GateWay {
     pub(crate) fn new(router: Router, host: Host, lanes: Lanes, verified_source: bool) -> Self {
-        Self { router, host, lanes, verified_source, clients: Clients::default() }
+        let kept = vec![0; KEPT_MAX].into_boxed_slice();
+        Self { router, host, kept, lanes, verified_source, clients: Clients::default() }
     }
 
     pub(crate) fn judge(
@@ -155,6 +162,7 @@ impl GateWay {
 
     /// A packet of a private service.
     fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+        let kept = self.keep(frame);
         let verdict = translator.on_packet(now, Port::INSIDE, frame);
         if verdict == Verdict::Forward(Port::OUTSIDE) {
             let clients = &self.clients;
@@ -164,11 +172,39 @@ impl GateWay {
                 knows: |event: &Unexpected| knows(clients, translator, now, event),
             };
             match self.host.outbound(now, &mut policy, frame) {
-                // Too long with a header: it goes without.
-                Ok(()) | Err(Reason::PacketTooBig) => {}
+                Ok(()) => {}
+                // Without its header it would reach a kernel that knows nothing of this flow.
+                Err(Reason::PacketTooBig) => return self.refuse_too_big(now, kept, frame, translator),
                 Err(reason) => return Err(reason),
             }
         }
+        Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
+    }
+
+    /// Keeps a packet as the service sent it if it may turn out too long. Returns its length, 0 if it was not kept.
+    fn keep(&mut self, frame: &Frame<'_>) -> usize {
+        let packet = frame.bytes();
+        let may_be_too_long = self.host.has_peers() && packet.len() + HEADER_MAX > usize::from(self.host.mtu());
+        match self.kept.get_mut(..packet.len()).filter(|_| may_be_too_long) {
+            Some(kept) => {
+                kept.copy_from_slice(packet);
+                packet.len()
+            }
+            None => 0,
+        }
+    }
+
+    /// Tells the service how long its packets may be.
+    fn refuse_too_big(
+        &self,
+        now: Instant,
+        kept: usize,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Fate, Reason> {
+        let packet = self.kept.get(..kept).filter(|packet| !packet.is_empty());
+        packet.and_then(|packet| frame.replace(packet)).ok_or(Reason::PacketTooBig)?;
+        let verdict = translator.refuse_too_big(now, self.host.plain_mtu(), frame);
         Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
     }
 

@@ -51,7 +51,7 @@ impl Translator {
         let mut writer = Writer::new(Sum::default(), sink);
         writer.put(&MAGIC);
         writer.put(&VERSION.to_le_bytes());
-        if let Some(forgotten) = self.rules.revoked.forgotten() {
+        for forgotten in self.rules.revoked.forgotten() {
             Record::Forgotten(forgotten).write(&mut writer);
         }
         Export { sum: writer.finish(), next: Next::Revoked(None) }

@@ -238,12 +238,14 @@ fn place(fields: &mut Fields<'_>) -> Option<Place> {
 }
 
 fn write_revoked(revoked: Revoked, to: &mut Writer<'_>) {
+    to.put(&revoked.user);
     to.put(&revoked.not_before.0.to_le_bytes());
     to.put(&revoked.not_after.0.to_le_bytes());
 }
 
 fn revoked(fields: &mut Fields<'_>) -> Option<Revoked> {
-    Some(Revoked { not_before: UnixTime(fields.u64()?), not_after: UnixTime(fields.u64()?) })
+    let user = fields.take()?;
+    Some(Revoked { user, not_before: UnixTime(fields.u64()?), not_after: UnixTime(fields.u64()?) })
 }
 
 fn write_ports((first, last): (u16, u16), to: &mut Writer<'_>) {

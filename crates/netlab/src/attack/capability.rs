@@ -15,9 +15,11 @@ use sluicegate_wire::{
     IpProtocol,
     capability::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits,
-        PROTOCOL, Packet, PathId, Repr, Return, Slot, SlotList,
+        Packet, PathId, Repr, Return, Slot, SlotList,
+        shim::{self, Carriage},
     },
     ip::Summary,
+    ipv4, ipv6, udp,
 };
 
 use super::{
@@ -48,6 +50,8 @@ const ASK_MAX: Duration = Duration::from_secs(3);
 /// Packets that carry the list before only the nonce is sent.
 const LISTS: u32 = 8;
 const RECEIVE_SLOTS: usize = 8_192;
+/// The port that the attackers' encapsulated packets come from.
+const ENCAPSULATION_PORT: u16 = 50_000;
 
 /// What the attackers do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +85,8 @@ pub struct CapabilityFloodSpec {
     pub target: IpAddr,
     /// The port of the datagrams inside.
     pub target_port: u16,
+    /// Whether capability headers travel in UDP.
+    pub encapsulated: bool,
     /// The attackers' addresses; the first `attackers` of them ask for capabilities.
     pub sources: Prefix,
     /// How many attackers there are.
@@ -195,6 +201,17 @@ impl<'a> Flood<'a> {
         }
     }
 
+    const fn carriage(&self) -> Carriage {
+        if self.spec.encapsulated { Carriage::Encapsulated { src_port: ENCAPSULATION_PORT } } else { Carriage::Native }
+    }
+
+    /// A datagram without a header, as long as a flooding packet.
+    fn plain(&self, path: &Path) -> Forged {
+        let header = ETHERNET_LEN + if path.dst.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let payload = vec![0; usize::from(self.spec.packet_bytes) - header - udp::HEADER_LEN];
+        Forged::datagram(path, self.spec.target_port, &payload)
+    }
+
     /// Asks for every attacker until all have an answer or time is up.
     fn ask_all(&mut self, socket: &mut Socket, context: &Context) -> Result<(), LabError> {
         let end = Instant::now() + ASK_MAX;
@@ -217,7 +234,7 @@ impl<'a> Flood<'a> {
     fn ask(&mut self, index: usize) -> Forged {
         self.attackers[index].asked = Some(Instant::now());
         let header = Repr::request(Algorithm::SipHash, ClientId::NONE, CAPABILITIES_MAX as u8, IpProtocol::UDP);
-        Forged::capable(&self.path(self.addresses[index]), &header, REQUEST_BYTES as usize)
+        Forged::capable(&self.path(self.addresses[index]), &header, self.carriage(), REQUEST_BYTES as usize)
     }
 
     /// The next frames, at most `count`.
@@ -226,12 +243,10 @@ impl<'a> Flood<'a> {
     }
 
     fn frame(&mut self, elapsed: Duration) -> Option<Forged> {
-        let len = usize::from(self.spec.packet_bytes);
         match self.spec.mode {
             CapabilityMode::Legacy => {
                 let src = self.spec.sources.nth(self.random.next());
-                let payload = vec![0; len - ETHERNET_LEN - 28];
-                Some(Forged::datagram(&self.path(src), self.spec.target_port, &payload))
+                Some(self.plain(&self.path(src)))
             }
             CapabilityMode::Requests => Some(self.forged_request()),
             CapabilityMode::Authorized | CapabilityMode::Reasking => {
@@ -276,7 +291,7 @@ impl<'a> Flood<'a> {
         attacker.flooded += len;
         let Some(held) = &mut attacker.held else {
             // Nobody answers in a network without capabilities; the flood is a plain one.
-            return Some(Forged::datagram(&path, self.spec.target_port, &vec![0; len as usize - ETHERNET_LEN - 28]));
+            return Some(self.plain(&path));
         };
         held.sent += len;
         held.packets += 1;
@@ -285,7 +300,7 @@ impl<'a> Flood<'a> {
             attacker.held = None;
             attacker.asked = None;
         }
-        Some(Forged::capable(&path, &header, len as usize))
+        Some(Forged::capable(&path, &header, self.carriage(), len as usize))
     }
 
     /// A request with up to seven forged path identifiers, from a forged source.
@@ -307,12 +322,13 @@ impl<'a> Flood<'a> {
             ret: None,
         };
         let src = self.spec.sources.nth(self.random.next());
-        Forged::capable(&self.path(src), &header, REQUEST_BYTES as usize)
+        Forged::capable(&self.path(src), &header, self.carriage(), REQUEST_BYTES as usize)
     }
 
     /// Takes the capabilities that a packet brings.
     fn hear(&mut self, frame: &[u8]) {
-        let Some((summary, answer)) = returned(frame) else { return };
+        let Some((summary, _, header)) = header(frame) else { return };
+        let Some(answer) = header.return_info() else { return };
         let Some(attacker) = self.by_address.get(&summary.dst).and_then(|index| self.attackers.get_mut(*index)) else {
             return;
         };
@@ -347,18 +363,12 @@ impl Held {
     }
 }
 
-/// The header's return information, and who sent it to whom.
-fn returned(frame: &[u8]) -> Option<(Summary, Return)> {
-    let (summary, header) = header(frame)?;
-    Some((summary, header.return_info()?))
-}
-
-/// The native capability header of a frame.
-pub(crate) fn header(frame: &[u8]) -> Option<(Summary, Packet<&[u8]>)> {
+/// The capability header of a frame, and how it travels.
+pub(crate) fn header(frame: &[u8]) -> Option<(Summary, Carriage, Packet<&[u8]>)> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let summary = Summary::parse(packet).ok()?;
-    let header = packet.get(summary.transport_offset..summary.total_len)?;
-    (summary.protocol == PROTOCOL).then(|| Packet::new_checked(header).ok()).flatten().map(|header| (summary, header))
+    let found = shim::find(&summary, packet).ok()??;
+    Some((summary, found.carriage, found.packet(packet)))
 }
 
 /// Specification of the worker `colluder`: a destination that grants whatever is asked of `address`.
@@ -394,7 +404,7 @@ pub(crate) fn colluder(spec: &ColluderSpec, context: &Context) -> Result<(), Lab
 
 /// The answer to a request, back the way it came.
 fn grant(spec: &ColluderSpec, frame: &[u8]) -> Option<Forged> {
-    let (summary, header) = header(frame)?;
+    let (summary, carriage, header) = header(frame)?;
     if header.kind() != Kind::Request || summary.dst != spec.address {
         return None;
     }
@@ -411,5 +421,9 @@ fn grant(spec: &ColluderSpec, frame: &[u8]) -> Option<Forged> {
         dst_port: 0,
     };
     let answer = Repr::request(header.algorithm(), ClientId::NONE, CAPABILITIES_MAX as u8, CAPABILITY_ONLY);
-    Some(Forged::capable(&back, &answer.with_return(Some(Return::granted(limits, list))), 0))
+    let carriage = match carriage {
+        Carriage::Encapsulated { src_port } => Carriage::Answer { dst_port: src_port },
+        other => other,
+    };
+    Some(Forged::capable(&back, &answer.with_return(Some(Return::granted(limits, list))), carriage, 0))
 }

@@ -2,7 +2,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use sluicegate_wire::{
-    IpProtocol, capability,
+    IpProtocol,
+    capability::{self, shim::Carriage},
     checksum::Delta,
     icmpv4, icmpv6,
     ip::{Fragment, FragmentOffset, Summary},
@@ -53,8 +54,7 @@ pub(crate) struct Forged {
 impl Forged {
     /// A frame of `kind` with about `frame_len` bytes.
     pub(crate) fn new(kind: Kind, path: &Path, frame_len: usize, random: &mut Random) -> Self {
-        let header = ETHERNET_LEN + if path.dst.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-        let payload_len = frame_len.saturating_sub(header);
+        let payload_len = frame_len.saturating_sub(ETHERNET_LEN + ip_header_len(path));
         let packet = match kind {
             Kind::Syn => syn(path, random),
             Kind::Udp => udp(path, payload_len, random),
@@ -77,14 +77,23 @@ impl Forged {
 
     /// A packet of about `frame_len` bytes with this capability header, and a datagram behind it unless it says that
     /// nothing follows.
-    pub(crate) fn capable(path: &Path, header: &capability::Repr, frame_len: usize) -> Self {
+    pub(crate) fn capable(path: &Path, header: &capability::Repr, carriage: Carriage, frame_len: usize) -> Self {
         let mut payload = vec![0; header.buffer_len()];
         header.emit(&mut capability::Packet::new_unchecked(&mut payload[..]));
         if capability::Packet::new_unchecked(&payload[..]).upper_protocol() == IpProtocol::UDP {
-            let before = ETHERNET_LEN + ipv4::HEADER_LEN + payload.len() + udp::HEADER_LEN;
-            payload.extend(udp_datagram(path, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
+            let before = ETHERNET_LEN + ip_header_len(path) + carriage.outer_len() + payload.len() + udp::HEADER_LEN;
+            // Encapsulated, the checksum inside knows no addresses.
+            let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            let (src, dst) = if carriage == Carriage::Native { (path.src, path.dst) } else { (nobody, nobody) };
+            let inside = Path { src, dst, ..*path };
+            payload.extend(udp_datagram(&inside, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
         }
-        Self::frame(path, &packet(path, capability::PROTOCOL, &payload))
+        let (src_port, dst_port) = match carriage {
+            Carriage::Native => return Self::frame(path, &packet(path, capability::PROTOCOL, &payload)),
+            Carriage::Encapsulated { src_port } => (src_port, capability::UDP_PORT),
+            Carriage::Answer { dst_port } => (capability::UDP_PORT, dst_port),
+        };
+        Self::datagram(&Path { dst_port, ..*path }, src_port, &payload)
     }
 
     fn frame(path: &Path, packet: &[u8]) -> Self {
@@ -128,6 +137,10 @@ impl AsRef<[u8]> for Forged {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+const fn ip_header_len(path: &Path) -> usize {
+    if path.dst.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
 }
 
 /// An IP packet of either version with this payload.

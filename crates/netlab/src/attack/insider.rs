@@ -30,6 +30,8 @@ pub(super) const BATCH: usize = 32;
 pub struct InsiderSpec {
     /// Where its pinholes are.
     pub to: Vec<SocketAddr>,
+    /// The port that each is opened for.
+    pub from_ports: Vec<u16>,
     /// Bytes of each datagram's payload.
     pub bytes: u16,
     /// Datagrams a second; 0: as fast as it can.
@@ -44,12 +46,22 @@ pub struct InsiderSpec {
 /// Runs the worker `insider`: prints datagrams and bytes sent.
 pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabError> {
     require_lab()?;
-    if spec.to.is_empty() || spec.bytes == 0 || spec.bytes > 1_472 || spec.seconds > SECONDS_MAX {
-        return Err(context.refuse("`to` must not be empty, `bytes` 1 to 1472"));
+    if spec.to.is_empty()
+        || spec.to.len() != spec.from_ports.len()
+        || spec.bytes == 0
+        || spec.bytes > 1_472
+        || spec.seconds > SECONDS_MAX
+    {
+        return Err(context.refuse("`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472"));
     }
     be_polite().during(|| "lowering the priority".to_owned())?;
-    let sockets: Vec<_> =
-        spec.to.iter().map(open).collect::<io::Result<_>>().during(|| "opening the insider's sockets".to_owned())?;
+    let sockets: Vec<_> = spec
+        .to
+        .iter()
+        .zip(&spec.from_ports)
+        .map(open)
+        .collect::<io::Result<_>>()
+        .during(|| "opening the insider's sockets".to_owned())?;
     context.ready();
     let payload = vec![b'!'; spec.bytes.into()];
     let payloads: Vec<&[u8]> = vec![&payload; BATCH];
@@ -75,9 +87,9 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
     done
 }
 
-fn open(to: &SocketAddr) -> io::Result<UdpSocket> {
+fn open((to, from_port): (&SocketAddr, &u16)) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0))?;
+    let socket = UdpSocket::bind((any, *from_port))?;
     socket.connect(to)?;
     Ok(socket)
 }

@@ -13,6 +13,7 @@ use sluicegate_wire::{
     IpProtocol,
     capability::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, Return,
+        shim::Carriage,
     },
     icmpv4,
     ip::Summary,
@@ -185,7 +186,7 @@ impl<'a> Onlooker<'a> {
 
     /// Takes capabilities that the gate gives to the client.
     fn hear(&mut self, frame: &[u8]) {
-        let Some((summary, header)) = header(frame) else { return };
+        let Some((summary, _, header)) = header(frame) else { return };
         let Some(Return { list: Some((Some(limits), list)), .. }) = header.return_info() else { return };
         let Some(client_id) = self.client_id() else { return };
         self.granted += 1;
@@ -262,7 +263,12 @@ impl<'a> Onlooker<'a> {
                 upper: IpProtocol::UDP,
                 ret: None,
             };
-            return Some(Forged::capable(&Path { dst: gate, dst_port: 5_004, ..self.path(&seen) }, &header, 600));
+            return Some(Forged::capable(
+                &Path { dst: gate, dst_port: 5_004, ..self.path(&seen) },
+                &header,
+                Carriage::Native,
+                600,
+            ));
         }
         if !is_due {
             return None;
@@ -271,7 +277,7 @@ impl<'a> Onlooker<'a> {
         let client_id = self.client_id()?;
         let seen = self.pick(IpProtocol::UDP)?.summary;
         let request = Repr::request(Algorithm::SipHash, client_id, CAPABILITIES_MAX as u8, CAPABILITY_ONLY);
-        Some(Forged::capable(&self.path(&seen), &request, 0))
+        Some(Forged::capable(&self.path(&seen), &request, Carriage::Native, 0))
     }
 
     /// "Port unreachable" about a packet that the gate sent to the client, with as much of it as fits and more.

@@ -151,17 +151,22 @@ fn run_one(spec: &TransferSpec, from: Option<IpAddr>) -> Transfer {
     let deadline = start + Duration::from_millis(spec.deadline_ms.into());
     let stream = connect(spec, from, deadline);
     let connect_ms = stream.is_ok().then(ms);
-    let error = stream.and_then(|stream| fetch(spec, stream, deadline)).err();
+    let error = stream.and_then(|mut stream| fetch(spec, &mut stream, deadline).inspect_err(|_| abort(&stream))).err();
     Transfer { started_ns, ms: ms(), connect_ms, error: error.map(|error| error.to_string()) }
 }
 
-fn fetch(spec: &TransferSpec, mut stream: TcpStream, deadline: Instant) -> io::Result<()> {
+/// Has the kernel forget a connection that was given up: it would go on to send what is left, for minutes.
+fn abort(stream: &TcpStream) {
+    let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+fn fetch(spec: &TransferSpec, stream: &mut TcpStream, deadline: Instant) -> io::Result<()> {
     let (method, asked, sent) = if spec.upload { ("POST", 0, spec.bytes) } else { ("GET", spec.bytes, 0) };
     let request =
         format!("{method} /{asked} HTTP/1.0\r\nHost: {}\r\nContent-Length: {sent}\r\n\r\n", spec.to).into_bytes();
     let body = io::repeat(b'x').take(sent.into());
-    write_until(&mut stream, &mut request.chain(body), deadline)?;
-    let mut reader = BufReader::new(Deadlined { stream: &stream, deadline });
+    write_until(stream, &mut request.chain(body), deadline)?;
+    let mut reader = BufReader::new(Deadlined { stream, deadline });
     let mut header = Vec::new();
     loop {
         let before = header.len();

@@ -97,6 +97,11 @@ impl Daemons {
         self.gate.kill();
     }
 
+    /// Ends the gate as an operator would.
+    pub(super) fn end_gate(&mut self) {
+        self.gate.end();
+    }
+
     /// Starts the gate again, and waits until it answers.
     pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
         self.gate = self.binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&self.files.gate)])?;

@@ -132,7 +132,7 @@ impl Files {
         let address = Site::address("frontend")?;
         let mut written = vec![
             (&files.frontend, frontend_toml(&frontend_state, &address.to_string())),
-            (&files.gate, gate_toml(&files.gate_state, options)),
+            (&files.gate, gate_toml(&files.gate_state, options, &options.datapath)),
             (&files.agent, agent_toml(&files, &address.to_string())?),
         ];
         written.extend(files.users.iter().map(|user| (&user.password_file, format!("{}\n", user.password))));
@@ -144,6 +144,12 @@ impl Files {
             write_private(path, &text).during(|| format!("writing {}", path.display()))?;
         }
         Ok(files)
+    }
+
+    /// Gives the gate another back end, from its next start on.
+    pub(super) fn write_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
+        let text = gate_toml(&self.gate_state, options, datapath);
+        write_private(&self.gate, &text).during(|| format!("writing {}", self.gate.display()))
     }
 
     /// The user called `name`.
@@ -162,7 +168,13 @@ impl Files {
 fn users(directory: &Path, seed: u64) -> Vec<User> {
     let mut random = Random::new(seed);
     let phones = (0..PHONES).map(|number| (format!("phone{number:02}"), PHONES_GROUP));
-    let people = [("alice", "people"), ("bob", "people"), ("mallory", "insiders"), (REGISTRAR, "insiders")];
+    let people = [
+        ("alice", "people"),
+        ("bob", "people"),
+        ("mallory", "insiders"),
+        ("trudy", "insiders"),
+        (REGISTRAR, "insiders"),
+    ];
     let people = people.map(|(name, group)| (name.to_owned(), group));
     phones
         .chain(people)
@@ -205,8 +217,8 @@ fn frontend_toml(state: &Path, address: &str) -> String {
     text
 }
 
-fn gate_toml(state: &Path, options: &Options) -> String {
-    let datapath = crate::topology::datapath(&options.datapath);
+fn gate_toml(state: &Path, options: &Options, datapath: &str) -> String {
+    let datapath = crate::topology::datapath(datapath);
     // A little below what the link carries, so that packets wait at the gate.
     let rate = options.site.link_rate_bps / 100 * 96 / 1_000;
     let rate = if options.scheduled { format!("link_rate = \"{rate}kbit\"\n") } else { String::new() };

@@ -13,6 +13,7 @@ mod daemons;
 mod files;
 mod ledger;
 mod phases;
+mod story;
 pub mod threats;
 mod verdict;
 
@@ -59,15 +60,15 @@ impl Options {
 pub enum Event {
     /// A step of building the lab, for people.
     Step(String),
-    /// A phase begins.
-    Phase(String),
+    /// A phase begins: its name and, in a sentence, what happens in it.
+    Phase(&'static str, &'static str),
     /// A second is over. Loss and delay are those of a second two before, because packets were still under way.
     Second(Second),
     /// A figure was measured.
     Figure(Figure),
 }
 
-/// Runs the demo and returns what was measured. The demo is passed if [`Report::passes`].
+/// Runs the demo and returns what was measured. What came out is [`Report::verdict`].
 ///
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
@@ -83,6 +84,8 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, Lab
     let requirements = Requirements::of(options);
     report.note("verdict", "load_average_before_start", load);
     verdict::judge(&mut report, &measured, &requirements);
+    report.about = story::about(options);
+    report.story = story::tell(&report, &measured);
     report.figures.iter().cloned().for_each(|figure| tell(Event::Figure(figure)));
     Ok(report)
 }

@@ -13,6 +13,7 @@ use super::{
     daemons::Daemons,
     files::{DECLARED, INSIDER_BYTES_MAX, REALM, SERVICES},
     ledger::{Ledger, Origin},
+    story,
     verdict::{Forgeries, Insider, Measured, SipAttack},
 };
 use crate::{
@@ -24,7 +25,7 @@ use crate::{
         transfer::TransferSpec,
     },
     clock::unix_ns,
-    cpu::Cpu,
+    cpu::StolenWatch,
     report::{Phase, Report},
     rtnetlink::LinkCounters,
     topology::Site,
@@ -38,6 +39,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// How often a phase is measured at most, if the machine is disturbed.
 const TRIES: u32 = 3;
 const INSIDER_S: u32 = 6;
+/// Where mallory wants media to come from, one port for each service.
+const INSIDER_PORT: u16 = 42_000;
 const SIP_FLOOD_PER_S: u64 = 36_000;
 const CALL_PER_S: u32 = 50;
 const CALL_BYTES: usize = 200;
@@ -139,10 +142,10 @@ impl<'a> Stage<'a> {
     pub(super) fn measure(&mut self, name: &'static str, through_gate: bool) -> Result<Measured, LabError> {
         for _ in 1..TRIES {
             let measured = self.measure_once(name, through_gate)?;
-            if measured.is_undisturbed() {
+            if !measured.taken.is_much() {
                 return Ok(measured);
             }
-            let percent = measured.stolen_share * 100.0;
+            let percent = measured.taken.share * 100.0;
             (self.tell)(Event::Step(format!("others took {percent:.0} % of this machine: \"{name}\" again")));
         }
         self.measure_once(name, through_gate)
@@ -150,22 +153,22 @@ impl<'a> Stage<'a> {
 
     /// Runs calls, transfers and set-ups with all services for the length of a phase.
     fn measure_once(&mut self, name: &'static str, through_gate: bool) -> Result<Measured, LabError> {
-        (self.tell)(Event::Phase(name.to_owned()));
+        (self.tell)(Event::Phase(name, story::of(name)));
         let number = u32::try_from(self.report.phases.len()).unwrap_or(0);
         self.run_for(SETTLE)?;
         let from_s = self.elapsed_s();
         let way = if through_gate { "gate" } else { "bypass" };
         let (from_ns, before) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?);
         let asked = self.daemons.datagrams_at_frontend(self.site);
-        let (began, cpu) = (Instant::now(), Cpu::now()?);
+        let (began, watch) = (Instant::now(), StolenWatch::start());
         for service in 0..SERVICES.len() {
             self.start_clients(service, number, through_gate)?;
         }
         self.run_for(Duration::from_secs(self.options.phase_s.into()))?;
         let (to_ns, offered) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?.since(&before));
-        let (seconds, stolen_share) = (began.elapsed().as_secs_f64(), Cpu::now()?.stolen_share_since(&cpu));
+        let (seconds, taken) = (began.elapsed().as_secs_f64(), watch.end().taken());
         let asked = self.daemons.datagrams_at_frontend(self.site).saturating_sub(asked);
-        self.report.phases.push(Phase { name: name.to_owned(), from_s, to_s: self.elapsed_s() });
+        self.end_phase(name, from_s);
         self.drain_clients()?;
         // A counter's tick tells of the half second before it.
         let (count_from, count_to) = (from_ns, unix_ns());
@@ -188,10 +191,15 @@ impl<'a> Stage<'a> {
             offered_bps: self.ip_bytes(through_gate, offered) as f64 * 8.0 / seconds,
             offered_pps: offered.rx_packets as f64 / seconds,
             seconds,
-            stolen_share,
+            taken,
             sip_attack: (name == "both").then_some(SipAttack { received_per_s, accepted: u64::MAX }),
             insider: None,
         })
+    }
+
+    fn end_phase(&mut self, name: &str, from_s: u32) {
+        let (name, about, to_s) = (name.to_owned(), story::of(name).to_owned(), self.elapsed_s());
+        self.report.phases.push(Phase { name, about, from_s, to_s });
     }
 
     /// Bytes of a class that reached the hosts of the services.
@@ -309,25 +317,33 @@ impl<'a> Stage<'a> {
 
     /// Mallory is let in to both declared services and floods both.
     fn insider(&mut self) -> Result<Measured, LabError> {
-        (self.tell)(Event::Phase("insider".to_owned()));
+        (self.tell)(Event::Phase("insider", story::of("insider")));
         let from_s = self.elapsed_s();
-        let from_ns = unix_ns();
+        let (from_ns, watch) = (unix_ns(), StolenWatch::start());
         let mut phones = Vec::new();
         let mut pinholes = Vec::new();
-        for (port, service) in (42_000..).zip(&SERVICES[..DECLARED]) {
-            let spec = calling(self.options, self.daemons, "mallory", *service, port)?;
+        let ports = (INSIDER_PORT..).take(DECLARED);
+        for (port, service) in ports.clone().zip(SERVICES) {
+            let spec = calling(self.options, self.daemons, "mallory", service, port)?;
             let phone = start(self.site, self.daemons, "mallory", "setup", &spec)?;
             pinholes.push(opened(&phone)?);
             phones.push(phone);
         }
         let offered = pinholes.len() as u64;
-        let spec = InsiderSpec { to: pinholes, bytes: 1_200, per_s: 10_000, seconds: INSIDER_S, bytes_max: u64::MAX };
+        let spec = InsiderSpec {
+            to: pinholes,
+            from_ports: ports.collect(),
+            bytes: 1_200,
+            per_s: 10_000,
+            seconds: INSIDER_S,
+            bytes_max: u64::MAX,
+        };
         self.start(Origin::Insider, "mallory", "insider", &spec)?;
         self.run_for(Duration::from_secs(INSIDER_S.into()))?;
         self.stop(Origin::Insider, "")?;
         self.run_for(SETTLE)?;
         let to_ns = unix_ns();
-        self.report.phases.push(Phase { name: "insider".to_owned(), from_s, to_s: self.elapsed_s() });
+        self.end_phase("insider", from_s);
         let sent = self.ledger.results(Origin::Insider).last().and_then(|result| result["bytes"].as_u64()).unwrap_or(0);
         let insider = array::from_fn(|service| {
             // The grant counts IP bytes.
@@ -340,7 +356,7 @@ impl<'a> Stage<'a> {
         });
         let mut measured = Measured::empty("insider");
         measured.stranger_bytes = self.counted("stranger", from_ns, to_ns);
-        measured.insider = Some(insider);
+        (measured.insider, measured.taken) = (Some(insider), watch.end().taken());
         Ok(measured)
     }
 
@@ -493,7 +509,8 @@ impl<'a> Stage<'a> {
             (0..SERVICES.len()).map(|service| self.ledger.setups(service, from_ns, to_ns).established).sum();
         let Some(entry) = self.report.second(second) else { return };
         let bytes = calls.received as f64 * CALL_BYTES as f64 + transfers * f64::from(TRANSFER_BYTES);
-        entry.goodput_bps = Some(bytes * 8.0);
+        // Where nobody called, nothing was measured.
+        entry.goodput_bps = (calls.sent > 0).then_some(bytes * 8.0);
         entry.loss = (calls.sent > 0).then_some(calls.loss);
         entry.delay_p99_ms = (calls.received > 0).then_some(calls.delay_us.p99 as f64 / 1_000.0);
         entry.setups = Some(setups as f64);

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     client::{call::CallSummary, setup::SetupSummary, transfer::TransferSummary},
-    cpu::STOLEN_SHARE_MAX,
+    cpu::Taken,
     report::{
         Report,
         Threshold::{self, AtLeast, AtMost},
@@ -28,8 +28,8 @@ pub(super) struct Measured {
     pub offered_pps: f64,
     /// How long the phase was measured.
     pub seconds: f64,
-    /// Share of the machine that its host gave to others meanwhile.
-    pub stolen_share: f64,
+    /// What its host took of the machine meanwhile.
+    pub taken: Taken,
     pub sip_attack: Option<SipAttack>,
     pub insider: Option<[Insider; DECLARED]>,
 }
@@ -62,18 +62,9 @@ pub(super) struct Insider {
 }
 
 impl Measured {
-    /// Whether times, losses and rates of this phase can be judged.
-    pub(super) fn is_undisturbed(&self) -> bool {
-        self.stolen_share <= STOLEN_SHARE_MAX
-    }
-
-    /// Adds what has to satisfy a threshold, or is only told where the phase was disturbed.
+    /// Adds what has to satisfy a threshold, and may be disturbed.
     fn require(&self, report: &mut Report, metric: &str, value: f64, threshold: Threshold) {
-        if self.is_undisturbed() {
-            report.require(self.name, metric, value, threshold);
-        } else {
-            report.note(self.name, metric, value);
-        }
+        report.require(self.name, metric, value, threshold.disturbed(self.taken.is_much()));
     }
 
     pub(super) fn empty(name: &'static str) -> Self {
@@ -87,7 +78,7 @@ impl Measured {
             offered_bps: 0.0,
             offered_pps: 0.0,
             seconds: 0.0,
-            stolen_share: 0.0,
+            taken: Taken::default(),
             sip_attack: None,
             insider: None,
         }
@@ -159,11 +150,10 @@ pub(super) fn judge(report: &mut Report, measured: &[Measured], needed: &Require
         report.require("verdict", "phases", measured.len() as f64, AtLeast(5.0));
         return;
     };
-    for phase in [calm, off, on, both] {
-        report.note(phase.name, "stolen_share", phase.stolen_share);
+    for phase in measured {
+        report.note(phase.name, "taken_share", phase.taken.share);
+        report.note(phase.name, "taken_share_in_a_second", phase.taken.in_a_second);
     }
-    let disturbed = [calm, off, on, both].iter().filter(|phase| !phase.is_undisturbed()).count();
-    report.require("verdict", "disturbed_phases", disturbed as f64, AtMost(0.0));
     report.note(off.name, "stranger_bytes", off.stranger_bytes as f64);
     for phase in [calm, on, both] {
         report.require(phase.name, "stranger_bytes", phase.stranger_bytes as f64, AtMost(0.0));
@@ -247,7 +237,7 @@ fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requi
 fn forgeries(report: &mut Report, phase: &Measured, needed: &Requirements) {
     for class in &phase.forgeries[..CLASSES.len()] {
         let metric = |what: &str| format!("{}_{what}", class.name);
-        report.require(phase.name, &metric("frames_sent"), class.sent as f64, AtLeast(needed.forged_frames_min));
+        phase.require(report, &metric("frames_sent"), class.sent as f64, AtLeast(needed.forged_frames_min));
         if class.name == FORGED_PHONE.name {
             let most = GRANT_RATE_BPS as f64 * SERVICES.len() as f64;
             let bps = class.received_bytes as f64 * 8.0 / phase.seconds.max(1.0);
@@ -273,20 +263,13 @@ fn floods(report: &mut Report, off: &Measured, on: &Measured, needed: &Requireme
 
 fn insiders(report: &mut Report, phase: &Measured) {
     for (service, insider) in SERVICES.iter().zip(phase.insider.into_iter().flatten()) {
-        let allowed = insider.allowed as f64;
+        let metric = |what: &str| format!("insider_{what}_bytes.{}", service.label);
+        let (allowed, received) = (insider.allowed as f64, insider.received as f64);
         // Less would not have tried the budget.
-        report.require(
-            phase.name,
-            &format!("insider_offered_bytes.{}", service.label),
-            insider.offered as f64,
-            AtLeast(2.0 * allowed),
-        );
-        report.require(
-            phase.name,
-            &format!("insider_received_bytes.{}", service.label),
-            insider.received as f64,
-            AtMost(allowed),
-        );
+        phase.require(report, &metric("offered"), insider.offered as f64, AtLeast(2.0 * allowed));
+        report.require(phase.name, &metric("received"), received, AtMost(allowed));
+        // Whose flood is not let in at all is no insider.
+        phase.require(report, &metric("let_in"), received, AtLeast(allowed / 2.0));
     }
     if phase.insider.is_none() {
         report.require(phase.name, "insider_measured", 0.0, AtLeast(1.0));
@@ -301,7 +284,7 @@ fn share(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Percentiles;
+    use crate::{report::Verdict, sample::Percentiles};
 
     fn good(name: &'static str) -> Measured {
         let percentiles = |value| Percentiles { count: 2_000, p50: value, p90: value, p99: value, max: value };
@@ -336,7 +319,7 @@ mod tests {
         let mut report = Report::default();
         let options = Options::new("sluicegate".into(), "/nowhere".into());
         judge(&mut report, &measured, &Requirements::of(&options));
-        let failed = report.figures.iter().filter(|figure| figure.pass == Some(false));
+        let failed = report.figures.iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
         failed.map(|figure| format!("{}: {}", figure.phase, figure.metric)).collect()
     }
 
@@ -365,8 +348,8 @@ mod tests {
             (|run| run[3].setups[1].us.p99 = 201_000, "both: setup_p99_ms.filter"),
             (|run| run[3].sip_attack.as_mut().unwrap().received_per_s = 24_999.0, "both: sip_flood_received_per_s"),
             (|run| run[3].sip_attack.as_mut().unwrap().accepted = 1, "both: sip_flood_accepted"),
-            (|run| run[2].stolen_share = 0.06, "verdict: disturbed_phases"),
             (|run| run[4].insider.as_mut().unwrap()[0].received = 500_001, "insider: insider_received_bytes.nat"),
+            (|run| run[4].insider.as_mut().unwrap()[1].received = 0, "insider: insider_let_in_bytes.filter"),
             (|run| run[0].calls[0].sent = 1_499, "calm: call_packets.nat"),
             (|run| run[2].offered_bps = 1.42e8, "gate on: flood_difference_share"),
             (|run| run[4].stranger_bytes = 60, "insider: stranger_bytes"),
@@ -374,6 +357,19 @@ mod tests {
         for (change, name) in cases {
             assert_eq!(failures(change), [name]);
         }
+    }
+
+    #[test]
+    fn what_is_missed_while_others_had_the_machine_is_not_held_against_it_and_bytes_of_attackers_are() {
+        let disturbed = |spoil: fn(&mut Measured)| {
+            failures(move |run| {
+                run[2].taken.share = 0.06;
+                spoil(&mut run[2]);
+            })
+        };
+        assert_eq!(disturbed(|_| ()), [] as [&str; 0]);
+        assert_eq!(disturbed(|on| on.calls[0].loss = 0.4), [] as [&str; 0]);
+        assert_eq!(disturbed(|on| on.stranger_bytes = 1), ["gate on: stranger_bytes"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! What a run measured: figures with thresholds, a time series, and their JSON and SVG forms.
+//! What a run measured: figures with thresholds, a time series, and their JSON, SVG and HTML forms.
 
+mod page;
+pub mod rows;
 mod svg;
 
 use std::{
@@ -35,11 +37,74 @@ impl Threshold {
     }
 }
 
+/// A threshold, and whether others disturbed what it judges: what holds even so holds, and what does not is not judged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Demand {
+    threshold: Threshold,
+    is_disturbed: bool,
+}
+
+impl Threshold {
+    pub(crate) const fn disturbed(self, is_disturbed: bool) -> Demand {
+        Demand { threshold: self, is_disturbed }
+    }
+}
+
+impl From<Threshold> for Demand {
+    fn from(threshold: Threshold) -> Self {
+        threshold.disturbed(false)
+    }
+}
+
+impl Demand {
+    fn judge(self, value: f64) -> Verdict {
+        match (self.threshold.accepts(value), self.is_disturbed) {
+            (true, _) => Verdict::Holds,
+            (false, false) => Verdict::Missed,
+            (false, true) => Verdict::Disturbed,
+        }
+    }
+}
+
+/// What became of a demand, or of all demands of a run: the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is satisfied.
+    Holds,
+    /// It is not, and others disturbed the machine meanwhile: nothing was shown.
+    Disturbed,
+    /// It is not.
+    Missed,
+}
+
+impl Verdict {
+    /// Of a whole run, for people.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Holds => "passed",
+            Self::Disturbed => "inconclusive",
+            Self::Missed => "failed",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Holds => "holds",
+            Self::Missed => "MISS",
+            Self::Disturbed => "disturbed",
+        })
+    }
+}
+
 impl fmt::Display for Threshold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(least) => write!(f, ">= {least}"),
-            Self::AtMost(most) => write!(f, "<= {most}"),
+            Self::AtLeast(least) => write!(f, ">= {}", round(*least)),
+            Self::AtMost(most) => write!(f, "<= {}", round(*most)),
         }
     }
 }
@@ -62,7 +127,7 @@ pub struct Figure {
     /// What it has to be; `None` if it is only reported.
     pub threshold: Option<Threshold>,
     /// Whether it is so; `None` without a threshold.
-    pub pass: Option<bool>,
+    pub verdict: Option<Verdict>,
 }
 
 /// One part of a run.
@@ -70,6 +135,8 @@ pub struct Figure {
 pub struct Phase {
     /// Its name.
     pub name: String,
+    /// What happens in it, in a sentence.
+    pub about: String,
     /// When it began, seconds since the start of the run.
     pub from_s: u32,
     /// When it ended.
@@ -100,6 +167,10 @@ pub struct Second {
 pub struct Report {
     /// What ran.
     pub title: String,
+    /// What was asked, in a sentence.
+    pub about: String,
+    /// What came out, in three lines that need no other knowledge.
+    pub story: Vec<String>,
     /// The seed that repeats it.
     pub seed: u64,
     /// Rate of the protected link, bits a second.
@@ -115,18 +186,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds a figure that has to satisfy a threshold; returns whether it does.
-    pub fn require(&mut self, phase: &str, metric: &str, value: f64, threshold: Threshold) -> bool {
-        let pass = threshold.accepts(value);
-        let (phase, metric) = (phase.to_owned(), metric.to_owned());
-        self.figures.push(Figure { phase, metric, value, threshold: Some(threshold), pass: Some(pass) });
-        pass
+    /// Adds a figure that has to satisfy a threshold.
+    pub fn require(&mut self, phase: &str, metric: &str, value: f64, demand: impl Into<Demand>) {
+        let (demand, phase, metric) = (demand.into(), phase.to_owned(), metric.to_owned());
+        let (threshold, verdict) = (Some(demand.threshold), Some(demand.judge(value)));
+        self.figures.push(Figure { phase, metric, value, threshold, verdict });
     }
 
     /// Adds a figure that is only reported.
     pub fn note(&mut self, phase: &str, metric: &str, value: f64) {
         let (phase, metric) = (phase.to_owned(), metric.to_owned());
-        self.figures.push(Figure { phase, metric, value, threshold: None, pass: None });
+        self.figures.push(Figure { phase, metric, value, threshold: None, verdict: None });
     }
 
     /// The second `at_s`, made if it is not there yet; `None` beyond the longest run.
@@ -138,11 +208,15 @@ impl Report {
         self.seconds.get_mut(index)
     }
 
-    /// Whether every threshold is satisfied. A run without one has shown nothing and does not pass.
+    /// Of all thresholds. A run without one has shown nothing and does not pass.
     #[must_use]
-    pub fn passes(&self) -> bool {
-        let mut thresholds = self.figures.iter().filter_map(|figure| figure.pass).peekable();
-        thresholds.peek().is_some() && thresholds.all(|pass| pass)
+    pub fn verdict(&self) -> Verdict {
+        worst(self.figures.iter().map(|figure| figure.verdict))
+    }
+
+    /// The figures that do not hold.
+    pub fn failed(&self) -> impl Iterator<Item = &Figure> {
+        self.figures.iter().filter(|one| one.verdict.is_some_and(|verdict| verdict != Verdict::Holds))
     }
 
     /// One JSON object a line: every figure, and last a summary with the time series.
@@ -153,22 +227,40 @@ impl Report {
             // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{}", json!(figure));
         }
-        let failed: Vec<_> = self.figures.iter().filter(|figure| figure.pass == Some(false)).collect();
+        let failed: Vec<_> = self.failed().collect();
         let summary = json!({
-            "summary": self.title, "pass": self.passes(), "seed": self.seed, "link_rate_bps": self.link_rate_bps, "backend": self.backend,
+            "summary": self.title, "story": self.story, "verdict": self.verdict(), "seed": self.seed, "link_rate_bps": self.link_rate_bps, "backend": self.backend,
             "figures": self.figures.len(), "failed": failed, "phases": self.phases, "series": self.seconds,
         });
         let _ = writeln!(text, "{summary}");
         text
     }
 
-    /// The time series as a picture: goodput and flood, loss, delay, drops by reason.
+    /// The time series as a picture: goodput and flood, loss, delay, drops by reason; above them what came out, below what
+    /// the phases are. Dark where its reader prefers that.
     ///
     /// # Errors
     /// [`LabError::Report`] if it cannot be drawn.
     pub fn to_svg(&self) -> Result<String, LabError> {
-        svg::draw(self)
+        svg::draw(self, true)
     }
+
+    /// The picture and every figure on one page that needs no other file.
+    ///
+    /// # Errors
+    /// As [`Report::to_svg`].
+    pub fn to_html(&self) -> Result<String, LabError> {
+        page::write(self)
+    }
+}
+
+/// To three decimals: more are noise to a person.
+fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn worst(verdicts: impl Iterator<Item = Option<Verdict>>) -> Verdict {
+    verdicts.flatten().max().unwrap_or(Verdict::Missed)
 }
 
 #[cfg(test)]
@@ -178,8 +270,8 @@ mod tests {
     fn report() -> Report {
         let mut report = Report { title: "demo".to_owned(), seed: 7, link_rate_bps: 5_000_000, ..Report::default() };
         report.phases = vec![
-            Phase { name: "calm".to_owned(), from_s: 0, to_s: 5 },
-            Phase { name: "gate <off>".to_owned(), from_s: 5, to_s: 10 },
+            Phase { name: "calm".to_owned(), about: "Nobody attacks.".to_owned(), from_s: 0, to_s: 5 },
+            Phase { name: "gate <off>".to_owned(), about: "A & B.".to_owned(), from_s: 5, to_s: 10 },
         ];
         for at_s in 0..10 {
             let second = report.second(at_s).unwrap();
@@ -196,11 +288,22 @@ mod tests {
     fn a_run_passes_only_if_it_has_thresholds_and_all_hold() {
         let mut report = report();
         report.note("calm", "offered_bps", 1.0);
-        assert!(!report.passes(), "nothing was required");
-        assert!(report.require("calm", "loss", 0.0, Threshold::AtMost(0.005)));
-        assert!(report.passes());
-        assert!(!report.require("calm", "loss", f64::NAN, Threshold::AtMost(0.005)));
-        assert!(!report.passes());
+        assert_eq!(report.verdict(), Verdict::Missed, "nothing was required");
+        report.require("calm", "loss", 0.0, Threshold::AtMost(0.005));
+        assert_eq!(report.verdict(), Verdict::Holds);
+        report.require("calm", "loss", f64::NAN, Threshold::AtMost(0.005));
+        assert_eq!(report.verdict(), Verdict::Missed);
+    }
+
+    #[test]
+    fn what_holds_although_others_disturbed_it_holds_and_what_does_not_shows_nothing() {
+        let judged = |value: f64| {
+            let mut report = Report::default();
+            report.require("calm", "loss", value, Threshold::AtMost(0.005).disturbed(true));
+            report.verdict()
+        };
+        assert_eq!(judged(0.0), Verdict::Holds);
+        assert_eq!(judged(0.1), Verdict::Disturbed);
     }
 
     #[test]
@@ -211,8 +314,8 @@ mod tests {
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0]["threshold"], ">= 0.5");
-        assert_eq!(lines[0]["pass"], true);
-        assert_eq!((&lines[1]["pass"], &lines[1]["seed"]), (&json!(true), &json!(7)));
+        assert_eq!(lines[0]["verdict"], "holds");
+        assert_eq!((&lines[1]["verdict"], &lines[1]["seed"]), (&json!("holds"), &json!(7)));
         assert_eq!(lines[1]["series"].as_array().unwrap().len(), 10);
     }
 
@@ -220,10 +323,27 @@ mod tests {
     fn the_picture_names_every_phase_and_reason_and_is_well_formed() {
         let svg = report().to_svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        for text in ["calm", "gate &lt;off&gt;", "no_pinhole", "goodput", "arriving at the gate"] {
+        for text in
+            ["calm", "gate &lt;off&gt;", "A &amp; B.", "no_pinhole", "goodput", "arriving at the gate", "the link"]
+        {
             assert!(svg.contains(text), "{text}");
         }
         assert!(Report::default().to_svg().is_ok(), "an empty run is an empty picture");
+    }
+
+    #[test]
+    fn the_page_has_the_verdict_first_every_figure_and_nothing_from_elsewhere() {
+        let mut report = report();
+        report.story = vec!["It <holds>.".to_owned()];
+        report.require("gate <off>", "call_loss", 0.9, Threshold::AtLeast(0.5));
+        report.require("calm", "call_loss", 0.9, Threshold::AtMost(0.5));
+        let page = report.to_html().unwrap();
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
+        assert!(place("It &lt;holds&gt;.") < place("<svg") && place("<svg") < place("gate &lt;off&gt;"));
+        assert!(place("MISS") < place("holds</td>"), "what missed comes first");
+        for other in ["http://", "https://", "src=", "<script", "@import", "url("] {
+            assert!(!page.replace("http://www.w3.org/", "").contains(other), "{other}");
+        }
     }
 
     #[test]

@@ -62,42 +62,44 @@ impl Prefix {
     /// Whether `address` has the same network part.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(mine), IpAddr::V4(other)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
-                (u32::from(mine) ^ u32::from(other)) & mask == 0
-            }
-            (IpAddr::V6(mine), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
-                (u128::from(mine) ^ u128::from(other)) & mask == 0
-            }
-            _ => false,
-        }
+        self.address.is_ipv4() == address.is_ipv4() && (bits(self.address) ^ bits(address)) & !self.host_mask() == 0
     }
 
-    /// The `index`-th address of the network, counted round its size.
+    /// The `index`-th address of the network, counted round its size. In IPv6 a network of several /64 has one address
+    /// in each, as so many users have.
     #[must_use]
     pub fn nth(&self, index: u64) -> IpAddr {
-        match self.address {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
-                IpAddr::V4(Ipv4Addr::from((u32::from(address) & mask) | (index as u32 & !mask)))
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
-                IpAddr::V6(Ipv6Addr::from((u128::from(address) & mask) | (u128::from(index) & !mask)))
-            }
-        }
+        let host = if !self.address.is_ipv4() && self.len < 64 { u128::from(index) << 64 | 1 } else { index.into() };
+        self.with_host(host)
     }
 
     /// The network with its host part cleared.
     #[must_use]
     pub fn network(&self) -> Self {
-        Self { address: self.nth(0), len: self.len }
+        Self { address: self.with_host(0), len: self.len }
+    }
+
+    fn with_host(&self, host: u128) -> IpAddr {
+        let mask = self.host_mask();
+        let all = bits(self.address) & !mask | host & mask;
+        if self.address.is_ipv4() { Ipv4Addr::from(all as u32).into() } else { Ipv6Addr::from(all).into() }
+    }
+
+    /// The bits of the host part.
+    fn host_mask(&self) -> u128 {
+        let width = if self.address.is_ipv4() { 32 } else { 128 };
+        1u128.checked_shl(width - u32::from(self.len)).map_or(u128::MAX, |size| size - 1)
     }
 
     const fn family(&self) -> u8 {
         if self.address.is_ipv4() { AF_INET } else { AF_INET6 }
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
     }
 }
 
@@ -243,6 +245,10 @@ mod tests {
         assert!(prefix.contains("198.19.255.255".parse().unwrap()));
         assert!(!prefix.contains("198.20.0.0".parse().unwrap()));
         assert!(!prefix.contains("::1".parse().unwrap()));
+        let several: Prefix = "2001:db8:0:40::1/58".parse().unwrap();
+        assert_eq!(several.network().to_string(), "2001:db8:0:40::/58");
+        assert_eq!(several.nth(65).to_string(), "2001:db8:0:41::1");
+        assert_eq!("2001:db8::/64".parse::<Prefix>().unwrap().nth(65).to_string(), "2001:db8::41");
         let all: Prefix = "::/0".parse().unwrap();
         assert!(all.contains("2001:db8::1".parse().unwrap()));
     }

@@ -130,6 +130,20 @@ impl End {
 }
 
 impl Plan {
+    /// The same lab with other addresses. A gateway is passed as a prefix of its whole length.
+    #[must_use]
+    pub fn with_addresses(mut self, other: impl Fn(Prefix) -> Prefix) -> Self {
+        for (prefix, via) in self.hosts.iter_mut().flat_map(|host| &mut host.routes) {
+            *prefix = other(*prefix);
+            if let Via::Gateway(address) = via {
+                *address = other(Prefix::host(*address)).address;
+            }
+        }
+        let ends = self.wires.iter_mut().flat_map(|wire| &mut wire.ends);
+        ends.flat_map(|end| &mut end.addresses).for_each(|prefix| *prefix = other(*prefix));
+        self
+    }
+
     /// Builds the lab: namespaces, wires with offloads off, addresses, fixed neighbours, bottlenecks, routes.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use super::{
-    Attack,
+    Attack, Family,
     site::{ATTACKERS, COLLUDER, SERVICE},
 };
 use crate::{
@@ -11,7 +11,6 @@ use crate::{
     attack::{CapabilityFloodSpec, CapabilityMode, ColluderSpec},
     binary::Binary,
     clock::unix_ns,
-    rtnetlink::Prefix,
     seen::SeenSpec,
     worker,
 };
@@ -41,6 +40,8 @@ pub(super) struct Plan<'a> {
     pub(super) self_limiting: bool,
     /// Whether those who spend what they were granted go on for ever.
     pub(super) endless: bool,
+    pub(super) family: Family,
+    pub(super) encapsulated: bool,
 }
 
 /// Running attackers.
@@ -76,11 +77,15 @@ impl Attackers {
             Attack::Reasking => CapabilityMode::Reasking,
         };
         if attack == Attack::Authorized {
-            let spec = ColluderSpec { interface: "eth0".into(), address: COLLUDER.into(), seconds: plan.seconds };
+            let spec = ColluderSpec {
+                interface: "eth0".into(),
+                address: plan.family.address(COLLUDER),
+                seconds: plan.seconds,
+            };
             attackers._colluder = Some(start(plan, "colluder", "colluder", &spec)?);
         }
         if matches!(attack, Attack::Imprecise | Attack::Reasking) {
-            let sources = ATTACKERS.iter().map(|text| parse(text)).collect::<Result<Vec<Prefix>, _>>()?;
+            let sources = ATTACKERS.iter().map(|text| plan.family.prefix(text)).collect::<Result<_, _>>()?;
             let spec = SeenSpec { interface: "link".into(), sources, seconds: plan.seconds + 10 };
             attackers.seen = Some(start(plan, "site", "seen", &spec)?);
         }
@@ -95,9 +100,10 @@ impl Attackers {
                 source_mac: plan.lab.link(host, "eth0")?.mac,
                 destination_mac: plan.lab.link(neighbour, "lan")?.mac,
                 mode,
-                target: target.into(),
+                target: plan.family.address(target),
                 target_port: FLOOD_PORT,
-                sources: parse(prefix)?,
+                encapsulated: plan.encapsulated,
+                sources: plan.family.prefix(prefix)?,
                 attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).clamp(1, ATTACKERS_EACH),
                 groups: if in_turn { GROUPS } else { 1 },
                 bytes_each: match attack {
@@ -146,8 +152,4 @@ fn start<S: serde::Serialize>(plan: &Plan<'_>, host: &str, role: &str, spec: &S)
     let process = plan.lab.host(host)?.spawn(&format!("{role} on {host}"), worker::command(program, role, spec))?;
     process.event("ready", READY_MAX)?;
     Ok(process)
-}
-
-fn parse(text: &str) -> Result<Prefix, LabError> {
-    text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
 }

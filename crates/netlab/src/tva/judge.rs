@@ -4,7 +4,12 @@ use super::{
     Attack, Report,
     play::{DEFAULT_GRANT, FIRST_TRY_MS},
 };
-use crate::{client::transfer::Transfer, cpu::STOLEN_SHARE_MAX, report::Threshold, sample::Percentiles};
+use crate::{
+    client::transfer::Transfer,
+    cpu::Taken,
+    report::{Demand, Threshold},
+    sample::Percentiles,
+};
 
 /// Attackers of an imprecise policy; at least so many of a hundred have to be authorised at first.
 const AUTHORISED: f64 = 0.95;
@@ -23,8 +28,8 @@ pub(super) struct Phase {
     pub(super) carried: (u64, u64),
     /// What came to the gate from outside while the flood lasted.
     pub(super) received_bps: f64,
-    /// Share of the machine that its host gave to others meanwhile.
-    pub(super) stolen_share: f64,
+    /// What its host took of the machine meanwhile.
+    pub(super) taken: Taken,
     /// Bytes that left the gate towards the bottleneck in the request lane, and in all.
     pub(super) lanes: (u64, u64),
     pub(super) attack_began_ns: u64,
@@ -76,14 +81,14 @@ impl Shown<'_> {
     /// Every threshold of an attack.
     pub(super) fn judge(&self, report: &mut Report, attack: Attack) {
         let case = if attack == Attack::Imprecise { "imprecise-high" } else { attack.label() };
-        self.both(report, case, self.timed(Threshold::AtLeast(self.ratio)));
+        self.both(report, case, Some(self.ratio));
         match attack {
             Attack::Legacy => self.legacy(report),
             Attack::Request => self.requests(report),
             Attack::Authorized => self.authorized(report),
             Attack::Imprecise | Attack::Reasking => {
                 let plain = (case, "plain");
-                report.add(plain, "complete_share", self.plain.complete(), self.timed(Threshold::AtMost(0.5)));
+                report.require(plain, "complete_share", self.plain.complete(), self.timed(Threshold::AtMost(0.5)));
                 self.imprecise(report, case);
             }
         }
@@ -95,79 +100,95 @@ impl Shown<'_> {
         self.imprecise(report, "imprecise-low");
     }
 
-    /// What has to hold of times, losses and rates: nothing is judged that others on the machine disturbed.
-    fn timed(&self, threshold: Threshold) -> Option<Threshold> {
-        (self.stolen_share() <= STOLEN_SHARE_MAX).then_some(threshold)
+    /// What has to hold of times, losses and rates, which others on the machine may disturb.
+    fn timed(&self, threshold: Threshold) -> Demand {
+        let phases = [self.plain, self.calm, self.attacked];
+        threshold.disturbed(phases.iter().any(|phase| phase.taken.is_much()))
     }
 
-    fn stolen_share(&self) -> f64 {
-        [self.plain, self.calm, self.attacked].iter().map(|phase| phase.stolen_share).fold(0.0, f64::max)
-    }
-
-    /// What every attack reports of both schemes.
-    fn both(&self, report: &mut Report, case: &str, flood: Option<Threshold>) {
-        let disturbed = f64::from(u8::from(self.stolen_share() > STOLEN_SHARE_MAX));
-        report.add((case, "tva"), "stolen_share", self.stolen_share(), None);
-        report.add((case, "tva"), "disturbed_phases", disturbed, Some(Threshold::AtMost(0.0)));
+    /// What every attack reports of both schemes; the flood has to have arrived `ratio` times as fast as the link is.
+    fn both(&self, report: &mut Report, case: &str, ratio: Option<f64>) {
         for (scheme, phase) in [("plain", self.plain), ("tva", self.attacked)] {
             let (times, about) = (phase.times(), (case, scheme));
-            report.add(about, "received_over_link", phase.received_bps / self.link_bps, flood);
-            report.add(about, "transfers", phase.transfers.len() as f64, None);
-            report.add(about, "median_ms", times.p50 as f64, None);
-            report.add(about, "p99_ms", times.p99 as f64, None);
+            phase.taken.note(report, about);
+            let received = phase.received_bps / self.link_bps;
+            match ratio {
+                Some(ratio) => {
+                    report.require(about, "received_over_link", received, self.timed(Threshold::AtLeast(ratio)));
+                }
+                None => report.note(about, "received_over_link", received),
+            }
+            report.note(about, "transfers", phase.transfers.len() as f64);
+            report.note(about, "median_ms", times.p50 as f64);
+            report.note(about, "p99_ms", times.p99 as f64);
         }
     }
 
     fn legacy(&self, report: &mut Report) {
         let calm_median = self.calm.times().p50 as f64;
-        report.add(("calm", "tva"), "median_ms", calm_median, None);
-        report.add(("calm", "tva"), "complete_share", self.calm.complete(), self.timed(Threshold::AtLeast(1.0)));
+        report.note(("calm", "tva"), "median_ms", calm_median);
+        report.require(("calm", "tva"), "complete_share", self.calm.complete(), self.timed(Threshold::AtLeast(1.0)));
         let tva = ("legacy", "tva");
-        report.add(
+        report.require(
             tva,
             "transfers_judged",
             self.attacked.transfers.len() as f64,
             self.timed(Threshold::AtLeast(150.0)),
         );
-        report.add(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
+        report.require(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
         let slower = self.attacked.times().p50 as f64 / calm_median.max(1.0);
-        report.add(tva, "median_over_calm", slower, self.timed(Threshold::AtMost(1.5)));
-        report.add(("legacy", "plain"), "complete_share", self.plain.complete(), self.timed(Threshold::AtMost(0.05)));
+        report.require(tva, "median_over_calm", slower, self.timed(Threshold::AtMost(1.5)));
+        report.require(
+            ("legacy", "plain"),
+            "complete_share",
+            self.plain.complete(),
+            self.timed(Threshold::AtMost(0.05)),
+        );
     }
 
     fn requests(&self, report: &mut Report) {
         let tva = ("request", "tva");
-        report.add(
+        report.require(
             tva,
             "requests_judged",
             self.attacked.transfers.len() as f64,
             self.timed(Threshold::AtLeast(1_000.0)),
         );
-        report.add(tva, "first_try_share", self.attacked.first_try(), self.timed(Threshold::AtLeast(0.99)));
+        report.require(tva, "first_try_share", self.attacked.first_try(), self.timed(Threshold::AtLeast(0.99)));
         let (requests, all) = self.attacked.lanes;
-        report.add(tva, "link_used_mbps", all as f64 * 8.0 / 1e6, None);
+        report.note(tva, "link_used_mbps", all as f64 * 8.0 / 1e6);
         let lane = requests as f64 / all as f64;
-        report.add(tva, "request_lane_share", lane, Some(Threshold::AtMost(REQUEST_SHARE)));
+        report.require(tva, "request_lane_share", lane, self.timed(Threshold::AtMost(REQUEST_SHARE)));
         let behind = Phase { transfers: self.attacked.behind_spoofer.clone(), ..Phase::default() };
-        report.add(tva, "first_try_share_behind_spoofer", behind.first_try(), None);
+        report.note(tva, "first_try_share_behind_spoofer", behind.first_try());
         let plain = ("request", "plain");
-        report.add(plain, "first_try_share", self.plain.first_try(), self.timed(Threshold::AtMost(0.2)));
+        report.require(plain, "first_try_share", self.plain.first_try(), self.timed(Threshold::AtMost(0.2)));
     }
 
     fn authorized(&self, report: &mut Report) {
         let tva = ("authorized", "tva");
         self.authorised(report, "authorized");
-        report.add(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
-        report.add(tva, "destination_share", self.attacked.destination_share(), self.timed(Threshold::AtLeast(0.48)));
+        report.require(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
+        report.require(
+            tva,
+            "destination_share",
+            self.attacked.destination_share(),
+            self.timed(Threshold::AtLeast(0.48)),
+        );
         let plain = ("authorized", "plain");
-        report.add(plain, "complete_share", self.plain.complete(), None);
-        report.add(plain, "destination_share", self.plain.destination_share(), self.timed(Threshold::AtMost(0.1)));
+        report.note(plain, "complete_share", self.plain.complete());
+        report.require(plain, "destination_share", self.plain.destination_share(), self.timed(Threshold::AtMost(0.1)));
     }
 
     /// An attack by those who are not let in shows nothing.
     fn authorised(&self, report: &mut Report, case: &str) {
         let authorised = self.attacked.granted as f64 / self.attacked.asked as f64;
-        report.add((case, "tva"), "attackers_authorised_share", authorised, self.timed(Threshold::AtLeast(AUTHORISED)));
+        report.require(
+            (case, "tva"),
+            "attackers_authorised_share",
+            authorised,
+            self.timed(Threshold::AtLeast(AUTHORISED)),
+        );
     }
 
     fn imprecise(&self, report: &mut Report, case: &str) {
@@ -178,22 +199,23 @@ impl Shown<'_> {
         let last_ns = disturbed.map(|one| one.started_ns).max().unwrap_or(attacked.attack_began_ns);
         let lasted_s = (last_ns - attacked.attack_began_ns) as f64 / 1e9;
         let tva = (case, "tva");
-        report.add(tva, "usual_ms", usual_ms as f64, None);
-        report.add(tva, "complete_share", attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
-        report.add(tva, "disturbance_s", lasted_s, self.timed(Threshold::AtMost(DISTURBANCE_S)));
+        report.note(tva, "usual_ms", usual_ms as f64);
+        report.require(tva, "complete_share", attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
+        report.require(tva, "disturbance_s", lasted_s, self.timed(Threshold::AtMost(DISTURBANCE_S)));
         self.authorised(report, case);
         // Nobody seen is nothing measured.
         let most = attacked.attackers.iter().max().map_or(f64::NAN, |most| *most as f64);
         let bound = Threshold::AtMost(2.0 * f64::from(DEFAULT_GRANT.0));
-        report.add(tva, "regular_bytes_of_an_attacker_max", most, Some(bound));
+        report.require(tva, "regular_bytes_of_an_attacker_max", most, bound);
         let mean = attacked.attackers.iter().sum::<u64>() as f64 / attacked.attackers.len().max(1) as f64;
-        report.add(tva, "regular_bytes_of_an_attacker_mean", mean, None);
+        report.note(tva, "regular_bytes_of_an_attacker_mean", mean);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Verdict;
 
     fn transfers(count: u64, ms: u64, complete: bool) -> Vec<Transfer> {
         let error = (!complete).then(|| "late".to_owned());
@@ -231,7 +253,7 @@ mod tests {
         let [plain, calm, attacked] = &phases;
         let mut report = Report::default();
         Shown { plain, calm, attacked, link_bps: 10e6, ratio: 10.0 }.judge(&mut report, attack);
-        report.passes()
+        report.verdict() == Verdict::Holds
     }
 
     const ALL: [Attack; 5] = [Attack::Legacy, Attack::Request, Attack::Authorized, Attack::Imprecise, Attack::Reasking];

@@ -5,18 +5,18 @@
 //! that is judged is measured at the clients and on the wires (TVA V).
 
 mod attackers;
+mod family;
 mod judge;
 mod nodes;
 pub mod paths;
 mod play;
-mod report;
 mod site;
 
 use std::path::PathBuf;
 
-pub use report::{Figure, Report};
+pub use family::Family;
 
-use crate::LabError;
+use crate::{LabError, report::rows::Report};
 
 /// The name of the run.
 pub const NAME: &str = "tva-live";
@@ -81,6 +81,10 @@ pub struct Options {
     pub mutant: Mutant,
     /// The nodes' back end as the configuration names it: `auto`, `xdp` or `packet`.
     pub datapath: String,
+    /// The IP version of every address.
+    pub family: Family,
+    /// Whether capability headers travel in UDP, the attackers' too; natively otherwise.
+    pub encapsulated: bool,
 }
 
 /// Runs one attack and returns what was measured; `tell` hears each step.

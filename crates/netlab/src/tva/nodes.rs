@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::site::{COLLUDER, NODES, SERVICE};
+use super::{
+    Family,
+    site::{COLLUDER, NODES, SERVICE},
+};
 use crate::{
     Lab, LabError, Process,
     binary::{Binary, text},
@@ -30,6 +33,9 @@ pub(super) struct Settings {
     pub(super) flood_rate: &'static str,
     /// Whether the honest hosts behind the spoofing neighbour have their edge box.
     pub(super) edge_behind_spoofer: bool,
+    pub(super) family: Family,
+    /// Whether edge boxes put capability headers into UDP.
+    pub(super) encapsulated: bool,
 }
 
 /// A daemon that is to run on the host of the same name: what its configuration file says beside `[node]`.
@@ -93,7 +99,9 @@ pub(super) fn start(lab: &Lab, settings: &Settings) -> Result<Nodes, LabError> {
 fn node(settings: &Settings, name: &'static str) -> Node {
     let datapath = &settings.datapath;
     let (bytes, seconds) = settings.default_grant;
-    let grant = format!("capability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n");
+    let carriage = if settings.encapsulated { "encapsulated" } else { "native" };
+    let grant =
+        format!("carriage = \"{carriage}\"\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n");
     match name {
         "edge" | "edge-1" => Node::edge(name, datapath, &format!("policy = \"client\"\n{grant}")),
         "edge-s" => {
@@ -103,7 +111,8 @@ fn node(settings: &Settings, name: &'static str) -> Node {
         "r1" => Node::router(name, datapath, ("lan", "wan"), true),
         "r2" => Node::router(name, datapath, ("wan", "down"), true),
         _ => {
-            let services = [("web", SERVICE.into()), ("colluder", COLLUDER.into())];
+            let services =
+                [("web", SERVICE), ("colluder", COLLUDER)].map(|(name, v4)| (name, settings.family.address(v4)));
             Node::gate(datapath, settings.link_rate_bps, &services)
         }
     }

@@ -1,12 +1,13 @@
 //! One attack from beginning to end: plain forwarding, calm, and under attack.
 
 use std::{
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    Attack, Mutant, Options, Report,
+    Attack, Family, Mutant, Options, Report,
     attackers::{self, Attackers},
     judge::{Phase, Shown},
     nodes::{self, Nodes, Settings, forward_plainly},
@@ -16,9 +17,8 @@ use crate::{
     Lab, LabError, Process,
     binary::Binary,
     client::transfer::{self, ServeSpec, Transfer, TransferSpec},
-    cpu::Cpu,
+    cpu::StolenWatch,
     emulator::{EmulateSpec, LineOptions},
-    rtnetlink::Prefix,
     worker,
 };
 
@@ -52,17 +52,43 @@ struct Load {
     seconds: u32,
     bytes: u32,
     /// Addresses in turn.
-    from: &'static str,
+    from: Hosts,
+}
+
+/// The honest hosts of a phase, one after the other. Each phase has its own, so that no host begins with what it got or
+/// spent in the phase before.
+#[derive(Debug, Clone, Copy)]
+struct Hosts {
+    /// Third byte of the first phase's first host.
+    first: u8,
+    /// Length of the prefix of each phase.
+    len: u8,
+}
+
+/// What is played, in this order.
+#[derive(Debug, Clone, Copy)]
+enum Scene {
+    Plain,
+    Calm,
+    Attacked,
+    InTurn,
+}
+
+impl Hosts {
+    fn of(self, scene: Scene) -> String {
+        let step = 1 << 24_u8.saturating_sub(self.len);
+        format!("10.3.{}.0/{}", self.first + scene as u8 * step, self.len)
+    }
 }
 
 impl Load {
     const fn of(attack: Attack) -> Self {
         // A quarter of the link.
-        let quarter = Self { per_minute: 900, parallel_max: 0, seconds: 12, bytes: FILE_BYTES, from: "10.3.1.0/26" };
+        let quarter = Self { per_minute: 900, parallel_max: 0, seconds: 12, bytes: FILE_BYTES, from: Self::FEW };
         match attack {
             Attack::Legacy => quarter,
             // Every connection from another host, so that each needs a request.
-            Attack::Request => Self { per_minute: 6_000, bytes: 0, from: "10.3.128.0/17", ..quarter },
+            Attack::Request => Self { per_minute: 6_000, bytes: 0, from: Self::MANY, ..quarter },
             Attack::Authorized => Self::SATURATING,
             Attack::Imprecise | Attack::Reasking => quarter,
         }
@@ -70,7 +96,10 @@ impl Load {
 
     /// As much as goes.
     const SATURATING: Self =
-        Self { per_minute: 60_000, parallel_max: 24, seconds: 12, bytes: FILE_BYTES, from: "10.3.1.0/26" };
+        Self { per_minute: 60_000, parallel_max: 24, seconds: 12, bytes: FILE_BYTES, from: Self::FEW };
+    /// 64 hosts a phase, and 8,192.
+    const FEW: Hosts = Hosts { first: 1, len: 26 };
+    const MANY: Hosts = Hosts { first: 128, len: 19 };
     /// Of plain forwarding under attack, and of nodes without attack, less shows enough.
     const SHORT_S: u32 = 6;
 }
@@ -91,7 +120,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
 
     tell("plain forwarding, under attack");
     forward_plainly(&stage.lab, true)?;
-    let plain = stage.phase(&short, Some((options.attack, false)), None)?;
+    let plain = stage.phase(Scene::Plain, &short, Some(options.attack), None)?;
     forward_plainly(&stage.lab, false)?;
     report.add_distribution((attack, "plain"), &plain.transfers);
 
@@ -108,13 +137,15 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
             _ => "512kbit",
         },
         edge_behind_spoofer: options.attack == Attack::Request,
+        family: options.family,
+        encapsulated: options.encapsulated,
     };
     let nodes = nodes::start(&stage.lab, &settings)?;
     tell("capabilities, no attack");
-    let calm = stage.phase(&short, None, Some(&nodes))?;
+    let calm = stage.phase(Scene::Calm, &short, None, Some(&nodes))?;
     report.add_distribution(("calm", "tva"), &calm.transfers);
     tell("capabilities, under attack");
-    let attacked = stage.phase(&load, Some((options.attack, false)), Some(&nodes))?;
+    let attacked = stage.phase(Scene::Attacked, &load, Some(options.attack), Some(&nodes))?;
     report.add_distribution((attack, "tva"), &attacked.transfers);
     let shown =
         Shown { plain: &plain, calm: &calm, attacked: &attacked, link_bps: LINK_BPS as f64, ratio: options.ratio };
@@ -123,7 +154,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
         tell("capabilities, the same attackers group after group");
         // What they were granted has to be over.
         thread::sleep(Duration::from_secs(DEFAULT_GRANT.1.into()));
-        let low = stage.phase(&load, Some((Attack::Imprecise, true)), Some(&nodes))?;
+        let low = stage.phase(Scene::InTurn, &load, Some(Attack::Imprecise), Some(&nodes))?;
         report.add_distribution(("imprecise-low", "tva"), &low.transfers);
         Shown { attacked: &low, ..shown }.judge_in_turn(&mut report);
     }
@@ -133,13 +164,13 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
 
 impl<'a> Stage<'a> {
     fn build(options: &'a Options) -> Result<Self, LabError> {
-        let lab = site::plan()?.build()?;
+        let lab = options.family.plan(site::plan()?).build()?;
         let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
         let mut stage = Self { options, lab, binary, _standing: Vec::new() };
         let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US, ..LineOptions::default() };
         let up = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };
         let link = EmulateSpec { a: "up".into(), b: "down".into(), a_to_b: down, b_to_a: up, seconds: FOREVER_S };
-        let serve = ServeSpec { listen: vec![(SERVICE, SERVICE_PORT).into()], seconds: FOREVER_S };
+        let serve = ServeSpec { listen: vec![service(options.family)], seconds: FOREVER_S };
         let standing = [stage.start("link", "emulate", &link)?, stage.start("service", "serve", &serve)?];
         stage._standing = standing.into();
         Ok(stage)
@@ -153,9 +184,15 @@ impl<'a> Stage<'a> {
     }
 
     /// Honest clients at work, with an attack or without. Against nodes, attackers of an imprecise policy begin in the
-    /// middle, so that beginning and end of what they do show; all others before the first transfer. The flag: group
-    /// after group.
-    fn phase(&self, load: &Load, attack: Option<(Attack, bool)>, nodes: Option<&Nodes>) -> Result<Phase, LabError> {
+    /// middle, so that beginning and end of what they do show; all others before the first transfer.
+    fn phase(
+        &self,
+        scene: Scene,
+        load: &Load,
+        attack: Option<Attack>,
+        nodes: Option<&Nodes>,
+    ) -> Result<Phase, LabError> {
+        let in_turn = matches!(scene, Scene::InTurn);
         let mutant = self.options.mutant;
         let plan = attackers::Plan {
             lab: &self.lab,
@@ -166,24 +203,26 @@ impl<'a> Stage<'a> {
             self_limiting: mutant == Mutant::SelfLimiting,
             // Without capabilities nobody is ever spent.
             endless: nodes.is_none(),
+            family: self.options.family,
+            encapsulated: self.options.encapsulated,
         };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio * MORE) as u64;
         let attack = attack.filter(|_| mutant != Mutant::NoFlood);
         let is_imprecise = |attack| matches!(attack, Attack::Imprecise | Attack::Reasking);
-        let in_the_middle = attack.filter(|(attack, _)| nodes.is_some() && is_imprecise(*attack));
+        let in_the_middle = attack.filter(|attack| nodes.is_some() && is_imprecise(*attack));
         let (mut attackers, mut received_bps) = (None, 0.0);
-        if let Some((attack, in_turn)) = attack.filter(|_| in_the_middle.is_none()) {
+        if let Some(attack) = attack.filter(|_| in_the_middle.is_none()) {
             attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
             thread::sleep(SETTLE);
             received_bps = self.received_bps()?;
         }
         let lanes = |nodes: Option<&Nodes>| nodes.map_or(Ok((0, 0)), Nodes::request_lane);
-        let others = self.others()?;
-        let cpu = Cpu::now()?;
+        let others = self.others(scene)?;
+        let watch = StolenWatch::start();
         let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
-        let clients = self.start("users", "transfer", &transfers(load, load.from)?)?;
+        let clients = self.start("users", "transfer", &transfers(self.options.family, load, &load.from.of(scene))?)?;
         let started = Instant::now();
-        if let Some((attack, in_turn)) = in_the_middle {
+        if let Some(attack) = in_the_middle {
             thread::sleep(SETTLE * 2);
             attackers = Some(Attackers::start(&plan, attack, in_turn, flood_bps)?);
             received_bps = self.received_bps()?;
@@ -195,8 +234,8 @@ impl<'a> Stage<'a> {
             Some((behind, _)) => collect(behind, 0, || Ok(()))?.0,
             None => Vec::new(),
         };
-        let stolen_share = Cpu::now()?.stolen_share_since(&cpu);
-        let mut phase = Phase { transfers, behind_spoofer, received_bps, stolen_share, ..Phase::default() };
+        let taken = watch.end().taken();
+        let mut phase = Phase { transfers, behind_spoofer, received_bps, taken, ..Phase::default() };
         phase.carried = (after.0.0 - before.0, after.0.1 - before.1);
         phase.lanes = (after.1.0 - lanes_before.0, after.1.1 - lanes_before.1);
         if let Some(attackers) = attackers {
@@ -211,15 +250,15 @@ impl<'a> Stage<'a> {
 
     /// Under a flood of requests: hosts behind the spoofing neighbour, and hosts that want all the rest of the link, so
     /// that requests get no more than their share.
-    fn others(&self) -> Result<Option<(Process, Process)>, LabError> {
+    fn others(&self, scene: Scene) -> Result<Option<(Process, Process)>, LabError> {
         if self.options.attack != Attack::Request {
             return Ok(None);
         }
         let load = Load::of(Attack::Request);
         let few = Load { per_minute: load.per_minute / 6, ..load };
-        let behind = self.start("users-1", "transfer", &transfers(&few, USERS_BEHIND_SPOOFER)?)?;
+        let behind = self.start("users-1", "transfer", &transfers(self.options.family, &few, USERS_BEHIND_SPOOFER)?)?;
         let longer = Load { seconds: load.seconds + 4, ..Load::SATURATING };
-        let many = transfers(&longer, longer.from)?;
+        let many = transfers(self.options.family, &longer, &longer.from.of(scene))?;
         let saturating = self.start("users", "transfer", &many)?;
         thread::sleep(SETTLE);
         Ok(Some((behind, saturating)))
@@ -239,11 +278,14 @@ impl<'a> Stage<'a> {
     }
 }
 
-fn transfers(load: &Load, from: &str) -> Result<TransferSpec, LabError> {
-    let from: Prefix = from.parse().map_err(|error| LabError::Plan(format!("{from}: {error}")))?;
+fn service(family: Family) -> SocketAddr {
+    (family.address(SERVICE), SERVICE_PORT).into()
+}
+
+fn transfers(family: Family, load: &Load, from: &str) -> Result<TransferSpec, LabError> {
     Ok(TransferSpec {
-        to: (SERVICE, SERVICE_PORT).into(),
-        from: Some(from),
+        to: service(family),
+        from: Some(family.prefix(from)?),
         bytes: load.bytes,
         upload: true,
         deadline_ms: ABORT_MS,

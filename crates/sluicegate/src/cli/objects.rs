@@ -12,6 +12,49 @@ pub(crate) enum UserAction {
     Add(NewUsers),
     /// List users.
     Ls(Reading),
+    /// Change a user's groups.
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Mod {
+        /// The user's name.
+        name: String,
+        /// The user is in exactly these groups; may be repeated.
+        #[arg(long = "group", value_name = "GROUP", group = "what")]
+        groups: Option<Vec<String>>,
+        /// The user is in this group too; may be repeated.
+        #[arg(long, value_name = "GROUP", group = "what")]
+        add_group: Vec<String>,
+        /// The user is in this group no longer; may be repeated.
+        #[arg(long, value_name = "GROUP", group = "what")]
+        remove_group: Vec<String>,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Set another password, asked for or read from a file or descriptor. What is open with the old one stays until it ends.
+    Passwd {
+        /// The user's name.
+        name: String,
+        /// The user has phones only: hold no key for agents.
+        #[arg(long)]
+        no_agent: bool,
+        #[command(flatten)]
+        password: Password,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Stop a user now: revoke the user's grants, and let the user sign in no more.
+    Disable {
+        /// The user's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Let a disabled user sign in again.
+    Enable {
+        /// The user's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Remove a user and revoke the user's grants.
     Rm {
         /// The user's name.
@@ -94,7 +137,7 @@ pub(crate) enum GroupAction {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceAction {
-    /// Add a service from a TOML file that holds one `[[service]]` table.
+    /// Add the services of a TOML file that holds `[[service]]` tables: all of them or none.
     Add {
         /// The file.
         #[arg(value_name = "FILE")]
@@ -104,9 +147,32 @@ pub(crate) enum ServiceAction {
     },
     /// List services.
     Ls(Reading),
+    /// Replace the services of the same names by those of a TOML file: all or none. A service with another address, mode,
+    /// kind or other ports loses its grants.
+    Mod {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Remove a service and revoke its grants.
     Rm {
         /// The service's name.
+        name: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+}
+
+/// Gates that have joined a frontend.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GateAction {
+    /// List the gates that have joined.
+    Ls(Reading),
+    /// Remove a gate: it is cut off, and comes back with a new token only.
+    Rm {
+        /// The gate's name.
         name: String,
         #[command(flatten)]
         node: NodeAddress,
@@ -117,7 +183,7 @@ pub(crate) enum ServiceAction {
 pub(crate) enum GrantAction {
     /// List live grants.
     Ls(Reading),
-    /// Revoke grants; every gate acts within a second.
+    /// Revoke grants; every gate acts within a second. Who lost a grant may sign in again: `user disable` stops a person.
     Revoke {
         /// The grant's id, as `grant ls` shows it.
         #[arg(value_name = "GRANT", required_unless_present_any = ["user", "service"])]

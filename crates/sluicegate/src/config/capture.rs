@@ -12,6 +12,7 @@ use sluicegate_agent::{
 };
 use sluicegate_policy::Rate;
 use sluicegate_signin::UserSecret;
+use sluicegate_store::keys;
 
 use super::{
     file::{self, Renew},
@@ -206,7 +207,7 @@ fn sign_in(
     let pin = secret::pin(agent.site_key.as_deref(), agent.known_sites.as_deref());
     let pin =
         pin.map_err(|error| report.error(&["agent", "site_key"], error.to_string(), "`sluicegate status` shows it"));
-    match secret::from_file(file) {
+    match keys::read_password(file) {
         Ok(password) => {
             let realm = agent.realm.as_deref()?;
             let secret = UserSecret::from_password(user, realm, password.as_bytes());
@@ -215,7 +216,7 @@ fn sign_in(
         }
         Err(error) => {
             let file_at: Vec<&str> = file_at.iter().copied().filter(|part| !part.is_empty()).collect();
-            report.error(&file_at, format!("{error:#}"), "write the password to it, mode 0600");
+            report.error(&file_at, error.to_string(), "write the password to it, mode 0600");
             None
         }
     }
@@ -230,7 +231,7 @@ mod tests {
     fn read_text(text: &str) -> Result<capture::Config, Vec<Finding>> {
         let dir = tempfile::tempdir().unwrap();
         let password = dir.path().join("password");
-        fs::write(&password, "correct horse\n").unwrap();
+        keys::create(&password, b"correct horse\n").unwrap();
         let path = dir.path().join("capture.toml");
         fs::write(&path, text.replace("PASSWORD", password.to_str().unwrap())).unwrap();
         read(&path)
@@ -262,7 +263,7 @@ mod tests {
             ("[[capture]]\nto = \"192.0.2.1\"\nservice = \"alice\"\n", Some(3), "no user and service"),
             ("[[capture]]\nto = \"192.0.2.1\"\nservice = \"alice@ssh\"\n", Some(3), "`frontend` in [agent]"),
             (&WHOLE.replace("ssh.example.net", "192.0.2.0/24"), Some(12), "one address"),
-            (&WHOLE.replace("PASSWORD", "/nonexistent/password"), Some(4), "cannot read the password file"),
+            (&WHOLE.replace("PASSWORD", "/nonexistent/password"), Some(4), "cannot read /nonexistent/password"),
         ] {
             let findings = read_text(text).unwrap_err();
             let found = findings.iter().any(|finding| finding.line == line && finding.what.contains(what));

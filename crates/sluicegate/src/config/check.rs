@@ -10,13 +10,16 @@ use std::{
 
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_frontend::{KeyHolder, Listen};
-use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Subject, User};
 use sluicegate_signin::{SitePublic, UserSecret};
+use sluicegate_store::keys;
 
 use super::{
+    Known,
     file::{Agent, File, Frontend},
     host,
     source::{Finding, Severity, Source},
+    ways,
 };
 use crate::secret;
 
@@ -47,6 +50,7 @@ pub(crate) struct Plan {
     pub(crate) gate: Option<sluicegate_gate::Config>,
     pub(crate) frontend: Option<sluicegate_frontend::Config>,
     pub(crate) agent: Option<AgentPlan>,
+    pub(crate) audit: Option<sluicegate_store::audit::Options>,
 }
 
 impl Plan {
@@ -79,7 +83,7 @@ impl AgentPlan {
         let secret = match &self.source {
             SecretFile::Key(path) => secret::from_key_file(path)?,
             SecretFile::Password(path) => {
-                UserSecret::from_password(&self.user, &self.realm, secret::from_file(path)?.as_bytes())
+                UserSecret::from_password(&self.user, &self.realm, keys::read_password(path)?.as_bytes())
             }
         };
         Ok(serve::Config { account: Account::new(&self.user, &self.realm, secret, self.pin), ..self.settings })
@@ -155,9 +159,77 @@ pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Fin
         key_holder(&mut report, &file, holder);
     }
     host::check(&mut report, &file.node.state, gate.as_ref(), role);
-    let plan = Plan { state: file.node.state, metrics: file.metrics.listen, gate, frontend, agent };
+    if let Some(frontend) = &frontend {
+        ways::check_listen(&mut report, &frontend.listen);
+    }
+    if let Some(gate) = &gate {
+        ways::check(&mut report, gate, &services_behind(&file, gate));
+    }
+    audit(&mut report, &file);
+    let audit = file.audit.options(&file.node.state);
+    let plan = Plan { state: file.node.state, metrics: file.metrics.listen, gate, frontend, agent, audit };
     let plan = (!report.has_errors()).then_some(plan);
     (report.findings, plan)
+}
+
+/// Tries out what `file` says, as far as that changes nothing. `untried` gets what could not be tried.
+pub(super) fn try_out(
+    source: &Source,
+    file: &File,
+    (plan, known): (&Plan, Option<&Known>),
+    untried: &mut Vec<String>,
+) -> Vec<Finding> {
+    let mut report = Report { source, findings: Vec::new() };
+    if let Some(gate) = &plan.gate {
+        ways::ask_neighbours(&mut report, &gate.inside, &services_behind(file, gate), untried);
+    }
+    let mut subjects = Vec::new();
+    for (index, service) in file.services.iter().enumerate() {
+        subjects.extend(service.allow.iter().map(|subject| (["service", "allow"], index, subject)));
+    }
+    for (index, rule) in file.rules.iter().enumerate() {
+        subjects.extend(rule.subjects.iter().map(|subject| (["rule", "subjects"], index, subject)));
+    }
+    match known {
+        _ if subjects.is_empty() => {}
+        Some(known) => {
+            for ([table, field], index, subject) in subjects {
+                let (is_known, kind, name) = match subject {
+                    Subject::User(name) => (known.users.contains(name), "user", name),
+                    Subject::Group(name) => (known.groups.contains(name), "group", name),
+                };
+                if !is_known {
+                    let hint = format!("add it with: sluicegate {kind} add {name}");
+                    report.warn(&[table, &index.to_string(), field], format!("there is no {kind} {name:?}"), &hint);
+                }
+            }
+        }
+        None => untried.push("whether there are such users and groups: the frontend does not run".to_owned()),
+    }
+    report.findings
+}
+
+/// The services of the file that this gate protects, and where in the file they stand: all but those that it gives to another.
+fn services_behind<'f>(file: &'f File, gate: &sluicegate_gate::Config) -> Vec<(usize, &'f Service)> {
+    let gates = file.frontend.iter().flat_map(|frontend| &frontend.gates);
+    let others: BTreeSet<&String> =
+        gates.filter(|other| other.name != gate.name).flat_map(|other| &other.services).collect();
+    file.services.iter().enumerate().filter(|(_, service)| !others.contains(&service.name)).collect()
+}
+
+/// Smallest size of an audit log's file, and largest.
+const AUDIT_BYTES: std::ops::RangeInclusive<u64> = 100_000..=1_000_000_000;
+
+fn audit(report: &mut Report<'_>, file: &File) {
+    let (audit, keep_max) = (&file.audit, sluicegate_store::audit::Options::KEEP_MAX);
+    if !AUDIT_BYTES.contains(&audit.file_bytes.0) {
+        let what = format!("file_bytes is {} bytes", audit.file_bytes.0);
+        report.error(&["audit", "file_bytes"], what, "write \"100KB\" to \"1GB\"");
+    }
+    if audit.keep > keep_max {
+        let what = format!("keep = {} files are more than {keep_max}", audit.keep);
+        report.error(&["audit", "keep"], what, "raise file_bytes, or copy older files away");
+    }
 }
 
 fn sections(report: &mut Report<'_>, file: &File, role: Role) {
@@ -286,6 +358,7 @@ fn frontend_plan(
     config.dialog_requests_per_s = frontend.dialog_requests_per_s.unwrap_or(config.dialog_requests_per_s);
     config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
     config.per_user = frontend.per_user.limits();
+    config.audit = file.audit.options(&file.node.state);
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {
@@ -351,9 +424,9 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
     ];
     for (field, file, hint) in files {
         if let Some(path) = file
-            && let Err(error) = std::fs::File::open(path)
+            && let Err(error) = keys::read(path)
         {
-            report.error(&["agent", field], format!("cannot read {}: {error}", path.display()), hint);
+            report.error(&["agent", field], error.to_string(), hint);
         }
     }
     let pin = match secret::pin(agent.site_key.as_deref(), agent.known_sites.as_deref()) {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use sluicegate_frontend::{DigestName, GateSite};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
+use sluicegate_store::audit::Options;
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
 pub(crate) const STATE_DEFAULT: &str = "/var/lib/sluicegate";
@@ -26,6 +27,8 @@ pub(crate) struct File {
     pub(crate) keyholder: Option<KeyHolder>,
     #[serde(default)]
     pub(crate) metrics: Metrics,
+    #[serde(default)]
+    pub(crate) audit: Audit,
     #[serde(default, rename = "issuer")]
     pub(crate) issuers: Vec<Issuer>,
     #[serde(default, rename = "service")]
@@ -413,6 +416,34 @@ pub(crate) struct PerUser {
 pub(crate) struct Metrics {
     /// Where Prometheus scrapes; loopback only.
     pub(crate) listen: Option<SocketAddr>,
+}
+
+/// The audit log.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Audit {
+    /// Whether there is one.
+    pub(crate) enabled: bool,
+    /// Its directory; `audit` in the node's state unless given.
+    pub(crate) directory: Option<PathBuf>,
+    /// Size of a file at which a new one is begun.
+    pub(crate) file_bytes: Bytes,
+    /// Older files kept of each kind.
+    pub(crate) keep: u8,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self { enabled: true, directory: None, file_bytes: Bytes(8_000_000), keep: 7 }
+    }
+}
+
+impl Audit {
+    /// Where and how it is kept by a node with this state directory, if it is.
+    pub(crate) fn options(&self, state: &Path) -> Option<Options> {
+        let directory = self.directory.clone().unwrap_or_else(|| state.join("audit"));
+        self.enabled.then_some(Options { directory, bytes_max: self.file_bytes.0, keep: self.keep })
+    }
 }
 
 impl Default for Metrics {

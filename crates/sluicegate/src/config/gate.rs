@@ -241,17 +241,33 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
     }
 }
 
+/// A protocol without ports: what a tunnel of the host needs. Not those that are told apart by ports or types, nor
+/// fragments and capabilities, which are never the host's.
+fn whole_protocol(text: &str) -> Option<u8> {
+    match text {
+        "gre" => Some(47),
+        "esp" => Some(50),
+        _ => text.strip_prefix("ip/")?.parse().ok().filter(|number| !matches!(number, 0 | 1 | 6 | 17 | 44 | 58 | 253)),
+    }
+}
+
 /// One entry of `local`. The kernel knows protocols by number; ICMP stands for ICMPv6 too.
 fn local_rule(report: &mut Report<'_>, local: &Local, rate_pps: u32) -> Option<LocalRule> {
     let (text, side, address, own_rate) = match local {
         Local::Port(text) => (text, LocalSide::Both, None, None),
         Local::Entry(entry) => (&entry.port, entry.side, entry.address, entry.rate_pps),
     };
-    let range: PortRange = report.parse(&["gate", "local"], text, "write tcp/22, udp/5060 or icmp")?;
-    let (protocol, first, last) = match range.protocol {
-        PortProtocol::Tcp => (6, range.first, range.last),
-        PortProtocol::Udp => (17, range.first, range.last),
-        PortProtocol::Icmp => (1, 0, u16::MAX),
+    let (protocol, first, last) = match whole_protocol(text) {
+        Some(number) => (number, 0, u16::MAX),
+        None => {
+            let hint = "write tcp/22, udp/5060, icmp, gre, esp or ip/4";
+            let range: PortRange = report.parse(&["gate", "local"], text, hint)?;
+            match range.protocol {
+                PortProtocol::Tcp => (6, range.first, range.last),
+                PortProtocol::Udp => (17, range.first, range.last),
+                PortProtocol::Icmp => (1, 0, u16::MAX),
+            }
+        }
     };
     let side = match side {
         LocalSide::Outside => Side::Outside,

@@ -26,6 +26,15 @@ pub(super) fn check(report: &mut Report<'_>, state: &Path, gate: Option<&sluiceg
         state_directory(report, state);
     }
     let Some(gate) = gate else { return };
+    for (side, name) in [("outside", &gate.outside), ("inside", &gate.inside)] {
+        if name == "lo" {
+            report.error(
+                &["gate", side],
+                "\"lo\" reaches nothing but this host",
+                "name an interface with a wire behind it",
+            );
+        }
+    }
     if let Err(error) = sluicegate_gate::check_host(gate) {
         let path = ["gate", error.field().unwrap_or("outside")];
         report.error(&path, error.to_string(), "");

@@ -5,9 +5,14 @@ mod check;
 mod file;
 mod gate;
 mod host;
+pub(crate) mod profile;
 mod source;
+mod ways;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -30,6 +35,24 @@ pub(crate) fn plan(path: &Path, role: Option<Role>) -> (Vec<Finding>, Option<Pla
         Ok(file) => check::check(&source, file, role),
         Err(error) => (vec![source.parse_error(&error)], None),
     }
+}
+
+/// Users and groups that a running frontend knows.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) users: BTreeSet<String>,
+    pub(crate) groups: BTreeSet<String>,
+}
+
+/// As [`plan`], and tries what can be tried: whether neighbours answer, and whether users and groups are among those that the
+/// running frontend knows. Also gives what could not be tried.
+pub(crate) fn try_out(path: &Path, known: Option<&Known>) -> (Vec<Finding>, Option<Plan>, Vec<String>) {
+    let (mut findings, plan) = plan(path, None);
+    let mut untried = Vec::new();
+    if let (Some(plan), Ok(source), Ok(file)) = (&plan, Source::read(path), parse::<file::File>(path)) {
+        findings.extend(check::try_out(&source, &file, (plan, known), &mut untried));
+    }
+    (findings, plan, untried)
 }
 
 /// What to run for `role`; prints warnings, and fails with every error.
@@ -56,6 +79,8 @@ pub(crate) struct Outline {
     pub(crate) keys: Option<file::Keys>,
     /// The key holder for other hosts that it is.
     pub(crate) keyholder: Option<KeyHolder>,
+    /// Where operators' changes are written down.
+    pub(crate) audit: Option<sluicegate_store::audit::Options>,
 }
 
 impl Outline {
@@ -75,6 +100,7 @@ pub(crate) fn outline(path: &Path) -> Result<Outline> {
     let file: file::File = parse(path)?;
     let (realm, keys) = file.frontend.map(|frontend| (frontend.realm, frontend.keys)).unzip();
     Ok(Outline {
+        audit: file.audit.options(&file.node.state),
         state: file.node.state,
         keys: keys.flatten(),
         keyholder: file.keyholder,

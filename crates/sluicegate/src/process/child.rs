@@ -6,6 +6,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt as _,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
     process::{Command, Stdio},
@@ -42,6 +43,8 @@ impl Child {
             .arg(file)
             .args(log)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
+            // What the terminal signals is for this process, which tells the child.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("the process `{verb}` cannot be started"))?;
         let mut child = Self { verb, process, line: BufReader::new(ours) };

@@ -1,17 +1,19 @@
-//! `check`: validates a configuration and changes nothing.
+//! `check`: validates a configuration, tries what can be tried, and changes nothing.
 
-use std::{path::Path, process::ExitCode};
+use std::{collections::BTreeSet, path::Path, process::ExitCode};
 
 use anyhow::Result;
+use hyper::Method;
 use serde_json::json;
 
+use super::control::Node;
 use crate::{
-    config::{self, Severity},
+    config::{self, Known, Severity},
     out,
 };
 
 pub(crate) fn run(file: &Path, as_json: bool) -> Result<ExitCode> {
-    let (findings, plan) = config::plan(file, None);
+    let (findings, plan, untried) = config::try_out(file, known(file).as_ref());
     for finding in &findings {
         if as_json {
             let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
@@ -23,6 +25,13 @@ pub(crate) fn run(file: &Path, as_json: bool) -> Result<ExitCode> {
             out::line(format_args!("{finding}"));
         }
     }
+    for what in &untried {
+        if as_json {
+            out::line(format_args!("{}", json!({ "file": file, "severity": "untried", "what": what })));
+        } else {
+            out::line(format_args!("{}: not tried: {what}", file.display()));
+        }
+    }
     if plan.is_none() {
         return Ok(ExitCode::FAILURE);
     }
@@ -30,4 +39,19 @@ pub(crate) fn run(file: &Path, as_json: bool) -> Result<ExitCode> {
         out::line(format_args!("{}: no errors", file.display()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the frontend of this file knows, if it runs.
+fn known(file: &Path) -> Option<Known> {
+    let outline = config::outline(file).ok()?;
+    outline.realm.as_ref()?;
+    if !outline.control_socket().exists() {
+        return None;
+    }
+    let node = Node::of(file).ok()?;
+    let names = |collection: &str| -> Option<BTreeSet<String>> {
+        let rows = node.call(Method::GET, &format!("/v1/{collection}"), None).ok()?;
+        Some(rows.as_array()?.iter().filter_map(|row| row["name"].as_str().map(str::to_owned)).collect())
+    };
+    Some(Known { users: names("users")?, groups: names("groups")? })
 }

@@ -11,6 +11,7 @@ use sluicegate_admin::{
 };
 use sluicegate_frontend::{Catalog, KeyHolder};
 use sluicegate_policy::PerUser;
+use sluicegate_store::audit;
 
 use crate::{
     config::{self, Outline},
@@ -62,8 +63,12 @@ impl Node {
                 // What users may hold is for a running frontend to say.
                 let objects = (services, rules, PerUser::default());
                 let catalog = Catalog::open(&dir, realm, objects, &self.keyholder()?)?;
-                let api = Api { catalog: Some(catalog), ..Api::default() };
-                Ok(self.runtime.block_on(call_here(api, method, uri, body.as_ref()))?)
+                let audit = self.outline.audit.as_ref().map(audit::Files::open).transpose()?;
+                let audit = audit.map(audit::Files::start).transpose()?;
+                let api = Api { catalog: Some(catalog), audit: audit.clone(), ..Api::default() };
+                let answer = self.runtime.block_on(call_here(api, method, uri, body.as_ref()));
+                audit.iter().for_each(audit::Audit::flush);
+                Ok(answer?)
             }
             (answer, _) => Ok(answer?),
         }

@@ -6,15 +6,20 @@ use anyhow::{Context, Result, ensure};
 use sluicegate_netlab::{
     Scratch,
     demo::{self, threats},
-    report::Threshold,
+    report::{
+        Verdict,
+        rows::{Figure, Report},
+    },
     tva::{
-        self, Attack, Mutant,
+        self, Attack, Family, Mutant,
         paths::{self, Row},
     },
 };
 
 use crate::{
-    cli::{Experiment, LabAttack, LabMutant, PathsMutant, PathsRow, Threats, TvaLive, TvaPaths},
+    cli::{
+        Experiment, LabAttack, LabCarriage, LabFamily, LabMutant, PathsMutant, PathsRow, Threats, TvaLive, TvaPaths,
+    },
     out,
 };
 
@@ -33,31 +38,24 @@ fn threats(options: &Threats) -> Result<ExitCode> {
     (lab.seed, lab.phase_s, lab.scheduled) = (options.seed, options.seconds, true);
     lab.datapath.clone_from(&options.datapath);
     let report = threats::run(&lab, options.only.as_deref(), &mut |event| match event {
-        demo::Event::Step(text) | demo::Event::Phase(text) => eprintln!("{text}"),
+        demo::Event::Step(text) => eprintln!("{text}"),
+        demo::Event::Phase(name, _) => eprintln!("{name}"),
         demo::Event::Second(_) | demo::Event::Figure(_) => {}
     })?;
-    if options.json {
-        out::line(report.to_json_lines().trim_end());
-    } else {
-        for figure in &report.figures {
-            let (case, scheme, metric) = (&figure.case, &figure.scheme, &figure.metric);
-            out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
-        }
-        out::line(verdict(report.passes()));
-    }
-    Ok(if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    print(&report, options.json);
+    Ok(status(report.verdict()))
 }
 
 fn tva_live(options: &TvaLive) -> Result<ExitCode> {
-    let mut holds = true;
+    let mut worst = Verdict::Holds;
     for run in 0..options.runs {
-        holds &= tva_live_once(options, options.seed.wrapping_add(run))?;
+        worst = worst.max(tva_live_once(options, options.seed.wrapping_add(run))?);
     }
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status(worst))
 }
 
-/// One run; whether every threshold holds.
-fn tva_live_once(options: &TvaLive, seed: u64) -> Result<bool> {
+/// One run.
+fn tva_live_once(options: &TvaLive, seed: u64) -> Result<Verdict> {
     let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
     let lab = tva::Options {
         program: std::env::current_exe()?,
@@ -78,13 +76,18 @@ fn tva_live_once(options: &TvaLive, seed: u64) -> Result<bool> {
             LabMutant::Renews => Mutant::Renews,
         },
         datapath: options.datapath.clone(),
+        family: match options.family {
+            LabFamily::V4 => Family::V4,
+            LabFamily::V6 => Family::V6,
+        },
+        encapsulated: options.carriage == LabCarriage::Udp,
     };
     let report = tva::run(&lab, &mut |step| eprintln!("{step}"))?;
     print(&report, options.json);
     if let Some(path) = &options.svg {
         std::fs::write(path, report.to_svg()?).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(report.passes())
+    Ok(report.verdict())
 }
 
 fn tva_paths(options: &TvaPaths) -> Result<ExitCode> {
@@ -93,7 +96,7 @@ fn tva_paths(options: &TvaPaths) -> Result<ExitCode> {
         None => *row != Row::Soak || options.soak > 0,
     };
     let rows: Vec<Row> = Row::ALL.into_iter().filter(chosen).collect();
-    let mut holds = true;
+    let mut worst = Verdict::Holds;
     for _ in 0..options.runs {
         let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
         let lab = paths::Options {
@@ -110,9 +113,9 @@ fn tva_paths(options: &TvaPaths) -> Result<ExitCode> {
         };
         let report = paths::run(&lab, &mut |step| eprintln!("{step}"))?;
         print(&report, options.json);
-        holds &= report.passes();
+        worst = worst.max(report.verdict());
     }
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status(worst))
 }
 
 const fn row_of(row: PathsRow) -> Row {
@@ -125,34 +128,39 @@ const fn row_of(row: PathsRow) -> Row {
     }
 }
 
-fn print(report: &tva::Report, json: bool) {
+fn print(report: &Report, json: bool) {
     if json {
         out::line(report.to_json_lines().trim_end());
         return;
     }
-    for figure in &report.figures {
-        let (case, scheme, metric) = (&figure.case, figure.scheme, &figure.metric);
-        out::line(row((case, scheme, metric), figure.value, figure.threshold.as_ref(), figure.pass));
-    }
-    out::line(verdict(report.passes()));
+    report.figures.iter().map(row).for_each(out::line);
+    out::line(sentence(report.verdict()));
 }
 
-const fn verdict(passes: bool) -> &'static str {
-    if passes { "every threshold holds" } else { "a threshold does not hold; see MISS above" }
+/// The last line for a person.
+const fn sentence(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "every threshold holds",
+        Verdict::Disturbed => {
+            "inconclusive: others had too much of this machine; what missed meanwhile is marked \"disturbed\" above"
+        }
+        Verdict::Missed => "a threshold does not hold; see MISS above",
+    }
+}
+
+/// 0 if every threshold holds, 1 if one does not, 3 if nobody can say because others disturbed the machine.
+pub(super) fn status(verdict: Verdict) -> ExitCode {
+    match verdict {
+        Verdict::Holds => ExitCode::SUCCESS,
+        Verdict::Disturbed => ExitCode::from(3),
+        Verdict::Missed => ExitCode::FAILURE,
+    }
 }
 
 /// One line for a person: case, scheme, metric, value, threshold, verdict.
-fn row(
-    (case, scheme, metric): (&str, &str, &str),
-    value: f64,
-    threshold: Option<&Threshold>,
-    pass: Option<bool>,
-) -> String {
-    let verdict = match pass {
-        None => "",
-        Some(true) => "holds",
-        Some(false) => "MISS",
-    };
-    let threshold = threshold.map_or_else(String::new, Threshold::to_string);
+fn row(figure: &Figure) -> String {
+    let (case, scheme, metric, value) = (&figure.case, figure.scheme, &figure.metric, figure.value);
+    let threshold = figure.threshold.map(|threshold| threshold.to_string()).unwrap_or_default();
+    let verdict = figure.verdict.map(|verdict| verdict.to_string()).unwrap_or_default();
     format!("{case:<26} {scheme:<6} {metric:<36} {value:>12.3}  {threshold:<8} {verdict}")
 }

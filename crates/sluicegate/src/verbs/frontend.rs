@@ -17,7 +17,7 @@ use sluicegate_frontend::{Frontend, Opened, Vault};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::node::shutdown_signal;
+use super::{node::shutdown_signal, reload};
 use crate::{
     config::{self, Plan, Role},
     process::{KEYS, Parent, confine, keep},
@@ -60,12 +60,15 @@ pub(super) fn run(file: &Path) -> Result<()> {
     let plan = config::load(file, Role::Frontend)?;
     let (opened, _lock) = open(&plan)?;
     let socket = sluicegate_admin::bind_api(&plan.state.join("control.sock"))?;
+    reload::remember(file, &plan.state)?;
     let metrics = plan.metrics.map(sluicegate_admin::bind_metrics).transpose()?;
     confine(USER, None)?;
     runtime()?.block_on(async {
         let frontend = opened.start().await.context("the frontend did not start")?;
-        let api = Api { frontend: Some(frontend.control()), ..Api::default() };
+        let audit = frontend.control().audit().cloned();
+        let api = Api { frontend: Some(frontend.control()), audit, ..Api::default() };
         let served = serve(socket, metrics, &api)?;
+        reload::on_hangup(file)?;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         info!(took_ms = started.elapsed().as_millis() as u64, "ready");
         frontend.run(shutdown_signal()).await;
@@ -87,7 +90,9 @@ pub(super) fn child(file: &Path) -> Result<()> {
         let frontend = opened.start().await.context("the frontend did not start")?;
         let control = frontend.control();
         let feed = control.gate_admit(&hello.gate, hello.certificate)?;
-        let served = serve(socket, None, &Api { frontend: Some(control), ..Api::default() })?;
+        let audit = control.audit().cloned();
+        let api = Api { frontend: Some(control), audit, is_beside: true, ..Api::default() };
+        let served = serve(socket, None, &api)?;
         let (certificate, issuer) = (feed.certificate, feed.issuer.to_bytes());
         parent.ready(&Ready { feed: feed.feed, certificate, issuer })?;
         // An interrupt at the terminal is for both; the parent says when it has stopped the gate.

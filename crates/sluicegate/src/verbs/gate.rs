@@ -28,7 +28,7 @@ pub(super) fn join(join: &GateJoin) -> Result<()> {
     if path.as_os_str() == "-" {
         std::io::stdin().take(TOKEN_BYTES_MAX).read_to_string(&mut token)?;
     } else {
-        *token = (*secret::from_file(path)?).clone();
+        token = secret::first_line(path)?;
     }
     let plan = config::load(&join.node.config, Role::Gate)?;
     let Some(gate) = plan.gate else { bail!("{} describes no gate", join.node.config.display()) };

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
 use sluicegate_frontend::Vault;
+use sluicegate_store::audit;
 use sluicegate_wire::UnixTime;
 
 use super::control::Node;
@@ -65,7 +66,20 @@ fn issue(config: &Path, directory: &Path) -> Result<()> {
         let key = sluicegate_signin::key_of(&replica.key).with_context(|| format!("the key of {}", replica.name))?;
         let path = directory.join(format!("{}.keys", replica.name));
         write_whole(&path, &vault.issue(now(), &key)?).with_context(|| format!("cannot write {}", path.display()))?;
+        changed(config, "key issue", &replica.name)?;
         out::line(format_args!("{}", path.display()));
+    }
+    Ok(())
+}
+
+/// Writes a change at a key holder down, where no node runs that would.
+pub(super) fn changed(config: &Path, change: &'static str, of: &str) -> Result<()> {
+    let outline = config::outline(config)?;
+    let audit = outline.audit.as_ref().map(audit::Files::open).transpose()?;
+    if let Some(audit) = audit.map(audit::Files::start).transpose()? {
+        let uid = nix::unistd::Uid::current().as_raw();
+        audit.write(&audit::Event::Changed { uid, change, of: of.to_owned() }, 0);
+        audit.flush();
     }
     Ok(())
 }

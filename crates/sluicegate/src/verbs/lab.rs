@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use sluicegate_netlab::{attack, bench, demo, enter_user_namespace, worker};
 
+use super::experiments::status;
 use crate::{
     cli::{Bench, Demo},
     out,
@@ -27,24 +28,23 @@ pub(crate) fn demo(options: &Demo) -> Result<ExitCode> {
         // The kernel does not load XDP programs from a user namespace.
         lab.datapath = "packet".to_owned();
     }
-    let mut view = View::open(options.headless);
+    let mut view = View::open(options.headless, &directory.0)?;
     let report = demo::run(&lab, &mut |event| view.tell(&event));
-    view.close();
+    view.close(report.is_err());
     let report = report?;
-    for measured in &report.figures {
-        out::line(figure(measured));
+    for missed in report.failed() {
+        out::line(figure(missed));
     }
     if let Some(path) = &options.json {
         write(path, &report.to_json_lines())?;
     }
-    write(&options.svg, &report.to_svg()?)?;
-    out::line(format_args!("time series: {}", options.svg.display()));
-    if report.passes() {
-        out::line("every threshold holds");
-        return Ok(ExitCode::SUCCESS);
+    if let Some(path) = &options.svg {
+        write(path, &report.to_svg()?)?;
     }
-    out::line("a threshold does not hold; see FAIL above");
-    Ok(ExitCode::FAILURE)
+    write(&options.report, &report.to_html()?)?;
+    report.story.iter().for_each(out::line);
+    out::line(format_args!("The whole report: {}", options.report.display()));
+    Ok(status(report.verdict()))
 }
 
 /// A directory that only this user can read, removed when dropped.

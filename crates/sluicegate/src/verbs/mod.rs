@@ -10,13 +10,16 @@ mod frontend;
 mod gate;
 mod keys;
 mod lab;
+mod link;
 mod node;
 mod objects;
 mod reading;
+mod reload;
+mod status;
 mod texts;
 mod users;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 
@@ -28,8 +31,11 @@ use crate::{
 /// Runs a verb to its end; `log` are the log options that a child process gets.
 pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
     match verb {
-        Verb::Up { config } => node::run(&config.file, Role::Up, log)?,
-        Verb::Gate { config } => node::run(&config.file, Role::Gate, log)?,
+        Verb::Up { config, confirm } => node::run(&config.file, Role::Up, confirm.map(Duration::from_secs), log)?,
+        Verb::Reload { config } => reload::run(&config.file)?,
+        Verb::Confirm { config } => reload::confirm(&config.file)?,
+        Verb::Gate { action: Some(action), .. } => objects::gate(action)?,
+        Verb::Gate { config, .. } => node::run(&config.file, Role::Gate, None, log)?,
         Verb::Frontend { config } => frontend::run(&config.file)?,
         Verb::FrontendChild { config } => frontend::child(&config.file)?,
         Verb::Agent { action: Some(action), .. } => return agent::run(action),
@@ -37,8 +43,9 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::AgentChild { agent, command } => return Ok(agent::child(agent, &command)),
         Verb::AgentRestore { changes } => sluicegate_agent::capture::restore(&changes),
         Verb::Connect(connect) => return connect::run(connect),
+        Verb::Link { service, user, frontend, node } => link::run(&service, &user, frontend, &node.config)?,
         Verb::Check { config, json } => return check::run(&config.file, json),
-        Verb::Status(reading) => reading::status(&reading)?,
+        Verb::Status(reading) => status::run(&reading)?,
         Verb::Trace(trace) => reading::trace(&trace)?,
         Verb::Observe { state, node } => reading::observe(state, &node)?,
         Verb::User { action } => users::run(action)?,
@@ -46,7 +53,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Group { action } => objects::group(action)?,
         Verb::Service { action } => objects::service(action)?,
         Verb::Grant { action } => objects::grant(action)?,
-        Verb::Policy { action } => objects::policy(action)?,
+        Verb::Policy { action } => return objects::policy(action),
         Verb::GateJoin(join) => gate::join(&join)?,
         Verb::GateClose { config } => gate::close(&config.file)?,
         Verb::GateOpen { config } => gate::open(&config.file)?,
@@ -59,7 +66,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::KeyHolderChild { directory, realm } => frontend::hold_keys(&directory, &realm)?,
         Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
-        Verb::Man => texts::man()?,
+        Verb::Man { directory } => texts::man(directory.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use std::{
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,20 +11,25 @@ use sluicegate_admin::{Api, Beside};
 use sluicegate_gate::{Ending, FeedAddress, Gate};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::Notify,
     task::JoinHandle,
 };
-use tracing::info;
+use tracing::{info, warn};
 
-use super::frontend::{self, Hello, Ready};
+use super::{
+    frontend::{self, Hello, Ready},
+    reload,
+};
 use crate::{
     config::{self, Plan, Role},
     process::{Child, GATE, keep},
 };
 
-/// Runs the gate of `file`, and with [`Role::Up`] its frontend beside it, until it is told to stop.
-pub(super) fn run(file: &Path, role: Role, log: &[String]) -> Result<()> {
+/// Runs the gate of `file`, and with [`Role::Up`] its frontend beside it, until it is told to stop; with `confirm`, only for
+/// so long unless somebody confirms.
+pub(super) fn run(file: &Path, role: Role, confirm: Option<Duration>, log: &[String]) -> Result<()> {
     let plan = config::load(file, role)?;
-    up(file, plan, log)
+    up(file, plan, confirm, log)
 }
 
 /// Resolves when the process is asked to end.
@@ -39,7 +45,7 @@ pub(crate) async fn shutdown_signal() {
 }
 
 /// Starts what needs a process of its own, then gives up what a gate does not use.
-fn up(file: &Path, mut plan: Plan, log: &[String]) -> Result<()> {
+fn up(file: &Path, mut plan: Plan, confirm: Option<Duration>, log: &[String]) -> Result<()> {
     let started = Instant::now();
     sluicegate_store::keys::private_directory(&plan.state)?;
     let Some(mut gate) = plan.gate.take() else { bail!("the configuration describes no gate") };
@@ -49,42 +55,79 @@ fn up(file: &Path, mut plan: Plan, log: &[String]) -> Result<()> {
         None => None,
     };
     let socket = sluicegate_admin::bind_api(&plan.state.join("control.sock"))?;
+    reload::remember(file, &plan.state)?;
     let metrics = plan.metrics.map(sluicegate_admin::bind_metrics).transpose()?;
+    let audit = plan.audit.as_ref().map(sluicegate_store::audit::Files::open).transpose()?;
     keep(GATE)?;
+    let audit = audit.map(sluicegate_store::audit::Files::start).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(async {
         let mut gate = sluicegate_gate::start(gate).await.context("the gate did not start, and nothing was opened")?;
         let frontend = beside.as_ref().map(|_| Beside::at(&plan.frontend_socket()));
-        let served =
-            frontend::serve(socket, metrics, &Api { gate: Some(gate.control()), beside: frontend, ..Api::default() })?;
+        let confirmed = confirm.map(|_| Arc::new(Notify::new()));
+        let api = Api {
+            gate: Some(gate.control()),
+            beside: frontend,
+            audit: audit.clone(),
+            confirmed: confirmed.clone(),
+            ..Api::default()
+        };
+        let served = frontend::serve(socket, metrics, &api)?;
+        reload::on_hangup(file)?;
         gate.ready().await;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         info!(took_ms = started.elapsed().as_millis() as u64, "ready");
-        let result = run_gate(gate, beside.as_ref()).await;
+        let result = run_gate(gate, beside.as_ref(), confirm.zip(confirmed)).await;
         served.iter().for_each(JoinHandle::abort);
         result
     });
     drop(beside);
+    audit.iter().for_each(sluicegate_store::audit::Audit::flush);
     result
 }
 
-/// Runs the gate until the process is asked to end, or the frontend has ended.
-async fn run_gate(gate: Gate, frontend: Option<&Child>) -> Result<()> {
+/// Why a gate stops.
+enum Stopped {
+    Asked,
+    FrontendLost,
+    Unconfirmed(Duration),
+}
+
+/// Runs the gate until the process is asked to end, the frontend has ended, or nobody has confirmed it in time.
+async fn run_gate(gate: Gate, frontend: Option<&Child>, confirm: Option<(Duration, Arc<Notify>)>) -> Result<()> {
     let ended = frontend.map(Child::ended).transpose()?;
-    let mut lost = false;
+    let mut stopped = Stopped::Asked;
     let stop = async {
-        tokio::select! {
-            () = shutdown_signal() => {}
-            () = async { if let Some(ended) = ended { ended.await } else { std::future::pending().await } } => lost = true,
-        }
+        stopped = tokio::select! {
+            () = shutdown_signal() => Stopped::Asked,
+            () = async { if let Some(ended) = ended { ended.await } else { std::future::pending().await } } => Stopped::FrontendLost,
+            wait = unconfirmed(confirm) => Stopped::Unconfirmed(wait),
+        };
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        Ending::KeepClosed
+        if matches!(stopped, Stopped::Unconfirmed(_)) { Ending::Open } else { Ending::KeepClosed }
     };
     gate.run(stop).await.context("the gate stopped")?;
-    if lost {
-        bail!("the frontend's process ended, and the gate was stopped with it; see above");
+    match stopped {
+        Stopped::Asked => Ok(()),
+        Stopped::FrontendLost => {
+            bail!("the frontend's process ended, and the gate was stopped with it; see above")
+        }
+        Stopped::Unconfirmed(wait) => bail!(
+            "nobody confirmed within {} s: the interfaces are open again, as before; correct the file, and call `sluicegate confirm` next time",
+            wait.as_secs()
+        ),
     }
-    Ok(())
+}
+
+/// Resolves when nobody has confirmed in time.
+async fn unconfirmed(confirm: Option<(Duration, Arc<Notify>)>) -> Duration {
+    let Some((wait, confirmed)) = confirm else { return std::future::pending().await };
+    warn!(seconds = wait.as_secs(), "this ends by itself unless `sluicegate confirm` is called");
+    if tokio::time::timeout(wait, confirmed.notified()).await.is_err() {
+        return wait;
+    }
+    info!("confirmed");
+    std::future::pending().await
 }
 
 /// Starts the frontend, and tells the gate of it: the two need no token, because each is told the other's key here.

@@ -1,55 +1,17 @@
-//! `status`, `trace`, `observe`: what a running node does and why.
+//! `trace`, `observe`: what becomes of packets and users, and why.
 
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::control::{Node, cell, print_json};
 use crate::{
-    cli::{NodeAddress, Reading, Switch, Trace},
+    cli::{NodeAddress, Switch, Trace},
     out,
 };
-
-pub(crate) fn status(reading: &Reading) -> Result<()> {
-    let status = Node::of(&reading.node.config)?.call(Method::GET, "/v1/status", None)?;
-    if reading.json {
-        return print_json(&status);
-    }
-    for role in ["frontend", "gate"] {
-        if let Some(Value::Object(part)) = status.get(role) {
-            out::line(format_args!("{role}"));
-            // Tables are for graphs and alarms, which say when one fills up.
-            for (key, value) in part.iter().filter(|(key, _)| *key != "tables") {
-                print_part(key, value, 1);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// One setting of a status, as an indented tree.
-fn print_part(key: &str, value: &Value, depth: usize) {
-    let indent = "  ".repeat(depth);
-    match value {
-        Value::Object(map) => {
-            out::line(format_args!("{indent}{key}"));
-            for (key, value) in map {
-                print_part(key, value, depth + 1);
-            }
-        }
-        Value::Array(rows) if rows.iter().any(Value::is_object) => {
-            out::line(format_args!("{indent}{key}"));
-            for row in rows {
-                let cells = row.as_object().into_iter().flatten();
-                let cells: Vec<String> = cells.map(|(key, value)| format!("{key} {}", cell(Some(value)))).collect();
-                out::line(format_args!("{indent}  {}", cells.join("  ")));
-            }
-        }
-        other => out::line(format_args!("{indent}{key} {}", cell(Some(other)))),
-    }
-}
 
 pub(crate) fn trace(trace: &Trace) -> Result<()> {
     let node = Node::of(&trace.node.config)?;
@@ -65,30 +27,60 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
         Value::Array(decisions) if decisions.is_empty() => {
             out::line(format_args!("nothing was decided about this user lately"));
         }
-        Value::Array(decisions) => {
-            for decision in decisions {
-                let of = |key: &str| cell(decision.get(key));
-                out::line(format_args!(
-                    "{} {} from {}: {} ({})",
-                    of("unix"),
-                    of("service"),
-                    of("client"),
-                    of("outcome"),
-                    of("status")
-                ));
-                for step in decision.get("steps").and_then(Value::as_array).into_iter().flatten() {
-                    out::line(format_args!("  {}", cell(Some(step))));
-                }
-            }
-        }
-        Value::Object(map) => {
-            for (key, value) in map {
-                print_part(key, value, 0);
-            }
-        }
+        Value::Array(decisions) => decisions.iter().for_each(print_decision),
+        Value::Object(_) => print_flow(&answer),
         other => out::line(format_args!("{other}")),
     }
     Ok(())
+}
+
+/// What was decided about a sign-in, when, and why.
+fn print_decision(decision: &Value) {
+    let of = |key: &str| cell(decision.get(key));
+    let at = decision["unix"].as_i64().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
+    let at = at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| of("unix"));
+    out::line(format_args!("{at} {} from {}: {} ({})", of("service"), of("client"), of("outcome"), of("status")));
+    for step in decision["steps"].as_array().into_iter().flatten() {
+        out::line(format_args!("  {}", cell(Some(step))));
+    }
+}
+
+/// What becomes of a packet, why, under which grant, and what became of those like it.
+fn print_flow(trace: &Value) {
+    let of = |value: &Value, key: &str| cell(value.get(key));
+    match trace["reason"].as_str() {
+        Some(reason) => out::line(format_args!("{}: {reason}. {}", of(trace, "verdict"), of(trace, "explanation"))),
+        None => out::line(format_args!("{}", of(trace, "verdict"))),
+    }
+    for step in trace["steps"].as_array().into_iter().flatten() {
+        out::line(format_args!("  {}", cell(Some(step))));
+    }
+    let grant = &trace["grant"];
+    if grant.is_object() {
+        let place = |value: &Value| match (value[1].as_u64(), value[2].as_u64()) {
+            (Some(first), Some(last)) if first != last => format!("{} ports {first}-{last}", cell(value.get(0))),
+            (first, _) => format!("{} port {}", cell(value.get(0)), first.unwrap_or_default()),
+        };
+        out::line(format_args!(
+            "  grant of {} for {}: {} stands for {}; {} of {} bytes used, ends in {} s",
+            of(grant, "user"),
+            of(grant, "service"),
+            place(&grant["gate"]),
+            place(&grant["target"]),
+            of(grant, "bytes_used"),
+            of(grant, "bytes_max"),
+            of(grant, "expires_s")
+        ));
+    }
+    for drop in trace["recent"].as_array().into_iter().flatten() {
+        let ago = drop["ago_ms"].as_u64().unwrap_or_default() / 1_000;
+        let (from, to) = (of(drop, "source"), of(drop, "destination"));
+        out::line(format_args!(
+            "  {ago} s ago: {} {from} > {to} dropped: {}",
+            of(drop, "protocol"),
+            of(drop, "reason")
+        ));
+    }
 }
 
 /// `PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT]`.

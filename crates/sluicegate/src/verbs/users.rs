@@ -20,7 +20,7 @@ use super::{
     objects::remove,
 };
 use crate::{
-    cli::{NewUsers, UserAction},
+    cli::{NewUsers, Password, UserAction},
     out, secret,
 };
 
@@ -45,12 +45,61 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
                 shown(&users, reading.json, &columns)?;
             }
         },
+        UserAction::Mod { name, groups, add_group, remove_group, node } => {
+            let body = json!({ "groups": groups, "add": add_group, "remove": remove_group });
+            change(&name, &node.config, body)?;
+            out::line(format_args!("changed user {name}"));
+        }
+        UserAction::Disable { name, node } => {
+            change(&name, &node.config, json!({ "enabled": false }))?;
+            out::line(format_args!("disabled user {name}"));
+        }
+        UserAction::Enable { name, node } => {
+            change(&name, &node.config, json!({ "enabled": true }))?;
+            out::line(format_args!("enabled user {name}"));
+        }
+        UserAction::Passwd { name, no_agent, password, node } => passwd(&name, no_agent, &password, &node.config)?,
         UserAction::Rm { name, node } => match keys::holder(&node.config)? {
-            Some((vault, _)) if vault.remove(keys::now(), &name)? => out::line(format_args!("removed user {name}")),
+            Some((vault, _)) if vault.remove(keys::now(), &name)? => {
+                keys::changed(&node.config, "user rm", &name)?;
+                out::line(format_args!("removed user {name}"));
+            }
             Some(_) => bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them"),
             None => remove("users", "user", &name, &Node::of(&node.config)?)?,
         },
     }
+    Ok(())
+}
+
+fn change(name: &str, config: &Path, body: Value) -> Result<()> {
+    if keys::holder(config)?.is_some() {
+        bail!("a key holder knows of agents' keys only: change {name} at the frontends");
+    }
+    Node::of(config)?.call(Method::PATCH, &format!("/v1/users/{name}"), Some(body)).map(drop)
+}
+
+fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result<()> {
+    let at = At::of(config)?;
+    let given = secret::read(given, &format!("new password of {name}"), true)?;
+    password::check(&given).with_context(|| format!("nothing was changed: the password of {name}"))?;
+    let makes_secret = !no_agent && at.takes_secrets();
+    let realm = at.realm()?.to_owned();
+    let secret = makes_secret.then(|| UserSecret::from_password(name, &realm, given.as_bytes()));
+    match &at {
+        At::Frontend(node) => {
+            let key = secret.as_ref().map(UserSecret::expose);
+            let body = json!({ "name": name, "groups": [], "password": given.as_str(), "key": key });
+            node.call(Method::PUT, &format!("/v1/users/{name}/password"), Some(body))?;
+        }
+        At::KeyHolder(vault, _) => {
+            if !vault.users(keys::now())?.iter().any(|known| known == name) {
+                bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them");
+            }
+            vault.put(keys::now(), &secret.map(|secret| (name.to_owned(), secret)).into_iter().collect::<Vec<_>>())?;
+            keys::changed(config, "user passwd", name)?;
+        }
+    }
+    out::line(format_args!("changed the password of {name}"));
     Ok(())
 }
 
@@ -156,6 +205,9 @@ fn send(at: &At, new: &NewUsers, users: &[User<'_>]) -> Result<()> {
         At::KeyHolder(vault, _) => {
             let secrets = users.iter().filter_map(|user| Some((user.name.to_owned(), user.secret.clone()?)));
             vault.put(keys::now(), &secrets.collect::<Vec<_>>())?;
+            for user in users {
+                keys::changed(&new.node.config, "user add", user.name)?;
+            }
         }
     }
     for user in users {

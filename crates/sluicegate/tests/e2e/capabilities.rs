@@ -198,11 +198,14 @@ fn transfer(datapath: &'static str) {
     let lab = Lab::of(&plan());
     serve(lab.listen("service", SERVICE, PORT));
     let chain = Chain::start(&lab, datapath);
-    let took = fetch(&lab, "one", 1_000_000).expect("a megabyte");
-    println!("{datapath}: 1 MB in {took:.2?}");
     for node in [&chain.router, &chain.gate] {
-        // Numbers are published ten times a second.
+        // How many acknowledgements a megabyte has is the receiver's affair, and what the first packets are is the time's
+        // that an answer takes: it goes on until most of all packets are what a flow's packets usually are.
         until("nearly all packets have passed with a nonce", || {
+            let took = fetch(&lab, "one", 1_000_000).expect("a megabyte");
+            println!("{datapath}: 1 MB in {took:.2?}");
+            // Numbers are published ten times a second.
+            thread::sleep(Duration::from_millis(150));
             let (nonces, requests) = (node.number("/router/passed/nonce"), node.number("/router/passed/request"));
             let ((regular, _), (legacy, _)) = (node.lane("regular"), node.lane("legacy"));
             (nonces > 400 && requests > 0 && regular > 100 && regular > 5 * legacy).then_some(())

@@ -11,6 +11,10 @@ mod support;
 
 mod calls;
 mod capabilities;
+mod daily;
+mod daily_agent;
+mod daily_host;
+mod daily_operations;
 mod hosts;
 mod lifetime;
 mod macs;

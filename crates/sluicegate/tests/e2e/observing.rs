@@ -78,6 +78,8 @@ fn observe(datapath: &'static str) {
     let status = node.json(&["status"]);
     assert_eq!(status["gate"]["mode"], "observe");
     assert_eq!(status["gate"]["observed"]["no_pinhole"], DATAGRAMS, "{}", status["gate"]["observed"]);
+    let text = node.cli(&["status"]).expect("status");
+    assert!(text.lines().any(|line| line.trim().starts_with("longest_turn_us ")), "{text}");
     node.cli(&["observe", "off"]).expect("observe off");
     assert_eq!(strangers(&lab, target), 0, "enforcing does");
     assert_eq!(node.dropped("no_pinhole"), DATAGRAMS);
@@ -102,6 +104,13 @@ fn trace(datapath: &'static str) {
     let flow = format!("udp {CLIENT}:{AUDIO_PORT} > {PUBLIC}:9000");
     let trace = node.json(&["trace", "--flow", &flow]);
     assert_eq!((&trace["reason"], &trace["grant"]["user"]), (&serde_json::Value::Null, &"alice".into()), "{trace}");
+    let text = node.cli(&["trace", "--flow", &flow]).expect("trace");
+    assert!(text.starts_with("forwarded to the inside\n") && text.contains("grant of alice for public: "), "{text}");
+    // What `local` lets in is the host's, not nobody's (newcomer 1.16).
+    let trace = node.json(&["trace", "--flow", &format!("udp {STRANGER}:4000 > {GATE}:5060")]);
+    assert_eq!(trace["verdict"], "received by the gate's own host", "{trace}");
+    let text = node.cli(&["trace", "--user", "alice"]).expect("trace");
+    assert!(text.starts_with("20") && text.contains("Z public from"), "a time that people read: {text}");
     let unknown = node.json(&["trace", "--flow", "udp 198.51.100.2:4000 > 192.0.2.77:9000"]);
     assert_eq!(unknown["reason"], "not_for_service", "{unknown}");
 }

@@ -4,8 +4,9 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
 use crate::support::{
     BINARY,
-    lab::Lab,
-    node::{Config, Node, REALM, password_file, service},
+    agent::connect_to,
+    lab::{GATE, Lab},
+    node::{Config, Node, REALM, service},
     program::{Program, run_on},
     until,
 };
@@ -20,12 +21,7 @@ on_packet!(a_wrong_password_ends_connect_with_a_sentence_that_says_so, &[], wron
 
 /// `sluicegate connect` of alice in the background.
 fn connect(lab: &Lab, service: &str, how: &[&str]) -> Program {
-    let target = format!("alice@{service}");
-    let password = password_file(lab).display().to_string();
-    let mut arguments = vec!["connect", &target, "--frontend", "203.0.113.1:5060", "--realm", REALM];
-    arguments.extend(["--password-file", &password]);
-    arguments.extend(how);
-    Program::start(lab, "client", "connect", BINARY, &arguments)
+    connect_to(lab, GATE, service, how)
 }
 
 fn nginx(lab: &Lab) -> Program {
@@ -171,6 +167,7 @@ fn wrong_password(datapath: &'static str) {
     let lab = Lab::new();
     let node = Node::up(&lab, &Config::new(datapath, &service("web", "\"tcp/80\"", "")));
     let wrong = lab.write("wrong", "guess\n");
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600)).expect("a mode");
     let wrong = wrong.display().to_string();
     let arguments =
         ["connect", "alice@web", "--frontend", "203.0.113.1:5060", "--realm", REALM, "--password-file", &wrong];

@@ -53,13 +53,19 @@ impl UdpEcho {
     }
 }
 
-/// `sluicegate connect` of alice in the background.
+/// `sluicegate connect` of alice in the background, to the service "echo", once it is ready.
 pub(crate) fn connect(lab: &Lab, frontend: Ipv4Addr, how: &[&str]) -> Program {
-    let (password, frontend) = (password_file(lab).display().to_string(), format!("{frontend}:5060"));
-    let fixed = ["connect", "alice@echo", "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
-    let agent = Program::start(lab, "client", "connect", BINARY, &[&fixed[..], how].concat());
+    let agent = connect_to(lab, frontend, "echo", how);
     agent.says("ready");
     agent
+}
+
+/// `sluicegate connect` of alice in the background.
+pub(crate) fn connect_to(lab: &Lab, frontend: Ipv4Addr, service: &str, how: &[&str]) -> Program {
+    let (target, frontend) = (format!("alice@{service}"), format!("{frontend}:5060"));
+    let password = password_file(lab).display().to_string();
+    let fixed = ["connect", &target, "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
+    Program::start(lab, "client", "connect", BINARY, &[&fixed[..], how].concat())
 }
 
 /// A program on the client's host that talks through the agent's forward.
@@ -144,9 +150,9 @@ pub(crate) fn socks_exchange(lab: &Lab, text: &[u8]) -> Vec<u8> {
     let relay = SocketAddr::from(([127, 0, 0, 1], u16::from_be_bytes([reply[8], reply[9]])));
     let socket = lab.udp("client", Ipv4Addr::LOCALHOST, 0);
     socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
-    let head = [&[0, 0, 0, 1][..], &SERVICE.octets(), &5004_u16.to_be_bytes()].concat();
+    let head = [&[0, 0, 0, 3, 4][..], b"echo", &5004_u16.to_be_bytes()].concat();
     socket.send_to(&[&head[..], text].concat(), relay).expect("the relay listens");
     let mut answer = [0; 2048];
     let len = socket.recv(&mut answer).expect("an answer through the relay");
-    answer[head.len()..len].to_vec()
+    answer[10..len].to_vec()
 }

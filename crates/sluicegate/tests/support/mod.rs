@@ -45,7 +45,7 @@ pub(crate) mod program;
 pub(crate) mod traffic;
 
 use std::{
-    env,
+    env, fs,
     io::Write,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -57,6 +57,14 @@ use std::{
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// Longer than anything that works takes; a test that waits for so long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Processor time that the host of this machine has taken, all processors together: what stood still meanwhile is not ours.
+pub(crate) fn stolen() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    // user nice system idle iowait irq softirq steal, in hundredths of a second
+    let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)?.parse::<u64>().ok());
+    Duration::from_millis(ticks.unwrap_or(0) * 10)
+}
 
 /// One lab at a time: the tests measure what arrives within a second, on machines with few processors.
 static TURN: Mutex<()> = Mutex::new(());

@@ -8,7 +8,9 @@ use std::{
 use sluicegate_capability::router::seal;
 use sluicegate_wire::{
     IpProtocol,
-    capability::{Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind as Header, Limits, Repr},
+    capability::{
+        Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind as Header, Limits, Repr, shim::Carriage,
+    },
     ipv4,
 };
 
@@ -143,7 +145,8 @@ fn plain(lab: &BenchLab) -> Vec<u8> {
 }
 
 fn frame(lab: &BenchLab, header: &Repr) -> Vec<u8> {
-    Forged::capable(&path(lab), header, ETHERNET_LEN + header.buffer_len() + INNER_LEN).as_ref().to_vec()
+    let len = ETHERNET_LEN + header.buffer_len() + INNER_LEN;
+    Forged::capable(&path(lab), header, Carriage::Native, len).as_ref().to_vec()
 }
 
 fn flow(client: ClientId, capability: Capability, random: &mut Random) -> Flow {
@@ -198,7 +201,7 @@ fn obtain(lab: &mut BenchLab, clients: Range<u32>, random: &mut Random) -> Resul
 
 /// The client of a request that has arrived, and what the router wrote into it.
 fn stamped(frame: &[u8]) -> Option<(ClientId, Capability)> {
-    let (_, header) = header(frame)?;
+    let (.., header) = header(frame)?;
     let is_stamped = header.kind() == Header::Request && header.pointer() == 1;
     is_stamped.then(|| Some((header.client_id(), header.capability(0)?)))?
 }

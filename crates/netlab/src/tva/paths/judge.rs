@@ -6,7 +6,11 @@ use super::{
     Row,
     talk::{DIRECTIONS, Heard, PER_S},
 };
-use crate::{cpu::STOLEN_SHARE_MAX, passing::Weak, report::Threshold, sample::Percentiles, tva::Report};
+use crate::{
+    passing::Weak,
+    report::{Demand, Threshold, rows::Report},
+    sample::Percentiles,
+};
 
 /// Beyond two round trips (TVA III-H).
 const MORE_MS: f64 = 10.0;
@@ -39,22 +43,23 @@ pub(super) struct Played {
 impl Played {
     /// Every threshold of the row.
     pub(super) fn judge(&self, report: &mut Report) {
-        let mut add = |metric: &str, value: f64, threshold: Option<Threshold>| {
-            report.add((self.row.label(), "tva"), metric, value, threshold);
-        };
+        let about = (self.row.label(), "tva");
         let all = self.heard.calls.summary(self.calm.start, self.after.end, |_| true);
-        let stolen_share = self.heard.stolen.share(self.calm.start, self.after.end);
-        let is_disturbed = stolen_share > STOLEN_SHARE_MAX;
+        let taken = self.heard.stolen.taken_between(self.calm.start, self.after.end);
+        taken.note(report, about);
+        let is_disturbed = taken.is_much();
+        let mut add = |metric: &str, value: f64, demand: Option<Demand>| match demand {
+            Some(demand) => report.require(about, metric, value, demand),
+            None => report.note(about, metric, value),
+        };
         // Hosts that do not run do not talk either.
         let least = self.expected(self.calm.start..self.after.end) * if is_disturbed { 0.5 } else { 1.0 };
-        add("packets", all.sent as f64, Some(Threshold::AtLeast(least)));
-        add("lost_packets", (all.sent - all.received) as f64, Some(Threshold::AtMost(0.0)));
-        add("frames_missed_by_listeners", self.heard.missed as f64, Some(Threshold::AtMost(0.0)));
-        add("stolen_share", stolen_share, None);
-        add("disturbed_phases", f64::from(u8::from(is_disturbed)), Some(Threshold::AtMost(0.0)));
+        add("packets", all.sent as f64, Some(Threshold::AtLeast(least).into()));
+        add("lost_packets", (all.sent - all.received) as f64, Some(Threshold::AtMost(0.0).into()));
+        add("frames_missed_by_listeners", self.heard.missed as f64, Some(Threshold::AtMost(0.0).into()));
         let (rtt_ms, usual_ms, extra_ms) = self.delays();
         // Of times nothing is judged that others on the machine disturbed.
-        let limit = (!is_disturbed).then_some(Threshold::AtMost(2.0 * rtt_ms + MORE_MS));
+        let limit = Some(Threshold::AtMost(2.0 * rtt_ms + MORE_MS).disturbed(is_disturbed));
         add("rtt_ms", rtt_ms, None);
         add("calm_extra_ms_p99", usual_ms, None);
         add("extra_delay_ms_max", extra_ms, limit);
@@ -63,51 +68,55 @@ impl Played {
         match self.row {
             Row::Switch => {
                 self.new_path(&mut add, MOST / 2.0);
-                add("frames_by_old_path", self.by_old_path as f64, Some(Threshold::AtMost(0.0)));
+                add("frames_by_old_path", self.by_old_path as f64, Some(Threshold::AtMost(0.0).into()));
                 let demoted = self.weak(&active, |what| what == Weak::Demoted);
                 // Each of them is a chain that does not know the flow, in both directions.
                 let least = self.changes.len().max(1) * DIRECTIONS.len();
-                add("demoted_packets", demoted as f64, Some(Threshold::AtLeast(least as f64)));
+                add("demoted_packets", demoted as f64, Some(Threshold::AtLeast(least as f64).into()));
                 let repairs = self.repairs_ms();
                 let worst = repairs.iter().copied().fold(f64::NAN, f64::max) - usual_ms;
                 add("capable_again_ms_max", worst, limit);
             }
             Row::Flap => {
                 self.new_path(&mut add, MOST / 2.0);
-                add("changes", self.changes.len() as f64, Some(Threshold::AtLeast(3.0 * self.active_s())));
+                add("changes", self.changes.len() as f64, Some(Threshold::AtLeast(3.0 * self.active_s()).into()));
             }
             Row::Asymmetric => {
-                add("requests_by_other_chain", self.by_new_path[0] as f64, Some(Threshold::AtMost(0.0)));
+                add("requests_by_other_chain", self.by_new_path[0] as f64, Some(Threshold::AtMost(0.0).into()));
                 let least = Threshold::AtLeast(MOST * self.active_s() * f64::from(PER_S));
-                add("answers_by_other_chain", self.by_new_path[1] as f64, Some(least));
+                add("answers_by_other_chain", self.by_new_path[1] as f64, Some(least.into()));
             }
             Row::Clocks | Row::Soak => {
                 add(
                     "demoted_packets",
                     self.weak(&active, |what| what == Weak::Demoted) as f64,
-                    Some(Threshold::AtMost(0.0)),
+                    Some(Threshold::AtMost(0.0).into()),
                 );
                 let clocks = &self.heard.clocks[0];
                 let routers = clocks.turns.get(1..).unwrap_or_default();
                 let turns = routers.iter().min().map_or(f64::NAN, |turns| f64::from(*turns));
-                add("secret_turns_min", turns, Some(Threshold::AtLeast(TURNS)));
-                add("clocks_apart_s_min", apart_s(&clocks.seconds), Some(Threshold::AtLeast(APART_S)));
+                add("secret_turns_min", turns, Some(Threshold::AtLeast(TURNS).into()));
+                add("clocks_apart_s_min", apart_s(&clocks.seconds), Some(Threshold::AtLeast(APART_S).into()));
             }
         }
-        add("packets_without_capability_after", self.weak(&self.after, |_| true) as f64, Some(Threshold::AtMost(0.0)));
+        add(
+            "packets_without_capability_after",
+            self.weak(&self.after, |_| true) as f64,
+            Some(Threshold::AtMost(0.0).into()),
+        );
         for (direction, metric) in DIRECTIONS.into_iter().zip(["regular_requests_after", "regular_answers_after"]) {
             let sent =
                 self.heard.calls.summary(self.after.start, self.after.end, |flow| flow as usize == direction).sent;
             let least = (MOST * sent as f64).max(1.0);
-            add(metric, self.regular(direction) as f64, Some(Threshold::AtLeast(least)));
+            add(metric, self.regular(direction) as f64, Some(Threshold::AtLeast(least).into()));
         }
     }
 
     /// Both directions went over the new path for this share of the time at least.
-    fn new_path(&self, add: &mut impl FnMut(&str, f64, Option<Threshold>), share: f64) {
+    fn new_path(&self, add: &mut impl FnMut(&str, f64, Option<Demand>), share: f64) {
         let least = Threshold::AtLeast(share * self.active_s() * f64::from(PER_S) * 0.9);
         for (packets, metric) in self.by_new_path.into_iter().zip(["requests_by_new_path", "answers_by_new_path"]) {
-            add(metric, packets as f64, Some(least));
+            add(metric, packets as f64, Some(least.into()));
         }
     }
 
@@ -179,7 +188,7 @@ fn apart_s(seconds: &[u8]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{client::call::Calls, passing::Clocks};
+    use crate::{client::call::Calls, passing::Clocks, report::Verdict};
 
     const MS: u64 = 1_000_000;
 
@@ -221,7 +230,7 @@ mod tests {
         let (mut played, mut report) = (good(row), Report::default());
         spoil(&mut played);
         played.judge(&mut report);
-        report.passes()
+        report.verdict() == Verdict::Holds
     }
 
     #[test]
@@ -285,12 +294,12 @@ mod tests {
             played.heard.stolen.note(10_000 * MS, 10_000 * MS);
             spoil(&mut played);
             played.judge(&mut report);
-            let missed = report.figures.into_iter().filter(|figure| figure.pass == Some(false));
+            let missed = report.figures.into_iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
             missed.map(|figure| figure.metric).collect::<Vec<_>>()
         };
-        assert_eq!(spoiled(&|_| {}), ["disturbed_phases"]);
+        assert_eq!(spoiled(&|_| {}), [] as [&str; 0]);
         let lost = r#"{"event":"sent","packets":[[0,5000,9000000000]]}"#;
-        assert_eq!(spoiled(&|played| played.heard.calls.take(lost)), ["lost_packets", "disturbed_phases"]);
+        assert_eq!(spoiled(&|played| played.heard.calls.take(lost)), ["lost_packets"]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl<'a> Stage<'a> {
         }
         played.active = began..unix_ns();
         if row == Row::Flap {
-            report.add((row.label(), "tva"), "senders_blacklisted", self.blacklisted()?, None);
+            report.note((row.label(), "tva"), "senders_blacklisted", self.blacklisted()?);
         }
         talk.go_on(if row == Row::Flap { FLAP_SETTLE } else { SETTLE });
         let after = self.judged(&CHAIN_B)?;
@@ -201,9 +201,9 @@ impl<'a> Stage<'a> {
         memory.judge(report);
         let about = (Row::Soak.label(), "tva");
         let least = f64::from(self.options.soak_s) * 4.0;
-        report.add(about, "transfers", transfers.len() as f64, Some(Threshold::AtLeast(least)));
+        report.require(about, "transfers", transfers.len() as f64, Threshold::AtLeast(least));
         let failed = transfers.iter().filter(|one| one.error.is_some()).count();
-        report.add(about, "transfers_failed", failed as f64, Some(Threshold::AtMost(0.0)));
+        report.require(about, "transfers_failed", failed as f64, Threshold::AtMost(0.0));
         Ok(())
     }
 

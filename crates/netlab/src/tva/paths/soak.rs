@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, fs};
 
 use super::Row;
-use crate::{LabError, error::During, report::Threshold, tva::Report};
+use crate::{
+    LabError,
+    error::During,
+    report::{Threshold, rows::Report},
+};
 
 /// A soak has at least two lives of a secret.
 pub(super) const LEAST_S: u32 = 270;
@@ -38,9 +42,9 @@ impl Memory {
             let fifth = (kb.len() / 5).max(1);
             let (first, last) = (median(&kb[..fifth]), median(&kb[kb.len() - fifth..]));
             let about = (Row::Soak.label(), "tva");
-            report.add(about, &format!("memory_first_kb.{name}"), first, None);
+            report.note(about, &format!("memory_first_kb.{name}"), first);
             let most = Threshold::AtMost((first * GROWTH).max(GROWTH_KB));
-            report.add(about, &format!("memory_growth_kb.{name}"), last - first, Some(most));
+            report.require(about, &format!("memory_growth_kb.{name}"), last - first, most);
         }
     }
 }
@@ -54,11 +58,12 @@ fn median(values: &[u64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Verdict;
 
     fn grows_by(kb_each: u64) -> bool {
         let mut report = Report::default();
         Memory(BTreeMap::from([("a1", (0..100).map(|n| 20_000 + n * kb_each).collect())])).judge(&mut report);
-        report.passes()
+        report.verdict() == Verdict::Holds
     }
 
     #[test]
@@ -68,6 +73,6 @@ mod tests {
         assert!(!grows_by(5));
         let mut report = Report::default();
         Memory::default().judge(&mut report);
-        assert!(!report.passes());
+        assert_eq!(report.verdict(), Verdict::Missed);
     }
 }

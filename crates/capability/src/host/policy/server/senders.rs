@@ -65,13 +65,13 @@ impl Account {
     }
 
     /// A renewal is asked for; what it may get and stay within twice N: N at most, and no less than a quarter of that.
-    /// Honest senders ask at half of N or of T; of one that does earlier than it can have come half of N, the rest got
-    /// lost on the way.
+    /// Honest senders ask at half of T, or when between a quarter and half of N is gone; of one that does earlier although
+    /// less than a quarter of N came, the rest of a half got lost on the way.
     pub(super) fn renews(&mut self, now: Instant, rate: u64, usual: Limits) -> Option<Limits> {
         self.receives(now, rate, 0);
         let half = self.granted / 2;
         let is_early = now.since(self.granted_at) < super::life(usual) / 2;
-        let missing = if is_early { half.saturating_sub(self.since) } else { 0 };
+        let missing = if is_early && self.since < half / 2 { half - self.since } else { 0 };
         // What was charged in advance and did not come is given back, but not what is missing.
         self.level = self.level.saturating_sub(self.prepaid).saturating_add(missing);
         let left = (2 * usual.bytes()).saturating_sub(self.level);

@@ -1,27 +1,23 @@
-//! What a run of the live experiment measured.
+//! What an experiment measured: a row for each figure of each case under each scheme, and how long transfers took.
 
 use plotters::{
     chart::ChartBuilder,
     drawing::IntoDrawingArea,
     prelude::{LineSeries, PathElement, SVGBackend},
-    style::{Color, RGBColor, WHITE},
+    style::{Color, WHITE},
 };
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{LabError, client::transfer::Transfer, report::Threshold};
+use super::{
+    Demand, Threshold, Verdict,
+    svg::{COLOURS, GREY},
+    worst,
+};
+use crate::{LabError, client::transfer::Transfer};
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 480;
-/// Told apart also by people who confuse red and green (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(90, 90, 90),
-];
 
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -30,7 +26,7 @@ pub struct Figure {
     pub run: &'static str,
     /// What happened: `calm`, or the attack.
     pub case: String,
-    /// What forwarded: `plain` or `tva`.
+    /// What forwarded: `plain` or `tva`, or the gate's back end.
     pub scheme: &'static str,
     /// What was measured; its unit is last in the name.
     pub metric: String,
@@ -39,7 +35,7 @@ pub struct Figure {
     /// What it has to be; `None` if it is only reported.
     pub threshold: Option<Threshold>,
     /// Whether it is so; `None` without a threshold.
-    pub pass: Option<bool>,
+    pub verdict: Option<Verdict>,
 }
 
 /// All figures of a run, and the times of its transfers.
@@ -61,40 +57,43 @@ struct Distribution {
 
 impl Report {
     /// Of the run of this name, which nothing was measured of yet.
-    pub(super) fn new(run: &'static str) -> Self {
+    pub(crate) fn new(run: &'static str) -> Self {
         Self { run, ..Self::default() }
     }
 
-    pub(super) fn add(
-        &mut self,
-        (case, scheme): (&str, &'static str),
-        metric: &str,
-        value: f64,
-        threshold: Option<Threshold>,
-    ) {
-        let pass = threshold.map(|threshold| threshold.accepts(value));
-        let (case, metric) = (case.to_owned(), metric.to_owned());
-        self.figures.push(Figure { run: self.run, case, scheme, metric, value, threshold, pass });
+    /// Adds a figure that has to satisfy a threshold.
+    pub(crate) fn require(&mut self, about: (&str, &'static str), metric: &str, value: f64, demand: impl Into<Demand>) {
+        self.add(about, metric, value, Some(demand.into()));
     }
 
-    pub(super) fn add_distribution(&mut self, (case, scheme): (&str, &'static str), transfers: &[Transfer]) {
+    /// Adds a figure that is only reported.
+    pub(crate) fn note(&mut self, about: (&str, &'static str), metric: &str, value: f64) {
+        self.add(about, metric, value, None);
+    }
+
+    fn add(&mut self, (case, scheme): (&str, &'static str), metric: &str, value: f64, demand: Option<Demand>) {
+        let (threshold, verdict) = (demand.map(|one| one.threshold), demand.map(|one| one.judge(value)));
+        let (case, metric) = (case.to_owned(), metric.to_owned());
+        self.figures.push(Figure { run: self.run, case, scheme, metric, value, threshold, verdict });
+    }
+
+    pub(crate) fn add_distribution(&mut self, (case, scheme): (&str, &'static str), transfers: &[Transfer]) {
         let mut ms: Vec<u64> = transfers.iter().filter(|one| one.error.is_none()).map(|one| one.ms).collect();
         ms.sort_unstable();
         self.distributions.push(Distribution { label: format!("{scheme}, {case}"), started: transfers.len(), ms });
     }
 
-    /// Whether every threshold holds. A run without one has shown nothing and does not pass.
+    /// Of all thresholds. A run without one has shown nothing and does not pass.
     #[must_use]
-    pub fn passes(&self) -> bool {
-        let mut thresholds = self.figures.iter().filter_map(|figure| figure.pass).peekable();
-        thresholds.peek().is_some() && thresholds.all(|pass| pass)
+    pub fn verdict(&self) -> Verdict {
+        worst(self.figures.iter().map(|figure| figure.verdict))
     }
 
     /// One JSON object a line; the last is a summary.
     #[must_use]
     pub fn to_json_lines(&self) -> String {
         let lines = self.figures.iter().map(|figure| json!(figure).to_string());
-        let summary = json!({ "run": self.run, "figures": self.figures.len(), "pass": self.passes() }).to_string();
+        let summary = json!({ "run": self.run, "figures": self.figures.len(), "verdict": self.verdict() }).to_string();
         lines.chain([summary]).map(|line| line + "\n").collect()
     }
 
@@ -127,7 +126,7 @@ impl Report {
                 .label(distribution.label.clone())
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
         }
-        chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(COLOURS[5]).draw()?;
+        chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(GREY).draw()?;
         root.present()?;
         Ok(())
     }
@@ -160,14 +159,14 @@ mod tests {
     #[test]
     fn a_missed_threshold_fails_the_run_and_a_reported_figure_does_not() {
         let mut report = Report::default();
-        report.add(("legacy", "tva"), "complete_share", 1.0, Some(Threshold::AtLeast(1.0)));
-        report.add(("legacy", "tva"), "p99_ms", 1e9, None);
-        assert!(report.passes());
-        report.add(("legacy", "plain"), "complete_share", 0.2, Some(Threshold::AtMost(0.05)));
-        assert!(!report.passes());
+        report.require(("legacy", "tva"), "complete_share", 1.0, Threshold::AtLeast(1.0));
+        report.note(("legacy", "tva"), "p99_ms", 1e9);
+        assert_eq!(report.verdict(), Verdict::Holds);
+        report.require(("legacy", "plain"), "complete_share", 0.2, Threshold::AtMost(0.05));
+        assert_eq!(report.verdict(), Verdict::Missed);
         let lines = report.to_json_lines();
         assert_eq!(lines.lines().count(), 4);
-        assert!(lines.lines().last().unwrap().contains("\"pass\":false"));
+        assert!(lines.lines().last().unwrap().contains("\"verdict\":\"missed\""));
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! What the hub writes into the audit log: sign-ins, and grants from their opening to their end.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use sluicegate_capability::GrantId;
+use sluicegate_store::{
+    audit::{Audit, Event, Grant},
+    feed::{EndCause, Selected, Selector},
+};
+use sluicegate_wire::Instant;
+
+use crate::{
+    decisions::Decided,
+    ledger::{GrantRow, GrantState, Ledger},
+    metrics::Outcome,
+};
+
+/// How long a gate has to say what a revoked grant used; then what it said last is written.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most grants about which a gate is waited for.
+const ENDING_MAX: usize = 8_192;
+
+/// A revoked grant, which is in the directory no more.
+#[derive(Debug)]
+struct Ending {
+    row: GrantRow,
+    cause: &'static str,
+    until: Instant,
+}
+
+/// The hub's pen.
+#[derive(Debug)]
+pub(super) struct Audited {
+    audit: Option<Audit>,
+    ending: BTreeMap<GrantId, Ending>,
+}
+
+impl Audited {
+    pub(super) const fn new(audit: Option<Audit>) -> Self {
+        Self { audit, ending: BTreeMap::new() }
+    }
+
+    fn write(&self, event: &Event, left_out: u64) {
+        if let Some(audit) = &self.audit {
+            audit.write(event, left_out);
+        }
+    }
+
+    /// Somebody signed in, or did not. Requests that go on with a call are told of as renewals of its grants.
+    pub(super) fn decided(&self, decided: &Decided) {
+        let (address, port) = (decided.client.ip().to_canonical(), decided.client.port());
+        let (user, service, why) = (decided.user.clone(), decided.service.clone(), decided.steps.join("; "));
+        let is = |outcome: Outcome| decided.outcome == outcome.label();
+        let event = if is(Outcome::Admitted) && !decided.renewal {
+            Event::SignedIn { address, port, user, service }
+        } else if is(Outcome::Denied) {
+            Event::SignInDenied { address, port, user, service, why }
+        } else if [Outcome::BadDigest, Outcome::Guessing, Outcome::Replay, Outcome::Handshake].into_iter().any(is) {
+            Event::SignInFailed { address, port, user, service, why }
+        } else {
+            return;
+        };
+        self.write(&event, decided.left_out);
+    }
+
+    /// A gate has opened or renewed a grant, which stood like this before.
+    pub(super) fn opened(&self, before: Option<GrantRow>) {
+        let Some(row) = before else { return };
+        let event = match row.state {
+            GrantState::Opening => Event::GrantOpened(grant(row)),
+            GrantState::Open => Event::GrantRenewed(grant(row)),
+        };
+        self.write(&event, 0);
+    }
+
+    /// These grants are about to be revoked: what each used in the end, its gate will say.
+    pub(super) fn ending(&mut self, now: Instant, selector: &Selector, ledger: &Ledger) {
+        if self.audit.is_none() {
+            return;
+        }
+        let cause = if matches!(selector.what, Selected::Call(_)) { "goodbye" } else { "revoked" };
+        for row in ledger.matching(selector).into_iter().filter(|row| row.state == GrantState::Open) {
+            let ending = Ending { row, cause, until: now + PATIENCE };
+            if self.ending.len() < ENDING_MAX {
+                self.ending.insert(ending.row.id, ending);
+            } else {
+                self.over(ending);
+            }
+        }
+    }
+
+    fn over(&self, Ending { row, cause, .. }: Ending) {
+        let bytes_used = row.bytes_used;
+        self.write(&Event::GrantEnded { grant: grant(row), cause, bytes_used }, 0);
+    }
+
+    /// A gate says that a grant has ended; `row` unless it was revoked before.
+    pub(super) fn ended(
+        &mut self,
+        gate: &str,
+        (id, row): (GrantId, Option<GrantRow>),
+        cause: EndCause,
+        bytes_used: u64,
+    ) {
+        let revoked = self.ending.get(&id).is_some_and(|ending| ending.row.gate == gate);
+        let ending = revoked.then(|| self.ending.remove(&id)).flatten();
+        let cause = match cause {
+            EndCause::Expired => "expired",
+            EndCause::Spent => "spent",
+            EndCause::Revoked => "revoked",
+        };
+        let known = row.map(|row| (row, cause)).or(ending.map(|ending| (ending.row, ending.cause)));
+        if let Some((row, cause)) = known {
+            self.write(&Event::GrantEnded { grant: grant(row), cause, bytes_used }, 0);
+        }
+    }
+
+    /// Writes the ends that no gate has told of.
+    pub(super) fn sweep(&mut self, now: Instant, expired: Vec<GrantRow>) {
+        for row in expired.into_iter().filter(|row| row.state == GrantState::Open) {
+            self.over(Ending { row, cause: "expired", until: now });
+        }
+        let late: Vec<GrantId> =
+            self.ending.iter().filter(|(_, ending)| ending.until <= now).map(|(id, _)| *id).collect();
+        for ending in late.iter().filter_map(|id| self.ending.remove(id)).collect::<Vec<_>>() {
+            self.over(ending);
+        }
+    }
+}
+
+fn grant(row: GrantRow) -> Grant {
+    Grant {
+        grant: row.id.to_string(),
+        address: row.client.to_canonical(),
+        user: row.user,
+        service: row.service,
+        protocol: row.protocol,
+        ports: row.target_ports,
+        gate: row.gate,
+        bytes_max: row.bytes_max,
+    }
+}

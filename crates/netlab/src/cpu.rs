@@ -17,6 +17,8 @@ use crate::{LabError, clock::unix_ns, error::During, report::rows::Report};
 /// If its host, or other programs here, took more of the machine, in all or in any one second, what is slow or lost tells of them.
 const TAKEN_MAX: f64 = 0.05;
 const TAKEN_IN_A_SECOND_MAX: f64 = 0.2;
+/// If more of the machine was in use, a flood that came out too small tells of the machine.
+const BUSY_MAX: f64 = 0.8;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often [`StolenWatch`] looks, and how much later than it happens the kernel may say what was stolen: two of its
@@ -134,6 +136,8 @@ pub(crate) struct Taken {
     pub(crate) share: f64,
     /// Of the worst second.
     pub(crate) in_a_second: f64,
+    /// Share of the whole time in which the machine's processors were in use, by whomever.
+    pub(crate) busy: f64,
 }
 
 impl Taken {
@@ -142,10 +146,16 @@ impl Taken {
         self.share > TAKEN_MAX || self.in_a_second > TAKEN_IN_A_SECOND_MAX
     }
 
-    /// Reports both.
+    /// Whether those who were to send much may have sent less because there was no machine left to do it.
+    pub(crate) fn bounds_senders(&self) -> bool {
+        self.is_much() || self.busy > BUSY_MAX
+    }
+
+    /// Reports all.
     pub(crate) fn note(&self, report: &mut Report, about: (&str, &'static str)) {
         report.note(about, "taken_share", self.share);
         report.note(about, "taken_share_in_a_second", self.in_a_second);
+        report.note(about, "busy_share", self.busy);
     }
 }
 
@@ -160,14 +170,16 @@ pub(crate) struct Stolen {
     /// Nanoseconds since 1970, and what was stolen until then, all processors together, in nanoseconds. Values that did
     /// not change are left out.
     until: Vec<(u64, u64)>,
+    /// The same of what was idle.
+    idle_until: Vec<(u64, u64)>,
 }
 
 impl Stolen {
     /// What was stolen between two moments, in nanoseconds; at most the time between them. Both are taken a little apart,
     /// because the kernel counts in hundredths of a second.
     pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> u64 {
-        let before = self.until(from_ns.saturating_sub(TOLD_WITHIN_NS));
-        let stolen = self.until(to_ns + TOLD_WITHIN_NS).saturating_sub(before);
+        let before = until(&self.until, from_ns.saturating_sub(TOLD_WITHIN_NS));
+        let stolen = until(&self.until, to_ns + TOLD_WITHIN_NS).saturating_sub(before);
         stolen.min(to_ns.saturating_sub(from_ns))
     }
 
@@ -180,8 +192,11 @@ impl Stolen {
     pub(crate) fn taken_between(&self, from_ns: u64, to_ns: u64) -> Taken {
         let within = |(at, _): &&(u64, u64)| (from_ns..to_ns.saturating_sub(SECOND_NS)).contains(at);
         let seconds = [from_ns].into_iter().chain(self.until.iter().filter(within).map(|(at, _)| *at));
-        let in_a_second = seconds.map(|at| self.share(at, (at + SECOND_NS).min(to_ns))).fold(0.0, f64::max);
-        Taken { share: self.share(from_ns, to_ns) + self.others_share(), in_a_second }
+        let stolen = |from_ns, to_ns| self.share(&self.until, from_ns, to_ns);
+        let in_a_second = seconds.map(|at| stolen(at, (at + SECOND_NS).min(to_ns))).fold(0.0, f64::max);
+        // Without a look at it, nothing is known to have been in use.
+        let idle = if self.idle_until.is_empty() { 1.0 } else { self.share(&self.idle_until, from_ns, to_ns) };
+        Taken { share: stolen(from_ns, to_ns) + self.others_share(), in_a_second, busy: (1.0 - idle).max(0.0) }
     }
 
     fn others_share(&self) -> f64 {
@@ -189,14 +204,9 @@ impl Stolen {
         self.others_ns as f64 / (watched_ns as f64 * self.cpus.max(1) as f64)
     }
 
-    fn share(&self, from_ns: u64, to_ns: u64) -> f64 {
-        let stolen = self.until(to_ns).saturating_sub(self.until(from_ns)) as f64;
-        stolen / (to_ns.saturating_sub(from_ns).max(1) as f64 * self.cpus.max(1) as f64)
-    }
-
-    fn until(&self, at_ns: u64) -> u64 {
-        let next = self.until.partition_point(|(at, _)| *at <= at_ns);
-        self.until.get(next.saturating_sub(1)).map_or(0, |(_, stolen)| *stolen)
+    fn share(&self, of: &[(u64, u64)], from_ns: u64, to_ns: u64) -> f64 {
+        let time = until(of, to_ns).saturating_sub(until(of, from_ns)) as f64;
+        time / (to_ns.saturating_sub(from_ns).max(1) as f64 * self.cpus.max(1) as f64)
     }
 
     pub(crate) fn note(&mut self, at_ns: u64, stolen_ns: u64) {
@@ -208,6 +218,18 @@ impl Stolen {
             self.until.push((at_ns, stolen_ns));
         }
     }
+
+    fn note_idle(&mut self, at_ns: u64, idle_ns: u64) {
+        if self.idle_until.last().is_none_or(|(_, last)| *last != idle_ns) {
+            self.idle_until.push((at_ns, idle_ns));
+        }
+    }
+}
+
+/// What was noted last until this moment.
+fn until(noted: &[(u64, u64)], at_ns: u64) -> u64 {
+    let next = noted.partition_point(|(at, _)| *at <= at_ns);
+    noted.get(next.saturating_sub(1)).map_or(0, |(_, value)| *value)
 }
 
 /// A thread that writes down what the host takes, and what other programs use.
@@ -228,7 +250,9 @@ impl StolenWatch {
             while !flag.load(Relaxed) {
                 if let Ok(cpu) = Cpu::now() {
                     stolen.cpus = cpu.cpus;
-                    stolen.note(unix_ns(), (cpu.stolen_s * 1e9) as u64);
+                    let now = unix_ns();
+                    stolen.note(now, (cpu.stolen_s * 1e9) as u64);
+                    stolen.note_idle(now, ((cpu.idle_s - cpu.stolen_s) * 1e9) as u64);
                 }
                 if looked.elapsed() >= LOOK_AT_OTHERS_EVERY {
                     others.look(false);
@@ -274,7 +298,25 @@ mod tests {
         assert_eq!(stolen.between(600 * MS, 1_600 * MS), 0);
         assert_eq!(Stolen::default().between(0, 5 * MS), 0);
         stolen.cpus = 2;
-        assert!((stolen.share(100 * MS, 600 * MS) - 0.05).abs() < 1e-9);
+        assert!((stolen.share(&stolen.until, 100 * MS, 600 * MS) - 0.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_machine_in_use_bounds_senders_and_an_idle_one_does_not() {
+        let mut stolen = Stolen { cpus: 2, ..Stolen::default() };
+        for (at, idle) in [(0, 100), (1, 101), (2, 102), (3, 104), (10, 118)] {
+            stolen.note(at * SECOND_NS, 0);
+            stolen.note_idle(at * SECOND_NS, idle * SECOND_NS);
+        }
+        assert!(!stolen.taken().bounds_senders() && !Stolen::default().taken().bounds_senders());
+        let half = stolen.taken_between(0, 2 * SECOND_NS);
+        assert!((half.busy - 0.5).abs() < 1e-9 && !half.bounds_senders(), "{half:?}");
+        let mut full = Stolen { cpus: 2, ..Stolen::default() };
+        for at in 0..=10 {
+            full.note(at * SECOND_NS, 0);
+            full.note_idle(at * SECOND_NS, at * SECOND_NS / 4);
+        }
+        assert!(full.taken().bounds_senders() && !full.taken().is_much());
     }
 
     #[test]

@@ -33,6 +33,7 @@ fn from_gate() -> Vec<FromGate> {
         FromGate::Usage { grants: vec![usage; USAGE_MAX] },
         FromGate::Standing { service: "pbx".into(), address: [203, 0, 113, 1].into(), port: 20_001, salt: 7 },
         FromGate::ServiceRefused { service: "pbx".into(), reason: "its address is the gate's own".into() },
+        FromGate::Reach { service: "pbx".into(), obstacle: Some("no route to 10.6.0.2".into()) },
         FromGate::Pong { unix: UnixTime(0) },
     ]
 }
@@ -124,6 +125,7 @@ fn held(message: &FromGate) -> usize {
         | FromGate::Refused { reason: text, .. } => text.capacity(),
         FromGate::ServiceRefused { service, reason } => service.capacity() + reason.capacity(),
         FromGate::Standing { service, .. } => service.capacity(),
+        FromGate::Reach { service, obstacle } => service.capacity() + obstacle.as_ref().map_or(0, String::capacity),
         FromGate::Usage { grants } => grants.capacity() * size_of::<GrantUsage>(),
         FromGate::Active { grants: list, .. } => {
             list.capacity() * size_of::<ActiveGrant>() + list.iter().map(|active| grants(&active.delta)).sum::<usize>()

@@ -11,6 +11,7 @@ mod masquerade;
 mod message;
 mod monitor;
 mod qdisc;
+mod tunnel;
 
 use std::{
     io,
@@ -23,6 +24,7 @@ pub use forward::{allow_forwarding, forbid_forwarding};
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
 pub use masquerade::{Masquerade, Unheard, Untracked};
+pub use tunnel::Tunnel;
 pub(crate) use message::Message;
 pub(crate) use monitor::{Change, LinkNews, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
 

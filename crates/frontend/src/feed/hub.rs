@@ -78,6 +78,8 @@ pub struct HubStatus {
     pub skew_s: Option<i64>,
     /// Services that it cannot protect, and why.
     pub refused: BTreeMap<String, String>,
+    /// Services to which no route leads by its inside port, and what is in the way.
+    pub unreached: BTreeMap<String, String>,
 }
 
 struct Gate {
@@ -254,7 +256,7 @@ impl Hub {
         }
         let name = self.gate_of(service);
         let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
-            let reason = format!("no gate for the service {service:?} is connected");
+            let reason = self.why_no_gate(service);
             return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
         };
         let mut refused = Vec::new();
@@ -297,9 +299,17 @@ impl Hub {
     /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
     /// even while that gate is away.
     fn gate_of(&self, service: &str) -> Option<String> {
-        let refuses = |gate: &str| self.gates.get(gate).is_some_and(|gate| gate.status.refused.contains_key(service));
-        let name = self.holders.of(service, refuses)?;
+        let refuses = |status: &HubStatus| status.refused.contains_key(service) || status.unreached.contains_key(service);
+        let name = self.holders.of(service, |gate| self.gates.get(gate).is_some_and(|gate| refuses(&gate.status)))?;
         self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.to_owned())
+    }
+
+    fn why_no_gate(&self, service: &str) -> String {
+        let obstacles = self.gates.values().map(|gate| gate.status.unreached.get(service));
+        match obstacles.collect::<Option<Vec<_>>>().as_deref() {
+            Some([obstacle, ..]) => format!("no gate reaches the service {service:?}: {obstacle}"),
+            _ => format!("no gate for the service {service:?} is connected"),
+        }
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
@@ -382,8 +392,10 @@ impl Hub {
             Ok(welcome) => {
                 tracing::info!(gate = name, %peer, resumed = resume.is_some(), "a gate is connected");
                 gate.frames = Some((connection, frames));
-                gate.status =
-                    HubStatus { gate: name, connected: true, peer: Some(peer), is_local, ..HubStatus::default() };
+                // Until it says otherwise: for the first moments it must not become another service's gate.
+                let unreached = std::mem::take(&mut gate.status.unreached);
+                let known = HubStatus { unreached, ..HubStatus::default() };
+                gate.status = HubStatus { gate: name, connected: true, peer: Some(peer), is_local, ..known };
                 pieces(&welcome).into_iter().for_each(|piece| gate.send(piece));
                 // A gate that was started anew goes on where it was, but without keys: they are on no disk.
                 for delta in keyed.into_iter().filter(|_| resume.is_some()) {
@@ -443,6 +455,16 @@ impl Hub {
                     gate.status.refused.insert(service, reason);
                 }
             }
+            FromGate::Reach { service, obstacle } => {
+                if let Some(gate) = self.gates.get_mut(name)
+                    && self.services.contains_key(&service)
+                {
+                    match obstacle {
+                        Some(obstacle) => drop(gate.status.unreached.insert(service, obstacle)),
+                        None => drop(gate.status.unreached.remove(&service)),
+                    }
+                }
+            }
             FromGate::Pong { unix } => {
                 if let Some(gate) = self.gates.get_mut(name) {
                     gate.status.skew_s = skew_alarm(self.clock.unix(), unix);
@@ -500,6 +522,7 @@ impl Hub {
         self.services = services;
         self.policy = Arc::clone(policy);
         for name in gone {
+            self.gates.values_mut().for_each(|gate| drop(gate.status.unreached.remove(&name)));
             self.announce(&Delta::ServiceGone(name));
         }
         for service in changed {

@@ -5,6 +5,7 @@ pub(crate) mod apply;
 mod backoff;
 pub(crate) mod connection;
 mod progress;
+mod reach;
 pub(crate) mod usage;
 
 pub(crate) use progress::{Progress, Stage};
@@ -16,8 +17,9 @@ use crate::{
 use apply::Applier;
 use backoff::Backoff;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
+use reach::Reach;
 use sluicegate_capability::IssuerPublic;
-use sluicegate_store::feed::{FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
+use sluicegate_store::feed::{Event, FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -27,6 +29,8 @@ use usage::Reporter;
 
 /// Between two reports of usage.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks at the routes to the services.
+const REACH_INTERVAL: Duration = Duration::from_secs(2);
 /// Waiting messages sent with one flush.
 const OUTBOX_PART: usize = 256;
 
@@ -85,15 +89,18 @@ impl Feed {
             dial(slot.progress.address(), &self.identity, self.own_port.as_ref()).await?;
         outgoing.send(&[receiver.connect(clock::monotonic(), clock::unix())]).await?;
         let mut reporter = Reporter::default();
+        let mut reach = Reach::default();
         let mut usage = interval(USAGE_INTERVAL);
         usage.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut routes = interval(REACH_INTERVAL);
+        routes.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut waiting = Vec::with_capacity(OUTBOX_PART);
         loop {
             tokio::select! {
                 biased;
                 message = incoming.receive() => {
                     let message = message?;
-                    self.take(slot, receiver, message, &mut outgoing).await?;
+                    self.take(slot, (receiver, &mut reach), message, &mut outgoing).await?;
                 }
                 count = self.outbox.recv_many(&mut waiting, OUTBOX_PART), if is_up(slot) => {
                     debug_assert_eq!(count, waiting.len());
@@ -106,6 +113,9 @@ impl Feed {
                         outgoing.send(&reporter.changes(&self.shared, self.issuer.id()).await).await?;
                     }
                 }
+                _ = routes.tick(), if is_up(slot) => {
+                    outgoing.send(&reach.changes(&self.shared, self.issuer.id()).await).await?;
+                }
             }
         }
     }
@@ -113,7 +123,7 @@ impl Feed {
     async fn take(
         &self,
         slot: &FeedSlot,
-        receiver: &mut FeedReceiver,
+        (receiver, reach): (&mut FeedReceiver, &mut Reach),
         message: ToGate,
         outgoing: &mut Outgoing,
     ) -> Result<(), SessionError> {
@@ -124,8 +134,12 @@ impl Feed {
         }
         let events = receiver.handle(now, clock::unix(), message)?;
         slot.progress.heard(now, name.as_deref());
+        let has_services = events.iter().any(|event| matches!(event, Event::Service(_)));
         let (answers, applied) = Applier::new(&self.shared, slot).apply(events).await;
         outgoing.send(&answers).await?;
+        if has_services {
+            outgoing.send(&reach.changes(&self.shared, self.issuer.id()).await).await?;
+        }
         if let Some(resume) = applied {
             slot.progress.applied(resume.seq);
             if !is_up(slot) {

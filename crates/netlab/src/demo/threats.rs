@@ -366,7 +366,8 @@ impl<'r> Judge<'r> {
         measured.taken.note(self.report, (self.case, self.scheme));
         // What others did to this machine is not judged.
         let timed = |threshold: Threshold| threshold.disturbed(measured.taken.is_much());
-        self.require("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, timed(AtLeast(10.0)));
+        let sent = AtLeast(10.0).disturbed(measured.taken.bounds_senders());
+        self.require("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, sent);
         self.require("stranger_bytes", measured.stranger_bytes as f64, AtMost(0.0));
         let spoofed = measured.forgeries.iter().find(|class| class.name == SPOOFED.name);
         self.require("spoofed_bytes", spoofed.map_or(f64::MAX, |class| class.received_bytes as f64), AtMost(0.0));

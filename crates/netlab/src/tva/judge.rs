@@ -114,7 +114,8 @@ impl Shown<'_> {
             let received = phase.received_bps / self.link_bps;
             match ratio {
                 Some(ratio) => {
-                    report.require(about, "received_over_link", received, self.timed(Threshold::AtLeast(ratio)));
+                    let demand = Threshold::AtLeast(ratio).disturbed(phase.taken.bounds_senders());
+                    report.require(about, "received_over_link", received, demand);
                 }
                 None => report.note(about, "received_over_link", received),
             }

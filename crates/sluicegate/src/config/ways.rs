@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_datapath::netlink::{Error, Route};
+use sluicegate_datapath::netlink::{Error, Route, Tunnel};
 use sluicegate_frontend::Listen;
 use sluicegate_policy::Service;
 
@@ -15,6 +15,7 @@ use super::check::Report;
 
 /// An address of the Internet that nobody has (RFC 5737): only its route is asked for.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const UDP: u8 = libc::IPPROTO_UDP as u8;
 /// Discard (RFC 863): what is sent there makes the kernel look for the neighbour.
 const DISCARD: u16 = 9;
 /// For how long neighbours may take to say where they are.
@@ -42,6 +43,11 @@ pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, ser
         let what = format!("packets to the rest of the world leave by {:?}", gate.inside);
         report.warn(&["gate", "inside"], what, "outside is the side that clients come from; are the two swapped?");
     }
+    for name in [&gate.outside, &gate.inside] {
+        if let Ok(Some(tunnel)) = route.tunnel(name) {
+            check_tunnel(report, &mut route, gate, (name, tunnel));
+        }
+    }
     for (index, service) in services {
         let (index, address) = (index.to_string(), service.address);
         let path = ["service", &index, "address"];
@@ -62,6 +68,33 @@ pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, ser
             }
             Err(_) => {}
         }
+    }
+}
+
+/// Whether the packets that carry a tunnel come through: those that arrive by the gate's own interfaces are for its host,
+/// from whatever port, so they answer nothing that the host sent.
+fn check_tunnel(
+    report: &mut Report<'_>,
+    route: &mut Route,
+    gate: &sluicegate_gate::Config,
+    (name, tunnel): (&str, Tunnel),
+) {
+    let Ok(way) = route.way_to(tunnel.remote) else {
+        let what = format!("{name:?} is a tunnel to {}, and this host has no route there", tunnel.remote);
+        return report.warn(&["gate", "local"], what, "`ip route get` says how addresses are reached");
+    };
+    if way.interface != gate.outside && way.interface != gate.inside {
+        return;
+    }
+    let is_let_in = gate.local.iter().any(|rule| {
+        let has_port = tunnel.protocol != UDP || (rule.first..=rule.last).contains(&tunnel.port);
+        let has_address = rule.address.is_none_or(|address| way.source.is_none_or(|source| source == address));
+        rule.protocol == tunnel.protocol && has_port && has_address
+    });
+    if !is_let_in {
+        let entry = if tunnel.protocol == UDP { format!("udp/{}", tunnel.port) } else { "gre".to_owned() };
+        let what = format!("{name:?} is a tunnel to {} by {:?}, where the gate drops it", tunnel.remote, way.interface);
+        report.error(&["gate", "local"], what, &format!("add \"{entry}\" to local"));
     }
 }
 

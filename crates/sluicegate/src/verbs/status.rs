@@ -109,6 +109,12 @@ fn of_frontend(frontend: &Value) -> Vec<String> {
             wrong.push(format!("the gate {name} does not protect {service}: {}", cell(Some(why))));
         }
     }
+    // With several gates, each usually reaches a part.
+    let reach_none = |service: &str| gates.is_some_and(|all| all.iter().all(|gate| gate["unreached"].get(service).is_some()));
+    let first = gates.and_then(|all| all.first()?["unreached"].as_object());
+    for (service, why) in first.into_iter().flatten().filter(|(service, _)| reach_none(service)) {
+        wrong.push(format!("no gate reaches {service}: {}; `ip route` on the gate's host", cell(Some(why))));
+    }
     wrong
 }
 
@@ -186,10 +192,11 @@ mod tests {
         let status = json!({
             "gate": { "gate": "g", "alarms": ["the clock is wrong"], "mode": "observe", "closed": "`inside` is gone",
                 "feeds": [{ "state": "waiting", "state_s": 3_720, "address": "192.0.2.1:7443", "last_error": "refused" }] },
-            "frontend": { "gates": [{ "gate": "old", "connected": false, "refused": { "web": "no route" } }] },
+            "frontend": { "gates": [{ "gate": "old", "connected": false, "refused": { "web": "no route" },
+                "unreached": { "mail": "no route to 10.6.0.2" } }] },
         });
         let said = summary(&status);
-        assert_eq!(said[0], "6 things are not well");
+        assert_eq!(said[0], "7 things are not well");
         for (line, part) in said[1..].iter().zip([
             "the clock is wrong",
             "nothing is forwarded: `inside` is gone",
@@ -197,6 +204,7 @@ mod tests {
             "192.0.2.1:7443 is not connected, for 1 h 2 min: refused",
             "`sluicegate gate rm old`",
             "the gate old does not protect web: no route",
+            "no gate reaches mail: no route to 10.6.0.2",
         ]) {
             assert!(line.contains(part), "{line}");
         }

@@ -13,6 +13,8 @@ mod calls;
 mod capabilities;
 mod daily;
 mod daily_agent;
+mod daily_deployments;
+mod daily_gates;
 mod daily_host;
 mod daily_operations;
 mod hosts;

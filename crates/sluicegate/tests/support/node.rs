@@ -216,13 +216,18 @@ pub(crate) fn password_file(lab: &Lab) -> PathBuf {
 
 /// Binds the gate to the frontend, as an operator does it: a token there, its use here.
 pub(crate) fn join(lab: &Lab, frontend: &Node, gate: &Path) {
+    join_on(lab, "gate", frontend, gate);
+}
+
+/// The same for a gate on this host.
+pub(crate) fn join_on(lab: &Lab, host: &str, frontend: &Node, gate: &Path) {
     let token = frontend.cli(&["gate-join", "--new"]).expect("a join token");
     let token = lab.write("token", &token).display().to_string();
     let mut command = Command::new(BINARY);
     command.args(["gate-join", "--token-file", &token, "--config"]).arg(gate);
-    let joined = lab.host("gate").run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
+    let joined = lab.host(host).run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
     joined.expect("gate-join");
     // One token, one gate.
-    let again = lab.host("gate").run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
+    let again = lab.host(host).run_in(|| run(&mut command, PATIENCE)).expect("a namespace");
     assert!(!again.status.success(), "a token is good once");
 }

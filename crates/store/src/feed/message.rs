@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The version of the messages described here.
-pub const FEED_VERSION: u16 = 3;
+pub const FEED_VERSION: u16 = 4;
 /// Grants in one [`FromGate::Active`].
 pub const ACTIVE_GRANTS_MAX: usize = 128;
 /// Grants in one [`FromGate::Usage`].
@@ -318,6 +318,13 @@ pub enum FromGate {
         service: String,
         /// Why, for a person.
         reason: String,
+    },
+    /// Whether the way from this gate to a service leads by its inside port. Told once of each, and when it changes.
+    Reach {
+        /// The service's name.
+        service: String,
+        /// What is in the way, for a person; `None` if nothing is.
+        obstacle: Option<String>,
     },
     /// Answers [`ToGate::Ping`].
     Pong {

@@ -24,9 +24,9 @@ pub use forward::{allow_forwarding, forbid_forwarding};
 pub use ingress::{IngressCounters, IngressFilter};
 pub use link::{Namespace, Route};
 pub use masquerade::{Masquerade, Unheard, Untracked};
-pub use tunnel::Tunnel;
 pub(crate) use message::Message;
 pub(crate) use monitor::{Change, LinkNews, Monitor, Neighbour, RouteEntry, read_addresses, read_link};
+pub use tunnel::Tunnel;
 
 use crate::sys;
 
@@ -76,6 +76,12 @@ impl Error {
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
+    }
+
+    /// Whether there is no route.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        self.errno() == Some(libc::ENETUNREACH)
     }
 
     /// Whether the thing to change or delete does not exist.

@@ -299,7 +299,8 @@ impl Hub {
     /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
     /// even while that gate is away.
     fn gate_of(&self, service: &str) -> Option<String> {
-        let refuses = |status: &HubStatus| status.refused.contains_key(service) || status.unreached.contains_key(service);
+        let refuses =
+            |status: &HubStatus| status.refused.contains_key(service) || status.unreached.contains_key(service);
         let name = self.holders.of(service, |gate| self.gates.get(gate).is_some_and(|gate| refuses(&gate.status)))?;
         self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.to_owned())
     }

@@ -379,6 +379,18 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_that_a_full_machine_could_not_send_shows_nothing_and_excuses_no_loss() {
+        let full = |spoil: fn(&mut Measured)| {
+            failures(move |run| {
+                run[3].taken.busy = 0.9;
+                spoil(&mut run[3]);
+            })
+        };
+        assert_eq!(full(|both| both.sip_attack.as_mut().unwrap().received_per_s = 11_000.0), [] as [&str; 0]);
+        assert_eq!(full(|both| both.calls[0].loss = 0.4), ["both: call_loss_share.nat"]);
+    }
+
+    #[test]
     fn a_weak_flood_or_a_missing_phase_is_no_proof() {
         let weak = |run: &mut Vec<Measured>| run.iter_mut().for_each(|phase| phase.offered_bps = 1.39e8);
         assert_eq!(

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_datapath::netlink::{Error, Route, Tunnel};
+use sluicegate_datapath::netlink::{Route, Tunnel};
 use sluicegate_frontend::Listen;
 use sluicegate_policy::Service;
 
@@ -63,7 +63,7 @@ pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, ser
                     format!("{}: packets to {address} leave by {:?}, not by inside", service.name, way.interface);
                 report.warn(&path, what, &to_inside);
             }
-            Err(error) if is_unreachable(&error) => {
+            Err(error) if error.is_unreachable() => {
                 report.warn(&path, format!("{}: this host has no route to {address}", service.name), &to_inside);
             }
             Err(_) => {}
@@ -96,10 +96,6 @@ fn check_tunnel(
         let what = format!("{name:?} is a tunnel to {} by {:?}, where the gate drops it", tunnel.remote, way.interface);
         report.error(&["gate", "local"], what, &format!("add \"{entry}\" to local"));
     }
-}
-
-fn is_unreachable(error: &Error) -> bool {
-    error.errno() == Some(libc::ENETUNREACH)
 }
 
 /// Asks for the neighbours at these addresses behind `inside`. Warns of those that do not answer; `untried` gets those that

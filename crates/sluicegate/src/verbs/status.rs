@@ -110,7 +110,8 @@ fn of_frontend(frontend: &Value) -> Vec<String> {
         }
     }
     // With several gates, each usually reaches a part.
-    let reach_none = |service: &str| gates.is_some_and(|all| all.iter().all(|gate| gate["unreached"].get(service).is_some()));
+    let reach_none =
+        |service: &str| gates.is_some_and(|all| all.iter().all(|gate| gate["unreached"].get(service).is_some()));
     let first = gates.and_then(|all| all.first()?["unreached"].as_object());
     for (service, why) in first.into_iter().flatten().filter(|(service, _)| reach_none(service)) {
         wrong.push(format!("no gate reaches {service}: {}; `ip route` on the gate's host", cell(Some(why))));

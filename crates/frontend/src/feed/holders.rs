@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::IpAddr};
 use crate::config::GateSite;
 
 /// Which gate protects which service: the one that the file names, or else the gate that joined first among those that
-/// the file gives no services of their own. Never simply whoever is connected: a gate more in the site must not become
+/// the file gives no services of their own and whose routes lead to the service. Never simply whoever is connected: a gate more in the site must not become
 /// the one that gets other gates' grants and session keys.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
@@ -35,9 +35,19 @@ impl Holders {
     }
 
     /// The gate of a service, connected or not. A gate that has said that it cannot protect the service is passed over,
-    /// unless the file names it.
-    pub(crate) fn of(&self, service: &str, refuses: impl Fn(&str) -> bool) -> Option<&str> {
-        let first = || self.joined.iter().find(|name| !self.is_dedicated(name) && !refuses(name));
+    /// unless the file names it; one that does not reach the service is, unless there is no other: its inside link may be
+    /// away for a moment.
+    pub(crate) fn of(
+        &self,
+        service: &str,
+        refuses: impl Fn(&str) -> bool,
+        reaches: impl Fn(&str) -> bool,
+    ) -> Option<&str> {
+        let first = || {
+            let mut candidates = self.joined.iter().filter(|name| !self.is_dedicated(name) && !refuses(name));
+            let alone = candidates.clone().nth(1).is_none();
+            candidates.find(|name| alone || reaches(name))
+        };
         self.assigned.get(service).or_else(first).map(String::as_str)
     }
 
@@ -84,12 +94,27 @@ mod tests {
     #[test]
     fn the_file_names_the_gate_of_a_service_and_the_first_that_joined_has_the_rest() {
         let mut holders = holders();
-        assert_eq!(holders.of("pbx", |_| true), Some("east"), "whatever it says");
-        assert_eq!(holders.of("web", |_| false), Some("west"), "east has services of its own, and names do not count");
-        assert_eq!(holders.of("web", |gate| gate == "west"), Some("a-newcomer"));
-        assert_eq!(holders.of("web", |_| true), None);
+        assert_eq!(holders.of("pbx", |_| true, |_| true), Some("east"), "whatever it says");
+        assert_eq!(
+            holders.of("web", |_| false, |_| true),
+            Some("west"),
+            "east has services of its own, and names do not count"
+        );
+        assert_eq!(holders.of("web", |gate| gate == "west", |_| true), Some("a-newcomer"));
+        assert_eq!(holders.of("web", |_| true, |_| true), None);
         holders.only(&["a-newcomer".into()]);
-        assert_eq!(holders.of("web", |_| false), Some("a-newcomer"));
+        assert_eq!(holders.of("web", |_| false, |_| true), Some("a-newcomer"));
+    }
+
+    #[test]
+    fn a_gate_that_does_not_reach_a_service_is_passed_over_unless_it_is_the_only_one() {
+        let mut holders = holders();
+        assert_eq!(holders.of("web", |_| false, |gate| gate == "a-newcomer"), Some("a-newcomer"));
+        assert_eq!(holders.of("web", |_| false, |_| false), None, "nobody gets keys of another's service");
+        assert_eq!(holders.of("pbx", |_| false, |_| false), Some("east"), "the file names it");
+        holders.only(&["west".into()]);
+        assert_eq!(holders.of("web", |_| false, |_| false), Some("west"));
+        assert_eq!(holders.of("web", |_| true, |_| true), None);
     }
 
     #[test]

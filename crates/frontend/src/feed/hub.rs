@@ -1,6 +1,7 @@
 //! The hub between shards and gates: which gate opens what, whose answer goes where, and who must be told of a change.
 
 mod audited;
+mod choice;
 mod said;
 
 use std::{
@@ -296,23 +297,6 @@ impl Hub {
         }
     }
 
-    /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
-    /// even while that gate is away.
-    fn gate_of(&self, service: &str) -> Option<String> {
-        let refuses =
-            |status: &HubStatus| status.refused.contains_key(service) || status.unreached.contains_key(service);
-        let name = self.holders.of(service, |gate| self.gates.get(gate).is_some_and(|gate| refuses(&gate.status)))?;
-        self.gates.get(name).filter(|gate| gate.frames.is_some()).map(|_| name.to_owned())
-    }
-
-    fn why_no_gate(&self, service: &str) -> String {
-        let obstacles = self.gates.values().map(|gate| gate.status.unreached.get(service));
-        match obstacles.collect::<Option<Vec<_>>>().as_deref() {
-            Some([obstacle, ..]) => format!("no gate reaches the service {service:?}: {obstacle}"),
-            _ => format!("no gate for the service {service:?} is connected"),
-        }
-    }
-
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
     /// Gives the calls that are over by it.
     fn revoke(&mut self, selector: Selector) -> Vec<CallId> {
@@ -456,16 +440,7 @@ impl Hub {
                     gate.status.refused.insert(service, reason);
                 }
             }
-            FromGate::Reach { service, obstacle } => {
-                if let Some(gate) = self.gates.get_mut(name)
-                    && self.services.contains_key(&service)
-                {
-                    match obstacle {
-                        Some(obstacle) => drop(gate.status.unreached.insert(service, obstacle)),
-                        None => drop(gate.status.unreached.remove(&service)),
-                    }
-                }
-            }
+            FromGate::Reach { service, obstacle } => self.on_reach(name, service, obstacle),
             FromGate::Pong { unix } => {
                 if let Some(gate) = self.gates.get_mut(name) {
                     gate.status.skew_s = skew_alarm(self.clock.unix(), unix);

@@ -78,6 +78,11 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Whether the frontend said nothing at all.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Exchange(ExchangeError::Silent(_) | ExchangeError::Socket(..)))
+    }
+
     /// Whether the frontend knows the user and says no.
     pub(crate) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Credentials { .. } | Self::Refused { code: 403, .. })

@@ -10,6 +10,7 @@ use crate::{
     account::Account,
     command,
     forward::{Bound, Forward},
+    frontends::Frontends,
     seal,
     session::Session,
     socks::{self, Names},
@@ -18,8 +19,8 @@ use crate::{
 /// What to reach, and how programs get at it.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The frontend's SIP address.
-    pub frontend: SocketAddr,
+    /// The site's frontends.
+    pub frontends: Frontends,
     /// Who signs in.
     pub account: Account,
     /// The service's name.
@@ -67,7 +68,7 @@ pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Resu
     if config.forwards.is_empty() && config.socks.is_none() && config.command.is_empty() {
         return Err(ConnectError::Nothing);
     }
-    let started = Session::start(config.frontend, config.account.clone(), &config.service).await;
+    let started = Session::start(config.frontends.clone(), config.account.clone(), &config.service).await;
     let (session, keeper) = started.map_err(ConnectError::Socket)?;
     let result = tokio::select! {
         result = serve(&config, &session) => result,

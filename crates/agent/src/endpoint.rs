@@ -66,6 +66,8 @@ pub(crate) struct Endpoint {
     interface: Option<String>,
     local: SocketAddr,
     frontend: SocketAddr,
+    /// There are others, so that nobody waits long for this one.
+    has_others: bool,
     started: time::Instant,
     clients: ClientTransactions,
     servers: ServerTransactions,
@@ -95,6 +97,7 @@ impl Endpoint {
             socket,
             interface: interface.map(str::to_owned),
             frontend,
+            has_others: false,
             started: time::Instant::now(),
             clients: ClientTransactions::new(CLIENT_TRANSACTIONS_MAX, random_bits()),
             servers: ServerTransactions::new(SERVER_TRANSACTIONS_MAX, random_bits()),
@@ -113,7 +116,14 @@ impl Endpoint {
         if source.ip() == self.local.ip() {
             return None;
         }
-        Self::open_on(interface, None, self.frontend).await.ok()
+        let moved = Self::open_on(interface, None, self.frontend).await.ok()?;
+        Some(moved.beside_others(self.has_others))
+    }
+
+    /// Whether there are other frontends: then one that does not answer soon is taken for silent.
+    pub(crate) fn beside_others(mut self, has_others: bool) -> Self {
+        self.has_others = has_others;
+        self
     }
 
     /// The local address, as the Via and Contact of requests name it.
@@ -143,6 +153,9 @@ impl Endpoint {
         loop {
             if tell_at.is_some_and(|at| time::Instant::now() >= at) {
                 tell_at = None;
+                if self.has_others {
+                    return Err(ExchangeError::Silent(self.frontend));
+                }
                 warn!(
                     frontend = %self.frontend,
                     "the frontend has not answered for {} s; trying on: check the address, and that UDP reaches it",
@@ -311,7 +324,12 @@ impl Endpoint {
     }
 }
 
-async fn connected(interface: Option<&str>, local: Option<SocketAddr>, frontend: SocketAddr) -> io::Result<UdpSocket> {
+/// A socket that hears `frontend` only.
+pub(crate) async fn connected(
+    interface: Option<&str>,
+    local: Option<SocketAddr>,
+    frontend: SocketAddr,
+) -> io::Result<UdpSocket> {
     let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
     if let Some(interface) = interface {

@@ -19,6 +19,7 @@ use crate::{
     account::Account,
     call::{Call, CallError},
     endpoint::{Endpoint, Event, Incoming},
+    frontends::Frontends,
     opening::{Opening, Reach},
     seal::{self, Sealer},
 };
@@ -47,12 +48,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts a session with the frontend at `frontend`. Nothing is opened before somebody asks for it.
+    /// Starts a session with whichever of `frontends` answers. Nothing is opened before somebody asks for it.
     ///
     /// # Errors
     /// When no UDP socket can be had.
-    pub async fn start(frontend: SocketAddr, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        Self::start_on(None, frontend, account, (service, Mode::Mac)).await
+    pub async fn start(frontends: Frontends, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
+        Self::start_on(None, frontends, account, (service, Mode::Mac)).await
     }
 
     /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
@@ -62,15 +63,20 @@ impl Session {
     /// When no UDP socket can be had, or it cannot be bound to the interface.
     pub(crate) async fn start_on(
         interface: Option<&str>,
-        frontend: SocketAddr,
+        frontends: Frontends,
         account: Account,
         (service, proves): (&str, Mode),
     ) -> io::Result<(Self, JoinHandle<()>)> {
-        let endpoint = Endpoint::open_on(interface, None, frontend).await?;
+        let several = frontends.are_several();
+        let answering = if several { frontends.answering(interface, None).await } else { None };
+        let frontend = answering.unwrap_or_else(|| frontends.first());
+        let endpoint = Endpoint::open_on(interface, None, frontend).await?.beside_others(several);
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let service = service.to_owned();
-        let keeper = Keeper { endpoint, account, service, proves, calls: Vec::new(), moves: 0, publish };
+        let interface = interface.map(str::to_owned);
+        let keeper =
+            Keeper { endpoint, frontends, interface, account, service, proves, calls: Vec::new(), moves: 0, publish };
         let task = tokio::spawn(keeper.run(questions));
         Ok((Self { asks, opening }, task))
     }
@@ -110,6 +116,8 @@ impl Session {
 
 struct Keeper {
     endpoint: Endpoint,
+    frontends: Frontends,
+    interface: Option<String>,
     account: Account,
     service: String,
     proves: Mode,
@@ -168,8 +176,11 @@ impl Keeper {
         if self.calls.len() >= CALLS_MAX {
             return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
         }
-        let wish = (self.service.as_str(), self.proves);
-        let call = Call::open(&mut self.endpoint, &self.account, wish, range).await.map_err(|e| e.to_string())?;
+        let mut called = self.call(range).await;
+        if called.as_ref().is_err_and(CallError::is_unanswered) && self.fail_over().await {
+            called = self.call(range).await;
+        }
+        let call = called.map_err(|error| error.to_string())?;
         let address = SocketAddr::new(call.open.address, call.open.external_first);
         let reach = Reach { address, client_id: call.open.client_id };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
@@ -178,6 +189,20 @@ impl Keeper {
         self.calls.push(call);
         self.publish();
         Ok(reach)
+    }
+
+    async fn call(&mut self, range: PortRange) -> Result<Call, CallError> {
+        Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), range).await
+    }
+
+    /// Goes on with another frontend if one answers.
+    async fn fail_over(&mut self) -> bool {
+        let (interface, silent) = (self.interface.as_deref(), self.endpoint.frontend());
+        let Some(frontend) = self.frontends.answering(interface, Some(silent)).await else { return false };
+        let Ok(endpoint) = Endpoint::open_on(interface, None, frontend).await else { return false };
+        info!(%silent, %frontend, "another frontend answers");
+        self.endpoint = endpoint.beside_others(true);
+        true
     }
 
     /// Where packets to the frontend leave from another address than before, as of a laptop in another network: grants are
@@ -207,7 +232,7 @@ impl Keeper {
 
     async fn renew(&mut self) {
         let now = Instant::now();
-        let (mut ended, mut silent) = (Vec::new(), Vec::new());
+        let (mut ended, mut silent, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
         for (index, call) in self.calls.iter_mut().enumerate() {
             let Some(because) = call.renew_because(now) else { continue };
             match call.renew(&mut self.endpoint, &self.account).await {
@@ -215,6 +240,9 @@ impl Keeper {
                 Err(error) => {
                     warn!(service = %self.service, range = %call.range, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
+                    if error.is_unanswered() && self.frontends.are_several() {
+                        unanswered.push(index);
+                    }
                     if call.failed(Instant::now()) || is_gone {
                         ended.push(index);
                     } else if call.is_silent() {
@@ -223,8 +251,16 @@ impl Keeper {
                 }
             }
         }
+        if !unanswered.is_empty() && self.fail_over().await {
+            // Another frontend knows nothing of these; what is open stays so until its grant ends.
+            for index in &unanswered {
+                let _ = self.replace(*index, false).await;
+                ended.retain(|ended| ended != index);
+                silent.retain(|silent| silent != index);
+            }
+        }
         for index in &silent {
-            if self.replace(*index).await.is_err_and(|error| error.is_refusal()) {
+            if self.replace(*index, true).await.is_err_and(|error| error.is_refusal()) {
                 ended.push(*index);
             }
         }
@@ -241,15 +277,19 @@ impl Keeper {
         self.publish();
     }
 
-    /// Signs in anew where the gate acknowledges nothing and the grant cannot be renewed: it may know nothing of it any more.
-    async fn replace(&mut self, index: usize) -> Result<(), CallError> {
-        let Some(old) = self.calls.get_mut(index) else { return Ok(()) };
-        let wish = (self.service.as_str(), self.proves);
-        let new = Call::open(&mut self.endpoint, &self.account, wish, old.range).await.inspect_err(
-            |error| warn!(service = %self.service, range = %old.range, %error, "the grant may be lost, and there is no other"),
+    /// Signs in anew where the gate acknowledges nothing and the grant cannot be renewed, so that it may know nothing of it
+    /// any more, or where the frontend is another, which then is not told of the end of the last call.
+    async fn replace(&mut self, index: usize, goodbye: bool) -> Result<(), CallError> {
+        let Some(range) = self.calls.get(index).map(|call| call.range) else { return Ok(()) };
+        let new = self.call(range).await.inspect_err(
+            |error| warn!(service = %self.service, %range, %error, "the grant may be lost, and there is no other"),
         )?;
-        info!(service = %self.service, range = %old.range, "signed in again: the gate knows nothing of the last grant");
-        std::mem::replace(old, new).bye(&mut self.endpoint).await;
+        info!(service = %self.service, %range, "signed in again: the last grant cannot be renewed");
+        let Some(old) = self.calls.get_mut(index) else { return Ok(()) };
+        let mut old = std::mem::replace(old, new);
+        if goodbye {
+            old.bye(&mut self.endpoint).await;
+        }
         Ok(())
     }
 

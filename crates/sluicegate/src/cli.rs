@@ -297,7 +297,8 @@ pub(crate) struct Connect {
     /// Who signs in to what: `alice@web`, a service of a site that the profile knows, or what `sluicegate link` printed.
     #[arg(value_name = "[USER@]SERVICE|LINK")]
     pub(crate) target: String,
-    /// The frontend: its name or address, and its SIP port unless that is 5060.
+    /// The frontend: its name or address, and its SIP port unless that is 5060 or its SRV record says so; or several, with
+    /// commas.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) frontend: Option<String>,
     /// The realm users belong to.

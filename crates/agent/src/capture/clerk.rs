@@ -1,6 +1,6 @@
 //! Signs in for services as packets ask for them, and keeps what was opened.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sluicegate_capability::Mode;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -12,7 +12,7 @@ use super::{
     redirects::Target,
     shield::Shield,
 };
-use crate::session::Session;
+use crate::{frontends::Frontends, session::Session};
 
 /// Sign-ins that wait to be started.
 pub(super) const ASKS_MAX: usize = 256;
@@ -24,7 +24,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 pub(super) struct Clerk {
     /// By which the clerk's own packets leave.
     pub(super) interface: Option<String>,
-    pub(super) frontend: SocketAddr,
+    pub(super) frontends: Frontends,
     /// By entry.
     pub(super) services: Vec<Option<SignIn>>,
     pub(super) orders: Orders,
@@ -41,7 +41,7 @@ impl Clerk {
                 let interface = self.interface.as_deref();
                 // All that is captured leaves with a header, so a gate need take nothing else.
                 let wish = (service.service.as_str(), Mode::Capability);
-                match Session::start_on(interface, self.frontend, service.account, wish).await {
+                match Session::start_on(interface, self.frontends.clone(), service.account, wish).await {
                     Ok(started) => {
                         place.insert(started);
                     }

@@ -57,7 +57,7 @@ pub use self::{
     destinations::{CAPTURES_MAX, Destination, Prefix},
     settings::{RESTORE_VERB, restore},
 };
-use crate::account::Account;
+use crate::{account::Account, frontends::Frontends};
 
 /// How long captured names may take to be looked up before the command starts.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
@@ -107,8 +107,8 @@ pub struct Capture {
 pub struct Config {
     /// The interface by which captured packets leave; the one that leads to them unless given.
     pub interface: Option<String>,
-    /// The frontend's SIP address, for entries with a service.
-    pub frontend: Option<SocketAddr>,
+    /// The site's frontends, for entries with a service.
+    pub frontends: Option<Frontends>,
     /// Who may send to this host.
     pub role: Role,
     /// The name server for captured names; those of `resolv.conf` unless given.
@@ -325,11 +325,11 @@ impl Control {
     ) -> Result<(Self, asking::Sender<Target>), CaptureError> {
         let (asks, questions) = asking::channel(ASKS_MAX);
         let services: Vec<Option<SignIn>> = config.captures.iter().map(|capture| capture.service.clone()).collect();
-        let clerk = match config.frontend {
-            Some(frontend) => {
+        let clerk = match config.frontends.clone() {
+            Some(frontends) => {
                 let interface = Some(outward.interface.clone());
                 let shield = Arc::new(Shield::new(&outward.interface));
-                let clerk = Clerk { interface, frontend, services, orders: orders.clone(), shield };
+                let clerk = Clerk { interface, frontends, services, orders: orders.clone(), shield };
                 Some(tokio::spawn(clerk.run(questions)))
             }
             None if services.iter().any(Option::is_some) => return Err(CaptureError::NoFrontend),

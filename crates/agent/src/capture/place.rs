@@ -101,7 +101,7 @@ fn landmarks(config: &Config) -> Vec<IpAddr> {
         Destination::Prefix(prefix) if !prefix.address.is_unspecified() => Some(prefix.address),
         _ => None,
     });
-    let frontend = config.frontend.map(|address| address.ip());
+    let frontend = config.frontends.as_ref().map(|frontends| frontends.first().ip());
     let any = [IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
     captured.chain(frontend).chain(any).collect()
 }

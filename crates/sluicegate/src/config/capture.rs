@@ -7,7 +7,7 @@ use std::{
 
 use serde::Deserialize;
 use sluicegate_agent::{
-    Account,
+    Account, Frontends,
     capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
 };
 use sluicegate_policy::Rate;
@@ -35,8 +35,8 @@ struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Agent {
-    /// The frontend's SIP address.
-    frontend: Option<SocketAddr>,
+    /// The site's frontends: `HOST[:PORT]`, or several separated by commas.
+    frontend: Option<String>,
     /// The realm.
     realm: Option<String>,
     /// File with the users' password on its first line, mode 0600.
@@ -126,10 +126,18 @@ fn check(report: &mut Report<'_>, file: File) -> capture::Config {
         report.error(&["agent", "interface"], what, "`ip link` lists those that exist; or leave it out");
     }
     serves_all(report, &agent);
+    let frontends = agent.frontend.as_deref().and_then(|text| {
+        let found = Frontends::find(text);
+        found
+            .map_err(|error| {
+                report.error(&["agent", "frontend"], error.to_string(), "several have commas between them")
+            })
+            .ok()
+    });
     let captures = captures.iter().enumerate().filter_map(|(index, entry)| one(report, &agent, index, entry)).collect();
     capture::Config {
         interface: agent.interface,
-        frontend: agent.frontend,
+        frontends,
         role: match agent.policy {
             Policy::Client => capture::Role::Client,
             Policy::Server => capture::Role::Server(file::server(agent.renew, agent.flood_rate, agent.blacklist_s)),

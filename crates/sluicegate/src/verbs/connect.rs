@@ -1,13 +1,12 @@
 //! `connect`: signs in to a service and offers it to the programs of this host.
 
 use std::{
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::{Context, Result, bail};
-use sluicegate_agent::{Account, Config, Forward};
+use sluicegate_agent::{Account, Config, Forward, Frontends};
 use sluicegate_signin::UserSecret;
 
 use crate::{
@@ -15,9 +14,6 @@ use crate::{
     config::profile::{Link, Profile, Site},
     out, secret,
 };
-
-/// Where frontends take SIP unless somebody says otherwise (RFC 3261 section 19.1.2).
-const SIP_PORT: u16 = 5060;
 
 pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
     let profile = match &connect.profile {
@@ -35,7 +31,7 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
         return install(&connect, &wanted);
     }
     let Wanted { user, service, port, frontend: at, realm } = wanted;
-    let frontend = frontend(&at)?;
+    let frontends = Frontends::find(&at).with_context(|| format!("--frontend {at}"))?;
     let forwards: Result<Vec<Forward>, String> = connect.forwards.iter().map(|text| text.parse()).collect();
     let forwards = forwards.map_err(anyhow::Error::msg)?;
     let pin = secret::pin(connect.site_key.as_deref(), connect.known_sites.as_deref())?;
@@ -47,7 +43,7 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
         }
     };
     let config = Config {
-        frontend,
+        frontends,
         account: Account::new(&user, &realm, secret, pin),
         service,
         port,
@@ -66,7 +62,7 @@ struct Wanted {
     user: String,
     service: String,
     port: Option<u16>,
-    /// `HOST[:PORT]`.
+    /// `HOST[:PORT]`, or several.
     frontend: String,
     realm: String,
 }
@@ -199,26 +195,6 @@ fn unit(program: &str, arguments: &[String], service: &str) -> String {
     )
 }
 
-/// `HOST[:PORT]`: an address, or the first that its name has.
-fn frontend(text: &str) -> Result<SocketAddr> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
-    if let Ok(ip) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-        return Ok((ip, SIP_PORT).into());
-    }
-    let (name, port) = match text.split_once(':') {
-        Some((name, port)) => (name, port.parse().with_context(|| format!("--frontend {text}: `{port}` is no port"))?),
-        None => (text, SIP_PORT),
-    };
-    let wrong = || {
-        format!(
-            "--frontend {text}: cannot find its address; write a name or an address, such as 203.0.113.1:{SIP_PORT}"
-        )
-    };
-    (name, port).to_socket_addrs().with_context(wrong)?.next().with_context(wrong)
-}
-
 /// `[USER@]SERVICE[:PORT]`.
 fn target(text: &str) -> Result<(Option<&str>, &str, Option<u16>)> {
     let (user, service) = match text.split_once('@') {
@@ -240,21 +216,6 @@ fn target(text: &str) -> Result<(Option<&str>, &str, Option<u16>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_frontend_is_an_address_or_a_name_and_maybe_a_port() {
-        let found = |text: &str| frontend(text).unwrap().to_string();
-        assert_eq!(found("203.0.113.1:5070"), "203.0.113.1:5070");
-        assert_eq!(found("203.0.113.1"), "203.0.113.1:5060");
-        assert_eq!(found("2001:db8::1"), "[2001:db8::1]:5060");
-        assert_eq!(found("[2001:db8::1]"), "[2001:db8::1]:5060");
-        assert_eq!(found("[2001:db8::1]:5070"), "[2001:db8::1]:5070");
-        assert!(frontend("localhost:5070").unwrap().ip().is_loopback());
-        for wrong in ["", "no.such.host.invalid", "localhost:sip"] {
-            let error = format!("{:#}", frontend(wrong).unwrap_err());
-            assert!(error.starts_with(&format!("--frontend {wrong}")), "{error}");
-        }
-    }
 
     #[test]
     fn a_target_is_a_user_a_service_and_maybe_a_port() {

@@ -12,7 +12,7 @@ use sluicegate_wire::{IpProtocol, ipv4, tcp};
 
 use crate::support::{
     BINARY,
-    agent::{UdpEcho, connect_to},
+    agent::{self, UdpEcho, connect_to},
     capture::Capture,
     lab::{CLIENT, CLIENT_ALIAS, GATE, Lab, SERVICE},
     node::{Config, Node, REALM, password_file, service},
@@ -26,6 +26,7 @@ on_packet!(two_hosts_behind_an_ordinary_nat_reach_a_service_without_being_told_h
 on_packet!(the_first_datagram_to_a_service_waits_for_the_sign_in, &["bash"], first_datagram);
 on_each_datapath!(a_client_with_a_new_address_goes_on_within_five_seconds, &["ip"], super::roaming);
 on_packet!(a_link_is_enough_to_connect_and_once_saved_the_services_name_is, &[], by_name);
+on_packet!(a_frontend_that_falls_silent_is_replaced_by_another_that_answers, &["nft"], another_frontend);
 on_packet!(a_frontend_that_does_not_answer_is_told_of_within_five_seconds, &[], silent_frontend);
 
 /// What programs call the service.
@@ -258,4 +259,37 @@ fn by_name(datapath: &'static str) {
     let words = ["connect", &format!("{way}key={other}"), "--password-file", &password, "-L", "8082:80"];
     let refused = Program::start(&lab, "client", "connect", BINARY, &words);
     refused.says("is pinned to");
+}
+
+/// Three addresses, at the first of which nobody is, and the second of which is cut off later.
+fn another_frontend(datapath: &'static str) {
+    let lab = Lab::new();
+    let listen = format!("listen = [\"udp/{GATE}:5060\", \"udp/{GATE}:5070\"]\n");
+    let short = "grant = { bytes_max = \"100MB\", lifetime_s = 20, rate = \"10Mbit\" }\n";
+    let config = Config::new(datapath, &service("echo", "\"udp/5004\"", short));
+    let _node = Node::up(&lab, &config.frontend(&listen).gate("local = [\"udp/5060\", \"udp/5070\"]\n"));
+    let _echo = UdpEcho::start(&lab);
+    let (password, three) = (password_file(&lab).display().to_string(), format!("{GATE}:5099,{GATE},{GATE}:5070"));
+    let fixed = ["connect", "alice@echo", "--frontend", &three, "--realm", REALM, "--password-file", &password];
+    let began = (Instant::now(), stolen());
+    let agent = Program::start(&lab, "client", "connect", BINARY, &[&fixed[..], &["-L", "5004:5004/udp"]].concat());
+    agent.says("ready");
+    let took = began.0.elapsed();
+    assert!(took < Duration::from_secs(5) + (stolen() - began.1), "{took:?}");
+    let program = agent::program(&lab);
+    agent::talk(&program, "before");
+    for rule in [
+        "add table ip cut",
+        "add chain ip cut forward { type filter hook forward priority 0; }",
+        "add rule ip cut forward udp dport 5060 drop",
+    ] {
+        run_on(&lab, "core", "nft", &rule.split(' ').collect::<Vec<_>>(), LIMIT).expect("nft");
+    }
+    agent.says("another frontend answers");
+    agent.says("signed in again");
+    let used_until = Instant::now() + Duration::from_secs(25);
+    while Instant::now() < used_until {
+        agent::talk(&program, "after");
+        thread::sleep(Duration::from_millis(500));
+    }
 }

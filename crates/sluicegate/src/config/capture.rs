@@ -130,7 +130,7 @@ fn check(report: &mut Report<'_>, file: File) -> capture::Config {
         let found = Frontends::find(text);
         found
             .map_err(|error| {
-                report.error(&["agent", "frontend"], error.to_string(), "several have commas between them")
+                report.error(&["agent", "frontend"], error.to_string(), "several have commas between them");
             })
             .ok()
     });

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::holder::{Holder, HolderError, KeyHolder};
 
 /// The store's file in the state directory.
-const STORE_FILE: &str = "store.redb";
+pub(crate) const STORE_FILE: &str = "store.redb";
 
 /// Why something cannot be added, changed or removed.
 #[derive(Debug, thiserror::Error)]

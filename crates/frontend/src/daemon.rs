@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     agents::AgentKeys,
-    catalog::{Catalog, EditError},
+    catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
     config::{Config, ConfigError},
     control::{Control, Identity, Inner},
@@ -49,6 +49,12 @@ use crate::{
     worker::{Gauges, Worker},
 };
 
+const DIALOG_FILE: &str = "frontend-dialog.key";
+const ISSUER_FILE: &str = "frontend-issuer.key";
+const NOISE_FILE: &str = "frontend-noise.key";
+const TLS_FILE: &str = "frontend-tls.pem";
+/// What of its state directory makes a frontend the same again elsewhere: keys, users, groups, services, gates.
+pub const BACKUP_FILES: [&str; 5] = [DIALOG_FILE, ISSUER_FILE, NOISE_FILE, TLS_FILE, STORE_FILE];
 /// Events on their way from all shards to the hub.
 const EVENTS_MAX: usize = 8_192;
 /// Questions of the control side that wait.
@@ -147,12 +153,10 @@ impl Secrets {
         random(&mut *start)?;
         random(&mut boot)?;
         Ok(Self {
-            dialog: keys::load_or_create_seed(&state_dir.join("frontend-dialog.key"))?,
-            issuer_seed: keys::load_or_create_seed(&state_dir.join("frontend-issuer.key"))?,
-            replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(
-                &state_dir.join("frontend-noise.key"),
-            )?)),
-            tls: tls::Identity::load_or_create(&state_dir.join("frontend-tls.pem"), name)?,
+            dialog: keys::load_or_create_seed(&state_dir.join(DIALOG_FILE))?,
+            issuer_seed: keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?,
+            replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(&state_dir.join(NOISE_FILE))?)),
+            tls: tls::Identity::load_or_create(&state_dir.join(TLS_FILE), name)?,
             boot_id: u64::from_be_bytes(boot),
             start,
         })

@@ -32,11 +32,13 @@ pub use agents::{AgentKeys, EpochUsers, LEAD_S};
 pub use catalog::{Catalog, EditError, NewUser, UserChange};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError, Status};
-pub use daemon::{Frontend, Opened, StartError, run};
+pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use decisions::Decided;
 pub use feed::HubStatus;
 pub use guesses::{GUESSES_MAX, Guesses};
-pub use holder::{HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory};
+pub use holder::{
+    BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory,
+};
 pub use ledger::{GrantRow, GrantState, Ledger, LedgerFull};
 pub use links::Standing;
 pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};

@@ -26,6 +26,8 @@ use tokio::time::timeout;
 const IDENTITY_FILE: &str = "gate.pem";
 /// Name of the file with the joined frontends.
 const FEEDS_FILE: &str = "feeds";
+/// What of its state directory makes a gate known to its frontends elsewhere too. Flows stay behind: clients open them anew.
+pub const BACKUP_FILES: [&str; 2] = [IDENTITY_FILE, FEEDS_FILE];
 const FEEDS_LEN_MAX: u64 = 64 * 1024;
 /// A frontend answers within this time, or not at all.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

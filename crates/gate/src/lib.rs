@@ -41,7 +41,7 @@ pub use config::{
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
-pub use join::{JoinError, identity, join, joined};
+pub use join::{BACKUP_FILES, JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
 pub use metrics::{Metric, MetricKind};
 pub use packets::{Longest, longest_turns};

@@ -156,6 +156,23 @@ pub(crate) enum Verb {
         #[command(flatten)]
         config: ConfigFile,
     },
+    /// Write keys, users, groups, services and the configuration of a node, which may run, to one file.
+    Export {
+        /// The file, which must not exist, or `-` for standard output.
+        file: PathBuf,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Put what `export` wrote in the place of a node that does not run.
+    Import {
+        /// The file, or `-` for standard input.
+        file: PathBuf,
+        /// Where there is a node already, move its keys and users away.
+        #[arg(long)]
+        replace: bool,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
     /// Attack a real service behind a real gate in network namespaces, and judge what survives.
     Demo(Demo),
     /// Send a flood; refuses to run outside a lab namespace.
@@ -319,7 +336,7 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["password_file", "password_fd"])]
     pub(crate) key_file: Option<PathBuf>,
     /// The site's key, as `status` shows it there.
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub(crate) site_key: Option<String>,
     /// Where the keys of sites are that were met before; `~/.config/sluicegate/known_sites` unless given.
     #[arg(long, value_name = "FILE", conflicts_with = "site_key")]

@@ -24,7 +24,7 @@ use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic, UserSecret}
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-pub use vault::{Vault, VaultError};
+pub use vault::{BACKUP_FILES, Vault, VaultError};
 
 use crate::agents::{AgentKeys, EpochUsers};
 

@@ -19,6 +19,10 @@ use super::{
 };
 use crate::{agents::AgentKeys, clock::Clock};
 
+const SITE_FILE: &str = "site.key";
+const SECRETS_FILE: &str = "secrets.redb";
+/// What of its directory makes a key holder the same again elsewhere.
+pub const BACKUP_FILES: [&str; 2] = [SITE_FILE, SECRETS_FILE];
 const PREFIX: &str = "secret/";
 /// How long a new key holder waits for the store of one that ends.
 const OPEN_TRIES: u32 = 10;
@@ -67,8 +71,8 @@ impl Vault {
     /// If it cannot be made or read, or others may.
     pub fn open(directory: &Path, realm: &str) -> Result<Self, VaultError> {
         keys::private_directory(directory)?;
-        let site = SiteKey::from_seed(&*keys::load_or_create_seed(&directory.join("site.key"))?);
-        let path = directory.join("secrets.redb");
+        let site = SiteKey::from_seed(&*keys::load_or_create_seed(&directory.join(SITE_FILE))?);
+        let path = directory.join(SECRETS_FILE);
         let mut store = Embedded::open(&path, EmbeddedOptions::default());
         // The one before may still be on its way out.
         for _ in 0..OPEN_TRIES {

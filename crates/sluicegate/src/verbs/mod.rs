@@ -1,6 +1,7 @@
 //! What each verb does; one file a verb or family of verbs.
 
 mod agent;
+mod backup;
 mod check;
 mod claims;
 mod connect;
@@ -57,6 +58,8 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::GateJoin(join) => gate::join(&join)?,
         Verb::GateClose { config } => gate::close(&config.file)?,
         Verb::GateOpen { config } => gate::open(&config.file)?,
+        Verb::Export { file, node } => backup::export(&file, &node.config)?,
+        Verb::Import { file, replace, node } => backup::import(&file, &node.config, replace)?,
         Verb::Demo(demo) => return lab::demo(&demo),
         Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
         Verb::Bench { bench } => return lab::bench(bench),

@@ -44,6 +44,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate gate-join --new", "A token, to be used on the gate's host within an hour."),
     ("sluicegate gate-close", "Closes the interfaces of a gate that does not run yet."),
     ("sluicegate gate-open", "Takes away what a stopped gate left closed."),
+    ("sluicegate export site.tar", "All that makes this node the same again elsewhere; keep it like a key."),
+    ("sluicegate import site.tar", "Puts that in place, before the node starts."),
     ("sluicegate demo", "About two minutes, in namespaces of its own."),
     ("sluicegate attack --example", "What a flood looks like, as JSON."),
     ("sluicegate bench turns", "The longest turns of a packet thread."),

@@ -5,10 +5,12 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::support::{
+    PATIENCE as LONGEST,
+    agent::connect_to,
     lab::{FRONTEND, GATE, Lab, SERVICE, STRANGER},
     node::{Config, Node, service},
     program::run_on,
@@ -17,6 +19,7 @@ use crate::support::{
 
 on_each_datapath!(the_gates_host_keeps_what_it_starts_itself_also_in_a_flood, &["ping"], super::keeps);
 on_each_datapath!(nobody_opens_a_port_of_the_gates_host_by_forging_answers, &[], super::forged);
+on_each_datapath!(an_inside_interface_made_again_is_taken_up_and_connections_go_on, &["ip"], super::made_again);
 on_packet!(a_filter_that_somebody_flushed_is_installed_again, &["nft"], flushed);
 
 const ASKING: u16 = 40_000;
@@ -152,4 +155,39 @@ fn flushed(datapath: &'static str) {
     node.program.says("installing it again");
     let table = ["list", "table", "netdev", "sluicegate_outside_inside"];
     run_on(&lab, "gate", "nft", &table, PATIENCE).expect("the filter stands again");
+}
+
+/// Newcomer 1.8: what the restart of a tunnel does, or a card that is plugged in again.
+fn made_again(datapath: &'static str) {
+    let (lab, node) = start(datapath);
+    let listener = lab.listen("service", SERVICE, 80);
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut bytes = [0; 4];
+        while stream.read_exact(&mut bytes).and_then(|()| stream.write_all(&bytes)).is_ok() {}
+    });
+    let agent = connect_to(&lab, GATE, "web", &["-L", "8080:80"]);
+    agent.says("ready");
+    let local = SocketAddr::from(([127, 0, 0, 1], 8080));
+    let mut stream = lab.connect("client", local).expect("the agent listens");
+    stream.set_read_timeout(Some(LONGEST)).expect("a timeout");
+    let mut talk = || {
+        let mut answer = [0; 4];
+        stream.write_all(b"page").and_then(|()| stream.read_exact(&mut answer)).expect("an answer");
+        assert_eq!(&answer, b"page");
+    };
+    talk();
+    let (pid, grants) = (node.program.pid(), node.grants());
+    run_on(&lab, "gate", "ip", &["link", "del", "inside"], Duration::from_secs(5)).expect("ip link del");
+    let closed = |node: &Node| node.json(&["status"])["gate"]["closed"].clone();
+    until("the alarm says what is gone", || closed(&node).as_str()?.contains("inside").then_some(()));
+    lab.remake(("gate", "inside", &["10.4.0.1/24"]), ("service", "eth0", &["10.4.0.2/24"]));
+    let back = Instant::now();
+    let ip = ["route", "replace", "default", "via", "10.4.0.1"];
+    run_on(&lab, "service", "ip", &ip, Duration::from_secs(5)).expect("ip route");
+    until("the interface is taken up again", || closed(&node).is_null().then_some(()));
+    println!("{datapath}: taken up {:.2} s after the interface was there", back.elapsed().as_secs_f64());
+    talk();
+    println!("{datapath}: the connection goes on after {:.2} s", back.elapsed().as_secs_f64());
+    assert_eq!((node.program.pid(), node.grants()), (pid, grants), "the same process, the same grants");
 }

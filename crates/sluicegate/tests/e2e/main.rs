@@ -13,6 +13,7 @@ mod calls;
 mod capabilities;
 mod daily;
 mod daily_agent;
+mod daily_backup;
 mod daily_deployments;
 mod daily_gates;
 mod daily_host;

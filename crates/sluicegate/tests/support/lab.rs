@@ -1,13 +1,16 @@
 //! The lab: who is where.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use nix::mount::umount;
+use sluicegate_datapath::{netlink, offload};
 use sluicegate_netlab::{
     Lab as Built, Namespace,
     rtnetlink::Prefix,
@@ -98,6 +101,27 @@ impl Lab {
         let address = SocketAddr::new(address.into(), port);
         self.inside(host, || TcpListener::bind(address))
             .unwrap_or_else(|error| panic!("tcp {address} on {host}: {error}"))
+    }
+
+    /// Makes a wire again whose interfaces were deleted: host, name, addresses of each end.
+    pub(crate) fn remake(&self, a: (&str, &str, &[&str]), b: (&str, &str, &[&str])) {
+        let there = self.inside(b.0, || File::open("/proc/thread-self/ns/net")).expect("a namespace");
+        let made = self.host(a.0).run_in(|| {
+            let peer = Some(netlink::Namespace::File(there.as_fd()));
+            netlink::Route::open().expect("netlink").create_veth(a.1, b.1, peer).expect("a pair");
+        });
+        made.expect("a namespace");
+        for (host, name, addresses) in [a, b] {
+            let set_up = self.host(host).run_in(|| {
+                let mut route = netlink::Route::open().expect("netlink");
+                offload::disable(name).expect("offloads");
+                for Prefix { address, len } in addresses.iter().map(|text| prefix(text)) {
+                    route.add_address(name, address, len).expect("an address");
+                }
+                route.set_up(name).expect("up");
+            });
+            set_up.expect("a namespace");
+        }
     }
 
     /// A TCP connection from a host.

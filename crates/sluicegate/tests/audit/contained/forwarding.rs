@@ -1,15 +1,8 @@
 //! The kernel of the gate's host would forward: what holds then.
 
 use std::{
-    fs::File,
     net::{SocketAddr, UdpSocket},
-    os::fd::AsFd,
     time::{Duration, Instant},
-};
-
-use sluicegate_datapath::{
-    netlink::{Namespace, Route},
-    offload,
 };
 
 use crate::support::{
@@ -79,21 +72,7 @@ fn default_forwards(datapath: &'static str) {
 
 /// The interface `outside` of the gate, made anew with its old address, as a tunnel or a card would come back.
 fn recreate_outside(lab: &Lab) {
-    let core =
-        lab.host("core").run_in(|| File::open("/proc/thread-self/ns/net")).and_then(|file| file).expect("a file");
-    let set_up = |name: &str, address: &str, bits| {
-        let mut route = Route::open().expect("netlink");
-        offload::disable(name).expect("offloads");
-        route.add_address(name, address.parse().expect("an address"), bits).expect("an address");
-        route.set_up(name).expect("up");
-    };
-    let made = lab.host("gate").run_in(|| {
-        let peer = Some(Namespace::File(core.as_fd()));
-        Route::open().expect("netlink").create_veth("outside", "to_gate", peer).expect("a pair");
-    });
-    made.expect("a namespace");
-    lab.host("core").run_in(|| set_up("to_gate", "203.0.113.254", 24)).expect("a namespace");
-    lab.host("gate").run_in(|| set_up("outside", "203.0.113.1", 24)).expect("a namespace");
+    lab.remake(("gate", "outside", &["203.0.113.1/24"]), ("core", "to_gate", &["203.0.113.254/24"]));
     let ip = |host: &str, arguments: &[&str]| run_on(lab, host, "ip", arguments, Duration::from_secs(5)).expect("ip");
     ip("core", &["route", "replace", "10.4.0.0/24", "via", "203.0.113.1"]);
     ip("gate", &["route", "replace", "default", "via", "203.0.113.254"]);

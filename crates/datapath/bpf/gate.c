@@ -53,6 +53,14 @@ struct {
 	MAP_TYPE(value, __u64);
 } counters SEC(".maps");
 
+/* Which identifiers of pings the gate translates, a bit for each from `translated_first` on. */
+struct {
+	MAP_NUMBER(type, MAP_ARRAY);
+	MAP_NUMBER(max_entries, PINGS_WORDS);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, __u64);
+} pings SEC(".maps");
+
 /* AF_XDP sockets by port * QUEUES_MAX + queue. */
 struct {
 	MAP_NUMBER(type, MAP_XSK);
@@ -140,8 +148,19 @@ static ALWAYS_INLINE __u16 number_at(const __u8 *bytes)
 	return (__u16)(bytes[0] << 8 | bytes[1]);
 }
 
+static ALWAYS_INLINE int is_translated_ping(const struct config *config, __u16 identifier)
+{
+	__u32 place = identifier - config->translated_first, word_number = place / 64;
+	const __u64 *word;
+
+	if (identifier < config->translated_first || identifier > config->translated_last)
+		return 0;
+	word = bpf_map_lookup_elem(&pings, &word_number);
+	return word && *word >> (place % 64) & 1;
+}
+
 /*
- * Whose an ICMP message to one of the host's addresses is: an answer to a translated ping and an error about a packet of a
+ * Whose an ICMP message to one of the host's addresses is: an answer to a ping that is translated and an error about a packet of a
  * translation, or with a capability header, are the gate's; an error about any other is about the host's own. CLASS_LISTED:
  * neither. A quoted header with options is nobody's: the gate sends none.
  */
@@ -154,12 +173,8 @@ static ALWAYS_INLINE enum class icmp(struct arrival *arrival, struct address des
 	__u16 port, other = 0;
 	__u8 protocol;
 
-	if (is_ipv4 && message + 6 <= end && message[0] == 0) {
-		port = number_at(message + 4);
-		return is_translated && port >= config->translated_first && port <= config->translated_last ?
-			       CLASS_GATE :
-			       CLASS_ANSWER;
-	}
+	if (is_ipv4 && message + 6 <= end && message[0] == 0)
+		return is_translated && is_translated_ping(config, number_at(message + 4)) ? CLASS_GATE : CLASS_ANSWER;
 	if (!is_ipv4 && message + 6 <= end && message[0] == 129)
 		return CLASS_ANSWER;
 	if (message + 18 > end)

@@ -13,6 +13,8 @@
 #define ERRORS (LOCAL_MAX + PEERS_MAX)
 #define BUCKETS (ERRORS + 1)
 #define REASONS_MAX 64
+/* A bit for each identifier of a ping. */
+#define PINGS_WORDS 1024
 
 /* Codes of wire::Reason. */
 #define REASON_FRAME_TRUNCATED 0

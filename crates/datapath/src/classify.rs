@@ -89,13 +89,13 @@ pub struct Peer {
     pub own_port: u16,
 }
 
-/// What the gate translates to. ICMP that quotes or answers it is the gate's; what quotes anything else of the host's
-/// addresses is about the host's own packets, which leave from other ports.
+/// What the gate translates to. ICMP that quotes it is the gate's; what quotes anything else of the host's addresses is
+/// about the host's own packets, which leave from other ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translated {
     /// The address.
     pub address: Ipv4Addr,
-    /// The first external port, and identifier of pings.
+    /// The first external port, and identifier of pings; those of the host may have any.
     pub first: u16,
     /// The last one.
     pub last: u16,
@@ -112,12 +112,22 @@ pub struct Rules {
     pub peers: Vec<Peer>,
     /// What of this the gate uses for others.
     pub translated: Option<Translated>,
+    /// Which identifiers of pings it uses now: a bit for each of `translated`, from the first on.
+    pub pings: Vec<u64>,
 }
 
 impl Rules {
     fn is_translated(&self, address: IpAddr, port: u16) -> bool {
         let ours = self.translated.filter(|ours| address == ours.address);
         ours.is_some_and(|ours| (ours.first..=ours.last).contains(&port))
+    }
+
+    fn is_translated_ping(&self, address: IpAddr, identifier: u16) -> bool {
+        let ours = self.translated.filter(|_| self.is_translated(address, identifier));
+        ours.is_some_and(|ours| {
+            let place = identifier - ours.first;
+            self.pings.get(usize::from(place / 64)).is_some_and(|word| word >> (place % 64) & 1 == 1)
+        })
     }
 }
 
@@ -214,8 +224,8 @@ fn own_host(
     is_hosts.then_some(Class::Answer)
 }
 
-/// Whose an ICMP message to one of the host's addresses is: an answer to a translated ping and an error about a packet of
-/// a translation, or with a capability header, are the gate's; an answer to another ping may be the host's, and an error
+/// Whose an ICMP message to one of the host's addresses is: an answer to a ping that is translated and an error about a packet
+/// of a translation, or with a capability header, are the gate's; an answer to another ping may be the host's, and an error
 /// about any other packet is about the host's own. `None`: neither. A quoted header with options is nobody's: the gate sends none.
 fn about(rules: &Rules, destination: IpAddr, message: &[u8]) -> Option<Class> {
     let at = |at: usize| message.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
@@ -228,7 +238,7 @@ fn about(rules: &Rules, destination: IpAddr, message: &[u8]) -> Option<Class> {
         (matches!(kind, 1..=4), 0x60, 14, 48)
     };
     if kind == if destination.is_ipv4() { 0 } else { 129 } {
-        return Some(if is_translated(at(4)?) { Class::Gate } else { Class::Answer });
+        return Some(if rules.is_translated_ping(destination, at(4)?) { Class::Gate } else { Class::Answer });
     }
     let quoted = message.get(..18)?[8];
     if !is_error || (if version == 0x45 { quoted } else { quoted & 0xf0 }) != version {

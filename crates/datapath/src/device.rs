@@ -101,6 +101,7 @@ impl Options {
             local: self.local.clone(),
             peers: self.peers.clone(),
             translated: self.translated,
+            pings: Vec::new(),
         })
     }
 }
@@ -117,6 +118,8 @@ impl Options {
 pub struct Device {
     backend: Open,
     why: String,
+    /// Of the identifiers of pings that were told last.
+    pings: Option<u64>,
     /// Held as long as the process lives, however it ends.
     _claims: Vec<net::UnixListener>,
 }
@@ -175,21 +178,34 @@ impl Device {
     fn open_xdp(ports: &[Interface; 2], rules: &Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
         let xdp = Xdp::open(ports, rules, &options.state_dir)?;
         let why = format!("xdp, {why} ({})", xdp.describe());
-        Ok(Self { backend: Open::Xdp(Box::new(xdp)), why, _claims: Vec::new() })
+        Ok(Self { backend: Open::Xdp(Box::new(xdp)), why, pings: None, _claims: Vec::new() })
     }
 
     fn open_packet(ports: &[Interface; 2], rules: Rules, options: &Options, why: &str) -> Result<Self, OpenError> {
         let packet = Packet::open(ports, rules)?;
         // The filter has the interfaces now; a program of a former gate would drop everything.
         xdp::remove_pinned(&options.state_dir, ports);
-        Ok(Self { backend: Open::Packet(Box::new(packet)), why: format!("packet, {why}"), _claims: Vec::new() })
+        Ok(Self {
+            backend: Open::Packet(Box::new(packet)),
+            why: format!("packet, {why}"),
+            pings: None,
+            _claims: Vec::new(),
+        })
     }
 
     /// A device of queues in memory, and the far ends of its two cables. For tests.
     #[must_use]
     pub fn loopback() -> (Self, loopback::Cables) {
         let (backend, cables) = loopback::pair();
-        (Self { backend: Open::Loopback(backend), why: "loopback, asked for".into(), _claims: Vec::new() }, cables)
+        (
+            Self {
+                backend: Open::Loopback(backend),
+                why: "loopback, asked for".into(),
+                pings: None,
+                _claims: Vec::new(),
+            },
+            cables,
+        )
     }
 
     /// The back end in use.
@@ -214,6 +230,19 @@ impl Device {
     pub fn heartbeat(&mut self, now: Instant) {
         if let Open::Xdp(xdp) = &mut self.backend {
             xdp.heartbeat(now);
+        }
+    }
+
+    /// Tells which identifiers of pings the gate translates: answers to others may be the host's own. `changes` differs
+    /// whenever the words do; without a change this costs a comparison.
+    pub fn translates_pings(&mut self, (changes, words): (u64, impl Iterator<Item = u64>)) {
+        if self.pings.replace(changes) == Some(changes) {
+            return;
+        }
+        match &mut self.backend {
+            Open::Xdp(xdp) => xdp.translates_pings(words),
+            Open::Packet(packet) => packet.translates_pings(words),
+            Open::Loopback(_) => {}
         }
     }
 

@@ -120,6 +120,11 @@ impl Packet {
         Ok(judged)
     }
 
+    pub(crate) fn translates_pings(&mut self, words: impl Iterator<Item = u64>) {
+        self.rules.pings.clear();
+        self.rules.pings.extend(words);
+    }
+
     pub(crate) fn send(&mut self, port: Port, frame: &[u8]) -> Result<(), Reason> {
         let Some(socket) = self.ports.get_mut(usize::from(port.0)) else { return Err(Reason::NoRoute) };
         socket.batch.clear();
@@ -189,6 +194,7 @@ impl PortSocket {
         let socket =
             raw::Socket::open(&interface.name, &options).map_err(|source| OpenError::system(action(), source))?;
         let (fd, ring, batch) = socket.into_parts();
+        sys::mark(&fd).map_err(|source| OpenError::system(action(), source))?;
         let ring = ring.ok_or_else(|| OpenError::system(action(), io::ErrorKind::InvalidInput.into()))?;
         Ok(Self { fd, ring, batch })
     }

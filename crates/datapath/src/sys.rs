@@ -57,6 +57,14 @@ plain!(
     [libc::c_char; libc::IFNAMSIZ],
 );
 
+/// What the gate sends for others carries this mark, by which the filter tells it from what its host sends.
+pub(crate) const MARK: i32 = 0x51c6_a7e0;
+
+/// Marks what this socket sends as the gate's.
+pub(crate) fn mark(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_MARK, &MARK)
+}
+
 /// Sets a socket option.
 pub(crate) fn set_option<T: Plain>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as socklen_t;

@@ -58,6 +58,8 @@ struct Space {
     /// A set bit for each word of `free` that has one: ports of the first's parity, and of the other.
     with_free: [Box<[u64]>; 2],
     used: u32,
+    /// How often a place was taken or given back.
+    changes: u64,
 }
 
 /// Every second port from the first of a word on.
@@ -72,6 +74,7 @@ impl Space {
             free: vec![0; words as usize].into_boxed_slice(),
             with_free: [summary(), summary()],
             used: len,
+            changes: 0,
         };
         for place in 0..len {
             space.set_free(place, true);
@@ -80,6 +83,7 @@ impl Space {
     }
 
     fn set_free(&mut self, place: u32, is_free: bool) {
+        self.changes += 1;
         let (word, bit) = ((place / WORD) as usize, 1 << (place % WORD));
         if is_free {
             self.free[word] |= bit;
@@ -263,6 +267,16 @@ impl Ports {
         }
     }
 
+    /// The identifiers of pings that are taken: how often they changed, and a bit for each from the first of the range on.
+    pub(crate) fn pings(&self) -> (u64, impl Iterator<Item = u64>) {
+        let [_, _, idents] = &self.spaces;
+        let words = idents.free.iter().enumerate().map(|(at, free)| {
+            let past = (self.len).saturating_sub(at as u32 * WORD).min(WORD);
+            !free & u64::MAX.checked_shr(WORD - past).unwrap_or(0)
+        });
+        (idents.changes, words)
+    }
+
     pub(crate) fn used(&self) -> [u32; 3] {
         [self.spaces[0].used, self.spaces[1].used, self.spaces[2].used]
     }
@@ -281,6 +295,8 @@ impl Ports {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const UDP: u8 = 17;
@@ -303,6 +319,25 @@ mod tests {
         ports.give_back(UDP, (40_007, 40_007));
         assert_eq!(ports.take(UDP, (1, 80), Holder::Binding(3), &mut random, &mut 0), Some(40_007));
         assert_eq!(ports.holder(UDP, 40_007), Some(Holder::Binding(3)));
+    }
+
+    #[test]
+    fn the_identifiers_of_pings_that_are_taken_are_told_and_when_they_change() {
+        const ICMP: u8 = 1;
+        let mut ports = Ports::new((20_000, 20_099));
+        let told = |ports: &Ports| (ports.pings().0, ports.pings().1.collect::<Vec<_>>());
+        let (before, words) = told(&ports);
+        assert_eq!(words, [0, 0]);
+        assert!(ports.take_exactly(ICMP, (20_003, 20_003), Holder::Binding(0)));
+        assert!(ports.take_exactly(ICMP, (20_099, 20_099), Holder::Binding(1)));
+        let (after, words) = told(&ports);
+        assert_eq!(words, [1 << 3, 1 << 35]);
+        assert_ne!(before, after);
+        assert!(ports.take_exactly(UDP, (20_005, 20_005), Holder::Binding(2)));
+        assert_eq!(told(&ports), (after, words), "UDP has ports of its own");
+        ports.give_back(ICMP, (20_003, 20_003));
+        assert_eq!(told(&ports).1, [0, 1 << 35]);
+        assert_ne!(told(&ports).0, after);
     }
 
     #[test]

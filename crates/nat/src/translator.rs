@@ -260,6 +260,12 @@ impl Translator {
         self.fragments.expire(now, &mut self.rules.counters);
     }
 
+    /// Identifiers of pings that are translated: a number that changes when they do, and a bit for each external port from the
+    /// first on, in words.
+    pub fn pings(&self) -> (u64, impl Iterator<Item = u64>) {
+        self.rules.ports.pings()
+    }
+
     /// How many lines, ports (in words of 64) and pinholes were looked at since the last call, besides those that packets
     /// found by their own addresses and ports. What one call may add is bounded, so that its caller can see to it that
     /// packets never wait long: see the constants beside each loop.

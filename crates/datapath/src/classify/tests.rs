@@ -15,6 +15,7 @@ fn rules() -> Rules {
         local: vec![local(6, 22, 22), local(17, 5060, 5061)],
         peers: vec![peer("203.0.113.9:7443"), peer("[2001:db8::9]:7443")],
         translated: Some(Translated { address: [192, 0, 2, 1].into(), first: 20_000, last: 20_999 }),
+        pings: vec![1, 1 << 63],
     }
 }
 
@@ -156,8 +157,15 @@ fn nat_09_errors_about_the_hosts_own_packets_are_the_hosts_and_those_about_trans
         let whole = error(client, gate, 3, 6, 40_000);
         assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 3]), otherwise);
         assert_eq!(classify(&rules, &whole[..14 + 20 + 28 + 4]), Class::Error);
-        // Answers to the pings of services and of the host.
-        for (ident, expected) in [(20_000u16, Class::Gate), (40_000, Class::Answer)] {
+        // Answers to the pings of services and of the host, whose identifiers may be any.
+        for (ident, expected) in [
+            (19_999, Class::Answer),
+            (20_000u16, Class::Gate),
+            (20_001, Class::Answer),
+            (20_127, Class::Gate),
+            (20_128, Class::Answer),
+            (40_000, Class::Answer),
+        ] {
             let mut reply = frame(client, gate, 1, 0, 0);
             reply[38..40].copy_from_slice(&ident.to_be_bytes());
             assert_eq!(classify(&rules, &reply), expected, "{ident}");

@@ -10,7 +10,7 @@ use sluicegate_wire::capability::UDP_PORT;
 
 use super::{
     Message,
-    hooked::{interface, interface_number},
+    hooked::{interface, interface_number, marked},
     ingress::{
         ACCEPT, AT_LEAST, AT_MOST, CREATE, EQUAL, GOTO, IPV4, IPV6, NETWORK, NOT_EQUAL, SUBSYSTEM, TRANSPORT,
         chain_message, compare, drop_rule, ethertype, expression, header, hooked_chain, keep, mask, payload,
@@ -18,7 +18,10 @@ use super::{
     },
     message,
 };
-use crate::classify::{FLOWS_MAX, Rules, Side};
+use crate::{
+    classify::{FLOWS_MAX, Rules, Side},
+    sys::MARK,
+};
 
 const SET_TABLE: u16 = 1;
 const SET_NAME: u16 = 2;
@@ -154,6 +157,10 @@ pub(super) fn noting(batch: &mut Vec<Message>, table: &str, rules: &Rules, ports
     for (number, port) in ports.iter().enumerate() {
         let chain = format!("sent{number}");
         batch.push(hooked_chain(table, &chain, port, (EGRESS, ACCEPT)));
+        batch.push(rule(table, &chain, |rule| {
+            marked(rule, MARK);
+            verdict(rule, ACCEPT, None);
+        }));
         for own in &rules.own {
             let family = family(own.address.is_ipv6());
             batch.push(rule(table, &chain, |rule| {
@@ -243,15 +250,12 @@ fn gates_own(batch: &mut Vec<Message>, table: &str, chain: &str, family: Family,
     }
     let Some(ours) = rules.translated.filter(|_| !family.v6) else { return };
     let (address, port) = if arrives { (family.destination, 2) } else { (family.source, 0) };
-    for (protocol, at) in [(TCP, port), (UDP, port), (family.icmp, 4)] {
-        if arrives && protocol == family.icmp {
-            continue;
-        }
+    for protocol in [TCP, UDP] {
         end(&|rule| {
             payload(rule, NETWORK, address, 4);
             compare(rule, EQUAL, &ours.address.octets());
             family.is(rule, protocol);
-            port_within(rule, at, ours.first, ours.last);
+            port_within(rule, port, ours.first, ours.last);
         });
     }
 }

@@ -64,3 +64,11 @@ pub(super) fn interface_number(rule: &mut Message, key: libc::c_int, register: u
         data.put_be32(2, key as u32).put_be32(1, register);
     });
 }
+
+/// Goes on if the packet has this mark.
+pub(super) fn marked(rule: &mut Message, mark: i32) {
+    expression(rule, "meta", |data| {
+        data.put_be32(2, libc::NFT_META_MARK as u32).put_be32(1, 1);
+    });
+    compare(rule, EQUAL, &mark.to_ne_bytes());
+}

@@ -43,6 +43,7 @@ fn rules() -> Rules {
         ],
         peers: vec![peer("203.0.113.9:7443"), peer("[2001:db8::9]:7443")],
         translated: Some(Translated { address: [192, 0, 2, 1].into(), first: 5_060, last: 5_062 }),
+        pings: vec![0b010],
     }
 }
 
@@ -162,6 +163,8 @@ fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
     for (_, ebpf) in &mut programs {
         let mut heartbeat: Array<_, u64> = ebpf.map_mut("heartbeat").unwrap().try_into().unwrap();
         heartbeat.set(0, 1, 0).unwrap();
+        let mut pings: Array<_, u64> = ebpf.map_mut("pings").unwrap().try_into().unwrap();
+        pings.set(0, rules.pings[0], 0).unwrap();
     }
     let mut random = Random(0x5eed_5eed_5eed_5eed);
     let mut seen = [0usize; 6];

@@ -10,6 +10,8 @@ use crate::{ERROR_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_
 pub(super) const QUEUES_MAX: u32 = 16;
 /// Counters of the program, by code of `wire::Reason`.
 pub(super) const REASONS_MAX: u32 = 64;
+/// Words of the identifiers of pings, a bit for each.
+pub(super) const PINGS_WORDS: usize = 1024;
 /// The program drops when the gate has not been heard of for this long.
 const HEARTBEAT_LIMIT_NS: u64 = 2_000_000_000;
 /// Each entry of `local` and `peers` may spend this much of its rate at once.

@@ -117,6 +117,10 @@ impl Xdp {
         }
     }
 
+    pub(crate) fn translates_pings(&mut self, words: impl Iterator<Item = u64>) {
+        self.program.translates_pings(words);
+    }
+
     pub(crate) fn poll(
         &mut self,
         timeout: Duration,

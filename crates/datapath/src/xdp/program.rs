@@ -22,7 +22,7 @@ use aya::{
 use sluicegate_wire::Reason;
 
 use super::{
-    layout::{Config, QUEUES_MAX, REASONS_MAX},
+    layout::{Config, PINGS_WORDS, QUEUES_MAX, REASONS_MAX},
     socket::Socket,
 };
 use crate::{Interface, OpenError, Rules, sys};
@@ -37,6 +37,9 @@ pub(super) struct Program {
     ebpf: Ebpf,
     heartbeat: Array<MapData, u64>,
     counters: PerCpuArray<MapData, u64>,
+    pings: Array<MapData, u64>,
+    /// What stands there.
+    told: Vec<u64>,
     sockets: XskMap<MapData>,
     pins: Pins,
     /// Dropped without detaching: the pins keep them alive.
@@ -65,6 +68,8 @@ impl Program {
         Ok(Self {
             heartbeat: take(&mut ebpf, "heartbeat")?,
             counters: take(&mut ebpf, "counters")?,
+            pings: take(&mut ebpf, "pings")?,
+            told: vec![0; PINGS_WORDS],
             sockets: take(&mut ebpf, "sockets")?,
             ebpf,
             pins,
@@ -134,6 +139,16 @@ impl Program {
     pub(super) fn heartbeat(&mut self, now_ns: u64) {
         if let Err(error) = self.heartbeat.set(0, now_ns, 0) {
             tracing::error!(%error, "cannot tell the kernel program that the gate is alive; it will drop");
+        }
+    }
+
+    /// Tells the program which identifiers of pings the gate translates.
+    pub(super) fn translates_pings(&mut self, words: impl Iterator<Item = u64>) {
+        for ((at, told), word) in (0..).zip(&mut self.told).zip(words).filter(|((_, told), word)| **told != *word) {
+            match self.pings.set(at, word, 0) {
+                Ok(()) => *told = word,
+                Err(error) => tracing::error!(%error, "cannot tell the kernel program which pings are translated"),
+            }
         }
     }
 

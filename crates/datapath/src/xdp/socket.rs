@@ -62,6 +62,7 @@ impl Socket {
         let receive = Consumer::map(&fd, libc::XDP_PGOFF_RX_RING, offsets.rx.into(), RING)?;
         let transmit = Producer::map(&fd, libc::XDP_PGOFF_TX_RING, offsets.tx.into(), RING)?;
         sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
+        sys::mark(&fd)?;
         let socket = Self { fd, fill, completion, receive, transmit, dirty: false };
         socket.bind(place)?;
         Ok(socket)

@@ -84,6 +84,9 @@ impl<N: NextHop> PacketThread<N> {
         let mut next_beat = clock::monotonic();
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
+            if let Some(device) = &mut self.ports.device {
+                device.translates_pings(self.path.translator.pings());
+            }
             self.release(now, &mut released);
             // After a batch that looked at much, what is due waits for the next turn, which follows at once.
             let may_end = self.path.looks() <= STEP_LOOKS_MAX;

@@ -18,6 +18,7 @@ use crate::support::{
 };
 
 on_each_datapath!(the_gates_host_keeps_what_it_starts_itself_also_in_a_flood, &["ping"], super::keeps);
+on_each_datapath!(pings_of_the_gates_host_and_of_a_service_come_back_with_any_identifier, &["ping"], super::pings);
 on_each_datapath!(nobody_opens_a_port_of_the_gates_host_by_forging_answers, &[], super::forged);
 on_each_datapath!(an_inside_interface_made_again_is_taken_up_and_connections_go_on, &["ip"], super::made_again);
 on_packet!(a_filter_that_somebody_flushed_is_installed_again, &["nft"], flushed);
@@ -81,6 +82,21 @@ fn asks_everything(lab: &Lab) {
     asks_tcp(lab, SERVICE);
     let to = FRONTEND.to_string();
     run_on(lab, "gate", "ping", &["-c", "3", "-W", "3", &to], Duration::from_secs(15)).expect("an echo reply");
+}
+
+/// Also those identifiers that the gate uses for services, unless it uses them now.
+fn pings(datapath: &'static str) {
+    let lab = Lab::new();
+    let _node = Node::up(&lab, &Config::new(datapath, &service("web", "\"tcp/80\"", "outbound = \"all\"\n")));
+    let ping = |host: &str, identifier: u16| {
+        let (to, identifier) = (FRONTEND.to_string(), identifier.to_string());
+        let words = ["-c", "3", "-i", "0.2", "-W", "3", "-e", &identifier, &to];
+        run_on(&lab, host, "ping", &words, Duration::from_secs(15)).expect("an echo reply");
+    };
+    for _ in 0..2 {
+        [20_000, 26_000, 32_767, 50_000].into_iter().for_each(|identifier| ping("gate", identifier));
+        ping("service", 7);
+    }
 }
 
 fn keeps(datapath: &'static str) {

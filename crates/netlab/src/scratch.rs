@@ -1,9 +1,12 @@
 //! Directories for the files of one lab, which leave nothing behind.
 
 use std::{
-    fs,
-    io::{self, Read},
-    os::unix::{ffi::OsStringExt, fs::DirBuilderExt},
+    fs::{self, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{DirBuilderExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -12,6 +15,12 @@ use nix::mount::{MntFlags, umount2};
 
 /// Longest list of mounts that is read, in bytes.
 const MOUNTS_LEN_MAX: u64 = 16 << 20;
+
+/// Writes a file that only this user can read.
+pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
 
 /// A directory in the system's temporary directory that only this user can read. Dropping it removes it, with the BPF
 /// file systems that gates have mounted in it.

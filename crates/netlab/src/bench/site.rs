@@ -20,6 +20,7 @@ use crate::{
     client::setup::{SetupSpec, parse_line},
     clock::{Random, unix_ns},
     error::During,
+    scratch::write_private,
     worker,
 };
 
@@ -81,7 +82,7 @@ impl Files {
         let password = format!("{:016x}", Random::new(unix_ns()).next());
         fs::create_dir_all(directory)
             .and_then(|()| fs::write(&files.site, site_toml(&directory.join("state"), backend)))
-            .and_then(|()| fs::write(&files.password, password))
+            .and_then(|()| write_private(&files.password, &password))
             .during(|| format!("writing into {}", directory.display()))?;
         Ok(files)
     }

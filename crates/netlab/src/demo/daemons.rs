@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::{
     Options,
-    files::{Files, METRICS_PORT, PHONES_GROUP, SIP_PORT, write_private},
+    files::{Files, METRICS_PORT, PHONES_GROUP, SIP_PORT},
 };
 use crate::{
     LabError, Process,
     binary::{Binary, text},
-    scratch::unmount_below,
+    scratch::{unmount_below, write_private},
     topology::Site,
     worker,
 };

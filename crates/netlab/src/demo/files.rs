@@ -1,12 +1,11 @@
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use super::Options;
-use crate::{LabError, clock::Random, error::During, topology::Site};
+use crate::{LabError, clock::Random, error::During, scratch::write_private, topology::Site};
 
 pub(super) const REALM: &str = "lab.example";
 /// Where the front end takes SIP and gates' feeds.
@@ -250,10 +249,4 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
 
 fn make_private_directory(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).recursive(true).create(path)
-}
-
-/// Writes a file that only this user can read.
-pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())
 }

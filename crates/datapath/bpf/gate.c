@@ -160,9 +160,9 @@ static ALWAYS_INLINE int is_translated_ping(const struct config *config, __u16 i
 }
 
 /*
- * Whose an ICMP message to one of the host's addresses is: an answer to a ping that is translated and an error about a packet of a
- * translation, or with a capability header, are the gate's; an error about any other is about the host's own. CLASS_LISTED:
- * neither. A quoted header with options is nobody's: the gate sends none.
+ * Whose an ICMP message to one of the host's addresses is: an answer to a ping that is translated and an error about a
+ * packet of a translation, or with a capability header, are the gate's; an error about any other is about the host's own.
+ * CLASS_LISTED: neither. A quoted header with options is nobody's: the gate sends none.
  */
 static ALWAYS_INLINE enum class icmp(struct arrival *arrival, struct address destination, int is_ipv4,
 				     const __u8 *message, const __u8 *end)

@@ -4,11 +4,13 @@ use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use crate::support::{
     agent::connect_to,
-    lab::{GATE, Lab},
-    node::{Config, Node, service},
+    lab::{FRONTEND, GATE, Lab},
+    node::{Config, Node, join, service},
+    until,
 };
 
 on_packet!(a_node_that_was_exported_while_it_ran_is_the_same_again_after_an_import, &["tar"], same_again);
+on_packet!(a_frontend_that_was_imported_is_known_to_the_gates_that_had_joined, &[], joined_before);
 on_packet!(a_damaged_archive_or_one_for_a_node_that_is_there_changes_nothing, &[], refused);
 
 /// What a node elsewhere does without: sockets and locks, the log, and flows with what they were opened by.
@@ -83,6 +85,38 @@ fn same_again(datapath: &'static str) {
     assert_eq!(names, ["alice", "bob", "mallory"]);
     let agent = connect_to(&lab, GATE, "web", &["-L", "8080:80", "--site-key", &key]);
     agent.says("ready");
+}
+
+/// The gate runs on meanwhile.
+fn joined_before(datapath: &'static str) {
+    let lab = Lab::new();
+    let config = Config::new(datapath, &service("web", "\"tcp/80\"", ""));
+    let mut frontend = Node::start(&lab, "frontend", "frontend", &config.write_frontend(&lab, FRONTEND.into()));
+    frontend.ready();
+    frontend.add_people(&lab);
+    let gate_file = config.write_gate(&lab);
+    join(&lab, &frontend, &gate_file);
+    let gate = Node::start(&lab, "gate", "gate", &gate_file);
+    gate.ready();
+    let (archive, of_gate) = (lab.path("site.tar").display().to_string(), lab.path("gate.tar").display().to_string());
+    frontend.cli(&["export", &archive]).expect("export");
+    gate.cli(&["export", &of_gate]).expect("export of a gate alone");
+    // What the archive knows nothing of: a grant, and that somebody is gone.
+    let agent = connect_to(&lab, FRONTEND, "web", &["-L", "8080:80"]);
+    agent.says("ready");
+    frontend.cli(&["user", "rm", "bob"]).expect("user rm");
+    drop(agent);
+    assert!(frontend.program.stop(), "it ends");
+    fs::remove_dir_all(lab.path("frontend.state")).expect("a lost disk");
+    frontend.cli(&["import", &archive]).expect("import");
+    frontend.restart(&lab);
+    frontend.has_gate();
+    let agent = connect_to(&lab, FRONTEND, "web", &["-L", "8080:80"]);
+    agent.says("ready");
+    assert_eq!(gate.grants().len(), 2, "what was open stayed so");
+    assert!(frontend.cli(&["user", "ls"]).expect("users").contains("bob"), "as the page says");
+    frontend.cli(&["user", "disable", "alice"]).expect("a change");
+    until("both grants are over", || gate.grants().is_empty().then_some(()));
 }
 
 fn refused(datapath: &'static str) {

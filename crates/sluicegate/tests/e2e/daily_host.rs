@@ -18,7 +18,11 @@ use crate::support::{
 };
 
 on_each_datapath!(the_gates_host_keeps_what_it_starts_itself_also_in_a_flood, &["ping"], super::keeps);
-on_each_datapath!(pings_of_the_gates_host_and_of_a_service_come_back_with_any_identifier, &["ping"], super::pings);
+on_each_datapath!(
+    pings_of_the_gates_host_and_of_a_service_come_back_with_any_identifier,
+    &["nft", "ping"],
+    super::pings
+);
 on_each_datapath!(nobody_opens_a_port_of_the_gates_host_by_forging_answers, &[], super::forged);
 on_each_datapath!(an_inside_interface_made_again_is_taken_up_and_connections_go_on, &["ip"], super::made_again);
 on_packet!(a_filter_that_somebody_flushed_is_installed_again, &["nft"], flushed);
@@ -93,6 +97,16 @@ fn pings(datapath: &'static str) {
         let words = ["-c", "3", "-i", "0.2", "-W", "3", "-e", &identifier, &to];
         run_on(&lab, host, "ping", &words, Duration::from_secs(15)).expect("an echo reply");
     };
+    // What the gate sends for others takes no place among the host's flows.
+    let noted = || {
+        let rules = run_on(&lab, "gate", "nft", &["list", "ruleset"], Duration::from_secs(5)).expect("nft");
+        rules.lines().filter(|line| line.contains("expires")).count()
+    };
+    let before = noted();
+    ping("service", 7);
+    assert_eq!(noted(), before);
+    ping("gate", 20_001);
+    assert_eq!(noted(), before + 1);
     for _ in 0..2 {
         [20_000, 26_000, 32_767, 50_000].into_iter().for_each(|identifier| ping("gate", identifier));
         ping("service", 7);

@@ -75,7 +75,7 @@ pub(super) fn export(to: &Path, config: &Path) -> Result<()> {
     let manifest = Manifest { format: FORMAT, version, realm: outline.realm, made, files };
     if to.as_os_str() == "-" {
         ensure!(!io::stdout().is_terminal(), "this would write keys to the terminal; name a file, or use a pipe");
-        return write(&manifest, staged.path(), io::stdout().lock());
+        return write(&manifest, staged.path(), io::stdout().lock()).context("writing the archive");
     }
     let writing = || format!("writing {}", to.display());
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -212,7 +212,8 @@ type Entries<'a> = tar::Entries<'a, &'a mut Box<dyn Read>>;
 /// What the archive says of itself.
 fn first(entries: &mut Entries<'_>) -> Result<Manifest> {
     let none = "this is no archive of `sluicegate export`";
-    let entry = entries.next().context(none)?.context(none)?;
+    // What is wrong with it in detail may have any bytes in it.
+    let entry = entries.next().and_then(Result::ok).context(none)?;
     ensure!(entry.path_bytes() == MANIFEST.as_bytes() && entry.size() <= TEXT_LEN_MAX, none);
     let manifest: serde_json::Value = serde_json::from_reader(entry).context(none)?;
     let (format, version) = (&manifest["format"], &manifest["version"]);
@@ -230,13 +231,15 @@ fn first(entries: &mut Entries<'_>) -> Result<Manifest> {
 fn extract(entries: &mut Entries<'_>, member: &Member, directory: &Path) -> Result<()> {
     let path = &member.path;
     let damaged = || format!("the archive is damaged at {path}; nothing was changed");
-    let entry = entries.next().with_context(damaged)?.with_context(damaged)?;
+    let entry = entries.next().and_then(Result::ok).with_context(damaged)?;
     let fits = entry.path_bytes() == path.as_bytes() && entry.header().entry_type().is_file();
     ensure!(fits && entry.size() == member.bytes, damaged());
     make_parent(directory, path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.join(path))?;
-    io::copy(&mut entry.take(member.bytes), &mut file).with_context(damaged)?;
-    file.sync_all()?;
+    let written = io::copy(&mut entry.take(member.bytes), &mut file).and_then(|_| file.sync_all());
+    written.with_context(|| {
+        format!("cannot bring {path} of the archive to {}; nothing was changed", directory.display())
+    })?;
     ensure!(self::member(directory, path)? == *member, damaged());
     Ok(())
 }

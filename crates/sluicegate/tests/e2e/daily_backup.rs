@@ -143,6 +143,9 @@ fn refused(datapath: &'static str) {
         fs::write(&damaged, bytes).expect("the lab's directory is writable");
         refuses(&node, "archive", &["import", named, "--replace"]);
     }
+    fs::write(&damaged, [0x1b; 2_000]).expect("the lab's directory is writable");
+    refuses(&node, "no archive", &["import", named, "--replace"]);
+    assert!(!node.cli(&["import", named, "--replace"]).err.contains('\x1b'), "no terminal is told what to do");
     let said = node.cli(&["import", archive, "--replace"]).expect("import");
     assert!(said.contains("before-import-"), "{said}");
     node.restart(&lab);

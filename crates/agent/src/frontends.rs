@@ -178,11 +178,18 @@ async fn answers(interface: Option<&str>, frontend: SocketAddr) -> io::Result<()
     loop {
         // What ICMP says of it is no answer: it may come from anybody.
         let _ = socket.send(question.as_bytes()).await;
-        let heard = timeout(AGAIN, socket.recv(&mut answer)).await;
-        match heard {
-            Ok(Ok(len)) if is_answer(&answer[..len], &call) => return Ok(()),
-            Ok(Err(_)) => sleep(AGAIN).await,
-            Ok(Ok(_)) | Err(_) => {}
+        // Nor is what else comes, which has nothing asked any sooner.
+        let heard = async {
+            loop {
+                match socket.recv(&mut answer).await {
+                    Ok(len) if is_answer(&answer[..len], &call) => return,
+                    Ok(_) => {}
+                    Err(_) => sleep(AGAIN).await,
+                }
+            }
+        };
+        if timeout(AGAIN, heard).await.is_ok() {
+            return Ok(());
         }
     }
 }

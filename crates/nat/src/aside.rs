@@ -50,6 +50,13 @@ impl Asides {
         }
     }
 
+    /// The flow has another name.
+    pub(crate) fn copy(&mut self, from: u32, to: u32) {
+        if from.max(to) < self.0.len() as u32 {
+            self.0[to as usize] = self.0[from as usize];
+        }
+    }
+
     pub(crate) fn attempt(&self, flow: u32) -> Option<Attempt> {
         self.0.get(flow as usize)?.attempt
     }

@@ -32,6 +32,8 @@ pub(crate) const LASTING: u16 = 2;
 pub(crate) const WAITING: u16 = 4;
 /// Imported TCP numbers that the inside has confirmed.
 pub(crate) const ANCHORED: u16 = 8;
+/// The client has moved: its line from outside has another address than the service knows, which the peer's key has.
+pub(crate) const MOVED: u16 = 16;
 
 /// The address family of a kind of line.
 pub(crate) trait Family: Line {
@@ -208,6 +210,51 @@ impl<L: Family> Flows<L> {
         self.shares[flow as usize] = Share::NONE;
         self.flows += 1;
         Some(flow)
+    }
+
+    /// Where the outside end of a flow is, or what the inside takes it for: the key of the other direction's line knows.
+    pub(crate) fn outside_of_peer(&self, index: u32) -> (IpAddr, u16) {
+        let peer = self.line(self.line(index).peer());
+        let tuple = L::tuple_of(&peer.key());
+        if peer.key().kind() == Kind::Inbound { tuple.src } else { tuple.dst }
+    }
+
+    /// Gives a flow another outside address, with the same port; the inside goes on knowing the first. A line lies where
+    /// its key belongs, so the flow's name changes. The caller has taken it off its list and puts it and its timer back.
+    ///
+    /// # Errors
+    /// The flow's name, if it is where it was: another flow has these ends, or there is no room.
+    pub(crate) fn move_outside(&mut self, flow: u32, address: IpAddr) -> Result<u32, u32> {
+        let line = self.table.line(flow);
+        let old = line.key();
+        let mut tuple = L::tuple_of(&old);
+        tuple.src.0 = address;
+        let new = L::key_of(Kind::Inbound, &tuple);
+        if self.table.find(self.table.hash(&new), &new).is_some() {
+            return Err(flow);
+        }
+        let (new_address, new_port, flags) = line.rewrite();
+        let entry = Entry { owner: line.owner(), new_address, new_port, flags, seen: line.seen() };
+        let (back, half, state, notes) = (line.peer(), line.tcp(), line.state(), line.notes());
+        self.wheel.cancel(flow);
+        self.table.free(flow);
+        let moved = match self.table.insert(self.table.hash(&new), &new, &entry) {
+            Some(moved) => moved,
+            // One of its sets has the place that was freed just now.
+            None => match self.table.insert(self.table.hash(&old), &old, &entry) {
+                Some(same) => same,
+                None => unreachable!("a line that was freed can be made again"),
+            },
+        };
+        self.asides.copy(flow, moved);
+        self.shares[moved as usize] = self.shares[flow as usize];
+        let line = self.table.line(moved);
+        line.set_peer(back);
+        line.set_tcp(&half);
+        self.table.line(back).set_peer(moved);
+        let is_first = self.outside_of_peer(moved) == L::tuple_of(&line.key()).src;
+        self.set_state(moved, State::from_code(state), if is_first { notes & !MOVED } else { notes | MOVED });
+        if line.key() == new { Ok(moved) } else { Err(moved) }
     }
 
     /// Frees both lines. The caller has taken the flow off its list.

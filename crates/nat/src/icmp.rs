@@ -6,7 +6,9 @@ use core::net::IpAddr;
 use sluicegate_capability::mac::TRAILER_LEN;
 use sluicegate_flow::Kind;
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Port, Reason, icmpv4, icmpv6,
+    Frame, Instant, IpProtocol, Port, Reason,
+    checksum::Delta,
+    icmpv4, icmpv6,
     ip::{Ports, Summary},
 };
 
@@ -14,7 +16,7 @@ use crate::{
     Translator,
     aside::Seldom,
     config::Mode,
-    flows::{CHARGED, Family, Flows, GUARDED, TRANSLATED},
+    flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
     mac,
     packet::{EchoType, Tuple},
@@ -111,6 +113,8 @@ struct Crossing {
     tuple: Tuple,
     /// What the line writes: an address and a port.
     translated: Option<(IpAddr, u16)>,
+    /// Of a client that has moved, where the other side sees it.
+    moved: Option<(IpAddr, u16)>,
 }
 
 /// The flows that an error is about: one, or two where it turns round as hairpin packets do (RFC 5508 REQ-7).
@@ -155,7 +159,8 @@ fn crossing<L: Family>(flows: &Flows<L>, kind: Kind, tuple: &Tuple, seq: Option<
     }
     let (address, port, flags) = line.rewrite();
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
-    Ok(Crossing { kind, line: index, tuple: *tuple, translated })
+    let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
+    Ok(Crossing { kind, line: index, tuple: *tuple, translated, moved })
 }
 
 /// Takes an error of `len` bytes from the shares of the flow that it is about: nobody proved its source.
@@ -277,29 +282,50 @@ fn quoted_seq(inner: &Summary, quoted: &[u8]) -> Option<u32> {
 impl Crossing {
     /// Writes the other side's view into the error: outer and quoted addresses, quoted port or identifier, all checksums.
     fn apply(&self, ip: &mut Summary, bytes: &mut [u8]) {
-        let Some((address, port)) = self.translated else { return };
-        {
-            let mut message = icmpv4::Packet::new_unchecked(ip.transport_mut(bytes));
-            let quoted = message.quoted_mut();
-            let Ok(mut inner) = Summary::parse_quoted(quoted) else { return };
-            let old = Ports { src: self.tuple.src.1, dst: self.tuple.dst.1 };
-            let (delta, new) = if self.kind == Kind::Inbound {
-                (inner.set_src(quoted, address), Ports { src: port, ..old })
-            } else {
-                (inner.set_dst(quoted, address), Ports { dst: port, ..old })
-            };
-            if inner.protocol == IpProtocol::ICMP {
-                icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(port);
-            } else {
-                let ports = old.replace(inner.transport_mut(quoted), new);
-                inner.adjust_transport_checksum(quoted, delta.and(ports));
-            }
-            message.fill_checksum();
+        if self.translated.is_none() && self.moved.is_none() {
+            return;
         }
-        if self.kind == Kind::Inbound {
-            ip.set_dst(bytes, address);
-        } else {
+        let (near, far) = (self.translated.map(|(address, _)| address), self.moved.map(|(address, _)| address));
+        // The error goes to the quoted packet's sender. Its own sender is the other end, or a router between.
+        let (src, dst) =
+            if self.kind == Kind::Inbound { (far.filter(|_| ip.src == self.tuple.dst.0), near) } else { (near, far) };
+        if let Some(address) = src {
             ip.set_src(bytes, address);
         }
+        if let Some(address) = dst {
+            ip.set_dst(bytes, address);
+        }
+        let (src, dst, message) = (ip.src, ip.dst, ip.transport_mut(bytes));
+        if src.is_ipv4() {
+            let mut message = icmpv4::Packet::new_unchecked(message);
+            self.apply_to_quote(message.quoted_mut());
+            message.fill_checksum();
+        } else {
+            let mut message = icmpv6::Packet::new_unchecked(message);
+            self.apply_to_quote(message.quoted_mut());
+            message.fill_checksum(src, dst);
+        }
+    }
+
+    fn apply_to_quote(&self, quoted: &mut [u8]) {
+        let Ok(mut inner) = Summary::parse_quoted(quoted) else { return };
+        let (src, dst) =
+            if self.kind == Kind::Inbound { (self.translated, self.moved) } else { (self.moved, self.translated) };
+        let mut delta = Delta::NONE;
+        if let Some((address, _)) = src {
+            delta = delta.and(inner.set_src(quoted, address));
+        }
+        if let Some((address, _)) = dst {
+            delta = delta.and(inner.set_dst(quoted, address));
+        }
+        if let (IpProtocol::ICMP, Some((_, ident))) = (inner.protocol, self.translated) {
+            icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(ident);
+            return;
+        }
+        let old = Ports { src: self.tuple.src.1, dst: self.tuple.dst.1 };
+        let port = |end: Option<(IpAddr, u16)>, known| end.map_or(known, |(_, port)| port);
+        let ports =
+            old.replace(inner.transport_mut(quoted), Ports { src: port(src, old.src), dst: port(dst, old.dst) });
+        inner.adjust_transport_checksum(quoted, delta.and(ports));
     }
 }

@@ -10,8 +10,8 @@ use crate::{
     aside::Seldom,
     candidates::Names,
     config::Mode,
-    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, TRANSLATED, WAITING},
-    lifecycle::{charge, end_flows, establish, settle},
+    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, WAITING},
+    lifecycle::{charge, end_flows, establish, move_flows, settle},
     mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
     passage::{LineRef, Passage},
@@ -166,7 +166,8 @@ pub(crate) fn pass<L: Family>(
     }
     let line = flows.line(index);
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
-    let (src, dst) = if from == Kind::Inbound { (None, translated) } else { (translated, None) };
+    let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
+    let (src, dst) = if from == Kind::Inbound { (moved, translated) } else { (translated, moved) };
     Ok(Passage { to, src, dst, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
 }
 
@@ -372,7 +373,12 @@ pub(crate) fn open_inbound<L: Family>(
         if !proof.sealed {
             return Err(Reason::NoPinhole);
         }
-        move_client(flows, rules, slot, packet.tuple.src.0);
+        move_client(flows, rules, now, slot, packet.tuple.src.0);
+        // What it had open has moved as well, and this may be of it.
+        let known = flows.find(Kind::Inbound, &tuple).filter(|index| flows.line(*index).owner() == slot);
+        if let Some(flow) = known {
+            return Ok((flow, proof.strip));
+        }
     }
     let strip = proof.strip;
     let flow = establish(flows, rules, now, &new)?;
@@ -390,13 +396,25 @@ fn is_client(rules: &Rules, slot: u32, packet: &Packet) -> bool {
     })
 }
 
-/// The client of a grant has proved that it sends from `address`. Flows from where it was before end.
-pub(crate) fn move_client<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32, address: IpAddr) {
+/// The client of a grant has proved that it sends from `address`. Its flows go on from there.
+pub(crate) fn move_client<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    slot: u32,
+    address: IpAddr,
+) {
     let before = rules.pinholes.at(slot).and_then(|pinhole| pinhole.client);
     if before == Some(address) {
         return;
     }
-    end_flows(flows, rules, slot, u32::MAX);
+    match before {
+        Some(before) if !rules.is_gate(before) && !rules.is_gate(address) => {
+            move_flows(flows, rules, now, slot, (before, address));
+        }
+        // What turns round at the gate has two flows that know each other's ends.
+        _ => drop(end_flows(flows, rules, slot, u32::MAX)),
+    }
     if let Some(before) = before {
         rules.sources.remove(before);
     }

@@ -1,6 +1,6 @@
 //! How flows come and go under a pinhole, and what its budget pays.
 
-use core::time::Duration;
+use core::{net::IpAddr, time::Duration};
 
 use sluicegate_flow::{Key, Kind, NO_LINE, Share, Tick};
 use sluicegate_wire::{Instant, IpProtocol, Reason};
@@ -8,7 +8,7 @@ use sluicegate_wire::{Instant, IpProtocol, Reason};
 use crate::{
     borrowers::Borrowers,
     config::{EndCause, Event},
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, NewFlow, is_echo},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, List, NewFlow, is_echo},
     rules::{Rules, account},
     tcp::State,
 };
@@ -125,6 +125,46 @@ pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot
         end_flow(flows, rules, flow);
     }
     true
+}
+
+/// The client of a pinhole has moved from one address to another: its flows go on from there, with the ports that they have,
+/// and the service goes on seeing the address that it knows. Pings end: the next is another flow.
+pub(crate) fn move_flows<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    slot: u32,
+    (from, to): (IpAddr, IpAddr),
+) {
+    for lasting in [false, true] {
+        let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
+        let mut waiting = core::mem::replace(pinhole.list(lasting), List::EMPTY);
+        while waiting.head != NO_LINE {
+            let flow = waiting.head;
+            flows.unlink(&mut waiting, flow);
+            rules.looks += LINES;
+            let tuple = L::tuple_of(&flows.line(flow).key());
+            let moves = tuple.src.0 == from && !is_echo(tuple.protocol);
+            if moves {
+                take_back(flows, rules, flow);
+            }
+            let moved = if moves { flows.move_outside(flow, to) } else { Err(flow) };
+            let (Ok(name) | Err(name)) = moved;
+            if let Some(pinhole) = rules.pinholes.at_mut(slot) {
+                if moves {
+                    pinhole.borrowers.remove(flow);
+                }
+                flows.push_back(pinhole.list(lasting), name);
+            }
+            flows.schedule(now, name, &rules.config.timers);
+            if moved.is_err() && tuple.src.0 == from {
+                end_flow(flows, rules, name);
+            } else if moved.is_ok() && flows.line(name).rewrite().2 & FROM_INSIDE != 0 {
+                rules.sources.remove(from);
+                rules.sources.add(to);
+            }
+        }
+    }
 }
 
 /// Puts a flow whose state or notes changed into the list and under the timer where it now belongs.

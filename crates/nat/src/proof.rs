@@ -49,9 +49,9 @@ impl Translator {
             .and_then(|()| self.open_proof(slot, &ends, payload(packet.ip.transport(frame.bytes()))));
         let acknowledged = proved.and_then(|number| {
             if client.0.is_ipv4() {
-                move_client(&mut self.v4, &mut self.rules, slot, client.0);
+                move_client(&mut self.v4, &mut self.rules, now, slot, client.0);
             } else {
-                move_client(&mut self.v6, &mut self.rules, slot, client.0);
+                move_client(&mut self.v6, &mut self.rules, now, slot, client.0);
             }
             self.acknowledge(slot, number, (gate, client), frame).ok_or(Reason::ModeTooWeak)
         });
@@ -81,11 +81,12 @@ impl Translator {
             seal && pinhole.is_some_and(|pinhole| pinhole.is_open(now) && pinhole.gate.address == to)
         };
         let slot = self.rules.pinholes.of_client_id(client_id).find(is_it)?;
-        Some(self.open_request_of(slot, (from, to), upper, sealed))
+        Some(self.open_request_of(now, slot, (from, to), upper, sealed))
     }
 
     fn open_request_of(
         &mut self,
+        now: Instant,
         slot: u32,
         (from, to): (IpAddr, IpAddr),
         upper: IpProtocol,
@@ -96,9 +97,9 @@ impl Translator {
         let seal = self.rules.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
         seal.open(&Ends::of_request(to, upper), sealed, |purpose| purpose == Purpose::Request, moves)?;
         if from.is_ipv4() {
-            move_client(&mut self.v4, &mut self.rules, slot, from);
+            move_client(&mut self.v4, &mut self.rules, now, slot, from);
         } else {
-            move_client(&mut self.v6, &mut self.rules, slot, from);
+            move_client(&mut self.v6, &mut self.rules, now, slot, from);
         }
         Ok(())
     }

@@ -23,8 +23,9 @@ use self::{
 use crate::{
     Translator,
     config::{EndCause, PinholeSpec, StandingSpec},
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, NewFlow, WAITING},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, WAITING},
     lifecycle::{end_flow, establish, settle},
+    packet::Tuple,
     pinhole::Holder,
     rules::Rules,
     tcp::State,
@@ -194,6 +195,11 @@ fn import_flow<L: Family>(
     let is_bound = record.flags & BOUND != 0;
     let fits = match &pinhole.holder {
         Holder::Service => record.flags & FROM_INSIDE != 0 && outbound.src.0 == pinhole.target,
+        // The service knows another address than the client has now.
+        _ if record.notes & MOVED != 0 => {
+            let as_known = Tuple { dst: inbound.src, ..outbound };
+            pinhole.admits_outbound(&as_known) && (is_bound || pinhole.admits_inbound(&inbound))
+        }
         _ => pinhole.admits_outbound(&outbound) && (is_bound || pinhole.admits_inbound(&inbound)),
     };
     if !fits || inbound.src.0.is_ipv4() != L::IS_IPV4 || outbound.src.0.is_ipv4() != L::IS_IPV4 {
@@ -219,7 +225,7 @@ fn import_flow<L: Family>(
         }
         return None;
     };
-    let mut notes = record.notes & ANSWERED;
+    let mut notes = record.notes & (ANSWERED | MOVED);
     if state != State::None {
         notes |= WAITING;
     }

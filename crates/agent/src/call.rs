@@ -29,6 +29,8 @@ const LIFETIME_MIN: Duration = Duration::from_secs(2);
 /// How often the address of connections that stand is proved, at most and at least.
 const PROVE_INTERVAL_MIN: Duration = Duration::from_millis(250);
 const PROVE_INTERVAL_MAX: Duration = Duration::from_secs(15);
+/// While something stands that a translator's new address would cut off: whoever only waits for data does not notice.
+const PROVE_INTERVAL_IN_USE: Duration = Duration::from_secs(2);
 
 /// A renewal that failed is tried again after this, and after twice as long so many times.
 const RETRY: Duration = Duration::from_secs(2);
@@ -104,12 +106,14 @@ pub(crate) struct Call {
     renew_at: Instant,
     /// When it ends if it is not.
     pub(crate) ends_at: Instant,
-    /// When this host's address is proved again, which also tells what is left of the budget.
-    prove_at: Instant,
-    /// Somebody has connected.
-    is_used: bool,
+    /// When this host's address was proved last, which also told what was left of the budget.
+    proved_at: Instant,
+    /// Somebody had connected before this host's address changed.
+    was_used: bool,
     /// Its frontend has not been told of this host's address yet.
     has_moved: bool,
+    /// Nor has its gate.
+    is_unproved: bool,
     /// A renewal failed, and is not tried again before.
     failed_until: Option<Instant>,
     /// How often in a row.
@@ -164,9 +168,10 @@ impl Call {
             open,
             renew_at: now + worth.lifetime / 2,
             ends_at: now + worth.lifetime,
-            prove_at: now + worth.prove_interval(),
-            is_used: false,
+            proved_at: now,
+            was_used: false,
             has_moved: false,
+            is_unproved: false,
             failed_until: None,
             failures: 0,
             silence_until: now,
@@ -191,7 +196,10 @@ impl Call {
         };
         let wish = Wish { service: &self.service, range: self.range, proves, offer: &offer };
         let (answer, _) = invite(endpoint, account, wish, &mut self.secrets, write).await?;
-        (self.open, self.worth) = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
+        let (open, worth) = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
+        // A gate that was told of this host's address under the last key is told under the next.
+        self.is_unproved |= self.has_moved && open.seal != self.open.seal;
+        (self.open, self.worth) = (open, worth);
         if let Some(sealer) = &self.open.seal {
             sealer.is_worth(self.worth.bytes);
         }
@@ -210,11 +218,11 @@ impl Call {
     }
 
     /// This host has another address: the frontend is to know it, and the gate.
-    pub(crate) fn moved(&mut self, now: Instant) {
+    pub(crate) fn moved(&mut self) {
         (self.has_moved, self.failed_until, self.failures) = (true, None, 0);
-        self.prove_at = now;
+        self.is_unproved = true;
         if let Some(sealer) = &self.open.seal {
-            self.is_used |= sealer.is_used();
+            self.was_used |= sealer.is_used();
             sealer.forget_proof();
         }
     }
@@ -237,28 +245,41 @@ impl Call {
             return Some("half of its budget is used");
         }
         if self.is_silent() && self.silence_until <= now {
-            (self.silence_until, self.prove_at) = (now + SILENCE_INTERVAL, now);
+            (self.silence_until, self.is_unproved) = (now + SILENCE_INTERVAL, true);
             return Some("the gate does not answer");
         }
         (self.renew_at <= now).then_some("half of its time is over")
     }
 
     /// What proves this host's address for connections that stand, if that is due now: a gate that was killed may have
-    /// forgotten it, and says what is left. A renewal may bring a new key, and then it is proved under that.
-    pub(crate) fn proof_due(&mut self, now: Instant) -> Option<Arc<Sealer>> {
-        let sealer = self.open.seal.as_ref().filter(|_| self.open.mode == Mode::Pinhole)?;
-        self.is_used |= sealer.is_used();
-        if !self.is_used || now < self.prove_at {
+    /// forgotten it, a translator on the way may have another, and the gate says what is left. A renewal may bring a new
+    /// key, and then it is proved under that.
+    pub(crate) fn proof_due(&mut self, now: Instant, stands: bool) -> Option<Arc<Sealer>> {
+        if self.proof_at(stands).is_none_or(|at| now < at) {
             return None;
         }
-        self.prove_at = now + self.worth.prove_interval();
-        Some(Arc::clone(sealer))
+        (self.proved_at, self.is_unproved) = (now, false);
+        self.open.seal.clone()
+    }
+
+    /// When the next proof is due; `None` while there is nothing that needs one. `stands`: there are connections.
+    fn proof_at(&self, stands: bool) -> Option<Instant> {
+        let sealer = self.open.seal.as_ref()?;
+        if self.is_unproved {
+            return Some(self.proved_at);
+        }
+        let interval = self.worth.prove_interval();
+        if stands || sealer.is_in_use() {
+            return Some(self.proved_at + interval.min(PROVE_INTERVAL_IN_USE));
+        }
+        let is_kept = self.open.mode == Mode::Pinhole && (self.was_used || sealer.is_used());
+        is_kept.then(|| self.proved_at + interval)
     }
 
     /// When to look at this call again.
-    pub(crate) fn wakes_at(&self) -> Instant {
+    pub(crate) fn wakes_at(&self, stands: bool) -> Instant {
         let renews_at = self.failed_until.map_or(self.renew_at, |until| self.renew_at.max(until));
-        renews_at.min(self.prove_at)
+        self.proof_at(stands).map_or(renews_at, |at| renews_at.min(at))
     }
 
     /// Ends the call: the gate closes. A frontend that does not answer lets the grant run out.

@@ -115,6 +115,7 @@ async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> 
     if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
         seal::prove(gate, &sealer).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
     }
+    let _standing = session.stand();
     tokio::select! {
         status = command::run(&config.command, gate) => {
             let name = config.command.first().cloned().unwrap_or_default();

@@ -108,12 +108,13 @@ impl Endpoint {
         })
     }
 
-    /// The same frontend from this host's address of now, if that is another than it was; `None` if it is the same, or
+    /// The same frontend from this host's address and interface of now, if those are others than they were; `None` if not, or
     /// there is no way to the frontend at all.
-    pub(crate) async fn moved(&self) -> Option<Self> {
-        let interface = self.interface.as_deref();
+    pub(crate) async fn moved(&self, interface: Option<String>) -> Option<Self> {
+        let is_same = self.interface == interface;
+        let interface = interface.as_deref();
         let source = connected(interface, None, self.frontend).await.ok()?.local_addr().ok()?;
-        if source.ip() == self.local.ip() {
+        if is_same && source.ip() == self.local.ip() {
             return None;
         }
         let moved = Self::open_on(interface, None, self.frontend).await.ok()?;

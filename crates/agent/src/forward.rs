@@ -12,12 +12,13 @@ use std::{
 use sluicegate_policy::PortProtocol;
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::{Mutex, Semaphore},
+    sync::{Mutex, Semaphore, watch},
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
 
 use crate::{
+    opening::Opening,
     seal::{GateSocket, prove},
     session::Session,
 };
@@ -157,6 +158,7 @@ pub(crate) async fn carry(
 ) -> io::Result<()> {
     let mut opening = session.opening();
     let moves = opening.borrow().moves;
+    let _standing = session.stand();
     tokio::select! {
         done = tokio::io::copy_bidirectional(local, remote) => return done.map(drop),
         _ = opening.wait_for(|opening| opening.moves != moves || !opening.is_at(gate)) => {}
@@ -171,13 +173,21 @@ async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()
     let local = Arc::new(local);
     let peers: Peers = Arc::default();
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
-    let (opening, mut moves) = (session.opening(), 0);
+    let (mut opening, mut moves) = (session.opening(), 0);
     loop {
-        let (len, peer) = local.recv_from(&mut datagram).await?;
-        let moved = opening.borrow().moves;
-        if std::mem::replace(&mut moves, moved) != moved {
-            peers.lock().await.clear();
-        }
+        let received = tokio::select! {
+            received = local.recv_from(&mut datagram) => Some(received?),
+            moved = moved(&mut opening, moves) => {
+                moves = moved;
+                None
+            }
+        };
+        let Some((len, peer)) = received else {
+            for remote in peers.lock().await.values() {
+                remote.follow().await;
+            }
+            continue;
+        };
         let gate = match session.address(PortProtocol::Udp, port).await {
             Ok(gate) => gate,
             Err(error) => {
@@ -203,6 +213,15 @@ async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()
         };
         let seal = session.seal(PortProtocol::Udp, port);
         remote.send(gate, seal.as_ref(), datagram.get(..len).unwrap_or_default()).await;
+    }
+}
+
+/// Waits until this host's address has changed more than `moves` times; how often it has.
+pub(crate) async fn moved(opening: &mut watch::Receiver<Opening>, moves: u32) -> u32 {
+    match opening.wait_for(|opening| opening.moves != moves).await.map(|opening| opening.moves) {
+        Ok(moved) => moved,
+        // The session is ending.
+        Err(_) => std::future::pending().await,
     }
 }
 

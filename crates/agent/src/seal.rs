@@ -5,7 +5,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -26,6 +26,8 @@ const NOTE_INTERVAL: Duration = Duration::from_secs(5);
 const SECRETS_MAX: usize = 8;
 /// Gates, and keys of each, that one socket listens to: a renewal may move either, and what is on its way still counts.
 const PEERS_MAX: usize = 16;
+/// How long after its last packet a grant counts as used.
+const IN_USE_FOR_S: u64 = 60;
 /// How often a socket in use proves its address anew.
 const PROOF_INTERVAL: Duration = Duration::from_secs(5);
 /// For so long after its last acknowledgement a socket trusts that the gate sees its own address and port.
@@ -47,12 +49,22 @@ pub(crate) struct Sealer {
     next: AtomicU64,
     /// Whether its datagrams carry trailers. Of other grants it proves addresses and requests.
     seals_datagrams: bool,
+    /// Whether its packets carry capabilities.
+    has_capabilities: bool,
     /// The gate that acknowledged the address last, and when.
     proved: Mutex<Option<(SocketAddr, Instant)>>,
     /// Bytes of the grant's budget that are left, as far as this host knows.
     left: AtomicU64,
     /// The gate has acknowledged none of the last proofs.
     is_silent: AtomicBool,
+    /// When a packet was counted last, in seconds of this process.
+    counted_at_s: AtomicU64,
+}
+
+/// Seconds of this process; no wall clock.
+fn uptime_s() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs()
 }
 
 impl PartialEq for Sealer {
@@ -71,9 +83,11 @@ impl Sealer {
             keys,
             next: AtomicU64::new(1),
             seals_datagrams: grant.least_mode == Mode::Mac,
+            has_capabilities: grant.least_mode == Mode::Capability,
             proved: Mutex::new(None),
             left: AtomicU64::new(grant.bytes),
             is_silent: AtomicBool::new(false),
+            counted_at_s: AtomicU64::new(0),
         }
     }
 
@@ -110,12 +124,20 @@ impl Sealer {
 
     /// Counts an IP packet that was sent past the sockets of this module.
     pub(crate) fn count(&self, len: usize) {
+        // Never 0, which is "not yet".
+        self.counted_at_s.store(uptime_s() + 1, Relaxed);
         let _ = self.left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(len as u64)));
     }
 
     /// The grant is worth so much, or again.
     pub(crate) fn is_worth(&self, bytes: u64) {
         self.left.store(bytes, Relaxed);
+    }
+
+    /// Whether a packet was counted lately.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let counted_at_s = self.counted_at_s.load(Relaxed);
+        counted_at_s > 0 && (uptime_s() + 1).saturating_sub(counted_at_s) < IN_USE_FOR_S
     }
 
     /// What was acknowledged was another address of this host's.
@@ -148,15 +170,16 @@ pub(crate) async fn prove(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<
     if proved.is_some_and(|(at, when)| at == gate && when.elapsed() < PROOF_INTERVAL) {
         return Ok(());
     }
-    prove_again(gate, sealer).await
+    prove_again(None, gate, sealer).await
 }
 
-/// As [`prove`], whenever the last acknowledgement came: this one also says what is used of the grant's budget.
+/// As [`prove`], whenever the last acknowledgement came: this one also says what is used of the grant's budget. It leaves by
+/// `interface`, whatever the routes say.
 ///
 /// # Errors
 /// As [`prove`].
-pub(crate) async fn prove_again(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<()> {
-    let socket = GateSocket::open(gate).await?;
+pub(crate) async fn prove_again(interface: Option<&str>, gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<()> {
+    let socket = GateSocket::open_on(interface, gate).await?;
     for wait_ms in PROOF_WAITS_MS {
         socket.listen_to(gate, Some(sealer));
         socket.socket.send_to(&sealer.proof(gate), gate).await?;
@@ -173,7 +196,8 @@ pub(crate) async fn prove_again(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::R
             return result;
         }
     }
-    sealer.is_silent.store(true, Relaxed);
+    // Plain packets may be lost in a flood that those with capabilities pass.
+    sealer.is_silent.store(!sealer.has_capabilities, Relaxed);
     Err(io::Error::new(io::ErrorKind::TimedOut, "the gate does not acknowledge where this host's packets come from"))
 }
 
@@ -228,7 +252,7 @@ impl Peer {
 pub(crate) struct GateSocket {
     socket: UdpSocket,
     /// Its own address and port, as far as this host knows them.
-    local: SocketAddr,
+    local: Mutex<SocketAddr>,
     /// The latest first.
     peers: Mutex<Vec<Peer>>,
     noted: Mutex<Option<Instant>>,
@@ -237,9 +261,30 @@ pub(crate) struct GateSocket {
 impl GateSocket {
     /// A socket of the gate's address family.
     pub(crate) async fn open(gate: SocketAddr) -> io::Result<Self> {
+        Self::open_on(None, gate).await
+    }
+
+    async fn open_on(interface: Option<&str>, gate: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(any(gate)).await?;
-        let local = SocketAddr::new(own_address(gate).await?, socket.local_addr()?.port());
-        Ok(Self { socket, local, peers: Mutex::default(), noted: Mutex::default() })
+        if let Some(interface) = interface {
+            socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
+        }
+        let local = SocketAddr::new(own_address(interface, gate).await?, socket.local_addr()?.port());
+        Ok(Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() })
+    }
+
+    /// This host has another address: datagrams leave from there by themselves, with the same port.
+    pub(crate) async fn follow(&self) {
+        let Some(gate) = lock(&self.peers).first().map(|peer| peer.gate) else { return };
+        let Ok(address) = own_address(None, gate).await else { return };
+        lock(&self.local).set_ip(address);
+        for peer in lock(&self.peers).iter_mut() {
+            (peer.asked_at, peer.seen_at) = (None, None);
+        }
+    }
+
+    fn local(&self) -> SocketAddr {
+        *lock(&self.local)
     }
 
     /// Sends one datagram, sealed if the grant demands that. What cannot be sent is lost, as datagrams are, and noted.
@@ -254,7 +299,8 @@ impl GateSocket {
         if asks {
             let _ = self.socket.send_to(&sealer.proof(gate), gate).await;
         }
-        let ends = Ends { client: (self.local.ip(), self.local.port()), gate_port: gate.port() };
+        let local = self.local();
+        let ends = Ends { client: (local.ip(), local.port()), gate_port: gate.port() };
         let datagram = [payload, &sealer.trailer(purpose, &ends, payload)].concat();
         // A packet MAC is checked on whole datagrams only: the gate refuses fragments, so the kernel is to make none.
         let sent = match whole_only(&self.socket, gate) {
@@ -313,7 +359,7 @@ impl GateSocket {
         let mut peers = lock(&self.peers);
         for peer in peers.iter_mut().filter(|peer| peer.gate == from) {
             let Some(sealer) = &peer.sealer else { return Some(datagram.len()) };
-            let Some(sealed) = sealer.open(self.local, from, datagram) else { continue };
+            let Some(sealed) = sealer.open(self.local(), from, datagram) else { continue };
             if !peer.window.accept(sealed.seq) {
                 return None;
             }
@@ -326,7 +372,7 @@ impl GateSocket {
                     if let Some(left) = left.and_then(|left| left.try_into().ok()) {
                         sealer.is_worth(u64::from_be_bytes(left));
                     }
-                    let is_own = seen == Some(&seen_as(self.local)[..]);
+                    let is_own = seen == Some(&seen_as(self.local())[..]);
                     peer.seen_at = is_own.then(Instant::now);
                     None
                 }
@@ -379,15 +425,18 @@ const fn any(gate: SocketAddr) -> SocketAddr {
 }
 
 /// A socket that the kernel has chosen a way for.
-async fn probe(gate: SocketAddr) -> io::Result<UdpSocket> {
+async fn probe(interface: Option<&str>, gate: SocketAddr) -> io::Result<UdpSocket> {
     let probe = UdpSocket::bind(any(gate)).await?;
+    if let Some(interface) = interface {
+        socket2::SockRef::from(&probe).bind_device(Some(interface.as_bytes()))?;
+    }
     probe.connect(gate).await?;
     Ok(probe)
 }
 
 /// The address that packets to `gate` leave with.
-async fn own_address(gate: SocketAddr) -> io::Result<IpAddr> {
-    Ok(probe(gate).await?.local_addr()?.ip())
+async fn own_address(interface: Option<&str>, gate: SocketAddr) -> io::Result<IpAddr> {
+    Ok(probe(interface, gate).await?.local_addr()?.ip())
 }
 
 /// An address and port as an acknowledgement says them.
@@ -404,7 +453,7 @@ fn seen_as(local: SocketAddr) -> [u8; ACK_LEFT - ACK_SEEN] {
 
 /// What the kernel knows of the path's MTU.
 async fn path_mtu(gate: SocketAddr) -> io::Result<usize> {
-    let probe = probe(gate).await?;
+    let probe = probe(None, gate).await?;
     let mtu = if gate.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
     Ok(mtu as usize)
 }

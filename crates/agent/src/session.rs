@@ -1,6 +1,14 @@
 //! Keeps what a program needs open, and open for as long as it runs: one call for each range of ports.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use sluicegate_capability::Mode;
 use sluicegate_policy::{PortProtocol, PortRange};
@@ -45,6 +53,18 @@ struct Ask {
 pub struct Session {
     asks: mpsc::Sender<Ask>,
     opening: watch::Receiver<Opening>,
+    standing: Arc<AtomicUsize>,
+}
+
+/// A connection, or a program that has some, for as long as it lives. Meanwhile this host's address is proved often: whoever
+/// only waits for data does not notice that a translator on the way has another.
+#[derive(Debug)]
+pub(crate) struct Standing(Arc<AtomicUsize>);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Session {
@@ -57,28 +77,40 @@ impl Session {
     }
 
     /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
-    /// opened. Its own packets leave by `interface`, whatever the routes say.
+    /// opened. Its own packets leave by what `interface` says now, whatever the routes say.
     ///
     /// # Errors
     /// When no UDP socket can be had, or it cannot be bound to the interface.
     pub(crate) async fn start_on(
-        interface: Option<&str>,
+        interface: Option<watch::Receiver<String>>,
         frontends: Frontends,
         account: Account,
         (service, proves): (&str, Mode),
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let several = frontends.are_several();
-        let answering = if several { frontends.answering(interface, None).await } else { None };
+        let leaves_by = interface.as_ref().map(|interface| interface.borrow().clone());
+        let leaves_by = leaves_by.as_deref();
+        let answering = if several { frontends.answering(leaves_by, None).await } else { None };
         let frontend = answering.unwrap_or_else(|| frontends.first());
-        let endpoint = Endpoint::open_on(interface, None, frontend).await?.beside_others(several);
+        let endpoint = Endpoint::open_on(leaves_by, None, frontend).await?.beside_others(several);
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let service = service.to_owned();
-        let interface = interface.map(str::to_owned);
-        let keeper =
-            Keeper { endpoint, frontends, interface, account, service, proves, calls: Vec::new(), moves: 0, publish };
+        let standing = Arc::default();
+        let keeper = Keeper {
+            endpoint,
+            frontends,
+            interface,
+            account,
+            service,
+            proves,
+            calls: Vec::new(),
+            moves: 0,
+            standing: Arc::clone(&standing),
+            publish,
+        };
         let task = tokio::spawn(keeper.run(questions));
-        Ok((Self { asks, opening }, task))
+        Ok((Self { asks, opening, standing }, task))
     }
 
     /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
@@ -108,6 +140,12 @@ impl Session {
         self.opening.borrow().seal(protocol, port)
     }
 
+    /// Something stands from now on that needs the gate to know this host's address.
+    pub(crate) fn stand(&self) -> Standing {
+        self.standing.fetch_add(1, Relaxed);
+        Standing(Arc::clone(&self.standing))
+    }
+
     /// What is open, whenever that changes.
     pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
         self.opening.clone()
@@ -117,13 +155,15 @@ impl Session {
 struct Keeper {
     endpoint: Endpoint,
     frontends: Frontends,
-    interface: Option<String>,
+    interface: Option<watch::Receiver<String>>,
     account: Account,
     service: String,
     proves: Mode,
     calls: Vec<Call>,
     /// How often this host's address has changed.
     moves: u32,
+    /// What stands under any of the calls.
+    standing: Arc<AtomicUsize>,
     publish: watch::Sender<Opening>,
 }
 
@@ -132,7 +172,8 @@ impl Keeper {
         loop {
             let now = Instant::now();
             let wait = if self.calls.is_empty() { Duration::from_secs(3_600) } else { LOOK_INTERVAL };
-            let wakes = self.calls.iter().map(|call| call.wakes_at().max(now + LOOK_INTERVAL_MIN));
+            let stands = self.stands();
+            let wakes = self.calls.iter().map(|call| call.wakes_at(stands).max(now + LOOK_INTERVAL_MIN));
             let wake = wakes.fold(now + wait, Instant::min);
             tokio::select! {
                 ask = questions.recv() => match ask {
@@ -195,9 +236,14 @@ impl Keeper {
         Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), range).await
     }
 
+    fn leaves_by(&self) -> Option<String> {
+        self.interface.as_ref().map(|interface| interface.borrow().clone())
+    }
+
     /// Goes on with another frontend if one answers.
     async fn fail_over(&mut self) -> bool {
-        let (interface, silent) = (self.interface.as_deref(), self.endpoint.frontend());
+        let (interface, silent) = (self.leaves_by(), self.endpoint.frontend());
+        let interface = interface.as_deref();
         let Some(frontend) = self.frontends.answering(interface, Some(silent)).await else { return false };
         let Ok(endpoint) = Endpoint::open_on(interface, None, frontend).await else { return false };
         info!(%silent, %frontend, "another frontend answers");
@@ -208,26 +254,32 @@ impl Keeper {
     /// Where packets to the frontend leave from another address than before, as of a laptop in another network: grants are
     /// renewed from there. Connections from the old address are over.
     async fn follow_address(&mut self) {
-        let Some(endpoint) = self.endpoint.moved().await else { return };
+        let Some(endpoint) = self.endpoint.moved(self.leaves_by()).await else { return };
         info!(from = %self.endpoint.local().ip(), to = %endpoint.local().ip(), "this host's address has changed");
         self.endpoint = endpoint;
         self.moves += 1;
-        let now = Instant::now();
-        self.calls.iter_mut().for_each(|call| call.moved(now));
+        self.calls.iter_mut().for_each(Call::moved);
         self.publish();
+        // The gate first: what is under way to the old address is lost.
+        self.prove();
         self.renew().await;
         self.prove();
     }
 
     /// Proves this host's address again where that is due.
     fn prove(&mut self) {
-        let now = Instant::now();
+        let (now, stands, interface) = (Instant::now(), self.stands(), self.leaves_by());
         for call in &mut self.calls {
             let gate = SocketAddr::new(call.open.address, call.open.external_first);
-            if let Some(sealer) = call.proof_due(now) {
-                tokio::spawn(async move { seal::prove_again(gate, &sealer).await });
+            if let Some(sealer) = call.proof_due(now, stands) {
+                let interface = interface.clone();
+                tokio::spawn(async move { seal::prove_again(interface.as_deref(), gate, &sealer).await });
             }
         }
+    }
+
+    fn stands(&self) -> bool {
+        self.standing.load(Relaxed) > 0
     }
 
     async fn renew(&mut self) {

@@ -21,7 +21,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    forward::{REFUSED_PAUSE, carry, connect},
+    forward::{REFUSED_PAUSE, carry, connect, moved},
     seal::GateSocket,
     session::Session,
 };
@@ -146,7 +146,8 @@ const fn port(target: &TargetAddr) -> u16 {
 async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -> io::Result<()> {
     inbound.set_nonblocking(true)?;
     let inbound = UdpSocket::from_std(inbound)?;
-    let mut remote = None;
+    let mut remote: Option<GateSocket> = None;
+    let (mut opening, mut moves) = (session.opening(), 0);
     let mut program: Option<SocketAddr> = None;
     let mut request = vec![0; DATAGRAM_BYTES_MAX];
     let mut answer = vec![0; DATAGRAM_BYTES_MAX];
@@ -176,6 +177,12 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -
                 if let Some(socket) = &remote {
                     let seal = session.seal(PortProtocol::Udp, port(&target));
                     socket.send(gate, seal.as_ref(), payload).await;
+                }
+            }
+            now = moved(&mut opening, moves) => {
+                moves = now;
+                if let Some(socket) = &remote {
+                    socket.follow().await;
                 }
             }
             received = receive(remote.as_ref(), &mut answer) => {

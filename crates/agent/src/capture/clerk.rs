@@ -3,7 +3,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sluicegate_capability::Mode;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 use tracing::{info, warn};
 
 use super::{
@@ -23,7 +26,7 @@ const GOODBYE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Clerk {
     /// By which the clerk's own packets leave.
-    pub(super) interface: Option<String>,
+    pub(super) interface: watch::Receiver<String>,
     pub(super) frontends: Frontends,
     /// By entry.
     pub(super) services: Vec<Option<SignIn>>,
@@ -38,7 +41,7 @@ impl Clerk {
         while let Some(target) = asks.recv().await {
             let Some(service) = self.services.get(target.entry).cloned().flatten() else { continue };
             if let std::collections::hash_map::Entry::Vacant(place) = sessions.entry(target.entry) {
-                let interface = self.interface.as_deref();
+                let interface = Some(self.interface.clone());
                 // All that is captured leaves with a header, so a gate need take nothing else.
                 let wish = (service.service.as_str(), Mode::Capability);
                 match Session::start_on(interface, self.frontends.clone(), service.account, wish).await {

@@ -126,7 +126,8 @@ impl Destinations {
         (missing(&before, &after), missing(&after, &before))
     }
 
-    fn prefixes(&self) -> Vec<Prefix> {
+    /// All that is captured.
+    pub(super) fn prefixes(&self) -> Vec<Prefix> {
         self.rows.iter().map(|(prefix, _)| *prefix).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! The packet thread: between the TUN device, the capability host, and the raw sockets.
 
+mod obey;
+
 use std::{io, net::IpAddr, os::fd::AsFd, time::Duration};
 
 use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
@@ -23,9 +25,10 @@ use tracing::{debug, info, warn};
 use super::{
     CaptureError, Carrying, Config, Role,
     answers::{self, Why},
-    destinations::{Destination, Destinations, Prefix},
+    destinations::{Destination, Destinations},
+    former::Former,
     heard::Heard,
-    orders::{Inbox, Order},
+    orders::Inbox,
     place::{Outward, Place},
     policy::Rules,
     redirects::{Redirects, Step, Target},
@@ -74,6 +77,7 @@ pub(super) struct Engine {
     entries: Vec<Entry>,
     destinations: Destinations,
     redirects: Redirects,
+    former: Former,
     trials: Trials,
     heard: Heard,
     asks: asking::Sender<Target>,
@@ -92,22 +96,18 @@ impl Engine {
         wires: Wires,
         asks: asking::Sender<Target>,
     ) -> Result<Self, CaptureError> {
-        let mut seed = [0; 32];
-        seed[..16].copy_from_slice(&random_bits());
-        seed[16..].copy_from_slice(&random_bits());
-        let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX);
-        let host = Host::new(host::Config { mtu, ..host::Config::default() }, seed);
         let entry =
             |capture: &super::Capture| Entry { carrying: capture.carrying, has_service: capture.service.is_some() };
         let mut engine = Self {
             place,
             wires,
-            host,
+            host: new_host(outward),
             rules: Rules::new(config.role, random_bits()),
             role: config.role,
             entries: config.captures.iter().map(entry).collect(),
             destinations: Destinations::default(),
             redirects: Redirects::default(),
+            former: Former::default(),
             trials: Trials::default(),
             heard: Heard::default(),
             asks,
@@ -238,6 +238,10 @@ impl Engine {
                 }
             }
         }
+        if self.place.is_former(summary.src) {
+            // No gate that would know this host again at its other address.
+            return self.answer(frame.bytes(), Why::Prohibited);
+        }
         let told = entry.and_then(|entry| self.entries.get(entry)).and_then(|entry| entry.carrying);
         self.send(now, frame, told);
     }
@@ -246,6 +250,11 @@ impl Engine {
     /// packets: what cannot have a header now is not sent.
     fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
+        let Some(current) = self.place.source(summary.dst) else { return };
+        if !self.former.outbound(now, current, frame) {
+            self.counters.dropped += 1;
+            return;
+        }
         let told = self.entries.get(entry).and_then(|entry| entry.carrying);
         self.carry(now, summary.dst, told);
         let mut policy = self.rules.with(&self.redirects);
@@ -432,6 +441,7 @@ impl Engine {
             self.heard.uses_headers(frame.bytes());
             self.trials.ended(summary.src);
         }
+        self.former.inbound(frame);
         self.redirects.inbound(frame);
         self.counters.delivered += 1;
         if let Err(error) = self.place.tun.write(frame.bytes()) {
@@ -504,63 +514,14 @@ impl Engine {
             }
         }
     }
+}
 
-    /// Does what the control plane says; false once it says stop.
-    pub(super) fn obey(&mut self, inbox: &mut Inbox) -> bool {
-        while let Some(order) = inbox.next() {
-            let now = monotonic_now();
-            match order {
-                Order::Opened(target, reach, sealer) => {
-                    for packet in self.redirects.opened(target, reach, sealer) {
-                        self.again(now, &packet);
-                    }
-                }
-                Order::Refused(target) => self.refuse(now, target),
-                Order::Closed(target) => self.redirects.closed(target),
-                Order::Named { entry, prefixes, carrying, lasts } => {
-                    if let Err(error) = self.name(entry, &prefixes) {
-                        warn!(%error, "a captured name's address cannot be routed");
-                    }
-                    for prefix in prefixes {
-                        if let Some(carrying) = carrying {
-                            let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
-                            self.host.know(prefix.address, knowledge, now + lasts);
-                            self.trials.arrived(now, prefix.address, carrying);
-                        }
-                    }
-                }
-                Order::Stop => return false,
-            }
-        }
-        true
-    }
-
-    /// Sends a packet that waited for its gate.
-    fn again(&mut self, now: Instant, packet: &[u8]) {
-        let mut buffer = vec![0; packet.len() + BUFFER_MARGIN];
-        if let Some(mut frame) = Frame::new(&mut buffer, HEADROOM, packet.len()) {
-            frame.bytes_mut().copy_from_slice(packet);
-            self.outbound(now, &mut frame);
-        }
-    }
-
-    fn refuse(&mut self, now: Instant, target: Target) {
-        for packet in self.redirects.refused(now, target) {
-            self.answer(&packet, Why::Prohibited);
-        }
-    }
-
-    /// Sets what an entry captures.
-    fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), sluicegate_datapath::netlink::Error> {
-        let (added, gone) = self.destinations.set(entry, prefixes);
-        for prefix in added {
-            self.place.capture(prefix)?;
-        }
-        for prefix in gone {
-            self.place.release(prefix)?;
-        }
-        Ok(())
-    }
+fn new_host(outward: &Outward) -> Host {
+    let mut seed = [0; 32];
+    seed[..16].copy_from_slice(&random_bits());
+    seed[16..].copy_from_slice(&random_bits());
+    let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX);
+    Host::new(host::Config { mtu, ..host::Config::default() }, seed)
 }
 
 const fn carriage(carrying: Carrying) -> Carriage {

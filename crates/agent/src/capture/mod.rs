@@ -11,7 +11,9 @@ mod clerk;
 mod command;
 mod destinations;
 mod engine;
+mod former;
 mod heard;
+mod moving;
 mod names;
 mod orders;
 mod place;
@@ -38,13 +40,14 @@ use sluicegate_datapath::{
 use sluicegate_wire::capability::UDP_PORT;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{mpsc as asking, oneshot},
+    sync::{mpsc as asking, oneshot, watch},
 };
 use tracing::info;
 
 use self::{
     clerk::{ASKS_MAX, Clerk},
     engine::{Engine, Wires},
+    moving::Follower,
     names::Names,
     orders::{Inbox, Order, Orders},
     place::{CABLE_INSIDE, HostEnd, Outward, Place},
@@ -169,13 +172,14 @@ impl From<netlink::Error> for CaptureError {
 /// See [`CaptureError`].
 pub async fn tun(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), CaptureError> {
     let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
-    let (control, asks) = Control::start(&config, &outward, &orders)?;
+    let (mut control, asks) = Control::start(&config, &outward, &orders)?;
     let mut settings = Settings::default();
     let place = Place::on_host(&outward, &mut settings)?;
     settings.guard();
     let plain_sender = Sender::open(Some(&outward.interface))?;
     let plain_receivers = Receiver::open_plain(&outward.interface)?;
     let wires = Wires { sender, receivers, plain_sender, plain_receivers };
+    let tun = Some(place.tun.name().to_owned());
     let engine = Engine::new(&config, &outward, place, wires, asks)?;
     let (ended, end) = oneshot::channel::<()>();
     let thread = thread::Builder::new().name("packets".to_owned()).spawn(move || {
@@ -183,6 +187,7 @@ pub async fn tun(config: Config, ready: impl FnOnce(), shutdown: impl Future<Out
         engine.run(inbox);
     })?;
     info!(interface = outward.interface, "capturing; end with Ctrl-C");
+    control.follow(config, outward, tun, &orders);
     ready();
     tokio::select! {
         () = shutdown => {}
@@ -207,14 +212,14 @@ pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output 
     let (made, is_made) = oneshot::channel();
     let (go, going) = mpsc::channel();
     let (ended, end) = oneshot::channel::<()>();
-    let (inner, words) = (outward.clone(), words.to_vec());
+    let (inner, inner_config, words) = (outward.clone(), config.clone(), words.to_vec());
     let thread = thread::Builder::new().name("packets".to_owned()).spawn(move || {
         let _ended = ended;
         let prepared = Place::in_namespace(&inner, &host).and_then(|place| {
             let plain_sender = Sender::open(Some(CABLE_INSIDE))?;
             let plain_receivers = Receiver::open_plain(CABLE_INSIDE)?;
             let wires = Wires { sender, receivers, plain_sender, plain_receivers };
-            Engine::new(&config, &inner, place, wires, asks)
+            Engine::new(&inner_config, &inner, place, wires, asks)
         });
         in_namespace(prepared, made, &going, &words, inbox);
     })?;
@@ -223,6 +228,7 @@ pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output 
         let started = is_made.await.map_err(|_| CaptureError::Thread)??;
         let _host_end = HostEnd::connect(&outward, &mut settings)?;
         settings.guard();
+        control.follow(config, outward, None, &orders);
         control.names_known().await;
         let _ = go.send(());
         let result = command_ends(started, shutdown, end).await;
@@ -315,6 +321,10 @@ struct Control {
     clerk: Option<tokio::task::JoinHandle<()>>,
     names: Vec<tokio::task::JoinHandle<()>>,
     known: Vec<oneshot::Receiver<()>>,
+    shield: Option<Arc<Shield>>,
+    /// By which the sessions' own packets leave.
+    interface: watch::Sender<String>,
+    follower: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Control {
@@ -325,17 +335,18 @@ impl Control {
     ) -> Result<(Self, asking::Sender<Target>), CaptureError> {
         let (asks, questions) = asking::channel(ASKS_MAX);
         let services: Vec<Option<SignIn>> = config.captures.iter().map(|capture| capture.service.clone()).collect();
-        let clerk = match config.frontends.clone() {
+        let (interface, leaves_by) = watch::channel(outward.interface.clone());
+        let (clerk, shield) = match config.frontends.clone() {
             Some(frontends) => {
-                let interface = Some(outward.interface.clone());
                 let shield = Arc::new(Shield::new(&outward.interface));
-                let clerk = Clerk { interface, frontends, services, orders: orders.clone(), shield };
-                Some(tokio::spawn(clerk.run(questions)))
+                let (orders, shared) = (orders.clone(), Arc::clone(&shield));
+                let clerk = Clerk { interface: leaves_by, frontends, services, orders, shield: shared };
+                (Some(tokio::spawn(clerk.run(questions))), Some(shield))
             }
             None if services.iter().any(Option::is_some) => return Err(CaptureError::NoFrontend),
-            None => None,
+            None => (None, None),
         };
-        let mut control = Self { clerk, names: Vec::new(), known: Vec::new() };
+        let mut control = Self { clerk, names: Vec::new(), known: Vec::new(), shield, interface, follower: None };
         for (entry, capture) in config.captures.iter().enumerate() {
             let Destination::Name(name) = &capture.to else { continue };
             let names = Names::new(config.resolver).map_err(|error| CaptureError::Resolver(error.to_string()))?;
@@ -345,6 +356,13 @@ impl Control {
             control.known.push(known);
         }
         Ok((control, asks))
+    }
+
+    /// Looks out for another way out; `tun` is the device that captures, if it is this host's.
+    fn follow(&mut self, config: Config, outward: Outward, tun: Option<String>, orders: &Orders) {
+        let (orders, interface, shield) = (orders.clone(), self.interface.clone(), self.shield.clone());
+        let follower = Follower { config, outward, tun, orders, interface, shield };
+        self.follower = Some(tokio::spawn(follower.run()));
     }
 
     /// Waits until every name has been looked up once, or for long enough.
@@ -360,7 +378,7 @@ impl Control {
 
     /// Says goodbye; the packet thread has ended.
     async fn end(self) {
-        self.names.iter().for_each(tokio::task::JoinHandle::abort);
+        self.names.iter().chain(&self.follower).for_each(tokio::task::JoinHandle::abort);
         if let Some(clerk) = self.clerk {
             let _ = clerk.await;
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Carrying, destinations::Prefix, redirects::Target};
+use super::{Carrying, destinations::Prefix, moving::Moved, redirects::Target};
 use crate::{opening::Reach, seal::Sealer};
 
 /// One thing to do.
@@ -24,6 +24,8 @@ pub(super) enum Order {
     Closed(Target),
     /// The DNS has these addresses for an entry's name, and says this about them.
     Named { entry: usize, prefixes: Vec<Prefix>, carrying: Option<Carrying>, lasts: Duration },
+    /// Captured packets leave by another way.
+    Moved(Box<Moved>),
     /// Stop.
     Stop,
 }

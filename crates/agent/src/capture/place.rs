@@ -40,10 +40,15 @@ const INSIDE_END: Ipv4Addr = Ipv4Addr::new(169, 254, 72, 54);
 const CABLE_PREFIX_LEN: u8 = 30;
 const NFT_TABLE: &str = "sluicegate_run";
 
+/// Former addresses that the device keeps.
+const FORMER_MAX: usize = 8;
+
 /// The interface by which captured packets leave this host, and its addresses.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outward {
     pub(super) interface: String,
+    /// The interface's number: sockets at one that was made again hear nothing.
+    index: u32,
     pub(super) mtu: u32,
     pub(super) v4: Option<Ipv4Addr>,
     pub(super) v6: Option<Ipv6Addr>,
@@ -52,16 +57,25 @@ pub(super) struct Outward {
 impl Outward {
     /// The configured interface, or the one that leads to the first destination.
     pub(super) fn find(config: &Config) -> Result<Self, CaptureError> {
+        Self::look(config, None, None)
+    }
+
+    /// As [`Self::find`], later: an address that is still there stays the one in use. `tun` captures and leads nowhere;
+    /// where it has every landmark, the way out is the interface that it was.
+    pub(super) fn find_again(config: &Config, known: &Self, tun: Option<&str>) -> Result<Self, CaptureError> {
+        Self::look(config, Some(known), tun)
+    }
+
+    fn look(config: &Config, known: Option<&Self>, tun: Option<&str>) -> Result<Self, CaptureError> {
         let mut route = Route::open()?;
         let mut way = None;
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => {
-                let leads_out = |way: &netlink::Way| way.interface != "lo";
-                let found =
-                    landmarks(config).into_iter().find_map(|address| route.way_to(address).ok().filter(leads_out));
-                way = Some(found.ok_or(CaptureError::NoInterface)?);
-                way.as_ref().map(|way| way.interface.clone()).unwrap_or_default()
+                let leads_out = |way: &netlink::Way| way.interface != "lo" && Some(&*way.interface) != tun;
+                way = landmarks(config).into_iter().find_map(|address| route.way_to(address).ok().filter(leads_out));
+                let found = way.as_ref().map(|way| way.interface.clone());
+                found.or(known.map(|known| known.interface.clone())).ok_or(CaptureError::NoInterface)?
             }
         };
         let found = Interface::read(&interface).map_err(|error| {
@@ -71,8 +85,12 @@ impl Outward {
                 CaptureError::Netlink(error)
             }
         })?;
+        let here = |address: &IpAddr| found.addresses.iter().any(|(one, _)| one == address);
+        let kept = known.filter(|known| (&known.interface, known.index) == (&interface, found.index));
+        let kept = kept.map_or([None; 2], |known| [known.v4.map(IpAddr::V4), known.v6.map(IpAddr::V6)]);
         let source = way.and_then(|way| way.source);
-        let addresses = source.into_iter().chain(found.addresses.iter().map(|(address, _)| *address));
+        let addresses = kept.into_iter().flatten().filter(here).chain(source);
+        let addresses = addresses.chain(found.addresses.iter().map(|(address, _)| *address));
         let (mut v4, mut v6) = (None, None);
         for address in addresses {
             match address {
@@ -86,7 +104,11 @@ impl Outward {
         if v4.is_none() && v6.is_none() {
             return Err(CaptureError::NoAddress { interface });
         }
-        Ok(Self { interface, mtu: found.mtu, v4, v6 })
+        Ok(Self { interface, index: found.index, mtu: found.mtu, v4, v6 })
+    }
+
+    fn addresses(&self) -> [Option<IpAddr>; 2] {
+        [self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)]
     }
 
     /// The source address of captured packets to `destination`.
@@ -114,6 +136,8 @@ pub(super) struct Place {
     routes: Route,
     table: u32,
     outward: Outward,
+    /// Addresses of this host before; programs may have connections from them. The latest last.
+    former: Vec<IpAddr>,
     _untracked: Option<Untracked>,
 }
 
@@ -125,17 +149,8 @@ impl Place {
         if outward.v6.is_some() {
             settings.rule(&mut routes, true)?;
         }
-        // A strict filter drops what comes from a captured destination by the wire: plain answers, and even ARP.
-        for name in [tun.name(), &outward.interface] {
-            let setting = format!("ipv4/conf/{name}/rp_filter");
-            let strict = |setting: &str| Settings::read(setting).is_ok_and(|value| value == "1");
-            if (strict(&setting) || strict("ipv4/conf/all/rp_filter"))
-                && let Err(error) = settings.change(&setting, "2")
-            {
-                warn!(%error, "the reverse path filter of {name} may drop answers");
-            }
-        }
-        Ok(Self { tun, mtu, routes, table: TABLE, outward: outward.clone(), _untracked: None })
+        let_answers_in(settings, &[tun.name(), &outward.interface]);
+        Ok(Self { tun, mtu, routes, table: TABLE, outward: outward.clone(), former: Vec::new(), _untracked: None })
     }
 
     /// A new network namespace for the calling thread: its TUN device has the host's own addresses, everything else
@@ -154,11 +169,12 @@ impl Place {
         routes.set_up(CABLE_INSIDE)?;
         routes.add_default_route(HOST_END.into(), CABLE_INSIDE)?;
         let (tun, mut routes, mtu) = device(outward)?;
-        for address in [outward.v4.map(IpAddr::V4), outward.v6.map(IpAddr::V6)].into_iter().flatten() {
+        for address in outward.addresses().into_iter().flatten() {
             routes.add_address(tun.name(), address, Prefix::host(address).len)?;
         }
         let untracked = Untracked::install(NFT_TABLE, tun.name(), CABLE_INSIDE)?;
-        Ok(Self { tun, mtu, routes, table: TABLE_MAIN, outward: outward.clone(), _untracked: Some(untracked) })
+        let (outward, former) = (outward.clone(), Vec::new());
+        Ok(Self { tun, mtu, routes, table: TABLE_MAIN, outward, former, _untracked: Some(untracked) })
     }
 
     /// Routes a destination into the device.
@@ -167,23 +183,102 @@ impl Place {
             warn!(%prefix, interface = self.outward.interface, "not captured: the interface has no address of its kind");
             return Ok(());
         };
-        self.routes.add_route_from((prefix.address, prefix.len), self.tun.name(), Some(source), self.table)
+        let to = (prefix.address, prefix.len);
+        // The kernel takes the other away with its source address, and nothing may pass beside the device then.
+        self.routes.add_route_from(to, self.tun.name(), None, self.table)?;
+        self.routes.add_route_from(to, self.tun.name(), Some(source), self.table)
     }
 
     /// Undoes [`Place::capture`].
     pub(super) fn release(&mut self, prefix: Prefix) -> Result<(), netlink::Error> {
-        match self.routes.delete_route((prefix.address, prefix.len), self.tun.name(), self.table) {
+        loop {
+            match self.routes.delete_route((prefix.address, prefix.len), self.tun.name(), self.table) {
+                Err(error) if error.is_missing() => return Ok(()),
+                other => other?,
+            }
+        }
+    }
+
+    /// The address of this host of the kind of `like` now; `None` if it has none.
+    pub(super) fn source(&self, like: IpAddr) -> Option<IpAddr> {
+        self.outward.source(like)
+    }
+
+    /// Whether programs may have connections from this address, which is not this host's any more.
+    pub(super) fn is_former(&self, address: IpAddr) -> bool {
+        self.former.contains(&address)
+    }
+
+    /// The way out is another. Connections from former addresses keep these, on the device, so that the kernel goes on
+    /// with them.
+    pub(super) fn moved(&mut self, outward: Outward, captured: &[Prefix]) -> Result<(), netlink::Error> {
+        let before = std::mem::replace(&mut self.outward, outward);
+        let now = self.outward.addresses();
+        // In a namespace of its own the device has the address of now as well.
+        let has_all = self.table == TABLE_MAIN;
+        let (gone, new) = (before.addresses(), now.into_iter().flatten());
+        for address in gone.into_iter().flatten().filter(|address| !now.contains(&Some(*address))) {
+            self.former.push(address);
+            if !has_all {
+                self.add(address)?;
+            }
+        }
+        for address in new {
+            let was_former = self.former.contains(&address);
+            self.former.retain(|former| *former != address);
+            match (has_all, was_former) {
+                (true, false) => self.add(address)?,
+                (false, true) => self.remove(address)?,
+                _ => {}
+            }
+        }
+        while self.former.len() > FORMER_MAX {
+            let oldest = self.former.remove(0);
+            self.remove(oldest)?;
+        }
+        self.mtu = device_mtu(&self.outward);
+        self.routes.set_mtu(self.tun.name(), self.mtu)?;
+        captured.iter().try_for_each(|prefix| self.capture(*prefix))
+    }
+
+    fn add(&mut self, address: IpAddr) -> Result<(), netlink::Error> {
+        match self.routes.add_address(self.tun.name(), address, Prefix::host(address).len) {
+            Err(error) if error.is_exists() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn remove(&mut self, address: IpAddr) -> Result<(), netlink::Error> {
+        match self.routes.delete_address(self.tun.name(), address, Prefix::host(address).len) {
             Err(error) if error.is_missing() => Ok(()),
             other => other,
         }
     }
 }
 
+/// A strict reverse path filter drops what comes from a captured destination by the wire: plain answers, and even ARP.
+pub(super) fn let_answers_in(settings: &mut Settings, interfaces: &[&str]) {
+    for name in interfaces {
+        let setting = format!("ipv4/conf/{name}/rp_filter");
+        let strict = |setting: &str| Settings::read(setting).is_ok_and(|value| value == "1");
+        if (strict(&setting) || strict("ipv4/conf/all/rp_filter"))
+            && let Err(error) = settings.change(&setting, "2")
+        {
+            warn!(%error, "the reverse path filter of {name} may drop answers");
+        }
+    }
+}
+
+/// The longest packet that the device takes.
+fn device_mtu(outward: &Outward) -> u32 {
+    outward.mtu.saturating_sub(HEADER_ROOM).max(MTU_MIN.min(outward.mtu))
+}
+
 /// A TUN device that is up.
 fn device(outward: &Outward) -> Result<(Tun, Route, u32), CaptureError> {
     let tun = Tun::open(TUN_NAME)?;
     let mut routes = Route::open()?;
-    let mtu = outward.mtu.saturating_sub(HEADER_ROOM).max(MTU_MIN.min(outward.mtu));
+    let mtu = device_mtu(outward);
     // No link-local address: nothing on a TUN device would answer for it. Best effort, as IPv6 may be off.
     let _ = settings::write(&format!("ipv6/conf/{}/addr_gen_mode", tun.name()), "1");
     routes.set_mtu(tun.name(), mtu)?;

@@ -156,7 +156,7 @@ impl Redirects {
 }
 
 /// A whole TCP or UDP packet.
-fn parts(frame: &Frame<'_>) -> Option<(Summary, Ports, PortProtocol)> {
+pub(super) fn parts(frame: &Frame<'_>) -> Option<(Summary, Ports, PortProtocol)> {
     let summary = Summary::parse(frame.bytes()).ok().filter(|summary| summary.fragment.is_none())?;
     let protocol = match summary.protocol {
         IpProtocol::TCP => PortProtocol::Tcp,

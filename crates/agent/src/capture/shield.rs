@@ -34,6 +34,15 @@ impl Shield {
         Self { state: Mutex::new(State { filter, gates: HashMap::new() }) }
     }
 
+    /// Packets come by another interface.
+    pub(super) fn set_interface(&self, interface: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(filter) = &mut state.filter {
+            filter.set_interface(interface);
+        }
+        state.apply();
+    }
+
     /// Connections to `target` run through this address and port of its gate; `None`: no longer.
     pub(super) fn set(&self, target: Target, gate: Option<SocketAddr>) {
         if target.protocol != PortProtocol::Tcp {
@@ -47,10 +56,16 @@ impl Shield {
         if before == gate {
             return;
         }
-        let mut gates: Vec<SocketAddr> = state.gates.values().copied().collect();
+        state.apply();
+    }
+}
+
+impl State {
+    fn apply(&mut self) {
+        let mut gates: Vec<SocketAddr> = self.gates.values().copied().collect();
         gates.sort_unstable();
         gates.dedup();
-        if let Some(filter) = &mut state.filter
+        if let Some(filter) = &mut self.filter
             && let Err(error) = filter.set(&gates)
         {
             complain(&error);

@@ -65,20 +65,20 @@ async fn a_socket_hears_only_its_gate_and_each_datagram_once() {
     let gate: SocketAddr = GATE.parse().unwrap();
     let (sealer, keys) = sealer();
     let socket = GateSocket::open(gate).await.unwrap();
-    let data = answer(&keys.to_client, &sealer, Purpose::Datagram, 1, socket.local, b"data");
+    let data = answer(&keys.to_client, &sealer, Purpose::Datagram, 1, socket.local(), b"data");
     assert_eq!(socket.accept(gate, &data), None, "nobody was asked");
     socket.listen_to(gate, Some(&sealer));
     let stranger: SocketAddr = "127.0.0.1:31001".parse().unwrap();
     assert_eq!(socket.accept(stranger, &data), None);
     assert_eq!(socket.accept(gate, b"data without a trailer"), None);
-    let own = answer(&keys.to_service, &sealer, Purpose::Datagram, 1, socket.local, b"data");
+    let own = answer(&keys.to_service, &sealer, Purpose::Datagram, 1, socket.local(), b"data");
     assert_eq!(socket.accept(gate, &own), None, "what it sent itself");
     assert_eq!(socket.accept(gate, &data), Some(4));
     assert_eq!(socket.accept(gate, &data), None, "a copy");
     // The gate has moved: what it sent from where it was is still heard.
     let moved: SocketAddr = "127.0.0.1:31002".parse().unwrap();
     socket.listen_to(moved, Some(&sealer));
-    let late = answer(&keys.to_client, &sealer, Purpose::Translated, 2, socket.local, b"late");
+    let late = answer(&keys.to_client, &sealer, Purpose::Translated, 2, socket.local(), b"late");
     assert_eq!(socket.accept(gate, &late), Some(4));
 }
 
@@ -104,13 +104,13 @@ async fn ports_are_covered_once_the_gate_has_said_that_it_sees_them() {
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, false));
     let ack = |seq: u64, seen: SocketAddr| {
         let text = [&[0; 8][..], &seen_as(seen), &(seq * 1_000).to_be_bytes()].concat();
-        answer(&keys.to_client, &sealer, Purpose::Proof, seq, socket.local, &text)
+        answer(&keys.to_client, &sealer, Purpose::Proof, seq, socket.local(), &text)
     };
     let behind_nat: SocketAddr = "198.51.100.2:700".parse().unwrap();
     assert_eq!(socket.accept(gate, &ack(1, behind_nat)), None);
     assert!(socket.is_acknowledged(gate));
     assert_eq!(socket.listen_to(gate, Some(&sealer)).0, Purpose::Translated);
-    assert_eq!(socket.accept(gate, &ack(2, socket.local)), None, "no program gets an acknowledgement");
+    assert_eq!(socket.accept(gate, &ack(2, socket.local())), None, "no program gets an acknowledgement");
     assert_eq!(sealer.left(), 2_000);
     assert_eq!(socket.listen_to(gate, Some(&sealer)).0, Purpose::Datagram);
 }

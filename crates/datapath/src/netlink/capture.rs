@@ -18,6 +18,8 @@ const RTM_DELRULE: u16 = libc::RTM_NEWRULE + 1;
 const RULE_TO_TABLE: u8 = 1;
 const RULE_PRIORITY: u16 = 6;
 const RULE_TABLE: u16 = 15;
+/// Behind the 1,024 that the kernel gives IPv6 routes without a metric.
+const LAST_METRIC: u32 = 9_999;
 
 /// How the kernel would send a packet to an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +54,8 @@ impl Route {
     }
 
     /// Adds or replaces a route to `destination/prefix_len` through `name` in the table `table` (254: main). Packets
-    /// without a source address get `source`.
+    /// without a source address get `source`; without one the route is the last that is taken, and stays whatever addresses
+    /// this host has.
     ///
     /// # Errors
     /// `EINVAL` if `source` is no address of this host.
@@ -63,8 +66,11 @@ impl Route {
         source: Option<IpAddr>,
         table: u32,
     ) -> Result<(), Error> {
-        let message =
+        let mut message =
             self.table_route(REPLACE, libc::RTM_NEWROUTE, (destination, prefix_len), name, (source, table))?;
+        if source.is_none() {
+            message.put_u32(libc::RTA_PRIORITY, LAST_METRIC);
+        }
         self.socket.request(&format!("add a route to {destination}/{prefix_len} through {name}"), message)
     }
 

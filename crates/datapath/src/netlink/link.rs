@@ -162,6 +162,19 @@ impl Route {
         self.socket.request(&format!("add {address}/{prefix_len} to {name}"), message)
     }
 
+    /// Takes an address off an interface.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] if it is not there.
+    pub fn delete_address(&mut self, name: &str, address: IpAddr, prefix_len: u8) -> Result<(), Error> {
+        let index = sys::interface_index(name)?;
+        let mut header = vec![message::family_of(address), prefix_len, 0, 0];
+        header.extend(index.to_ne_bytes());
+        let mut message = Message::new(libc::RTM_DELADDR, REQUEST, &header);
+        message.put(libc::IFA_LOCAL, &message::address_bytes(address));
+        self.socket.request(&format!("take {address}/{prefix_len} off {name}"), message)
+    }
+
     /// Adds or replaces a route to `destination/prefix_len`: through `name`, by the gateway `via` if there is one.
     /// The default route is the unspecified address with prefix length 0.
     ///

@@ -129,6 +129,11 @@ impl Unheard {
         Ok(Self { socket, table: table.to_owned(), interface: interface.to_owned() })
     }
 
+    /// What is set from now on is about another interface.
+    pub fn set_interface(&mut self, interface: &str) {
+        interface.clone_into(&mut self.interface);
+    }
+
     /// From now on these addresses and ports, and no others, are kept from the kernel.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod daily_deployments;
 mod daily_gates;
 mod daily_host;
 mod daily_operations;
+mod daily_roaming;
 mod hosts;
 mod lifetime;
 mod macs;

@@ -1,0 +1,98 @@
+//! What the control plane has the packet thread do.
+
+use sluicegate_capability::host::Knowledge;
+use sluicegate_datapath::{monotonic_now, netlink, tun::BUFFER_MARGIN};
+use sluicegate_wire::{Frame, HEADROOM, Instant};
+use tracing::{debug, warn};
+
+use super::{
+    super::{
+        answers::Why,
+        destinations::Prefix,
+        heard::Heard,
+        moving::Moved,
+        orders::{Inbox, Order},
+        redirects::Target,
+        trials::Trials,
+    },
+    Engine, carriage, new_host,
+};
+
+impl Engine {
+    /// Does what the control plane says; false once it says stop.
+    pub(in crate::capture) fn obey(&mut self, inbox: &mut Inbox) -> bool {
+        while let Some(order) = inbox.next() {
+            let now = monotonic_now();
+            match order {
+                Order::Opened(target, reach, sealer) => {
+                    for packet in self.redirects.opened(target, reach, sealer) {
+                        self.again(now, &packet);
+                    }
+                }
+                Order::Refused(target) => self.refuse(now, target),
+                Order::Closed(target) => self.redirects.closed(target),
+                Order::Named { entry, prefixes, carrying, lasts } => {
+                    if let Err(error) = self.name(entry, &prefixes) {
+                        warn!(%error, "a captured name's address cannot be routed");
+                    }
+                    for prefix in prefixes {
+                        if let Some(carrying) = carrying {
+                            let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
+                            self.host.know(prefix.address, knowledge, now + lasts);
+                            self.trials.arrived(now, prefix.address, carrying);
+                        }
+                    }
+                }
+                Order::Moved(moved) => self.moved(*moved),
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// This host is in another network: what was learned about ways and far ends was learned in the last.
+    fn moved(&mut self, Moved { outward, sender, receivers, plain }: Moved) {
+        self.host = new_host(&outward);
+        (self.trials, self.heard) = (Trials::default(), Heard::default());
+        (self.wires.sender, self.wires.receivers) = (sender, receivers);
+        if let Some((sender, receivers)) = plain {
+            (self.wires.plain_sender, self.wires.plain_receivers) = (sender, receivers);
+        }
+        self.listens_plain = false;
+        for receiver in &self.wires.plain_receivers {
+            if let Err(error) = receiver.listen(self.listens_to(receiver)) {
+                debug!(%error, "cannot listen for plain answers");
+            }
+        }
+        if let Err(error) = self.place.moved(outward, &self.destinations.prefixes()) {
+            warn!(%error, "captured destinations cannot be routed any more");
+        }
+    }
+
+    /// Sends a packet that waited for its gate.
+    fn again(&mut self, now: Instant, packet: &[u8]) {
+        let mut buffer = vec![0; packet.len() + BUFFER_MARGIN];
+        if let Some(mut frame) = Frame::new(&mut buffer, HEADROOM, packet.len()) {
+            frame.bytes_mut().copy_from_slice(packet);
+            self.outbound(now, &mut frame);
+        }
+    }
+
+    pub(super) fn refuse(&mut self, now: Instant, target: Target) {
+        for packet in self.redirects.refused(now, target) {
+            self.answer(&packet, Why::Prohibited);
+        }
+    }
+
+    /// Sets what an entry captures.
+    pub(super) fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), netlink::Error> {
+        let (added, gone) = self.destinations.set(entry, prefixes);
+        for prefix in added {
+            self.place.capture(prefix)?;
+        }
+        for prefix in gone {
+            self.place.release(prefix)?;
+        }
+        Ok(())
+    }
+}

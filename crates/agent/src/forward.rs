@@ -10,6 +10,7 @@ use std::{
 };
 
 use sluicegate_policy::PortProtocol;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
     sync::{Mutex, Semaphore, watch},
@@ -29,6 +30,12 @@ const CONNECTIONS_MAX: usize = 1024;
 const PEERS_MAX: usize = 1024;
 /// A UDP peer is forgotten after this much silence.
 const PEER_IDLE: Duration = Duration::from_secs(120);
+/// Who only waits for data says something after so long, so that a translator whose address has changed lets the connection
+/// through again.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(2)).with_interval(Duration::from_secs(2));
+/// How long a connection lives without any answer, whatever it waits for: as long as one by default that has data to send.
+const UNANSWERED_MAX: Duration = Duration::from_secs(900);
 /// How long a connect through the gate may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a refusal datagrams are dropped for this long before the next sign-in.
@@ -143,7 +150,11 @@ pub(crate) async fn connect(gate: SocketAddr, session: &Session, port: u16) -> i
     if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
         prove(gate, &sealer).await?;
     }
-    timeout(CONNECT_TIMEOUT, TcpStream::connect(gate)).await.map_err(|_| io::ErrorKind::TimedOut)?
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(gate)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_user_timeout(Some(UNANSWERED_MAX))?;
+    Ok(stream)
 }
 
 /// Carries a connection to its end, or to that of its grant or of this host's address: then both sides are reset, and nobody

@@ -34,6 +34,8 @@ pub(crate) const WAITING: u16 = 4;
 pub(crate) const ANCHORED: u16 = 8;
 /// The client has moved: its line from outside has another address than the service knows, which the peer's key has.
 pub(crate) const MOVED: u16 = 16;
+/// It has moved, and nothing has come from there yet.
+pub(crate) const UNHEARD: u16 = 32;
 
 /// The address family of a kind of line.
 pub(crate) trait Family: Line {
@@ -253,7 +255,8 @@ impl<L: Family> Flows<L> {
         line.set_tcp(&half);
         self.table.line(back).set_peer(moved);
         let is_first = self.outside_of_peer(moved) == L::tuple_of(&line.key()).src;
-        self.set_state(moved, State::from_code(state), if is_first { notes & !MOVED } else { notes | MOVED });
+        let notes = if is_first { notes & !MOVED } else { notes | MOVED };
+        self.set_state(moved, State::from_code(state), notes | UNHEARD);
         if line.key() == new { Ok(moved) } else { Err(moved) }
     }
 

@@ -10,7 +10,9 @@ use crate::{
     aside::Seldom,
     candidates::Names,
     config::Mode,
-    flows::{ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, WAITING},
+    flows::{
+        ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, UNHEARD, WAITING,
+    },
     lifecycle::{charge, end_flows, establish, move_flows, settle},
     mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
@@ -134,6 +136,11 @@ pub(crate) fn pass<L: Family>(
     let (address, port, flags) = line.rewrite();
     let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound) && line.notes() & ANSWERED == 0;
     let step = match &packet.transport {
+        // A translator where the client is now knows nothing of the connection before the client has said something there,
+        // and resets what it does not know.
+        Transport::Tcp(segment) if segment.is_reset() && from == Kind::Inbound && line.notes() & UNHEARD != 0 => {
+            return Err(Reason::TcpState);
+        }
         Transport::Tcp(segment) => match judge(flows, now, index, segment, from) {
             Ok((step, moves)) => {
                 if moves {
@@ -159,6 +166,9 @@ pub(crate) fn pass<L: Family>(
         Step::Attempt(attempt) => flows.asides.set_attempt(flows.flow_of(index), Some(attempt)),
     }
     let line = flows.line(index);
+    if from == Kind::Inbound && line.notes() & UNHEARD != 0 {
+        flows.set_state(flows.flow_of(index), State::from_code(line.state()), line.notes() & !UNHEARD);
+    }
     if is_answer {
         let flow = flows.flow_of(index);
         flows.set_state(flow, State::from_code(line.state()), line.notes() | ANSWERED);

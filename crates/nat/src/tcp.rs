@@ -136,6 +136,10 @@ impl Segment {
         self.flags.has(Flags::SYN) || self.flags.has(Flags::RST)
     }
 
+    pub(crate) const fn is_reset(&self) -> bool {
+        self.flags.has(Flags::RST)
+    }
+
     /// A SYN without ACK: somebody opens.
     pub(crate) const fn is_opening(&self) -> bool {
         self.flags.has(Flags::SYN) && !self.flags.has(Flags::ACK)

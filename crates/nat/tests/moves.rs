@@ -149,6 +149,20 @@ fn a_connection_that_moved_survives_a_restart_and_moves_again() {
 }
 
 #[test]
+fn a_translator_that_does_not_know_the_connection_yet_cannot_reset_it() {
+    let mut site = Site::new();
+    let (_, gate) = agent(&mut site, TARGET);
+    prove(&mut site, gate, CLIENT, 1);
+    connect(&mut site, gate, TARGET);
+    prove(&mut site, gate, ELSEWHERE, 2);
+    let reset = packets::tcp((ELSEWHERE, 9_000), gate, segment(Control::Rst, 101, None));
+    assert_eq!(site.outside_sends(&reset).dropped(), Reason::TcpState);
+    site.outside_sends(&packets::tcp((ELSEWHERE, 9_000), gate, data(101, 901, b"here"))).inside();
+    let reset = packets::tcp((ELSEWHERE, 9_000), gate, segment(Control::Rst, 105, None));
+    site.outside_sends(&reset).inside();
+}
+
+#[test]
 fn who_has_the_same_ends_already_keeps_them_and_nothing_is_left_over() {
     let mut site = Site::new();
     let (_, gate) = agent(&mut site, FILTERED);

@@ -25,8 +25,8 @@ use tracing::{debug, info, warn};
 use super::{
     CaptureError, Carrying, Config, Role,
     answers::{self, Why},
+    connections::{Connections, bare_ack},
     destinations::{Destination, Destinations},
-    former::Former,
     heard::Heard,
     orders::Inbox,
     place::{Outward, Place},
@@ -77,7 +77,8 @@ pub(super) struct Engine {
     entries: Vec<Entry>,
     destinations: Destinations,
     redirects: Redirects,
-    former: Former,
+    connections: Connections,
+    said_again_at: Instant,
     trials: Trials,
     heard: Heard,
     asks: asking::Sender<Target>,
@@ -107,7 +108,8 @@ impl Engine {
             entries: config.captures.iter().map(entry).collect(),
             destinations: Destinations::default(),
             redirects: Redirects::default(),
-            former: Former::default(),
+            connections: Connections::default(),
+            said_again_at: monotonic_now(),
             trials: Trials::default(),
             heard: Heard::default(),
             asks,
@@ -165,6 +167,10 @@ impl Engine {
         self.flush(now);
         self.trials.expire(now);
         self.listen_for_plain_answers();
+        if now.since(self.said_again_at) >= IDLE {
+            self.said_again_at = now;
+            self.say_again(now, false);
+        }
         Ok(true)
     }
 
@@ -223,8 +229,9 @@ impl Engine {
         }
         let entry = self.destinations.find(summary.dst);
         if let Some(entry) = entry.filter(|entry| self.entries.get(*entry).is_some_and(|entry| entry.has_service)) {
+            let ack = bare_ack(frame);
             match self.redirects.outbound(now, entry, frame) {
-                Step::Go => return self.send_granted(now, frame, entry),
+                Step::Go => return self.send_granted(now, frame, entry, ack.as_ref().map(|(ack, len)| &ack[..*len])),
                 Step::Ask(target) => {
                     if self.asks.try_send(target).is_err() {
                         self.refuse(now, target);
@@ -248,10 +255,10 @@ impl Engine {
 
     /// Sends a packet under a grant. The gate takes nothing without a capability, so there is no trial that ends in plain
     /// packets: what cannot have a header now is not sent.
-    fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize) {
+    fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize, ack: Option<&[u8]>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
         let Some(current) = self.place.source(summary.dst) else { return };
-        if !self.former.outbound(now, current, frame) {
+        if !self.connections.outbound(now, current, frame, ack) {
             self.counters.dropped += 1;
             return;
         }
@@ -441,7 +448,7 @@ impl Engine {
             self.heard.uses_headers(frame.bytes());
             self.trials.ended(summary.src);
         }
-        self.former.inbound(frame);
+        self.connections.inbound(now, frame);
         self.redirects.inbound(frame);
         self.counters.delivered += 1;
         if let Err(error) = self.place.tun.write(frame.bytes()) {

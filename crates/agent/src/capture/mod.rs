@@ -9,9 +9,9 @@
 mod answers;
 mod clerk;
 mod command;
+mod connections;
 mod destinations;
 mod engine;
-mod former;
 mod heard;
 mod moving;
 mod names;

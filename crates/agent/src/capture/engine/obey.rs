@@ -67,6 +67,14 @@ impl Engine {
         if let Err(error) = self.place.moved(outward, &self.destinations.prefixes()) {
             warn!(%error, "captured destinations cannot be routed any more");
         }
+        self.say_again(monotonic_now(), true);
+    }
+
+    /// Says for programs that wait for data what they said last, so that who carries their connections knows where they are.
+    pub(super) fn say_again(&mut self, now: Instant, for_all: bool) {
+        for ack in self.connections.acks(now, for_all) {
+            self.again(now, &ack);
+        }
     }
 
     /// Sends a packet that waited for its gate.

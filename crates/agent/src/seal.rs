@@ -34,11 +34,14 @@ const PROOF_INTERVAL: Duration = Duration::from_secs(5);
 const SEEN_FOR: Duration = Duration::from_secs(12);
 /// How long each proof in front of a connection waits for its acknowledgement.
 const PROOF_WAITS_MS: [u64; 5] = [200, 400, 800, 1_600, 2_000];
-/// Payload of an acknowledgement: number of the proof 8, address 16 and port 2 that the gate saw, bytes left 8.
-const ACK_LEN: usize = 34;
-/// Where the address begins, and the bytes left.
+/// Payload of an acknowledgement: number of the proof 8, address 16 and port 2 that the gate saw, bytes left 8, challenge 8.
+const ACK_LEN: usize = 42;
+/// Where the address begins, the bytes left, and the challenge.
 const ACK_SEEN: usize = 8;
 const ACK_LEFT: usize = 26;
+const ACK_CHALLENGE: usize = 34;
+/// How long the acknowledgement of a repeated challenge is waited for.
+const FOLLOWED_WAIT: Duration = Duration::from_millis(400);
 
 /// Numbers and seals what one grant's client sends, from however many sockets.
 #[derive(Debug)]
@@ -112,9 +115,10 @@ impl Sealer {
         self.keys.to_client.check(self.client_id, &ends, datagram).ok()
     }
 
-    fn proof(&self, gate: SocketAddr) -> [u8; TRAILER_LEN] {
+    /// A proof; `challenge` is what the gate's last acknowledgement asks to have repeated, or nothing.
+    fn proof(&self, gate: SocketAddr, challenge: &[u8]) -> Vec<u8> {
         let ends = Ends { client: (Ipv6Addr::UNSPECIFIED.into(), 0), gate_port: gate.port() };
-        self.trailer(Purpose::Proof, &ends, b"")
+        [challenge, &self.trailer(Purpose::Proof, &ends, challenge)].concat()
     }
 
     /// Bytes of the grant's budget that are left: as the gate said last, less what was sent without asking it.
@@ -182,18 +186,17 @@ pub(crate) async fn prove_again(interface: Option<&str>, gate: SocketAddr, seale
     let socket = GateSocket::open_on(interface, gate).await?;
     for wait_ms in PROOF_WAITS_MS {
         socket.listen_to(gate, Some(sealer));
-        socket.socket.send_to(&sealer.proof(gate), gate).await?;
-        let mut nothing = [0; ACK_LEN + TRAILER_LEN];
-        let acknowledged = async {
-            while !socket.is_acknowledged(gate) {
-                socket.receive_one(&mut nothing).await?;
-            }
-            Ok(())
-        };
-        if let Ok(result) = timeout(Duration::from_millis(wait_ms), acknowledged).await {
+        socket.socket.send_to(&sealer.proof(gate, b""), gate).await?;
+        if let Ok(result) = timeout(Duration::from_millis(wait_ms), socket.acknowledged(gate)).await {
+            let challenge = result?;
             *lock(&sealer.proved) = Some((gate, Instant::now()));
             sealer.is_silent.store(false, Relaxed);
-            return result;
+            if let Some(challenge) = challenge {
+                socket.socket.send_to(&sealer.proof(gate, &challenge), gate).await?;
+                // What is lost is made good by the next proof.
+                let _ = timeout(FOLLOWED_WAIT, socket.acknowledged(gate)).await;
+            }
+            return Ok(());
         }
     }
     // Plain packets may be lost in a flood that those with capabilities pass.
@@ -237,7 +240,8 @@ struct Peer {
     asked_at: Option<Instant>,
     /// When the gate said last that it sees the socket's own address and port.
     seen_at: Option<Instant>,
-    acknowledged: bool,
+    /// The challenge in the last acknowledgement, until somebody asks; zeros: none.
+    acknowledged: Option<[u8; 8]>,
 }
 
 impl Peer {
@@ -297,7 +301,7 @@ impl GateSocket {
             return;
         };
         if asks {
-            let _ = self.socket.send_to(&sealer.proof(gate), gate).await;
+            let _ = self.socket.send_to(&sealer.proof(gate, b""), gate).await;
         }
         let local = self.local();
         let ends = Ends { client: (local.ip(), local.port()), gate_port: gate.port() };
@@ -326,7 +330,7 @@ impl GateSocket {
             None => {
                 peers.truncate(PEERS_MAX - 1);
                 let (sealer, window) = (sealer.cloned(), ReplayWindow::default());
-                peers.insert(0, Peer { gate, sealer, window, asked_at: None, seen_at: None, acknowledged: false });
+                peers.insert(0, Peer { gate, sealer, window, asked_at: None, seen_at: None, acknowledged: None });
             }
         }
         let Some(peer) = peers.first_mut() else { return (Purpose::Translated, false) };
@@ -367,8 +371,8 @@ impl GateSocket {
             return match sealed.purpose {
                 Purpose::Datagram | Purpose::Translated => Some(text.len()),
                 Purpose::Proof => {
-                    peer.acknowledged = true;
-                    let (seen, left) = (text.get(ACK_SEEN..ACK_LEFT), text.get(ACK_LEFT..ACK_LEN));
+                    peer.acknowledged = text.get(ACK_CHALLENGE..).and_then(|text| text.first_chunk().copied());
+                    let (seen, left) = (text.get(ACK_SEEN..ACK_LEFT), text.get(ACK_LEFT..ACK_CHALLENGE));
                     if let Some(left) = left.and_then(|left| left.try_into().ok()) {
                         sealer.is_worth(u64::from_be_bytes(left));
                     }
@@ -382,8 +386,17 @@ impl GateSocket {
         None
     }
 
-    fn is_acknowledged(&self, gate: SocketAddr) -> bool {
-        lock(&self.peers).iter().any(|peer| peer.gate == gate && peer.acknowledged)
+    /// Waits for an acknowledgement of this gate; the challenge in it, if connections depend on its repetition.
+    async fn acknowledged(&self, gate: SocketAddr) -> io::Result<Option<[u8; 8]>> {
+        let mut nothing = [0; ACK_LEN + TRAILER_LEN];
+        loop {
+            let found =
+                lock(&self.peers).iter_mut().find_map(|peer| (peer.gate == gate).then(|| peer.acknowledged.take())?);
+            if let Some(challenge) = found {
+                return Ok(Some(challenge).filter(|challenge| *challenge != [0; 8]));
+            }
+            self.receive_one(&mut nothing).await?;
+        }
     }
 
     async fn note_too_long(&self, gate: SocketAddr, len: usize) {

@@ -13,7 +13,7 @@ use crate::{
     flows::{
         ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, UNHEARD, WAITING,
     },
-    lifecycle::{charge, end_flows, establish, move_flows, settle},
+    lifecycle::{charge, establish, settle},
     mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
     passage::{LineRef, Passage},
@@ -383,12 +383,7 @@ pub(crate) fn open_inbound<L: Family>(
         if !proof.sealed {
             return Err(Reason::NoPinhole);
         }
-        move_client(flows, rules, now, slot, packet.tuple.src.0);
-        // What it had open has moved as well, and this may be of it.
-        let known = flows.find(Kind::Inbound, &tuple).filter(|index| flows.line(*index).owner() == slot);
-        if let Some(flow) = known {
-            return Ok((flow, proof.strip));
-        }
+        move_client(rules, slot, packet.tuple.src.0);
     }
     let strip = proof.strip;
     let flow = establish(flows, rules, now, &new)?;
@@ -406,29 +401,21 @@ fn is_client(rules: &Rules, slot: u32, packet: &Packet) -> bool {
     })
 }
 
-/// The client of a grant has proved that it sends from `address`. Its flows go on from there.
-pub(crate) fn move_client<L: Family>(
-    flows: &mut Flows<L>,
-    rules: &mut Rules,
-    now: Instant,
-    slot: u32,
-    address: IpAddr,
-) {
-    let before = rules.pinholes.at(slot).and_then(|pinhole| pinhole.client);
+/// The client of a grant has proved that it sends from `address`. What it had open from where it was before stays there until
+/// it has shown that it also hears: else it could have a service send to anybody.
+pub(crate) fn move_client(rules: &mut Rules, slot: u32, address: IpAddr) {
+    let Some(pinhole) = rules.pinholes.at(slot) else { return };
+    let (before, has_flows) = (pinhole.client, pinhole.flows > 0);
     if before == Some(address) {
         return;
-    }
-    match before {
-        Some(before) if !rules.is_gate(before) && !rules.is_gate(address) => {
-            move_flows(flows, rules, now, slot, (before, address));
-        }
-        // What turns round at the gate has two flows that know each other's ends.
-        _ => drop(end_flows(flows, rules, slot, u32::MAX)),
     }
     if let Some(before) = before {
         rules.sources.remove(before);
     }
-    rules.pinholes.change(slot, |pinhole| pinhole.client = Some(address));
+    rules.pinholes.change(slot, |pinhole| {
+        pinhole.client = Some(address);
+        pinhole.follows |= has_flows;
+    });
     rules.sources.add(address);
 }
 

@@ -127,15 +127,9 @@ pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot
     true
 }
 
-/// The client of a pinhole has moved from one address to another: its flows go on from there, with the ports that they have,
-/// and the service goes on seeing the address that it knows. Pings end: the next is another flow.
-pub(crate) fn move_flows<L: Family>(
-    flows: &mut Flows<L>,
-    rules: &mut Rules,
-    now: Instant,
-    slot: u32,
-    (from, to): (IpAddr, IpAddr),
-) {
+/// Has all flows of a pinhole's client go on from `to`, with the ports that they have; the service goes on seeing the address
+/// that it knows. Pings end: the next is another flow.
+pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slot: u32, to: IpAddr) {
     for lasting in [false, true] {
         let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
         let mut waiting = core::mem::replace(pinhole.list(lasting), List::EMPTY);
@@ -144,11 +138,12 @@ pub(crate) fn move_flows<L: Family>(
             flows.unlink(&mut waiting, flow);
             rules.looks += LINES;
             let tuple = L::tuple_of(&flows.line(flow).key());
-            let moves = tuple.src.0 == from && !is_echo(tuple.protocol);
+            // What turns round at the gate has another end there.
+            let moves = tuple.src.0 != to && !rules.is_gate(tuple.src.0);
             if moves {
                 take_back(flows, rules, flow);
             }
-            let moved = if moves { flows.move_outside(flow, to) } else { Err(flow) };
+            let moved = if moves && !is_echo(tuple.protocol) { flows.move_outside(flow, to) } else { Err(flow) };
             let (Ok(name) | Err(name)) = moved;
             if let Some(pinhole) = rules.pinholes.at_mut(slot) {
                 if moves {
@@ -157,10 +152,10 @@ pub(crate) fn move_flows<L: Family>(
                 flows.push_back(pinhole.list(lasting), name);
             }
             flows.schedule(now, name, &rules.config.timers);
-            if moved.is_err() && tuple.src.0 == from {
+            if moves && moved.is_err() {
                 end_flow(flows, rules, name);
             } else if moved.is_ok() && flows.line(name).rewrite().2 & FROM_INSIDE != 0 {
-                rules.sources.remove(from);
+                rules.sources.remove(tuple.src.0);
                 rules.sources.add(to);
             }
         }

@@ -51,6 +51,8 @@ pub(crate) struct Pinhole {
     pub(crate) holder: Holder,
     /// Of a grant: the address that packets may come from; none before its client has proved one, if it has to.
     pub(crate) client: Option<IpAddr>,
+    /// It has flows from where its client was before, which follow once the client has shown that it hears where it is now.
+    pub(crate) follows: bool,
     pub(crate) protocol: u8,
     pub(crate) service: u16,
     pub(crate) filter: bool,
@@ -544,6 +546,7 @@ impl NewPinhole {
         Pinhole {
             life: Life::Live,
             client: address_known(&self.holder),
+            follows: false,
             holder: self.holder,
             protocol: self.protocol,
             service: self.service,

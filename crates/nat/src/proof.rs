@@ -9,21 +9,28 @@ use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ipv4, ipv6, udp};
 use crate::{
     Translator,
     inbound::{check_source, move_client},
+    lifecycle::move_flows,
     mac::{claimed, payload},
     packet::{Packet, Transport},
     pinhole::octets,
 };
 
-/// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2 | bytes left of the grant's budget 8.
-pub(crate) const ACK_LEN: usize = 34;
+/// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2 | bytes left of the grant's budget 8 |
+/// challenge 8, or 0 where nothing depends on it.
+pub(crate) const ACK_LEN: usize = 42;
+/// It may be repeated in the same period or the next.
+const CHALLENGE_PERIOD_NANOS: u64 = 10_000_000_000;
+/// What a proof repeats of an acknowledgement that came to where it is from.
+const CHALLENGE_LEN: usize = 8;
 
-/// Whether a packet may be a proof: UDP with a trailer that says so, and nothing else. No datagram of a program with a
-/// trailer is one, because that has a payload in front or another purpose.
+/// Whether a packet may be a proof: UDP with a trailer that says so, and at most a challenge in front.
 #[inline]
 pub(crate) fn is_proof(packet: &Packet, bytes: &[u8]) -> bool {
+    let empty = packet.ip.transport_offset + udp::HEADER_LEN + TRAILER_LEN;
+    let text_len = packet.ip.total_len.wrapping_sub(empty);
     packet.transport == Transport::Udp
-        && packet.ip.total_len == packet.ip.transport_offset + udp::HEADER_LEN + TRAILER_LEN
-        && payload(packet.ip.transport(bytes)).get(4) == Some(&(Purpose::Proof as u8))
+        && (text_len == 0 || text_len == CHALLENGE_LEN)
+        && payload(packet.ip.transport(bytes)).get(text_len + 4) == Some(&(Purpose::Proof as u8))
 }
 
 impl Translator {
@@ -31,7 +38,8 @@ impl Translator {
     /// it is a packet like any other. What does not verify is dropped and answered by nothing.
     ///
     /// A number counts once, and only if it is above all that came: a copy of a proof moves nothing, wherever it is sent
-    /// from. The last address that was proved is the one that counts.
+    /// from. The last address that was proved is the one that counts. One that also repeats the challenge of an
+    /// acknowledgement has shown that its sender hears there, and has the flows of its grant go on from there.
     #[cold]
     pub(crate) fn prove_address(
         &mut self,
@@ -41,6 +49,8 @@ impl Translator {
     ) -> Option<Result<(), Reason>> {
         let slot = claimed(&self.rules, now, packet, frame.bytes())?;
         let (client, gate) = (packet.tuple.src, packet.tuple.dst);
+        let heard = payload(packet.ip.transport(frame.bytes())).first_chunk().map(|text| u64::from_be_bytes(*text));
+        let heard = heard.filter(|_| payload(packet.ip.transport(frame.bytes())).len() > TRAILER_LEN);
         let ends = Ends { client, gate_port: gate.1 };
         let proved = packet
             .ip
@@ -48,12 +58,15 @@ impl Translator {
             .and_then(|()| check_source(&self.rules, client.0))
             .and_then(|()| self.open_proof(slot, &ends, payload(packet.ip.transport(frame.bytes()))));
         let acknowledged = proved.and_then(|number| {
-            if client.0.is_ipv4() {
-                move_client(&mut self.v4, &mut self.rules, now, slot, client.0);
-            } else {
-                move_client(&mut self.v6, &mut self.rules, now, slot, client.0);
+            move_client(&mut self.rules, slot, client.0);
+            let period = now.as_nanos() / CHALLENGE_PERIOD_NANOS;
+            let challenge = |period| self.rules.challenge(slot, client.0, period);
+            if heard
+                .is_some_and(|heard| [period, period.saturating_sub(1)].into_iter().any(|at| heard == challenge(at)))
+            {
+                self.flows_follow(now, slot, client.0);
             }
-            self.acknowledge(slot, number, (gate, client), frame).ok_or(Reason::ModeTooWeak)
+            self.acknowledge(slot, (number, period), (gate, client), frame).ok_or(Reason::ModeTooWeak)
         });
         Some(acknowledged)
     }
@@ -81,12 +94,11 @@ impl Translator {
             seal && pinhole.is_some_and(|pinhole| pinhole.is_open(now) && pinhole.gate.address == to)
         };
         let slot = self.rules.pinholes.of_client_id(client_id).find(is_it)?;
-        Some(self.open_request_of(now, slot, (from, to), upper, sealed))
+        Some(self.open_request_of(slot, (from, to), upper, sealed))
     }
 
     fn open_request_of(
         &mut self,
-        now: Instant,
         slot: u32,
         (from, to): (IpAddr, IpAddr),
         upper: IpProtocol,
@@ -96,12 +108,19 @@ impl Translator {
         let moves = self.rules.pinholes.at(slot).is_none_or(|pinhole| pinhole.client != Some(from));
         let seal = self.rules.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
         seal.open(&Ends::of_request(to, upper), sealed, |purpose| purpose == Purpose::Request, moves)?;
-        if from.is_ipv4() {
-            move_client(&mut self.v4, &mut self.rules, now, slot, from);
-        } else {
-            move_client(&mut self.v6, &mut self.rules, now, slot, from);
-        }
+        move_client(&mut self.rules, slot, from);
         Ok(())
+    }
+
+    fn flows_follow(&mut self, now: Instant, slot: u32, client: IpAddr) {
+        if client.is_ipv4() {
+            move_flows(&mut self.v4, &mut self.rules, now, slot, client);
+        } else {
+            move_flows(&mut self.v6, &mut self.rules, now, slot, client);
+        }
+        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
+            pinhole.follows = false;
+        }
     }
 
     /// The number of a proof whose tag is right.
@@ -114,16 +133,19 @@ impl Translator {
     fn acknowledge(
         &mut self,
         slot: u32,
-        number: u64,
+        (number, period): (u64, u64),
         (gate, client): ((IpAddr, u16), (IpAddr, u16)),
         frame: &mut Frame<'_>,
     ) -> Option<()> {
-        let left = self.rules.pinholes.at(slot)?.budget.left();
+        let pinhole = self.rules.pinholes.at(slot)?;
+        let left = pinhole.budget.left();
+        let challenge = if pinhole.follows { self.rules.challenge(slot, client.0, period) } else { 0 };
         let mut text = [0; ACK_LEN + TRAILER_LEN];
         text[..8].copy_from_slice(&number.to_be_bytes());
         text[8..24].copy_from_slice(&octets(client.0));
         text[24..26].copy_from_slice(&client.1.to_be_bytes());
-        text[26..ACK_LEN].copy_from_slice(&left.to_be_bytes());
+        text[26..34].copy_from_slice(&left.to_be_bytes());
+        text[34..ACK_LEN].copy_from_slice(&challenge.to_be_bytes());
         let ends = Ends { client, gate_port: gate.1 };
         let trailer = self.rules.seals.at_mut(slot)?.seal(Purpose::Proof, &ends, &text[..ACK_LEN])?;
         text[ACK_LEN..].copy_from_slice(&trailer);

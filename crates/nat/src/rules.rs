@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 use sluicegate_capability::{Grant, mac::SessionKeys};
-use sluicegate_flow::TokenBucket;
+use sluicegate_flow::{Hasher, TokenBucket};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime};
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     hosts::Hosts,
     lifecycle::Paid,
     mac::{Seal, Seals},
-    pinhole::{Life, Pinhole, Pinholes},
+    pinhole::{Life, Pinhole, Pinholes, octets},
     ports::{Holder, Ports},
     random::Random,
     relayed::Relays,
@@ -41,6 +41,7 @@ pub(crate) struct Rules {
     pub(crate) users: Users,
     pub(crate) revoked: RevokedGrants,
     pub(crate) random: Random,
+    challenges: Hasher,
     /// Lines, ports and pinholes looked at beyond the packets' own, see [`crate::Translator::take_looks`].
     pub(crate) looks: u32,
     pub(crate) counters: Counters,
@@ -76,6 +77,7 @@ impl Rules {
             users: Users::new(config.pinholes_max.clamp(1, 1 << 24), per_user, hash_key),
             revoked: RevokedGrants::new(REVOKED_MAX),
             random: Random::new(hash_key, random_seed),
+            challenges: Hasher::new(hash_key),
             looks: 0,
             counters: Counters::default(),
             icmp: errors(Instant::ZERO, config.icmp_errors_per_s),
@@ -88,6 +90,17 @@ impl Rules {
             events_max,
             config,
         }
+    }
+
+    /// What only who hears at `address` can repeat for this pinhole, in this period and no other; never 0.
+    pub(crate) fn challenge(&self, slot: u32, address: IpAddr, period: u64) -> u64 {
+        let serial = self.pinholes.at(slot).map_or(0, |pinhole| pinhole.serial);
+        let mut input = [0; 16 + 8 + 8 + 9];
+        input[..16].copy_from_slice(&octets(address));
+        input[16..24].copy_from_slice(&serial.to_le_bytes());
+        input[24..32].copy_from_slice(&period.to_le_bytes());
+        input[32..].copy_from_slice(b"challenge");
+        self.challenges.hash(&input) | 1
     }
 
     /// A policy says no: in observe mode it is counted and overruled.

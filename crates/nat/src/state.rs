@@ -153,6 +153,10 @@ impl Translator {
             self.rules.pinholes.change(slot, |pinhole| pinhole.client = Some(client));
             self.rules.sources.add(client);
         }
+        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
+            // Whether they do is not written down.
+            pinhole.follows = pinhole.grant().is_some_and(Grant::proves_address);
+        }
         Some(slot)
     }
 

@@ -32,12 +32,22 @@ fn agent(site: &mut Site, target: IpAddr) -> (PinholeSpec, End) {
     (spec, (opened.address, opened.ports.0))
 }
 
-/// The client proves that it is at `address`.
-fn prove(site: &mut Site, gate: End, address: IpAddr, number: u64) {
+/// A proof from `address` that repeats a challenge, or nothing; the challenge in its acknowledgement.
+fn proves(site: &mut Site, gate: End, address: IpAddr, number: u64, challenge: &[u8]) -> [u8; 8] {
     let from = (address, 40_000);
     let ends = Ends { client: from, gate_port: gate.1 };
-    let trailer = keys().to_service.trailer(CLIENT_ID, Purpose::Proof, number, &ends, b"");
-    assert_eq!(site.outside_sends(&packets::udp(from, gate, &trailer)).verdict, Verdict::Reply);
+    let trailer = keys().to_service.trailer(CLIENT_ID, Purpose::Proof, number, &ends, challenge);
+    let answer = site.outside_sends(&packets::udp(from, gate, &[challenge, &trailer].concat()));
+    assert_eq!(answer.verdict, Verdict::Reply);
+    answer.packet[20 + 8 + 34..][..8].try_into().unwrap()
+}
+
+/// The client proves that it is at `address`, and that it hears there.
+fn prove(site: &mut Site, gate: End, address: IpAddr, number: u64) {
+    let challenge = proves(site, gate, address, number * 10, b"");
+    if challenge != [0; 8] {
+        assert_eq!(proves(site, gate, address, number * 10 + 1, &challenge), [0; 8], "nothing is left to follow");
+    }
 }
 
 /// Opens a connection from [`CLIENT`]'s port 9,000.
@@ -85,6 +95,30 @@ fn a_connection_goes_on_from_each_address_that_is_proved_and_the_service_sees_th
         let new = packets::tcp((ELSEWHERE, 9_001), gate, segment(Control::Syn, 1, None));
         assert_eq!(ends(&site.outside_sends(&new).inside()), ((ELSEWHERE, 9_001), (target, PORT)));
     }
+}
+
+#[test]
+fn who_does_not_hear_where_it_says_that_it_is_has_nothing_sent_there() {
+    let mut site = Site::new();
+    let (_, gate) = agent(&mut site, TARGET);
+    prove(&mut site, gate, CLIENT, 1);
+    connect(&mut site, gate, TARGET);
+    let of_client = site.now;
+    // The client forges its source address: it cannot know what the victim is asked.
+    let asked = proves(&mut site, gate, ELSEWHERE, 20, b"");
+    let elsewhere = proves(&mut site, gate, THIRD, 21, b"");
+    for (number, guess) in [(22, elsewhere), (23, [0; 8]), (24, [0xff; 8])] {
+        assert_ne!(guess, asked);
+        proves(&mut site, gate, ELSEWHERE, number, &guess);
+        let down = packets::tcp((TARGET, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
+        assert_eq!(ends(&site.inside_sends(&down).outside()), (gate, (CLIENT, 9_000)));
+    }
+    // Nor does it help to have been there long ago.
+    site.wait(std::time::Duration::from_secs(30));
+    assert!(site.now > of_client);
+    proves(&mut site, gate, ELSEWHERE, 25, &asked);
+    let down = packets::tcp((TARGET, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
+    assert_eq!(ends(&site.inside_sends(&down).outside()), (gate, (CLIENT, 9_000)));
 }
 
 #[test]

@@ -103,12 +103,12 @@ async fn ports_are_covered_once_the_gate_has_said_that_it_sees_them() {
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, true));
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, false));
     let ack = |seq: u64, seen: SocketAddr| {
-        let text = [&[0; 8][..], &seen_as(seen), &(seq * 1_000).to_be_bytes()].concat();
+        let text = [&[0; 8][..], &seen_as(seen), &(seq * 1_000).to_be_bytes(), &[0; 8]].concat();
         answer(&keys.to_client, &sealer, Purpose::Proof, seq, socket.local(), &text)
     };
     let behind_nat: SocketAddr = "198.51.100.2:700".parse().unwrap();
     assert_eq!(socket.accept(gate, &ack(1, behind_nat)), None);
-    assert!(socket.is_acknowledged(gate));
+    assert_eq!(socket.acknowledged(gate).await.unwrap(), None, "and nothing to repeat");
     assert_eq!(socket.listen_to(gate, Some(&sealer)).0, Purpose::Translated);
     assert_eq!(socket.accept(gate, &ack(2, socket.local())), None, "no program gets an acknowledgement");
     assert_eq!(sealer.left(), 2_000);
@@ -121,7 +121,7 @@ fn a_renewal_with_the_same_client_id_goes_on_and_with_another_finds_the_sign_in_
     let mut secrets = Secrets::default();
     secrets.push(secret("first"));
     let known = secrets.sealer(&grant(secret("first").client_id(id, 0)), None).unwrap();
-    let _ = known.proof(GATE.parse().unwrap());
+    let _ = known.proof(GATE.parse().unwrap(), b"");
     secrets.push(secret("second"));
     let same = secrets.sealer(&grant(known.client_id), Some(&known)).unwrap();
     assert!(Arc::ptr_eq(&known, &same));

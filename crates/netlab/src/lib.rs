@@ -10,6 +10,7 @@ mod cpu;
 pub mod demo;
 pub mod emulator;
 mod error;
+pub mod longlife;
 pub mod namespace;
 pub mod passing;
 pub mod process;

@@ -1,7 +1,7 @@
 //! The command line, defined once: help, completions and man pages come from here.
 
+mod lab;
 mod objects;
-mod paths;
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -9,8 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluicegate_sim::claims::Paper;
 
 pub(crate) use self::{
+    lab::{LongLife, LongLifeMutant, LongLifeRow, PathsMutant, PathsRow, Threats, TvaPaths},
     objects::{GateAction, GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction},
-    paths::{PathsMutant, PathsRow, TvaPaths},
 };
 
 /// Keeps a private service reachable while its link is being flooded.
@@ -472,25 +472,9 @@ pub(crate) enum Experiment {
     TvaPaths(TvaPaths),
     /// Forged addresses, sniffers, greedy users and broken parts, one after the other, under ten times the link.
     Threats(Threats),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Threats {
-    /// Only the threats whose name contains this, such as `sniffer`.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) only: Option<String>,
-    /// Seconds measured in each case.
-    #[arg(long, default_value_t = 8)]
-    pub(crate) seconds: u32,
-    /// The gate's packet I/O back end: auto, xdp or packet.
-    #[arg(long, default_value = "auto")]
-    pub(crate) datapath: String,
-    /// Seed of everything random in the lab.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Large transfers, long sessions, clients that move and clocks that are wrong, through each way to a service; and how
+    /// fast each is.
+    LongLife(LongLife),
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ mod judge;
 mod nodes;
 pub mod paths;
 mod play;
-mod site;
+pub(crate) mod site;
 
 use std::path::PathBuf;
 

@@ -33,7 +33,7 @@ fn via(text: &str) -> Result<Via, LabError> {
     Ok(Via::Gateway(address))
 }
 
-pub(super) fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError> {
+pub(crate) fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError> {
     routes.iter().try_fold(Host::new(name), |host, (to, next)| {
         let next = if *next == "itself" { Via::Itself } else { via(next)? };
         Ok(host.route(prefix(to)?, next))
@@ -108,7 +108,7 @@ pub(super) fn plan() -> Result<Plan, LabError> {
     Ok(Plan { hosts, wires: wires_of(&wires)? })
 }
 
-pub(super) fn wires_of(wires: &[(&str, &str)]) -> Result<Vec<Wire>, LabError> {
+pub(crate) fn wires_of(wires: &[(&str, &str)]) -> Result<Vec<Wire>, LabError> {
     wires.iter().map(|(a, b)| Ok(Wire { ends: [end(a)?, end(b)?] })).collect()
 }
 

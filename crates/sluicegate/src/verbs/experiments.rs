@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use sluicegate_netlab::{
     Scratch,
     demo::{self, threats},
+    longlife,
     report::{
         Verdict,
         rows::{Figure, Report},
@@ -18,7 +19,8 @@ use sluicegate_netlab::{
 
 use crate::{
     cli::{
-        Experiment, LabAttack, LabCarriage, LabFamily, LabMutant, PathsMutant, PathsRow, Threats, TvaLive, TvaPaths,
+        Experiment, LabAttack, LabCarriage, LabFamily, LabMutant, LongLife, LongLifeMutant, LongLifeRow, PathsMutant,
+        PathsRow, Threats, TvaLive, TvaPaths,
     },
     out,
 };
@@ -29,6 +31,7 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
         Experiment::TvaLive(options) => tva_live(options),
         Experiment::TvaPaths(options) => tva_paths(options),
         Experiment::Threats(options) => threats(options),
+        Experiment::LongLife(options) => long_life(options),
     }
 }
 
@@ -125,6 +128,41 @@ const fn row_of(row: PathsRow) -> Row {
         PathsRow::Asymmetric => Row::Asymmetric,
         PathsRow::Clocks => Row::Clocks,
         PathsRow::Soak => Row::Soak,
+    }
+}
+
+fn long_life(options: &LongLife) -> Result<ExitCode> {
+    let chosen = |row: &longlife::Row| options.only.is_none_or(|only| *row == long_row_of(only));
+    let rows: Vec<longlife::Row> = longlife::Row::ALL.into_iter().filter(chosen).collect();
+    let mut worst = Verdict::Holds;
+    for _ in 0..options.runs {
+        let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
+        let lab = longlife::Options {
+            program: std::env::current_exe()?,
+            directory: directory.path().to_owned(),
+            rows: rows.clone(),
+            short: options.short,
+            mutant: match options.mutant {
+                LongLifeMutant::None => longlife::Mutant::None,
+                LongLifeMutant::Still => longlife::Mutant::Still,
+                LongLifeMutant::Dead => longlife::Mutant::Dead,
+            },
+            datapath: options.datapath.clone(),
+        };
+        let report = longlife::run(&lab, &mut |step| eprintln!("{step}"))?;
+        print(&report, options.json);
+        worst = worst.max(report.verdict());
+    }
+    Ok(status(worst))
+}
+
+const fn long_row_of(row: LongLifeRow) -> longlife::Row {
+    match row {
+        LongLifeRow::Volume => longlife::Row::Volume,
+        LongLifeRow::Session => longlife::Row::Session,
+        LongLifeRow::Roaming => longlife::Row::Roaming,
+        LongLifeRow::Clocks => longlife::Row::Clocks,
+        LongLifeRow::Throughput => longlife::Row::Throughput,
     }
 }
 

@@ -3,7 +3,11 @@
 use std::{
     fmt,
     net::SocketAddr,
-    time::{SystemTime, UNIX_EPOCH},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use sluicegate_capability::{Mode, epoch::Epoch, mac::SessionSecret};
@@ -13,8 +17,14 @@ use sluicegate_sip::{
     message::{HeaderName, Message},
 };
 use sluicegate_wire::UnixTime;
+use tracing::warn;
 
 use crate::pin::{Pin, PinError};
+
+/// How far the clock of this host may be ahead.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(3 * 86_400);
+/// No certificate is issued for longer.
+const CERTIFIED_FOR_MAX: Duration = Duration::from_secs(2 * 86_400);
 
 /// The value of Supported in every request of an agent whose packets can prove so much: what it cannot be downgraded from,
 /// it says where the handshake covers it.
@@ -34,6 +44,8 @@ pub struct Account {
     pub realm: String,
     secret: UserSecret,
     pin: Pin,
+    /// When the certificate ends that ends last of those which were believed, in seconds of Unix time.
+    newest: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Account {
@@ -80,7 +92,8 @@ impl Account {
     /// The account of `user` in `realm`, at the site that `pin` names.
     #[must_use]
     pub fn new(user: &str, realm: &str, secret: UserSecret, pin: Pin) -> Self {
-        Self { user: user.to_owned(), realm: realm.to_owned(), secret, pin }
+        let (user, realm) = (user.to_owned(), realm.to_owned());
+        Self { user, realm, secret, pin, newest: Arc::default() }
     }
 
     /// The URI of this user.
@@ -98,9 +111,17 @@ impl Account {
         let Some((challenge, epoch, name)) = self.challenge(response) else { return Ok(None) };
         let text = response.header(HEADER).ok_or(TrustError::NoCertificate)?;
         let certificate = Certificate::from_text(text.trim_ascii())?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        certificate.verify(&self.realm, UnixTime(now))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        certificate.verify(&self.realm, self.least_time(now))?;
         self.pin.check(&self.realm, &certificate)?;
+        self.newest.fetch_max(certificate.not_after().0, Relaxed);
+        if certificate.not_after().0 < now.as_secs() {
+            let days = (now.as_secs() - certificate.not_after().0) / 86_400 + 1;
+            warn!(
+                realm = self.realm,
+                "the clock of this host is {days} days or more ahead of the site's; set it right"
+            );
+        }
         let epoch_ha1 = self.secret.ha1(&self.user, &self.realm, epoch, &certificate.replica);
         let cnonce = random_token();
         let proposal = Proposal {
@@ -120,6 +141,13 @@ impl Account {
             .write(&mut value);
         let hello = Hello { message, dialled: asked.dialled }.to_text();
         Ok(Some(Credentials { name, value, hello, initiator }))
+    }
+
+    /// A time that it certainly is, or later. Clocks of hosts are wrong by days; but no certificate is worth anything beside one
+    /// that was issued after its end.
+    fn least_time(&self, now: Duration) -> UnixTime {
+        let newest = self.newest.load(Relaxed);
+        UnixTime(now.saturating_sub(CLOCK_AHEAD_MAX).as_secs().max(newest.saturating_sub(CERTIFIED_FOR_MAX.as_secs())))
     }
 
     fn challenge<'a>(&self, response: &Message<'a>) -> Option<(Challenge<'a>, Epoch, &'static str)> {
@@ -195,6 +223,10 @@ mod tests {
     }
 
     fn answer(realm: &str, certificate: &str) -> Result<bool, TrustError> {
+        answer_of(&account(), realm, certificate)
+    }
+
+    fn answer_of(account: &Account, realm: &str, certificate: &str) -> Result<bool, TrustError> {
         let text = format!(
             "SIP/2.0 407 x\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:c@b>;tag=2\r\n\
              Call-ID: 1\r\nCSeq: 1 INVITE\r\nProxy-Authenticate: Digest realm=\"{realm}\", nonce=\"n\", \
@@ -203,7 +235,7 @@ mod tests {
         let dialled = "203.0.113.1:5060".parse().unwrap();
         let (method, uri, contact) = (b"INVITE", b"sip:web@example.net", b"<sip:a@b>");
         let asked = Asked { method, uri, contact, body: b"", proves: Mode::Mac, dialled };
-        account().answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
+        account.answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
     }
 
     fn certificate(site: u8, realm: &str, not_after: u64) -> String {
@@ -223,6 +255,19 @@ mod tests {
         let others = [certificate(1, "example.net", 1), certificate(1, "example.org", u64::from(u32::MAX))];
         assert!(others.iter().all(|other| matches!(refused(other), TrustError::Certificate(_))));
         assert!(matches!(refused(&certificate(2, "example.net", u64::from(u32::MAX))), TrustError::Pin(_)));
+    }
+
+    #[test]
+    fn a_clock_may_be_days_ahead_and_a_later_certificate_ends_what_that_lets_through() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let ended = |days: u64| certificate(1, "example.net", now - days * 86_400 + 60);
+        let account = account();
+        let answer = |days| answer_of(&account, "example.net;e=20000", &ended(days));
+        assert!(answer(3).unwrap());
+        assert!(matches!(answer(4), Err(TrustError::Certificate(CertificateError::Expired))));
+        assert!(answer(0).unwrap());
+        assert!(matches!(answer(3), Err(TrustError::Certificate(CertificateError::Expired))), "it is later than that");
+        assert!(answer(2).unwrap());
     }
 
     #[test]

@@ -144,6 +144,12 @@ impl Certificate {
         URL_SAFE_NO_PAD.encode(parts.concat())
     }
 
+    /// When it ends.
+    #[must_use]
+    pub const fn not_after(&self) -> UnixTime {
+        UnixTime(self.not_after as u64)
+    }
+
     /// Reads the text form. Nothing is believed before [`Certificate::verify`].
     ///
     /// # Errors

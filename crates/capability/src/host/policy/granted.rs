@@ -8,6 +8,9 @@ use super::{Decision, Flow, Policy, Request, Unexpected};
 /// The least default N, in kilobytes.
 pub const LIMITS_KILOBYTES_MIN: u16 = 32;
 
+/// The least time at a grant's rate that one capability is worth.
+const WORTH_MS_MIN: u64 = 250;
+
 /// What is left of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -22,14 +25,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What one capability may be worth: two round trips at the grant's rate, between 32 kB and the header's most,
-    /// and never more than is left of the grant. `None` if nothing is left.
+    /// What one capability may be worth: two round trips at the grant's rate, or a quarter of a second if they are shorter,
+    /// between 32 kB and the header's most, and never more than is left of the grant. `None` if nothing is left.
+    ///
+    /// Within a second each renewal is worth a little less, so that routers tell them apart: dozens of them would be worth
+    /// less than routers hold a line for.
     #[must_use]
     pub fn limits(&self) -> Option<Limits> {
         let kilobyte = Limits::KILOBYTE;
         let two_trips = match self.rate {
             0 => u64::MAX,
-            rate => rate.saturating_mul(u64::from(self.rtt_ms) * 2) / 1_000,
+            rate => rate.saturating_mul((u64::from(self.rtt_ms) * 2).max(WORTH_MS_MIN)) / 1_000,
         };
         let most = u64::from(Limits::KILOBYTES_MAX);
         let wanted = two_trips.div_ceil(kilobyte).clamp(u64::from(LIMITS_KILOBYTES_MIN), most);
@@ -84,9 +90,10 @@ mod tests {
 
     #[test]
     fn a_capability_is_worth_two_round_trips_and_never_more_than_the_grant() {
-        let budget = Budget { bytes: 10_000_000, seconds: 600, rate: 1_250_000, rtt_ms: 100 };
+        let budget = Budget { bytes: 10_000_000, seconds: 600, rate: 1_250_000, rtt_ms: 150 };
         let worth = |budget: Budget| budget.limits().map(|limits| (limits.kilobytes(), limits.seconds()));
-        assert_eq!(worth(budget), Some((250, 63)));
+        assert_eq!(worth(budget), Some((375, 63)));
+        assert_eq!(worth(Budget { rtt_ms: 1, ..budget }), Some((313, 63)), "a quarter of a second");
         assert_eq!(worth(Budget { rate: 10_000, ..budget }), Some((32, 60)), "at least 32 kB");
         assert_eq!(worth(Budget { rate: 0, ..budget }), Some((1_023, 63)), "at most what the header can say");
         assert_eq!(worth(Budget { bytes: 7_999, seconds: 2, ..budget }), Some((7, 2)));

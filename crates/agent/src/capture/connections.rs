@@ -11,7 +11,7 @@ use std::{
 };
 
 use sluicegate_policy::PortProtocol;
-use sluicegate_wire::{Frame, Instant, tcp};
+use sluicegate_wire::{Frame, Instant, IpProtocol, ip::Summary, tcp};
 
 use super::redirects::parts;
 
@@ -34,6 +34,8 @@ struct Connection {
     heard_at: Instant,
     /// What comes next is not the program's.
     repeats: bool,
+    /// One side has ended it: who is told of it again resets it.
+    is_ending: bool,
     /// The last packet without data of a TCP connection, as the program's kernel sent it.
     ack: ([u8; ACK_LEN_MAX], usize),
 }
@@ -53,22 +55,34 @@ impl Connections {
         ack: Option<&[u8]>,
     ) -> bool {
         let Some((mut summary, ports, protocol)) = parts(frame) else { return false };
-        let ends = (protocol, ports.src, SocketAddr::new(summary.dst, ports.dst));
-        if self.0.len() >= CONNECTIONS_MAX && !self.0.contains_key(&ends) {
+        let key = (protocol, ports.src, SocketAddr::new(summary.dst, ports.dst));
+        if self.0.len() >= CONNECTIONS_MAX && !self.0.contains_key(&key) {
             self.0.retain(|_, one| now.since(one.said_at.max(one.heard_at)) < SILENT_FOR);
             if self.0.len() >= CONNECTIONS_MAX {
                 return false;
             }
         }
         let known = summary.src;
-        let fresh = || Connection { known, said_at: now, heard_at: now, repeats: false, ack: ([0; ACK_LEN_MAX], 0) };
-        let one = self.0.entry(ends).or_insert_with(fresh);
+        let fresh = || Connection {
+            known,
+            said_at: now,
+            heard_at: now,
+            repeats: false,
+            is_ending: false,
+            ack: ([0; ACK_LEN_MAX], 0),
+        };
+        let one = self.0.entry(key).or_insert_with(fresh);
         if one.known != summary.src {
             // The port is another connection's now.
             *one = fresh();
         }
         if !std::mem::take(&mut one.repeats) {
             one.said_at = now;
+        }
+        match flags(&summary, frame) {
+            Some(flags) if flags.has(tcp::Flags::SYN) => one.is_ending = false,
+            Some(flags) => one.is_ending |= ends(flags),
+            None => {}
         }
         if let Some((place, ack)) = ack.and_then(|ack| Some((one.ack.0.get_mut(..ack.len())?, ack))) {
             place.copy_from_slice(ack);
@@ -84,9 +98,10 @@ impl Connections {
     /// Gives an answer of a gate the address that its program knows.
     pub(super) fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>) {
         let Some((mut summary, ports, protocol)) = parts(frame) else { return };
-        let ends = (protocol, ports.dst, SocketAddr::new(summary.src, ports.src));
-        let Some(one) = self.0.get_mut(&ends) else { return };
+        let key = (protocol, ports.dst, SocketAddr::new(summary.src, ports.src));
+        let Some(one) = self.0.get_mut(&key) else { return };
         one.heard_at = now;
+        one.is_ending |= flags(&summary, frame).is_some_and(ends);
         if summary.dst != one.known {
             let delta = summary.set_dst(frame.bytes_mut(), one.known);
             summary.adjust_transport_checksum(frame.bytes_mut(), delta);
@@ -97,7 +112,7 @@ impl Connections {
     pub(super) fn acks(&mut self, now: Instant, for_all: bool) -> Vec<Box<[u8]>> {
         let mut acks = Vec::new();
         for one in self.0.values_mut() {
-            let is_used = now.since(one.said_at) < SILENT_FOR;
+            let is_used = now.since(one.said_at) < SILENT_FOR && !one.is_ending;
             if one.ack.1 > 0 && is_used && (for_all || now.since(one.heard_at) >= UNHEARD_FOR) {
                 // Not again before as long.
                 (one.heard_at, one.repeats) = (now, true);
@@ -106,6 +121,19 @@ impl Connections {
         }
         acks
     }
+}
+
+/// Of a TCP segment.
+fn flags(summary: &Summary, frame: &Frame<'_>) -> Option<tcp::Flags> {
+    let is_tcp = summary.protocol == IpProtocol::TCP;
+    is_tcp
+        .then(|| tcp::Packet::new_checked(summary.transport(frame.bytes())).ok())
+        .flatten()
+        .map(|segment| segment.flags())
+}
+
+fn ends(flags: tcp::Flags) -> bool {
+    flags.has(tcp::Flags::FIN) || flags.has(tcp::Flags::RST)
 }
 
 /// The packet, if it is a TCP segment that only acknowledges: said twice it means the same.
@@ -129,11 +157,7 @@ pub(super) fn bare_ack(frame: &Frame<'_>) -> Option<([u8; ACK_LEN_MAX], usize)> 
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_wire::{
-        FrameBuf, IpProtocol,
-        ip::{Ports, Summary},
-        ipv4,
-    };
+    use sluicegate_wire::{FrameBuf, ip::Ports, ipv4};
 
     use super::*;
 

@@ -1,5 +1,6 @@
 //! The packet thread: between the TUN device, the capability host, and the raw sockets.
 
+mod held;
 mod obey;
 
 use std::{io, net::IpAddr, os::fd::AsFd, time::Duration};
@@ -22,6 +23,7 @@ use sluicegate_wire::{
 use tokio::sync::mpsc as asking;
 use tracing::{debug, info, warn};
 
+use self::held::Held;
 use super::{
     CaptureError, Carrying, Config, Role,
     answers::{self, Why},
@@ -78,6 +80,7 @@ pub(super) struct Engine {
     destinations: Destinations,
     redirects: Redirects,
     connections: Connections,
+    held: Held,
     said_again_at: Instant,
     trials: Trials,
     heard: Heard,
@@ -109,6 +112,7 @@ impl Engine {
             destinations: Destinations::default(),
             redirects: Redirects::default(),
             connections: Connections::default(),
+            held: Held::default(),
             said_again_at: monotonic_now(),
             trials: Trials::default(),
             heard: Heard::default(),
@@ -147,7 +151,8 @@ impl Engine {
 
     fn turn(&mut self, inbox: &mut Inbox) -> io::Result<bool> {
         let now = monotonic_now();
-        let wait = self.host.poll_timeout().map_or(IDLE, |at| at.since(now).min(IDLE));
+        let idle = if self.held.is_empty() { IDLE } else { held::LOOK_INTERVAL };
+        let wait = self.host.poll_timeout().map_or(idle, |at| at.since(now).min(idle));
         let fds: Vec<_> = [self.place.tun.as_fd(), inbox.as_fd()]
             .into_iter()
             .chain(self.wires.receivers.iter().map(AsFd::as_fd))
@@ -165,6 +170,7 @@ impl Engine {
         let now = monotonic_now();
         self.host.handle_timeout(now);
         self.flush(now);
+        self.release(now);
         self.trials.expire(now);
         self.listen_for_plain_answers();
         if now.since(self.said_again_at) >= IDLE {
@@ -264,6 +270,14 @@ impl Engine {
         }
         let told = self.entries.get(entry).and_then(|entry| entry.carrying);
         self.carry(now, summary.dst, told);
+        if self.holds(now, frame) {
+            return;
+        }
+        self.send_addressed(now, frame);
+    }
+
+    /// As [`Self::send_granted`], once the packet has the addresses with which it leaves.
+    fn send_addressed(&mut self, now: Instant, frame: &mut Frame<'_>) {
         let mut policy = self.rules.with(&self.redirects);
         match self.host.outbound(now, &mut policy, frame) {
             Ok(()) if has_header(frame.bytes()) => self.emit(frame),

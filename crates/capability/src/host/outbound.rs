@@ -2,7 +2,7 @@ use core::net::IpAddr;
 
 use sluicegate_wire::{
     Frame, Instant, IpProtocol,
-    capability::{regular_len, shim},
+    capability::{ClientId, regular_len, shim},
     icmpv4, icmpv6,
     ip::{self, Ports},
     tcp,
@@ -61,6 +61,15 @@ impl Host {
             peer.expected = segment.expected(summary.protocol);
         }
         Ok(())
+    }
+
+    /// Whether a packet of `len` bytes between these hosts, under this client id, would go without a capability while an answer
+    /// is on its way that may bring one: whoever can wait had better, as routers give such a packet what is left.
+    #[must_use]
+    pub fn awaits(&self, now: Instant, (local, remote): (IpAddr, IpAddr), client_id: ClientId, len: usize) -> bool {
+        let slot = self.peers.find(&self.random, &Key { local, remote, client_id });
+        let peer = slot.and_then(|slot| self.peers.get(slot)).map(|(_, peer)| peer);
+        peer.is_some_and(|peer| peer.sender.awaits(now, len + peer.carriage.outer_len()))
     }
 
     /// The peer that a flow goes to, and whether the flow is known to speak capabilities; `None` if the packet is to stay

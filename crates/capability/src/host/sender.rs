@@ -137,6 +137,23 @@ impl Sender {
         }
     }
 
+    /// Whether a packet of `base` bytes would go without a capability while an answer is on its way that may bring one, or
+    /// would ask for one although somebody has just asked.
+    pub(super) fn awaits(&self, now: Instant, base: usize) -> bool {
+        let spent = self.live().is_none_or(|set| {
+            let listed = base + header::len(Form::List, set.list.len());
+            now >= set.expires_at() || set.used + listed as u64 > set.limits.bytes()
+        });
+        if !spent || self.refused_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        let answered = self.set.as_ref().map_or(0, |set| set.serial);
+        let unanswered = self.asked.iter().flatten().filter(|asked| asked.serial > answered);
+        let soon = (self.rtt() * 2).max(ANSWER_DELAY * 2);
+        let wait = if self.has_request(now) { soon } else { ANSWER_WAIT };
+        unanswered.map(|asked| now.since(asked.at)).min().is_some_and(|since| since < wait)
+    }
+
     /// Whether a packet of its own is wanted.
     pub(super) const fn wants_aside(&self) -> bool {
         self.aside.is_some()

@@ -6,6 +6,7 @@ mod out;
 mod process;
 mod secret;
 mod verbs;
+#[cfg(feature = "lab")]
 mod view;
 
 use std::process::ExitCode;
@@ -34,14 +35,12 @@ fn log_options(cli: &Cli) -> Vec<String> {
 
 /// Log lines go to standard error; standard output belongs to what a verb prints.
 fn logging(cli: &Cli) {
-    let quiet = matches!(
-        cli.verb,
-        Verb::LabWorker { .. }
-            | Verb::AgentChild { .. }
-            | Verb::AgentRestore { .. }
-            | Verb::Completions { .. }
-            | Verb::Man { .. }
-    );
+    let quiet = match cli.verb {
+        Verb::AgentChild { .. } | Verb::AgentRestore { .. } | Verb::Completions { .. } | Verb::Man { .. } => true,
+        #[cfg(feature = "lab")]
+        Verb::Lab(cli::LabVerb::LabWorker { .. }) => true,
+        _ => false,
+    };
     if quiet {
         return;
     }

@@ -163,8 +163,12 @@ fn every_page_of_the_book_is_in_its_summary() {
 #[test]
 fn every_verb_and_setting_is_documented() {
     let page = read(&root().join("docs/src/reference/cli.md"));
-    let source = read(&root().join("crates/sluicegate/src/cli.rs"));
-    let verbs = source.split("pub(crate) enum Verb {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("Verb");
+    let verbs = |file: &str, name: &str| {
+        let source = read(&root().join("crates/sluicegate/src").join(file));
+        let rest = source.split(&format!("pub(crate) enum {name} {{")).nth(1).expect(name);
+        rest.split("\n}").next().expect(name).to_owned()
+    };
+    let verbs = [verbs("cli.rs", "Verb"), verbs("cli/lab.rs", "LabVerb")].concat();
     let names = verbs.lines().filter_map(|line| {
         let word = line.strip_prefix("    ")?;
         let name: String = word.chars().take_while(char::is_ascii_alphanumeric).collect();

@@ -1,54 +1,138 @@
-//! Arguments of `lab run tva-paths`, `threats` and `long-life`.
+//! The lab's verbs: `demo`, `attack`, `bench`, `lab`.
 
-use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use sluicegate_sim::claims::Paper;
+
+use super::{LongLife, TvaPaths};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabVerb {
+    /// Attack a real service behind a real gate in network namespaces, and judge what survives.
+    Demo(Demo),
+    /// Send a flood; refuses to run outside a lab namespace.
+    Attack {
+        /// Flood description as JSON (`sluicegate attack --example` prints one).
+        #[arg(required_unless_present = "example")]
+        spec: Option<String>,
+        /// Print an example description.
+        #[arg(long)]
+        example: bool,
+    },
+    /// Measure this build against its peers on this machine.
+    Bench {
+        #[command(subcommand)]
+        bench: Bench,
+    },
+    /// Check the papers' claims, and run the published experiments.
+    Lab {
+        #[command(subcommand)]
+        action: LabAction,
+    },
+    /// A worker process of the lab.
+    #[command(hide = true)]
+    LabWorker {
+        /// What the worker is.
+        role: String,
+        /// Its description as JSON.
+        spec: String,
+    },
+}
 
 #[derive(Debug, Args)]
-pub(crate) struct TvaPaths {
-    /// Only this row; without it, all but `soak`.
-    #[arg(long, value_name = "ROW")]
-    pub(crate) only: Option<PathsRow>,
-    /// Also the row `soak`, for so many seconds, at least 270: memory of each node, and demotions.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub(crate) soak: u32,
-    /// The nodes' packet I/O back end: auto, xdp or packet.
-    #[arg(long, default_value = "auto")]
-    pub(crate) datapath: String,
-    /// Consecutive runs; every threshold has to hold in each of them.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub(crate) runs: u64,
-    /// What is wrong on purpose.
-    #[arg(long, value_enum, default_value_t, hide = true)]
-    pub(crate) mutant: PathsMutant,
-    /// Print JSON lines.
+pub(crate) struct Demo {
+    /// No terminal view.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) headless: bool,
+    /// Write the result as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the time series as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Write the whole report as one HTML page.
+    #[arg(long, value_name = "FILE", default_value = "sluicegate-demo.html")]
+    pub(crate) report: PathBuf,
+    /// Seed of everything random in the lab.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
-/// Rows of `lab run tva-paths`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PathsRow {
-    /// To a chain of other routers, and back.
-    Switch,
-    /// Between two chains, five times a second.
-    Flap,
-    /// Answers by another chain than requests.
-    Asymmetric,
-    /// Three routers whose clocks are 90 s apart, over two lives of their secrets.
-    Clocks,
-    /// The same with transfers, for as long as `--soak` says.
-    Soak,
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Packets through a gate: each back end against kernel forwarding and nftables masquerade.
+    Gate {
+        /// Packets of six kinds through a router at rising rates instead: TVA's Figure 10.
+        #[arg(long)]
+        types: bool,
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `established_64b`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A shorter run, for smoke tests.
+        #[arg(long)]
+        short: bool,
+    },
+    /// Packets through the capability router in memory: the rows of TVA's Table I, and the machine's floors.
+    Capability {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `regular_cached` or `request.hot`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A tenth of the packets.
+        #[arg(long)]
+        short: bool,
+    },
+    /// Sign-ins at a frontend on loopback: its processor time for each, of phones and agents.
+    Signin {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `agent_cpu`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A twenty-fifth of the sign-ins.
+        #[arg(long)]
+        short: bool,
+        /// Measure the frontend of this `sluicegate` instead, to compare two builds.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
+    },
+    /// The longest turns of a gate's packet thread when all its tables are full: how long a packet may wait for them.
+    Turns {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
-/// What is wrong with a run on purpose, to see that its judge says so.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum PathsMutant {
-    /// Nothing.
-    #[default]
-    None,
-    /// No path changes, and all clocks agree.
-    Still,
-    /// Packets are lost whenever the path changes.
-    Hole,
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabAction {
+    /// Check what the papers state against what this build does; exit status 1 on a miss.
+    Check(LabCheck),
+    /// Run an experiment on real nodes in network namespaces; exit status 1 if a threshold does not hold.
+    #[command(subcommand)]
+    Run(Experiment),
+}
+
+/// Experiments of `lab run`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// 20 KB transfers through routers, a gate and a bottleneck under attack, against plain forwarding in the same run.
+    TvaLive(TvaLive),
+    /// Flows whose path changes under them: to other routers and back, again and again, one way only, over clocks that
+    /// differ; and a soak.
+    TvaPaths(TvaPaths),
+    /// Forged addresses, sniffers, greedy users and broken parts, one after the other, under ten times the link.
+    Threats(Threats),
+    /// Large transfers, long sessions, clients that move and clocks that are wrong, through each way to a service; and how
+    /// fast each is.
+    LongLife(LongLife),
 }
 
 #[derive(Debug, Args)]
@@ -71,50 +155,105 @@ pub(crate) struct Threats {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LongLife {
-    /// Only this row.
-    #[arg(long, value_name = "ROW")]
-    pub(crate) only: Option<LongLifeRow>,
-    /// Fewer bytes, fewer moves, a shorter session.
+pub(crate) struct TvaLive {
+    /// What attacks.
     #[arg(long)]
-    pub(crate) short: bool,
-    /// The gate's packet I/O back end: auto, xdp or packet.
+    pub(crate) attack: LabAttack,
+    /// The flood's rate in multiples of the bottleneck's.
+    #[arg(long, default_value_t = 10.0)]
+    pub(crate) ratio: f64,
+    /// The nodes' packet I/O back end: auto, xdp or packet.
     #[arg(long, default_value = "auto")]
     pub(crate) datapath: String,
+    /// The IP version of every address in the lab.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) family: LabFamily,
+    /// How capability headers travel, the attackers' too.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) carriage: LabCarriage,
+    /// Seed of everything random; one more in each further run.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
     /// Consecutive runs; every threshold has to hold in each of them.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) runs: u64,
     /// What is wrong on purpose.
     #[arg(long, value_enum, default_value_t, hide = true)]
-    pub(crate) mutant: LongLifeMutant,
+    pub(crate) mutant: LabMutant,
     /// Print JSON lines.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Where to draw the distribution of transfer times, of the last run.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
-/// Rows of `lab run long-life`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LongLifeRow {
-    /// A gigabyte each way, with default settings.
-    Volume,
-    /// Two hours, thirty times as fast.
-    Session,
-    /// Clients that get other addresses.
-    Roaming,
-    /// Clients whose clocks are two days off.
-    Clocks,
-    /// How fast each way is.
-    Throughput,
+/// Attacks of `lab run tva-live`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LabAttack {
+    /// A flood of packets without capabilities.
+    Legacy,
+    /// A flood of requests with forged path identifiers from two of three neighbours.
+    Request,
+    /// A flood that a colluder behind the same bottleneck authorises.
+    Authorized,
+    /// Attackers whom the service authorises once.
+    Imprecise,
+    /// The same attackers, who ask again the moment that they are refused or have spent what they got.
+    Reasking,
+}
+
+/// IP versions of `lab run tva-live`.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum LabFamily {
+    /// IPv4.
+    #[default]
+    #[value(name = "4")]
+    V4,
+    /// IPv6.
+    #[value(name = "6")]
+    V6,
+}
+
+/// How capability headers travel in `lab run tva-live`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum LabCarriage {
+    /// As IP protocol 253.
+    #[default]
+    Native,
+    /// In UDP to port 7253.
+    Udp,
 }
 
 /// What is wrong with a run on purpose, to see that its judge says so.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum LongLifeMutant {
+pub(crate) enum LabMutant {
     /// Nothing.
     #[default]
     None,
-    /// Nobody moves, and all clocks are right.
-    Still,
-    /// Agents end while they carry something.
-    Dead,
+    /// Nobody attacks.
+    NoFlood,
+    /// Attackers stop by themselves at what they were granted.
+    SelfLimiting,
+    /// The service renews for everybody, however fast.
+    Renews,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabCheck {
+    /// Only the claims of this paper, such as `tva`.
+    #[arg(long)]
+    pub(crate) paper: Option<Paper>,
+    /// Only these claims, such as `TVA-13,TVA-16`.
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Fewer repetitions, for smoke tests.
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 }

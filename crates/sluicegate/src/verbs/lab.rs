@@ -9,14 +9,30 @@ use std::{
 use anyhow::{Context, Result};
 use sluicegate_netlab::{attack, bench, demo, enter_user_namespace, worker};
 
-use super::experiments::status;
+use super::{
+    claims,
+    experiments::{self, status},
+};
 use crate::{
-    cli::{Bench, Demo},
+    cli::{Bench, Demo, LabAction, LabVerb},
     out,
     view::demo::{View, figure},
 };
 
-pub(crate) fn demo(options: &Demo) -> Result<ExitCode> {
+/// Runs a verb of the lab to its end.
+pub(crate) fn run(verb: LabVerb) -> Result<ExitCode> {
+    match verb {
+        LabVerb::Demo(options) => return demo(&options),
+        LabVerb::Attack { spec, example } => attack(spec.as_deref(), example)?,
+        LabVerb::Bench { bench: what } => return bench(what),
+        LabVerb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
+        LabVerb::Lab { action: LabAction::Run(run) } => return experiments::run(&run),
+        LabVerb::LabWorker { role, spec } => worker::run(&role, &spec)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn demo(options: &Demo) -> Result<ExitCode> {
     let without_root = !nix::unistd::geteuid().is_root();
     if without_root {
         enter_user_namespace()?;
@@ -85,7 +101,7 @@ const EXAMPLE: &str = r#"{
   "frame_bytes": [60, 1000], "per_s": 10000, "seconds": 10, "frames_max": 100000, "seed": 1
 }"#;
 
-pub(crate) fn attack(spec: Option<&str>, example: bool) -> Result<()> {
+fn attack(spec: Option<&str>, example: bool) -> Result<()> {
     let Some(spec) = spec.filter(|_| !example) else {
         out::line(EXAMPLE);
         return Ok(());
@@ -98,7 +114,7 @@ pub(crate) fn attack(spec: Option<&str>, example: bool) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn bench(bench: Bench) -> Result<ExitCode> {
+fn bench(bench: Bench) -> Result<ExitCode> {
     let commit = option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned();
     let mut rows = Vec::new();
     let mut keep = |row| rows.push(row);
@@ -204,11 +220,6 @@ fn show(rows: &[bench::Row], summary: &bench::Summary) {
         summary.busy_before * 100.0,
         summary.cpus
     ));
-}
-
-pub(crate) fn worker(role: &str, spec: &str) -> Result<()> {
-    worker::run(role, spec)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,13 +3,16 @@
 mod agent;
 mod backup;
 mod check;
+#[cfg(feature = "lab")]
 mod claims;
 mod connect;
 mod control;
+#[cfg(feature = "lab")]
 mod experiments;
 mod frontend;
 mod gate;
 mod keys;
+#[cfg(feature = "lab")]
 mod lab;
 mod link;
 mod node;
@@ -24,10 +27,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 
-use crate::{
-    cli::{LabAction, Verb},
-    config::Role,
-};
+use crate::{cli::Verb, config::Role};
 
 /// Runs a verb to its end; `log` are the log options that a child process gets.
 pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
@@ -60,14 +60,10 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::GateOpen { config } => gate::open(&config.file)?,
         Verb::Export { file, node } => backup::export(&file, &node.config)?,
         Verb::Import { file, replace, node } => backup::import(&file, &node.config, replace)?,
-        Verb::Demo(demo) => return lab::demo(&demo),
-        Verb::Attack { spec, example } => lab::attack(spec.as_deref(), example)?,
-        Verb::Bench { bench } => return lab::bench(bench),
-        Verb::Lab { action: LabAction::Check(check) } => return claims::check(&check),
-        Verb::Lab { action: LabAction::Run(run) } => return experiments::run(&run),
+        #[cfg(feature = "lab")]
+        Verb::Lab(verb) => return lab::run(verb),
         Verb::KeyHolder { directory, realm } => frontend::keep_key_holder(&directory, &realm)?,
         Verb::KeyHolderChild { directory, realm } => frontend::hold_keys(&directory, &realm)?,
-        Verb::LabWorker { role, spec } => lab::worker(&role, &spec)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man { directory } => texts::man(directory.as_deref())?,
     }

@@ -46,9 +46,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate gate-open", "Takes away what a stopped gate left closed."),
     ("sluicegate export site.tar", "All that makes this node the same again elsewhere; keep it like a key."),
     ("sluicegate import site.tar", "Puts that in place, before the node starts."),
+    #[cfg(feature = "lab")]
     ("sluicegate demo", "About two minutes, in namespaces of its own."),
+    #[cfg(feature = "lab")]
     ("sluicegate attack --example", "What a flood looks like, as JSON."),
+    #[cfg(feature = "lab")]
     ("sluicegate bench turns", "The longest turns of a packet thread."),
+    #[cfg(feature = "lab")]
     ("sluicegate lab check", "Checks the papers' claims."),
     ("sluicegate completions bash", "For ~/.local/share/bash-completion/completions/sluicegate."),
     ("sluicegate man /usr/local/share/man/man1", "Writes all pages there."),

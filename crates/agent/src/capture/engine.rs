@@ -5,7 +5,10 @@ mod obey;
 
 use std::{io, net::IpAddr, os::fd::AsFd, time::Duration};
 
-use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
+use sluicegate_capability::{
+    host::{self, Host, Inbound, Knowledge},
+    mac::TRAILER_LEN,
+};
 use sluicegate_datapath::{
     monotonic_now,
     outer::{Receiver, Sender},
@@ -541,7 +544,8 @@ fn new_host(outward: &Outward) -> Host {
     let mut seed = [0; 32];
     seed[..16].copy_from_slice(&random_bits());
     seed[16..].copy_from_slice(&random_bits());
-    let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX);
+    // Behind a request goes its trailer, of which the host knows nothing.
+    let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX).saturating_sub(TRAILER_LEN as u16);
     Host::new(host::Config { mtu, ..host::Config::default() }, seed)
 }
 

@@ -26,8 +26,9 @@ pub(super) const TABLE: u32 = 7_253;
 pub(super) const RULE_PRIORITY: u32 = 7_253;
 const TABLE_MAIN: u32 = 254;
 
-/// Bytes that a TUN device leaves for headers: four capabilities, an answer of four, and UDP around both.
-pub(super) const HEADER_ROOM: u32 = 100;
+/// Bytes that a TUN device leaves for headers: a request of eight slots with the trailer that proves who asks, and UDP around
+/// both. A segment that TCP repeats is as long as ever, and may be what has to ask.
+pub(super) const HEADER_ROOM: u32 = 120;
 /// The least MTU of IPv6.
 const MTU_MIN: u32 = 1_280;
 

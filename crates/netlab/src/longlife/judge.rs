@@ -48,9 +48,12 @@ pub(super) fn judge(report: &mut Report, row: Row, carried: &[Carried], moved_at
             };
             pauses.iter().map(own).max().unwrap_or(0) as f64
         };
-        report.require(about, &format!("pause_{direction}_ms"), longest(&others), Threshold::AtMost(PAUSE_MS_MAX));
+        // A program that had no processor pauses as well.
+        let is_disturbed = stolen.taken().is_much();
+        let most = Threshold::AtMost(PAUSE_MS_MAX).disturbed(is_disturbed);
+        report.require(about, &format!("pause_{direction}_ms"), longest(&others), most);
         if !moved_at.is_empty() {
-            let most = Threshold::AtMost(MOVE_MS_MAX);
+            let most = Threshold::AtMost(MOVE_MS_MAX).disturbed(is_disturbed);
             report.require(about, &format!("pause_at_move_{direction}_ms"), longest(&moving), most);
         }
     }

@@ -19,7 +19,7 @@ use crate::{
     binary::{Binary, text},
     client::haul::{Haul, HaulServeSpec, Order},
     clock::unix_ns,
-    cpu::{Stolen, StolenWatch},
+    cpu::StolenWatch,
     error::During,
     report::{Threshold, rows::Report},
     scratch::write_private,
@@ -133,8 +133,7 @@ impl<'a> Stage<'a> {
         let watch = StolenWatch::start();
         let hauls = begin(&agents, &orders)?;
         self.spoil(&mut running);
-        let stolen = finish(report, Row::Session, hauls, &[], watch);
-        stolen.taken().note(report, (Row::Session.label(), "lab"));
+        finish(report, Row::Session, hauls, &[], watch);
         for agent in &running {
             self.renewed(report, Row::Session, &agents, agent.way, seconds);
         }
@@ -297,11 +296,11 @@ fn wait(Under { way, order, process, end }: Under) -> Carried {
     Carried { way, order, haul }
 }
 
-fn finish(report: &mut Report, row: Row, hauls: Vec<Under>, moved_at: &[u64], watch: StolenWatch) -> Stolen {
+fn finish(report: &mut Report, row: Row, hauls: Vec<Under>, moved_at: &[u64], watch: StolenWatch) {
     let carried: Vec<Carried> = hauls.into_iter().map(wait).collect();
     let stolen = watch.end();
     judge(report, row, &carried, moved_at, &stolen);
-    stolen
+    stolen.taken().note(report, (row.label(), "lab"));
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -11,8 +11,8 @@ use std::{
 use crate::support::{
     BINARY,
     agent::connect_to,
-    lab::{CLIENT, CLIENT_ALIAS, GATE, Lab, SERVICE},
-    node::{Config, Node, REALM, password_file, service},
+    lab::{CLIENT, CLIENT_ALIAS, FRONTEND, GATE, Lab, SERVICE},
+    node::{Config, Node, REALM, join, password_file, service},
     program::{Program, run_on},
     stolen, until,
 };
@@ -21,6 +21,8 @@ on_each_datapath!(a_download_through_agent_tun_goes_on_from_each_new_address, &[
 on_packet!(a_command_of_agent_run_keeps_its_connection_from_each_new_address, &["ip", "curl"], run_roams);
 on_packet!(captured_connections_go_on_by_another_interface, &["ip"], another_interface);
 on_each_datapath!(a_forward_goes_on_when_the_nat_in_front_gets_another_address, &["nft"], super::behind_nat);
+
+on_each_datapath!(a_client_that_reaches_frontend_and_gate_by_different_networks_gets_in, &["ip"], super::two_networks);
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// What programs call the service.
@@ -205,4 +207,28 @@ fn behind_nat(datapath: &'static str) {
     for last in [11, 10, 11] {
         reads_on(&mut client, &log, || public(last));
     }
+}
+
+/// Newcomer 1.9: two uplinks, of which the routes take one to the frontend and the other to the gate.
+fn two_networks(datapath: &'static str) {
+    let lab = Lab::new();
+    let peers = stream(&lab);
+    let config = Config::new(datapath, &service("web", "\"tcp/80\"", ""));
+    let frontend = Node::start(&lab, "frontend", "frontend", &config.write_frontend(&lab, FRONTEND.into()));
+    frontend.ready();
+    frontend.add_people(&lab);
+    let gate_file = config.write_gate(&lab);
+    join(&lab, &frontend, &gate_file);
+    let gate = Node::start(&lab, "gate", "gate", &gate_file);
+    gate.ready();
+    frontend.has_gate();
+    lab.remake(("client", "phone", &["198.51.100.194/26"]), ("core", "to_phone", &["198.51.100.193/26"]));
+    let to_gate = format!("{GATE}/32");
+    let words = ["route", "add", &to_gate, "via", "198.51.100.193", "dev", "phone"];
+    run_on(&lab, "client", "ip", &words, LIMIT).expect("another way to the gate");
+    let agent = connect_to(&lab, FRONTEND, "web", &["-L", "8080:80"]);
+    agent.says("ready");
+    let _client = lab.connect("client", "127.0.0.1:8080".parse().expect("an address")).expect("it listens");
+    let seen = peers.recv_timeout(LIMIT).expect("it has come");
+    assert_eq!(seen.ip(), Ipv4Addr::new(198, 51, 100, 194), "by the way to the gate");
 }

@@ -7,7 +7,7 @@ use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     dialog::{Dialog, DialogError},
-    message::{HeaderName, Message},
+    message::Message,
     sdp::{ServiceOffer, ServicePorts, Session, Transport, Wanted},
     write::{Headers, Party, Request, ViaLine},
 };
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::{
     account::{Account, Asked, Credentials, TrustError, random_bits, random_token, supported},
     endpoint::{Endpoint, ExchangeError},
+    multipart::part,
     opening::OpenRange,
     seal::{Sealer, Secrets},
 };
@@ -462,47 +463,6 @@ fn opened(
 fn grants<'a>(message: &Message<'a>) -> impl Iterator<Item = Grant> + use<'a> {
     let part = part(message, GRANT_TYPE).unwrap_or_default();
     part.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok())
-}
-
-/// The body of this content type, alone or as a part of `multipart/mixed` (RFC 2046 section 5.1).
-pub(crate) fn part<'a>(message: &Message<'a>, content_type: &str) -> Option<&'a [u8]> {
-    let whole = message.header(HeaderName::ContentType)?;
-    if has_type(whole, content_type) {
-        return Some(message.body());
-    }
-    if !has_type(whole, "multipart/mixed") {
-        return None;
-    }
-    let text = std::str::from_utf8(whole).ok()?;
-    let boundary = text.split_once("boundary=")?.1.split(';').next()?.trim().trim_matches('"');
-    let delimiter = format!("--{boundary}");
-    let mut rest = message.body();
-    loop {
-        let start = find(rest, delimiter.as_bytes())? + delimiter.len();
-        rest = rest.get(start..)?;
-        let inner = rest.strip_prefix(b"\r\n")?;
-        let head = find(inner, b"\r\n\r\n")?;
-        let body = inner.get(head + 4..)?;
-        let end = find(body, format!("\r\n{delimiter}").as_bytes())?;
-        let fits = inner.get(..head)?.split(|byte| *byte == b'\n').any(|line| {
-            line.split_first_chunk::<13>().is_some_and(|(name, value)| {
-                name.eq_ignore_ascii_case(b"content-type:") && has_type(value, content_type)
-            })
-        });
-        if fits {
-            return body.get(..end);
-        }
-        rest = body.get(end..)?;
-    }
-}
-
-fn has_type(value: &[u8], content_type: &str) -> bool {
-    let value = value.split(|byte| *byte == b';').next().unwrap_or_default();
-    value.trim_ascii().eq_ignore_ascii_case(content_type.as_bytes())
-}
-
-fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
 }
 
 #[cfg(test)]

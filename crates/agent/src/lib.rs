@@ -12,6 +12,7 @@ mod connect;
 mod endpoint;
 mod forward;
 mod frontends;
+mod multipart;
 mod opening;
 mod pin;
 mod seal;

@@ -28,8 +28,9 @@ use self::{
 };
 use crate::{
     account::{Account, TrustError, random_token},
-    call::{branch, part, via},
+    call::{branch, via},
     endpoint::{Endpoint, Event, Incoming},
+    multipart::part,
 };
 
 /// Seconds that a registration asks for.

@@ -333,11 +333,17 @@ pub(crate) async fn connected(
 ) -> io::Result<UdpSocket> {
     let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
-    if let Some(interface) = interface {
-        socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
-    }
+    leave_by(&socket, interface)?;
     socket.connect(frontend).await?;
     Ok(socket)
+}
+
+/// Has datagrams leave by an interface, whatever the routes say.
+pub(crate) fn leave_by(socket: &UdpSocket, interface: Option<&str>) -> io::Result<()> {
+    match interface {
+        Some(interface) => socket2::SockRef::from(socket).bind_device(Some(interface.as_bytes())),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

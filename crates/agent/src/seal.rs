@@ -20,6 +20,8 @@ use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
 use tracing::{debug, warn};
 
+use crate::endpoint::leave_by;
+
 /// Between two notes about datagrams that are too long.
 const NOTE_INTERVAL: Duration = Duration::from_secs(5);
 /// Sign-ins of one call whose secrets are kept until one of them is known to have made the key.
@@ -270,9 +272,7 @@ impl GateSocket {
 
     async fn open_on(interface: Option<&str>, gate: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(any(gate)).await?;
-        if let Some(interface) = interface {
-            socket2::SockRef::from(&socket).bind_device(Some(interface.as_bytes()))?;
-        }
+        leave_by(&socket, interface)?;
         let local = SocketAddr::new(own_address(interface, gate).await?, socket.local_addr()?.port());
         Ok(Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() })
     }
@@ -440,9 +440,7 @@ const fn any(gate: SocketAddr) -> SocketAddr {
 /// A socket that the kernel has chosen a way for.
 async fn probe(interface: Option<&str>, gate: SocketAddr) -> io::Result<UdpSocket> {
     let probe = UdpSocket::bind(any(gate)).await?;
-    if let Some(interface) = interface {
-        socket2::SockRef::from(&probe).bind_device(Some(interface.as_bytes()))?;
-    }
+    leave_by(&probe, interface)?;
     probe.connect(gate).await?;
     Ok(probe)
 }

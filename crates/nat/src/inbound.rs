@@ -139,7 +139,7 @@ pub(crate) fn pass<L: Family>(
         // A translator where the client is now knows nothing of the connection before the client has said something there,
         // and resets what it does not know.
         Transport::Tcp(segment) if segment.is_reset() && from == Kind::Inbound && line.notes() & UNHEARD != 0 => {
-            return Err(Reason::TcpState);
+            rules.waive(Reason::TcpState).map(|()| Step::Nothing)?
         }
         Transport::Tcp(segment) => match judge(flows, now, index, segment, from) {
             Ok((step, moves)) => {

@@ -53,6 +53,8 @@ pub(crate) struct Pinhole {
     pub(crate) client: Option<IpAddr>,
     /// It has flows from where its client was before, which follow once the client has shown that it hears where it is now.
     pub(crate) follows: bool,
+    /// When flows followed last.
+    pub(crate) followed_at: Option<Instant>,
     pub(crate) protocol: u8,
     pub(crate) service: u16,
     pub(crate) filter: bool,
@@ -547,6 +549,7 @@ impl NewPinhole {
             life: Life::Live,
             client: address_known(&self.holder),
             follows: false,
+            followed_at: None,
             holder: self.holder,
             protocol: self.protocol,
             service: self.service,

@@ -1,7 +1,7 @@
 //! A client proves where its packets come from: a datagram with nothing but a trailer under the session key, to the gate's
 //! address and port of the grant. The gate answers with what it saw, under the key of the way back.
 
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
 use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ipv4, ipv6, udp};
@@ -18,6 +18,8 @@ use crate::{
 /// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2 | bytes left of the grant's budget 8 |
 /// challenge 8, or 0 where nothing depends on it.
 pub(crate) const ACK_LEN: usize = 42;
+/// Flows of one grant follow no more often: each time all are looked at, and a client may be at two places in turn for ever.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// It may be repeated in the same period or the next.
 const CHALLENGE_PERIOD_NANOS: u64 = 10_000_000_000;
 /// What a proof repeats of an acknowledgement that came to where it is from.
@@ -112,14 +114,17 @@ impl Translator {
         Ok(())
     }
 
+    /// Has the flows of a grant go on from where its client is, if they did not do so just now: then the next proof asks again.
     fn flows_follow(&mut self, now: Instant, slot: u32, client: IpAddr) {
+        let Some(pinhole) = self.rules.pinholes.at_mut(slot) else { return };
+        if pinhole.followed_at.is_some_and(|at| now.since(at) < FOLLOW_INTERVAL) {
+            return;
+        }
+        (pinhole.follows, pinhole.followed_at) = (false, Some(now));
         if client.is_ipv4() {
             move_flows(&mut self.v4, &mut self.rules, now, slot, client);
         } else {
             move_flows(&mut self.v6, &mut self.rules, now, slot, client);
-        }
-        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
-            pinhole.follows = false;
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod site;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use site::{packets::End, *};
 use sluicegate_capability::{
@@ -44,6 +44,7 @@ fn proves(site: &mut Site, gate: End, address: IpAddr, number: u64, challenge: &
 
 /// The client proves that it is at `address`, and that it hears there.
 fn prove(site: &mut Site, gate: End, address: IpAddr, number: u64) {
+    site.wait(Duration::from_secs(1));
     let challenge = proves(site, gate, address, number * 10, b"");
     if challenge != [0; 8] {
         assert_eq!(proves(site, gate, address, number * 10 + 1, &challenge), [0; 8], "nothing is left to follow");
@@ -114,7 +115,7 @@ fn who_does_not_hear_where_it_says_that_it_is_has_nothing_sent_there() {
         assert_eq!(ends(&site.inside_sends(&down).outside()), (gate, (CLIENT, 9_000)));
     }
     // Nor does it help to have been there long ago.
-    site.wait(std::time::Duration::from_secs(30));
+    site.wait(Duration::from_secs(30));
     assert!(site.now > of_client);
     proves(&mut site, gate, ELSEWHERE, 25, &asked);
     let down = packets::tcp((TARGET, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
@@ -145,7 +146,7 @@ fn errors_about_a_connection_that_moved_are_translated_both_ways() {
         let down = packets::tcp((target, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
         let sent = site.inside_sends(&down).outside();
         for router in [STRANGER, ELSEWHERE] {
-            site.wait(std::time::Duration::from_secs(2));
+            site.wait(Duration::from_secs(2));
             let error = site.outside_sends(&too_big(router, gate.0, &sent)).inside();
             let outer = Summary::parse(&error).unwrap();
             let seen = if router == ELSEWHERE { CLIENT } else { router };
@@ -194,6 +195,28 @@ fn a_translator_that_does_not_know_the_connection_yet_cannot_reset_it() {
     site.outside_sends(&packets::tcp((ELSEWHERE, 9_000), gate, data(101, 901, b"here"))).inside();
     let reset = packets::tcp((ELSEWHERE, 9_000), gate, segment(Control::Rst, 105, None));
     site.outside_sends(&reset).inside();
+}
+
+#[test]
+fn a_client_that_is_at_two_places_in_turn_moves_its_connections_once_a_second() {
+    let mut site = Site::new();
+    let (_, gate) = agent(&mut site, TARGET);
+    prove(&mut site, gate, CLIENT, 1);
+    connect(&mut site, gate, TARGET);
+    prove(&mut site, gate, ELSEWHERE, 2);
+    let is_at = |site: &mut Site, address| {
+        let down = packets::tcp((TARGET, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
+        assert_eq!(ends(&site.inside_sends(&down).outside()), (gate, (address, 9_000)));
+    };
+    for number in 3..100 {
+        let challenge = proves(&mut site, gate, THIRD, number * 10, b"");
+        assert_ne!(proves(&mut site, gate, THIRD, number * 10 + 1, &challenge), [0; 8], "it may try again");
+        is_at(&mut site, ELSEWHERE);
+    }
+    site.wait(Duration::from_secs(1));
+    let challenge = proves(&mut site, gate, THIRD, 1_000, b"");
+    assert_eq!(proves(&mut site, gate, THIRD, 1_001, &challenge), [0; 8]);
+    is_at(&mut site, THIRD);
 }
 
 #[test]

@@ -48,7 +48,9 @@ pub(super) struct Follower {
 impl Follower {
     /// Works until it is aborted.
     pub(super) async fn run(mut self) {
-        let mut settings = Settings::default();
+        // Of each move that changed some, as each has a helper of its own: at most a few for each interface.
+        let mut changed: Vec<Settings> = Vec::new();
+        let mut refused = None;
         loop {
             sleep(LOOK_INTERVAL).await;
             // Between two networks there is no way out at all.
@@ -56,8 +58,14 @@ impl Follower {
             if outward == self.outward {
                 continue;
             }
-            match self.open(&outward, &mut settings) {
+            let mut settings = Settings::default();
+            let opened = self.open(&outward, &mut settings);
+            if !settings.is_empty() {
+                changed.push(settings);
+            }
+            match opened {
                 Ok(moved) => {
+                    refused = None;
                     info!(
                         interface = outward.interface,
                         v4 = outward.v4.map(tracing::field::display),
@@ -78,7 +86,10 @@ impl Follower {
                     }
                 }
                 Err(error) => {
-                    warn!(%error, interface = outward.interface, "cannot capture by another way out; trying on");
+                    if refused.as_ref() != Some(&outward) {
+                        warn!(%error, interface = outward.interface, "cannot capture by another way out; trying on");
+                    }
+                    refused = Some(outward);
                 }
             }
         }

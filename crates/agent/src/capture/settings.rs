@@ -53,6 +53,11 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether nothing was changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.undo.is_empty()
+    }
+
     /// Starts the helper. Without one, only an orderly end puts the settings back.
     pub(super) fn guard(&mut self) {
         if self.undo.is_empty() {

@@ -54,8 +54,10 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
     let mut report = Report::new(NAME);
     for row in &options.rows {
         tell(match row {
+            Row::Volume if options.short => "volume: 30 MB each way through everything at once, with default settings",
             Row::Volume => "volume: a gigabyte each way through everything at once, with default settings (15 minutes)",
-            Row::Session => "session: two hours, thirty times as fast",
+            Row::Session if options.short => "session: twenty minutes, thirty times as fast",
+            Row::Session => "session: two hours, thirty times as fast (4 minutes)",
             Row::Roaming => "roaming: clients get other addresses under their connections",
             Row::Clocks => "clocks: clients' clocks are two days off",
             Row::Throughput => "throughput: how fast each way is",

@@ -1,7 +1,7 @@
 //! A gate between clients, strangers and its services, which all send what they like in any order.
 #![no_main]
 
-#[path = "../../crates/nat/tests/site/mod.rs"]
+#[path = "../../crates/packet/nat/tests/site/mod.rs"]
 mod site;
 
 use std::{net::IpAddr, time::Duration};

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/sip/tests/exercise/mod.rs"]
+#[path = "../../crates/protocol/sip/tests/exercise/mod.rs"]
 mod exercise;
 
 fuzz_target!(|bytes: &[u8]| exercise::message(bytes));

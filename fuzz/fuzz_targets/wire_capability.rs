@@ -2,7 +2,7 @@
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "each target uses its part")]
-#[path = "../../crates/wire/tests/exercise/mod.rs"]
+#[path = "../../crates/protocol/wire/tests/exercise/mod.rs"]
 mod exercise;
 
 use libfuzzer_sys::fuzz_target;

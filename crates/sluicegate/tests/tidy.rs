@@ -4,22 +4,20 @@
 mod promises;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
 use sluicegate_wire::Reason;
 
-/// Crates from the lowest layer to the highest; a crate may depend only on crates of a lower layer.
-const LAYERS: &[&[&str]] = &[
-    &["wire"],
-    &["capability", "sip", "datapath"],
-    &["flow", "policy", "signin"],
-    &["nat", "store"],
-    &["gate", "frontend", "agent", "netlab", "sim"],
-    &["admin"],
-    &["sluicegate"],
+/// The wings and their crates; a crate may depend only on those before it.
+const WINGS: &[(&str, &[&str])] = &[
+    ("protocol", &["wire", "sip"]),
+    ("packet", &["capability", "flow", "nat"]),
+    ("control", &["policy", "signin", "store"]),
+    ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
+    ("lab", &["netlab", "sim"]),
+    ("", &["sluicegate"]),
 ];
 
 /// Crates that do no I/O: `no_std`, no clock, socket or thread.
@@ -36,13 +34,10 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn crates() -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(root().join("crates"))
-        .expect("crates/")
-        .map(|entry| entry.expect("entry").file_name().into_string().expect("name"))
-        .collect();
-    names.sort();
-    names
+/// Each crate's name and its folder, lowest first.
+fn crates() -> Vec<(&'static str, PathBuf)> {
+    let folder = |wing: &str, name: &str| root().join("crates").join(wing).join(name);
+    WINGS.iter().flat_map(|(wing, names)| names.iter().map(move |name| (*name, folder(wing, name)))).collect()
 }
 
 fn files_under(folder: &Path, extension: &str) -> Vec<PathBuf> {
@@ -62,36 +57,44 @@ fn files_under(folder: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-fn sources(name: &str) -> Vec<PathBuf> {
-    files_under(&root().join("crates").join(name).join("src"), "rs")
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    files_under(&folder.join("src"), "rs")
+}
+
+fn manifest(folder: &Path) -> String {
+    read(&folder.join("Cargo.toml"))
 }
 
 #[test]
-fn dependencies_point_down_only() {
-    let layer: BTreeMap<&str, usize> =
-        LAYERS.iter().enumerate().flat_map(|(rank, names)| names.iter().map(move |name| (*name, rank))).collect();
-    for name in crates() {
-        let rank = *layer.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} has no layer in tidy.rs"));
-        let manifest: toml::Table =
-            read(&root().join("crates").join(&name).join("Cargo.toml")).parse().expect("manifest");
+fn every_crate_stands_in_its_wing() {
+    let mut expected: Vec<PathBuf> = crates().into_iter().map(|(_, folder)| folder.join("Cargo.toml")).collect();
+    let mut found = files_under(&root().join("crates"), "toml");
+    found.retain(|path| path.ends_with("Cargo.toml"));
+    (expected.sort(), found.sort());
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn dependencies_point_to_what_stands_before() {
+    let mut before: Vec<String> = Vec::new();
+    for (name, folder) in crates() {
+        let manifest: toml::Table = manifest(&folder).parse().expect("manifest");
         let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
         for dependency in dependencies.into_iter().flat_map(|table| table.keys()) {
-            if let Some(lower) = dependency.strip_prefix("sluicegate-") {
-                assert!(
-                    layer[lower] < rank,
-                    "crates/{name} must not depend on crates/{lower}: dependencies point down"
-                );
+            if dependency.starts_with("sluicegate-") {
+                assert!(before.contains(dependency), "{name} must not depend on {dependency}: see WINGS");
             }
         }
+        before.push(format!("sluicegate-{name}"));
     }
 }
 
 #[test]
 fn protocol_crates_do_no_io() {
-    for name in SANS_IO {
-        let main = read(&root().join("crates").join(name).join("src/lib.rs"));
-        assert!(main.contains("#![no_std]"), "crates/{name} must be no_std");
-        for path in sources(name) {
+    for (name, folder) in crates().iter().filter(|(name, _)| SANS_IO.contains(name)) {
+        let main = read(&folder.join("src/lib.rs"));
+        assert!(main.contains("#![no_std]"), "{name} must be no_std");
+        for path in sources(folder) {
             let text = read(&path);
             let product = text.split("#[cfg(test)]").next().expect("first part");
             for word in ["std::net::Tcp", "std::net::Udp", "std::time", "std::thread", "std::fs", "getrandom", "tokio"]
@@ -105,30 +108,27 @@ fn protocol_crates_do_no_io() {
 
 #[test]
 fn only_the_datapath_has_unsafe_code() {
-    for name in crates() {
-        let manifest = read(&root().join("crates").join(&name).join("Cargo.toml"));
+    for (name, folder) in crates() {
         assert_eq!(
-            manifest.contains("[lints]\nworkspace = true"),
+            manifest(&folder).contains("[lints]\nworkspace = true"),
             name != "datapath",
-            "crates/{name}: every crate but datapath takes the workspace lints, which forbid unsafe code"
+            "{name}: every crate but datapath takes the workspace lints, which forbid unsafe code"
         );
     }
 }
 
 #[test]
 fn files_are_one_screenful_of_ideas() {
-    for name in crates() {
-        for path in files_under(&root().join("crates").join(&name), "rs") {
-            let lines = read(&path).lines().count();
-            assert!(lines <= LINES_MAX, "{} has {lines} lines; split it by idea (limit {LINES_MAX})", path.display());
-        }
+    for path in files_under(&root().join("crates"), "rs") {
+        let lines = read(&path).lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines; split it by idea (limit {LINES_MAX})", path.display());
     }
 }
 
 #[test]
 fn product_code_has_no_unfinished_marks() {
-    for name in crates() {
-        for path in sources(&name) {
+    for (_, folder) in crates() {
+        for path in sources(&folder) {
             let text = read(&path);
             for mark in ["todo!(", "unimplemented!(", "FIXME", "XXX"] {
                 assert!(!text.contains(mark), "{} contains {mark}", path.display());

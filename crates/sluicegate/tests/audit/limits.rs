@@ -1,6 +1,6 @@
 //! Nobody uses up another's share, and no turn of the packet thread is long.
 //!
-//! Each finding in short, on the translator itself; `crates/nat/tests` (`shares`, `memory`, `work`) and the gate's own
+//! Each finding in short, on the translator itself; `crates/packet/nat/tests` (`shares`, `memory`, `work`) and the gate's own
 //! tests of its turns hold the whole of it.
 
 use super::nat::site::{packets::*, *};

@@ -1,8 +1,8 @@
 //! Translation that no sender can turn against another.
 //!
-//! Each finding in short, on the translator itself; `crates/nat/tests` holds the whole of it.
+//! Each finding in short, on the translator itself; `crates/packet/nat/tests` holds the whole of it.
 
-#[path = "../../../nat/tests/site/mod.rs"]
+#[path = "../../../packet/nat/tests/site/mod.rs"]
 pub(crate) mod site;
 
 mod errors;

@@ -151,7 +151,7 @@ fn the_library_hashes_as_defined() {
 
 #[test]
 fn the_documentation_publishes_what_the_library_computes() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference/capability-header.md");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../docs/src/reference/capability-header.md");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let published = published();
     assert!(text.contains(&published), "{} should hold these test vectors:\n{published}", path.display());

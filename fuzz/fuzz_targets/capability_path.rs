@@ -5,8 +5,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Policy, ServerConfig, ServerPolicy};
-use sluicegate_capability::router::Seed;
-use sluicegate_flow::router::{Arrival, Router, RouterConfig};
+use sluicegate_capability::secrets::Seed;
+use sluicegate_capability::router::{Arrival, Router, RouterConfig};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port,
     capability::{ClientId, Limits, shim::Carriage},

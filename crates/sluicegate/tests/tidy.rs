@@ -13,7 +13,7 @@ use sluicegate_wire::Reason;
 /// The wings and their crates; a crate may depend only on those before it.
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "sip"]),
-    ("packet", &["capability", "flow", "nat"]),
+    ("packet", &["grant", "flow", "capability", "scheduler", "nat"]),
     ("control", &["policy", "signin", "store"]),
     ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["netlab", "sim"]),
@@ -21,7 +21,7 @@ const WINGS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that do no I/O: `no_std`, no clock, socket or thread.
-const SANS_IO: &[&str] = &["wire", "sip", "capability", "signin", "flow", "nat"];
+const SANS_IO: &[&str] = &["wire", "sip", "grant", "flow", "capability", "scheduler", "nat", "signin"];
 
 /// A file is one screenful of ideas.
 const LINES_MAX: usize = 600;

@@ -1,7 +1,7 @@
 use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 
 use crate::{
     Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, WANTED_MAX,

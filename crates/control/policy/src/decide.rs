@@ -1,6 +1,6 @@
 use core::{fmt, net::IpAddr};
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_wire::UnixTime;
 
 use crate::{

@@ -1,5 +1,5 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 
 use crate::{Bytes, Rate, modes};
 

@@ -1,7 +1,7 @@
 //! Which data mode a client's packets can have, and how modes are written.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 
 use crate::PortProtocol;
 

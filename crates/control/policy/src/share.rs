@@ -1,6 +1,6 @@
 //! What the grants of one user may hold together, so that nobody's calls use up what all share.
 
-use sluicegate_capability::Grant;
+use sluicegate_grant::Grant;
 
 use crate::{DenyReason, RATE_UNLIMITED};
 

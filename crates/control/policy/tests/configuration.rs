@@ -1,7 +1,7 @@
 //! The types are read from the configuration file as administrators write it, and kept by the store in a compact form.
 
 use serde::Deserialize;
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{
     Credentials, Day, Effect, Limits, Outbound, RATE_UNLIMITED, Rule, Service, ServiceKind, ServiceMode, Subject, User,
 };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use proptest::prelude::*;
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{
     Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, PerUser, Policy, PortRange, Request, Rule,
     Service, Share, User, WANTED_MAX, decide,

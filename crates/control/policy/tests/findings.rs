@@ -1,6 +1,6 @@
 //! A policy that cannot work is refused with what is wrong, where, and what to write instead.
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, Severity, User};
 
 fn service(text: &str) -> Service {

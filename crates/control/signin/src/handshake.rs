@@ -14,7 +14,7 @@ use core::net::SocketAddr;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hkdf::Hkdf;
 use sha2::{Digest as _, Sha256};
-use sluicegate_capability::mac::SessionSecret;
+use sluicegate_grant::mac::SessionSecret;
 use sluicegate_sip::message::{HeaderName, Message};
 use snow::HandshakeState;
 use subtle::ConstantTimeEq as _;

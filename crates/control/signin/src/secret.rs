@@ -5,7 +5,7 @@ use core::fmt;
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use sha2::{Digest as _, Sha256};
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 

@@ -1,7 +1,7 @@
 //! Feed messages are found in any stream of bytes, and no stream makes the decoder panic or take more room than its bound.
 
 use proptest::{collection::vec, prelude::*};
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_store::feed::{
     ACTIVE_GRANTS_MAX, ActiveGrant, CodecError, Decoder, EndCause, FRAME_LEN_MAX, FromGate, GrantDelta, GrantUsage,
     JoinSecret, Resume, SignedDeltas, ToGate, USAGE_MAX, encode,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKeys};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKeys};
 use sluicegate_store::feed::{
     Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
     PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
 use sluicegate_store::feed::{
     Decoder, Delta, Event, FeedReceiver, FeedSender, FromGate, GrantDelta, Selected, Selector, SenderOptions,
 };

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_capability::{Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_signin::{Certificate, CertificateError, HEADER, Hello, Initiator, Proposal, SignInError, UserSecret};
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Challenge, Ha1, strongest},

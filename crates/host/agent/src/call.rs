@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_capability::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
+use sluicegate_grant::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -467,7 +467,7 @@ fn grants<'a>(message: &Message<'a>) -> impl Iterator<Item = Grant> + use<'a> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_capability::{ANY_PORTS, FLAG_PROVES_ADDRESS, GrantId, mac::SessionSecret};
+    use sluicegate_grant::{ANY_PORTS, FLAG_PROVES_ADDRESS, GrantId, mac::SessionSecret};
     use sluicegate_wire::UnixTime;
 
     use super::*;

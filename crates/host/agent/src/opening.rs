@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{PortProtocol, PortRange};
 
 use crate::seal::Sealer;

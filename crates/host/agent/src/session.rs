@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     message::{Message, Method},

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use sluicegate_capability::epoch::{EPOCH_SECS, Epoch};
+use sluicegate_grant::epoch::{EPOCH_SECS, Epoch};
 use sluicegate_signin::EpochHa1;
 use sluicegate_sip::nonce::WINDOW_S;
 use sluicegate_wire::UnixTime;

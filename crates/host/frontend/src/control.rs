@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use serde::Serialize;
-use sluicegate_capability::{IssuerPublic, Mode};
+use sluicegate_grant::{IssuerPublic, Mode};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{

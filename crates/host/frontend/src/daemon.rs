@@ -15,7 +15,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_capability::{IssuerKey, IssuerPublic};
+use sluicegate_grant::{IssuerKey, IssuerPublic};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{

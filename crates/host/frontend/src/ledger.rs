@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_capability::{Grant, GrantId, Mode, Protocol};
+use sluicegate_grant::{Grant, GrantId, Mode, Protocol};
 use sluicegate_policy::{ServiceMode, Share};
 use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_wire::{Instant, UnixTime};
@@ -458,7 +458,7 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_capability::ANY_PORTS;
+    use sluicegate_grant::ANY_PORTS;
     use sluicegate_store::feed::Selected;
 
     const NOW: UnixTime = UnixTime(1_000);

@@ -6,10 +6,7 @@ use std::{
     net::SocketAddr,
 };
 
-use sluicegate_capability::{
-    mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN},
-    relay::RelayKeys,
-};
+use sluicegate_grant::{mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN}, relay::RelayKeys};
 
 use crate::transmits::Flow;
 

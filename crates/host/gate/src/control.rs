@@ -17,7 +17,7 @@ use crate::{
         Trace,
     },
 };
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_datapath::LocalRule;
 use sluicegate_nat::Probe;
 use sluicegate_policy::{ServiceDefault, ServiceMode};

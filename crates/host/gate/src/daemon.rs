@@ -24,7 +24,7 @@ use crate::{
     state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
-use sluicegate_capability::IssuerPublic;
+use sluicegate_grant::IssuerPublic;
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};

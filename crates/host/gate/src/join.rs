@@ -9,7 +9,7 @@ use crate::{
     feed::connection::{ConnectionError, dial},
     files::{self, Durability},
 };
-use sluicegate_capability::IssuerPublic;
+use sluicegate_grant::IssuerPublic;
 use sluicegate_store::feed::{
     FeedError, FeedReceiver, FromGate, JoinToken, JoinTokenError,
     tls::{Identity, TlsError},
@@ -171,7 +171,7 @@ fn file_error(path: &Path, error: &io::Error) -> JoinError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_capability::IssuerKey;
+    use sluicegate_grant::IssuerKey;
 
     fn feed(address: &str) -> FeedAddress {
         let issuer = IssuerKey::from_seed([3; 32]).public().to_bytes();

@@ -3,7 +3,7 @@
 
 use crate::config::PINHOLES_MAX_MAX;
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::{Grant, GrantId, ISSUER_ID_LEN};
+use sluicegate_grant::{Grant, GrantId, ISSUER_ID_LEN};
 use sluicegate_store::feed::{FeedService, GrantDelta, Resume, Selector};
 use std::{collections::BTreeMap, net::IpAddr};
 

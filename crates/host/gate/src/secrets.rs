@@ -10,7 +10,7 @@ use crate::{
     error::StartError,
     files::{self, Durability},
 };
-use sluicegate_capability::router::{PERIOD_SECS, Seed};
+use sluicegate_capability::secrets::{PERIOD_SECS, Seed};
 use sluicegate_wire::{Instant, UnixTime};
 use std::{io, path::Path};
 use zeroize::Zeroizing;

@@ -9,7 +9,7 @@ use crate::{
     packets::{Command, Commander},
     state::{Books, Saved},
 };
-use sluicegate_capability::{GrantId, mac::SessionKeys, relay::RelayKeys};
+use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_nat as nat;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_store::feed::{FeedService, FeedSip, FromGate};

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use sluicegate_flow::scheduler::{self, LinkScheduler};
+use sluicegate_scheduler::{self as scheduler, LinkScheduler};
 use sluicegate_wire::FrameBuf;
 
 use crate::{Interface, NodeId, Rng};

@@ -1,6 +1,6 @@
 use std::{any::Any, collections::BinaryHeap, fmt, time::Duration};
 
-use sluicegate_flow::scheduler::{Label, LinkScheduler, Offered};
+use sluicegate_scheduler::{Label, LinkScheduler, Offered};
 use sluicegate_wire::{FrameBuf, HEADROOM, Instant};
 
 use crate::{

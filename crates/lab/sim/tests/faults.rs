@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
-use sluicegate_flow::scheduler;
+use sluicegate_scheduler as scheduler;
 use sluicegate_sim::{
     Faults, Interface, LinkConfig, NodeId, World,
     host::{Host, Shim, Uploads},

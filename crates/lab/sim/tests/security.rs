@@ -2,14 +2,9 @@
 
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    router::{Seed, seal},
-};
-use sluicegate_flow::{
-    router::{Arrival, Class, Router, RouterConfig},
-    scheduler::{self, Label},
-};
+use sluicegate_capability::{host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy}, secrets::{Seed, seal}};
+use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_scheduler::{self as scheduler, Label};
 use sluicegate_sim::{
     Interface, Io, LinkConfig, LinkId, Node, NodeId, World,
     host::{Host, Shim, Tally, Uploads},

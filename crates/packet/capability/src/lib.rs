@@ -1,24 +1,15 @@
-//! Grants, the signed permissions that gates check, and the epochs of the secrets behind them.
+//! TVA's capabilities, whole: what a destination allowed its senders, and what routers on the way hold them to.
 //!
-//! A frontend turns an authenticated, permitted request into a [`Grant`]: who may send what to which gate, for how many
-//! bytes and until when. Its 136 bytes are signed with the frontend's [`IssuerKey`]; whoever holds the matching
-//! [`IssuerPublic`] can check it without asking anyone. [`router`] is what capability routers mint and check with,
-//! [`host`] what senders and receivers do. Nothing here does I/O, reads a clock or draws randomness.
+//! [`secrets`] are what routers mint and check with, without state; [`lines`] count the bytes that each capability carried,
+//! in bounded memory; a [`router`] puts both to work on packets; [`host`] is what senders and receivers do. Nothing here
+//! does I/O, reads a clock or draws randomness.
 #![no_std]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod epoch;
-mod grant;
 pub mod host;
-mod id;
-mod issuer;
-pub mod mac;
-pub mod relay;
+pub mod lines;
 pub mod router;
-
-pub use grant::{ANY_PORTS, FLAG_PROVES_ADDRESS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Mode, Protocol};
-pub use id::{CALL_ID_LEN, GrantId, GrantIdError};
-pub use issuer::{ISSUER_ID_LEN, IssuerKey, IssuerPublic, SIGNATURE_LEN, SIGNED_GRANT_LEN, SignedGrant, VerifyError};
+pub mod secrets;

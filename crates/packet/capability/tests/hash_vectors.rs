@@ -15,7 +15,7 @@ use aes::{
 use hkdf::Hkdf;
 use sha2::Sha256;
 use siphasher::sip::SipHasher24;
-use sluicegate_capability::router::{self, PathTagger, Secrets, Seed};
+use sluicegate_capability::secrets::{self, PathTagger, Secrets, Seed};
 use sluicegate_wire::capability::{Algorithm, Capability, ClientId, Limits};
 
 const SECONDS: u64 = 1_000;

@@ -2,9 +2,8 @@
 //!
 //! A [`Table`] of lines answers "is this packet part of something already allowed, and what is done to it" with one
 //! keyed hash and one line. A [`Budget`] is the N bytes of a grant, lent to lines in slices, so that a packet touches
-//! only its own line. A [`Wheel`] ends what was not renewed. A [`scheduler::LinkScheduler`] says which packet leaves
-//! next over a link that cannot carry all, and a [`Pool`] holds those that wait. Nothing here reads a clock, draws
-//! randomness or allocates after construction.
+//! only its own line. A [`Wheel`] ends what was not renewed. Nothing here reads a clock, draws randomness or allocates after
+//! construction.
 #![no_std]
 
 extern crate alloc;
@@ -12,14 +11,10 @@ extern crate alloc;
 extern crate std;
 
 mod budget;
-pub mod capability;
 mod fair_bucket;
 mod hash;
 mod key;
 mod line;
-mod pool;
-pub mod router;
-pub mod scheduler;
 mod table;
 mod token_bucket;
 mod wheel;
@@ -29,7 +24,6 @@ pub use fair_bucket::{FairBucket, Share};
 pub use hash::Hasher;
 pub use key::{Key, Key4, Key6, Kind};
 pub use line::{Entry, Line, Line4, Line6, TcpHalf, Tick};
-pub use pool::{Pool, Slot};
 pub use table::{NO_LINE, Table, WAYS};
 pub use token_bucket::TokenBucket;
 pub use wheel::Wheel;

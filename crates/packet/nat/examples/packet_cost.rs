@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
 use sluicegate_nat::{Config, Mode, PinholeSpec, Service, Translator};
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, UnixTime, Verdict,

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_wire::Instant;
 
 use crate::{Translator, mac::has_seal, pinhole::Holder};

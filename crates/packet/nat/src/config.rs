@@ -4,7 +4,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_capability::{Grant, GrantError, GrantId, mac::SessionKeys, relay::RelayKeys};
+use sluicegate_grant::{Grant, GrantError, GrantId, mac::SessionKeys, relay::RelayKeys};
 
 /// How large the tables are and how long things live. Fixed at start.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use sluicegate_capability::{Grant, GrantError, GrantId, Protocol};
+use sluicegate_grant::{Grant, GrantError, GrantId, Protocol};
 use sluicegate_flow::Budget;
 use sluicegate_wire::{Instant, UnixTime};
 

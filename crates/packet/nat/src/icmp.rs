@@ -3,7 +3,7 @@
 
 use core::net::IpAddr;
 
-use sluicegate_capability::mac::TRAILER_LEN;
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_flow::Kind;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason,

@@ -2,7 +2,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::mac::TRAILER_LEN;
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_flow::{Kind, Line};
 use sluicegate_wire::{Instant, Port, Reason};
 

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket, Wheel};
 use sluicegate_wire::Instant;
 

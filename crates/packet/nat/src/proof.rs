@@ -3,7 +3,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
+use sluicegate_grant::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
 use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ipv4, ipv6, udp};
 
 use crate::{

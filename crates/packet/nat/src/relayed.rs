@@ -4,10 +4,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use sluicegate_capability::{
-    mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN, client_id_of},
-    relay::RelayKeys,
-};
+use sluicegate_grant::{mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN, client_id_of}, relay::RelayKeys};
 use sluicegate_wire::Reason;
 
 use crate::config::Relay;

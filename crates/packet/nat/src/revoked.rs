@@ -4,7 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
 
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::UnixTime;
 
 use crate::users;
@@ -179,7 +179,7 @@ mod tests {
     fn grant(number: u32, user: u8, not_before: u64) -> Grant {
         Grant {
             flags: 0,
-            least_mode: sluicegate_capability::Mode::Pinhole,
+            least_mode: sluicegate_grant::Mode::Pinhole,
             protocol: 17,
             id: id(number),
             issuer: [0; 8],
@@ -191,7 +191,7 @@ mod tests {
             flows: 0,
             rate_100kbps: 0,
             client_address: core::net::IpAddr::from([198, 51, 100, 7]),
-            client_ports: sluicegate_capability::ANY_PORTS,
+            client_ports: sluicegate_grant::ANY_PORTS,
             gate_address: core::net::IpAddr::from([0, 0, 0, 0]),
             gate_ports: (0, 0),
             holder: [0; 32],

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
-use sluicegate_capability::{Grant, mac::SessionKeys};
+use sluicegate_grant::{Grant, mac::SessionKeys};
 use sluicegate_flow::{Hasher, TokenBucket};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime};
 

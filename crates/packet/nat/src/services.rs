@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use alloc::vec::Vec;
 
-use sluicegate_capability::Protocol;
+use sluicegate_grant::Protocol;
 use sluicegate_flow::Budget;
 use sluicegate_wire::Instant;
 

@@ -12,7 +12,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 
 pub use self::export::Export;
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_flow::{Budget, Tick};
 use sluicegate_wire::{Instant, UnixTime};
 

@@ -3,7 +3,7 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use sluicegate_capability::Grant;
+use sluicegate_grant::Grant;
 use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
 use sluicegate_wire::Instant;
 

@@ -220,7 +220,7 @@ fn oversized_packets_of_one_client_leave_answers_for_others() {
 fn an_error_from_outside_is_paid_by_its_flow_and_refused_when_that_is_spent() {
     let mut site = Site::new();
     let base = site.grant(UDP, CLIENT);
-    let grant = sluicegate_capability::Grant { bytes: 1_000, ..base };
+    let grant = sluicegate_grant::Grant { bytes: 1_000, ..base };
     let opened = site.install(grant.clone(), TARGET, (5_004, 5_004));
     let gate = (opened.address, opened.ports.0);
     exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
@@ -277,15 +277,15 @@ fn the_quote_is_cut_to_what_a_host_must_take() {
 #[test]
 fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
     let mut site = Site::new();
-    let keys = sluicegate_capability::mac::SessionKeys::from_bytes([[7; 16]; 2]);
+    let keys = sluicegate_grant::mac::SessionKeys::from_bytes([[7; 16]; 2]);
     let base = site.grant(UDP, CLIENT);
-    let grant = sluicegate_capability::Grant { least_mode: sluicegate_capability::Mode::Mac, client_id: 77, ..base };
+    let grant = sluicegate_grant::Grant { least_mode: sluicegate_grant::Mode::Mac, client_id: 77, ..base };
     let mut spec = spec(grant, TARGET, (5_004, 5_004));
     spec.keys = Some(keys.clone());
     let opened = site.gate.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);
-    let ends = sluicegate_capability::mac::Ends { client: (CLIENT, 9_000), gate_port: gate.1 };
-    let purpose = sluicegate_capability::mac::Purpose::Datagram;
+    let ends = sluicegate_grant::mac::Ends { client: (CLIENT, 9_000), gate_port: gate.1 };
+    let purpose = sluicegate_grant::mac::Purpose::Datagram;
     let text = [&b"hello"[..], &keys.to_service.trailer(77, purpose, 1, &ends, b"hello")].concat();
     site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
     let answer = site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"answer")).outside();

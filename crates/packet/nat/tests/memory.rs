@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{Config, InstallError, PinholeKind, Translator};
 use sluicegate_wire::Reason;
 

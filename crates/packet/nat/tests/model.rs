@@ -6,7 +6,7 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use proptest::prelude::*;
 use site::{packets::*, *};
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::{Port, Verdict};
 
 const CLIENTS: [IpAddr; 3] = [CLIENT, OTHER_CLIENT, STRANGER];

@@ -6,10 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use site::{packets::*, *};
-use sluicegate_capability::{
-    mac::{Ends, Purpose, SessionKeys},
-    relay::RelayKeys,
-};
+use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
 use sluicegate_nat::{InstallError, Opened, Relay, StandingSpec};
 use sluicegate_wire::{Reason, Verdict};
 

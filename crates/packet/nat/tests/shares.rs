@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_capability::Grant;
+use sluicegate_grant::Grant;
 use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, InstallError, PerUser};
 use sluicegate_wire::{Reason, Verdict};
 

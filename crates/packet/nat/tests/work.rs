@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, Mode, PerUser, Service, StandingSpec, Translator};
 use sluicegate_wire::{Instant, Reason};
 

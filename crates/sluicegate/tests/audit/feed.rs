@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::{CALL_ID_LEN, IssuerKey};
+use sluicegate_grant::{CALL_ID_LEN, IssuerKey};
 use sluicegate_store::feed::{
     Decoder, Delta, Event, FeedReceiver, FeedSender, Selected, Selector, SenderOptions, ToGate,
 };

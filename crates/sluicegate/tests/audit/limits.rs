@@ -4,10 +4,7 @@
 //! tests of its turns hold the whole of it.
 
 use super::nat::site::{packets::*, *};
-use sluicegate_capability::{
-    FLAG_PROVES_ADDRESS, Grant,
-    mac::{Ends, Purpose, SessionKeys},
-};
+use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, mac::{Ends, Purpose, SessionKeys}};
 use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec, Translator};
 use sluicegate_wire::{
     Instant, Port, Reason, Verdict,
@@ -120,7 +117,7 @@ fn security_15_one_request_for_many_ports_takes_no_more_than_one_users_share() {
             service: "pbx",
             client: CLIENT,
             wanted: &wanted,
-            proves: sluicegate_capability::Mode::Mac,
+            proves: sluicegate_grant::Mode::Mac,
             now: sluicegate_wire::UnixTime(1_800_000_000),
             held: sluicegate_policy::Share { grants, ports, ..Default::default() },
         };

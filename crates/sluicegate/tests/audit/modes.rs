@@ -5,7 +5,7 @@ mod ports;
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::mac::{Ends, Purpose, SessionKeys, client_id_of};
+use sluicegate_grant::mac::{Ends, Purpose, SessionKeys, client_id_of};
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_wire::{
     Reason,

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_capability::router::{PERIOD_SECS, Seed};
+use sluicegate_capability::secrets::{PERIOD_SECS, Seed};
 
 use crate::support::{self, lab::Lab, node::Node, until};
 

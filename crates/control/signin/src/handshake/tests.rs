@@ -1,6 +1,6 @@
 use std::vec;
 
-use sluicegate_capability::{GrantId, mac::Direction};
+use sluicegate_grant::{GrantId, mac::Direction};
 
 use super::*;
 

@@ -95,7 +95,7 @@ where
 /// A grant id: its 16 bytes.
 pub(super) mod grant_id {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_capability::GrantId;
+    use sluicegate_grant::GrantId;
 
     pub(in crate::feed) fn serialize<S: Serializer>(id: &GrantId, s: S) -> Result<S::Ok, S::Error> {
         id.0.serialize(s)
@@ -109,7 +109,7 @@ pub(super) mod grant_id {
 /// The session keys of both directions or none: 16 bytes each.
 pub(super) mod session_keys {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_capability::mac::SessionKeys;
+    use sluicegate_grant::mac::SessionKeys;
 
     pub(in crate::feed) fn serialize<S: Serializer>(keys: &Option<SessionKeys>, s: S) -> Result<S::Ok, S::Error> {
         keys.as_ref().map(|keys| [keys.to_service.expose(), keys.to_client.expose()]).serialize(s)

@@ -1,9 +1,7 @@
 use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::{
-    CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys,
-};
+use sluicegate_grant::{CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys};
 use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
@@ -127,7 +125,7 @@ pub struct FeedSip {
     /// Rate limit in bit/s.
     pub rate_bps: u64,
     /// What this frontend's datagrams and the gate's are sealed under, with the gate's salt (see
-    /// [`sluicegate_capability::relay`]). It travels on the feed only and is on no disk.
+    /// [`sluicegate_grant::relay`]). It travels on the feed only and is on no disk.
     #[serde(with = "session_keys")]
     pub keys: Option<SessionKeys>,
     /// How many shards the frontend has; each counts its datagrams for itself.

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use sluicegate_capability::{Grant, GrantId, IssuerPublic, VerifyError};
+use sluicegate_grant::{Grant, GrantId, IssuerPublic, VerifyError};
 use sluicegate_wire::{Instant, UnixTime};
 
 use super::{

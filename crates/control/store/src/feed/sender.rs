@@ -1,7 +1,7 @@
 use core::time::Duration;
 use std::{collections::VecDeque, sync::Arc};
 
-use sluicegate_capability::{IssuerKey, IssuerPublic};
+use sluicegate_grant::{IssuerKey, IssuerPublic};
 use sluicegate_wire::{Instant, UnixTime};
 
 use super::{

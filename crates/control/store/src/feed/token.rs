@@ -2,7 +2,7 @@ use core::{fmt, net::SocketAddr, str::FromStr};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::IssuerPublic;
+use sluicegate_grant::IssuerPublic;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -122,7 +122,7 @@ impl FromStr for JoinToken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_capability::IssuerKey;
+    use sluicegate_grant::IssuerKey;
 
     fn token(feed: &str) -> JoinToken {
         JoinToken {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,

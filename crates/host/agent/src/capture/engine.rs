@@ -5,10 +5,8 @@ mod obey;
 
 use std::{io, net::IpAddr, os::fd::AsFd, time::Duration};
 
-use sluicegate_capability::{
-    host::{self, Host, Inbound, Knowledge},
-    mac::TRAILER_LEN,
-};
+use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_datapath::{
     monotonic_now,
     outer::{Receiver, Sender},

@@ -1,4 +1,4 @@
-use sluicegate_capability::{ANY_PORTS, FLAG_PROVES_ADDRESS, mac::SessionKey};
+use sluicegate_grant::{ANY_PORTS, FLAG_PROVES_ADDRESS, mac::SessionKey};
 use sluicegate_wire::UnixTime;
 
 use super::*;

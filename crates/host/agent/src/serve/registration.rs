@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::Message,

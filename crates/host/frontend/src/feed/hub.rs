@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sluicegate_capability::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
+use sluicegate_grant::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
 use sluicegate_store::{
     KeptRevoke,

@@ -1,7 +1,7 @@
 //! The keys of one frontend as a file: made by a key holder, opened by the frontend on its own host.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SiteKey, SitePublic, seal, unseal};
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};

@@ -19,7 +19,7 @@ use std::{
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic, UserSecret};
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};

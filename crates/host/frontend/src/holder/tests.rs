@@ -1,4 +1,4 @@
-use sluicegate_capability::epoch::EPOCH_SECS;
+use sluicegate_grant::epoch::EPOCH_SECS;
 
 use super::*;
 use crate::clock::Clock;

@@ -2,7 +2,7 @@
 
 use std::{io, os::unix::net::UnixStream, path::Path, thread, time::Duration};
 
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_policy::is_name;
 use sluicegate_signin::{SECRET_LEN, SealError, SiteKey, SitePublic, UserSecret};
 use sluicegate_store::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };

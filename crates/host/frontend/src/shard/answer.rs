@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport},

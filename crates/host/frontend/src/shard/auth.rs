@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::{Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
     Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,

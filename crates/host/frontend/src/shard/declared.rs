@@ -1,6 +1,6 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_policy::Policy;
 use sluicegate_store::feed::{GrantDelta, Selector};
 use sluicegate_wire::Instant;

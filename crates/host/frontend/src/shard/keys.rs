@@ -18,7 +18,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip::SipHasher24;
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_sip::{
     cookie::{CALL_PREFIX_LEN, CookieKey, CookieText, TAGGED_LEN, TO_TAG_LEN},
     message::{MAGIC_COOKIE, Message},

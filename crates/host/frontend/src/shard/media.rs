@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sluicegate_capability::ANY_PORTS;
+use sluicegate_grant::ANY_PORTS;
 use sluicegate_policy::{PortProtocol, PortRange, Service, WANTED_MAX};
 use sluicegate_sip::sdp::{Answer, MediaAnswer, MediaEdit, Rewrite, Session, Transport, Wanted};
 

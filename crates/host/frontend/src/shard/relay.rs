@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_policy::{Limits, Service, ServiceKind};
 use sluicegate_sip::{
     message::{HeaderName, Message},

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::IssuerKey;
+use sluicegate_grant::IssuerKey;
 use sluicegate_signin::ReplicaKey;
 use zeroize::Zeroizing;
 

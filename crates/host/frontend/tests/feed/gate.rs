@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustls::pki_types::ServerName;
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_store::feed::{
     ActiveGrant, Decoder, EndCause, Event, FeedReceiver, FromGate, GrantDelta, JoinSecret, JoinToken, Selector, ToGate,
     encode,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_capability::{IssuerKey, SignedGrant};
+use sluicegate_grant::{IssuerKey, SignedGrant};
 use sluicegate_frontend::{Count, GateAnswer, Input, Kind, Outcome};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, header, status};

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_capability::{
-    mac::{Ends, Purpose, SessionKeys, TRAILER_LEN},
-    relay::RelayKeys,
-};
+use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys, TRAILER_LEN}, relay::RelayKeys};
 use sluicegate_frontend::{Count, Event, GateAnswer, Input, Standing, Tables};
 use sluicegate_sip::{
     message::{HeaderName, Message},

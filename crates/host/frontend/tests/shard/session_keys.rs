@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_capability::{Grant, Mode, mac::SessionSecret};
+use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
 use sluicegate_frontend::{GateAnswer, Input, Ledger};
 use sluicegate_store::feed::GrantDelta;
 
@@ -126,7 +126,7 @@ fn a_client_id_in_use_is_given_to_nobody_else() {
     let expected = ask(&mut probe, &mut same, &udp());
     let mut taken = expected[0].grant().unwrap();
     let (id, first_id) = (taken.id, taken.client_id);
-    taken.id = sluicegate_capability::GrantId([1; 16]);
+    taken.id = sluicegate_grant::GrantId([1; 16]);
     let mut site = Site::new();
     let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_keys() };
     site.ledger.opening(&delta, &taken, "gate-1", 0).unwrap();

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_capability::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_frontend::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
     Transmits,

@@ -2,7 +2,8 @@
 
 use crate::error::ConfigError;
 use sluicegate_capability::host::ServerConfig;
-use sluicegate_flow::{capability::lines_needed, scheduler};
+use sluicegate_capability::lines::lines_needed;
+use sluicegate_scheduler as scheduler;
 use sluicegate_wire::capability::Limits;
 use std::{path::PathBuf, str::FromStr};
 

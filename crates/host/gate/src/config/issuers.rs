@@ -2,7 +2,7 @@
 
 use super::{Config, Prefix};
 use crate::ledger::{Entry, IssuerId};
-use sluicegate_capability::{Grant, IssuerPublic};
+use sluicegate_grant::{Grant, IssuerPublic};
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, ServiceDefault};
 use sluicegate_store::feed::{FeedService, GrantDelta};
 use sluicegate_wire::UnixTime;
@@ -185,7 +185,7 @@ fn ports(protocol: u8, (first, last): (u16, u16)) -> Option<PortRange> {
 mod tests {
     use super::*;
     use crate::samples;
-    use sluicegate_capability::IssuerKey;
+    use sluicegate_grant::IssuerKey;
 
     const NOW: UnixTime = UnixTime(1_000);
 

@@ -6,7 +6,7 @@ use crate::{
     packets::{Command, Installed},
     shared::{FeedSlot, Shared},
 };
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
 use sluicegate_store::feed::{

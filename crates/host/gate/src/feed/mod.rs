@@ -18,7 +18,7 @@ use apply::Applier;
 use backoff::Backoff;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use reach::Reach;
-use sluicegate_capability::IssuerPublic;
+use sluicegate_grant::IssuerPublic;
 use sluicegate_store::feed::{Event, FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use std::{sync::Arc, time::Duration};
 use tokio::{

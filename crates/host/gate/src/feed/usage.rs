@@ -5,7 +5,7 @@ use crate::{
     packets::{Command, GrantUsage},
     shared::Shared,
 };
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_store::feed::{FromGate, GrantUsage as Reported, USAGE_MAX};
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Which grants a client id belongs to, so that a request for a capability costs one look-up.
 
-use sluicegate_capability::{Grant, GrantId};
+use sluicegate_grant::{Grant, GrantId};
 use std::collections::HashMap;
 
 /// Grants of one client id that are looked at: a call opens a port range each, and all have the same id.

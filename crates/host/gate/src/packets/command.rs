@@ -3,7 +3,7 @@
 
 use crate::drops::DroppedPacket;
 use crate::error::ControlError;
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_nat::{
     EndCause, Explanation, InstallError, Opened, PinholeSpec, Probe, Service, ServicesError, StandingSpec,
 };

@@ -3,7 +3,7 @@
 use super::path::Fate;
 use crate::board::Gauge;
 use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
-use sluicegate_flow::scheduler::Label;
+use sluicegate_scheduler::Label;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
 

@@ -1,10 +1,7 @@
 //! One port's way out when its link is scheduled: frames wait in a fixed pool until the scheduler lets them go.
 
 use crate::board::{Gauge, LANES, LaneReading};
-use sluicegate_flow::{
-    Pool, Slot,
-    scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered},
-};
+use sluicegate_scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered, Pool, Slot};
 use sluicegate_wire::{Instant, Port, Reason, ethernet};
 
 /// What became of an offered frame.

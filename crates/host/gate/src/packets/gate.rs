@@ -9,15 +9,10 @@ use super::{
     router,
 };
 use crate::board::{Gauge, Reading};
-use sluicegate_capability::{
-    Grant, GrantId, Mode,
-    host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected},
-    mac::TRAILER_LEN,
-};
-use sluicegate_flow::{
-    router::{Arrival, Class, Router},
-    scheduler::Label,
-};
+use sluicegate_grant::{Grant, GrantId, Mode, mac::TRAILER_LEN};
+use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
+use sluicegate_capability::router::{Arrival, Class, Router};
+use sluicegate_scheduler::Label;
 use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,

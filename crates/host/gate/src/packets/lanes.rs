@@ -1,7 +1,8 @@
 //! Which lane of a scheduled link a packet rides, and in whose queue.
 
 use crate::config::Fairness;
-use sluicegate_flow::{router::Class, scheduler::Label};
+use sluicegate_capability::router::Class;
+use sluicegate_scheduler::Label;
 use std::net::IpAddr;
 
 /// The weight of every queue of the regular lane.

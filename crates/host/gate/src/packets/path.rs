@@ -10,7 +10,7 @@ use crate::{
     board::{Gauge, REASONS, Reading, Sent},
     drops::{DROPS_MAX, DropLog, Tuple},
 };
-use sluicegate_flow::scheduler::Label;
+use sluicegate_scheduler::Label;
 use sluicegate_nat::Translator;
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, Reason, Verdict,

@@ -2,7 +2,7 @@
 
 use super::{lanes::Lanes, path::Fate};
 use crate::board::{Gauge, KINDS, Reading};
-use sluicegate_flow::router::{Arrival, Counters, Router};
+use sluicegate_capability::router::{Arrival, Counters, Router};
 use sluicegate_nat::Translator;
 use sluicegate_wire::{Frame, Instant, Port, Reason, capability::Kind};
 

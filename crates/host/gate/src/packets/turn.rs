@@ -7,7 +7,7 @@ use super::{
     path::Path,
 };
 use crate::{clock, drops::DroppedPacket};
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_nat::{Event, Export, Probe, Translator};
 use sluicegate_wire::{Instant, Port};
 use std::{collections::VecDeque, time::Duration};

@@ -7,7 +7,7 @@ use crate::{
     ledger::{Entry, Ledger, Record},
     shared::service_spec,
 };
-use sluicegate_capability::Mode;
+use sluicegate_grant::Mode;
 use sluicegate_nat::{PinholeSpec, Service, Translator};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
@@ -153,7 +153,7 @@ fn replay(
             }
         }
         Record::Ended { id, stamp } => {
-            let id = sluicegate_capability::GrantId(*id);
+            let id = sluicegate_grant::GrantId(*id);
             if ledger.ended(id, *stamp).is_some() {
                 translator.revoke(now, id);
             }

@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluicegate_capability::router::seal;
+use sluicegate_capability::secrets::seal;
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_wire::{
     IpProtocol,

@@ -16,7 +16,7 @@ use nix::{
     time::{clock_getcpuclockid, clock_gettime},
     unistd::Pid,
 };
-use sluicegate_capability::epoch::Epoch;
+use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::{Certificate, HEADER, Hello, Initiator, Proposal, UserSecret};
 use sluicegate_sip::{
     digest::{Answer, Ha1, ha1, strongest},

@@ -2,14 +2,9 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    router::{Seed, seal},
-};
-use sluicegate_flow::{
-    router::{Arrival, Class, Router, RouterConfig},
-    scheduler,
-};
+use sluicegate_capability::{host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy}, secrets::{Seed, seal}};
+use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
     capability::{Algorithm, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, regular_len, request_len, shim},

@@ -1,6 +1,6 @@
 //! How many bytes a capability carries, against an adversary and a model that forgets nothing.
 
-use sluicegate_flow::capability::model::{Site, tva_12};
+use sluicegate_capability::lines::model::{Site, tva_12};
 
 use super::{Claim, Level, Outcome, Paper, Setting};
 

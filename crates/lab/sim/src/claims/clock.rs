@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sluicegate_capability::router::{PERIOD_SECS, Secrets, Seed, seal};
+use sluicegate_capability::secrets::{PERIOD_SECS, Secrets, Seed, seal};
 use sluicegate_wire::{
     Reason,
     capability::{Algorithm, Capability, ClientId, Limits},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_flow::scheduler::{Config, DEPTH_MAX, Label, LinkScheduler, Offered};
+use sluicegate_scheduler::{Config, DEPTH_MAX, Label, LinkScheduler, Offered};
 use sluicegate_wire::{Instant, capability::PathId};
 
 use super::{Claim, Level, Outcome, Paper, Setting};

@@ -3,7 +3,7 @@
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
-use sluicegate_flow::scheduler;
+use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Kind, Limits, shim},

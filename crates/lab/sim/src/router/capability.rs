@@ -1,10 +1,8 @@
 use std::net::IpAddr;
 
-use sluicegate_capability::router::Seed;
-use sluicegate_flow::{
-    router::{Arrival, Class, Counters, Router, RouterConfig},
-    scheduler::Label,
-};
+use sluicegate_capability::secrets::Seed;
+use sluicegate_capability::router::{Arrival, Class, Counters, Router, RouterConfig};
+use sluicegate_scheduler::Label;
 use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits};
 
 use super::{Routes, next_hop};

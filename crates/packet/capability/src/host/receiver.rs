@@ -11,7 +11,7 @@ use super::{
     config::{ANSWER_AGAIN, ANSWER_COPIES, ANSWER_WAIT, GRANT_SECONDS_MAX, NOTICE_INTERVAL},
     random::Random,
 };
-use crate::router;
+use crate::secrets;
 
 const GRANTED: usize = 4;
 /// For how long a router mints under one stamp.
@@ -94,7 +94,7 @@ impl Receiver {
         let step = last.map_or(0, |last| last.step.saturating_add(u16::from(last.used)));
         let varied = vary(limits, step);
         let limits = last.map_or(varied, |last| not_older(varied, &last));
-        let list: CapabilityList = pre.iter().map(|pre| router::seal(algorithm, pre, limits)).collect();
+        let list: CapabilityList = pre.iter().map(|pre| secrets::seal(algorithm, pre, limits)).collect();
         let digest = digest(random, limits, &list);
         if self.granted[0].is_none_or(|last| last.used) {
             self.granted[1] = self.granted[0];

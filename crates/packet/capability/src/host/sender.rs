@@ -16,7 +16,7 @@ use super::{
     header::{self, Form},
     policy::life,
 };
-use crate::router;
+use crate::secrets;
 
 /// What a sender knows about one destination.
 #[derive(Debug, Default)]
@@ -330,7 +330,7 @@ impl Sender {
         nonce: FlowNonce,
     ) -> Answered {
         let Some(first) = list.get(0) else { return Answered::Ignored };
-        let fits = |asked: &&Asked| router::seal(algorithm, asked.own, limits).ct_eq(&first);
+        let fits = |asked: &&Asked| secrets::seal(algorithm, asked.own, limits).ct_eq(&first);
         let Some(asked) = self.asked.iter().flatten().find(fits).copied() else { return Answered::Ignored };
         if self.set.as_ref().is_some_and(|set| asked.serial <= set.serial) {
             return Answered::Ignored;

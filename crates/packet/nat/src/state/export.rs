@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_wire::Instant;
 
 use super::{

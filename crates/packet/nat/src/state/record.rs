@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use sluicegate_capability::{GRANT_LEN, GrantId};
+use sluicegate_grant::{GRANT_LEN, GrantId};
 use sluicegate_flow::TcpHalf;
 use sluicegate_wire::UnixTime;
 

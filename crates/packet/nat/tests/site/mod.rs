@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use packets::*;
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
 use sluicegate_nat::{Config, Mode, Opened, PinholeSpec, Service, Translator};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::mac::{Ends, Purpose, SessionKeys};
+use sluicegate_grant::mac::{Ends, Purpose, SessionKeys};
 use sluicegate_wire::{
     capability::{Capability, Kind, shim},
     ip::Summary,

@@ -3,7 +3,7 @@
 mod holder;
 mod theft;
 
-use sluicegate_capability::mac::{Direction, SessionSecret};
+use sluicegate_grant::mac::{Direction, SessionSecret};
 use sluicegate_frontend::{Count, GateAnswer, Input, Kind, Outcome, Tables};
 use sluicegate_signin::{Hello, Initiator, Proposal, joined, respond};
 use sluicegate_sip::{

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sluicegate_capability::epoch::{EPOCH_SECS, Epoch};
+use sluicegate_grant::epoch::{EPOCH_SECS, Epoch};
 use sluicegate_frontend::{Config, Control, Frontend, KeyHolder, NewUser, Vault, keyholder_directory};
 use sluicegate_signin::{Certificate, CertificateError, EpochHa1, ReplicaKey, SitePublic, UserSecret, unseal};
 use sluicegate_sip::digest::{Algorithm, ha1};

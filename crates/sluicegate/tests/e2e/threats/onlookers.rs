@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::router::seal;
+use sluicegate_capability::secrets::seal;
 use sluicegate_wire::{
     IpProtocol,
     capability::{Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr},

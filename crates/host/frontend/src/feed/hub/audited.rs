@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_store::{
     audit::{Audit, Event, Grant},
     feed::{EndCause, Selected, Selector},

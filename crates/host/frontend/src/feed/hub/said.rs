@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sluicegate_capability::relay::RelayKeys;
+use sluicegate_grant::relay::RelayKeys;
 use sluicegate_policy::ServiceMode;
 use sluicegate_store::feed::ActiveGrant;
 

@@ -5,10 +5,7 @@ use super::{
     site::{Frontend, Running, config, install, start, until},
 };
 use crate::samples::{read_udp, udp_frame};
-use sluicegate_capability::{
-    FLAG_PROVES_ADDRESS, Mode,
-    mac::{Ends, Purpose, SessionKeys},
-};
+use sluicegate_grant::{FLAG_PROVES_ADDRESS, Mode, mac::{Ends, Purpose, SessionKeys}};
 use sluicegate_store::feed::{Delta, FromGate};
 use sluicegate_wire::Port;
 use std::{fs, net::SocketAddrV4, path::Path};

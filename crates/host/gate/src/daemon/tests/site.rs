@@ -5,7 +5,7 @@ use crate::{
     Config, Control, FeedAddress, RunError, StartError, clock,
     samples::{self, Hops, read_udp, udp_frame},
 };
-use sluicegate_capability::IssuerKey;
+use sluicegate_grant::IssuerKey;
 use sluicegate_datapath::{Device, loopback::Cables};
 use sluicegate_store::feed::{
     Decoder, Delta, FeedSender, FromGate, Resume, SenderOptions,
@@ -68,7 +68,7 @@ fn issuer() -> IssuerKey {
 
 /// Grant number `number`, valid now, of the frontend's issuer, on its way.
 pub(super) fn install(number: u8) -> Delta {
-    let grant = sluicegate_capability::Grant { issuer: issuer().public().id(), ..samples::current_grant(number) };
+    let grant = sluicegate_grant::Grant { issuer: issuer().public().id(), ..samples::current_grant(number) };
     Delta::Install(Box::new(samples::delta(grant)))
 }
 

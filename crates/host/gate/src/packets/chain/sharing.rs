@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::samples::{GATE_ADDRESS, TARGET};
-use sluicegate_capability::GrantId;
+use sluicegate_grant::GrantId;
 use sluicegate_wire::capability::{UDP_PORT, shim::Carriage};
 use std::net::SocketAddrV4;
 

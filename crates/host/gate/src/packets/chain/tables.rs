@@ -1,7 +1,7 @@
 //! What a node holds: over a restart, and when others fill its tables.
 
 use super::*;
-use sluicegate_capability::router::seal;
+use sluicegate_capability::secrets::seal;
 use sluicegate_wire::capability::{
     Algorithm, Capability, FlowNonce, Kind, Repr,
     shim::{self, Carriage},

@@ -1,10 +1,7 @@
 use super::*;
 use crate::config::Role;
 use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
-use sluicegate_capability::{
-    mac::{Ends, Purpose, SessionKeys},
-    relay::RelayKeys,
-};
+use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
 use sluicegate_nat::{Config, Mode, PinholeSpec, Relay, Service, StandingSpec};
 use sluicegate_wire::{FrameBuf, UnixTime};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -126,7 +123,7 @@ fn what_the_device_dropped_is_counted_with_the_rest() {
 
 /// A path with one open grant, a public service beside it, and a link of 1 Mbit/s behind it.
 fn scheduled() -> (Path<Hops>, SocketAddrV4) {
-    use sluicegate_flow::scheduler::{Config as Link, KnownPaths};
+    use sluicegate_scheduler::{Config as Link, KnownPaths};
     let (mut path, gate) = path(true);
     let private = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     let public =

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{assemble, board::Gauge, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
-use sluicegate_capability::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
 use std::net::{IpAddr, Ipv4Addr};

@@ -4,7 +4,7 @@ use crate::{
     packets::command::{Commander, EVENTS_MAX},
     samples::{self, Hops, VALID},
 };
-use sluicegate_capability::Grant;
+use sluicegate_grant::Grant;
 use sluicegate_nat::{Config, EndCause, Mode, PinholeSpec, Service};
 use sluicegate_wire::UnixTime;
 

@@ -6,11 +6,9 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::router::{Seed, seal};
-use sluicegate_flow::{
-    router::{Arrival, Class, Router, RouterConfig},
-    scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX},
-};
+use sluicegate_capability::secrets::{Seed, seal};
+use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX};
 use sluicegate_wire::{
     Frame, FrameBuf, HEADROOM, Instant, IpProtocol, Port, Reason,
     capability::{

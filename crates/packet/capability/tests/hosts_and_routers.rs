@@ -2,11 +2,8 @@
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing},
-    router::Seed,
-};
-use sluicegate_flow::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::{host::{ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing}, secrets::Seed};
+use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
     capability::{ClientId, Limits},

@@ -14,7 +14,7 @@ use sluicegate_wire::{
 };
 
 use super::{Allowance, Lines, Moment};
-use crate::{Key as _, Key4, Line4};
+use sluicegate_flow::{Key as _, Key4, Line4};
 
 /// Capabilities of a flow that the adversary holds at once.
 const HELD: usize = 4;

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use proptest::prelude::*;
-use sluicegate_flow::scheduler::{Config, Label, Lane, LinkScheduler, Offered};
+use sluicegate_scheduler::{Config, Label, Lane, LinkScheduler, Offered};
 use sluicegate_wire::{Instant, Reason, capability::PathId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

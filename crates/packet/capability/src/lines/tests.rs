@@ -7,7 +7,7 @@ use sluicegate_wire::{
 };
 
 use super::{Allowance, Lines, Moment, lines_needed, model};
-use crate::{Key as _, Key4, Line4};
+use sluicegate_flow::{Key as _, Key4, Line4};
 
 const NONCE: FlowNonce = FlowNonce(0x1234_5678_9abc);
 const OTHER: FlowNonce = FlowNonce(0x1234_5678_9abd);

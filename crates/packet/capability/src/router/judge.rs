@@ -1,14 +1,14 @@
 //! Whether a regular packet is what its receiver allowed.
 
-use sluicegate_capability::router::Secrets;
+use sluicegate_flow::{Key as _, Line};
 use sluicegate_wire::{
     Reason,
     capability::{Algorithm, Capability, ClientId, FlowNonce, Limits, Packet},
 };
 
 use crate::{
-    Key as _, Line,
-    capability::{Allowance, Lines, Moment, Revocations},
+    lines::{Allowance, Lines, Moment, Revocations},
+    secrets::Secrets,
 };
 
 /// What a regular packet presents.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_flow::scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Merge, Offered, Weights};
+use sluicegate_scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Merge, Offered, Weights};
 use sluicegate_wire::{Instant, capability::PathId};
 
 type Path = [PathId; 5];

@@ -25,7 +25,7 @@ mod tests;
 
 use core::{iter, net::IpAddr, time::Duration};
 
-use sluicegate_capability::router::{PathTagger, Secrets, Seed};
+use sluicegate_flow::{Key, Key4, Key6, Line4, Line6};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason,
     capability::{ClientId, Kind, Limits, PathId, shim},
@@ -38,8 +38,8 @@ use self::{
     judge::{Judge, Presented},
 };
 use crate::{
-    Key, Key4, Key6, Line4, Line6,
-    capability::{Lines, Moment, Revocations},
+    lines::{Lines, Moment, Revocations},
+    secrets::{PathTagger, Secrets, Seed},
 };
 
 /// Path identifiers that the link scheduler tells apart.
@@ -54,7 +54,7 @@ const SWEEP_LINES_MAX: u32 = 900;
 /// How a router is built. What is a maximum here is memory for good.
 #[derive(Clone)]
 pub struct RouterConfig {
-    /// Room for capability lines of IPv4 flows: [`crate::capability::lines_needed`] of the links that packets come by.
+    /// Room for capability lines of IPv4 flows: [`crate::lines::lines_needed`] of the links that packets come by.
     pub lines_max: u32,
     /// Room for those of IPv6 flows.
     pub lines6_max: u32,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-use sluicegate_flow::scheduler::{Config, Label, LinkScheduler, Merge, Offered, QUEUES_MAX};
+use sluicegate_scheduler::{Config, Label, LinkScheduler, Merge, Offered, QUEUES_MAX};
 use sluicegate_wire::{Instant, capability::PathId};
 
 const RUNS: usize = 5;

@@ -4,16 +4,23 @@
 //! packets, then control beyond its share, then legacy, and requests beyond their share only when nobody else waits.
 //! All memory is taken at construction; every operation is O(1) in the number of packets and queues (the request lane:
 //! O(depth), and with [`Weights::Known`] so on average, because light queues are passed over).
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod config;
 mod known;
 mod pace;
 mod packets;
+mod pool;
 mod regular;
 mod request;
 
 pub use config::{Config, Label, Lane, Merge, Weights};
 pub use known::{KnownPaths, KnownPathsError};
+pub use pool::{Pool, Slot};
 use sluicegate_wire::{Instant, Reason};
 
 use self::{
@@ -22,7 +29,7 @@ use self::{
     regular::{Pushed, Regular},
     request::Requests,
 };
-use crate::Hasher;
+use sluicegate_flow::Hasher;
 
 /// Path identifiers that request queues are told apart by.
 pub const DEPTH_MAX: usize = 5;
@@ -65,7 +72,7 @@ pub struct LaneCounters {
 /// otherwise poll at [`Self::poll_timeout`]. Time never goes back.
 ///
 /// ```
-/// use sluicegate_flow::scheduler::{Config, Label, LinkScheduler, Offered};
+/// use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered};
 /// use sluicegate_wire::Instant;
 ///
 /// let mut link = LinkScheduler::new(&Config::for_rate(1_000_000), &[7; 16]);

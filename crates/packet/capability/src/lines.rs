@@ -1,11 +1,33 @@
+//! What a router remembers of the capabilities that pass it: lines that count bytes, and revocations.
+//!
+//! A line exists for a TVA flow (source, destination, client id) whose capability passed its check. It holds N and T to
+//! their word with a fixed amount of memory (TVA III-F): used bytes are counted against N, and each packet of L bytes
+//! moves the line's time to live L * T / N ahead. Only a line whose ttl has passed may give way to another flow. So a
+//! capability carries at most N bytes where no line had to give way, and at most 2N whatever an attacker does.
+//!
+//! Two rules keep that bound where a flow has several valid capabilities:
+//! - **A flow's capabilities are ordered** by the second in which they were minted, then by T, then by N. A newer one
+//!   replaces an older one; an older one is refused as spent while the newer one's line is there.
+//!   The same capability under another nonce goes on counting where it was. Whoever grants twice within one second must therefore raise T or N.
+//! - **The ttl is never shortened**, not even by a replacement: it starts from where the older capability left it.
+//!
+//! Several threads can serve one flow without sharing its line: the owner [lends](Lines::lend) slices of what is left,
+//! charged in advance, and each thread [borrows](Lines::borrow) them into a line of its own.
+
 use core::sync::atomic::Ordering::Relaxed;
 
+use sluicegate_flow::{Budget, Line, SLICE_MAX, Table, WAYS};
 use sluicegate_wire::{
     Instant, Reason,
     capability::{FlowNonce, Limits},
 };
 
-use crate::{Budget, Line, SLICE_MAX, Table, WAYS};
+pub mod model;
+mod revocation;
+#[cfg(test)]
+mod tests;
+
+pub use self::revocation::{REMEMBERED_SECS, Revocations};
 
 /// A set with this many lines in use, or more, is looked at twice before a new line goes there.
 const CROWDED: u32 = 6;
@@ -100,7 +122,7 @@ impl Take {
 
 /// The lines of capabilities: memory that is fixed at start, and what may be written where.
 ///
-/// A line is a [`Line`] with the key of [`crate::Key::of_capability`], and these words behind it (little-endian C
+/// A line is a [`Line`] with the key of [`sluicegate_flow::Key::of_capability`], and these words behind it (little-endian C
 /// order; bytes 16-63 for IPv4, 80-127 for IPv6), as the kernel program will read them:
 ///
 /// | word | contents |

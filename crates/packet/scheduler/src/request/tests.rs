@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sluicegate_wire::capability::PathId;
 
 use super::*;
-use crate::scheduler::Merge;
+use crate::Merge;
 
 type Tags = [u16; DEPTH_MAX];
 

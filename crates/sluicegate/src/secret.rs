@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use sluicegate_agent::Pin;
+use sluicegate_keys as keys;
 use sluicegate_signin::{SECRET_LEN, UserSecret};
-use sluicegate_store::keys;
 use zeroize::Zeroizing;
 
 use crate::{cli::Password, config::STATE_DEFAULT};

@@ -2,13 +2,13 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use sluicegate_feed::JoinSecret;
 use sluicegate_policy::is_name;
 use sluicegate_wire::UnixTime;
 
 use crate::{
     Directory, DirectoryError, Expect, Kind, StoreError, Txn,
     directory::{decode, encode},
-    feed::JoinSecret,
 };
 
 /// Seconds for which a join secret can be used.

@@ -1,18 +1,14 @@
-//! The store, its embedded back end, and the feed between frontend and gate.
+//! The store and its embedded back end.
 //!
 //! A [`Store`] keeps small records under text keys, with revisions, compare-and-set transactions, leases and a resumable
 //! watch; [`Embedded`] does so in one file. [`Directory`] is what the rest of Sluicegate uses: users, groups, services,
-//! rules and gates by name. [`keys`] reads and creates secret files, [`password`] turns a password into what is kept of it,
-//! [`feed`] is the protocol by which frontends tell gates what to open,
-//! and [`audit`] writes down who did what.
+//! rules and gates by name. [`password`] turns a password into what is kept of it, and [`audit`] writes down who did what.
 
 pub mod audit;
 mod backend;
 mod directory;
 mod embedded;
-pub mod feed;
 mod gate;
-pub mod keys;
 pub mod password;
 mod registration;
 mod revoke;

@@ -1,12 +1,12 @@
 //! What an operator ended, on disk: a gate that was away meanwhile is told of it even if the frontend was started anew.
 
 use serde::{Deserialize, Serialize};
+use sluicegate_feed::Selector;
 use sluicegate_wire::UnixTime;
 
 use crate::{
     Directory, DirectoryError, Txn,
     directory::{decode, encode},
-    feed::Selector,
 };
 
 const PREFIX: &str = "revoke/";
@@ -64,7 +64,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Embedded, EmbeddedOptions, feed::Selected};
+    use crate::{Embedded, EmbeddedOptions};
+    use sluicegate_feed::Selected;
 
     const NOW: UnixTime = UnixTime(1_000);
 

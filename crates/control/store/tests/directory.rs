@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use sluicegate_feed::JoinSecret;
 use sluicegate_policy::{Bounds, Group, Policy, Rule, Service, User};
 use sluicegate_store::{
     Directory, DirectoryError, Embedded, EmbeddedOptions, Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError, Kind, Txn,
-    feed::JoinSecret, password,
+    password,
 };
 use sluicegate_wire::UnixTime;
 use tempfile::TempDir;

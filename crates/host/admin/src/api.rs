@@ -11,8 +11,8 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sluicegate_grant::Mode;
 use sluicegate_gate::{Probe, Selected, Selector};
+use sluicegate_grant::Mode;
 use sluicegate_wire::Port;
 use tokio::sync::Notify;
 

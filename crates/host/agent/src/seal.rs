@@ -12,7 +12,10 @@ use std::{
 };
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use sluicegate_grant::{Grant, GrantId, Mode, mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN}};
+use sluicegate_grant::{
+    Grant, GrantId, Mode,
+    mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
+};
 use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
 use tracing::{debug, warn};

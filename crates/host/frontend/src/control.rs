@@ -7,14 +7,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use serde::Serialize;
+use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{IssuerPublic, Mode};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
-use sluicegate_store::{
-    Gate, JoinError, KeptRevoke,
-    audit::Audit,
-    feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector},
-};
+use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 

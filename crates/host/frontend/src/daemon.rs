@@ -15,14 +15,14 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use sluicegate_feed::tls::{self, TlsError};
 use sluicegate_grant::{IssuerKey, IssuerPublic};
+use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
     DirectoryError, KeptRevoke, Kind, StoreError,
     audit::{self, Audit, AuditError},
-    feed::tls::{self, TlsError},
-    keys::{self, KeyError},
 };
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use zeroize::Zeroizing;

@@ -10,9 +10,9 @@ use std::{
 };
 
 use serde::Serialize;
+use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_grant::{Grant, GrantId, Mode, Protocol};
 use sluicegate_policy::{ServiceMode, Share};
-use sluicegate_store::feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::calls::{CallId, Calls, Refused};
@@ -458,8 +458,8 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_feed::Selected;
     use sluicegate_grant::ANY_PORTS;
-    use sluicegate_store::feed::Selected;
 
     const NOW: UnixTime = UnixTime(1_000);
 

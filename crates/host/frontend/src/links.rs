@@ -6,7 +6,10 @@ use std::{
     net::SocketAddr,
 };
 
-use sluicegate_grant::{mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN}, relay::RelayKeys};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN},
+    relay::RelayKeys,
+};
 
 use crate::transmits::Flow;
 

@@ -14,9 +14,9 @@ use crate::{
     },
     secrets::Seeds,
 };
-use sluicegate_grant::Grant;
 use sluicegate_capability::host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy};
 use sluicegate_capability::router::{Router, RouterConfig};
+use sluicegate_grant::Grant;
 use sluicegate_scheduler::{self as scheduler, KnownPaths, Lane, Weights};
 use sluicegate_wire::{
     capability::{self, Limits, shim},

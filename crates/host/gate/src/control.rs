@@ -17,11 +17,11 @@ use crate::{
         Trace,
     },
 };
-use sluicegate_grant::GrantId;
 use sluicegate_datapath::LocalRule;
+use sluicegate_feed::Selector;
+use sluicegate_grant::GrantId;
 use sluicegate_nat::Probe;
 use sluicegate_policy::{ServiceDefault, ServiceMode};
-use sluicegate_store::feed::Selector;
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 use std::{
     collections::BTreeMap,

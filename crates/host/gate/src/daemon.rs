@@ -24,11 +24,11 @@ use crate::{
     state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
-use sluicegate_grant::IssuerPublic;
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};
+use sluicegate_feed::{FeedService, FromGate, tls::Identity};
+use sluicegate_grant::IssuerPublic;
 use sluicegate_nat::{self as nat, Translator};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
-use sluicegate_store::feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_wire::Port;
 use std::{
     fs::{File, OpenOptions},

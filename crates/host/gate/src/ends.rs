@@ -5,8 +5,8 @@ use crate::{
     packets::Ended,
     shared::Shared,
 };
+use sluicegate_feed::{EndCause, FromGate};
 use sluicegate_nat as nat;
-use sluicegate_store::feed::{EndCause, FromGate};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 

@@ -278,7 +278,7 @@ pub enum StartError {
     },
     /// The gate's key and certificate could not be made.
     #[error("the gate's key: {0}")]
-    Identity(sluicegate_store::feed::tls::TlsError),
+    Identity(sluicegate_feed::tls::TlsError),
     /// The packet path could not be opened.
     #[error(transparent)]
     Device(#[from] sluicegate_datapath::OpenError),

@@ -9,11 +9,11 @@ use crate::{
     feed::connection::{ConnectionError, dial},
     files::{self, Durability},
 };
-use sluicegate_grant::IssuerPublic;
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     FeedError, FeedReceiver, FromGate, JoinToken, JoinTokenError,
     tls::{Identity, TlsError},
 };
+use sluicegate_grant::IssuerPublic;
 use std::{
     fmt::Write,
     io,

@@ -3,8 +3,8 @@
 
 use crate::config::PINHOLES_MAX_MAX;
 use serde::{Deserialize, Serialize};
+use sluicegate_feed::{FeedService, GrantDelta, Resume, Selector};
 use sluicegate_grant::{Grant, GrantId, ISSUER_ID_LEN};
-use sluicegate_store::feed::{FeedService, GrantDelta, Resume, Selector};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Services of one gate.

@@ -45,5 +45,5 @@ pub use join::{BACKUP_FILES, JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
 pub use metrics::{Metric, MetricKind};
 pub use packets::{Longest, longest_turns};
+pub use sluicegate_feed::{Selected, Selector};
 pub use sluicegate_nat::Probe;
-pub use sluicegate_store::feed::{Selected, Selector};

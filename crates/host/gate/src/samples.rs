@@ -8,9 +8,9 @@ use crate::{
     packets::{Way, hops::NextHop},
     secrets::Seeds,
 };
+use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
-use sluicegate_store::feed::{FeedService, GrantDelta};
 use sluicegate_wire::{
     IpProtocol, Port, Reason, UnixTime,
     ethernet::{self, EtherType},

@@ -9,10 +9,10 @@ use crate::{
     packets::{Command, Commander},
     state::{Books, Saved},
 };
+use sluicegate_feed::{FeedService, FeedSip, FromGate};
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_nat as nat;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
-use sluicegate_store::feed::{FeedService, FeedSip, FromGate};
 use sluicegate_wire::Instant;
 use std::{
     collections::BTreeMap,

@@ -2,8 +2,11 @@
 
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
-use sluicegate_capability::{host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy}, secrets::{Seed, seal}};
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::{
+    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
+    secrets::{Seed, seal},
+};
 use sluicegate_scheduler::{self as scheduler, Label};
 use sluicegate_sim::{
     Interface, Io, LinkConfig, LinkId, Node, NodeId, World,

@@ -2,8 +2,11 @@
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-use sluicegate_capability::{host::{ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing}, secrets::Seed};
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::{
+    host::{ClientIds, ClientPolicy, Config, Host, Policy, Sending, ServerConfig, ServerPolicy, Standing},
+    secrets::Seed,
+};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
     capability::{ClientId, Limits},

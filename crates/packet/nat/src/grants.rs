@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use sluicegate_grant::{Grant, GrantError, GrantId, Protocol};
 use sluicegate_flow::Budget;
+use sluicegate_grant::{Grant, GrantError, GrantId, Protocol};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{

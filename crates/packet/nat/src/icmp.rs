@@ -3,8 +3,8 @@
 
 use core::net::IpAddr;
 
-use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_flow::Kind;
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason,
     checksum::Delta,

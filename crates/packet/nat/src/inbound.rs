@@ -2,8 +2,8 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_flow::{Kind, Line};
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{

@@ -4,7 +4,10 @@
 
 use alloc::{boxed::Box, vec};
 
-use sluicegate_grant::{Grant, Mode, Protocol, mac::{Ends, Purpose, ReplayWindow, SEQ_MAX, Sealed, SessionKeys, TRAILER_LEN, client_id_of}};
+use sluicegate_grant::{
+    Grant, Mode, Protocol,
+    mac::{Ends, Purpose, ReplayWindow, SEQ_MAX, Sealed, SessionKeys, TRAILER_LEN, client_id_of},
+};
 use sluicegate_wire::{
     Frame, Instant, Reason, UnixTime,
     checksum::{Delta, ones_complement},

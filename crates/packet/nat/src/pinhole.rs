@@ -3,8 +3,8 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_grant::{Grant, GrantId};
 use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket, Wheel};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::Instant;
 
 use crate::{

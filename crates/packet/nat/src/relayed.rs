@@ -4,7 +4,10 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use sluicegate_grant::{mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN, client_id_of}, relay::RelayKeys};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, ReplayWindow, TRAILER_LEN, client_id_of},
+    relay::RelayKeys,
+};
 use sluicegate_wire::Reason;
 
 use crate::config::Relay;

@@ -3,8 +3,8 @@
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
-use sluicegate_grant::{Grant, mac::SessionKeys};
 use sluicegate_flow::{Hasher, TokenBucket};
+use sluicegate_grant::{Grant, mac::SessionKeys};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime};
 
 use crate::{

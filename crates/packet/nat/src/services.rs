@@ -4,8 +4,8 @@ use core::net::IpAddr;
 
 use alloc::vec::Vec;
 
-use sluicegate_grant::Protocol;
 use sluicegate_flow::Budget;
+use sluicegate_grant::Protocol;
 use sluicegate_wire::Instant;
 
 use crate::{

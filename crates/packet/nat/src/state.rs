@@ -12,8 +12,8 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
 
 pub use self::export::Export;
-use sluicegate_grant::{Grant, GrantId};
 use sluicegate_flow::{Budget, Tick};
+use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{

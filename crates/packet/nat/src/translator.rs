@@ -1,7 +1,7 @@
 use alloc::collections::VecDeque;
 
-use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_flow::{Line4, Line6};
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict, ip::Summary};
 
 use crate::{

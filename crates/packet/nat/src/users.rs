@@ -3,8 +3,8 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use sluicegate_grant::Grant;
 use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
+use sluicegate_grant::Grant;
 use sluicegate_wire::Instant;
 
 use crate::{config::PerUser, index::Index, pinhole::burst};

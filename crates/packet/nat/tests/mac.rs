@@ -9,7 +9,10 @@ use site::{
     packets::{End, fragments},
     *,
 };
-use sluicegate_grant::{Grant, Mode as DataMode, mac::{Ends, Purpose, SEQ_MAX, SessionKey, SessionKeys, TRAILER_LEN}};
+use sluicegate_grant::{
+    Grant, Mode as DataMode,
+    mac::{Ends, Purpose, SEQ_MAX, SessionKey, SessionKeys, TRAILER_LEN},
+};
 use sluicegate_nat::{InstallError, Permission, PinholeSpec, Probe, Translator};
 use sluicegate_wire::{FrameBuf, Port, Reason, Verdict, tcp, udp};
 

@@ -5,7 +5,10 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::End, *};
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, mac::{Ends, Purpose, SessionKeys}};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Grant,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::{PinholeSpec, Translator};
 use sluicegate_wire::{
     IpProtocol, Reason, Verdict, icmpv4,

@@ -5,7 +5,10 @@ mod site;
 use std::net::IpAddr;
 
 use site::{packets::*, *};
-use sluicegate_grant::{Grant, Mode as DataMode, mac::{Ends, Purpose, SessionKeys}};
+use sluicegate_grant::{
+    Grant, Mode as DataMode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::{Config, Permission, PinholeSpec};
 use sluicegate_wire::{FrameBuf, Port, Reason, Verdict};
 

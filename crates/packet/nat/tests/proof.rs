@@ -5,7 +5,10 @@ mod site;
 use std::net::IpAddr;
 
 use site::{packets::End, *};
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, Mode as DataMode, mac::{Ends, Purpose, Sealed, SessionKeys, TRAILER_LEN}};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Grant, Mode as DataMode,
+    mac::{Ends, Purpose, Sealed, SessionKeys, TRAILER_LEN},
+};
 use sluicegate_nat::{PinholeSpec, Translator};
 use sluicegate_wire::{Port, Reason, Verdict, tcp, udp};
 

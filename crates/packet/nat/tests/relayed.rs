@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use site::{packets::*, *};
-use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
 use sluicegate_nat::{InstallError, Opened, Relay, StandingSpec};
 use sluicegate_wire::{Reason, Verdict};
 

@@ -5,7 +5,10 @@ mod site;
 use std::time::Duration;
 
 use site::{packets::*, *};
-use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
 use sluicegate_nat::{ImportError, Imported, Relay, StandingSpec, Translator};
 use sluicegate_wire::{
     Reason, Verdict,

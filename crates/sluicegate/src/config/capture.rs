@@ -10,9 +10,9 @@ use sluicegate_agent::{
     Account, Frontends,
     capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
 };
+use sluicegate_keys as keys;
 use sluicegate_policy::Rate;
 use sluicegate_signin::UserSecret;
-use sluicegate_store::keys;
 
 use super::{
     file::{self, Renew},

@@ -10,9 +10,9 @@ use std::{
 
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_frontend::{KeyHolder, Listen};
+use sluicegate_keys as keys;
 use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Subject, User};
 use sluicegate_signin::{SitePublic, UserSecret};
-use sluicegate_store::keys;
 
 use super::{
     Known,

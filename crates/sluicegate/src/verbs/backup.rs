@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use sluicegate_store::{Embedded, EmbeddedOptions, keys::private_directory};
+use sluicegate_keys::private_directory;
+use sluicegate_store::{Embedded, EmbeddedOptions};
 use tempfile::{NamedTempFile, TempDir};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 

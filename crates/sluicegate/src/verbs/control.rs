@@ -57,8 +57,8 @@ impl Node {
         match (answer, &self.outline.realm) {
             (Err(CallError::NotRunning { .. }), Some(realm)) if is_object(uri) => {
                 let dir = self.outline.frontend_state();
-                sluicegate_store::keys::private_directory(&self.outline.state)?;
-                sluicegate_store::keys::private_directory(&dir)?;
+                sluicegate_keys::private_directory(&self.outline.state)?;
+                sluicegate_keys::private_directory(&dir)?;
                 let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
                 // What users may hold is for a running frontend to say.
                 let objects = (services, rules, PerUser::default());

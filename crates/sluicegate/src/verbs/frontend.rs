@@ -132,7 +132,7 @@ pub(super) fn hold_keys(directory: &Path, realm: &str) -> Result<()> {
 
 /// Takes the state directory and opens what the frontend needs; both last as long as the process.
 fn open(plan: &Plan) -> Result<(Opened, Flock<File>)> {
-    sluicegate_store::keys::private_directory(&plan.state)?;
+    sluicegate_keys::private_directory(&plan.state)?;
     let Some(config) = plan.frontend.clone() else { bail!("the configuration describes no frontend") };
     let lock = lock(&plan.state)?;
     Ok((Frontend::open(config).context("the frontend did not start")?, lock))

@@ -43,7 +43,7 @@ pub(super) fn holder(config: &Path) -> Result<Option<(Vault, KeyHolder)>> {
     if outline.realm.is_some() {
         bail!("{} describes a frontend and a key holder for others; give each a file of its own", config.display());
     }
-    sluicegate_store::keys::private_directory(&outline.state)?;
+    sluicegate_keys::private_directory(&outline.state)?;
     let vault = Vault::open(&sluicegate_frontend::keyholder_directory(&outline.state), &holder.realm)?;
     Ok(Some((vault, holder)))
 }

@@ -47,7 +47,7 @@ pub(crate) async fn shutdown_signal() {
 /// Starts what needs a process of its own, then gives up what a gate does not use.
 fn up(file: &Path, mut plan: Plan, confirm: Option<Duration>, log: &[String]) -> Result<()> {
     let started = Instant::now();
-    sluicegate_store::keys::private_directory(&plan.state)?;
+    sluicegate_keys::private_directory(&plan.state)?;
     let Some(mut gate) = plan.gate.take() else { bail!("the configuration describes no gate") };
     sluicegate_gate::prepare(&gate).context("the gate did not start, and nothing was opened")?;
     let beside = match plan.frontend {

@@ -149,7 +149,7 @@ fn add(new: &NewUsers) -> Result<()> {
         if !at.takes_secrets() {
             bail!("the key holder of this frontend is on another host: write --key there, and --no-phone here");
         }
-        let key = sluicegate_store::keys::load_or_create_seed(path)?;
+        let key = sluicegate_keys::load_or_create_seed(path)?;
         return send(&at, new, &[User { name, password: None, secret: Some(UserSecret::from_bytes(*key)) }]);
     }
     let named = match (&new.from, &new.name) {

@@ -13,10 +13,8 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_feed::{Decoder, Delta, Event, FeedReceiver, FeedSender, Selected, Selector, SenderOptions, ToGate};
 use sluicegate_grant::{CALL_ID_LEN, IssuerKey};
-use sluicegate_store::feed::{
-    Decoder, Delta, Event, FeedReceiver, FeedSender, Selected, Selector, SenderOptions, ToGate,
-};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::support::{

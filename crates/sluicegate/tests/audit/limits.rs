@@ -4,7 +4,10 @@
 //! tests of its turns hold the whole of it.
 
 use super::nat::site::{packets::*, *};
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, mac::{Ends, Purpose, SessionKeys}};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Grant,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec, Translator};
 use sluicegate_wire::{
     Instant, Port, Reason, Verdict,

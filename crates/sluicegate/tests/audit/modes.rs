@@ -5,8 +5,8 @@ mod ports;
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_grant::mac::{Ends, Purpose, SessionKeys, client_id_of};
 use sluicegate_datapath::raw::{Options, Socket};
+use sluicegate_grant::mac::{Ends, Purpose, SessionKeys, client_id_of};
 use sluicegate_wire::{
     Reason,
     capability::{Algorithm, CAPABILITY_ONLY, ClientId, PROTOCOL, Repr, shim},

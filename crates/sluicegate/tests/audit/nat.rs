@@ -8,7 +8,10 @@ pub(crate) mod site;
 mod errors;
 
 use site::{packets::*, *};
-use sluicegate_grant::{Grant, Mode, mac::{Ends, Purpose, SessionKeys}};
+use sluicegate_grant::{
+    Grant, Mode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::PinholeSpec;
 use sluicegate_wire::{
     Reason, Verdict,

@@ -6,12 +6,12 @@ mod obey;
 use std::{io, net::IpAddr, os::fd::AsFd, time::Duration};
 
 use sluicegate_capability::host::{self, Host, Inbound, Knowledge};
-use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_datapath::{
     monotonic_now,
     outer::{Receiver, Sender},
     tun::{BUFFER_MARGIN, wait_readable},
 };
+use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Reason,
     capability::{

@@ -10,10 +10,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_store::{
-    Directory, DirectoryError, Gate,
-    feed::tls::{Admission, Peer},
-};
+use sluicegate_feed::tls::{Admission, Peer};
+use sluicegate_store::{Directory, DirectoryError, Gate};
 use sluicegate_wire::UnixTime;
 
 /// Certificates of the gates that have joined, and whether a join secret is open. Read during handshakes, so it never

@@ -12,16 +12,13 @@ use std::{
 };
 
 use serde::Serialize;
+use sluicegate_feed::{
+    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
+    SenderOptions, skew_alarm,
+};
 use sluicegate_grant::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
-use sluicegate_store::{
-    KeptRevoke,
-    audit::Audit,
-    feed::{
-        Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
-        SenderOptions, skew_alarm,
-    },
-};
+use sluicegate_store::{KeptRevoke, audit::Audit};
 use sluicegate_wire::{Instant, Pace, UnixTime};
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;

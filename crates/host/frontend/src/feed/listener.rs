@@ -12,10 +12,10 @@ use std::{
 };
 
 use rustls::ServerConfig;
+use sluicegate_feed::{Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode, tls::Peer};
 use sluicegate_store::{
     Directory, Gate,
     audit::{self, Audit},
-    feed::{Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode, tls::Peer},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf},
@@ -98,7 +98,7 @@ enum ConnectionError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     #[error("{0}")]
-    Codec(#[from] sluicegate_store::feed::CodecError),
+    Codec(#[from] sluicegate_feed::CodecError),
     #[error("nothing was said in time")]
     Late,
     #[error("it closed the connection")]
@@ -233,7 +233,7 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> 
         return refuse(&mut write, format!("{GATES_MAX} gates are connected, as many as may be")).await;
     };
     remember_address(known, peer_address, shared).await;
-    if let Some(ahead_s) = sluicegate_store::feed::skew_alarm(shared.clock.unix(), unix) {
+    if let Some(ahead_s) = sluicegate_feed::skew_alarm(shared.clock.unix(), unix) {
         tracing::warn!(gate, ahead_s, "the gate's clock and this one differ; set both by NTP");
     }
     Ok(Greeted { incoming, outgoing: write, gate, resume, place })

@@ -16,7 +16,7 @@ pub(crate) use places::Places;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use sluicegate_store::feed::{FromGate, Resume};
+use sluicegate_feed::{FromGate, Resume};
 use tokio::sync::mpsc;
 
 /// Frames on their way to one gate. When as many wait, the gate is too slow: it is cut off, and resumes.

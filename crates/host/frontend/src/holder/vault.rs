@@ -3,12 +3,10 @@
 use std::{io, os::unix::net::UnixStream, path::Path, thread, time::Duration};
 
 use sluicegate_grant::epoch::Epoch;
+use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::is_name;
 use sluicegate_signin::{SECRET_LEN, SealError, SiteKey, SitePublic, UserSecret};
-use sluicegate_store::{
-    Embedded, EmbeddedOptions, Store as _, StoreError, Txn,
-    keys::{self, KeyError},
-};
+use sluicegate_store::{Embedded, EmbeddedOptions, Store as _, StoreError, Txn};
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 

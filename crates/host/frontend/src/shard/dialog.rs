@@ -1,6 +1,7 @@
 //! Requests inside a dialog. A To-tag or a Route of ours shows that there was such a call; the directory says whether it
 //! still lives; and who may speak in it is the flow that signed in, the service, or whoever has its user's password.
 
+use sluicegate_feed::{Selected, Selector};
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
     sdp::Session,
@@ -8,7 +9,6 @@ use sluicegate_sip::{
     uri::Uri,
     write::{ForwardError, ForwardRequest, NewBody, ViaLine},
 };
-use sluicegate_store::feed::{Selected, Selector};
 
 use super::{
     Now, Shard,

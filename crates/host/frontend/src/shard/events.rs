@@ -2,9 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use sluicegate_feed::{GrantDelta, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::Policy;
-use sluicegate_store::feed::{GrantDelta, Selector};
 use sluicegate_wire::Instant;
 
 use crate::{agents::AgentKeys, decisions::Decided, links::Standing, transmits::Flow};

@@ -5,9 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_grant::{ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, Mode, epoch::Epoch, mac::{CLIENT_ID_ATTEMPTS, SessionKeys}};
+use sluicegate_feed::{GrantDelta, Selected, Selector};
+use sluicegate_grant::{
+    ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, Mode,
+    epoch::Epoch,
+    mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
+};
 use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, data_mode, pseudonym};
-use sluicegate_store::feed::{GrantDelta, Selected, Selector};
 use sluicegate_wire::UnixTime;
 
 use super::{

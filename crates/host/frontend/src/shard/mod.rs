@@ -35,9 +35,9 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use sluicegate_feed::{Selected, Selector};
 use sluicegate_policy::Policy;
 use sluicegate_sip::transaction::Due;
-use sluicegate_store::feed::{Selected, Selector};
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{

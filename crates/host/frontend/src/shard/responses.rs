@@ -194,7 +194,7 @@ impl Shard {
         (code, renewal): (u16, bool),
         sent: Id,
         started: sluicegate_wire::Instant,
-        failed: Option<sluicegate_store::feed::Selector>,
+        failed: Option<sluicegate_feed::Selector>,
     ) {
         match code {
             200..=299 => {

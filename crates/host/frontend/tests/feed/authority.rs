@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sluicegate_store::feed::{FromGate, GrantUsage};
+use sluicegate_feed::{FromGate, GrantUsage};
 
 use super::*;
 

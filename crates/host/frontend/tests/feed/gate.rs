@@ -7,12 +7,12 @@ use std::{
 };
 
 use rustls::pki_types::ServerName;
-use sluicegate_grant::GrantId;
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     ActiveGrant, Decoder, EndCause, Event, FeedReceiver, FromGate, GrantDelta, JoinSecret, JoinToken, Selector, ToGate,
     encode,
     tls::{Identity, SERVER_NAME, client_config},
 };
+use sluicegate_grant::GrantId;
 use sluicegate_wire::{Instant, UnixTime};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -10,9 +10,9 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
+use sluicegate_feed::{Selected, Selector};
 use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewUser};
 use sluicegate_policy::Service;
-use sluicegate_store::feed::{Selected, Selector};
 use tempfile::TempDir;
 use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};
 use zeroize::Zeroizing;

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
+use sluicegate_feed::GrantDelta;
 use sluicegate_frontend::{GateAnswer, Input, Ledger};
-use sluicegate_store::feed::GrantDelta;
+use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};
 

@@ -3,11 +3,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_feed::GrantDelta;
 use sluicegate_frontend::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
     Transmits,
 };
+use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -16,7 +17,7 @@ use sluicegate_sip::{
     digest::{Algorithm, Answer, Authorization, Challenge, Ha1, ha1},
     message::{HeaderName, Message},
 };
-use sluicegate_store::{feed::GrantDelta, password::credentials};
+use sluicegate_store::password::credentials;
 use sluicegate_wire::{Instant, UnixTime};
 use zeroize::Zeroizing;
 

@@ -2,16 +2,16 @@
 
 use super::{Config, Prefix};
 use crate::ledger::{Entry, IssuerId};
+use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{Grant, IssuerPublic};
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, ServiceDefault};
-use sluicegate_store::feed::{FeedService, GrantDelta};
 use sluicegate_wire::UnixTime;
 use std::net::IpAddr;
 
 /// `[[issuer]]` tables of one gate.
 pub const ISSUERS_MAX: usize = 64;
 /// Seconds by which a grant may seem longer than it is: the frontend's clock may be ahead.
-const SKEW_S: u64 = sluicegate_store::feed::SKEW_S_MAX;
+const SKEW_S: u64 = sluicegate_feed::SKEW_S_MAX;
 
 /// What one frontend may have this gate open. A list that is empty, or a bound that is `None`, restricts nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,10 @@ use crate::{
     packets::{Command, Installed},
     shared::{FeedSlot, Shared},
 };
+use sluicegate_feed::{ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume};
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
-use sluicegate_store::feed::{
-    ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume,
-};
 use std::net::SocketAddr;
 use tokio::sync::oneshot;
 

@@ -2,7 +2,7 @@
 
 use crate::config::FeedAddress;
 use rustls::pki_types::ServerName;
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     CodecError, Decoder, FromGate, ToGate, encode,
     tls::{Identity, SERVER_NAME, TlsError, client_config},
 };

@@ -18,8 +18,8 @@ use apply::Applier;
 use backoff::Backoff;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use reach::Reach;
+use sluicegate_feed::{Event, FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
-use sluicegate_store::feed::{Event, FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,

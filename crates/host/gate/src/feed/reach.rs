@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use sluicegate_datapath::netlink::Route;
-use sluicegate_store::feed::FromGate;
+use sluicegate_feed::FromGate;
 
 use crate::{ledger::IssuerId, shared::Shared};
 

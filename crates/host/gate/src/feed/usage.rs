@@ -5,8 +5,8 @@ use crate::{
     packets::{Command, GrantUsage},
     shared::Shared,
 };
+use sluicegate_feed::{FromGate, GrantUsage as Reported, USAGE_MAX};
 use sluicegate_grant::GrantId;
-use sluicegate_store::feed::{FromGate, GrantUsage as Reported, USAGE_MAX};
 use std::collections::BTreeMap;
 
 /// Grants in one question to the packet thread.

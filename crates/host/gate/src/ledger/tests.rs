@@ -1,6 +1,6 @@
 use super::*;
 use crate::samples;
-use sluicegate_store::feed::Selected;
+use sluicegate_feed::Selected;
 use sluicegate_wire::UnixTime;
 
 fn opened(ledger: &mut Ledger, entry: Entry) {

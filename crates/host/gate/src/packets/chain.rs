@@ -11,8 +11,11 @@ use crate::{
     samples::{self, Hops, NEXT, OWN},
     secrets::Seeds,
 };
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, Mode as DataMode, mac::{Ends, Purpose, SessionKeys}};
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Host};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Grant, Mode as DataMode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::{Mode, PinholeSpec, Service, Translator};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,

@@ -3,8 +3,8 @@
 use super::path::Fate;
 use crate::board::Gauge;
 use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
-use sluicegate_scheduler::Label;
 use sluicegate_nat::Translator;
+use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
 
 /// Whose requests the edge grants.

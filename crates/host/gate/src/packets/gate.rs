@@ -9,11 +9,11 @@ use super::{
     router,
 };
 use crate::board::{Gauge, Reading};
-use sluicegate_grant::{Grant, GrantId, Mode, mac::TRAILER_LEN};
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
-use sluicegate_scheduler::Label;
+use sluicegate_grant::{Grant, GrantId, Mode, mac::TRAILER_LEN};
 use sluicegate_nat::{Allowance, Permission, Translator};
+use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Port, Reason, Verdict,
     capability::{ClientId, HEADER_LEN_MAX, shim},

@@ -10,8 +10,8 @@ use crate::{
     board::{Gauge, REASONS, Reading, Sent},
     drops::{DROPS_MAX, DropLog, Tuple},
 };
-use sluicegate_scheduler::Label;
 use sluicegate_nat::Translator;
+use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, Reason, Verdict,
     ethernet::{self, EtherType},

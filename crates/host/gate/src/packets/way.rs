@@ -3,8 +3,8 @@
 use super::{edge::EdgeWay, gate::GateWay, path::Fate, router::RouterWay};
 use crate::board::{Gauge, Reading};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_scheduler::Label;
 use sluicegate_nat::{Explanation, Probe, Translator};
+use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
 use std::net::IpAddr;
 

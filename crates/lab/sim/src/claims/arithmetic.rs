@@ -1,7 +1,7 @@
 //! What follows from the paper by arithmetic alone, against the sizes that the software has.
 
-use sluicegate_flow::Line4;
 use sluicegate_capability::lines::lines_needed;
+use sluicegate_flow::Line4;
 use sluicegate_wire::capability::Limits;
 
 use super::{Claim, Level, Outcome, Paper, Setting};

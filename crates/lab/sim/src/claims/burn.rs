@@ -2,8 +2,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::{host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy}, secrets::{Seed, seal}};
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::{
+    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
+    secrets::{Seed, seal},
+};
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,

@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use sluicegate_capability::secrets::Seed;
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::secrets::Seed;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port,
     capability::{

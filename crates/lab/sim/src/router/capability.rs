@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
-use sluicegate_capability::secrets::Seed;
 use sluicegate_capability::router::{Arrival, Class, Counters, Router, RouterConfig};
+use sluicegate_capability::secrets::Seed;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits};
 

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::{host::{Config, Host, Inbound, Policy}, secrets::{PathTagger, Secrets, Seed}};
+use sluicegate_capability::{
+    host::{Config, Host, Inbound, Policy},
+    secrets::{PathTagger, Secrets, Seed},
+};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Reason,
     capability::{

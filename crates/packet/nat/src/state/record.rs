@@ -1,8 +1,8 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-use sluicegate_grant::{GRANT_LEN, GrantId};
 use sluicegate_flow::TcpHalf;
+use sluicegate_grant::{GRANT_LEN, GrantId};
 use sluicegate_wire::UnixTime;
 
 use super::{reader::Fields, writer::Writer};

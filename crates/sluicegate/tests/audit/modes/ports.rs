@@ -1,6 +1,9 @@
 //! What the tag of a packet MAC covers besides the payload.
 
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Grant, Mode, mac::{Ends, Purpose, SessionKeys}};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Grant, Mode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_nat::PinholeSpec;
 use sluicegate_wire::Reason;
 

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sluicegate_grant::epoch::{EPOCH_SECS, Epoch};
 use sluicegate_frontend::{Config, Control, Frontend, KeyHolder, NewUser, Vault, keyholder_directory};
+use sluicegate_grant::epoch::{EPOCH_SECS, Epoch};
 use sluicegate_signin::{Certificate, CertificateError, EpochHa1, ReplicaKey, SitePublic, UserSecret, unseal};
 use sluicegate_sip::digest::{Algorithm, ha1};
 use sluicegate_wire::UnixTime;
@@ -118,7 +118,7 @@ async fn theft_the_whole_directory_of_a_frontend_signs_in_neither_in_the_next_ep
     // The true frontend, with a key of its own that the sites below have too.
     fs::DirBuilder::new().create(&state).unwrap();
     fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
-    sluicegate_store::keys::create(&state.join("frontend-noise.key"), &[8; 32]).unwrap();
+    sluicegate_keys::create(&state.join("frontend-noise.key"), &[8; 32]).unwrap();
     let frontend = apart.start(&state).await;
     let control = frontend.control();
     assert_eq!(control.status().agent_epochs, [0; 0], "it has no keys yet");

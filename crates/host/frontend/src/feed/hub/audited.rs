@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use sluicegate_feed::{EndCause, Selected, Selector};
 use sluicegate_grant::GrantId;
-use sluicegate_store::{
-    audit::{Audit, Event, Grant},
-    feed::{EndCause, Selected, Selector},
-};
+use sluicegate_store::audit::{Audit, Event, Grant};
 use sluicegate_wire::Instant;
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
+use sluicegate_feed::ActiveGrant;
 use sluicegate_grant::relay::RelayKeys;
 use sluicegate_policy::ServiceMode;
-use sluicegate_store::feed::ActiveGrant;
 
 use super::Hub;
 use crate::{links::Standing, shard::Input};

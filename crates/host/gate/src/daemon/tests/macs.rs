@@ -5,8 +5,11 @@ use super::{
     site::{Frontend, Running, config, install, start, until},
 };
 use crate::samples::{read_udp, udp_frame};
-use sluicegate_grant::{FLAG_PROVES_ADDRESS, Mode, mac::{Ends, Purpose, SessionKeys}};
-use sluicegate_store::feed::{Delta, FromGate};
+use sluicegate_feed::{Delta, FromGate};
+use sluicegate_grant::{
+    FLAG_PROVES_ADDRESS, Mode,
+    mac::{Ends, Purpose, SessionKeys},
+};
 use sluicegate_wire::Port;
 use std::{fs, net::SocketAddrV4, path::Path};
 

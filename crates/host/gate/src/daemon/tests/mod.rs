@@ -7,9 +7,12 @@ use crate::{
     status::{GrantStatus, Trace},
 };
 use site::{Frontend, config, install, open, start, until};
+use sluicegate_feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
 use sluicegate_grant::IssuerPublic;
-use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
-use sluicegate_store::feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
 use sluicegate_wire::Port;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 

@@ -5,12 +5,12 @@ use crate::{
     Config, Control, FeedAddress, RunError, StartError, clock,
     samples::{self, Hops, read_udp, udp_frame},
 };
-use sluicegate_grant::IssuerKey;
 use sluicegate_datapath::{Device, loopback::Cables};
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     Decoder, Delta, FeedSender, FromGate, Resume, SenderOptions,
     tls::{Admission, Identity, Peer, server_config},
 };
+use sluicegate_grant::IssuerKey;
 use sluicegate_wire::Port;
 use std::{net::SocketAddrV4, path::Path, sync::Arc, time::Duration};
 use tokio::{

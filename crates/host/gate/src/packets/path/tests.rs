@@ -1,7 +1,10 @@
 use super::*;
 use crate::config::Role;
 use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
-use sluicegate_grant::{mac::{Ends, Purpose, SessionKeys}, relay::RelayKeys};
+use sluicegate_grant::{
+    mac::{Ends, Purpose, SessionKeys},
+    relay::RelayKeys,
+};
 use sluicegate_nat::{Config, Mode, PinholeSpec, Relay, Service, StandingSpec};
 use sluicegate_wire::{FrameBuf, UnixTime};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};

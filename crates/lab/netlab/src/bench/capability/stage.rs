@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX};
 use sluicegate_wire::{
     Frame, FrameBuf, HEADROOM, Instant, IpProtocol, Port, Reason,

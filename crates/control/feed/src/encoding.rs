@@ -12,13 +12,13 @@ use serde::{
 pub(super) mod array {
     use super::{Deserializer, Error, PhantomData, SeqAccess, SerializeTuple, Serializer, Visitor, fmt};
 
-    pub(in crate::feed) fn serialize<S: Serializer, const N: usize>(bytes: &[u8; N], s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, const N: usize>(bytes: &[u8; N], s: S) -> Result<S::Ok, S::Error> {
         let mut tuple = s.serialize_tuple(N)?;
         bytes.iter().try_for_each(|byte| tuple.serialize_element(byte))?;
         tuple.end()
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(d: D) -> Result<[u8; N], D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, const N: usize>(d: D) -> Result<[u8; N], D::Error> {
         struct Array<const N: usize>(PhantomData<[u8; N]>);
         impl<'de, const N: usize> Visitor<'de> for Array<N> {
             type Value = [u8; N];
@@ -43,11 +43,11 @@ pub(super) mod array {
 pub(super) mod bytes {
     use super::{Deserializer, Error, Serializer, Visitor, fmt};
 
-    pub(in crate::feed) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
         s.serialize_bytes(bytes)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
         struct Bytes;
         impl Visitor<'_> for Bytes {
             type Value = Vec<u8>;
@@ -97,11 +97,11 @@ pub(super) mod grant_id {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
     use sluicegate_grant::GrantId;
 
-    pub(in crate::feed) fn serialize<S: Serializer>(id: &GrantId, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(id: &GrantId, s: S) -> Result<S::Ok, S::Error> {
         id.0.serialize(s)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<GrantId, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<GrantId, D::Error> {
         Deserialize::deserialize(d).map(GrantId)
     }
 }
@@ -111,11 +111,11 @@ pub(super) mod session_keys {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
     use sluicegate_grant::mac::SessionKeys;
 
-    pub(in crate::feed) fn serialize<S: Serializer>(keys: &Option<SessionKeys>, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(keys: &Option<SessionKeys>, s: S) -> Result<S::Ok, S::Error> {
         keys.as_ref().map(|keys| [keys.to_service.expose(), keys.to_client.expose()]).serialize(s)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SessionKeys>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<SessionKeys>, D::Error> {
         Option::deserialize(d).map(|bytes| bytes.map(SessionKeys::from_bytes))
     }
 }
@@ -125,11 +125,11 @@ pub(super) mod unix {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
     use sluicegate_wire::UnixTime;
 
-    pub(in crate::feed) fn serialize<S: Serializer>(time: &UnixTime, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &UnixTime, s: S) -> Result<S::Ok, S::Error> {
         time.0.serialize(s)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<UnixTime, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<UnixTime, D::Error> {
         Deserialize::deserialize(d).map(UnixTime)
     }
 }
@@ -139,11 +139,11 @@ pub(super) mod maybe_unix {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
     use sluicegate_wire::UnixTime;
 
-    pub(in crate::feed) fn serialize<S: Serializer>(time: &Option<UnixTime>, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(time: &Option<UnixTime>, s: S) -> Result<S::Ok, S::Error> {
         time.map(|time| time.0).serialize(s)
     }
 
-    pub(in crate::feed) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<UnixTime>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<UnixTime>, D::Error> {
         Ok(Option::<u64>::deserialize(d)?.map(UnixTime))
     }
 }

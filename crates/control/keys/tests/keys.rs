@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread};
 
-use sluicegate_store::keys::{self, KeyError};
+use sluicegate_keys::{self as keys, KeyError};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::keys::{self, KeyError};
+use sluicegate_keys::{self as keys, KeyError};
 
 /// The name that a gate asks for; certificates are recognised by their hash alone.
 pub const SERVER_NAME: &str = "feed.sluicegate.invalid";

@@ -3,7 +3,7 @@
 use std::{fmt, fs, os::unix::fs::PermissionsExt, sync::Arc};
 
 use rustls::{ClientConnection, Error, ProtocolVersion, ServerConnection, pki_types::ServerName};
-use sluicegate_store::feed::tls::{Admission, Identity, Peer, SERVER_NAME, TlsError, client_config, server_config};
+use sluicegate_feed::tls::{Admission, Identity, Peer, SERVER_NAME, TlsError, client_config, server_config};
 
 struct Only(Vec<[u8; 32]>);
 

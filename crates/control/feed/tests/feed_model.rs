@@ -4,10 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     Decoder, Delta, Event, FeedReceiver, FeedSender, FromGate, GrantDelta, Selected, Selector, SenderOptions,
 };
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
 use sluicegate_wire::{Instant, UnixTime};
 
 #[derive(Debug, Clone)]

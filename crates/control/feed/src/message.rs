@@ -1,7 +1,9 @@
 use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluicegate_grant::{CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys};
+use sluicegate_grant::{
+    CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys,
+};
 use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 

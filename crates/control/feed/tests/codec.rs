@@ -1,11 +1,11 @@
 //! Feed messages are found in any stream of bytes, and no stream makes the decoder panic or take more room than its bound.
 
 use proptest::{collection::vec, prelude::*};
-use sluicegate_grant::GrantId;
-use sluicegate_store::feed::{
+use sluicegate_feed::{
     ACTIVE_GRANTS_MAX, ActiveGrant, CodecError, Decoder, EndCause, FRAME_LEN_MAX, FromGate, GrantDelta, GrantUsage,
     JoinSecret, Resume, SignedDeltas, ToGate, USAGE_MAX, encode,
 };
+use sluicegate_grant::GrantId;
 use sluicegate_wire::UnixTime;
 
 fn from_gate() -> Vec<FromGate> {

@@ -14,7 +14,7 @@ use sluicegate_wire::Reason;
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "nat"]),
-    ("control", &["policy", "keys", "signin", "feed", "store"]),
+    ("control", &["policy", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["netlab", "sim"]),
     ("", &["sluicegate"]),

@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
-use sluicegate_frontend::SETUP_BUCKETS_MS;
+use sluicegate_proxy::SETUP_BUCKETS_MS;
 use sluicegate_gate::{Metric, MetricKind};
 
 use crate::Api;

@@ -15,17 +15,8 @@ use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
-use crate::{
-    agents::AgentKeys,
-    catalog::{Catalog, EditError, NewUser, UserChange},
-    clock::Clock,
-    decisions::{Decided, Decisions},
-    feed::{Ask, Door, HubStatus, Places},
-    guesses::Guesses,
-    ledger::{GrantRow, Ledger},
-    metrics::{MetricsSnapshot, ShardMetrics},
-    worker::Gauges,
-};
+use sluicegate_proxy::{AgentKeys, Decided, Decisions, Guesses, GrantRow, Ledger, MetricsSnapshot, ShardMetrics};
+use crate::{catalog::{Catalog, EditError, NewUser, UserChange}, clock::Clock, feed::{Ask, Door, HubStatus, Places}, worker::Gauges};
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]

@@ -27,27 +27,12 @@ use sluicegate_store::{
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use zeroize::Zeroizing;
 
-use crate::{
-    agents::AgentKeys,
-    catalog::{Catalog, EditError, STORE_FILE},
-    clock::Clock,
-    config::{Config, ConfigError},
-    control::{Control, Identity, Inner},
-    decisions::Decisions,
-    feed::{
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Event, Settings, Shard};
+use crate::{catalog::{Catalog, EditError, STORE_FILE}, clock::Clock, config::{Config, ConfigError}, control::{Control, Identity, Inner}, feed::{
         Ask, Hub, HubParts, Listener, Queues,
         holders::Holders,
         registrations::{self, Registrations},
-    },
-    guesses::Guesses,
-    holder::{Holder, HolderError},
-    inbox::{ShardSender, shard_queue},
-    ledger::Ledger,
-    metrics::ShardMetrics,
-    shard::{Event, Settings, Shard},
-    udp::Udp,
-    worker::{Gauges, Worker},
-};
+    }, holder::{Holder, HolderError}, inbox::{ShardSender, shard_queue}, udp::Udp, worker::{Gauges, Worker}};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";
@@ -414,14 +399,14 @@ fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>
 }
 
 fn guesses(secrets: &Secrets) -> Guesses {
-    let wide = crate::shard::derive(&secrets.start, b"guesses");
+    let wide = sluicegate_proxy::derive(&secrets.start, b"guesses");
     Guesses::new(std::array::from_fn(|at| wide.get(at).copied().unwrap_or(0)))
 }
 
 fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer().public().id();
-    let start_key = crate::shard::derive(&secrets.start, &[shard]);
+    let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),
@@ -498,7 +483,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
         relay_rate_bps: config.relay_rate_bps,
-        relay_secret: Zeroizing::new(crate::shard::derive(&common.secrets.start, b"relay")),
+        relay_secret: Zeroizing::new(sluicegate_proxy::derive(&common.secrets.start, b"relay")),
         policy: Arc::clone(&common.policy),
         revokes,
         audit: control.inner.audit.clone(),

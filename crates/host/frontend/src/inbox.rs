@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::shard::Input;
+use sluicegate_proxy::Input;
 
 /// Most inputs that wait for one shard. Beyond that they are dropped, and the requests behind them time out.
 const INPUTS_MAX: usize = 8_192;

@@ -8,7 +8,8 @@ use std::{
 };
 
 use serde::Deserialize;
-use sluicegate_frontend::{DigestName, GateSite};
+use sluicegate_proxy::DigestName;
+use sluicegate_frontend::GateSite;
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_store::audit::Options;

@@ -24,15 +24,8 @@ use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
-use crate::{
-    agents::AgentKeys,
-    calls::CallId,
-    clock::Clock,
-    decisions::Decisions,
-    inbox::ShardSender,
-    ledger::{Ledger, share_of},
-    shard::{Event, GateAnswer, Input, derive},
-};
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Ledger, share_of, Event, GateAnswer, Input, derive};
+use crate::{clock::Clock, inbox::ShardSender};
 use audited::Audited;
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.

@@ -6,7 +6,7 @@ use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SiteKey, SitePublic, se
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::agents::AgentKeys;
+use sluicegate_proxy::AgentKeys;
 
 /// Names and their keys.
 pub(super) type Users = Vec<(String, [u8; 32])>;

@@ -26,7 +26,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 pub use vault::{BACKUP_FILES, Vault, VaultError};
 
-use crate::agents::{AgentKeys, EpochUsers};
+use sluicegate_proxy::{AgentKeys, EpochUsers};
 
 /// Longest message in either direction: what a local socket takes whole.
 const FRAME_LEN_MAX: usize = 64 * 1024;

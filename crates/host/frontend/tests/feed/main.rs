@@ -2,7 +2,7 @@
 
 mod authority;
 mod gate;
-#[path = "../shard/site.rs"]
+#[path = "../../../../control/proxy/tests/shard/site.rs"]
 #[allow(dead_code, reason = "only its clients are used here")]
 mod site;
 
@@ -11,7 +11,8 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
 use sluicegate_feed::{Selected, Selector};
-use sluicegate_frontend::{Config, Control, Frontend, GateSite, GrantState, NewUser};
+use sluicegate_frontend::{Config, Control, Frontend, GateSite, NewUser};
+use sluicegate_proxy::GrantState;
 use sluicegate_policy::Service;
 use tempfile::TempDir;
 use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};

@@ -1,6 +1,6 @@
 //! What one shard of a frontend makes of what nobody should be able to say. The real object, on a virtual clock.
 
-use sluicegate_frontend::{Count, Event, Tables};
+use sluicegate_proxy::{Count, Event, Tables};
 use sluicegate_sip::{message::Message, write::Response};
 
 use crate::signin::site::{AUDIO, Caller, PBX, PHONE, Site, status};

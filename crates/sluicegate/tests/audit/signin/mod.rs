@@ -3,7 +3,7 @@
 mod holder;
 mod theft;
 
-use sluicegate_frontend::{Count, GateAnswer, Input, Kind, Outcome, Tables};
+use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome, Tables};
 use sluicegate_grant::mac::{Direction, SessionSecret};
 use sluicegate_signin::{Hello, Initiator, Proposal, joined, respond};
 use sluicegate_sip::{
@@ -14,7 +14,7 @@ use sluicegate_sip::{
 use self::site::{AUDIO, Caller, PHONE, PORTS, Site, status};
 
 #[allow(dead_code, reason = "the frontend's own tests use the rest of it")]
-#[path = "../../../../host/frontend/tests/shard/site.rs"]
+#[path = "../../../../control/proxy/tests/shard/site.rs"]
 pub(crate) mod site;
 
 const GUESSER: &str = "198.51.100.66:5060";

@@ -7,11 +7,7 @@ use sluicegate_grant::GrantId;
 use sluicegate_store::audit::{Audit, Event, Grant};
 use sluicegate_wire::Instant;
 
-use crate::{
-    decisions::Decided,
-    ledger::{GrantRow, GrantState, Ledger},
-    metrics::Outcome,
-};
+use sluicegate_proxy::{Decided, GrantRow, GrantState, Ledger, Outcome};
 
 /// How long a gate has to say what a revoked grant used; then what it said last is written.
 const PATIENCE: Duration = Duration::from_secs(5);

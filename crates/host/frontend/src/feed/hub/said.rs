@@ -7,7 +7,7 @@ use sluicegate_grant::relay::RelayKeys;
 use sluicegate_policy::ServiceMode;
 
 use super::Hub;
-use crate::{links::Standing, shard::Input};
+use sluicegate_proxy::{Standing, Input};
 
 impl Hub {
     /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_frontend::{Input, Kind, Outcome};
+use sluicegate_proxy::{Input, Kind, Outcome};
 use sluicegate_grant::{Mode, epoch::Epoch};
 use sluicegate_signin::{HEADER, SignInError};
 use sluicegate_sip::nonce::WINDOW_S;

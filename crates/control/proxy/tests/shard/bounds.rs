@@ -1,6 +1,6 @@
 //! Every table has a maximum, and what happens there is stated.
 
-use sluicegate_frontend::{Count, Kind, Outcome, Tables};
+use sluicegate_proxy::{Count, Kind, Outcome, Tables};
 use sluicegate_policy::PerUser;
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_frontend::{Count, Event, GateAnswer, Input, Standing, Tables};
+use sluicegate_proxy::{Count, Event, GateAnswer, Input, Standing, Tables};
 use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys, TRAILER_LEN},
     relay::RelayKeys,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_frontend::{Kind, Outcome};
+use sluicegate_proxy::{Kind, Outcome};
 use sluicegate_sip::digest::Algorithm;
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
@@ -124,7 +124,7 @@ fn a_replayed_authorisation_is_refused_from_the_same_and_another_port() {
 
 #[test]
 fn a_replayed_authorisation_is_refused_by_another_shard_another_address_and_after_a_restart() {
-    let mut site = Site::with(2, sluicegate_frontend::Tables::default());
+    let mut site = Site::with(2, sluicegate_proxy::Tables::default());
     let mut alice = Caller::new("alice", PHONE);
     let signed = alice.signed(&mut site, "INVITE", WEB, "", AUDIO);
     let elsewhere = [(1, PHONE), (0, "198.51.100.8:40000")];

@@ -4,10 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_frontend::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
-    Transmits,
-};
+use sluicegate_proxy::{AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits};
 use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_signin::{

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_frontend::{GateAnswer, Input, Ledger};
+use sluicegate_proxy::{GateAnswer, Input, Ledger};
 use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_frontend::{Count, GateAnswer, Input, Kind, Outcome};
+use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome};
 use sluicegate_grant::{IssuerKey, SignedGrant};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, header, status};
@@ -85,7 +85,7 @@ fn a_200_that_is_never_acknowledged_ends_the_call() {
 
 #[test]
 fn an_ack_at_another_shard_is_handed_over() {
-    use sluicegate_frontend::{Event, Tables};
+    use sluicegate_proxy::{Event, Tables};
     let mut site = Site::with(2, Tables::default());
     let mut alice = Caller::new("alice", PHONE);
     alice.invite(&mut site, AUDIO);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_frontend::Event;
+use sluicegate_proxy::Event;
 
 use crate::site::{AGENT, Caller, PORTS, Site, header, status};
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_frontend::{Count, Event, Input, Tables};
+use sluicegate_proxy::{Count, Event, Input, Tables};
 
 use crate::{
     relayed::{ANSWER, bye_of_service, phone, relayed, reply, set_up},

@@ -1,0 +1,25 @@
+//! The SIP core of a frontend: it authenticates, applies policy, issues grants and has gates open them.
+//!
+//! A [`Shard`] is all of it as a pure state machine: datagrams, answers of gates and the time go in, datagrams and
+//! [`Event`]s come out. Shards of one process share a [`Ledger`] of grants and calls, the [`Guesses`] at passwords, and
+//! [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
+
+mod agents;
+mod calls;
+mod decisions;
+mod guesses;
+mod ledger;
+mod links;
+mod metrics;
+mod shard;
+mod transmits;
+
+pub use agents::{AgentKeys, EpochUsers, LEAD_S};
+pub use calls::CallId;
+pub use decisions::{Decided, Decisions};
+pub use guesses::{GUESSES_MAX, Guesses};
+pub use ledger::{GrantRow, GrantState, Ledger, LedgerFull, share_of};
+pub use links::Standing;
+pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
+pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Settings, Shard, Tables, derive};
+pub use transmits::{Flow, Transmits};

@@ -9,8 +9,8 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
-use sluicegate_proxy::SETUP_BUCKETS_MS;
 use sluicegate_gate::{Metric, MetricKind};
+use sluicegate_proxy::SETUP_BUCKETS_MS;
 
 use crate::Api;
 

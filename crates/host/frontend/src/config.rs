@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{PerUser, Rule, Service};
 use sluicegate_store::audit;
 
+use crate::holder::KeyHolder;
 use sluicegate_proxy::{DigestName, Tables};
-use crate::{holder::KeyHolder};
 
 /// Most listening addresses.
 pub const LISTEN_MAX: usize = 8;

@@ -15,8 +15,13 @@ use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
-use sluicegate_proxy::{AgentKeys, Decided, Decisions, Guesses, GrantRow, Ledger, MetricsSnapshot, ShardMetrics};
-use crate::{catalog::{Catalog, EditError, NewUser, UserChange}, clock::Clock, feed::{Ask, Door, HubStatus, Places}, worker::Gauges};
+use crate::{
+    catalog::{Catalog, EditError, NewUser, UserChange},
+    clock::Clock,
+    feed::{Ask, Door, HubStatus, Places},
+    worker::Gauges,
+};
+use sluicegate_proxy::{AgentKeys, Decided, Decisions, GrantRow, Guesses, Ledger, MetricsSnapshot, ShardMetrics};
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]

@@ -27,12 +27,22 @@ use sluicegate_store::{
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use zeroize::Zeroizing;
 
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Event, Settings, Shard};
-use crate::{catalog::{Catalog, EditError, STORE_FILE}, clock::Clock, config::{Config, ConfigError}, control::{Control, Identity, Inner}, feed::{
+use crate::{
+    catalog::{Catalog, EditError, STORE_FILE},
+    clock::Clock,
+    config::{Config, ConfigError},
+    control::{Control, Identity, Inner},
+    feed::{
         Ask, Hub, HubParts, Listener, Queues,
         holders::Holders,
         registrations::{self, Registrations},
-    }, holder::{Holder, HolderError}, inbox::{ShardSender, shard_queue}, udp::Udp, worker::{Gauges, Worker}};
+    },
+    holder::{Holder, HolderError},
+    inbox::{ShardSender, shard_queue},
+    udp::Udp,
+    worker::{Gauges, Worker},
+};
+use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Settings, Shard, ShardMetrics};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";

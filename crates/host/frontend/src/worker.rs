@@ -18,8 +18,12 @@ use nix::{
 use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
-use sluicegate_proxy::{Event, Now, Shard, Flow, Transmits};
-use crate::{clock::Clock, inbox::ShardInbox, udp::{BATCH, Inbox, Udp, send_all}};
+use crate::{
+    clock::Clock,
+    inbox::ShardInbox,
+    udp::{BATCH, Inbox, Udp, send_all},
+};
+use sluicegate_proxy::{Event, Flow, Now, Shard, Transmits};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use std::{
 };
 
 use serde::Deserialize;
-use sluicegate_proxy::DigestName;
 use sluicegate_frontend::GateSite;
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
+use sluicegate_proxy::DigestName;
 use sluicegate_store::audit::Options;
 
 /// Where keys, the store and the control socket live unless the file says otherwise.

@@ -1,7 +1,7 @@
 //! Every table has a maximum, and what happens there is stated.
 
-use sluicegate_proxy::{Count, Kind, Outcome, Tables};
 use sluicegate_policy::PerUser;
+use sluicegate_proxy::{Count, Kind, Outcome, Tables};
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome};
 use sluicegate_grant::{IssuerKey, SignedGrant};
+use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, header, status};
 

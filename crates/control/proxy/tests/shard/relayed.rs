@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sluicegate_proxy::{Count, Event, GateAnswer, Input, Standing, Tables};
 use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys, TRAILER_LEN},
     relay::RelayKeys,
 };
+use sluicegate_proxy::{Count, Event, GateAnswer, Input, Standing, Tables};
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,

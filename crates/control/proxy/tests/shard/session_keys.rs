@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_proxy::{GateAnswer, Input, Ledger};
 use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
+use sluicegate_proxy::{GateAnswer, Input, Ledger};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};
 

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_proxy::{Input, Kind, Outcome};
 use sluicegate_grant::{Mode, epoch::Epoch};
+use sluicegate_proxy::{Input, Kind, Outcome};
 use sluicegate_signin::{HEADER, SignInError};
 use sluicegate_sip::nonce::WINDOW_S;
 use sluicegate_wire::UnixTime;

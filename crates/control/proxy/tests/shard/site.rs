@@ -4,9 +4,12 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_proxy::{AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables, Transmits};
 use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
+use sluicegate_proxy::{
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
+    Transmits,
+};
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
 };

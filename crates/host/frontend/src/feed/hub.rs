@@ -24,9 +24,9 @@ use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Ledger, share_of, Event, GateAnswer, Input, derive};
 use crate::{clock::Clock, inbox::ShardSender};
 use audited::Audited;
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);

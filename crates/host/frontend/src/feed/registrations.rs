@@ -7,8 +7,8 @@ use sluicegate_store::{Directory, Registration};
 use sluicegate_wire::{Instant, UnixTime};
 use tokio::task::JoinHandle;
 
-use sluicegate_proxy::{Binding, Input, Flow};
 use crate::{clock::Clock, inbox::ShardSender};
+use sluicegate_proxy::{Binding, Flow, Input};
 
 /// Writes registrations down, at most one write at a time.
 pub(crate) struct Registrations {

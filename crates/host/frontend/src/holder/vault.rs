@@ -15,8 +15,8 @@ use super::{
     issued::{Issued, Users},
     read_frame, write_frame,
 };
+use crate::clock::Clock;
 use sluicegate_proxy::AgentKeys;
-use crate::{clock::Clock};
 
 const SITE_FILE: &str = "site.key";
 const SECRETS_FILE: &str = "secrets.redb";

@@ -3,8 +3,8 @@
 mod holder;
 mod theft;
 
-use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome, Tables};
 use sluicegate_grant::mac::{Direction, SessionSecret};
+use sluicegate_proxy::{Count, GateAnswer, Input, Kind, Outcome, Tables};
 use sluicegate_signin::{Hello, Initiator, Proposal, joined, respond};
 use sluicegate_sip::{
     digest::Authorization,

@@ -7,7 +7,7 @@ use sluicegate_grant::relay::RelayKeys;
 use sluicegate_policy::ServiceMode;
 
 use super::Hub;
-use sluicegate_proxy::{Standing, Input};
+use sluicegate_proxy::{Input, Standing};
 
 impl Hub {
     /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.

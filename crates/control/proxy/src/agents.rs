@@ -20,7 +20,7 @@ pub struct AgentKeys {
     certificate: String,
     epochs: Vec<(Epoch, EpochUsers)>,
     /// When a key holder elsewhere issued them.
-    pub(crate) issued: UnixTime,
+    pub issued: UnixTime,
 }
 
 impl std::fmt::Debug for AgentKeys {
@@ -38,12 +38,12 @@ impl AgentKeys {
     }
 
     /// The epochs of which there are keys, and of how many users.
-    pub(crate) fn epochs(&self) -> impl Iterator<Item = (Epoch, usize)> {
+    pub fn epochs(&self) -> impl Iterator<Item = (Epoch, usize)> {
         self.epochs.iter().map(|(epoch, users)| (*epoch, users.len()))
     }
 
     /// The same without what is over.
-    pub(crate) fn still_good(&self, now: UnixTime) -> Self {
+    pub fn still_good(&self, now: UnixTime) -> Self {
         let epochs = self.epochs.iter().filter(|(epoch, _)| *epoch >= Self::oldest(now)).cloned().collect();
         Self { certificate: self.certificate.clone(), epochs, issued: self.issued }
     }
@@ -71,7 +71,7 @@ impl AgentKeys {
     }
 
     /// Adds what nonces of the epoch before may still need.
-    pub(crate) fn keep_previous(&mut self, before: &Self, now: UnixTime) {
+    pub fn keep_previous(&mut self, before: &Self, now: UnixTime) {
         let oldest = Self::oldest(now);
         let old = before.epochs.iter().filter(|(epoch, _)| *epoch >= oldest && *epoch < Epoch::at(now));
         self.epochs.extend(old.cloned());

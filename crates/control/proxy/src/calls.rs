@@ -9,7 +9,7 @@ use std::{
 use sluicegate_wire::{Instant, UnixTime};
 
 /// A call's id: what the ids of its grants have in common.
-pub(crate) type CallId = [u8; 12];
+pub type CallId = [u8; 12];
 
 /// How long a BYE may still be repeated after the call that it ended (RFC 3261, timer F).
 const BYE_REPEATED: Duration = Duration::from_secs(32);

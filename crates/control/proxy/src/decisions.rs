@@ -35,19 +35,22 @@ pub struct Decided {
 
 /// The last decisions of all shards, oldest dropped first.
 #[derive(Debug)]
-pub(crate) struct Decisions {
+pub struct Decisions {
     ring: Mutex<VecDeque<Decided>>,
+}
+
+impl Default for Decisions {
+    fn default() -> Self {
+        Self { ring: Mutex::new(VecDeque::with_capacity(Self::MAX)) }
+    }
 }
 
 impl Decisions {
     /// Most decisions remembered.
-    pub(crate) const MAX: usize = 2048;
+    pub const MAX: usize = 2048;
 
-    pub(crate) fn new() -> Self {
-        Self { ring: Mutex::new(VecDeque::with_capacity(Self::MAX)) }
-    }
-
-    pub(crate) fn push(&self, decided: Decided) {
+    /// Remembers one; the oldest gives way.
+    pub fn push(&self, decided: Decided) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.len() >= Self::MAX {
             ring.pop_front();
@@ -56,13 +59,13 @@ impl Decisions {
     }
 
     /// What was decided about this user, newest first.
-    pub(crate) fn of_user(&self, user: &str) -> Vec<Decided> {
+    pub fn of_user(&self, user: &str) -> Vec<Decided> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.iter().rev().filter(|decided| decided.user == user).cloned().collect()
     }
 
     /// Used and maximum.
-    pub(crate) fn gauge(&self) -> (u64, u64) {
+    pub fn gauge(&self) -> (u64, u64) {
         let used = self.ring.lock().unwrap_or_else(PoisonError::into_inner).len();
         (used as u64, Self::MAX as u64)
     }
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_forgets_the_oldest_decision() {
-        let decisions = Decisions::new();
+        let decisions = Decisions::default();
         decisions.push(decided("alice", 1));
         for unix in 0..Decisions::MAX as u64 {
             decisions.push(decided("bob", unix));

@@ -115,7 +115,7 @@ impl Guesses {
     }
 
     /// Buckets that hold a wrong digest, and the most there can be.
-    pub(crate) fn gauge(&self, now: Instant) -> (u64, u64) {
+    pub fn gauge(&self, now: Instant) -> (u64, u64) {
         let tables = self.lock();
         let used = tables.wrong.entries.iter().filter(|entry| entry.until > now).count();
         (used as u64, GUESSES_MAX as u64)

@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// Merges a grant that a gate reports as live, such as one issued before a restart.
-    pub(crate) fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
+    pub fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
         let delta = &active.delta;
         if self.lock().is_revoked(grant, delta) {
             return Ok(());
@@ -199,7 +199,7 @@ impl Ledger {
     }
 
     /// A grant of this gate, as it is known now.
-    pub(crate) fn row(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
+    pub fn row(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
         self.lock().of_gate(gate, id).map(|row| row.shown.clone())
     }
 
@@ -215,7 +215,7 @@ impl Ledger {
     }
 
     /// The gate has refused a grant. A grant that was already open stays: only its renewal failed.
-    pub(crate) fn refused(&self, gate: &str, id: GrantId) -> Option<u8> {
+    pub fn refused(&self, gate: &str, id: GrantId) -> Option<u8> {
         let mut rows = self.lock();
         let row = rows.of_gate(gate, id)?;
         let shard = row.shard.take();
@@ -226,7 +226,7 @@ impl Ledger {
     }
 
     /// A gate reports how much is used.
-    pub(crate) fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
+    pub fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
         if let Some(row) = self.lock().of_gate(gate, id) {
             row.shown.bytes_used = bytes;
             row.shown.flows = flows;
@@ -241,7 +241,7 @@ impl Ledger {
     }
 
     /// Removes and gives what has expired.
-    pub(crate) fn expire(&self, now: UnixTime) -> Vec<GrantRow> {
+    pub fn expire(&self, now: UnixTime) -> Vec<GrantRow> {
         let mut rows = self.lock();
         rows.revoked.forget(now);
         rows.ended.forget(now);
@@ -252,12 +252,12 @@ impl Ledger {
     }
 
     /// What a revocation names.
-    pub(crate) fn matching(&self, selector: &Selector) -> Vec<GrantRow> {
+    pub fn matching(&self, selector: &Selector) -> Vec<GrantRow> {
         self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
     }
 
     /// Removes what a revocation names, and gives the calls that are over by it. Grants issued after `now` are not meant.
-    pub(crate) fn revoke(&self, now: UnixTime, selector: &Selector) -> Vec<CallId> {
+    pub fn revoke(&self, now: UnixTime, selector: &Selector) -> Vec<CallId> {
         let mut rows = self.lock();
         let issued_before = selector.issued_before.or(Some(now.plus_secs(1)));
         let (until, kept) = (now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() });
@@ -288,7 +288,7 @@ impl Ledger {
     }
 
     /// Whose call this is, and when the last of its grants ends by itself.
-    pub(crate) fn end_of_call(&self, call: [u8; 12]) -> Option<(String, UnixTime)> {
+    pub fn end_of_call(&self, call: [u8; 12]) -> Option<(String, UnixTime)> {
         let rows = self.lock();
         let of_call = || rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
         let user = of_call().next()?.1.shown.user.clone();
@@ -326,17 +326,17 @@ impl Ledger {
     }
 
     /// Calls that live, and how many may.
-    pub(crate) fn calls_gauge(&self) -> (u64, u64) {
+    pub fn calls_gauge(&self) -> (u64, u64) {
         (self.lock().calls.len() as u64, self.grants_max as u64)
     }
 
     /// What the gate was told last of this grant, with its session key if this frontend has it.
-    pub(crate) fn delta(&self, id: GrantId) -> Option<GrantDelta> {
+    pub fn delta(&self, id: GrantId) -> Option<GrantDelta> {
         self.lock().by_id.get(&id).map(|row| row.delta.clone())
     }
 
     /// Whether a grant has this client id.
-    pub(crate) fn has_client(&self, client_id: u32) -> bool {
+    pub fn has_client(&self, client_id: u32) -> bool {
         self.lock().per_client.contains_key(&client_id)
     }
 
@@ -348,7 +348,7 @@ impl Ledger {
     }
 
     /// What the user's grants hold together, without those of the call `besides`.
-    pub(crate) fn held_by(&self, user: &str, besides: Option<[u8; 12]>) -> Share {
+    pub fn held_by(&self, user: &str, besides: Option<[u8; 12]>) -> Share {
         let rows = self.lock();
         let all = rows.per_user.get(user).copied().unwrap_or_default();
         let renewed = besides.map_or(Share::default(), |call| {
@@ -366,7 +366,7 @@ impl Ledger {
     }
 
     /// What a gate that connects must be told: its live grants. A snapshot only adds, so leaving one out closes nothing.
-    pub(crate) fn snapshot(&self, is_for_gate: impl Fn(&GrantRow) -> bool) -> Vec<GrantDelta> {
+    pub fn snapshot(&self, is_for_gate: impl Fn(&GrantRow) -> bool) -> Vec<GrantDelta> {
         self.lock().by_id.values().filter(|row| is_for_gate(&row.shown)).map(|row| row.delta.clone()).collect()
     }
 
@@ -416,7 +416,7 @@ impl Rows {
 }
 
 /// What one grant holds of its user's share.
-pub(crate) fn share_of(delta: &GrantDelta, grant: &Grant) -> Share {
+pub fn share_of(delta: &GrantDelta, grant: &Grant) -> Share {
     let has_ports = matches!(grant.protocol, Protocol::UDP | Protocol::TCP) && delta.mode == ServiceMode::Nat;
     let (first, last) = delta.target_ports;
     let ports = if has_ports { u64::from(last.saturating_sub(first)) + 1 } else { 0 };

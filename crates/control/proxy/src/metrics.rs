@@ -151,26 +151,26 @@ impl Default for ShardMetrics {
 
 impl ShardMetrics {
     /// Counts one request and what became of it.
-    pub(crate) fn request(&self, kind: Kind, outcome: Outcome) {
+    pub fn request(&self, kind: Kind, outcome: Outcome) {
         if let Some(cell) = self.requests.get(kind as usize * Outcome::ALL.len() + outcome as usize) {
             cell.fetch_add(1, Relaxed);
         }
     }
 
     /// Adds `n` to one counter.
-    pub(crate) fn add(&self, count: Count, n: u64) {
+    pub fn add(&self, count: Count, n: u64) {
         if let Some(cell) = self.counts.get(count as usize) {
             cell.fetch_add(n, Relaxed);
         }
     }
 
     /// Adds one to one counter.
-    pub(crate) fn one(&self, count: Count) {
+    pub fn one(&self, count: Count) {
         self.add(count, 1);
     }
 
     /// Records the time from the first request with a right digest to the 200 OK.
-    pub(crate) fn setup(&self, took: Duration) {
+    pub fn setup(&self, took: Duration) {
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let bucket = SETUP_BUCKETS_MS.iter().position(|bound| millis < *bound).unwrap_or(SETUP_BUCKETS_MS.len());
         if let Some(cell) = self.setups.get(bucket) {
@@ -251,7 +251,7 @@ impl MetricsSnapshot {
     }
 
     /// Adds a gauge pair `NAME_used` and `NAME_max` as `table_used` and `table_max` with a `table` label.
-    pub(crate) fn push_gauge(&mut self, table: &str, used: u64, max: u64) {
+    pub fn push_gauge(&mut self, table: &str, used: u64, max: u64) {
         let labels = vec![("table", table.to_owned())];
         self.samples.push(Sample { name: "table_used", labels: labels.clone(), value: used });
         self.samples.push(Sample { name: "table_max", labels, value: max });

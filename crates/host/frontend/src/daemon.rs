@@ -463,7 +463,7 @@ fn control(
         policy: ArcSwap::new(Arc::clone(&common.policy)),
         asks,
         ledger: Arc::clone(&common.ledger),
-        decisions: Arc::new(Decisions::new()),
+        decisions: Arc::new(Decisions::default()),
         guesses: Arc::clone(&common.guesses),
         replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),

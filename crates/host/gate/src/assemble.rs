@@ -4,19 +4,12 @@ use crate::{
     config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy, Merge, Role},
     error::StartError,
     known_paths::{KNOWN_PATHS_MAX, known_paths},
-    packets::{
-        Way,
-        edge::{EdgeWay, HostPolicy},
-        egress::Egress,
-        gate::GateWay,
-        lanes::Lanes,
-        router::RouterWay,
-    },
     secrets::Seeds,
 };
 use sluicegate_capability::host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy};
 use sluicegate_capability::router::{Router, RouterConfig};
 use sluicegate_grant::Grant;
+use sluicegate_node::{EdgePipeline, Egress, GatePipeline, HostPolicy, Labels, Pipeline, RouterPipeline};
 use sluicegate_scheduler::{self as scheduler, KnownPaths, Lane, Weights};
 use sluicegate_wire::{
     capability::{self, Limits, shim},
@@ -41,27 +34,29 @@ fn random<const N: usize>() -> Result<[u8; N], StartError> {
 }
 
 /// What the role does with packets; a gate knows the clients of `grants`.
-pub(crate) fn way(
+pub(crate) fn pipeline(
     config: &Config,
     seeds: &Seeds,
     mtu: [u16; 2],
     grants: impl Iterator<Item = Grant>,
-) -> Result<Way, StartError> {
+) -> Result<Pipeline, StartError> {
     let told = &config.capabilities;
-    let lanes = Lanes::new(told.fairness);
+    let labels = Labels::new(told.fairness);
     Ok(match config.role {
         Role::Gate => {
             // Clients may be telephones: only who speaks capabilities hears them.
             let host = host::Config { answers_only: true, ..host_config(told, mtu[0])? };
             let host = Host::new(host, random()?);
-            let mut way = GateWay::new(router(config, seeds)?, host, lanes, told.ingress_verified);
-            grants.for_each(|grant| way.opened(&grant));
-            Way::Gate(Box::new(way))
+            let mut pipeline = GatePipeline::new(router(config, seeds)?, host, labels, told.ingress_verified);
+            grants.for_each(|grant| pipeline.opened(&grant));
+            Pipeline::Gate(Box::new(pipeline))
         }
-        Role::Router => Way::Router(Box::new(RouterWay::new(router(config, seeds)?, lanes, told.ingress_verified))),
+        Role::Router => {
+            Pipeline::Router(Box::new(RouterPipeline::new(router(config, seeds)?, labels, told.ingress_verified)))
+        }
         Role::Edge => {
             let host = Host::new(host_config(told, mtu[0])?, random()?);
-            Way::Edge(Box::new(EdgeWay::new(host, policy(told, seeds)?)))
+            Pipeline::Edge(Box::new(EdgePipeline::new(host, policy(told, seeds)?)))
         }
     })
 }

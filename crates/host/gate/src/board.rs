@@ -1,7 +1,8 @@
 //! Counters and gauges as the packet thread last published them: written by it alone every 100 ms with plain stores,
 //! read by anyone without a lock. Numbers of one reading may be one publication apart.
 
-use sluicegate_wire::{Instant, Port, Reason};
+use sluicegate_node::{Gauge, KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
+use sluicegate_wire::{Instant, Port};
 use std::sync::{
     Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -9,79 +10,6 @@ use std::sync::{
 
 /// Tables that can be published.
 pub(crate) const GAUGES_MAX: usize = 64;
-/// Number of drop reasons.
-pub(crate) const REASONS: usize = Reason::ALL.len();
-
-/// Packets and bytes that left by one port.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-}
-
-/// What happened in one lane of a scheduled link.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LaneReading {
-    pub(crate) packets: u64,
-    /// Bytes on the link, its framing included.
-    pub(crate) bytes: u64,
-    pub(crate) dropped: u64,
-    /// Packets that wait now.
-    pub(crate) waiting: u64,
-}
-
-/// Lanes of a scheduled link, in the order of [`LANES`]; `None` where the link is not scheduled.
-pub(crate) type Lanes = Option<[LaneReading; LANES.len()]>;
-
-/// Names of the lanes.
-pub(crate) const LANES: [&str; 4] = ["control", "request", "regular", "legacy"];
-/// What a router lets pass, in the order of [`Reading::passed`].
-pub(crate) const KINDS: [&str; 5] = ["request", "capabilities", "nonce", "renewal", "plain"];
-
-/// One reading of all counters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// By [`Reason`] code: dropped by the translator, the packet path or the kernel program.
-    pub(crate) dropped: [u64; REASONS],
-    /// By [`Reason`] code: would have been dropped, were the gate not in observe mode.
-    pub(crate) observed: [u64; REASONS],
-    /// By port.
-    pub(crate) sent: [Sent; 2],
-    /// Frames received from both ports.
-    pub(crate) received: u64,
-    /// The longest turn of the packet thread in the last minutes, in nanoseconds, and the most that one turn looked at.
-    pub(crate) turn: [u64; 2],
-    /// What left in each lane of each port's link, if that is scheduled.
-    pub(crate) lanes: [Lanes; 2],
-    /// Packets that passed the capability router as each of [`KINDS`].
-    pub(crate) passed: [u64; KINDS.len()],
-    /// By [`Reason`] code: packets that it demoted.
-    pub(crate) demoted: [u64; REASONS],
-}
-
-impl Default for Reading {
-    fn default() -> Self {
-        Self {
-            dropped: [0; REASONS],
-            observed: [0; REASONS],
-            sent: [Sent::default(); 2],
-            received: 0,
-            turn: [0; 2],
-            lanes: [None; 2],
-            passed: [0; KINDS.len()],
-            demoted: [0; REASONS],
-        }
-    }
-}
-
-/// Fill of one table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gauge {
-    pub(crate) name: &'static str,
-    pub(crate) used: u64,
-    pub(crate) max: u64,
-}
-
 /// The published numbers.
 #[derive(Debug)]
 pub(crate) struct Board {
@@ -219,6 +147,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_wire::Reason;
 
     #[test]
     fn what_is_published_is_read() {

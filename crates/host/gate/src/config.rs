@@ -15,7 +15,7 @@ mod capabilities;
 mod issuers;
 
 pub use capabilities::{
-    Algorithm, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, EdgePolicy, Fairness, Merge, PEERS_MAX_MAX,
+    Algorithm, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, EdgePolicy, Merge, PEERS_MAX_MAX,
     REQUEST_QUEUES_MAX_MAX, Role,
 };
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};

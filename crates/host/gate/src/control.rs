@@ -1,10 +1,8 @@
 //! The handle by which the API, the metrics endpoint and the terminal ask and steer a running gate.
 
 use crate::{
-    board::{KINDS, LANES, LaneReading, Reading},
     clock,
     config::{Role, protocol_label},
-    drops::DroppedPacket,
     error::ControlError,
     feed::usage,
     ledger::Entry,
@@ -21,6 +19,7 @@ use sluicegate_datapath::LocalRule;
 use sluicegate_feed::Selector;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::Probe;
+use sluicegate_node::{DroppedPacket, KINDS, LANES, LaneReading, Reading};
 use sluicegate_policy::{ServiceDefault, ServiceMode};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 use std::{

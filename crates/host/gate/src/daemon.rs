@@ -15,8 +15,7 @@ use crate::{
     ledger::{IssuerId, OWN_ISSUER},
     packets::{
         Commander, EVENTS_MAX, PacketThread, Turn,
-        hops::{Neighbours, NextHop},
-        path::Path,
+        neighbours::Neighbours,
         ports::{Ports, Reopen},
     },
     secrets::Seeds,
@@ -28,6 +27,7 @@ use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, n
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
 use sluicegate_nat::{self as nat, Translator};
+use sluicegate_node::{NextHop, Node};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::Port;
 use std::{
@@ -35,7 +35,7 @@ use std::{
     io,
     net::IpAddr,
     os::unix::fs::OpenOptionsExt,
-    path::Path as FilePath,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -213,7 +213,7 @@ fn switch_forwarding_off(config: &Config) -> Result<(), StartError> {
 }
 
 /// Makes the state directory and takes it.
-pub(crate) fn lock(dir: &FilePath) -> Result<Flock<File>, StartError> {
+pub(crate) fn lock(dir: &Path) -> Result<Flock<File>, StartError> {
     let unusable = |source| StartError::StateDir { path: dir.to_owned(), source };
     files::make_dir(dir).map_err(unusable)?;
     let path = dir.join("gate.lock");
@@ -290,8 +290,12 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let restored = open_services(&config, issuers, restored, &mut translator)?;
     translator.observe(config.mode == Mode::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
-    let way =
-        assemble::way(&config, &seeds, ground.mtu, restored.ledger.grants().filter_map(|(_, entry)| entry.grant()))?;
+    let pipeline = assemble::pipeline(
+        &config,
+        &seeds,
+        ground.mtu,
+        restored.ledger.grants().filter_map(|(_, entry)| entry.grant()),
+    )?;
     let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
@@ -315,7 +319,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
         ports,
-        path: Path::new(translator, way, egress, next_hop),
+        node: Node::new(translator, pipeline, egress, next_hop),
         turn: Turn::new(events, stamp),
         board,
         commands,
@@ -439,7 +443,7 @@ fn spawn_packets<N: NextHop + Send + 'static>(
     spawn("packets", move || {
         let (packets, result) = packets.run(cpu);
         let mut tables = Vec::new();
-        packets.path.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
+        packets.node.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
         // Nobody waiting any more: the device is dropped, and the filter stays closed.
         let _ = stopped.send(Stopped { tables, device: packets.ports.device, result });
     })?;

@@ -76,12 +76,6 @@ pub enum ConfigError {
         /// The feed.
         address: std::net::SocketAddr,
     },
-    /// Text that names no way to share the regular lane.
-    #[error("{text:?} is no fairness; write \"destination\", \"source\" or \"prefix/24\"")]
-    Fairness {
-        /// The text given.
-        text: String,
-    },
     /// Sources share the lane, but anybody can pretend to be many of them.
     #[error(
         "fairness = \"source\" lets whoever forges addresses take the link; set ingress_verified = true only if every \
@@ -158,7 +152,7 @@ impl ConfigError {
             Self::Zero { field } | Self::TooMany { field, .. } => field,
             Self::PerUser { .. } => "per_user",
             Self::Prefix { .. } => "may_open",
-            Self::Fairness { .. } | Self::SourceUnverified => "fairness",
+            Self::SourceUnverified => "fairness",
             Self::LinkRate { field, .. } => field,
             Self::LinesTooFew { .. } => "capability_lines_max",
             Self::RequestPercent { .. } => "request_percent",

@@ -15,7 +15,6 @@ mod clock;
 mod config;
 mod control;
 mod daemon;
-mod drops;
 mod ends;
 mod error;
 mod feed;
@@ -35,8 +34,8 @@ pub mod status;
 
 pub use config::{
     Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
-    Fairness, FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Mode, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX,
-    PerUser, Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
+    FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Mode, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser,
+    Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
 };
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};

@@ -1,15 +1,13 @@
 //! Grants, services and packets for the tests.
 
 use crate::{
-    assemble,
-    board::Gauge,
-    clock,
+    assemble, clock,
     config::{Capabilities, Config, Role},
-    packets::{Way, hops::NextHop},
     secrets::Seeds,
 };
 use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
+use sluicegate_node::{Gauge, NextHop, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
     IpProtocol, Port, Reason, UnixTime,
@@ -105,11 +103,11 @@ impl NextHop for Hops {
 }
 
 /// What the packet path of a gate without grants does, and of other roles; no link is scheduled.
-pub(crate) fn way(role: Role) -> Way {
+pub(crate) fn pipeline(role: Role) -> Pipeline {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(role) };
-    assemble::way(
+    assemble::pipeline(
         &config,
         &Seeds::draw((sluicegate_wire::Instant::ZERO, VALID.0)).unwrap(),
         [1_500; 2],

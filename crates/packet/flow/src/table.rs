@@ -119,22 +119,24 @@ impl<L: Line> Table<L> {
         Some(index)
     }
 
-    /// Lines in use in a set.
+    /// Lines in use in a set, one of those of [`Self::sets`].
     #[inline]
-    pub(crate) fn ways_used(&self, set: u32) -> u32 {
+    #[must_use]
+    pub fn ways_used(&self, set: u32) -> u32 {
         (self.tags[set as usize] & BYTES_80).count_ones()
     }
 
     /// All lines of a set, free or not.
     #[inline]
-    pub(crate) fn set_lines(&self, set: u32) -> &[L] {
+    #[must_use]
+    pub fn set_lines(&self, set: u32) -> &[L] {
         let start = set as usize * WAYS;
         &self.lines[start..start + WAYS]
     }
 
     /// Takes a free line of `set`, one of the sets of `hash`, whatever the table's maximum; the caller fills it.
     #[inline]
-    pub(crate) fn take_way(&mut self, set: u32, hash: u64) -> Option<u32> {
+    pub fn take_way(&mut self, set: u32, hash: u64) -> Option<u32> {
         let free = !self.tags[set as usize] & BYTES_80;
         if free == 0 {
             return None;
@@ -184,8 +186,10 @@ impl<L: Line> Table<L> {
         range.filter(|index| self.is_used(*index))
     }
 
+    /// The two sets in which a line with this hash may stand.
     #[inline]
-    pub(crate) fn sets(&self, hash: u64) -> (u32, u32) {
+    #[must_use]
+    pub fn sets(&self, hash: u64) -> (u32, u32) {
         let first = hash as u32 & self.set_mask;
         let other = (hash >> 28) as u32 & self.set_mask & !self.shard_mask;
         (first, other | first & self.shard_mask)

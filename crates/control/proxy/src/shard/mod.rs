@@ -230,7 +230,7 @@ impl Shard {
     }
 
     /// Counts datagrams that the socket did not take.
-    pub(crate) fn count_unsent(&self, datagrams: u64) {
+    pub fn count_unsent(&self, datagrams: u64) {
         self.metrics.add(Count::TransmitDropped, datagrams);
     }
 
@@ -262,7 +262,7 @@ impl Shard {
 }
 
 /// A key of its own for each purpose: `SHA-256(key ‖ label)`.
-pub(crate) fn derive(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
+pub fn derive(key: &[u8; 32], label: &[u8]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(key);
     hash.update(label);

@@ -3,9 +3,10 @@
 use crate::error::ConfigError;
 use sluicegate_capability::host::ServerConfig;
 use sluicegate_capability::lines::lines_needed;
+use sluicegate_node::Fairness;
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::capability::Limits;
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 /// Largest `capability_lines_max`: 64 bytes each, a gibibyte.
 pub const CAPABILITY_LINES_MAX_MAX: u32 = 1 << 24;
@@ -48,34 +49,6 @@ impl Role {
             Self::Gate => "gate",
             Self::Router => "router",
             Self::Edge => "edge",
-        }
-    }
-}
-
-/// Between whom the regular lane is shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fairness {
-    /// Between destination addresses (TVA III-I): the only key that nobody can forge to get more.
-    #[default]
-    Destination,
-    /// Between source addresses; only where they cannot be forged.
-    Source,
-    /// Between prefixes of this length of the destination.
-    Prefix(u8),
-}
-
-impl FromStr for Fairness {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = || ConfigError::Fairness { text: text.to_owned() };
-        match text {
-            "destination" => Ok(Self::Destination),
-            "source" => Ok(Self::Source),
-            _ => {
-                let len = text.strip_prefix("prefix/").and_then(|len| len.parse().ok()).ok_or_else(wrong)?;
-                if (1..=128).contains(&len) { Ok(Self::Prefix(len)) } else { Err(wrong()) }
-            }
         }
     }
 }

@@ -4,7 +4,6 @@ mod forging;
 mod sharing;
 mod tables;
 
-use super::{Way, edge, path::Path};
 use crate::{
     assemble,
     config::{Capabilities, Config, EdgePolicy, Role},
@@ -17,6 +16,7 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::{Mode, PinholeSpec, Service, Translator};
+use sluicegate_node::{EdgePipeline, HostPolicy, Node, Pipeline};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,
     capability::{ClientId, Kind, Limits, shim},
@@ -40,7 +40,7 @@ type End = (usize, Port);
 
 /// Nodes and the cables between them; an end without cable belongs to the client or the server.
 struct Chain {
-    nodes: Vec<Path<Hops>>,
+    nodes: Vec<Node<Hops>>,
     cables: Vec<(End, End)>,
     now: Instant,
     /// What came out at ends without cable.
@@ -63,34 +63,35 @@ fn grant_for(client_id: u32, least_mode: DataMode) -> (Grant, Option<SessionKeys
     (grant, is_agent.then(|| keys_of(client_id)))
 }
 
-fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Path<Hops> {
+fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Node<Hops> {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
     // N/T so small that a packet every 10 ms keeps its line.
     config.capabilities =
         Capabilities { lines_max: Some(1_024), peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
     change(&mut config.capabilities);
-    let way = assemble::way(&config, &Seeds::draw((START, samples::VALID.0)).unwrap(), [1_500; 2], std::iter::empty())
-        .unwrap();
+    let pipeline =
+        assemble::pipeline(&config, &Seeds::draw((START, samples::VALID.0)).unwrap(), [1_500; 2], std::iter::empty())
+            .unwrap();
     let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };
     let egress = assemble::egress(&config, [1_500; 2]).unwrap();
-    Path::new(Translator::new(tables, [7; 16], 7), way, egress, Hops { known: true })
+    Node::new(Translator::new(tables, [7; 16], 7), pipeline, egress, Hops { known: true })
 }
 
-fn gate(open: bool) -> Path<Hops> {
-    let mut path = node(Role::Gate, |_| {});
+fn gate(open: bool) -> Node<Hops> {
+    let mut node = node(Role::Gate, |_| {});
     let service = Service { id: 0, mode: Mode::Filter, address: SERVER.into(), outbound_all: false, open };
-    path.translator.set_services(&[service]).unwrap();
-    path
+    node.translator.set_services(&[service]).unwrap();
+    node
 }
 
 /// A node in front of one client that has a grant with this id.
-fn agent(client_id: u32) -> Path<Hops> {
-    let mut path = node(Role::Edge, |_| {});
+fn agent(client_id: u32) -> Node<Hops> {
+    let mut node = node(Role::Edge, |_| {});
     let host = Host::new(Default::default(), [9; 32]);
     let policy = ClientPolicy::new(ClientIds::Fixed(ClientId(client_id)), Limits::new(100, 10).unwrap());
-    path.way = Way::Edge(Box::new(edge::EdgeWay::new(host, edge::HostPolicy::Client(policy))));
-    path
+    node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy))));
+    node
 }
 
 fn datagram(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
@@ -113,7 +114,7 @@ fn payload(packet: &[u8]) -> Vec<u8> {
 }
 
 impl Chain {
-    fn new(nodes: Vec<Path<Hops>>, cables: &[(End, End)]) -> Self {
+    fn new(nodes: Vec<Node<Hops>>, cables: &[(End, End)]) -> Self {
         Self { nodes, cables: cables.to_vec(), now: START, arrived: Vec::new(), agents: 0..0, sealed: 0 }
     }
 
@@ -147,7 +148,7 @@ impl Chain {
     fn pass_on(&mut self, index: usize, sent: Vec<(Port, Vec<u8>)>, queue: &mut VecDeque<(End, Vec<u8>)>) {
         for (out, frame) in sent {
             let packet = frame[ethernet::HEADER_LEN..].to_vec();
-            let is_agents = matches!(self.nodes[index].way, Way::Edge(_)) && out == Port::OUTSIDE;
+            let is_agents = matches!(self.nodes[index].pipeline, Pipeline::Edge(_)) && out == Port::OUTSIDE;
             let packet = if is_agents { self.seal_request(packet) } else { packet };
             match self.far_end((index, out)) {
                 Some(far) => queue.push_back((far, packet)),
@@ -209,7 +210,7 @@ impl Chain {
     }
 }
 
-fn released(node: &mut Path<Hops>, now: Instant) -> Vec<(Port, Vec<u8>)> {
+fn released(node: &mut Node<Hops>, now: Instant) -> Vec<(Port, Vec<u8>)> {
     let mut sent = Vec::new();
     node.release(now, &mut [0; 2_048], &mut |port, bytes| sent.push((port, bytes.to_vec())));
     sent
@@ -244,7 +245,7 @@ fn private(client_id: u32, least_mode: DataMode) -> (Chain, End, End) {
         keys,
     };
     gate.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
-    gate.way.opened(&grant);
+    gate.pipeline.opened(&grant);
     let nodes = vec![agent(client_id), node(Role::Router, |_| {}), gate];
     let cables = [((0, Port::OUTSIDE), (1, Port::OUTSIDE)), ((1, Port::INSIDE), (2, Port::OUTSIDE))];
     let mut chain = Chain::new(nodes, &cables);
@@ -352,7 +353,7 @@ fn a_revoked_grant_ends_its_capabilities_at_once() {
     let gate = &mut chain.nodes[2];
     let ends = gate.translator.allowance(chain.now, id).map(|left| (left.client.expect("proved"), left.address));
     assert_eq!(ends, Some((CLIENT.into(), SERVER.into())));
-    gate.way.revoked(chain.now, id, ends);
+    gate.pipeline.revoked(chain.now, id, ends);
     gate.translator.revoke(chain.now, id);
     chain.send(client, &datagram(CLIENT, SERVER, b"too late"));
     assert_eq!(chain.arrivals(server), Vec::<Vec<u8>>::new());

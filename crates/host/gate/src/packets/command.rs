@@ -1,12 +1,12 @@
 //! What the control side may ask of the packet thread. Each question is answered on its own one-shot channel, in
 //! the next turns of the packet loop; the queue is bounded, and full means [`ControlError::Busy`].
 
-use crate::drops::DroppedPacket;
 use crate::error::ControlError;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{
     EndCause, Explanation, InstallError, Opened, PinholeSpec, Probe, Service, ServicesError, StandingSpec,
 };
+use sluicegate_node::DroppedPacket;
 use sluicegate_wire::UnixTime;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -93,7 +93,7 @@ impl Commander {
         COMMANDS_MAX - self.queue.capacity()
     }
 
-    /// Asks; the answer is awaited on the returned channel, so that many questions can be on their way.
+    /// Asks; the answer is awaited on the returned channel, so that many questions can be on their pipeline.
     pub(crate) fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Command,

@@ -2,33 +2,25 @@
 
 #[cfg(test)]
 mod chain;
-mod clients;
 pub(crate) mod command;
-pub(crate) mod edge;
-pub(crate) mod egress;
-pub(crate) mod gate;
-pub(crate) mod hops;
-pub(crate) mod lanes;
-pub(crate) mod path;
+pub(crate) mod neighbours;
+#[cfg(test)]
+mod node_tests;
 pub(crate) mod ports;
-pub(crate) mod router;
 mod turn;
-mod way;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use turn::Turn;
 pub use turn::longest::{Longest, longest_turns};
-pub(crate) use way::Way;
 
 use crate::{board::Board, clock};
-use hops::NextHop;
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
-use path::Path;
 use ports::Ports;
 use sluicegate_datapath::Action;
+use sluicegate_node::{NextHop, Node};
 use sluicegate_wire::{HEADROOM, Instant, Port};
 use std::{
     io,
@@ -57,7 +49,7 @@ const RELEASE_LEN: usize = 2 * HEADROOM + 65_536 + HEADROOM;
 /// Everything the packet thread owns.
 pub(crate) struct PacketThread<N> {
     pub(crate) ports: Ports<N>,
-    pub(crate) path: Path<N>,
+    pub(crate) node: Node<N>,
     pub(crate) turn: Turn,
     pub(crate) board: Arc<Board>,
     pub(crate) commands: mpsc::Receiver<Command>,
@@ -85,21 +77,21 @@ impl<N: NextHop> PacketThread<N> {
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
             if let Some(device) = &mut self.ports.device {
-                device.translates_pings(self.path.translator.pings());
+                device.translates_pings(self.node.translator.pings());
             }
             self.release(now, &mut released);
             // After a batch that looked at much, what is due waits for the next turn, which follows at once.
-            let may_end = self.path.looks() <= STEP_LOOKS_MAX;
-            if may_end && self.path.poll_timeout().is_some_and(|due| due <= now) {
-                self.path.handle_timeout(now);
+            let may_end = self.node.looks() <= STEP_LOOKS_MAX;
+            if may_end && self.node.poll_timeout().is_some_and(|due| due <= now) {
+                self.node.handle_timeout(now);
                 self.release(now, &mut released);
             }
-            self.turn.answer(now, &mut self.path, &mut self.commands);
+            self.turn.answer(now, &mut self.node, &mut self.commands);
             if now >= next_beat {
                 self.beat(now);
                 next_beat = now + BEAT;
             }
-            self.path.end_turn(now, clock::monotonic());
+            self.node.end_turn(now, clock::monotonic());
         }
         Ok(())
     }
@@ -107,9 +99,9 @@ impl<N: NextHop> PacketThread<N> {
     /// One batch of packets. The clock is read once, when the first of them is there.
     fn poll(&mut self, next_beat: Instant) -> io::Result<Instant> {
         let before = clock::monotonic();
-        let due = self.path.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
+        let due = self.node.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
         let timeout = due.since(before).min(POLL_MAX);
-        let path = &mut self.path;
+        let node = &mut self.node;
         let mut arrived = None;
         let Some(device) = &mut self.ports.device else {
             thread::sleep(timeout);
@@ -117,7 +109,7 @@ impl<N: NextHop> PacketThread<N> {
         };
         let polled = device.poll(timeout, &mut |port, frame| {
             let now = *arrived.get_or_insert_with(clock::monotonic);
-            path.on_frame(now, port, frame).map_or(Action::Drop, Action::Send)
+            node.on_frame(now, port, frame).map_or(Action::Drop, Action::Send)
         });
         match polled {
             Err(error) if self.ports.may_come_back() => self.shut(error.to_string()),
@@ -128,7 +120,7 @@ impl<N: NextHop> PacketThread<N> {
 
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {
         let device = &mut self.ports.device;
-        self.path.release(now, buffer, &mut |port: Port, bytes| {
+        self.node.release(now, buffer, &mut |port: Port, bytes| {
             if let Some(device) = device {
                 // The device has counted what it could not send.
                 let _ = device.send(port, bytes);
@@ -146,8 +138,8 @@ impl<N: NextHop> PacketThread<N> {
         if let Some(device) = &mut self.ports.device {
             device.heartbeat(now);
         }
-        self.path.beat();
-        let (reading, gauges) = self.path.published(now, &self.ports.counters());
+        self.node.beat();
+        let (reading, gauges) = self.node.published(now, &self.ports.counters());
         self.board.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.
@@ -163,7 +155,7 @@ impl<N: NextHop> PacketThread<N> {
     }
 
     fn find(&mut self) {
-        match self.ports.find(&mut self.path) {
+        match self.ports.find(&mut self.node) {
             Ok(()) => {
                 tracing::warn!("both interfaces are there again; the gate forwards");
                 self.board.close(None);

@@ -2,9 +2,9 @@
 //! or be set down. Meanwhile nothing is forwarded and no sign of life is given, so the kernel keeps both sides closed;
 //! grants and bindings stay. As soon as both interfaces are there again, they are opened as at the start.
 
-use super::Path;
 use crate::{daemon::Ground, error::StartError};
 use sluicegate_datapath::{Device, Links};
+use sluicegate_node::Node;
 use sluicegate_wire::Reason;
 
 /// Opens the interfaces again.
@@ -45,19 +45,19 @@ impl<N> Ports<N> {
     }
 
     /// Opens both interfaces again; `Err` says why not yet.
-    pub(crate) fn find(&mut self, path: &mut Path<N>) -> Result<(), String> {
+    pub(crate) fn find(&mut self, node: &mut Node<N>) -> Result<(), String> {
         let reopen = self.reopen.as_mut().ok_or("it is gone for good")?;
         let Ground { device, next_hop, mtu, links, .. } = reopen().map_err(|error| error.to_string())?;
         if mtu != self.mtu {
             let [was, is] = [self.mtu, mtu].map(|[outside, inside]| format!("{outside} and {inside}"));
             return Err(format!("the MTUs were {was} and are {is} bytes; restart the gate"));
         }
-        path.next_hop = next_hop;
+        node.next_hop = next_hop;
         (self.device, self.links) = (Some(device), links);
         Ok(())
     }
 
-    /// What was dropped below the path since the gate started, by reason.
+    /// What was dropped below the node since the gate started, by reason.
     pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
         let mut counters = self.counted.clone();
         for (reason, count) in self.device.as_mut().map(Device::kernel_counters).unwrap_or_default() {

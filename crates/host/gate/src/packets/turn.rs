@@ -3,12 +3,11 @@
 use super::{
     STEP_LOOKS_MAX, TURN_LOOKS_MAX,
     command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, GrantUsage, Installed},
-    hops::NextHop,
-    path::Path,
 };
-use crate::{clock, drops::DroppedPacket};
+use crate::clock;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{Event, Export, Probe, Translator};
+use sluicegate_node::{DroppedPacket, NextHop, Node};
 use sluicegate_wire::{Instant, Port};
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::{
@@ -63,40 +62,40 @@ impl Turn {
     pub(crate) fn answer<N: NextHop>(
         &mut self,
         now: Instant,
-        path: &mut Path<N>,
+        node: &mut Node<N>,
         commands: &mut mpsc::Receiver<Command>,
     ) {
         let mut ends = ENDS_PER_TURN_MAX;
         for _ in 0..COMMANDS_PER_TURN_MAX {
-            if path.looks() > STEP_LOOKS_MAX {
+            if node.looks() > STEP_LOOKS_MAX {
                 break;
             }
             // What ended before this question is stamped before its answer.
-            self.pass_on(path, &mut ends);
+            self.pass_on(node, &mut ends);
             if self.revoking.is_some() {
-                self.revoke_some(now, path);
+                self.revoke_some(now, node);
             } else {
                 let Ok(command) = commands.try_recv() else { break };
-                self.answer_one(now, path, command);
+                self.answer_one(now, node, command);
             }
         }
-        self.pass_on(path, &mut ends);
-        self.export_some(path);
+        self.pass_on(node, &mut ends);
+        self.export_some(node);
     }
 
     /// Goes on with a revoke, while the turn has room.
-    fn revoke_some<N: NextHop>(&mut self, now: Instant, path: &mut Path<N>) {
+    fn revoke_some<N: NextHop>(&mut self, now: Instant, node: &mut Node<N>) {
         let Some(mut revoking) = self.revoking.take() else { return };
-        while path.looks() <= STEP_LOOKS_MAX {
+        while node.looks() <= STEP_LOOKS_MAX {
             let Some(id) = revoking.ids.next() else {
                 // An answer that nobody waits for any more is dropped with its channel.
                 let _ = revoking.answer.send(revoking.ended);
                 return;
             };
-            path.add_looks(1);
-            let ends = path.translator.allowance(now, id).and_then(|left| Some((left.client?, left.address)));
-            path.way.revoked(now, id, ends);
-            if let Some(ended) = path.translator.revoke(now, id) {
+            node.add_looks(1);
+            let ends = node.translator.allowance(now, id).and_then(|left| Some((left.client?, left.address)));
+            node.pipeline.revoked(now, id, ends);
+            if let Some(ended) = node.translator.revoke(now, id) {
                 revoking.ended += 1;
                 self.tell(ended);
             }
@@ -105,22 +104,22 @@ impl Turn {
     }
 
     /// Goes on with an export, with what the turn has left.
-    fn export_some<N: NextHop>(&mut self, path: &mut Path<N>) {
-        let room = TURN_LOOKS_MAX.saturating_sub(path.looks()).min(EXPORT_LOOKS);
+    fn export_some<N: NextHop>(&mut self, node: &mut Node<N>) {
+        let room = TURN_LOOKS_MAX.saturating_sub(node.looks()).min(EXPORT_LOOKS);
         let Some(exporting) = self.exporting.as_mut().filter(|_| room > 0) else { return };
         let began = clock::monotonic();
         let mut looks = room;
         let Exporting { export, tables, took, .. } = exporting;
-        let is_complete = path.translator.export_more(export, &mut looks, &mut |bytes| tables.extend_from_slice(bytes));
+        let is_complete = node.translator.export_more(export, &mut looks, &mut |bytes| tables.extend_from_slice(bytes));
         *took += clock::monotonic().since(began);
-        path.add_looks(room - looks);
+        node.add_looks(room - looks);
         if is_complete && let Some(Exporting { tables, took, answer, .. }) = self.exporting.take() {
             let _ = answer.send(Exported { tables, took });
         }
     }
 
-    fn answer_one<N: NextHop>(&mut self, now: Instant, path: &mut Path<N>, command: Command) {
-        let translator = &mut path.translator;
+    fn answer_one<N: NextHop>(&mut self, now: Instant, node: &mut Node<N>, command: Command) {
+        let translator = &mut node.translator;
         // An answer that nobody waits for any more is dropped with its channel.
         match command {
             Command::Install { spec, unix, answer } => {
@@ -131,11 +130,11 @@ impl Turn {
                 let is_open = installed.is_ok();
                 let _ = answer.send(installed);
                 if is_open {
-                    path.way.opened(&grant);
+                    node.pipeline.opened(&grant);
                 }
                 // Asking has unknown next hops resolved before the first packet needs them.
                 for (port, address) in ends.into_iter().filter(|_| is_open) {
-                    let _ = path.next_hop.link_address(port, address);
+                    let _ = node.next_hop.link_address(port, address);
                 }
             }
             Command::Standing { spec, answer } => {
@@ -143,15 +142,15 @@ impl Turn {
             }
             Command::Revoke { ids, answer } => {
                 self.revoking = Some(Revoking { ids: ids.into_iter(), ended: 0, answer });
-                self.revoke_some(now, path);
+                self.revoke_some(now, node);
             }
             Command::Services { services, answer } => {
                 let _ = answer.send(translator.set_services(&services));
             }
             Command::Explain { probe, unix, answer } => {
-                let explanation = path.way.explain(&probe);
+                let explanation = node.pipeline.explain(&probe);
                 let explanation = explanation.unwrap_or_else(|| translator.explain(now, unix, &probe));
-                let recent = path.drops.recent(RECENT_MAX, |drop| is_like(drop, &probe));
+                let recent = node.drops.recent(RECENT_MAX, |drop| is_like(drop, &probe));
                 let _ = answer.send(Explained { explanation, recent });
             }
             Command::Observe { on, answer } => {
@@ -161,7 +160,7 @@ impl Turn {
             Command::Usage { ids, answer } => {
                 let used: Vec<_> = ids.iter().filter_map(|id| usage(translator, *id)).collect();
                 let _ = answer.send(used);
-                path.add_looks(ids.len() as u32 * USAGE_LOOKS);
+                node.add_looks(ids.len() as u32 * USAGE_LOOKS);
             }
             Command::Export { buffer: mut tables, answer } => {
                 let export = translator.export_begin(&mut |bytes| tables.extend_from_slice(bytes));
@@ -171,12 +170,12 @@ impl Turn {
     }
 
     /// Passes on up to `ends` of what ended, as far as the control side keeps up; the translator holds the rest.
-    fn pass_on<N: NextHop>(&mut self, path: &mut Path<N>, ends: &mut usize) {
+    fn pass_on<N: NextHop>(&mut self, node: &mut Node<N>, ends: &mut usize) {
         self.retry();
         while self.waiting.is_empty() && *ends > 0 {
-            let Some(Event::Ended(ended)) = path.translator.poll_event() else { return };
+            let Some(Event::Ended(ended)) = node.translator.poll_event() else { return };
             *ends -= 1;
-            path.way.ended(ended.id);
+            node.pipeline.ended(ended.id);
             self.tell(ended);
         }
     }

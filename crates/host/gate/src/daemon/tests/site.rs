@@ -66,7 +66,7 @@ fn issuer() -> IssuerKey {
     IssuerKey::from_seed([5; 32])
 }
 
-/// Grant number `number`, valid now, of the frontend's issuer, on its way.
+/// Grant number `number`, valid now, of the frontend's issuer, on its pipeline.
 pub(super) fn install(number: u8) -> Delta {
     let grant = sluicegate_grant::Grant { issuer: issuer().public().id(), ..samples::current_grant(number) };
     Delta::Install(Box::new(samples::delta(grant)))

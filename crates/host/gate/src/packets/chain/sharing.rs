@@ -38,8 +38,8 @@ fn grant_of(client: usize) -> Grant {
 }
 
 /// The gate, and where it opened each client's grant.
-fn gate() -> (Path<Hops>, Vec<SocketAddrV4>) {
-    let mut path = node(Role::Gate, |told| told.peers_max = 256);
+fn gate() -> (Node<Hops>, Vec<SocketAddrV4>) {
+    let mut node = node(Role::Gate, |told| told.peers_max = 256);
     let IpAddr::V4(gate_address) = GATE_ADDRESS else { panic!() };
     let tables = sluicegate_nat::Config {
         gate_address,
@@ -48,20 +48,20 @@ fn gate() -> (Path<Hops>, Vec<SocketAddrV4>) {
         pinholes_max: 128,
         ..Default::default()
     };
-    path.translator = Translator::new(tables, [7; 16], 7);
+    node.translator = Translator::new(tables, [7; 16], 7);
     let service = Service { id: 0, mode: Mode::Nat, address: TARGET, outbound_all: false, open: false };
-    path.translator.set_services(&[service]).unwrap();
+    node.translator.set_services(&[service]).unwrap();
     let opened = (0..CLIENTS).map(|client| {
         let grant = grant_of(client);
-        path.way.opened(&grant);
+        node.pipeline.opened(&grant);
         let target_ports = (SERVICE_PORT, SERVICE_PORT);
         let keys = Some(keys_of(id_of(client)));
         let spec = PinholeSpec { grant, service: 0, target: TARGET, target_ports, filter: false, keys };
-        let opened = path.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
+        let opened = node.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
         SocketAddrV4::new(gate_address, opened.ports.0)
     });
     let opened = opened.collect();
-    (path, opened)
+    (node, opened)
 }
 
 fn packet(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
@@ -106,15 +106,15 @@ impl Crowd {
         let (gate, opened) = gate();
         let carriage = Carriage::Encapsulated { src_port: AGENT_PORT };
         let agents = (0..CLIENTS).map(|client| {
-            let mut path = agent(id_of(client));
+            let mut node = agent(id_of(client));
             let host = Host::new(
                 sluicegate_capability::host::Config { carriage, peers_max: 16, remotes_max: 16, ..Default::default() },
                 [client as u8; 32],
             );
             let ids = ClientIds::Fixed(ClientId(id_of(client)));
-            let policy = edge::HostPolicy::Client(ClientPolicy::new(ids, Limits::new(100, 10).unwrap()));
-            path.way = Way::Edge(Box::new(edge::EdgeWay::new(host, policy)));
-            path
+            let policy = HostPolicy::Client(ClientPolicy::new(ids, Limits::new(100, 10).unwrap()));
+            node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, policy)));
+            node
         });
         let nodes = std::iter::once(gate).chain(agents).collect();
         let mut chain = Chain::new(nodes, &[]);
@@ -214,7 +214,7 @@ fn revoking_one_of_a_hundred_clients_behind_one_address_ends_that_one_alone() {
     assert!(crowd.served[BAD].0 > 0, "it was a client like any other");
     let (now, id) = (crowd.chain.now, grant_of(BAD).id);
     let gate = &mut crowd.chain.nodes[0];
-    gate.way.revoked(now, id, Some((CLIENT.into(), GATE_ADDRESS)));
+    gate.pipeline.revoked(now, id, Some((CLIENT.into(), GATE_ADDRESS)));
     gate.translator.revoke(now, id);
     let before = crowd.served[BAD].0;
     crowd.others_are_served(20);

@@ -8,13 +8,13 @@ use sluicegate_wire::capability::{
 };
 
 /// A gate from these seeds, in front of a private service with one grant.
-fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Path<Hops>, Grant) {
-    let mut path = gate(false);
+fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Node<Hops>, Grant) {
+    let mut node = gate(false);
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(Role::Gate) };
     let (grant, _) = grant_for(CLIENT_ID, least_mode);
-    path.way = assemble::way(&config, seeds, [1_500; 2], std::iter::once(grant.clone())).unwrap();
-    (path, grant)
+    node.pipeline = assemble::pipeline(&config, seeds, [1_500; 2], std::iter::once(grant.clone())).unwrap();
+    (node, grant)
 }
 
 /// Client, agent, router and a gate whose seeds are known.

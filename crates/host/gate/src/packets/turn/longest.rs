@@ -2,17 +2,14 @@
 //! processor's time of one thread, so that what else the machine does is not measured.
 
 use super::{
-    super::{
-        command::{Command, Commander, EVENTS_MAX},
-        hops::NextHop,
-        path::Path,
-    },
+    super::command::{Command, Commander, EVENTS_MAX},
     Turn,
 };
-use crate::{assemble, board::Gauge, config::Config, error::StartError, secrets::Seeds};
+use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
+use sluicegate_node::{Gauge, NextHop, Node};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
 use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::{mpsc, oneshot};
@@ -72,7 +69,7 @@ impl NextHop for Nowhere {
 }
 
 struct Stage {
-    path: Path<Nowhere>,
+    node: Node<Nowhere>,
     turn: Turn,
     commander: Commander,
     commands: mpsc::Receiver<Command>,
@@ -97,16 +94,16 @@ impl Stage {
             ..nat::Config::default()
         };
         let seeds = Seeds::draw((START, UNIX))?;
-        let way = assemble::way(&config, &seeds, [1_500; 2], std::iter::empty())?;
+        let pipeline = assemble::pipeline(&config, &seeds, [1_500; 2], std::iter::empty())?;
         let mut translator = Translator::new(tables, [7; 16], 7);
         let service = Service { id: 0, mode: nat::Mode::Nat, address: TARGET.into(), outbound_all: false, open: false };
         // One service fits every table.
         let _ = translator.set_services(&[service]);
         let (events, ended) = mpsc::channel(EVENTS_MAX);
         let (commander, commands) = Commander::new();
-        let path = Path::new(translator, way, [None, None], Nowhere);
+        let node = Node::new(translator, pipeline, [None, None], Nowhere);
         let turn = Turn::new(events, 0);
-        let mut stage = Self { path, turn, commander, commands, ended, now: START, ids: Vec::new() };
+        let mut stage = Self { node, turn, commander, commands, ended, now: START, ids: Vec::new() };
         stage.fill(config.pinholes_max, config.flows_max);
         Ok(stage)
     }
@@ -115,16 +112,16 @@ impl Stage {
         for number in 0..pinholes {
             let spec = spec(number, (5_004, 5_004));
             let (id, client) = (spec.grant.id, spec.grant.client_address);
-            let Ok(opened) = self.path.translator.install(self.now, UNIX, spec) else { continue };
+            let Ok(opened) = self.node.translator.install(self.now, UNIX, spec) else { continue };
             self.ids.push(id);
             for port in 1..=flows / pinholes {
                 let mut frame = FrameBuf::from_bytes(&datagram(client, port as u16, opened.ports.0));
-                frame.with(|frame| self.path.translator.on_packet(self.now, Port::OUTSIDE, frame));
+                frame.with(|frame| self.node.translator.on_packet(self.now, Port::OUTSIDE, frame));
             }
         }
         // Filling is no turn.
-        self.path.looks();
-        self.path.end_turn(self.now, self.now);
+        self.node.looks();
+        self.node.end_turn(self.now, self.now);
     }
 
     /// Turns until `done`, each with what is due before it.
@@ -133,20 +130,20 @@ impl Stage {
         while !done(self) {
             let began = processor_us();
             if self.is_due() {
-                self.path.handle_timeout(self.now);
+                self.node.handle_timeout(self.now);
             }
-            self.turn.answer(self.now, &mut self.path, &mut self.commands);
+            self.turn.answer(self.now, &mut self.node, &mut self.commands);
             longest.us = longest.us.max(processor_us() - began);
-            longest.looks = longest.looks.max(self.path.looks());
+            longest.looks = longest.looks.max(self.node.looks());
             longest.turns += 1;
-            self.path.end_turn(self.now, self.now);
+            self.node.end_turn(self.now, self.now);
             while self.ended.try_recv().is_ok() {}
         }
         longest
     }
 
     fn is_due(&self) -> bool {
-        self.path.poll_timeout().is_some_and(|due| due <= self.now)
+        self.node.poll_timeout().is_some_and(|due| due <= self.now)
     }
 
     fn asks<T>(&mut self, work: &'static str, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Longest {
@@ -160,10 +157,10 @@ impl Stage {
     fn search_ports(&mut self) -> Longest {
         // Makes room for pinholes, not for ports, which rest.
         for id in self.ids.iter().take(64) {
-            self.path.translator.revoke(self.now, *id);
+            self.node.translator.revoke(self.now, *id);
         }
-        self.path.looks();
-        self.path.end_turn(self.now, self.now);
+        self.node.looks();
+        self.node.end_turn(self.now, self.now);
         for number in 0..63 {
             let spec = Box::new(spec((1 << 20) + number, (10_000, 10_000 + BLOCK - 1)));
             let _ = self.commander.ask(|answer| Command::Install { spec, unix: UNIX, answer });
@@ -238,7 +235,7 @@ mod tests {
     fn no_turn_looks_at_more_than_it_may_with_full_default_tables() {
         let config = Config::new("longest", "out", "in", "/nowhere");
         let stage = Stage::full().unwrap();
-        let gauges = stage.path.translator.gauges();
+        let gauges = stage.node.translator.gauges();
         let used = |name: &str| gauges.iter().find(|(known, ..)| *known == name).unwrap().1;
         assert!(stage.ids.len() as u32 >= config.pinholes_max * 99 / 100, "{}", stage.ids.len());
         assert!(used("flows") >= config.flows_max * 99 / 100, "{}", used("flows"));

@@ -11,13 +11,13 @@ use sluicegate_wire::UnixTime;
 const NOW: Instant = Instant::from_secs(100);
 const UNIX: UnixTime = UnixTime(VALID.0.0 + 10);
 
-fn path() -> Path<Hops> {
+fn empty_node() -> Node<Hops> {
     let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
     let mut translator = Translator::new(config, [7; 16], 7);
     let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
-    Path::new(translator, samples::way(Role::Gate), [None, None], Hops { known: true })
+    Node::new(translator, samples::pipeline(Role::Gate), [None, None], Hops { known: true })
 }
 
 fn spec(id: GrantId) -> Box<PinholeSpec> {
@@ -34,14 +34,14 @@ fn id(number: u32) -> GrantId {
 fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut path) = (Turn::new(events, 40), path());
+    let (mut turn, mut node) = (Turn::new(events, 40), empty_node());
     let install = |number| commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     let revoke = |number| commander.ask(|answer| Command::Revoke { ids: vec![id(number)], answer });
     let mut first = install(1).unwrap();
     let mut revoked = revoke(1).unwrap();
     let mut second = install(2).unwrap();
     let mut nothing = revoke(3).unwrap();
-    turn.answer(NOW, &mut path, &mut commands);
+    turn.answer(NOW, &mut node, &mut commands);
     let stamp = |answer: &mut oneshot::Receiver<Result<Installed, _>>| -> u64 {
         answer.try_recv().unwrap().map_err(|error: sluicegate_nat::InstallError| error).unwrap().stamp
     };
@@ -57,7 +57,7 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
     const GRANTS: u32 = 5;
     let (events, mut ended) = mpsc::channel(2);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
     for number in 0..GRANTS {
         let _ = commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     }
@@ -65,7 +65,7 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
     let _ = commander.ask(|answer| Command::Revoke { ids, answer });
     let mut seen = Vec::new();
     for _ in 0..GRANTS {
-        turn.answer(NOW, &mut path, &mut commands);
+        turn.answer(NOW, &mut node, &mut commands);
         while let Ok(end) = ended.try_recv() {
             seen.push(end.id);
         }
@@ -75,18 +75,18 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
 
 /// Turns until `done`, each with what is due before it; none may look at more than it may.
 fn turns(
-    path: &mut Path<Hops>,
+    node: &mut Node<Hops>,
     turn: &mut Turn,
     commands: &mut mpsc::Receiver<Command>,
     done: impl Fn() -> bool,
 ) -> u32 {
     for count in 1..100_000 {
-        if path.poll_timeout().is_some_and(|due| due <= NOW) {
-            path.handle_timeout(NOW);
+        if node.poll_timeout().is_some_and(|due| due <= NOW) {
+            node.handle_timeout(NOW);
         }
-        turn.answer(NOW, path, commands);
-        assert!(path.looks() <= TURN_LOOKS_MAX, "{}", path.looks());
-        path.end_turn(NOW, NOW);
+        turn.answer(NOW, node, commands);
+        assert!(node.looks() <= TURN_LOOKS_MAX, "{}", node.looks());
+        node.end_turn(NOW, NOW);
         if done() {
             return count;
         }
@@ -94,14 +94,14 @@ fn turns(
     panic!("it never ends");
 }
 
-fn sends(path: &mut Path<Hops>, source: std::net::IpAddr, port: u16, gate_port: u16) {
+fn sends(node: &mut Node<Hops>, source: std::net::IpAddr, port: u16, gate_port: u16) {
     let end = |address, port| match address {
         std::net::IpAddr::V4(v4) => std::net::SocketAddrV4::new(v4, port),
         std::net::IpAddr::V6(_) => panic!(),
     };
     let udp = samples::udp_frame(Port::OUTSIDE, end(source, port), end(samples::GATE_ADDRESS, gate_port), b"x");
     let mut frame = sluicegate_wire::FrameBuf::from_bytes(&udp[14..]);
-    let verdict = frame.with(|frame| path.translator.on_packet(NOW, Port::OUTSIDE, frame));
+    let verdict = frame.with(|frame| node.translator.on_packet(NOW, Port::OUTSIDE, frame));
     assert_eq!(verdict, sluicegate_wire::Verdict::Forward(Port::INSIDE));
 }
 
@@ -111,19 +111,19 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     const FLOWS: u16 = 20;
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
     for number in 0..GRANTS {
         let mut spec = spec(id(number));
         spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
         spec.grant.client_address = std::net::IpAddr::from((0xc633_0000 + number).to_be_bytes());
         spec.grant.flows = 0;
-        let opened = path.translator.install(NOW, UNIX, *spec.clone()).unwrap();
+        let opened = node.translator.install(NOW, UNIX, *spec.clone()).unwrap();
         for port in 1..=FLOWS {
-            sends(&mut path, spec.grant.client_address, port, opened.ports.0);
+            sends(&mut node, spec.grant.client_address, port, opened.ports.0);
         }
     }
     // Filling the tables was no turn.
-    path.translator.take_looks();
+    node.translator.take_looks();
     let exported = commander.ask(|answer| Command::Export { buffer: Vec::new(), answer }).unwrap();
     let exported = std::cell::RefCell::new(exported);
     let tables = std::cell::RefCell::new(None);
@@ -131,9 +131,9 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
         *tables.borrow_mut() = exported.borrow_mut().try_recv().ok();
         tables.borrow().is_some()
     };
-    let spread = turns(&mut path, &mut turn, &mut commands, saved);
+    let spread = turns(&mut node, &mut turn, &mut commands, saved);
     assert!(spread > 50, "{spread}");
-    let mut again = self::path();
+    let mut again = empty_node();
     let imported = again.translator.import_state(NOW, UNIX, &tables.take().unwrap().tables).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (GRANTS, GRANTS * u32::from(FLOWS)));
 
@@ -141,11 +141,11 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     let revoked = commander.ask(|answer| Command::Revoke { ids, answer }).unwrap();
     let after = commander.ask(|answer| Command::Observe { on: false, answer }).unwrap();
     let (revoked, after) = (std::cell::RefCell::new(revoked), std::cell::RefCell::new(after));
-    let spread = turns(&mut path, &mut turn, &mut commands, || after.borrow_mut().try_recv().is_ok());
+    let spread = turns(&mut node, &mut turn, &mut commands, || after.borrow_mut().try_recv().is_ok());
     assert!(spread > 40, "{spread}");
     assert_eq!(revoked.borrow_mut().try_recv(), Ok(GRANTS as usize), "answered before what was asked after it");
     assert_eq!(std::iter::from_fn(|| ended.try_recv().ok()).count(), GRANTS as usize);
-    let [_, looks] = path.published(NOW, &[]).0.turn;
+    let [_, looks] = node.published(NOW, &[]).0.turn;
     assert!(looks > 500 && looks <= TURN_LOOKS_MAX.into(), "{looks}");
 }
 
@@ -153,12 +153,12 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
 fn one_turn_answers_a_bounded_number_of_questions() {
     let (events, _ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut path) = (Turn::new(events, 0), path());
+    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
     for _ in 0..COMMANDS_PER_TURN_MAX + 1 {
         let _ = commander.ask(|answer| Command::Observe { on: true, answer });
     }
-    turn.answer(NOW, &mut path, &mut commands);
+    turn.answer(NOW, &mut node, &mut commands);
     assert_eq!(commander.waiting(), 1);
-    turn.answer(NOW, &mut path, &mut commands);
+    turn.answer(NOW, &mut node, &mut commands);
     assert_eq!(commander.waiting(), 0);
 }

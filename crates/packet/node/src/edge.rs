@@ -1,14 +1,15 @@
 //! An edge: gets and renews capabilities for the unmodified hosts behind it.
 
-use super::path::Fate;
-use crate::board::Gauge;
+use super::node::Outcome;
+use crate::readings::Gauge;
+use alloc::{boxed::Box, vec::Vec};
 use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
 use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
 
 /// Whose requests the edge grants.
-pub(crate) enum HostPolicy {
+pub enum HostPolicy {
     /// Those that answer a host's own.
     Client(ClientPolicy),
     /// Everyone's.
@@ -25,13 +26,15 @@ impl HostPolicy {
 }
 
 /// The packet path of `role = "edge"`.
-pub(crate) struct EdgeWay {
+pub struct EdgePipeline {
     host: Host,
     policy: HostPolicy,
 }
 
-impl EdgeWay {
-    pub(crate) const fn new(host: Host, policy: HostPolicy) -> Self {
+impl EdgePipeline {
+    /// An edge whose hosts are spoken for by `host`, which grants what `policy` allows.
+    #[must_use]
+    pub const fn new(host: Host, policy: HostPolicy) -> Self {
         Self { host, policy }
     }
 
@@ -41,14 +44,19 @@ impl EdgeWay {
         port: Port,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         if port == Port::INSIDE { self.outbound(now, frame, translator) } else { self.inbound(now, frame, translator) }
     }
 
-    fn outbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+    fn outbound(
+        &mut self,
+        now: Instant,
+        frame: &mut Frame<'_>,
+        translator: &mut Translator,
+    ) -> Result<Outcome, Reason> {
         let verdict = translator.pass(now, Port::INSIDE, frame);
         if !matches!(verdict, Verdict::Forward(_)) {
-            return Fate::of(verdict, Port::INSIDE, || Label::LEGACY);
+            return Outcome::of(verdict, Port::INSIDE, || Label::LEGACY);
         }
         let verdict = match self.host.outbound(now, self.policy.as_dyn(), frame) {
             Ok(()) => verdict,
@@ -56,16 +64,16 @@ impl EdgeWay {
             Err(Reason::PacketTooBig) => translator.refuse_too_big(now, self.host.plain_mtu(), frame),
             Err(reason) => return Err(reason),
         };
-        Fate::of(verdict, Port::INSIDE, || Label::LEGACY)
+        Outcome::of(verdict, Port::INSIDE, || Label::LEGACY)
     }
 
-    fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+    fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
         match self.host.inbound(now, self.policy.as_dyn(), frame)? {
             // Without a grant the packet is as good as one without a header, and hosts take those.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => {
-                Fate::of(translator.pass(now, Port::OUTSIDE, frame), Port::OUTSIDE, || Label::LEGACY)
+                Outcome::of(translator.pass(now, Port::OUTSIDE, frame), Port::OUTSIDE, || Label::LEGACY)
             }
-            Inbound::Consumed => Ok(Fate::Kept),
+            Inbound::Consumed => Ok(Outcome::Kept),
         }
     }
 
@@ -91,7 +99,7 @@ impl EdgeWay {
 }
 
 /// Fill of a host object's tables.
-pub(super) fn gauges(host: &Host, now: Instant) -> Vec<Gauge> {
+pub(crate) fn gauges(host: &Host, now: Instant) -> Vec<Gauge> {
     host.gauges(now).map(named).into()
 }
 

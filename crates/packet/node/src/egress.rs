@@ -1,12 +1,12 @@
 //! One port's way out when its link is scheduled: frames wait in a fixed pool until the scheduler lets them go.
 
-use crate::board::{Gauge, LANES, LaneReading};
+use crate::readings::{Gauge, LANES, LaneReading};
 use sluicegate_scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered, Pool, Slot};
 use sluicegate_wire::{Instant, Port, Reason, ethernet};
 
 /// What became of an offered frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Departure {
     /// The link is free: send it now.
     Now,
     /// It waits here.
@@ -16,51 +16,51 @@ pub(crate) enum Turn {
 }
 
 /// A scheduled link.
-pub(crate) struct Egress {
+pub struct Egress {
     scheduler: LinkScheduler<Slot>,
     pool: Pool,
 }
 
 impl Egress {
     /// A link on which no frame is longer than `frame_len_max` bytes.
-    pub(crate) fn new(config: &Config, known: KnownPaths, frame_len_max: usize, hash_key: &[u8; 16]) -> Self {
+    pub fn new(config: &Config, known: KnownPaths, frame_len_max: usize, hash_key: &[u8; 16]) -> Self {
         let mut scheduler = LinkScheduler::new(config, hash_key);
         scheduler.set_known_paths(known);
-        // One more than may wait: the frame that makes another give way.
+        // One more than may wait: the frame that makes another give pipeline.
         let pool = Pool::new(scheduler.packets_max() + 1, frame_len_max);
         Self { scheduler, pool }
     }
 
-    /// Decides about a frame, link header on. One that had to give way, be it this one, is shown to `displaced`.
+    /// Decides about a frame, link header on. One that had to give pipeline, be it this one, is shown to `displaced`.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
         label: &Label,
         frame: &[u8],
         displaced: &mut dyn FnMut(Reason, &[u8]),
-    ) -> Turn {
+    ) -> Departure {
         let len = frame.len().saturating_sub(ethernet::HEADER_LEN);
         if frame.len() > self.pool.packet_bytes_max() {
-            return Turn::Refused(Reason::PacketTooBig);
+            return Departure::Refused(Reason::PacketTooBig);
         }
         if self.scheduler.pass(now, label.lane, len) {
-            return Turn::Now;
+            return Departure::Now;
         }
-        let Some(slot) = self.pool.store(frame) else { return Turn::Refused(label.lane.reason()) };
+        let Some(slot) = self.pool.store(frame) else { return Departure::Refused(label.lane.reason()) };
         match self.scheduler.offer(now, label, len, slot) {
             Offered::Pass(slot) => {
                 self.pool.free(slot);
-                Turn::Now
+                Departure::Now
             }
-            Offered::Queued => Turn::Waits,
+            Offered::Queued => Departure::Waits,
             Offered::Displaced(other, reason) => {
                 displaced(reason, self.pool.bytes(&other));
                 self.pool.free(other);
-                Turn::Waits
+                Departure::Waits
             }
             Offered::Refused(slot, reason) => {
                 self.pool.free(slot);
-                Turn::Refused(reason)
+                Departure::Refused(reason)
             }
         }
     }
@@ -116,8 +116,10 @@ const OUTSIDE_GAUGES: [&str; 6] = [
 
 #[cfg(test)]
 mod tests {
+    use std::{vec, vec::Vec};
+
     use super::*;
-    use std::time::Duration;
+    use core::time::Duration;
 
     const START: Instant = Instant::from_secs(1);
 
@@ -136,12 +138,12 @@ mod tests {
         let mut egress = egress();
         let mut none = |_: Reason, _: &[u8]| panic!("nothing gives way");
         let mut passed = 0;
-        while egress.offer(START, &Label::regular(1, 1), &frame(passed), &mut none) == Turn::Now {
+        while egress.offer(START, &Label::regular(1, 1), &frame(passed), &mut none) == Departure::Now {
             passed += 1;
         }
         assert!((1..=3).contains(&passed), "2 ms of burst: {passed}");
         for number in passed + 1..40 {
-            assert_eq!(egress.offer(START, &Label::regular(1, 1), &frame(number), &mut none), Turn::Waits);
+            assert_eq!(egress.offer(START, &Label::regular(1, 1), &frame(number), &mut none), Departure::Waits);
         }
         assert!(!egress.poll(START, |_| ()));
         let mut now = START;
@@ -167,11 +169,11 @@ mod tests {
         for number in 0..5_000 {
             for label in [Label::LEGACY, Label::CONTROL, Label::regular(number.into(), 1)] {
                 match egress.offer(START, &label, &frame(number), &mut |_, _| given_way += 1) {
-                    Turn::Refused(reason) => {
+                    Departure::Refused(reason) => {
                         assert_eq!(reason, label.lane.reason());
                         refused += 1;
                     }
-                    Turn::Now | Turn::Waits => {}
+                    Departure::Now | Departure::Waits => {}
                 }
             }
         }
@@ -189,6 +191,6 @@ mod tests {
     fn a_frame_longer_than_a_slot_is_refused() {
         let mut egress = egress();
         let turn = egress.offer(START, &Label::LEGACY, &[0; 1_601], &mut |_, _| {});
-        assert_eq!(turn, Turn::Refused(Reason::PacketTooBig));
+        assert_eq!(turn, Departure::Refused(Reason::PacketTooBig));
     }
 }

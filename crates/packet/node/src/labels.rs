@@ -1,21 +1,59 @@
 //! Which lane of a scheduled link a packet rides, and in whose queue.
 
-use crate::config::Fairness;
+use alloc::{borrow::ToOwned, string::String};
+use core::{net::IpAddr, str::FromStr};
 use sluicegate_capability::router::Class;
 use sluicegate_scheduler::Label;
-use std::net::IpAddr;
 
 /// The weight of every queue of the regular lane.
 const WEIGHT: u16 = 1;
 
+/// Between whom the regular lane is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fairness {
+    /// Between destination addresses (TVA III-I): the only key that nobody can forge to get more.
+    #[default]
+    Destination,
+    /// Between source addresses; only where they cannot be forged.
+    Source,
+    /// Between prefixes of this length of the destination.
+    Prefix(u8),
+}
+
+/// Text that names no way to share the regular lane.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no fairness; write \"destination\", \"source\" or \"prefix/24\"")]
+pub struct FairnessError {
+    /// The text given.
+    pub text: String,
+}
+
+impl FromStr for Fairness {
+    type Err = FairnessError;
+
+    fn from_str(text: &str) -> Result<Self, FairnessError> {
+        let wrong = || FairnessError { text: text.to_owned() };
+        match text {
+            "destination" => Ok(Self::Destination),
+            "source" => Ok(Self::Source),
+            _ => {
+                let len = text.strip_prefix("prefix/").and_then(|len| len.parse().ok()).ok_or_else(wrong)?;
+                if (1..=128).contains(&len) { Ok(Self::Prefix(len)) } else { Err(wrong()) }
+            }
+        }
+    }
+}
+
 /// The operator's choice between whom the regular lane is shared.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lanes {
+pub struct Labels {
     fairness: Fairness,
 }
 
-impl Lanes {
-    pub(crate) const fn new(fairness: Fairness) -> Self {
+impl Labels {
+    /// Labels for a link that is shared so.
+    #[must_use]
+    pub const fn new(fairness: Fairness) -> Self {
         Self { fairness }
     }
 
@@ -60,7 +98,7 @@ fn prefix(address: IpAddr, len: u8) -> u128 {
 }
 
 /// Source and destination of an IP packet.
-pub(super) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
             let source = packet.get(12..)?.first_chunk::<4>()?;
@@ -77,8 +115,10 @@ pub(super) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::Ipv4Addr;
     use sluicegate_wire::{IpProtocol, ipv4};
-    use std::net::Ipv4Addr;
+    use std::vec;
+    use std::vec::Vec;
 
     fn packet(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
         let header = ipv4::Repr::new(Ipv4Addr::from(source), Ipv4Addr::from(destination), IpProtocol::UDP, 0);
@@ -89,18 +129,18 @@ mod tests {
 
     #[test]
     fn senders_to_one_destination_take_turns_and_a_host_of_ipv6_is_its_network() {
-        let lanes = Lanes::new(Fairness::Destination);
+        let labels = Labels::new(Fairness::Destination);
         let sender_of = |source: &str| sender(source.parse().expect("an address"));
         let [one, other] =
-            [[198, 51, 100, 7], [198, 51, 100, 8]].map(|source| lanes.regular(&packet(source, [10, 0, 0, 1])));
+            [[198, 51, 100, 7], [198, 51, 100, 8]].map(|source| labels.regular(&packet(source, [10, 0, 0, 1])));
         assert!(one.queue == other.queue && one.sender != other.sender);
         assert_eq!(sender_of("2001:db8:0:1::1"), sender_of("2001:db8:0:1:ffff::2"));
         assert_ne!(sender_of("2001:db8:0:1::1"), sender_of("2001:db8:0:2::1"));
     }
 
     fn shares(fairness: Fairness, one: &[u8], other: &[u8]) -> bool {
-        let lanes = Lanes::new(fairness);
-        lanes.regular(one).queue == lanes.regular(other).queue
+        let labels = Labels::new(fairness);
+        labels.regular(one).queue == labels.regular(other).queue
     }
 
     #[test]
@@ -118,6 +158,6 @@ mod tests {
 
     #[test]
     fn a_packet_that_is_none_has_a_queue_like_any_other() {
-        assert_eq!(Lanes::new(Fairness::Destination).regular(&[]).queue, 0);
+        assert_eq!(Labels::new(Fairness::Destination).regular(&[]).queue, 0);
     }
 }

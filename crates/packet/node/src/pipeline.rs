@@ -1,21 +1,25 @@
-//! What a node does with IP packets, by its role.
+//! What a node does with IP packets, by its pipeline.
 
-use super::{edge::EdgeWay, gate::GateWay, path::Fate, router::RouterWay};
-use crate::board::{Gauge, Reading};
+use super::{edge::EdgePipeline, gate::GatePipeline, node::Outcome, router::RouterPipeline};
+use crate::readings::{Gauge, Reading};
+use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
+use core::net::IpAddr;
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{Explanation, Probe, Translator};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
-use std::net::IpAddr;
 
-/// The part of the packet path that the role decides.
-pub(crate) enum Way {
-    Gate(Box<GateWay>),
-    Router(Box<RouterWay>),
-    Edge(Box<EdgeWay>),
+/// What a node does with IP packets besides sending them on.
+pub enum Pipeline {
+    /// In front of services, to which nothing passes without permission.
+    Gate(Box<GatePipeline>),
+    /// Anywhere on the way: checks and marks.
+    Router(Box<RouterPipeline>),
+    /// In front of hosts that know nothing of capabilities.
+    Edge(Box<EdgePipeline>),
 }
 
-impl Way {
+impl Pipeline {
     /// Judges an IP packet that came in by `port` from the neighbour with that link address.
     pub(crate) fn judge(
         &mut self,
@@ -24,11 +28,11 @@ impl Way {
         neighbour: u64,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         match self {
-            Self::Gate(way) => way.judge(now, port, neighbour, frame, translator),
-            Self::Router(way) => way.judge(now, port, neighbour, frame, translator),
-            Self::Edge(way) => way.judge(now, port, frame, translator),
+            Self::Gate(pipeline) => pipeline.judge(now, port, neighbour, frame, translator),
+            Self::Router(pipeline) => pipeline.judge(now, port, neighbour, frame, translator),
+            Self::Edge(pipeline) => pipeline.judge(now, port, frame, translator),
         }
     }
 
@@ -41,69 +45,69 @@ impl Way {
     ) -> Option<(Port, Label)> {
         if let Some(out) = translator.poll_output(now, frame) {
             let label = match self {
-                Self::Gate(way) => way.held_label(frame.bytes()),
+                Self::Gate(pipeline) => pipeline.held_label(frame.bytes()),
                 // Parts of packets that were too long: nothing of them can be checked further on.
                 Self::Router(_) | Self::Edge(_) => Label::LEGACY,
             };
             return Some((out, label));
         }
         match self {
-            Self::Gate(way) => way.poll_output(now, frame),
+            Self::Gate(pipeline) => pipeline.poll_output(now, frame),
             Self::Router(_) => None,
-            Self::Edge(way) => way.poll_output(now, frame),
+            Self::Edge(pipeline) => pipeline.poll_output(now, frame),
         }
     }
 
     /// When [`Self::poll_output`] or [`Self::handle_timeout`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match self {
-            Self::Gate(way) => way.poll_timeout(),
-            Self::Router(way) => way.poll_timeout(),
-            Self::Edge(way) => way.poll_timeout(),
+            Self::Gate(pipeline) => pipeline.poll_timeout(),
+            Self::Router(pipeline) => pipeline.poll_timeout(),
+            Self::Edge(pipeline) => pipeline.poll_timeout(),
         }
     }
 
     /// Does what is due.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         match self {
-            Self::Gate(way) => way.handle_timeout(now),
-            Self::Router(way) => way.handle_timeout(now),
-            Self::Edge(way) => way.handle_timeout(now),
+            Self::Gate(pipeline) => pipeline.handle_timeout(now),
+            Self::Router(pipeline) => pipeline.handle_timeout(now),
+            Self::Edge(pipeline) => pipeline.handle_timeout(now),
         }
     }
 
     /// Adds what the role counts.
     pub(crate) fn report(&self, reading: &mut Reading) {
         match self {
-            Self::Gate(way) => way.report(reading),
-            Self::Router(way) => way.report(reading),
+            Self::Gate(pipeline) => pipeline.report(reading),
+            Self::Router(pipeline) => pipeline.report(reading),
             Self::Edge(_) => {}
         }
     }
 
     /// A grant was opened or renewed.
-    pub(crate) fn opened(&mut self, grant: &Grant) {
-        if let Self::Gate(way) = self {
-            way.opened(grant);
+    pub fn opened(&mut self, grant: &Grant) {
+        if let Self::Gate(pipeline) = self {
+            pipeline.opened(grant);
         }
     }
 
     /// A grant ended by itself.
-    pub(crate) fn ended(&mut self, id: GrantId) {
-        if let Self::Gate(way) = self {
-            way.ended(id);
+    pub fn ended(&mut self, id: GrantId) {
+        if let Self::Gate(pipeline) = self {
+            pipeline.ended(id);
         }
     }
 
     /// A grant to this address was revoked.
-    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
-        if let Self::Gate(way) = self {
-            way.revoked(now, id, ends);
+    pub fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
+        if let Self::Gate(pipeline) = self {
+            pipeline.revoked(now, id, ends);
         }
     }
 
     /// What becomes of any packet, for roles that do not ask who sent it.
-    pub(crate) fn explain(&self, probe: &Probe) -> Option<Explanation> {
+    pub fn explain(&self, probe: &Probe) -> Option<Explanation> {
         let step = match self {
             Self::Gate(_) => return None,
             Self::Router(_) => {
@@ -120,9 +124,9 @@ impl Way {
     /// Fill of the role's tables.
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
         match self {
-            Self::Gate(way) => way.gauges(now),
-            Self::Router(way) => way.gauges(),
-            Self::Edge(way) => way.gauges(now),
+            Self::Gate(pipeline) => pipeline.gauges(now),
+            Self::Router(pipeline) => pipeline.gauges(),
+            Self::Edge(pipeline) => pipeline.gauges(now),
         }
     }
 }

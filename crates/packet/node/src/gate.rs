@@ -4,11 +4,13 @@
 use super::{
     clients::Clients,
     edge,
-    lanes::{Lanes, ends},
-    path::Fate,
+    labels::{Labels, ends},
+    node::Outcome,
     router,
 };
-use crate::board::{Gauge, Reading};
+use crate::readings::{Gauge, Reading};
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::{net::IpAddr, time::Duration};
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{Grant, GrantId, Mode, mac::TRAILER_LEN};
@@ -19,7 +21,6 @@ use sluicegate_wire::{
     capability::{ClientId, HEADER_LEN_MAX, shim},
     ip::Summary,
 };
-use std::{net::IpAddr, time::Duration};
 
 /// The round trip to a client that is assumed when the N of its first capability is chosen.
 const RTT_ASSUMED: Duration = Duration::from_millis(200);
@@ -32,11 +33,11 @@ const HEADER_MAX: usize = HEADER_LEN_MAX + 28;
 const KEPT_MAX: usize = 9_216;
 
 /// The packet path of `role = "gate"`.
-pub(crate) struct GateWay {
+pub struct GatePipeline {
     router: Router,
     host: Host,
     kept: Box<[u8]>,
-    lanes: Lanes,
+    labels: Labels,
     verified_source: bool,
     clients: Clients,
 }
@@ -47,10 +48,13 @@ struct Header {
     is_request: bool,
 }
 
-impl GateWay {
-    pub(crate) fn new(router: Router, host: Host, lanes: Lanes, verified_source: bool) -> Self {
+impl GatePipeline {
+    /// A gate whose `router` checks capabilities and whose `host` answers requests for them. `verified_source`: the networks in
+    /// front of it refuse forged sources.
+    #[must_use]
+    pub fn new(router: Router, host: Host, labels: Labels, verified_source: bool) -> Self {
         let kept = vec![0; KEPT_MAX].into_boxed_slice();
-        Self { router, host, kept, lanes, verified_source, clients: Clients::default() }
+        Self { router, host, kept, labels, verified_source, clients: Clients::default() }
     }
 
     pub(crate) fn judge(
@@ -60,13 +64,13 @@ impl GateWay {
         neighbour: u64,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         let Some(ends) = ends(frame.bytes()) else { return Err(Reason::IpHeaderInvalid) };
         let inside = if port == Port::INSIDE { ends.0 } else { ends.1 };
         if translator.is_open(inside) {
             let class = self.classify(now, port, neighbour, frame)?;
             let verdict = translator.pass(now, port, frame);
-            return Fate::of(verdict, port, || self.lanes.label(&class, frame.bytes()));
+            return Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()));
         }
         if port == Port::INSIDE {
             return self.outward(now, frame, translator);
@@ -83,14 +87,14 @@ impl GateWay {
     }
 
     /// A packet without a header for a private service: what its pinhole allows.
-    fn plain(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+    fn plain(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
         if self.host.has_peers() || is_icmp(frame.bytes()) {
             // It may be about a header that this gate sent, or from a client without capabilities at the address of one
             // with: answers to it must stay plain.
             self.ask_host(now, frame, translator, false)?;
         }
         let verdict = translator.on_packet(now, Port::OUTSIDE, frame);
-        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
+        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
     /// A packet with a capability header for a private service: the header ends here.
@@ -101,17 +105,17 @@ impl GateWay {
         source: IpAddr,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         let header = self.header(now, class, frame, translator)?;
         let permission = match self.ask_host(now, frame, translator, header.permission.mode == Mode::Capability)? {
             Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
             Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
             // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
-            Inbound::Consumed => return Ok(Fate::Kept),
+            Inbound::Consumed => return Ok(Outcome::Kept),
         };
         let verdict = translator.on_packet_with(now, Port::OUTSIDE, frame, permission);
-        Fate::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
+        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
     /// What the header of a packet proves, which the router has judged. A request proves as much as a capability if its
@@ -156,7 +160,7 @@ impl GateWay {
     }
 
     /// A packet of a private service.
-    fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Fate, Reason> {
+    fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
         let kept = self.keep(frame);
         let verdict = translator.on_packet(now, Port::INSIDE, frame);
         if verdict == Verdict::Forward(Port::OUTSIDE) {
@@ -173,7 +177,7 @@ impl GateWay {
                 Err(reason) => return Err(reason),
             }
         }
-        Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
+        Outcome::of(verdict, Port::INSIDE, || self.labels.regular(frame.bytes()))
     }
 
     /// Keeps a packet as the service sent it if it may turn out too long. Returns its length, 0 if it was not kept.
@@ -196,26 +200,26 @@ impl GateWay {
         kept: usize,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         let packet = self.kept.get(..kept).filter(|packet| !packet.is_empty());
         packet.and_then(|packet| frame.replace(packet)).ok_or(Reason::PacketTooBig)?;
         let verdict = translator.refuse_too_big(now, self.host.plain_mtu(), frame);
-        Fate::of(verdict, Port::INSIDE, || self.lanes.regular(frame.bytes()))
+        Outcome::of(verdict, Port::INSIDE, || self.labels.regular(frame.bytes()))
     }
 
     /// What a grant let in is wanted; what a frontend says about it, and proves to have said, is signalling.
     fn inward_label(&self, translator: &Translator, packet: &[u8]) -> Label {
-        if translator.was_signalling() { Label::CONTROL } else { self.lanes.regular(packet) }
+        if translator.was_signalling() { Label::CONTROL } else { self.labels.regular(packet) }
     }
 
     /// The label of a part of a packet that was held.
     pub(crate) fn held_label(&self, packet: &[u8]) -> Label {
-        self.lanes.regular(packet)
+        self.labels.regular(packet)
     }
 
     pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
         let is_made = self.host.poll_output(now, frame);
-        is_made.then(|| (Port::OUTSIDE, self.lanes.regular(frame.bytes())))
+        is_made.then(|| (Port::OUTSIDE, self.labels.regular(frame.bytes())))
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
@@ -236,7 +240,7 @@ impl GateWay {
     }
 
     /// A grant was opened or renewed: its client may ask for capabilities.
-    pub(crate) fn opened(&mut self, grant: &Grant) {
+    pub fn opened(&mut self, grant: &Grant) {
         self.clients.add(grant);
     }
 

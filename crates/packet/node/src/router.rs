@@ -1,21 +1,24 @@
 //! A router: checks the capabilities of whatever passes, in both directions, and forwards everything.
 
-use super::{lanes::Lanes, path::Fate};
-use crate::board::{Gauge, KINDS, Reading};
+use super::{labels::Labels, node::Outcome};
+use crate::readings::{Gauge, KINDS, Reading};
+use alloc::vec::Vec;
 use sluicegate_capability::router::{Arrival, Counters, Router};
 use sluicegate_nat::Translator;
 use sluicegate_wire::{Frame, Instant, Port, Reason, capability::Kind};
 
 /// The packet path of `role = "router"`.
-pub(crate) struct RouterWay {
+pub struct RouterPipeline {
     router: Router,
-    lanes: Lanes,
+    labels: Labels,
     verified_source: bool,
 }
 
-impl RouterWay {
-    pub(crate) const fn new(router: Router, lanes: Lanes, verified_source: bool) -> Self {
-        Self { router, lanes, verified_source }
+impl RouterPipeline {
+    /// A router. `verified_source`: the networks in front of it refuse forged sources.
+    #[must_use]
+    pub const fn new(router: Router, labels: Labels, verified_source: bool) -> Self {
+        Self { router, labels, verified_source }
     }
 
     pub(crate) fn judge(
@@ -25,11 +28,11 @@ impl RouterWay {
         neighbour: u64,
         frame: &mut Frame<'_>,
         translator: &mut Translator,
-    ) -> Result<Fate, Reason> {
+    ) -> Result<Outcome, Reason> {
         let arrival = Arrival { port, neighbour, verified_source: self.verified_source };
         let class = self.router.on_packet(now, &arrival, frame)?;
         let verdict = translator.pass(now, port, frame);
-        Fate::of(verdict, port, || self.lanes.label(&class, frame.bytes()))
+        Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()))
     }
 
     pub(crate) const fn poll_timeout(&self) -> Option<Instant> {
@@ -50,7 +53,7 @@ impl RouterWay {
 }
 
 /// What a capability router counts.
-pub(super) fn report(counters: &Counters, reading: &mut Reading) {
+pub(crate) fn report(counters: &Counters, reading: &mut Reading) {
     let kinds = [Kind::Request, Kind::Capabilities, Kind::Nonce, Kind::Renewal].map(|kind| counters.passed(kind));
     let passed: [u64; KINDS.len()] = [kinds[0], kinds[1], kinds[2], kinds[3], counters.plain()];
     reading.passed = passed;
@@ -60,6 +63,6 @@ pub(super) fn report(counters: &Counters, reading: &mut Reading) {
 }
 
 /// Fill of a capability router's tables.
-pub(super) fn gauges(router: &Router) -> Vec<Gauge> {
+pub(crate) fn gauges(router: &Router) -> Vec<Gauge> {
     router.gauges().into_iter().map(|(name, used, max)| Gauge { name, used, max }).collect()
 }

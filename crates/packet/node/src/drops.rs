@@ -3,46 +3,47 @@
 //! Lives in the packet thread; the control side asks for copies. A flood costs one comparison per dropped packet once
 //! the samples of its reason are used up for this interval.
 
+use alloc::{collections::VecDeque, vec::Vec};
+use core::net::IpAddr;
 use sluicegate_wire::{Instant, Port, Reason};
-use std::{collections::VecDeque, net::IpAddr};
 
 /// Drops kept.
-pub(crate) const DROPS_MAX: usize = 4096;
+pub const DROPS_MAX: usize = 4096;
 
 /// Drops of one reason recorded between two calls of [`DropLog::refill`].
 pub(crate) const SAMPLES_PER_INTERVAL_MAX: u16 = 32;
 
 /// What a packet said about itself: enough to recognise one's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tuple {
+pub struct Tuple {
     /// IP protocol number.
-    pub(crate) protocol: u8,
+    pub protocol: u8,
     /// Source address.
-    pub(crate) source: IpAddr,
+    pub source: IpAddr,
     /// Source port; zero where the protocol has none. The identifier of an ICMP echo.
-    pub(crate) source_port: u16,
+    pub source_port: u16,
     /// Destination address.
-    pub(crate) destination: IpAddr,
+    pub destination: IpAddr,
     /// Destination port; zero where the protocol has none.
-    pub(crate) destination_port: u16,
+    pub destination_port: u16,
 }
 
 /// One dropped packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DroppedPacket {
+pub struct DroppedPacket {
     /// When, on the monotonic clock.
-    pub(crate) at: Instant,
+    pub at: Instant,
     /// The port it came in by.
-    pub(crate) port: Port,
+    pub port: Port,
     /// Why.
-    pub(crate) reason: Reason,
+    pub reason: Reason,
     /// Its addresses and ports; `None` if it was no readable IP packet.
-    pub(crate) tuple: Option<Tuple>,
+    pub tuple: Option<Tuple>,
 }
 
 /// Bounded ring of [`DroppedPacket`]s with a sampling budget per reason.
 #[derive(Debug)]
-pub(crate) struct DropLog {
+pub struct DropLog {
     ring: VecDeque<DroppedPacket>,
     samples_left: [u16; Reason::ALL.len()],
 }
@@ -71,7 +72,7 @@ impl DropLog {
     }
 
     /// The newest drops first, at most `limit`, of those that `wanted` accepts.
-    pub(crate) fn recent(&self, limit: usize, wanted: impl Fn(&DroppedPacket) -> bool) -> Vec<DroppedPacket> {
+    pub fn recent(&self, limit: usize, wanted: impl Fn(&DroppedPacket) -> bool) -> Vec<DroppedPacket> {
         self.ring.iter().rev().filter(|drop| wanted(drop)).take(limit).copied().collect()
     }
 
@@ -83,7 +84,7 @@ impl DropLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use core::net::Ipv4Addr;
 
     fn tuple(source_port: u16) -> Tuple {
         let host = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));

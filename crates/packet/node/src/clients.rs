@@ -1,7 +1,7 @@
 //! Which grants a client id belongs to, so that a request for a capability costs one look-up.
 
+use alloc::{collections::BTreeMap, vec::Vec};
 use sluicegate_grant::{Grant, GrantId};
-use std::collections::HashMap;
 
 /// Grants of one client id that are looked at: a call opens a port range each, and all have the same id.
 const GRANTS_PER_CLIENT_MAX: usize = 32;
@@ -10,8 +10,8 @@ const GRANTS_PER_CLIENT_MAX: usize = 32;
 /// is for the translator to say: an agent proves that, and may move.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    grants: HashMap<u32, Vec<GrantId>>,
-    owners: HashMap<GrantId, u32>,
+    grants: BTreeMap<u32, Vec<GrantId>>,
+    owners: BTreeMap<GrantId, u32>,
 }
 
 impl Clients {
@@ -50,16 +50,42 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples;
+    use core::net::{IpAddr, Ipv4Addr};
+    use sluicegate_grant::{ANY_PORTS, Mode, Protocol};
+    use sluicegate_wire::UnixTime;
+
+    fn grant_of(number: u8, client_id: u32) -> Grant {
+        let anywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Grant {
+            flags: 0,
+            least_mode: Mode::Pinhole,
+            protocol: Protocol::UDP,
+            id: GrantId::of_call([number; 12], 0),
+            issuer: [9; 8],
+            epoch: 0,
+            not_before: UnixTime(0),
+            not_after: UnixTime(60),
+            bytes: 1,
+            client_id,
+            flows: 1,
+            rate_100kbps: 0,
+            client_address: anywhere,
+            client_ports: ANY_PORTS,
+            gate_address: anywhere,
+            gate_ports: (0, 0),
+            holder: [0; 32],
+            user_pseudonym: [0; 8],
+        }
+    }
 
     #[test]
     fn a_client_is_known_while_one_of_its_grants_is_open() {
-        let grant = |number| Grant { client_id: 5, ..samples::grant(number) };
+        let grant = |number| grant_of(number, 5);
         let mut clients = Clients::default();
         clients.add(&grant(1));
         clients.add(&grant(2));
         clients.add(&grant(2));
-        clients.add(&samples::grant(3));
+        clients.add(&grant_of(3, 0));
         assert_eq!(clients.grants(5), [grant(1).id, grant(2).id]);
         assert_eq!(clients.grants(0), [], "without an id nobody is known");
         assert_eq!(clients.remove(grant(1).id), Some(5));

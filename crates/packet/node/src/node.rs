@@ -1,15 +1,16 @@
-//! One packet's way through the node: link header off, judged by the node's role, next hop, link header on, and the turn
+//! One packet's way through the node: link header off, judged by the node's pipeline, next hop, link header on, and the turn
 //! of its lane where the link is scheduled. No I/O, no clock.
 
 use super::{
-    Way,
-    egress::{Egress, Turn},
-    hops::{NextHop, destination},
+    Pipeline,
+    egress::{Departure, Egress},
+    next_hop::{NextHop, destination},
 };
 use crate::{
-    board::{Gauge, REASONS, Reading, Sent},
     drops::{DROPS_MAX, DropLog, Tuple},
+    readings::{Gauge, REASONS, Reading, Sent},
 };
+use alloc::vec::Vec;
 use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
@@ -22,7 +23,7 @@ use sluicegate_wire::{
 const RELEASE_AT: usize = 2 * HEADROOM;
 
 /// What a role decided about an IP packet, which it has rewritten in place.
-pub(crate) enum Fate {
+pub enum Outcome {
     /// It leaves by this port, in this lane.
     Leave(Port, Label),
     /// It was dropped, and counted by whoever dropped it.
@@ -31,7 +32,7 @@ pub(crate) enum Fate {
     Kept,
 }
 
-impl Fate {
+impl Outcome {
     /// What a translator's verdict means for a packet that came in by `port`.
     pub(crate) fn of(verdict: Verdict, port: Port, label: impl FnOnce() -> Label) -> Result<Self, Reason> {
         match verdict {
@@ -44,12 +45,16 @@ impl Fate {
     }
 }
 
-/// The packet path and what it counts besides the objects that it is made of.
-pub(crate) struct Path<N> {
-    pub(crate) translator: Translator,
-    pub(crate) way: Way,
-    pub(crate) next_hop: N,
-    pub(crate) drops: DropLog,
+/// A node: its packet path, and what that counts besides the objects that it is made of.
+pub struct Node<N> {
+    /// Permissions and bindings; of a router and an edge only what forwarding needs.
+    pub translator: Translator,
+    /// What the role does.
+    pub pipeline: Pipeline,
+    /// Where packets go next.
+    pub next_hop: N,
+    /// The last drops.
+    pub drops: DropLog,
     /// By port, where its link is scheduled.
     egress: [Option<Egress>; 2],
     dropped: [u64; REASONS],
@@ -85,11 +90,13 @@ impl Turns {
     }
 }
 
-impl<N: NextHop> Path<N> {
-    pub(crate) fn new(translator: Translator, way: Way, egress: [Option<Egress>; 2], next_hop: N) -> Self {
+impl<N: NextHop> Node<N> {
+    /// A node; `egress` by port, where its link is scheduled.
+    #[must_use]
+    pub fn new(translator: Translator, pipeline: Pipeline, egress: [Option<Egress>; 2], next_hop: N) -> Self {
         Self {
             translator,
-            way,
+            pipeline,
             next_hop,
             drops: DropLog::new(),
             egress,
@@ -102,18 +109,18 @@ impl<N: NextHop> Path<N> {
     }
 
     /// What this turn looked at so far: lines, words of ports, pinholes.
-    pub(crate) fn looks(&mut self) -> u32 {
+    pub fn looks(&mut self) -> u32 {
         self.looks += self.translator.take_looks();
         self.looks
     }
 
     /// Adds what somebody looked at on behalf of this turn.
-    pub(crate) const fn add_looks(&mut self, looks: u32) {
+    pub const fn add_looks(&mut self, looks: u32) {
         self.looks += looks;
     }
 
     /// The turn that began at `began` ends `now`.
-    pub(crate) fn end_turn(&mut self, began: Instant, now: Instant) {
+    pub fn end_turn(&mut self, began: Instant, now: Instant) {
         let looks = self.looks();
         self.turns.note(now, now.as_nanos().saturating_sub(began.as_nanos()), looks.into());
         self.looks = 0;
@@ -122,7 +129,7 @@ impl<N: NextHop> Path<N> {
     /// Judges one frame that came in by `port`. `Some(port)`: it has been rewritten in place and leaves by that port now.
     ///
     /// Cost beyond the role's: one next-hop look-up, 14 bytes written, and a copy if its link is busy.
-    pub(crate) fn on_frame(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Option<Port> {
+    pub fn on_frame(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Option<Port> {
         self.received += 1;
         match self.judge(now, port, frame) {
             Ok(out) => out,
@@ -144,26 +151,26 @@ impl<N: NextHop> Path<N> {
             return Err(Reason::NotForService);
         }
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        match self.way.judge(now, port, neighbour(link.src), frame, &mut self.translator)? {
-            Fate::Leave(out, label) => {
+        match self.pipeline.judge(now, port, neighbour(link.src), frame, &mut self.translator)? {
+            Outcome::Leave(out, label) => {
                 let left = self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame));
                 // A grant does not pay for what no link took.
                 left.inspect_err(|_| self.translator.refund())
             }
-            Fate::Dropped(reason) => {
+            Outcome::Dropped(reason) => {
                 self.drops.record(now, port, reason, || tuple(frame.bytes()));
                 Ok(None)
             }
-            Fate::Kept => Ok(None),
+            Outcome::Kept => Ok(None),
         }
     }
 
     /// Hands every packet that may leave now to `send`, link header on: those that the translator or the hosts' object
     /// released, written into `buffer`, and those whose turn has come.
-    pub(crate) fn release(&mut self, now: Instant, buffer: &mut [u8], send: &mut dyn FnMut(Port, &[u8])) {
+    pub fn release(&mut self, now: Instant, buffer: &mut [u8], send: &mut dyn FnMut(Port, &[u8])) {
         while let Some(mut frame) = Frame::new(buffer, RELEASE_AT, 0) {
             let frame = &mut frame;
-            let Some((out, label)) = self.way.poll_output(now, frame, &mut self.translator) else { break };
+            let Some((out, label)) = self.pipeline.poll_output(now, frame, &mut self.translator) else { break };
             match self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame)) {
                 Ok(left) => {
                     if left.is_some() {
@@ -188,26 +195,26 @@ impl<N: NextHop> Path<N> {
     }
 
     /// When [`Self::release`] or [`Self::handle_timeout`] has something to do next.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.egress.iter().flatten().filter_map(Egress::poll_timeout).min();
-        [self.translator.poll_timeout(), self.way.poll_timeout(), links].into_iter().flatten().min()
+        [self.translator.poll_timeout(), self.pipeline.poll_timeout(), links].into_iter().flatten().min()
     }
 
     /// Does what is due in the objects that keep time.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         if self.translator.poll_timeout().is_some_and(|due| due <= now) {
             self.translator.handle_timeout(now);
         }
-        self.way.handle_timeout(now);
+        self.pipeline.handle_timeout(now);
     }
 
     /// Starts a new interval of drop samples.
-    pub(crate) fn beat(&mut self) {
+    pub fn beat(&mut self) {
         self.drops.refill();
     }
 
     /// All counters and gauges; `below` are the frames that the device dropped before they got here.
-    pub(crate) fn published(&self, now: Instant, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
+    pub fn published(&self, now: Instant, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
         let counters = self.translator.counters();
         let mut reading =
             Reading { received: self.received, sent: self.sent, turn: self.turns.most(), ..Reading::default() };
@@ -222,12 +229,12 @@ impl<N: NextHop> Path<N> {
         for (lanes, egress) in reading.lanes.iter_mut().zip(&self.egress) {
             *lanes = egress.as_ref().map(Egress::lanes);
         }
-        self.way.report(&mut reading);
+        self.pipeline.report(&mut reading);
         let tables = self.translator.gauges().into_iter();
         let mut gauges: Vec<Gauge> =
             tables.map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() }).collect();
         gauges.push(Gauge { name: "recent_drops", used: self.drops.len() as u64, max: DROPS_MAX as u64 });
-        gauges.extend(self.way.gauges(now));
+        gauges.extend(self.pipeline.gauges(now));
         for (egress, port) in self.egress.iter().zip([Port::OUTSIDE, Port::INSIDE]) {
             gauges.extend(egress.iter().flat_map(|egress| egress.gauges(port)));
         }
@@ -259,9 +266,9 @@ impl<N: NextHop> Path<N> {
                 drops.record(now, out.opposite(), reason, || tuple(other.get(ethernet::HEADER_LEN..)?));
             });
             match turn {
-                Turn::Now => {}
-                Turn::Waits => return Ok(None),
-                Turn::Refused(reason) => {
+                Departure::Now => {}
+                Departure::Waits => return Ok(None),
+                Departure::Refused(reason) => {
                     let _ = frame.pull_front(ethernet::HEADER_LEN);
                     return Err(reason);
                 }
@@ -305,6 +312,3 @@ fn tuple(packet: &[u8]) -> Option<Tuple> {
         destination_port,
     })
 }
-
-#[cfg(test)]
-mod tests;

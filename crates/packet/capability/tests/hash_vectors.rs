@@ -106,7 +106,7 @@ fn defined(algorithm: Algorithm, path: (IpAddr, IpAddr)) -> [u64; 2] {
 fn computed(algorithm: Algorithm, (src, dst): (IpAddr, IpAddr)) -> [u64; 2] {
     let secrets = Secrets::new(&Seed(seed()), SECONDS);
     let pre = secrets.mint(algorithm, src, dst, ClientId(CLIENT));
-    let Capability(sealed) = router::seal(algorithm, pre, limits());
+    let Capability(sealed) = secrets::seal(algorithm, pre, limits());
     [pre.0, sealed]
 }
 

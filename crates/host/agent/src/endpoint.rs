@@ -99,7 +99,7 @@ impl Endpoint {
             frontend,
             has_others: false,
             started: time::Instant::now(),
-            clients: ClientTransactions::new(CLIENT_TRANSACTIONS_MAX, random_bits()),
+            clients: ClientTransactions::new(CLIENT_TRANSACTIONS_MAX, random_bits()).with_short_t2(),
             servers: ServerTransactions::new(SERVER_TRANSACTIONS_MAX, random_bits()),
             waiting: VecDeque::new(),
             answers: VecDeque::new(),

@@ -58,6 +58,11 @@ impl Pacer {
     }
 }
 
+/// Waking for each packet of a flood costs the machine more than the packet does.
+const SLEEP_MIN: Duration = Duration::from_millis(1);
+/// Not longer than it takes to notice the end.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
 /// Runs `step` at the pace of a [`Pacer`] with the number of events due, until `end` says so.
 pub(crate) fn paced<E>(
     pacer: &mut Pacer,
@@ -72,9 +77,8 @@ pub(crate) fn paced<E>(
         }
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         match pacer.due(elapsed_ns) {
-            // Not longer than it takes to notice the end.
             0 => thread::sleep(
-                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).min(Duration::from_millis(20)),
+                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).clamp(SLEEP_MIN, SLEEP_MAX),
             ),
             due => step(due)?,
         }

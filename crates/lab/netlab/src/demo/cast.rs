@@ -245,7 +245,7 @@ pub(super) fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
 }
 
 /// A call that ends at once: it is let in when the gate has dialled the front end, and the service has registered.
-fn call_once(options: &Options, site: &Site, daemons: &Daemons, service: Service) -> Result<(), LabError> {
+pub(super) fn call_once(options: &Options, site: &Site, daemons: &Daemons, service: Service) -> Result<(), LabError> {
     let mut spec = calling(options, daemons, "alice", service, 39_998)?;
     spec.talk_ms = Some(0);
     let phone = start(site, daemons, "alice", "setup", &spec)?;

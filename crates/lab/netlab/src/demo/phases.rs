@@ -9,8 +9,8 @@ use std::{
 use super::{
     Event, Options,
     attacks::{self, ALL, CLASSES, SPOOFED},
-    cast::{COUNTED, Cast, FOREVER_S, calling, opened, start},
-    daemons::Daemons,
+    cast::{COUNTED, Cast, FOREVER_S, call_once, calling, opened, start},
+    daemons::{Daemons, wait_for},
     files::{DECLARED, INSIDER_BYTES_MAX, REALM, SERVICES},
     ledger::{Ledger, Origin},
     story,
@@ -114,7 +114,8 @@ impl<'a> Stage<'a> {
         self.stop(Origin::Flood(SPOOFED), "core")?;
         self.site.gate_on()?;
         self.start_flood_next_door("gate", "to_gate", Site::GATE)?;
-        measured.push(self.measure("gate on", true)?);
+        let back_s = self.services_are_back()?;
+        measured.push(Measured { back_s: Some(back_s), ..self.measure("gate on", true)? });
 
         // The front end is flooded while the link is.
         self.start_sip_flood()?;
@@ -194,6 +195,7 @@ impl<'a> Stage<'a> {
             taken,
             sip_attack: (name == "both").then_some(SipAttack { received_per_s, accepted: u64::MAX }),
             insider: None,
+            back_s: None,
         })
     }
 
@@ -308,6 +310,17 @@ impl<'a> Stage<'a> {
             seed: self.options.seed,
         };
         self.start(Origin::SipFlood, "botnet", "sip_flood", &spec)
+    }
+
+    /// Seconds until the services that register at the front end can be called again, which the flood before may have kept
+    /// from renewing their registrations.
+    fn services_are_back(&self) -> Result<f64, LabError> {
+        let began = Instant::now();
+        for service in SERVICES.into_iter().filter(|service| !service.is_declared()) {
+            let what = format!("calls to {}", service.name);
+            wait_for(&what, || call_once(self.options, self.site, self.daemons, service).is_ok())?;
+        }
+        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Requests of the flood that were answered with success.

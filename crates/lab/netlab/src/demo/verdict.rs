@@ -32,6 +32,8 @@ pub(super) struct Measured {
     pub taken: Taken,
     pub sip_attack: Option<SipAttack>,
     pub insider: Option<[Insider; DECLARED]>,
+    /// Seconds until services could be called again before this phase, where they could not.
+    pub back_s: Option<f64>,
 }
 
 /// A flood of the front end.
@@ -86,6 +88,7 @@ impl Measured {
             taken: Taken::default(),
             sip_attack: None,
             insider: None,
+            back_s: None,
         }
     }
 }
@@ -113,6 +116,8 @@ pub struct Requirements {
     pub delay_added_ms_max: f64,
     /// p99 of the delay under a flood, whatever it was before, milliseconds.
     pub delay_ms_max: f64,
+    /// Seconds until services that register can be called again, once the gate is back.
+    pub back_s_max: f64,
     /// Longest transfer, milliseconds.
     pub transfer_ms_max: f64,
     /// Rate of the attack on the front end, requests a second.
@@ -140,6 +145,7 @@ impl Requirements {
             loss_gate_on_max: 0.005,
             delay_added_ms_max: 2.0,
             delay_ms_max: 10.0,
+            back_s_max: 5.0,
             transfer_ms_max: 3_000.0,
             sip_flood_per_s_min: 25_000.0,
             forged_frames_min: 10_000.0,
@@ -170,6 +176,7 @@ pub(super) fn judge(report: &mut Report, measured: &[Measured], needed: &Require
             quality(report, phase, service, needed, calm);
         }
     }
+    on.require(report, "services_back_s", on.back_s.unwrap_or(f64::MAX), AtMost(needed.back_s_max));
     floods(report, off, on, needed);
     let ratio = both.offered_bps / needed.link_rate_bps;
     both.require_sent(report, "flood_to_link_ratio", ratio, AtLeast(needed.flood_ratio_min));
@@ -314,6 +321,7 @@ mod tests {
             call.loss = 0.9;
         }
         run[1].stranger_bytes = 1_000_000;
+        run[2].back_s = Some(1.5);
         run[3].sip_attack = Some(SipAttack { received_per_s: 30_000.0, accepted: 0 });
         run[4].insider = Some([Insider { received: 490_000, offered: 5_000_000, allowed: 500_000 }; 2]);
         run
@@ -337,12 +345,13 @@ mod tests {
     #[test]
     fn each_promise_that_is_broken_fails_by_its_own_name() {
         type Change = fn(&mut Vec<Measured>);
-        let cases: [(Change, &str); 21] = [
+        let cases: [(Change, &str); 22] = [
             (|run| run[1].calls[0].loss = 0.4, "gate off: call_loss_share.nat"),
             (|run| run[2].calls[1].loss = 0.006, "gate on: call_loss_share.filter"),
             (|run| run[2].calls[0].delay_us.p99 = 2_500, "gate on: call_delay_p99_ms.nat"),
             (|run| run[2].transfers[0].complete = 44, "gate on: transfers_complete_share.nat"),
             (|run| run[2].stranger_bytes = 1, "gate on: stranger_bytes"),
+            (|run| run[2].back_s = Some(5.1), "gate on: services_back_s"),
             (|run| run[3].calls[2].delay_us.p99 = 10_001, "both: call_delay_p99_ms_in_all.agent"),
             (|run| run[3].offered_bps = 1.39e8, "both: flood_to_link_ratio"),
             (|run| run[2].forgeries[0].received_bytes = 1, "gate on: spoofed_received_bytes"),

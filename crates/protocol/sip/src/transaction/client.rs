@@ -79,6 +79,8 @@ pub struct ClientTransactions {
     key: [u8; 16],
     slab: Slab<Transaction>,
     timers: Timers,
+    /// T2: the longest between two repetitions of a request other than INVITE.
+    t2: Span,
     ack: Vec<u8>,
 }
 
@@ -88,7 +90,15 @@ impl ClientTransactions {
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
         let slab = Slab::new(capacity);
         let slots = slab.max();
-        Self { key, slab, timers: Timers::new(slots), ack: Vec::new() }
+        Self { key, slab, timers: Timers::new(slots), t2: Span::T1Shift3, ack: Vec::new() }
+    }
+
+    /// With T2 = 1 s instead of 4 s (RFC 3261 section 17.1.2.1): for the few whose registration many others wait for, once
+    /// the way to the registrar is there again.
+    #[must_use]
+    pub const fn with_short_t2(mut self) -> Self {
+        self.t2 = Span::T1Shift1;
+        self
     }
 
     /// Slots in use.
@@ -227,8 +237,8 @@ impl ClientTransactions {
         // Timer A doubles to the end; E stops at T2, and is T2 once a provisional response has come.
         let span = match (transaction.is_invite, transaction.state) {
             (true, _) => Span::retransmission(transaction.retransmissions, Span::T1Shift5),
-            (false, State::Proceeding) => Span::T1Shift3,
-            (false, _) => Span::retransmission(transaction.retransmissions, Span::T1Shift3),
+            (false, State::Proceeding) => self.t2,
+            (false, _) => Span::retransmission(transaction.retransmissions, self.t2),
         };
         self.timers.arm(now, token.slot, Purpose::Retransmit, span);
         true

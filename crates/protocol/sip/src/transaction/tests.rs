@@ -239,6 +239,10 @@ fn a_non_invite_without_answer_is_repeated_at_most_every_t2() {
     start(&mut table, &request("REGISTER", "z9hG4bK1", 1));
     let times = [500, 1_500, 3_500, 7_500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500];
     assert_eq!(drain_client(&mut table), (times.to_vec(), Some(32_000)));
+    let mut table = ClientTransactions::new(4, KEY).with_short_t2();
+    start(&mut table, &request("REGISTER", "z9hG4bK1", 1));
+    let (times, end) = drain_client(&mut table);
+    assert_eq!((&times[..4], times.len(), end), (&[500, 1_500, 2_500, 3_500][..], 32, Some(32_000)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sluicegate_feed::{
     Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
     PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
 };
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode, mac::SessionKeys};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, DataMode, mac::SessionKeys};
 use sluicegate_wire::{Instant, UnixTime};
 
 const UNIX: UnixTime = UnixTime(1_800_000_000);
@@ -27,7 +27,7 @@ fn receiver() -> FeedReceiver {
 fn grant(n: u8) -> Grant {
     Grant {
         flags: 0,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
         protocol: 6,
         id: GrantId([n; 16]),
         issuer: key().public().id(),

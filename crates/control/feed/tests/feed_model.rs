@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 use sluicegate_feed::{
     Decoder, Delta, Event, FeedReceiver, FeedSender, FromGate, GrantDelta, Selected, Selector, SenderOptions,
 };
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, Mode};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, DataMode};
 use sluicegate_wire::{Instant, UnixTime};
 
 #[derive(Debug, Clone)]
@@ -126,7 +126,7 @@ impl World {
         self.grants += 1;
         let grant = Grant {
             flags: 0,
-            least_mode: Mode::Pinhole,
+            least_mode: DataMode::Pinhole,
             protocol: 17,
             id: GrantId::of_call([0; 12], self.grants),
             issuer: self.sender.issuer().id(),

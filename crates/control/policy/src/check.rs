@@ -1,7 +1,7 @@
 use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 
 use crate::{
     Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, WANTED_MAX,
@@ -304,7 +304,7 @@ fn open_service(report: &mut Report, service: &Service) {
     if !service.allow.is_empty() {
         report.error("allow", "an open service is open to everyone", "remove allow, or leave out default");
     }
-    if service.limits.least_mode != Mode::Pinhole {
+    if service.limits.least_mode != DataMode::Pinhole {
         let hint = "remove least_mode, or leave out default so that grants open it";
         report.error("grant", "an open service is granted to nobody, so packets prove what they like", hint);
     }
@@ -321,7 +321,7 @@ fn open_service(report: &mut Report, service: &Service) {
 /// A service that demands of packets what some of those that it offers cannot prove.
 fn service_modes(report: &mut Report, service: &Service) {
     let least = service.limits.least_mode;
-    if least == Mode::Pinhole {
+    if least == DataMode::Pinhole {
         return;
     }
     if service.kind == ServiceKind::Sip {
@@ -329,8 +329,8 @@ fn service_modes(report: &mut Report, service: &Service) {
         report.error("grant", message, "leave out least_mode for a service of kind \"sip\"");
     }
     for range in &service.ports {
-        match (data_mode(Mode::Capability, range.protocol), data_mode(least, range.protocol)) {
-            (Mode::Pinhole, _) => {
+        match (data_mode(DataMode::Capability, range.protocol), data_mode(least, range.protocol)) {
+            (DataMode::Pinhole, _) => {
                 let message =
                     format!("{range} would never be opened: least_mode = \"{least}\", and a ping proves nothing");
                 report.error("grant", message, "leave out icmp, or give it to a service of its own without least_mode");

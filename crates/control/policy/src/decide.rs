@@ -1,6 +1,6 @@
 use core::{fmt, net::IpAddr};
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_wire::UnixTime;
 
 use crate::{
@@ -24,7 +24,7 @@ pub struct Request<'a> {
     /// What to open.
     pub wanted: &'a [PortRange],
     /// The most that the client's packets can prove.
-    pub proves: Mode,
+    pub proves: DataMode,
     /// The present time.
     pub now: UnixTime,
     /// What the user's grants hold already, without those that this request renews.
@@ -101,9 +101,9 @@ pub enum DenyReason {
         /// What was to be opened.
         range: PortRange,
         /// What its packets would prove.
-        proves: Mode,
+        proves: DataMode,
         /// What they must.
-        least: Mode,
+        least: DataMode,
     },
     /// The user's grants would hold more than one user's may.
     #[error("the user's grants hold {held} {what} already, and with {more} more would hold more than {max}")]
@@ -242,7 +242,7 @@ fn within_share(
     Ok(limits)
 }
 
-fn check_modes(request: &Request<'_>, least: Mode) -> Result<(), DenyReason> {
+fn check_modes(request: &Request<'_>, least: DataMode) -> Result<(), DenyReason> {
     let proves = |range: &PortRange| data_mode(request.proves, range.protocol);
     match request.wanted.iter().find(|range| proves(range) < least) {
         Some(range) => Err(DenyReason::ModeTooWeak { range: *range, proves: proves(range), least }),

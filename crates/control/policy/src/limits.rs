@@ -1,5 +1,5 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 
 use crate::{Bytes, Rate, modes};
 
@@ -22,7 +22,7 @@ pub struct Limits {
     /// Flows open at once.
     pub flows_max: u16,
     /// The least that packets must prove: who can prove less gets no grant.
-    pub least_mode: Mode,
+    pub least_mode: DataMode,
 }
 
 impl Limits {
@@ -33,7 +33,7 @@ impl Limits {
         lifetime_s: 300,
         rate_bps: 10_000_000,
         flows_max: 64,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
     };
     /// Limits that limit nothing.
     pub const UNLIMITED: Self = Self {
@@ -41,7 +41,7 @@ impl Limits {
         lifetime_s: u32::MAX,
         rate_bps: RATE_UNLIMITED,
         flows_max: u16::MAX,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
     };
 
     /// The strictest of both, each limit on its own.
@@ -151,15 +151,15 @@ mod tests {
 
     #[test]
     fn the_strictest_of_two_takes_each_limit_on_its_own() {
-        let one = Limits { bytes_max: 5, lifetime_s: 60, rate_bps: 9, flows_max: 1, least_mode: Mode::Mac };
+        let one = Limits { bytes_max: 5, lifetime_s: 60, rate_bps: 9, flows_max: 1, least_mode: DataMode::Mac };
         let other = Limits {
             bytes_max: 6,
             lifetime_s: 50,
             rate_bps: RATE_UNLIMITED,
             flows_max: 2,
-            least_mode: Mode::Capability,
+            least_mode: DataMode::Capability,
         };
-        let both = Limits { lifetime_s: 50, least_mode: Mode::Capability, ..one };
+        let both = Limits { lifetime_s: 50, least_mode: DataMode::Capability, ..one };
         assert_eq!((one.strictest(other), other.strictest(one)), (both, both));
         assert_eq!(one.strictest(Limits::UNLIMITED), one);
     }

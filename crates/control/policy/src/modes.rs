@@ -1,18 +1,18 @@
 //! Which data mode a client's packets can have, and how modes are written.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 
 use crate::PortProtocol;
 
 /// The data mode of packets of `protocol` from a client that can prove as much as `client`: packet MACs are for UDP, and
 /// a ping proves nothing but its address.
 #[must_use]
-pub const fn data_mode(client: Mode, protocol: PortProtocol) -> Mode {
+pub const fn data_mode(client: DataMode, protocol: PortProtocol) -> DataMode {
     match (client, protocol) {
-        (Mode::Capability, PortProtocol::Udp | PortProtocol::Tcp) => Mode::Capability,
-        (Mode::Mac, PortProtocol::Udp) => Mode::Mac,
-        _ => Mode::Pinhole,
+        (DataMode::Capability, PortProtocol::Udp | PortProtocol::Tcp) => DataMode::Capability,
+        (DataMode::Mac, PortProtocol::Udp) => DataMode::Mac,
+        _ => DataMode::Pinhole,
     }
 }
 
@@ -27,7 +27,7 @@ enum Name {
 
 /// A mode as a limit says it.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Written(#[serde(with = "Name")] pub(crate) Mode);
+pub(crate) struct Written(#[serde(with = "Name")] pub(crate) DataMode);
 
 #[cfg(test)]
 mod tests {
@@ -36,9 +36,9 @@ mod tests {
     #[test]
     fn a_packet_proves_what_client_and_protocol_both_can() {
         let all = [PortProtocol::Udp, PortProtocol::Tcp, PortProtocol::Icmp];
-        assert_eq!(all.map(|protocol| data_mode(Mode::Pinhole, protocol)), [Mode::Pinhole; 3]);
-        assert_eq!(all.map(|protocol| data_mode(Mode::Mac, protocol)), [Mode::Mac, Mode::Pinhole, Mode::Pinhole]);
-        let capable = [Mode::Capability, Mode::Capability, Mode::Pinhole];
-        assert_eq!(all.map(|protocol| data_mode(Mode::Capability, protocol)), capable);
+        assert_eq!(all.map(|protocol| data_mode(DataMode::Pinhole, protocol)), [DataMode::Pinhole; 3]);
+        assert_eq!(all.map(|protocol| data_mode(DataMode::Mac, protocol)), [DataMode::Mac, DataMode::Pinhole, DataMode::Pinhole]);
+        let capable = [DataMode::Capability, DataMode::Capability, DataMode::Pinhole];
+        assert_eq!(all.map(|protocol| data_mode(DataMode::Capability, protocol)), capable);
     }
 }

@@ -1,7 +1,7 @@
 //! The types are read from the configuration file as administrators write it, and kept by the store in a compact form.
 
 use serde::Deserialize;
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{
     Credentials, Day, Effect, Limits, Outbound, RATE_UNLIMITED, Rule, Service, ServiceKind, ServiceMode, Subject, User,
 };
@@ -60,7 +60,7 @@ fn a_service_and_a_rule_are_read_as_written() {
     let office = &rule[0];
     assert_eq!((office.effect, &office.days[..]), (Effect::Allow, &[Day::Mon, Day::Fri][..]));
     assert_eq!(office.schedule().to_string(), "mon,fri 08:00-18:30 UTC");
-    assert_eq!(office.limits, Some(Limits { lifetime_s: 60, least_mode: Mode::Mac, ..Limits::UNLIMITED }));
+    assert_eq!(office.limits, Some(Limits { lifetime_s: 60, least_mode: DataMode::Mac, ..Limits::UNLIMITED }));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use proptest::prelude::*;
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{
     Bounds, Credentials, DenyReason, Draft, Effect, Group, Limits, Outcome, PerUser, Policy, PortRange, Request, Rule,
     Service, Share, User, WANTED_MAX, decide,
@@ -48,11 +48,11 @@ fn policy(allow: &str, rules: Vec<Rule>) -> Policy {
 const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 1));
 
 fn ask(policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
-    ask_as(Mode::Pinhole, policy, user, wanted, now)
+    ask_as(DataMode::Pinhole, policy, user, wanted, now)
 }
 
 /// The same for a client whose packets can prove so much.
-fn ask_as(proves: Mode, policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
+fn ask_as(proves: DataMode, policy: &Policy, user: &str, wanted: &[&str], now: u64) -> Outcome {
     let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
     let request = Request {
         user,
@@ -114,7 +114,7 @@ fn an_ipv6_client_cannot_reach_an_ipv4_service() {
         service: "web",
         client: client.parse().unwrap(),
         wanted: &wanted,
-        proves: Mode::Pinhole,
+        proves: DataMode::Pinhole,
         now: UnixTime(NOON),
         held: Share::default(),
     };
@@ -183,7 +183,7 @@ fn sharing(per_user: PerUser) -> impl Fn(&[&str], Share) -> Outcome {
     let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
     move |wanted, held| {
         let wanted: Vec<PortRange> = wanted.iter().map(|text| text.parse().unwrap()).collect();
-        let (now, proves) = (UnixTime(NOON), Mode::Pinhole);
+        let (now, proves) = (UnixTime(NOON), DataMode::Pinhole);
         let request = Request { user: "alice", service: "web", client: CLIENT, wanted: &wanted, proves, now, held };
         decide(&policy, &request).outcome
     }
@@ -266,18 +266,18 @@ fn conformance_05_a_least_mode_admits_only_who_proves_as_much() {
     let capability = policy("\"group:staff\"", demand("capability"));
     let (tcp, udp) = (&["tcp/80"][..], &["udp/100"][..]);
     for wanted in [tcp, udp] {
-        let allowed = Limits { least_mode: Mode::Capability, ..Limits::DEFAULT };
-        assert_eq!(ask_as(Mode::Capability, &capability, "alice", wanted, NOON), Outcome::Allow(allowed));
+        let allowed = Limits { least_mode: DataMode::Capability, ..Limits::DEFAULT };
+        assert_eq!(ask_as(DataMode::Capability, &capability, "alice", wanted, NOON), Outcome::Allow(allowed));
         let refused = ask(&capability, "alice", wanted, NOON);
-        assert_eq!(refused, weak(wanted[0], Mode::Pinhole, Mode::Capability));
+        assert_eq!(refused, weak(wanted[0], DataMode::Pinhole, DataMode::Capability));
     }
-    let refused = ask_as(Mode::Mac, &capability, "alice", udp, NOON);
-    assert_eq!(refused, weak("udp/100", Mode::Mac, Mode::Capability));
+    let refused = ask_as(DataMode::Mac, &capability, "alice", udp, NOON);
+    assert_eq!(refused, weak("udp/100", DataMode::Mac, DataMode::Capability));
     // One range that is too weak is enough, wherever it stands.
     let mac = policy("\"group:staff\"", demand("mac"));
-    assert!(matches!(ask_as(Mode::Mac, &mac, "alice", udp, NOON), Outcome::Allow(_)));
-    let refused = ask_as(Mode::Mac, &mac, "alice", &["udp/100", "tcp/80"], NOON);
-    assert_eq!(refused, weak("tcp/80", Mode::Pinhole, Mode::Mac));
+    assert!(matches!(ask_as(DataMode::Mac, &mac, "alice", udp, NOON), Outcome::Allow(_)));
+    let refused = ask_as(DataMode::Mac, &mac, "alice", &["udp/100", "tcp/80"], NOON);
+    assert_eq!(refused, weak("tcp/80", DataMode::Pinhole, DataMode::Mac));
     // Who may not use the service learns nothing of what it demands.
     assert_eq!(ask(&mac, "bob", udp, NOON), Outcome::Deny(DenyReason::NotAllowed));
 }
@@ -291,7 +291,7 @@ fn the_explanation_names_what_decided() {
         service: "web",
         client: CLIENT,
         wanted: &wanted,
-        proves: Mode::Pinhole,
+        proves: DataMode::Pinhole,
         now: UnixTime(NOON),
         held: Share::default(),
     };

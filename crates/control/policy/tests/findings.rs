@@ -1,6 +1,6 @@
 //! A policy that cannot work is refused with what is wrong, where, and what to write instead.
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, Severity, User};
 
 fn service(text: &str) -> Service {
@@ -61,7 +61,7 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (|d| d.services[0].limits.flows_max = 0, "service", "grant", "flows_max"),
         (
             |d| {
-                d.services[0].limits.least_mode = Mode::Capability;
+                d.services[0].limits.least_mode = DataMode::Capability;
                 d.services[0].ports.push("icmp".parse().unwrap());
             },
             "service",
@@ -81,7 +81,7 @@ fn each_error_names_its_place_and_says_what_to_write() {
         (
             |d| {
                 d.services[0].default = ServiceDefault::Open;
-                d.services[0].limits.least_mode = Mode::Capability;
+                d.services[0].limits.least_mode = DataMode::Capability;
             },
             "service",
             "grant",
@@ -140,7 +140,7 @@ fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
         (|d| d.services[0].allow.push("user:bob".parse().unwrap()), "there is no user \"bob\""),
         (|d| (d.users[0].enabled, d.users[0].phone) = (true, true), "has no password"),
         (|d| d.users[0].groups.push("phones".into()), "there is no group \"phones\""),
-        (|d| d.services[0].limits.least_mode = Mode::Mac, "tcp/80 carries no packet MACs"),
+        (|d| d.services[0].limits.least_mode = DataMode::Mac, "tcp/80 carries no packet MACs"),
         (|d| d.services[0].ports[0] = "udp/10000-20000".parse().unwrap(), "10001 of the gate's external ports"),
     ];
     for (change, message) in cases {

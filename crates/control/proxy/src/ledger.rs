@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
-use sluicegate_grant::{Grant, GrantId, Mode, Protocol};
+use sluicegate_grant::{Grant, GrantId, DataMode, Protocol};
 use sluicegate_policy::{ServiceMode, Share};
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -341,7 +341,7 @@ impl Ledger {
     }
 
     /// The weakest least mode of a call's grants; `None` if none is known.
-    pub(crate) fn least_mode_of(&self, call: [u8; 12]) -> Option<Mode> {
+    pub(crate) fn least_mode_of(&self, call: [u8; 12]) -> Option<DataMode> {
         let rows = self.lock();
         let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
         of_call.filter_map(|(_, row)| row.delta.grant().ok()).map(|grant| grant.least_mode).min()
@@ -466,7 +466,7 @@ mod tests {
     fn delta(call: u8, index: u32, user: &str) -> (GrantDelta, Grant) {
         let grant = Grant {
             flags: 0,
-            least_mode: Mode::Pinhole,
+            least_mode: DataMode::Pinhole,
             protocol: 17,
             id: GrantId::of_call([call; 12], index),
             issuer: [1; 8],

@@ -12,7 +12,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sluicegate_gate::{Probe, Selected, Selector};
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_wire::Port;
 use tokio::sync::Notify;
 
@@ -235,8 +235,8 @@ struct PolicyTest {
 }
 
 async fn policy_test(State(api): State<Api>, Query(test): Query<PolicyTest>) -> Answer {
-    let proves = test.proves.as_deref().unwrap_or(Mode::Capability.label());
-    let proves = Mode::from_label(proves)
+    let proves = test.proves.as_deref().unwrap_or(DataMode::Capability.label());
+    let proves = DataMode::from_label(proves)
         .ok_or_else(|| bad(format!("there is no data mode {proves:?}; write pinhole, mac or capability")))?;
     let decision = api.frontend()?.policy_test((&test.user, &test.service), None, &[], proves);
     let outcome = match &decision.outcome {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use sluicegate_grant::{Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_signin::{Certificate, CertificateError, HEADER, Hello, Initiator, Proposal, SignInError, UserSecret};
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Challenge, Ha1, strongest},
@@ -28,10 +28,10 @@ const CERTIFIED_FOR_MAX: Duration = Duration::from_secs(2 * 86_400);
 
 /// The value of Supported in every request of an agent whose packets can prove so much: what it cannot be downgraded from,
 /// it says where the handshake covers it.
-pub(crate) const fn supported(proves: Mode) -> &'static str {
+pub(crate) const fn supported(proves: DataMode) -> &'static str {
     match proves {
-        Mode::Capability => "sluicegate, sluicegate-capability",
-        Mode::Mac | Mode::Pinhole => "sluicegate",
+        DataMode::Capability => "sluicegate, sluicegate-capability",
+        DataMode::Mac | DataMode::Pinhole => "sluicegate",
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) contact: &'a [u8],
     pub(crate) body: &'a [u8],
     /// The most that the agent's packets can prove.
-    pub(crate) proves: Mode,
+    pub(crate) proves: DataMode,
     /// The frontend's address.
     pub(crate) dialled: SocketAddr,
 }
@@ -234,7 +234,7 @@ mod tests {
         );
         let dialled = "203.0.113.1:5060".parse().unwrap();
         let (method, uri, contact) = (b"INVITE", b"sip:web@example.net", b"<sip:a@b>");
-        let asked = Asked { method, uri, contact, body: b"", proves: Mode::Mac, dialled };
+        let asked = Asked { method, uri, contact, body: b"", proves: DataMode::Mac, dialled };
         account.answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
     }
 
@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn an_agent_with_capabilities_says_so_by_the_name_that_frontends_look_for() {
         let tags = |proves| supported(proves).split(", ").collect::<Vec<_>>();
-        assert_eq!(tags(Mode::Mac), ["sluicegate"]);
-        assert_eq!(tags(Mode::Capability), ["sluicegate", sluicegate_signin::CAPABILITY_TAG]);
+        assert_eq!(tags(DataMode::Mac), ["sluicegate"]);
+        assert_eq!(tags(DataMode::Capability), ["sluicegate", sluicegate_signin::CAPABILITY_TAG]);
     }
 
     #[test]

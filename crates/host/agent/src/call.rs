@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_grant::{GRANT_LEN, Grant, Mode, SIGNED_GRANT_LEN};
+use sluicegate_grant::{GRANT_LEN, Grant, DataMode, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -127,7 +127,7 @@ pub(crate) struct Call {
     session_id: u64,
     version: u64,
     /// The most that packets can prove, and so the least that grants have to demand.
-    proves: Mode,
+    proves: DataMode,
     secrets: Secrets,
 }
 
@@ -136,7 +136,7 @@ impl Call {
     pub(crate) async fn open(
         endpoint: &mut Endpoint,
         account: &Account,
-        (service, proves): (&str, Mode),
+        (service, proves): (&str, DataMode),
         range: PortRange,
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
@@ -273,7 +273,7 @@ impl Call {
         if stands || sealer.is_in_use() {
             return Some(self.proved_at + interval.min(PROVE_INTERVAL_IN_USE));
         }
-        let is_kept = self.open.mode == Mode::Pinhole && (self.was_used || sealer.is_used());
+        let is_kept = self.open.mode == DataMode::Pinhole && (self.was_used || sealer.is_used());
         is_kept.then(|| self.proved_at + interval)
     }
 
@@ -328,7 +328,7 @@ impl Worth {
 struct Wish<'a> {
     service: &'a str,
     range: PortRange,
-    proves: Mode,
+    proves: DataMode,
     offer: &'a [u8],
 }
 
@@ -389,7 +389,7 @@ fn finish_invite(
     headers: Headers<'_>,
     contact: &str,
     credentials: Option<&Credentials>,
-    (offer, proves): (&[u8], Mode),
+    (offer, proves): (&[u8], DataMode),
 ) {
     let headers = headers.header("Contact", contact).header("Supported", supported(proves));
     let headers = match credentials {
@@ -434,7 +434,7 @@ pub(crate) fn reason_phrase(response: &Message<'_>) -> String {
 /// grant: by what this agent asked for, and nothing weaker. `known` is the sealer so far.
 fn opened(
     answer: &[u8],
-    (range, proves): (PortRange, Mode),
+    (range, proves): (PortRange, DataMode),
     secrets: &mut Secrets,
     known: Option<&Arc<Sealer>>,
 ) -> Result<(OpenRange, Worth), CallError> {
@@ -494,7 +494,7 @@ mod tests {
         let multipart = multipart.as_bytes();
         let sdp = answer("application/sdp", SDP.as_bytes());
         for bytes in [sdp, answer("multipart/mixed;boundary=b1", multipart)] {
-            let refused = opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None);
+            let refused = opened(&bytes, (range, DataMode::Mac), &mut Secrets::default(), None);
             assert!(matches!(refused, Err(CallError::Weak(_))));
         }
         let bytes = answer("multipart/mixed; boundary=\"b1\"", multipart);
@@ -505,11 +505,11 @@ mod tests {
     fn a_refused_media_line_is_no_opening() {
         let bytes = answer("application/sdp", SDP.replace("31000", "0").as_bytes());
         let range = "tcp/22".parse().unwrap();
-        assert!(opened(&bytes, (range, Mode::Mac), &mut Secrets::default(), None).is_err());
+        assert!(opened(&bytes, (range, DataMode::Mac), &mut Secrets::default(), None).is_err());
     }
 
     /// An answer that opens one port of this protocol with a grant of this mode, and the secret behind its client id.
-    fn granted(protocol: &str, least_mode: Mode, flags: u8) -> (Vec<u8>, Secrets) {
+    fn granted(protocol: &str, least_mode: DataMode, flags: u8) -> (Vec<u8>, Secrets) {
         let secret = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
         let id = GrantId::of_call([5; 12], 0);
         let grant = Grant {
@@ -543,8 +543,8 @@ mod tests {
 
     #[test]
     fn a_grant_lasts_as_long_as_it_says_whatever_this_hosts_clock_and_is_asked_about_in_time() {
-        let (bytes, mut secrets) = granted("TCP", Mode::Pinhole, FLAG_PROVES_ADDRESS);
-        let (_, worth) = opened(&bytes, ("tcp/22".parse().unwrap(), Mode::Mac), &mut secrets, None).unwrap();
+        let (bytes, mut secrets) = granted("TCP", DataMode::Pinhole, FLAG_PROVES_ADDRESS);
+        let (_, worth) = opened(&bytes, ("tcp/22".parse().unwrap(), DataMode::Mac), &mut secrets, None).unwrap();
         // It ended half a century ago by this clock.
         assert_eq!(worth.lifetime, Duration::from_secs(1_000));
         let interval = |bytes, rate_bps| Worth { bytes, rate_bps, ..worth }.prove_interval();
@@ -567,13 +567,13 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         };
-        let modes = [Mode::Pinhole, Mode::Mac, Mode::Capability];
+        let modes = [DataMode::Pinhole, DataMode::Mac, DataMode::Capability];
         let which = |protocol, asked| modes.map(|mode| opens(protocol, mode, FLAG_PROVES_ADDRESS, asked));
-        assert_eq!(which("UDP", Mode::Capability), [false, false, true]);
-        assert_eq!(which("TCP", Mode::Capability), [false, false, true]);
-        assert_eq!(which("UDP", Mode::Mac), [false, true, true]);
-        assert_eq!(which("TCP", Mode::Mac), [true, true, true]);
+        assert_eq!(which("UDP", DataMode::Capability), [false, false, true]);
+        assert_eq!(which("TCP", DataMode::Capability), [false, false, true]);
+        assert_eq!(which("UDP", DataMode::Mac), [false, true, true]);
+        assert_eq!(which("TCP", DataMode::Mac), [true, true, true]);
         // Whatever the mode, nobody but this agent may open it.
-        assert!(modes.iter().all(|mode| !opens("TCP", *mode, 0, Mode::Mac)));
+        assert!(modes.iter().all(|mode| !opens("TCP", *mode, 0, DataMode::Mac)));
     }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{PortProtocol, PortRange};
 
 use crate::seal::Sealer;
@@ -22,7 +22,7 @@ pub(crate) struct OpenRange {
     /// What the sender's capabilities name it by; 0 if the frontend sent no grant.
     pub(crate) client_id: u32,
     /// The least that packets have to prove.
-    pub(crate) mode: Mode,
+    pub(crate) mode: DataMode,
     /// Seals datagrams, where the grant demands packet MACs.
     pub(crate) seal: Option<Arc<Sealer>>,
 }
@@ -86,7 +86,7 @@ mod tests {
             address: "192.0.2.1".parse().unwrap(),
             external_first,
             client_id: 9,
-            mode: Mode::Pinhole,
+            mode: DataMode::Pinhole,
             seal: None,
         }
     }

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use sluicegate_grant::{
-    Grant, GrantId, Mode,
+    Grant, GrantId, DataMode,
     mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
 };
 use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};
@@ -87,8 +87,8 @@ impl Sealer {
             client_id: grant.client_id,
             keys,
             next: AtomicU64::new(1),
-            seals_datagrams: grant.least_mode == Mode::Mac,
-            has_capabilities: grant.least_mode == Mode::Capability,
+            seals_datagrams: grant.least_mode == DataMode::Mac,
+            has_capabilities: grant.least_mode == DataMode::Capability,
             proved: Mutex::new(None),
             left: AtomicU64::new(grant.bytes),
             is_silent: AtomicBool::new(false),

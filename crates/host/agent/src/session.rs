@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     message::{Message, Method},
@@ -73,7 +73,7 @@ impl Session {
     /// # Errors
     /// When no UDP socket can be had.
     pub async fn start(frontends: Frontends, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        Self::start_on(None, frontends, account, (service, Mode::Mac)).await
+        Self::start_on(None, frontends, account, (service, DataMode::Mac)).await
     }
 
     /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
@@ -85,7 +85,7 @@ impl Session {
         interface: Option<watch::Receiver<String>>,
         frontends: Frontends,
         account: Account,
-        (service, proves): (&str, Mode),
+        (service, proves): (&str, DataMode),
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let several = frontends.are_several();
         let leaves_by = interface.as_ref().map(|interface| interface.borrow().clone());
@@ -158,7 +158,7 @@ struct Keeper {
     interface: Option<watch::Receiver<String>>,
     account: Account,
     service: String,
-    proves: Mode,
+    proves: DataMode,
     calls: Vec<Call>,
     /// How often this host's address has changed.
     moves: u32,

@@ -8,7 +8,7 @@ use std::{
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
-use sluicegate_grant::{IssuerPublic, Mode};
+use sluicegate_grant::{IssuerPublic, DataMode};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
@@ -257,7 +257,7 @@ impl Control {
         (user, service): (&str, &str),
         client: Option<IpAddr>,
         wanted: &[PortRange],
-        proves: Mode,
+        proves: DataMode,
     ) -> Decision {
         let policy = self.inner.policy.load();
         let known = policy.service(service);

@@ -49,7 +49,7 @@ pub struct Config {
     /// How packets get in and out.
     pub datapath: Backend,
     /// Whether strangers' packets are dropped or only counted.
-    pub mode: Mode,
+    pub mode: Enforcement,
     /// What the gate's own host may receive.
     pub local: Vec<LocalRule>,
     /// External ports that bindings are taken from.
@@ -92,7 +92,7 @@ impl Config {
             inside: inside.to_owned(),
             addresses: Vec::new(),
             datapath: Backend::Auto,
-            mode: Mode::Enforce,
+            mode: Enforcement::Enforce,
             local: Vec::new(),
             external_ports: 20_000..=32_767,
             manage_forwarding: false,
@@ -213,7 +213,7 @@ fn is_name(name: &str) -> bool {
 /// What happens to a packet that no grant covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum Enforcement {
     /// It is dropped.
     Enforce,
     /// It is counted as if it were dropped, and forwarded.

@@ -4,7 +4,7 @@ use crate::{
     assemble,
     board::Board,
     clock,
-    config::{Config, FeedAddress, Mode, Role},
+    config::{Config, FeedAddress, Enforcement, Role},
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
@@ -288,7 +288,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let (slots, outboxes) = slots(&feeds)?;
     let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
     let restored = open_services(&config, issuers, restored, &mut translator)?;
-    translator.observe(config.mode == Mode::Observe);
+    translator.observe(config.mode == Enforcement::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
     let pipeline = assemble::pipeline(
         &config,

@@ -34,7 +34,7 @@ pub mod status;
 
 pub use config::{
     Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
-    FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Mode, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser,
+    FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Enforcement, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser,
     Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
 };
 pub use control::Control;

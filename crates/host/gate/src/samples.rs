@@ -6,7 +6,7 @@ use crate::{
     secrets::Seeds,
 };
 use sluicegate_feed::{FeedService, GrantDelta};
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode, Protocol};
 use sluicegate_node::{Gauge, NextHop, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
@@ -26,7 +26,7 @@ pub(crate) const VALID: (UnixTime, UnixTime) = (UnixTime(1_900_000_000), UnixTim
 pub(crate) fn grant(number: u8) -> Grant {
     Grant {
         flags: 0,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
         protocol: Protocol::UDP,
         id: GrantId::of_call([number; 12], 0),
         issuer: [9; 8],

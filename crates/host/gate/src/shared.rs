@@ -2,7 +2,7 @@
 
 use crate::{
     board::Board,
-    config::{Config, Mode},
+    config::{Config, Enforcement},
     error::ControlError,
     feed::Progress,
     ledger::{IssuerId, Listed, Record},
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { config, commander, books, board, saved, feeds, backend, started } = parts;
-        let observing = AtomicBool::new(config.mode == Mode::Observe);
+        let observing = AtomicBool::new(config.mode == Enforcement::Observe);
         Self {
             config,
             commander,
@@ -83,8 +83,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn mode(&self) -> Mode {
-        if self.observing.load(Relaxed) { Mode::Observe } else { Mode::Enforce }
+    pub(crate) fn mode(&self) -> Enforcement {
+        if self.observing.load(Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
     }
 
     /// Switches between counting and dropping strangers' packets.
@@ -194,9 +194,9 @@ pub(crate) fn service_spec(listed: &Listed) -> nat::Service {
     }
 }
 
-fn mode(service: &FeedService) -> nat::Mode {
+fn mode(service: &FeedService) -> nat::ServiceMode {
     match service.mode {
-        ServiceMode::Nat => nat::Mode::Nat,
-        ServiceMode::Filter => nat::Mode::Filter,
+        ServiceMode::Nat => nat::ServiceMode::Nat,
+        ServiceMode::Filter => nat::ServiceMode::Filter,
     }
 }

@@ -1,6 +1,6 @@
 //! What `status`, `grant ls` and `trace` say, in the shape that the API serves.
 
-use crate::config::{Mode, Role};
+use crate::config::{Enforcement, Role};
 use serde::Serialize;
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -12,7 +12,7 @@ pub struct Status {
     /// `gate`, `router` or `edge`.
     pub role: Role,
     /// Whether strangers' packets are dropped or only counted.
-    pub mode: Mode,
+    pub mode: Enforcement,
     /// The packet I/O back end in use.
     pub backend: String,
     /// Why that one.

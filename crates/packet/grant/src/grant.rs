@@ -17,7 +17,7 @@ pub const ANY_PORTS: (u16, u16) = (0, u16::MAX);
 /// The weakest data mode that a grant's packets may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Mode {
+pub enum DataMode {
     /// Client address and gate ports are the proof; needs no client software.
     Pinhole = 0,
     /// Every packet carries a trailer with a tag under the session key.
@@ -26,7 +26,7 @@ pub enum Mode {
     Capability = 2,
 }
 
-impl Mode {
+impl DataMode {
     /// The mode with this code.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -55,7 +55,7 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for DataMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())
     }
@@ -103,7 +103,7 @@ pub struct Grant {
     /// [`FLAG_PROVES_ADDRESS`] or 0. A grant with an unknown flag is refused, not half understood.
     pub flags: u8,
     /// The weakest data mode that its packets may use.
-    pub least_mode: Mode,
+    pub least_mode: DataMode,
     /// IP protocol number: TCP, UDP, ICMP, ICMPv6 or SCTP, see [`Protocol`].
     pub protocol: u8,
     /// Its name.
@@ -153,7 +153,7 @@ pub enum GrantError {
     Flags(u8),
     /// A data mode that this version does not define.
     #[error("grant names the unknown data mode {0}; upgrade this node")]
-    Mode(u8),
+    DataMode(u8),
     /// A protocol that grants cannot open, or one of the other address family.
     #[error("grant names IP protocol {0}, which cannot be opened for this address family")]
     Protocol(u8),
@@ -222,7 +222,7 @@ impl Grant {
         }
         let grant = Self {
             flags,
-            least_mode: Mode::from_code(mode).ok_or(GrantError::Mode(mode))?,
+            least_mode: DataMode::from_code(mode).ok_or(GrantError::Mode(mode))?,
             protocol,
             id: GrantId(reader.take()),
             issuer: reader.take(),

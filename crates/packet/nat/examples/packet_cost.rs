@@ -8,8 +8,8 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
-use sluicegate_nat::{Config, Mode, PinholeSpec, Service, Translator};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode};
+use sluicegate_nat::{Config, ServiceMode, PinholeSpec, Service, Translator};
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, UnixTime, Verdict,
     checksum::Delta,
@@ -108,7 +108,7 @@ fn gate() -> (Translator, Vec<u16>) {
     };
     let mut gate = Translator::new(config, *b"a key for a test", 1);
     let target = IpAddr::V4(TARGET);
-    gate.set_services(&[Service { id: 1, mode: Mode::Nat, address: target, outbound_all: false, open: false }])
+    gate.set_services(&[Service { id: 1, mode: ServiceMode::Nat, address: target, outbound_all: false, open: false }])
         .unwrap();
     let ports = (0..CLIENTS)
         .map(|n| {

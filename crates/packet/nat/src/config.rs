@@ -134,7 +134,7 @@ impl Default for Timers {
 
 /// Whether the service's address is its own or the gate's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum ServiceMode {
     /// Clients see the gate's address and external ports. IPv4 only.
     Nat,
     /// Clients see the service's own address; nothing is translated.
@@ -147,7 +147,7 @@ pub struct Service {
     /// Its number; pinholes refer to it.
     pub id: u16,
     /// Translated or only filtered. All services of one address have the same mode.
-    pub mode: Mode,
+    pub mode: ServiceMode,
     /// Its own address.
     pub address: IpAddr,
     /// Whether it may start flows to anybody.

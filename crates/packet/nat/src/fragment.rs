@@ -12,7 +12,7 @@ pub(crate) use self::table::Fragments;
 use self::table::{PacketId, State};
 use crate::{
     Translator,
-    config::Mode,
+    config::ServiceMode,
     flows::{CHARGED, Family, Flows},
     lifecycle::charge,
     mac::{Evidence, Permission},
@@ -42,7 +42,7 @@ impl Translator {
         if self.fragments.find(&id).is_none() {
             // Without ports only the addresses can tell a stranger, and a stranger takes no memory.
             if let Err(reason) = self.check_ends(from, &ip) {
-                let host = self.rules.hosts.find(ip.dst).filter(|host| host.mode == Mode::Filter);
+                let host = self.rules.hosts.find(ip.dst).filter(|host| host.mode == ServiceMode::Filter);
                 if from == Port::INSIDE || host.is_none() {
                     return Err(reason);
                 }

@@ -9,7 +9,7 @@ use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
     Translator,
-    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PinholeSpec},
+    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PinholeSpec},
     flows::is_echo,
     lifecycle::{end_flows, reclaim},
     pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole, burst, rate},
@@ -89,7 +89,7 @@ impl Translator {
         if self.rules.revoked.refuses(grant) {
             return Err(InstallError::Revoked(grant.id));
         }
-        let mode = if spec.filter { Mode::Filter } else { Mode::Nat };
+        let mode = if spec.filter { ServiceMode::Filter } else { ServiceMode::Nat };
         let service = self.rules.hosts.service(spec.service);
         if !service.is_some_and(|service| service.address == spec.target && service.mode == mode) {
             return Err(InstallError::Service(spec.service));

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use sluicegate_flow::Hasher;
 
 use crate::{
-    config::{Config, Mode, Service, ServicesError},
+    config::{Config, ServiceMode, Service, ServicesError},
     index::Index,
     pinhole::octets,
 };
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) address: IpAddr,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ServiceMode,
     /// Whether it needs no pinholes.
     pub(crate) open: bool,
     /// The first service at this address that may start flows.
@@ -60,13 +60,13 @@ impl Hosts {
             if !is_host(address) || address == IpAddr::V4(config.gate_address) {
                 return Err(ServicesError::Address(address));
             }
-            if service.mode == Mode::Nat && !address.is_ipv4() {
+            if service.mode == ServiceMode::Nat && !address.is_ipv4() {
                 return Err(ServicesError::NatIpv6(address));
             }
-            if service.mode == Mode::Nat && config.gate_address.is_unspecified() {
+            if service.mode == ServiceMode::Nat && config.gate_address.is_unspecified() {
                 return Err(ServicesError::NoGateAddress);
             }
-            if service.mode == Mode::Nat && service.open {
+            if service.mode == ServiceMode::Nat && service.open {
                 return Err(ServicesError::NatOpen(address));
             }
             if first.mode != service.mode {

@@ -15,7 +15,7 @@ use sluicegate_wire::{
 use crate::{
     Translator,
     aside::Seldom,
-    config::Mode,
+    config::ServiceMode,
     flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
     mac,
@@ -100,7 +100,7 @@ fn error<L: Family>(
 }
 
 fn is_filtered(rules: &Rules, ip: &Summary) -> bool {
-    [ip.src, ip.dst].iter().any(|end| rules.hosts.find(*end).is_some_and(|host| host.mode == Mode::Filter))
+    [ip.src, ip.dst].iter().any(|end| rules.hosts.find(*end).is_some_and(|host| host.mode == ServiceMode::Filter))
 }
 
 /// One crossing of the gate by an error.

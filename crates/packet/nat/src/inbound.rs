@@ -9,7 +9,7 @@ use sluicegate_wire::{Instant, Port, Reason};
 use crate::{
     aside::Seldom,
     candidates::Names,
-    config::Mode,
+    config::ServiceMode,
     flows::{
         ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, UNHEARD, WAITING,
     },
@@ -300,7 +300,7 @@ pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple, names: Names) -
         }
     } else {
         match rules.hosts.find(tuple.dst.0) {
-            Some(host) if host.mode == Mode::Filter => rules.pinholes.by_inbound(now, tuple, names),
+            Some(host) if host.mode == ServiceMode::Filter => rules.pinholes.by_inbound(now, tuple, names),
             _ => return Err((Reason::NotForService, None)),
         }
     };

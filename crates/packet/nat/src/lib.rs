@@ -57,7 +57,7 @@ mod view;
 
 pub use allowance::Allowance;
 pub use config::{
-    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PEERS_MAX, PerUser, PinholeSpec,
+    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PEERS_MAX, PerUser, PinholeSpec,
     Relay, Service, ServicesError, StandingSpec, Timers,
 };
 pub use counters::Counters;

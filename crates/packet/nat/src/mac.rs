@@ -5,7 +5,7 @@
 use alloc::{boxed::Box, vec};
 
 use sluicegate_grant::{
-    Grant, Mode, Protocol,
+    Grant, DataMode, Protocol,
     mac::{Ends, Purpose, ReplayWindow, SEQ_MAX, Sealed, SessionKeys, TRAILER_LEN, client_id_of},
 };
 use sluicegate_wire::{
@@ -26,16 +26,16 @@ use crate::{
 /// What the caller found a packet to prove before it came here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permission {
-    /// [`Mode::Capability`] if a capability of this client was found right, else [`Mode::Pinhole`]. Packet MACs are
+    /// [`DataMode::Capability`] if a capability of this client was found right, else [`DataMode::Pinhole`]. Packet MACs are
     /// checked by the translator itself.
-    pub mode: Mode,
+    pub mode: DataMode,
     /// Whose capability: it counts only for grants with this client id.
     pub client_id: u32,
 }
 
 impl Permission {
     /// Nothing but its addresses and ports.
-    pub const NONE: Self = Self { mode: Mode::Pinhole, client_id: 0 };
+    pub const NONE: Self = Self { mode: DataMode::Pinhole, client_id: 0 };
 }
 
 /// What speaks for a packet.
@@ -49,7 +49,7 @@ pub(crate) struct Evidence<'a> {
 /// What one grant demands, and what it takes to check it.
 #[derive(Debug)]
 pub(crate) struct Seal {
-    least: Mode,
+    least: DataMode,
     client_id: u32,
     /// Missing after a restart until the feed brings them again.
     keys: Option<SessionKeys>,
@@ -204,7 +204,7 @@ impl Seals {
 
 /// Whether addresses and ports are not enough for a packet under this grant.
 pub(crate) const fn demands_proof(grant: &Grant) -> bool {
-    !matches!(grant.least_mode, Mode::Pinhole)
+    !matches!(grant.least_mode, DataMode::Pinhole)
 }
 
 /// Whether anything about this grant is proved under a key.
@@ -217,14 +217,14 @@ pub(crate) fn unprovable(rules: &Rules, slot: u32, protocol: u8) -> Option<Reaso
     if rules.relays.is_mute(slot) {
         return Some(Reason::ModeTooWeak);
     }
-    let seal = rules.seals.at(slot).filter(|seal| seal.least != Mode::Pinhole)?;
-    let is_checkable = seal.least == Mode::Mac && protocol == Protocol::UDP && seal.has_key();
+    let seal = rules.seals.at(slot).filter(|seal| seal.least != DataMode::Pinhole)?;
+    let is_checkable = seal.least == DataMode::Mac && protocol == Protocol::UDP && seal.has_key();
     (!is_checkable).then_some(Reason::ModeTooWeak)
 }
 
 /// Whether what the service sends under this pinhole gets a trailer.
 pub(crate) fn seals_answers(rules: &Rules, slot: u32) -> bool {
-    rules.relays.holds(slot) || rules.seals.at(slot).is_some_and(|seal| seal.least == Mode::Mac)
+    rules.relays.holds(slot) || rules.seals.at(slot).is_some_and(|seal| seal.least == DataMode::Mac)
 }
 
 /// The open pinhole whose client a whole UDP datagram names in its trailer, and that listens where it goes. Its client's
@@ -256,7 +256,7 @@ pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Ev
     let Some(seal) = rules.seals.at_mut(slot) else { return Err(Reason::ModeTooWeak) };
     let Permission { mode, client_id } = evidence.permission;
     let is_proved = mode >= seal.least && client_id == seal.client_id;
-    if seal.least != Mode::Mac || packet.transport != Transport::Udp {
+    if seal.least != DataMode::Mac || packet.transport != Transport::Udp {
         return if is_proved { Ok(Proof::NONE) } else { rules.waive(Reason::ModeTooWeak).map(|()| Proof::NONE) };
     }
     let datagram = whole(packet, evidence.bytes).unwrap_or_default();
@@ -292,7 +292,7 @@ fn prove_relayed(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Evide
 /// to be checked.
 pub(crate) fn names(packet: &Packet, evidence: &Evidence<'_>) -> Names {
     let Permission { mode, client_id } = evidence.permission;
-    let by_capability = (mode > Mode::Pinhole).then_some(client_id);
+    let by_capability = (mode > DataMode::Pinhole).then_some(client_id);
     Names([by_capability, whole(packet, evidence.bytes).and_then(client_id_of)])
 }
 

@@ -7,7 +7,7 @@ use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
     candidates::Names,
-    config::Mode,
+    config::ServiceMode,
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
     hosts::Host,
     inbound::{Located, flags_of, follow, locate, open_inbound, opened, pass, start},
@@ -73,7 +73,7 @@ fn open_from_inside<L: Family>(
     match result {
         Ok(index) => Ok(Some(index)),
         // An untranslated packet never leaves, so observe mode has nothing to forward for `nat`.
-        Err(reason) if host.mode == Mode::Filter => rules.waive(reason).map(|()| None),
+        Err(reason) if host.mode == ServiceMode::Filter => rules.waive(reason).map(|()| None),
         Err(reason) => Err(reason),
     }
 }
@@ -176,7 +176,7 @@ fn open_hairpin<L: Family>(
     packet.ip.check_addresses()?;
     packet.verify(evidence.bytes)?;
     let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
-    if host.mode != Mode::Nat || matches!(packet.transport, Transport::Echo(_)) {
+    if host.mode != ServiceMode::Nat || matches!(packet.transport, Transport::Echo(_)) {
         return Err(Reason::NoPinhole);
     }
     let names = mac::names(packet, evidence);

@@ -179,7 +179,7 @@ mod tests {
     fn grant(number: u32, user: u8, not_before: u64) -> Grant {
         Grant {
             flags: 0,
-            least_mode: sluicegate_grant::Mode::Pinhole,
+            least_mode: sluicegate_grant::DataMode::Pinhole,
             protocol: 17,
             id: id(number),
             issuer: [0; 8],

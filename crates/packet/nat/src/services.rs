@@ -11,7 +11,7 @@ use sluicegate_wire::Instant;
 use crate::{
     Translator,
     config::{
-        EndCause, FLOWS_PER_GRANT_MAX, InstallError, Mode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec,
+        EndCause, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec,
     },
     pinhole::{Holder, NO_SLOT, NewPinhole},
 };
@@ -76,7 +76,7 @@ impl Translator {
     ) -> Result<Opened, InstallError> {
         let service = self.rules.hosts.service(spec.service);
         let unknown = InstallError::Service(spec.service);
-        let filter = service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == Mode::Filter;
+        let filter = service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == ServiceMode::Filter;
         let same_family = spec.peers.iter().all(|peer| peer.is_ipv4() == spec.target.is_ipv4());
         if spec.peers.is_empty() || spec.peers.len() > PEERS_MAX || !same_family {
             return Err(InstallError::Peers);
@@ -151,7 +151,7 @@ impl Translator {
             holder: Holder::Service,
             protocol: 0,
             service: service.id,
-            filter: service.mode == Mode::Filter,
+            filter: service.mode == ServiceMode::Filter,
             gate: Opened { address: service.address, ports: (0, 0) },
             target: service.address,
             // No port: nothing from outside is ever meant for it.

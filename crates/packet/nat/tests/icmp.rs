@@ -279,7 +279,7 @@ fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
     let mut site = Site::new();
     let keys = sluicegate_grant::mac::SessionKeys::from_bytes([[7; 16]; 2]);
     let base = site.grant(UDP, CLIENT);
-    let grant = sluicegate_grant::Grant { least_mode: sluicegate_grant::Mode::Mac, client_id: 77, ..base };
+    let grant = sluicegate_grant::Grant { least_mode: sluicegate_grant::DataMode::Mac, client_id: 77, ..base };
     let mut spec = spec(grant, TARGET, (5_004, 5_004));
     spec.keys = Some(keys.clone());
     let opened = site.gate.install(site.now, site.unix, spec).unwrap();

@@ -3,7 +3,7 @@
 mod site;
 
 use site::{packets::*, *};
-use sluicegate_nat::{Mode, Service, ServicesError};
+use sluicegate_nat::{ServiceMode, Service, ServicesError};
 use sluicegate_wire::{FrameBuf, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary, ipv4};
 use std::net::IpAddr;
 
@@ -91,11 +91,11 @@ fn an_open_service_is_known_as_such_and_an_address_is_open_or_not() {
     let mut site = Site::new();
     let open = |address, mode| Service { id: 9, mode, address, outbound_all: true, open: true };
     let with = |service: Service| [services(), vec![service]].concat();
-    site.gate.set_services(&with(open(PUBLIC, Mode::Filter))).unwrap();
+    site.gate.set_services(&with(open(PUBLIC, ServiceMode::Filter))).unwrap();
     assert!(site.gate.is_open(PUBLIC) && !site.gate.is_open(FILTERED) && !site.gate.is_open(STRANGER));
     let wrong = [
-        (open(FILTERED, Mode::Filter), ServicesError::DefaultConflict(FILTERED)),
-        (open(PUBLIC, Mode::Nat), ServicesError::NatOpen(PUBLIC)),
+        (open(FILTERED, ServiceMode::Filter), ServicesError::DefaultConflict(FILTERED)),
+        (open(PUBLIC, ServiceMode::Nat), ServicesError::NatOpen(PUBLIC)),
     ];
     for (service, error) in wrong {
         assert_eq!(site.gate.set_services(&with(service)), Err(error));

@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_nat::{Config, InstallError, Mode, Service, ServicesError, Translator};
+use sluicegate_nat::{Config, InstallError, ServiceMode, Service, ServicesError, Translator};
 use sluicegate_wire::{Reason, Verdict};
 
 fn client(n: u32) -> IpAddr {
@@ -190,18 +190,18 @@ fn too_many_or_impossible_services_are_refused_and_the_old_list_stays() {
         outbound_all: false,
         open: false,
     };
-    let five: Vec<_> = (0..5).map(|id| service(id, Mode::Nat, &format!("10.0.0.{}", id + 1))).collect();
+    let five: Vec<_> = (0..5).map(|id| service(id, ServiceMode::Nat, &format!("10.0.0.{}", id + 1))).collect();
     assert_eq!(site.gate.set_services(&five), Err(ServicesError::TooMany(4)));
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     let refuse = |site: &mut Site, services: &[Service]| site.gate.set_services(services).unwrap_err();
-    let both = [service(1, Mode::Nat, "10.0.0.1"), service(2, Mode::Filter, "10.0.0.1")];
+    let both = [service(1, ServiceMode::Nat, "10.0.0.1"), service(2, ServiceMode::Filter, "10.0.0.1")];
     assert_eq!(refuse(&mut site, &both), ServicesError::ModeConflict(address("10.0.0.1")));
-    let own = [service(1, Mode::Filter, "192.0.2.1")];
+    let own = [service(1, ServiceMode::Filter, "192.0.2.1")];
     assert_eq!(refuse(&mut site, &own), ServicesError::Address(address("192.0.2.1")));
-    let v6 = [service(1, Mode::Nat, "2001:db8::1")];
+    let v6 = [service(1, ServiceMode::Nat, "2001:db8::1")];
     assert_eq!(refuse(&mut site, &v6), ServicesError::NatIpv6(address("2001:db8::1")));
     let mut without = Translator::new(Config::default(), [0; 16], 0);
-    assert_eq!(without.set_services(&[service(1, Mode::Nat, "10.0.0.1")]), Err(ServicesError::NoGateAddress));
+    assert_eq!(without.set_services(&[service(1, ServiceMode::Nat, "10.0.0.1")]), Err(ServicesError::NoGateAddress));
     site.open(UDP, 53);
     assert_eq!(site.gauge("services"), (4, 4));
 }

@@ -6,7 +6,7 @@ use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, Mode, PerUser, Service, StandingSpec, Translator};
+use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, ServiceMode, PerUser, Service, StandingSpec, Translator};
 use sluicegate_wire::{Instant, Reason};
 
 /// What one call may look at of lines, words of ports, and pinholes.
@@ -113,7 +113,7 @@ fn a_thousand_services_are_taken_withdrawn_and_asked_for_in_short_turns() {
     let address = |n: u16| IpAddr::from([10, 1, (n >> 8) as u8, n as u8]);
     let service = |n: u16| Service {
         id: n,
-        mode: Mode::Nat,
+        mode: ServiceMode::Nat,
         address: address(n),
         outbound_all: n.is_multiple_of(2),
         open: false,

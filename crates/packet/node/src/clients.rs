@@ -51,14 +51,14 @@ impl Clients {
 mod tests {
     use super::*;
     use core::net::{IpAddr, Ipv4Addr};
-    use sluicegate_grant::{ANY_PORTS, Mode, Protocol};
+    use sluicegate_grant::{ANY_PORTS, DataMode, Protocol};
     use sluicegate_wire::UnixTime;
 
     fn grant_of(number: u8, client_id: u32) -> Grant {
         let anywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Grant {
             flags: 0,
-            least_mode: Mode::Pinhole,
+            least_mode: DataMode::Pinhole,
             protocol: Protocol::UDP,
             id: GrantId::of_call([number; 12], 0),
             issuer: [9; 8],

@@ -13,7 +13,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
-use sluicegate_grant::{Grant, GrantId, Mode, mac::TRAILER_LEN};
+use sluicegate_grant::{Grant, GrantId, DataMode, mac::TRAILER_LEN};
 use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
@@ -107,7 +107,7 @@ impl GatePipeline {
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
         let header = self.header(now, class, frame, translator)?;
-        let permission = match self.ask_host(now, frame, translator, header.permission.mode == Mode::Capability)? {
+        let permission = match self.ask_host(now, frame, translator, header.permission.mode == DataMode::Capability)? {
             Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
             Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
             // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
@@ -138,7 +138,7 @@ impl GatePipeline {
         let found = shim::find(&summary, frame.bytes())?;
         let client_id = found.map_or(ClientId::NONE, |found| found.packet(frame.bytes()).client_id());
         let is_request = matches!(class, Class::Request { .. });
-        let proved = Permission { mode: Mode::Capability, client_id: client_id.0 };
+        let proved = Permission { mode: DataMode::Capability, client_id: client_id.0 };
         Ok(Header { permission: if is_proof { proved } else { Permission::NONE }, is_request })
     }
 

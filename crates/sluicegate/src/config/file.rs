@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use sluicegate_frontend::GateSite;
-use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Mode, Role as Place, ServerConfig};
+use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Enforcement, Role as Place, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_proxy::DigestName;
 use sluicegate_store::audit::Options;
@@ -160,7 +160,7 @@ pub(crate) struct Gate {
     #[serde(default = "backend_default", deserialize_with = "backend")]
     pub(crate) datapath: Backend,
     /// Drop what no grant covers, or only count it.
-    pub(crate) mode: Option<Mode>,
+    pub(crate) mode: Option<Enforcement>,
     /// What the gate's own host may receive, such as `tcp/22`.
     #[serde(default)]
     pub(crate) local: Vec<Local>,

@@ -1,7 +1,7 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
 use sluicegate_gate::{
-    Capabilities, Config, EdgePolicy, Issuer, LocalRule, Mode, OwnService, Prefix, Role as Place, Side,
+    Capabilities, Config, EdgePolicy, Issuer, LocalRule, Enforcement, OwnService, Prefix, Role as Place, Side,
 };
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
 
@@ -25,7 +25,7 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
         config.addresses.extend(host::first_ipv4(&gate.outside));
     }
     config.datapath = gate.datapath;
-    config.mode = gate.mode.unwrap_or(Mode::Enforce);
+    config.mode = gate.mode.unwrap_or(Enforcement::Enforce);
     let rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
     config.local.extend(gate.local.iter().filter_map(|local| local_rule(report, local, rate_pps)));
     if let Some(text) = &gate.external_ports {

@@ -120,7 +120,7 @@ fn security_15_one_request_for_many_ports_takes_no_more_than_one_users_share() {
             service: "pbx",
             client: CLIENT,
             wanted: &wanted,
-            proves: sluicegate_grant::Mode::Mac,
+            proves: sluicegate_grant::DataMode::Mac,
             now: sluicegate_wire::UnixTime(1_800_000_000),
             held: sluicegate_policy::Share { grants, ports, ..Default::default() },
         };

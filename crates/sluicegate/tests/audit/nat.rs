@@ -9,7 +9,7 @@ mod errors;
 
 use site::{packets::*, *};
 use sluicegate_grant::{
-    Grant, Mode,
+    Grant, DataMode,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::PinholeSpec;
@@ -28,7 +28,7 @@ fn nat_01_a_later_sign_in_behind_the_same_address_locks_nobody_out() {
     let key = |client_id: u32| SessionKeys::from_bytes([[client_id as u8; 16]; 2]);
     let grants: Vec<Grant> = (1..=70)
         .map(|client_id| {
-            let grant = Grant { least_mode: Mode::Mac, client_id, ..site.grant(UDP, CLIENT) };
+            let grant = Grant { least_mode: DataMode::Mac, client_id, ..site.grant(UDP, CLIENT) };
             let spec = PinholeSpec { keys: Some(key(client_id)), ..spec(grant.clone(), FILTERED, (5_004, 5_004)) };
             site.gate.install(site.now, site.unix, spec).unwrap();
             grant
@@ -178,7 +178,7 @@ fn security_03_errors_are_paid_by_the_flow_they_are_about() {
 fn security_03_a_flow_under_a_mac_takes_no_error_but_too_big() {
     let mut site = Site::new();
     let keys = SessionKeys::from_bytes([[7; 16]; 2]);
-    let grant = Grant { least_mode: Mode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
+    let grant = Grant { least_mode: DataMode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
     let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant, TARGET, (5_004, 5_004)) };
     let opened = site.gate.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
@@ -143,8 +143,8 @@ impl Shard {
 
     /// The most that packets of this client can prove under the grants that it asks for. A renewal does not make those of
     /// a call stronger, so it is asked whether they are as strong as is demanded now.
-    fn proves(&self, agent: Option<&AgentSession>, renewed: Option<[u8; 12]>) -> Mode {
-        let client = agent.map_or(Mode::Pinhole, |agent| agent.proves);
+    fn proves(&self, agent: Option<&AgentSession>, renewed: Option<[u8; 12]>) -> DataMode {
+        let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
         renewed.and_then(|call| self.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_grant::{Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
     Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,
@@ -81,7 +81,7 @@ pub(super) struct AgentSession {
     /// Session keys of packet MACs are made from it.
     pub(super) secret: SessionSecret,
     /// The most that its packets can prove, as it says under the handshake.
-    pub(super) proves: Mode,
+    pub(super) proves: DataMode,
     message: [u8; MESSAGE_LEN],
 }
 
@@ -216,7 +216,7 @@ impl Authenticator {
             dialled: hello.dialled,
         };
         let has_capabilities = message.lists(HeaderName::Supported, CAPABILITY_TAG.as_bytes());
-        let proves = if has_capabilities { Mode::Capability } else { Mode::Mac };
+        let proves = if has_capabilities { DataMode::Capability } else { DataMode::Mac };
         let (message, secret) = respond(seed, &settings.replica_key, &claim.ha1, &proposal, &hello.message)?;
         Ok(AgentSession { secret, proves, message })
     }

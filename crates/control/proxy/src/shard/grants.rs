@@ -7,7 +7,7 @@ use std::{
 
 use sluicegate_feed::{GrantDelta, Selected, Selector};
 use sluicegate_grant::{
-    ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, Mode,
+    ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, DataMode,
     epoch::Epoch,
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
@@ -149,7 +149,7 @@ impl Opening {
 struct Seal {
     /// Whether the client proves its address.
     proves: bool,
-    least_mode: Mode,
+    least_mode: DataMode,
     client_id: u32,
 }
 
@@ -163,7 +163,7 @@ fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Wan
     let was_sealed = known_grant.as_ref().is_none_or(Grant::proves_address);
     let Some(agent) = terms.agent.filter(|_| has_ports && was_sealed) else {
         let client_id = known_grant.map_or_else(|| client_id(keys, terms.call), |grant| grant.client_id);
-        return (Seal { proves: false, least_mode: Mode::Pinhole, client_id }, None);
+        return (Seal { proves: false, least_mode: DataMode::Pinhole, client_id }, None);
     };
     let (secret, mode) = (&agent.secret, data_mode(agent.proves, want.range.protocol));
     let least_mode = known_grant.as_ref().map_or(mode, |grant| grant.least_mode);

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_grant::{Grant, Mode, mac::SessionSecret};
+use sluicegate_grant::{Grant, DataMode, mac::SessionSecret};
 use sluicegate_proxy::{GateAnswer, Input, Ledger};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};
@@ -49,7 +49,7 @@ fn is_keyed_by(delta: &GrantDelta, secret: &SessionSecret) -> bool {
     delta.keys == Some(secret.keys(grant.id)) && secret.is_of(grant.id, grant.client_id)
 }
 
-fn mode(delta: &GrantDelta) -> (u8, Mode, bool) {
+fn mode(delta: &GrantDelta) -> (u8, DataMode, bool) {
     let Grant { protocol, least_mode, .. } = delta.grant().unwrap();
     (protocol, least_mode, delta.keys.is_some())
 }
@@ -59,7 +59,7 @@ fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &both());
-    assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, Mode::Pinhole, true), (17, Mode::Mac, true)]);
+    assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, DataMode::Pinhole, true), (17, DataMode::Mac, true)]);
     let secret = open(&mut site, &mut alice, &asked);
     assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
     let other = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
@@ -70,7 +70,7 @@ fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
 fn a_telephones_udp_is_proved_by_address_and_port() {
     let mut site = Site::new();
     let asked = ask(&mut site, &mut Caller::new("alice", PHONE), AUDIO);
-    assert_eq!(mode(&asked[0]), (17, Mode::Pinhole, false));
+    assert_eq!(mode(&asked[0]), (17, DataMode::Pinhole, false));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn conformance_05_an_agent_with_capabilities_gets_grants_that_demand_them_and_ke
         let asked = ask(&mut site, &mut alice, &both());
         assert_eq!(
             asked.iter().map(mode).collect::<Vec<_>>(),
-            [(6, Mode::Capability, true), (17, Mode::Capability, true)]
+            [(6, DataMode::Capability, true), (17, DataMode::Capability, true)]
         );
         let secret = open(&mut site, &mut alice, &asked);
         assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
@@ -154,7 +154,7 @@ fn conformance_05_an_agent_with_capabilities_gets_grants_that_demand_them_and_ke
         let renewed = ask(&mut site, &mut alice, &both());
         assert_eq!(
             renewed.iter().map(mode).collect::<Vec<_>>(),
-            [(6, Mode::Capability, true), (17, Mode::Capability, true)]
+            [(6, DataMode::Capability, true), (17, DataMode::Capability, true)]
         );
     }
 }
@@ -177,11 +177,11 @@ fn conformance_05_a_renewal_makes_no_weak_grant_pass_for_a_strong_one() {
     open(&mut site, &mut alice, &first);
     site.pass(Duration::from_secs(100));
     // The agent says more of itself than when the grants of this call were made, and the service demands it now.
-    site.demand(Mode::Capability);
+    site.demand(DataMode::Capability);
     alice.is_capable = true;
     assert_eq!(status(&alice.invite(&mut site, &udp())), 403);
     assert!(site.asked().is_empty());
     // A call of its own gets what is demanded.
     let mut anew = Caller { call_id: "anew".into(), ..Caller::new("alice", PHONE).capable() };
-    assert_eq!(mode(&ask(&mut site, &mut anew, &udp())[0]), (17, Mode::Capability, true));
+    assert_eq!(mode(&ask(&mut site, &mut anew, &udp())[0]), (17, DataMode::Capability, true));
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_grant::{Mode, epoch::Epoch};
+use sluicegate_grant::{DataMode, epoch::Epoch};
 use sluicegate_proxy::{Input, Kind, Outcome};
 use sluicegate_signin::{HEADER, SignInError};
 use sluicegate_sip::nonce::WINDOW_S;
@@ -72,7 +72,7 @@ fn who_uses_the_epochs_realm_is_an_agent_whatever_its_headers_say() {
     let signed = alice.answered(&challenge, "INVITE", WEB, "", &udp());
     assert!(!signed.contains("Supported"));
     assert_eq!(status(&site.send(PHONE, signed).pop().unwrap().1), 100);
-    assert_eq!(site.asked()[0].grant().unwrap().least_mode, Mode::Mac);
+    assert_eq!(site.asked()[0].grant().unwrap().least_mode, DataMode::Mac);
 }
 
 #[test]

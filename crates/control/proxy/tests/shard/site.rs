@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_grant::{IssuerKey, Mode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{IssuerKey, DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
@@ -83,10 +83,10 @@ impl Site {
     }
 
     /// From now on every service demands that packets prove so much.
-    pub(crate) fn demand(&mut self, least_mode: Mode) {
+    pub(crate) fn demand(&mut self, least_mode: DataMode) {
         let services = self.policy.services().map(|service| Service::clone(service));
         let services = services.map(|mut service| {
-            service.limits.least_mode = if service.name == "pbx" { Mode::Pinhole } else { least_mode };
+            service.limits.least_mode = if service.name == "pbx" { DataMode::Pinhole } else { least_mode };
             service
         });
         let services = services.collect();

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -43,7 +43,7 @@ impl Clerk {
             if let std::collections::hash_map::Entry::Vacant(place) = sessions.entry(target.entry) {
                 let interface = Some(self.interface.clone());
                 // All that is captured leaves with a header, so a gate need take nothing else.
-                let wish = (service.service.as_str(), Mode::Capability);
+                let wish = (service.service.as_str(), DataMode::Capability);
                 match Session::start_on(interface, self.frontends.clone(), service.account, wish).await {
                     Ok(started) => {
                         place.insert(started);

@@ -11,7 +11,7 @@ fn grant(client_id: u32) -> Grant {
     let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     Grant {
         flags: FLAG_PROVES_ADDRESS,
-        least_mode: Mode::Mac,
+        least_mode: DataMode::Mac,
         protocol: 17,
         id: GrantId([3; 16]),
         issuer: [0; 8],

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::Message,
@@ -105,7 +105,7 @@ impl Registration {
         }
         .begin(&mut request)
         .header("Contact", self.contact())
-        .header("Supported", supported(Mode::Mac))
+        .header("Supported", supported(DataMode::Mac))
         .header_args("Expires", format_args!("{expires_s}"));
         match &credentials {
             Some(credentials) => {
@@ -161,7 +161,7 @@ impl Registration {
             uri: uri.as_bytes(),
             contact: contact.as_bytes(),
             body: b"",
-            proves: Mode::Mac,
+            proves: DataMode::Mac,
             dialled: endpoint.frontend(),
         };
         if asked.requests < REQUESTS_MAX

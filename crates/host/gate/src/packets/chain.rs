@@ -12,10 +12,10 @@ use crate::{
 };
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Host};
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Grant, Mode as DataMode,
+    FLAG_PROVES_ADDRESS, Grant, DataMode,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{Mode, PinholeSpec, Service, Translator};
+use sluicegate_nat::{ServiceMode, PinholeSpec, Service, Translator};
 use sluicegate_node::{EdgePipeline, HostPolicy, Node, Pipeline};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,
@@ -80,7 +80,7 @@ fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Node<Hops> {
 
 fn gate(open: bool) -> Node<Hops> {
     let mut node = node(Role::Gate, |_| {});
-    let service = Service { id: 0, mode: Mode::Filter, address: SERVER.into(), outbound_all: false, open };
+    let service = Service { id: 0, mode: ServiceMode::Filter, address: SERVER.into(), outbound_all: false, open };
     node.translator.set_services(&[service]).unwrap();
     node
 }

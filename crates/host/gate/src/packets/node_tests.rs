@@ -8,7 +8,7 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{Config, Mode, PinholeSpec, Relay, Service, StandingSpec, Translator};
+use sluicegate_nat::{Config, ServiceMode, PinholeSpec, Relay, Service, StandingSpec, Translator};
 use sluicegate_node::{Egress, Node, Sent};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ethernet, ip::Summary};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -23,7 +23,7 @@ fn node_with(known: bool, egress: [Option<Egress>; 2]) -> (Node<Hops>, SocketAdd
     let IpAddr::V4(gate) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address: gate, ..Config::default() };
     let mut translator = Translator::new(config, [7; 16], 7);
-    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
+    let service = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
     let spec = PinholeSpec {
         grant: samples::grant(1),
@@ -133,9 +133,9 @@ fn scheduled() -> (Node<Hops>, SocketAddrV4) {
     use sluicegate_scheduler::{Config as Link, KnownPaths};
     let link = Egress::new(&Link::for_rate(1_000_000), KnownPaths::default(), 1_514, &[7; 16]);
     let (mut node, gate) = node_with(true, [None, Some(link)]);
-    let private = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
+    let private = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     let public =
-        Service { id: 1, mode: Mode::Filter, address: IpAddr::V4(*PUBLIC.ip()), outbound_all: false, open: true };
+        Service { id: 1, mode: ServiceMode::Filter, address: IpAddr::V4(*PUBLIC.ip()), outbound_all: false, open: true };
     node.translator.set_services(&[private, public]).unwrap();
     (node, gate)
 }

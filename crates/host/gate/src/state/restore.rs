@@ -7,7 +7,7 @@ use crate::{
     ledger::{Entry, Ledger, Record},
     shared::service_spec,
 };
-use sluicegate_grant::Mode;
+use sluicegate_grant::DataMode;
 use sluicegate_nat::{PinholeSpec, Service, Translator};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
@@ -76,7 +76,7 @@ pub(crate) fn restore(
     }
     ledger.retain(|id| translator.usage(id).is_some());
     let lacks_key =
-        |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode != Mode::Pinhole || grant.proves_address());
+        |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode != DataMode::Pinhole || grant.proves_address());
     if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
         // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();

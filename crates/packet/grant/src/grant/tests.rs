@@ -8,7 +8,7 @@ use super::*;
 pub(crate) fn example() -> Grant {
     Grant {
         flags: 0,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
         protocol: Protocol::UDP,
         id: GrantId([0xA1; 16]),
         issuer: [0xB2; 8],

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use packets::*;
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode as DataMode};
-use sluicegate_nat::{Config, Mode, Opened, PinholeSpec, Service, Translator};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode};
+use sluicegate_nat::{Config, ServiceMode, Opened, PinholeSpec, Service, Translator};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
 
 pub const GATE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -90,10 +90,10 @@ pub fn config() -> Config {
 pub fn services() -> Vec<Service> {
     let service = |id, mode, address, outbound_all| Service { id, mode, address, outbound_all, open: false };
     vec![
-        service(TARGET_ID, Mode::Nat, TARGET, false),
-        service(TALKER_ID, Mode::Nat, TALKER, true),
-        service(FILTERED_ID, Mode::Filter, FILTERED, false),
-        service(FILTERED_V6_ID, Mode::Filter, FILTERED_V6, false),
+        service(TARGET_ID, ServiceMode::Nat, TARGET, false),
+        service(TALKER_ID, ServiceMode::Nat, TALKER, true),
+        service(FILTERED_ID, ServiceMode::Filter, FILTERED, false),
+        service(FILTERED_V6_ID, ServiceMode::Filter, FILTERED_V6, false),
     ]
 }
 
@@ -221,7 +221,7 @@ pub fn check_checksums(packet: &[u8]) {
 
 pub fn spec(grant: Grant, target: IpAddr, target_ports: (u16, u16)) -> PinholeSpec {
     let service = services().into_iter().find(|service| service.address == target).unwrap();
-    PinholeSpec { grant, service: service.id, target, target_ports, filter: service.mode == Mode::Filter, keys: None }
+    PinholeSpec { grant, service: service.id, target, target_ports, filter: service.mode == ServiceMode::Filter, keys: None }
 }
 
 /// Source and destination of a packet with ports.

@@ -1,7 +1,7 @@
 //! What the tag of a packet MAC covers besides the payload.
 
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Grant, Mode,
+    FLAG_PROVES_ADDRESS, Grant, DataMode,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::PinholeSpec;
@@ -17,7 +17,7 @@ fn security_32_a_sealed_datagram_counts_for_its_own_ports_and_sender_alone() {
         let mut site = Site::new();
         let keys = SessionKeys::from_bytes([[0x42; 16], [0x43; 16]]);
         let grant =
-            Grant { flags: FLAG_PROVES_ADDRESS, least_mode: Mode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
+            Grant { flags: FLAG_PROVES_ADDRESS, least_mode: DataMode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
         let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant.clone(), target, (5_004, 5_011)) };
         let opened = site.gate.install(site.now, site.unix, spec).unwrap();
         let (client, gate) = ((CLIENT, 9_000), (opened.address, opened.ports.0));

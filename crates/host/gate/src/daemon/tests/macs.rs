@@ -7,7 +7,7 @@ use super::{
 use crate::samples::{read_udp, udp_frame};
 use sluicegate_feed::{Delta, FromGate};
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Mode,
+    FLAG_PROVES_ADDRESS, DataMode,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_wire::Port;
@@ -20,7 +20,7 @@ const CLIENT_ID: u32 = 7;
 fn install_mac(number: u8) -> Delta {
     let Delta::Install(mut delta) = install(number) else { panic!("an install") };
     let mut grant = delta.grant().unwrap();
-    (grant.flags, grant.least_mode, grant.client_id) = (FLAG_PROVES_ADDRESS, Mode::Mac, CLIENT_ID);
+    (grant.flags, grant.least_mode, grant.client_id) = (FLAG_PROVES_ADDRESS, DataMode::Mac, CLIENT_ID);
     delta.body = grant.encode();
     delta.keys = Some(SessionKeys::from_bytes([KEY; 2]));
     Delta::Install(delta)

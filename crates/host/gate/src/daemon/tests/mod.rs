@@ -234,9 +234,9 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
 async fn observe_mode_is_shown_and_switched() {
     let dir = tempfile::tempdir().unwrap();
     let gate = start(config(dir.path()), &[]).await;
-    assert_eq!(gate.control.status().mode, crate::Mode::Enforce);
+    assert_eq!(gate.control.status().mode, crate::Enforcement::Enforce);
     gate.control.observe(true).await.unwrap();
-    assert_eq!(gate.control.status().mode, crate::Mode::Observe);
+    assert_eq!(gate.control.status().mode, crate::Enforcement::Observe);
     gate.stop().await;
 }
 

@@ -49,7 +49,7 @@ fn gate() -> (Node<Hops>, Vec<SocketAddrV4>) {
         ..Default::default()
     };
     node.translator = Translator::new(tables, [7; 16], 7);
-    let service = Service { id: 0, mode: Mode::Nat, address: TARGET, outbound_all: false, open: false };
+    let service = Service { id: 0, mode: ServiceMode::Nat, address: TARGET, outbound_all: false, open: false };
     node.translator.set_services(&[service]).unwrap();
     let opened = (0..CLIENTS).map(|client| {
         let grant = grant_of(client);

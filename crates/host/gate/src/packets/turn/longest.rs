@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, Mode, Protocol};
+use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
 use sluicegate_node::{Gauge, NextHop, Node};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
@@ -96,7 +96,7 @@ impl Stage {
         let seeds = Seeds::draw((START, UNIX))?;
         let pipeline = assemble::pipeline(&config, &seeds, [1_500; 2], std::iter::empty())?;
         let mut translator = Translator::new(tables, [7; 16], 7);
-        let service = Service { id: 0, mode: nat::Mode::Nat, address: TARGET.into(), outbound_all: false, open: false };
+        let service = Service { id: 0, mode: nat::ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
         // One service fits every table.
         let _ = translator.set_services(&[service]);
         let (events, ended) = mpsc::channel(EVENTS_MAX);
@@ -189,7 +189,7 @@ impl Stage {
 fn spec(number: u32, target_ports: (u16, u16)) -> PinholeSpec {
     let grant = Grant {
         flags: 0,
-        least_mode: Mode::Pinhole,
+        least_mode: DataMode::Pinhole,
         protocol: Protocol::UDP,
         id: GrantId::of_call([1; 12], number),
         issuer: [1; 8],

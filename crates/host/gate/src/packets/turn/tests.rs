@@ -5,7 +5,7 @@ use crate::{
     samples::{self, Hops, VALID},
 };
 use sluicegate_grant::Grant;
-use sluicegate_nat::{Config, EndCause, Mode, PinholeSpec, Service};
+use sluicegate_nat::{Config, EndCause, ServiceMode, PinholeSpec, Service};
 use sluicegate_wire::UnixTime;
 
 const NOW: Instant = Instant::from_secs(100);
@@ -15,7 +15,7 @@ fn empty_node() -> Node<Hops> {
     let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
     let mut translator = Translator::new(config, [7; 16], 7);
-    let service = Service { id: 0, mode: Mode::Nat, address: samples::TARGET, outbound_all: false, open: false };
+    let service = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     translator.set_services(&[service]).unwrap();
     Node::new(translator, samples::pipeline(Role::Gate), [None, None], Hops { known: true })
 }

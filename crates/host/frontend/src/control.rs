@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::{
     catalog::{Catalog, EditError, NewUser, UserChange},
     clock::Clock,
-    feed::{Ask, Door, HubStatus, Places},
+    feed::{Ask, Allowlist, HubStatus, Places},
     worker::Gauges,
 };
 use sluicegate_proxy::{AgentKeys, Decided, Decisions, GrantRow, Guesses, Ledger, MetricsSnapshot, ShardMetrics};
@@ -100,7 +100,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<Allowlist>,
     pub(crate) places: Arc<Places>,
     pub(crate) clock: Clock,
     /// Held while a policy is read and put in place, so that an older one never replaces a newer.

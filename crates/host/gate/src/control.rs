@@ -50,9 +50,9 @@ impl Control {
     pub fn status(&self) -> Status {
         let shared = &*self.shared;
         let now = clock::monotonic();
-        let reading = shared.board.reading();
+        let reading = shared.published.reading();
         let tables: Vec<TableStatus> = shared
-            .board
+            .published
             .gauges()
             .into_iter()
             .map(|gauge| TableStatus { table: gauge.name, used: gauge.used, max: gauge.max })
@@ -76,8 +76,8 @@ impl Control {
             inside: shared.config.inside.clone(),
             addresses: shared.config.addresses.clone(),
             uptime_s: now.since(shared.started).as_secs(),
-            heartbeat_age_ms: shared.board.heartbeat().map(|at| millis(now, at)),
-            closed: shared.board.closed(),
+            heartbeat_age_ms: shared.published.heartbeat().map(|at| millis(now, at)),
+            closed: shared.published.closed(),
             longest_turn_us: reading.turn[0].div_ceil(1_000),
             turn_looks: reading.turn[1],
             received_packets: reading.received,

@@ -2,7 +2,7 @@
 
 use crate::{
     assemble,
-    board::Board,
+    published::Published,
     clock,
     config::{Config, FeedAddress, Enforcement, Role},
     control::Control,
@@ -14,13 +14,13 @@ use crate::{
     join,
     ledger::{IssuerId, OWN_ISSUER},
     packets::{
-        Commander, EVENTS_MAX, PacketThread, Turn,
+        Commander, EVENTS_MAX, PacketThread, Commands,
         neighbours::Neighbours,
         ports::{Ports, Reopen},
     },
     secrets::Seeds,
     shared::{FeedSlot, Parts, Shared, WAITING_MAX, service_spec},
-    state::{Books, Close, Journal, Keeper, KeeperParts, Restored, restore},
+    state::{Books, Close, Journal, Checkpointer, CheckpointerParts, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};
@@ -299,14 +299,14 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
-    let board = Arc::new(Board::new());
-    let (books, keeper) = books(&config, restored, seeds, &commander, &board, lock)?;
-    let saved = keeper.saved();
+    let published = Arc::new(Published::new());
+    let (books, checkpointer) = books(&config, restored, seeds, &commander, &published, lock)?;
+    let saved = checkpointer.saved();
     let (events, ended) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::new(Shared::new(Parts {
         commander,
         books,
-        board: Arc::clone(&board),
+        published: Arc::clone(&published),
         saved,
         feeds: slots,
         backend: (ground.device.kind().label(), ground.device.why().to_owned()),
@@ -320,14 +320,14 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let packets = PacketThread {
         ports,
         node: Node::new(translator, pipeline, egress, next_hop),
-        turn: Turn::new(events, stamp),
-        board,
+        questions: Commands::new(events, stamp),
+        published,
         commands,
         stop: Arc::clone(&stop),
         ready: Some(ready),
     };
     let (close, closed) = std::sync::mpsc::channel();
-    spawn("keeper", move || keeper.run(&closed))?;
+    spawn("checkpointer", move || checkpointer.run(&closed))?;
     let stopped = spawn_packets(packets, shared.config.cpu)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
@@ -378,25 +378,25 @@ fn books(
     restored: Restored,
     seeds: Seeds,
     commander: &Commander,
-    board: &Arc<Board>,
+    published: &Arc<Published>,
     lock: Flock<File>,
-) -> Result<(Arc<Books>, Keeper), StartError> {
+) -> Result<(Arc<Books>, Checkpointer), StartError> {
     let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
     let Restored { ledger, generation, .. } = restored;
     let journal = Journal::create(&config.state_dir, generation).map_err(unwritable)?;
     let file = journal.file().map_err(unwritable)?;
     let books = Arc::new(Books::new(ledger, journal));
-    let keeper = Keeper::new(KeeperParts {
+    let checkpointer = Checkpointer::new(CheckpointerParts {
         dir: config.state_dir.clone(),
         books: Arc::clone(&books),
         commander: commander.clone(),
-        board: Arc::clone(board),
+        published: Arc::clone(published),
         generation,
         journal: file,
         seeds,
         lock,
     });
-    Ok((books, keeper))
+    Ok((books, checkpointer))
 }
 
 type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>);

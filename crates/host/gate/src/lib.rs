@@ -10,7 +10,7 @@
 //! The control side never touches the packet thread's tables; it asks over a bounded queue and reads published numbers.
 
 mod assemble;
-mod board;
+mod published;
 mod clock;
 mod config;
 mod control;

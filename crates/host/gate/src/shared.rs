@@ -1,7 +1,7 @@
 //! What the tasks of the control side have in common.
 
 use crate::{
-    board::Board,
+    published::Published,
     config::{Config, Enforcement},
     error::ControlError,
     feed::Progress,
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) commander: Commander,
     pub(crate) books: Arc<Books>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) published: Arc<Published>,
     pub(crate) saved: Arc<Mutex<Saved>>,
     pub(crate) feeds: Vec<FeedSlot>,
     pub(crate) backend: (&'static str, String),
@@ -57,7 +57,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) commander: Commander,
     pub(crate) books: Arc<Books>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) published: Arc<Published>,
     pub(crate) saved: Arc<Mutex<Saved>>,
     pub(crate) feeds: Vec<FeedSlot>,
     pub(crate) backend: (&'static str, String),
@@ -66,13 +66,13 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, commander, books, board, saved, feeds, backend, started } = parts;
+        let Parts { config, commander, books, published, saved, feeds, backend, started } = parts;
         let observing = AtomicBool::new(config.mode == Enforcement::Observe);
         Self {
             config,
             commander,
             books,
-            board,
+            published,
             saved,
             feeds,
             backend,

@@ -17,7 +17,7 @@ use crate::{
     lifecycle::charge,
     mac::{Evidence, Permission},
     packet::Packet,
-    passage::Passage,
+    rewrite::Rewrite,
     rules::Rules,
     translator::Fate,
 };
@@ -124,7 +124,7 @@ impl Translator {
     fn follow(
         &mut self,
         now: Instant,
-        passage: &Passage,
+        passage: &Rewrite,
         mut ip: Summary,
         frame: &mut Frame<'_>,
     ) -> Result<Port, Reason> {
@@ -160,7 +160,7 @@ fn pay<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    passage: &Passage,
+    passage: &Rewrite,
     len: u32,
 ) -> Result<(), Reason> {
     let Some(line) = passage.line else { return Ok(()) };

@@ -20,7 +20,7 @@ use crate::{
     lifecycle::charge,
     mac,
     packet::{EchoType, Tuple},
-    passage::set_len,
+    rewrite::set_len,
     rules::Rules,
     tcp::State,
 };

@@ -16,7 +16,7 @@ use crate::{
     lifecycle::{charge, establish, settle},
     mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
-    passage::{LineRef, Passage},
+    rewrite::{LineRef, Rewrite},
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
     ports::Holder,
     rules::{Rules, closed_reason},
@@ -37,7 +37,7 @@ pub(crate) fn inbound<L: Family>(
     now: Instant,
     packet: &Packet,
     evidence: &Evidence<'_>,
-) -> Result<Passage, Reason> {
+) -> Result<Rewrite, Reason> {
     // A closed port needs no look-up: what a flood hits most costs least.
     let found = if is_closed(rules, packet) { None } else { flows.find(Kind::Inbound, &packet.tuple) };
     match found {
@@ -45,9 +45,9 @@ pub(crate) fn inbound<L: Family>(
         None => match open_from_outside(flows, rules, now, packet, evidence)? {
             Some((index, strip)) => {
                 let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
-                Ok(Passage { strip, ..passage })
+                Ok(Rewrite { strip, ..passage })
             }
-            None => Ok(Passage::unchanged(Port::INSIDE)),
+            None => Ok(Rewrite::unchanged(Port::INSIDE)),
         },
     }
 }
@@ -61,14 +61,14 @@ pub(crate) fn follow<L: Family>(
     index: u32,
     packet: &Packet,
     evidence: &Evidence<'_>,
-) -> Result<Passage, Reason> {
+) -> Result<Rewrite, Reason> {
     let (flags, owner) = (flows.line(index).rewrite().2, flows.line(index).owner());
     let (index, strip) = match rightful(rules, now, packet, evidence, (owner, flags)) {
         Some(slot) => open_inbound(flows, rules, now, packet, slot, evidence)?,
         None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?.strip),
     };
     let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
-    Ok(Passage { strip, ..passage })
+    Ok(Rewrite { strip, ..passage })
 }
 
 /// The guarded pinhole that a packet names, if its line belongs to another: the service spoke first, under whichever
@@ -123,7 +123,7 @@ pub(crate) fn pass<L: Family>(
     packet: &Packet,
     evidence: &Evidence<'_>,
     from: Kind,
-) -> Result<Passage, Reason> {
+) -> Result<Rewrite, Reason> {
     let to = if from == Kind::Inbound { Port::INSIDE } else { Port::OUTSIDE };
     let line = flows.line(index);
     let seal = if from == Kind::Outbound { sealer(rules, line, packet)? } else { None };
@@ -178,7 +178,7 @@ pub(crate) fn pass<L: Family>(
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
     let (src, dst) = if from == Kind::Inbound { (moved, translated) } else { (translated, moved) };
-    Ok(Passage { to, src, dst, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
+    Ok(Rewrite { to, src, dst, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
 }
 
 /// The pinhole under whose key a packet from inside gets a trailer, if one does.

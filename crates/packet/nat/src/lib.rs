@@ -38,7 +38,7 @@ mod mac;
 mod outbound;
 mod packet;
 mod pass;
-mod passage;
+mod rewrite;
 mod pinhole;
 mod ports;
 mod proof;

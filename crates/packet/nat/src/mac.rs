@@ -18,7 +18,7 @@ use sluicegate_wire::{
 use crate::{
     candidates::Names,
     packet::{Packet, Transport},
-    passage::set_len,
+    rewrite::set_len,
     pinhole::contains,
     rules::Rules,
 };

@@ -14,7 +14,7 @@ use crate::{
     lifecycle::establish,
     mac::{self, Evidence},
     packet::{EchoType, Packet, Transport, Tuple},
-    passage::Passage,
+    rewrite::Rewrite,
     rules::Rules,
 };
 
@@ -27,7 +27,7 @@ pub(crate) fn outbound<L: Family>(
     now: Instant,
     packet: &Packet,
     evidence: &Evidence<'_>,
-) -> Result<Passage, Reason> {
+) -> Result<Rewrite, Reason> {
     if rules.is_gate(packet.tuple.dst.0) {
         return hairpin(flows, rules, now, packet, evidence);
     }
@@ -35,7 +35,7 @@ pub(crate) fn outbound<L: Family>(
         Some(index) => index,
         None => match open_from_inside(flows, rules, now, packet, evidence)? {
             Some(index) => index,
-            None => return Ok(Passage::unchanged(Port::OUTSIDE)),
+            None => return Ok(Rewrite::unchanged(Port::OUTSIDE)),
         },
     };
     pass(flows, rules, now, index, packet, evidence, Kind::Outbound)
@@ -134,7 +134,7 @@ fn hairpin<L: Family>(
     now: Instant,
     packet: &Packet,
     evidence: &Evidence<'_>,
-) -> Result<Passage, Reason> {
+) -> Result<Rewrite, Reason> {
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
         Some(index) => index,
         None => open_hairpin(flows, rules, now, packet, evidence)?,
@@ -148,11 +148,11 @@ fn hairpin<L: Family>(
             let names = mac::names(packet, evidence);
             let slot = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
             let (index, strip) = open_inbound(flows, rules, now, &turned, slot, evidence)?;
-            Passage { strip, ..pass(flows, rules, now, index, &turned, evidence, Kind::Inbound)? }
+            Rewrite { strip, ..pass(flows, rules, now, index, &turned, evidence, Kind::Inbound)? }
         }
     };
     // What turns round is checked here and never leaves: it has no trailer of the gate's.
-    Ok(Passage { src: Some(src), seal: None, ..back })
+    Ok(Rewrite { src: Some(src), seal: None, ..back })
 }
 
 /// The pinhole that a hairpin packet is for. Its client may have been seen with its inside address, by a frontend on

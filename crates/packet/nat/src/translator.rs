@@ -16,7 +16,7 @@ use crate::{
     mac::{self, Evidence, Permission},
     outbound::outbound,
     packet::{Packet, Transport},
-    passage::{Passage, check_header},
+    rewrite::{Rewrite, check_header},
     proof, reply,
     rules::Rules,
 };
@@ -179,7 +179,7 @@ impl Translator {
         port: Port,
         packet: &Packet,
         evidence: &Evidence<'_>,
-    ) -> Result<Passage, Reason> {
+    ) -> Result<Rewrite, Reason> {
         match (packet.ip.src.is_ipv4(), port == Port::INSIDE) {
             (true, false) => inbound(&mut self.v4, &mut self.rules, now, packet, evidence),
             (true, true) => outbound(&mut self.v4, &mut self.rules, now, packet, evidence),
@@ -192,7 +192,7 @@ impl Translator {
     #[inline]
     pub(crate) fn send(
         &mut self,
-        passage: &Passage,
+        passage: &Rewrite,
         packet: &mut Packet,
         frame: &mut Frame<'_>,
     ) -> Result<Fate, Reason> {

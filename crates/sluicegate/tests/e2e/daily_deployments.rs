@@ -219,7 +219,8 @@ fn gre(_: &'static str) {
     let probe =
         run_on(&lab, "site", "ip", &["link", "add", "probe", "type", "gretap", "remote", "203.0.113.1"], PATIENCE);
     if !probe.status.success() && probe.err.contains("Unknown device type") {
-        eprintln!("skipped: this kernel has no GRE");
+        // Not a matter of what is installed: CI says it at its end.
+        let _ = std::io::stderr().write_all(b"not played here: a tunnel of GRE, which this kernel lacks\n");
         return;
     }
     run_on(&lab, "site", "ip", &["link", "delete", "probe"], PATIENCE);

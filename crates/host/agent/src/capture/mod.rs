@@ -7,7 +7,7 @@
 //! ```
 
 mod answers;
-mod clerk;
+mod sign_ins;
 mod command;
 mod connections;
 mod destinations;
@@ -45,7 +45,7 @@ use tokio::{
 use tracing::info;
 
 use self::{
-    clerk::{ASKS_MAX, Clerk},
+    sign_ins::{ASKS_MAX, SignIns},
     engine::{Engine, Wires},
     moving::Follower,
     names::Names,
@@ -318,7 +318,7 @@ impl Start {
 
 /// Sign-ins and names, beside the packet thread.
 struct Control {
-    clerk: Option<tokio::task::JoinHandle<()>>,
+    sign_ins: Option<tokio::task::JoinHandle<()>>,
     names: Vec<tokio::task::JoinHandle<()>>,
     known: Vec<oneshot::Receiver<()>>,
     shield: Option<Arc<Shield>>,
@@ -336,17 +336,17 @@ impl Control {
         let (asks, questions) = asking::channel(ASKS_MAX);
         let services: Vec<Option<SignIn>> = config.captures.iter().map(|capture| capture.service.clone()).collect();
         let (interface, leaves_by) = watch::channel(outward.interface.clone());
-        let (clerk, shield) = match config.frontends.clone() {
+        let (sign_ins, shield) = match config.frontends.clone() {
             Some(frontends) => {
                 let shield = Arc::new(Shield::new(&outward.interface));
                 let (orders, shared) = (orders.clone(), Arc::clone(&shield));
-                let clerk = Clerk { interface: leaves_by, frontends, services, orders, shield: shared };
-                (Some(tokio::spawn(clerk.run(questions))), Some(shield))
+                let sign_ins = SignIns { interface: leaves_by, frontends, services, orders, shield: shared };
+                (Some(tokio::spawn(sign_ins.run(questions))), Some(shield))
             }
             None if services.iter().any(Option::is_some) => return Err(CaptureError::NoFrontend),
             None => (None, None),
         };
-        let mut control = Self { clerk, names: Vec::new(), known: Vec::new(), shield, interface, follower: None };
+        let mut control = Self { sign_ins, names: Vec::new(), known: Vec::new(), shield, interface, follower: None };
         for (entry, capture) in config.captures.iter().enumerate() {
             let Destination::Name(name) = &capture.to else { continue };
             let names = Names::new(config.resolver).map_err(|error| CaptureError::Resolver(error.to_string()))?;
@@ -379,8 +379,8 @@ impl Control {
     /// Says goodbye; the packet thread has ended.
     async fn end(self) {
         self.names.iter().chain(&self.follower).for_each(tokio::task::JoinHandle::abort);
-        if let Some(clerk) = self.clerk {
-            let _ = clerk.await;
+        if let Some(sign_ins) = self.sign_ins {
+            let _ = sign_ins.await;
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::{
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
-    Door, FRAMES_MAX, GateEvent,
+    Allowlist, FRAMES_MAX, GateEvent,
     places::{Greeting, Places},
 };
 use crate::{clock::Clock, config::GATES_MAX, log_limit::LogLimit};
@@ -47,7 +47,7 @@ pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) directory: Directory,
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<Allowlist>,
     pub(crate) places: Arc<Places>,
     pub(crate) events: mpsc::Sender<GateEvent>,
     pub(crate) clock: Clock,
@@ -58,7 +58,7 @@ pub(crate) struct Listener {
 struct Shared {
     tls: Arc<ServerConfig>,
     directory: Directory,
-    door: Arc<Door>,
+    door: Arc<Allowlist>,
     /// Gates whose hello was right.
     gates: Arc<Semaphore>,
     events: mpsc::Sender<GateEvent>,

@@ -1,14 +1,14 @@
 //! The feed's end at the frontend: gates dial in over TLS, are recognised by their pinned certificates, are told what to
 //! open and answer what they opened.
 
-mod door;
+mod allowlist;
 pub(crate) mod holders;
 mod hub;
 mod listener;
 mod places;
 pub(crate) mod registrations;
 
-pub(crate) use door::Door;
+pub(crate) use allowlist::Allowlist;
 pub use hub::HubStatus;
 pub(crate) use hub::{Ask, Hub, HubParts, Queues};
 pub(crate) use listener::Listener;

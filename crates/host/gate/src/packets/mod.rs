@@ -7,13 +7,13 @@ pub(crate) mod neighbours;
 #[cfg(test)]
 mod node_tests;
 pub(crate) mod ports;
-mod turn;
+mod commands;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
-pub(crate) use turn::Turn;
-pub use turn::longest::{Longest, longest_turns};
+pub(crate) use commands::Commands;
+pub use commands::longest::{Longest, longest_turns};
 
-use crate::{board::Board, clock};
+use crate::{published::Published, clock};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
@@ -50,8 +50,8 @@ const RELEASE_LEN: usize = 2 * HEADROOM + 65_536 + HEADROOM;
 pub(crate) struct PacketThread<N> {
     pub(crate) ports: Ports<N>,
     pub(crate) node: Node<N>,
-    pub(crate) turn: Turn,
-    pub(crate) board: Arc<Board>,
+    pub(crate) questions: Commands,
+    pub(crate) published: Arc<Published>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) stop: Arc<AtomicBool>,
     /// Told once packets flow.
@@ -86,7 +86,7 @@ impl<N: NextHop> PacketThread<N> {
                 self.node.handle_timeout(now);
                 self.release(now, &mut released);
             }
-            self.turn.answer(now, &mut self.node, &mut self.commands);
+            self.questions.answer(now, &mut self.node, &mut self.commands);
             if now >= next_beat {
                 self.beat(now);
                 next_beat = now + BEAT;
@@ -140,7 +140,7 @@ impl<N: NextHop> PacketThread<N> {
         }
         self.node.beat();
         let (reading, gauges) = self.node.published(now, &self.ports.counters());
-        self.board.publish(now, &reading, &gauges);
+        self.published.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.
             let _ = ready.send(());
@@ -151,16 +151,16 @@ impl<N: NextHop> PacketThread<N> {
     fn shut(&mut self, problem: String) {
         tracing::error!(problem, "nothing is forwarded until both interfaces are there again");
         self.ports.shut();
-        self.board.close(Some(problem));
+        self.published.close(Some(problem));
     }
 
     fn find(&mut self) {
         match self.ports.find(&mut self.node) {
             Ok(()) => {
                 tracing::warn!("both interfaces are there again; the gate forwards");
-                self.board.close(None);
+                self.published.close(None);
             }
-            Err(problem) => self.board.close(Some(problem)),
+            Err(problem) => self.published.close(Some(problem)),
         }
     }
 }

@@ -5,12 +5,12 @@
 
 mod checkpoint;
 mod journal;
-mod keeper;
+mod checkpointer;
 mod restore;
 
 pub(crate) use checkpoint::FILE_NAME as CHECKPOINT_FILE_NAME;
 pub(crate) use journal::Journal;
-pub(crate) use keeper::{Close, Keeper, Parts as KeeperParts, Saved};
+pub(crate) use checkpointer::{Close, Checkpointer, Parts as CheckpointerParts, Saved};
 pub(crate) use restore::{Restored, restore};
 
 use crate::ledger::{Ledger, Record};

@@ -14,7 +14,7 @@ use sluicegate_wire::{
     ipv4,
 };
 
-use crate::{config::Config, counters::Counters, index::Index, passage::Passage, pinhole::octets};
+use crate::{config::Config, counters::Counters, index::Index, rewrite::Rewrite, pinhole::octets};
 
 /// Packets of one source whose first fragment has not come.
 const WAITING_PER_SOURCE_MAX: u16 = 8;
@@ -41,7 +41,7 @@ pub(super) struct PacketId {
 pub(super) enum State {
     /// The first fragment has not come.
     Waiting,
-    Admitted(Passage),
+    Admitted(Rewrite),
     Refused(Reason),
 }
 
@@ -78,7 +78,7 @@ struct Buffer {
 #[derive(Debug, Clone, Copy)]
 enum Ready {
     /// A fragment as it came, to be rewritten.
-    Fragment(u32, Passage),
+    Fragment(u32, Rewrite),
     /// Part of a packet that was cut here.
     Piece(u32, Port),
 }
@@ -333,7 +333,7 @@ impl Fragments {
     }
 
     /// The first fragment was admitted: what waited for it may leave. It always finds a place.
-    pub(super) fn admit(&mut self, at: usize, passage: Passage, counters: &mut Counters) {
+    pub(super) fn admit(&mut self, at: usize, passage: Rewrite, counters: &mut Counters) {
         let Some(old) = self.entries[at] else { return };
         self.make_room(1, old.source, counters);
         let new = Entry { state: State::Admitted(passage), held: NO_BUFFER, held_len: 0, ..old };
@@ -430,7 +430,7 @@ impl Fragments {
     }
 
     /// Moves the next waiting packet into `frame`.
-    pub(super) fn take(&mut self, frame: &mut Frame<'_>) -> Option<(Result<Port, Passage>, Option<()>)> {
+    pub(super) fn take(&mut self, frame: &mut Frame<'_>) -> Option<(Result<Port, Rewrite>, Option<()>)> {
         let (buffer, what) = match self.ready.pop_front()? {
             Ready::Piece(buffer, to) => (buffer, Ok(to)),
             Ready::Fragment(buffer, passage) => (buffer, Err(passage)),

@@ -34,7 +34,7 @@ fn id(number: u32) -> GrantId {
 fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Turn::new(events, 40), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 40), empty_node());
     let install = |number| commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     let revoke = |number| commander.ask(|answer| Command::Revoke { ids: vec![id(number)], answer });
     let mut first = install(1).unwrap();
@@ -57,7 +57,7 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
     const GRANTS: u32 = 5;
     let (events, mut ended) = mpsc::channel(2);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
     for number in 0..GRANTS {
         let _ = commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     }
@@ -76,7 +76,7 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
 /// Turns until `done`, each with what is due before it; none may look at more than it may.
 fn turns(
     node: &mut Node<Hops>,
-    turn: &mut Turn,
+    turn: &mut Commands,
     commands: &mut mpsc::Receiver<Command>,
     done: impl Fn() -> bool,
 ) -> u32 {
@@ -111,7 +111,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     const FLOWS: u16 = 20;
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
     for number in 0..GRANTS {
         let mut spec = spec(id(number));
         spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
@@ -153,7 +153,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
 fn one_turn_answers_a_bounded_number_of_questions() {
     let (events, _ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Turn::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
     for _ in 0..COMMANDS_PER_TURN_MAX + 1 {
         let _ = commander.ask(|answer| Command::Observe { on: true, answer });
     }

@@ -6,7 +6,7 @@ use super::{
     journal::{self, Journal},
 };
 use crate::{
-    board::Board,
+    published::Published,
     clock,
     files::{self, Durability},
     packets::{Command, Commander},
@@ -51,11 +51,11 @@ pub(crate) struct Close {
 }
 
 /// Owns the state files, except for the end of the journal.
-pub(crate) struct Keeper {
+pub(crate) struct Checkpointer {
     dir: PathBuf,
     books: Arc<Books>,
     commander: Commander,
-    board: Arc<Board>,
+    published: Arc<Published>,
     saved: Arc<Mutex<Saved>>,
     generation: u64,
     /// The journal in use was begun for a checkpoint that could not be written yet; the next try needs no other.
@@ -74,12 +74,12 @@ pub(crate) struct Keeper {
     lock: Flock<File>,
 }
 
-/// What [`Keeper::new`] is made of.
+/// What [`Checkpointer::new`] is made of.
 pub(crate) struct Parts {
     pub(crate) dir: PathBuf,
     pub(crate) books: Arc<Books>,
     pub(crate) commander: Commander,
-    pub(crate) board: Arc<Board>,
+    pub(crate) published: Arc<Published>,
     /// The generation of the journal that the books write, and that journal.
     pub(crate) generation: u64,
     pub(crate) journal: File,
@@ -87,15 +87,15 @@ pub(crate) struct Parts {
     pub(crate) lock: Flock<File>,
 }
 
-impl Keeper {
+impl Checkpointer {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { dir, books, commander, board, generation, journal, seeds, lock } = parts;
+        let Parts { dir, books, commander, published, generation, journal, seeds, lock } = parts;
         let now = clock::monotonic();
         Self {
             dir,
             books,
             commander,
-            board,
+            published,
             saved: Arc::default(),
             generation,
             rotated: false,
@@ -137,7 +137,7 @@ impl Keeper {
     }
 
     fn checkpoint(&mut self, now: Instant) -> io::Result<()> {
-        let received = self.board.reading().received;
+        let received = self.published.reading().received;
         if !self.books.is_changed() && self.received == Some(received) {
             return Ok(());
         }

@@ -17,14 +17,14 @@ use sluicegate_wire::UnixTime;
 /// Certificates of the gates that have joined, and whether a join secret is open. Read during handshakes, so it never
 /// touches the store.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
+pub(crate) struct Allowlist {
     known: ArcSwap<HashSet<[u8; 32]>>,
     /// Where those gates dialled from last.
     addresses: ArcSwap<HashSet<IpAddr>>,
     joins_open: AtomicBool,
 }
 
-impl Door {
+impl Allowlist {
     /// Reads both from the store.
     pub(crate) fn refresh(&self, directory: &Directory, now: UnixTime) -> Result<(), DirectoryError> {
         let gates = directory.all::<Gate>(now)?;
@@ -40,7 +40,7 @@ impl Door {
     }
 }
 
-impl Admission for Door {
+impl Admission for Allowlist {
     fn admits(&self, peer: &Peer) -> bool {
         self.known.load().contains(&peer.cert_hash) || self.joins_open.load(Ordering::Relaxed)
     }

@@ -26,7 +26,7 @@ const RECENT_MAX: usize = 16;
 const ENDS_PER_TURN_MAX: usize = 256;
 
 /// Answers commands and passes on what ended.
-pub(crate) struct Turn {
+pub(crate) struct Commands {
     events: mpsc::Sender<Ended>,
     /// Events that the full queue did not take: at most those of one step.
     waiting: VecDeque<Ended>,
@@ -51,7 +51,7 @@ struct Exporting {
     answer: oneshot::Sender<Exported>,
 }
 
-impl Turn {
+impl Commands {
     /// Stamps start above `stamp`.
     pub(crate) const fn new(events: mpsc::Sender<Ended>, stamp: u64) -> Self {
         Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None }

@@ -12,7 +12,7 @@ use std::sync::{
 pub(crate) const GAUGES_MAX: usize = 64;
 /// The published numbers.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct Published {
     dropped: [AtomicU64; REASONS],
     observed: [AtomicU64; REASONS],
     sent: [[AtomicU64; 2]; 2],
@@ -29,7 +29,7 @@ pub(crate) struct Board {
     closed: Mutex<Option<String>>,
 }
 
-impl Board {
+impl Published {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn what_is_published_is_read() {
-        let board = Board::new();
-        assert_eq!((board.heartbeat(), board.gauges()), (None, vec![]));
+        let published = Published::new();
+        assert_eq!((published.heartbeat(), published.gauges()), (None, vec![]));
         let mut reading = Reading::default();
         reading.dropped[Reason::NoPinhole as usize] = 5;
         reading.observed[Reason::TcpWindow as usize] = 6;
@@ -163,9 +163,9 @@ mod tests {
         reading.lanes[1] = Some([LaneReading::default(), lane, lane, lane]);
         (reading.passed[1], reading.demoted[Reason::CapabilityForged as usize]) = (12, 13);
         let gauges = [Gauge { name: "flows", used: 1, max: 2 }, Gauge { name: "pinholes", used: 3, max: 4 }];
-        board.publish(Instant::from_secs(1), &reading, &gauges);
-        assert_eq!(board.reading(), reading);
-        assert_eq!(board.gauges(), gauges);
-        assert_eq!(board.heartbeat(), Some(Instant::from_secs(1)));
+        published.publish(Instant::from_secs(1), &reading, &gauges);
+        assert_eq!(published.reading(), reading);
+        assert_eq!(published.gauges(), gauges);
+        assert_eq!(published.heartbeat(), Some(Instant::from_secs(1)));
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct LineRef {
 
 /// Where a packet goes and what is written into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Passage {
+pub(crate) struct Rewrite {
     pub(crate) to: Port,
     /// New source address and port (or echo identifier).
     pub(crate) src: Option<(IpAddr, u16)>,
@@ -34,7 +34,7 @@ pub(crate) struct Passage {
     pub(crate) seal: Option<u32>,
 }
 
-impl Passage {
+impl Rewrite {
     /// Out of the other side, unchanged.
     pub(crate) const fn unchanged(to: Port) -> Self {
         Self { to, src: None, dst: None, line: None, strip: false, seal: None }

@@ -24,8 +24,8 @@ const GOODBYE: Duration = Duration::from_secs(3);
 
 /// Holds one session for each entry that names a service.
 #[derive(Debug)]
-pub(super) struct Clerk {
-    /// By which the clerk's own packets leave.
+pub(super) struct SignIns {
+    /// By which their own packets leave.
     pub(super) interface: watch::Receiver<String>,
     pub(super) frontends: Frontends,
     /// By entry.
@@ -34,7 +34,7 @@ pub(super) struct Clerk {
     pub(super) shield: Arc<Shield>,
 }
 
-impl Clerk {
+impl SignIns {
     /// Works until nobody asks any more, then says goodbye everywhere.
     pub(super) async fn run(self, mut asks: mpsc::Receiver<Target>) {
         let mut sessions: HashMap<usize, (Session, JoinHandle<()>)> = HashMap::new();

@@ -3,7 +3,7 @@
 
 use super::{
     super::command::{Command, Commander, EVENTS_MAX},
-    Turn,
+    Commands,
 };
 use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
@@ -70,7 +70,7 @@ impl NextHop for Nowhere {
 
 struct Stage {
     node: Node<Nowhere>,
-    turn: Turn,
+    turn: Commands,
     commander: Commander,
     commands: mpsc::Receiver<Command>,
     ended: mpsc::Receiver<super::Ended>,
@@ -102,7 +102,7 @@ impl Stage {
         let (events, ended) = mpsc::channel(EVENTS_MAX);
         let (commander, commands) = Commander::new();
         let node = Node::new(translator, pipeline, [None, None], Nowhere);
-        let turn = Turn::new(events, 0);
+        let turn = Commands::new(events, 0);
         let mut stage = Self { node, turn, commander, commands, ended, now: START, ids: Vec::new() };
         stage.fill(config.pinholes_max, config.flows_max);
         Ok(stage)
@@ -132,7 +132,7 @@ impl Stage {
             if self.is_due() {
                 self.node.handle_timeout(self.now);
             }
-            self.turn.answer(self.now, &mut self.node, &mut self.commands);
+            self.questions.answer(self.now, &mut self.node, &mut self.commands);
             longest.us = longest.us.max(processor_us() - began);
             longest.looks = longest.looks.max(self.node.looks());
             longest.turns += 1;

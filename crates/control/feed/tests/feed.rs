@@ -6,7 +6,7 @@ use sluicegate_feed::{
     Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
     PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
 };
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, DataMode, mac::SessionKeys};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, IssuerKey, mac::SessionKeys};
 use sluicegate_wire::{Instant, UnixTime};
 
 const UNIX: UnixTime = UnixTime(1_800_000_000);

@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 use sluicegate_feed::{
     Decoder, Delta, Event, FeedReceiver, FeedSender, FromGate, GrantDelta, Selected, Selector, SenderOptions,
 };
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, IssuerKey, DataMode};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, IssuerKey};
 use sluicegate_wire::{Instant, UnixTime};
 
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ pub const fn data_mode(client: DataMode, protocol: PortProtocol) -> DataMode {
 
 /// A mode by its name.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Mode", rename_all = "lowercase")]
+#[serde(remote = "DataMode", rename_all = "lowercase")]
 enum Name {
     Pinhole,
     Mac,
@@ -37,7 +37,10 @@ mod tests {
     fn a_packet_proves_what_client_and_protocol_both_can() {
         let all = [PortProtocol::Udp, PortProtocol::Tcp, PortProtocol::Icmp];
         assert_eq!(all.map(|protocol| data_mode(DataMode::Pinhole, protocol)), [DataMode::Pinhole; 3]);
-        assert_eq!(all.map(|protocol| data_mode(DataMode::Mac, protocol)), [DataMode::Mac, DataMode::Pinhole, DataMode::Pinhole]);
+        assert_eq!(
+            all.map(|protocol| data_mode(DataMode::Mac, protocol)),
+            [DataMode::Mac, DataMode::Pinhole, DataMode::Pinhole]
+        );
         let capable = [DataMode::Capability, DataMode::Capability, DataMode::Pinhole];
         assert_eq!(all.map(|protocol| data_mode(DataMode::Capability, protocol)), capable);
     }

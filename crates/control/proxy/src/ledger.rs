@@ -11,7 +11,7 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
-use sluicegate_grant::{Grant, GrantId, DataMode, Protocol};
+use sluicegate_grant::{DataMode, Grant, GrantId, Protocol};
 use sluicegate_policy::{ServiceMode, Share};
 use sluicegate_wire::{Instant, UnixTime};
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_grant::{GRANT_LEN, Grant, DataMode, SIGNED_GRANT_LEN};
+use sluicegate_grant::{DataMode, GRANT_LEN, Grant, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{

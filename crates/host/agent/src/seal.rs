@@ -13,7 +13,7 @@ use std::{
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use sluicegate_grant::{
-    Grant, GrantId, DataMode,
+    DataMode, Grant, GrantId,
     mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
 };
 use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};

@@ -8,7 +8,7 @@ use std::{
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
-use sluicegate_grant::{IssuerPublic, DataMode};
+use sluicegate_grant::{DataMode, IssuerPublic};
 use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::{
     catalog::{Catalog, EditError, NewUser, UserChange},
     clock::Clock,
-    feed::{Ask, Allowlist, HubStatus, Places},
+    feed::{Allowlist, Ask, HubStatus, Places},
     worker::Gauges,
 };
 use sluicegate_proxy::{AgentKeys, Decided, Decisions, GrantRow, Guesses, Ledger, MetricsSnapshot, ShardMetrics};

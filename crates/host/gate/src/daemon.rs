@@ -1,10 +1,8 @@
 //! Starting, running and stopping a gate.
 
 use crate::{
-    assemble,
-    published::Published,
-    clock,
-    config::{Config, FeedAddress, Enforcement, Role},
+    assemble, clock,
+    config::{Config, Enforcement, FeedAddress, Role},
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
@@ -14,13 +12,14 @@ use crate::{
     join,
     ledger::{IssuerId, OWN_ISSUER},
     packets::{
-        Commander, EVENTS_MAX, PacketThread, Commands,
+        Commander, Commands, EVENTS_MAX, PacketThread,
         neighbours::Neighbours,
         ports::{Ports, Reopen},
     },
+    published::Published,
     secrets::Seeds,
     shared::{FeedSlot, Parts, Shared, WAITING_MAX, service_spec},
-    state::{Books, Close, Journal, Checkpointer, CheckpointerParts, Restored, restore},
+    state::{Books, Checkpointer, CheckpointerParts, Close, Journal, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};

@@ -10,7 +10,6 @@
 //! The control side never touches the packet thread's tables; it asks over a bounded queue and reads published numbers.
 
 mod assemble;
-mod published;
 mod clock;
 mod config;
 mod control;
@@ -25,6 +24,7 @@ mod known_paths;
 mod ledger;
 mod metrics;
 mod packets;
+mod published;
 #[cfg(test)]
 mod samples;
 mod secrets;
@@ -33,9 +33,9 @@ mod state;
 pub mod status;
 
 pub use config::{
-    Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
-    FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, Enforcement, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser,
-    Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
+    Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, Enforcement, FEEDS_MAX,
+    FLOWS_MAX_MAX, FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX,
+    PerUser, Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
 };
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};

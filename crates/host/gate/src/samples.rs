@@ -6,7 +6,7 @@ use crate::{
     secrets::Seeds,
 };
 use sluicegate_feed::{FeedService, GrantDelta};
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode, Protocol};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
 use sluicegate_node::{Gauge, NextHop, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{

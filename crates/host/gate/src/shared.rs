@@ -1,12 +1,12 @@
 //! What the tasks of the control side have in common.
 
 use crate::{
-    published::Published,
     config::{Config, Enforcement},
     error::ControlError,
     feed::Progress,
     ledger::{IssuerId, Listed, Record},
     packets::{Command, Commander},
+    published::Published,
     state::{Books, Saved},
 };
 use sluicegate_feed::{FeedService, FeedSip, FromGate};

@@ -153,7 +153,7 @@ pub enum GrantError {
     Flags(u8),
     /// A data mode that this version does not define.
     #[error("grant names the unknown data mode {0}; upgrade this node")]
-    DataMode(u8),
+    Mode(u8),
     /// A protocol that grants cannot open, or one of the other address family.
     #[error("grant names IP protocol {0}, which cannot be opened for this address family")]
     Protocol(u8),

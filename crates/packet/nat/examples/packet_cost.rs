@@ -8,8 +8,8 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode};
-use sluicegate_nat::{Config, ServiceMode, PinholeSpec, Service, Translator};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
+use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode, Translator};
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, UnixTime, Verdict,
     checksum::Delta,

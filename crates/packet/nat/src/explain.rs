@@ -4,7 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_flow::Kind;
-use sluicegate_grant::{Grant, GrantId, DataMode, Protocol};
+use sluicegate_grant::{DataMode, Grant, GrantId, Protocol};
 use sluicegate_wire::{Instant, IpProtocol, Port, Reason, UnixTime, Verdict};
 
 use crate::{

@@ -9,7 +9,7 @@ use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
     Translator,
-    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PinholeSpec},
+    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PinholeSpec, ServiceMode},
     flows::is_echo,
     lifecycle::{end_flows, reclaim},
     pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole, burst, rate},

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use sluicegate_flow::Hasher;
 
 use crate::{
-    config::{Config, ServiceMode, Service, ServicesError},
+    config::{Config, Service, ServiceMode, ServicesError},
     index::Index,
     pinhole::octets,
 };

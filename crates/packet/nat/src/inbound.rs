@@ -16,9 +16,9 @@ use crate::{
     lifecycle::{charge, establish, settle},
     mac::{self, Evidence, Proof},
     packet::{EchoType, Packet, Transport, Tuple},
-    rewrite::{LineRef, Rewrite},
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
     ports::Holder,
+    rewrite::{LineRef, Rewrite},
     rules::{Rules, closed_reason},
     tcp::{self, Attempt, Connection, Resync, Segment, State},
 };

@@ -38,7 +38,6 @@ mod mac;
 mod outbound;
 mod packet;
 mod pass;
-mod rewrite;
 mod pinhole;
 mod ports;
 mod proof;
@@ -46,6 +45,7 @@ mod random;
 mod relayed;
 mod reply;
 mod revoked;
+mod rewrite;
 mod rules;
 mod services;
 mod sources;
@@ -57,8 +57,8 @@ mod view;
 
 pub use allowance::Allowance;
 pub use config::{
-    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PEERS_MAX, PerUser, PinholeSpec,
-    Relay, Service, ServicesError, StandingSpec, Timers,
+    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, PerUser, PinholeSpec, Relay,
+    Service, ServiceMode, ServicesError, StandingSpec, Timers,
 };
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};

@@ -5,7 +5,7 @@
 use alloc::{boxed::Box, vec};
 
 use sluicegate_grant::{
-    Grant, DataMode, Protocol,
+    DataMode, Grant, Protocol,
     mac::{Ends, Purpose, ReplayWindow, SEQ_MAX, Sealed, SessionKeys, TRAILER_LEN, client_id_of},
 };
 use sluicegate_wire::{
@@ -18,8 +18,8 @@ use sluicegate_wire::{
 use crate::{
     candidates::Names,
     packet::{Packet, Transport},
-    rewrite::set_len,
     pinhole::contains,
+    rewrite::set_len,
     rules::Rules,
 };
 

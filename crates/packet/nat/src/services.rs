@@ -11,7 +11,8 @@ use sluicegate_wire::Instant;
 use crate::{
     Translator,
     config::{
-        EndCause, FLOWS_PER_GRANT_MAX, InstallError, ServiceMode, Opened, PEERS_MAX, Service, ServicesError, StandingSpec,
+        EndCause, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, Service, ServiceMode, ServicesError,
+        StandingSpec,
     },
     pinhole::{Holder, NO_SLOT, NewPinhole},
 };
@@ -76,7 +77,8 @@ impl Translator {
     ) -> Result<Opened, InstallError> {
         let service = self.rules.hosts.service(spec.service);
         let unknown = InstallError::Service(spec.service);
-        let filter = service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == ServiceMode::Filter;
+        let filter =
+            service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == ServiceMode::Filter;
         let same_family = spec.peers.iter().all(|peer| peer.is_ipv4() == spec.target.is_ipv4());
         if spec.peers.is_empty() || spec.peers.len() > PEERS_MAX || !same_family {
             return Err(InstallError::Peers);

@@ -16,8 +16,8 @@ use crate::{
     mac::{self, Evidence, Permission},
     outbound::outbound,
     packet::{Packet, Transport},
-    rewrite::{Rewrite, check_header},
     proof, reply,
+    rewrite::{Rewrite, check_header},
     rules::Rules,
 };
 

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use sluicegate_grant::{GrantId, DataMode};
+use sluicegate_grant::{DataMode, GrantId};
 use sluicegate_wire::Instant;
 
 use crate::{

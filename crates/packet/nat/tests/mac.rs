@@ -10,7 +10,7 @@ use site::{
     *,
 };
 use sluicegate_grant::{
-    Grant, DataMode,
+    DataMode, Grant,
     mac::{Ends, Purpose, SEQ_MAX, SessionKey, SessionKeys, TRAILER_LEN},
 };
 use sluicegate_nat::{InstallError, Permission, PinholeSpec, Probe, Translator};

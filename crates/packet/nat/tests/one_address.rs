@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use site::{packets::*, *};
 use sluicegate_grant::{
-    Grant, DataMode,
+    DataMode, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::{Config, Permission, PinholeSpec};

@@ -3,7 +3,7 @@
 mod site;
 
 use site::{packets::*, *};
-use sluicegate_nat::{ServiceMode, Service, ServicesError};
+use sluicegate_nat::{Service, ServiceMode, ServicesError};
 use sluicegate_wire::{FrameBuf, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary, ipv4};
 use std::net::IpAddr;
 

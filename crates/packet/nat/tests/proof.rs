@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use site::{packets::End, *};
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Grant, DataMode,
+    DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, Sealed, SessionKeys, TRAILER_LEN},
 };
 use sluicegate_nat::{PinholeSpec, Translator};

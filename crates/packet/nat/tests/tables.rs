@@ -5,7 +5,7 @@ mod site;
 use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
-use sluicegate_nat::{Config, InstallError, ServiceMode, Service, ServicesError, Translator};
+use sluicegate_nat::{Config, InstallError, Service, ServiceMode, ServicesError, Translator};
 use sluicegate_wire::{Reason, Verdict};
 
 fn client(n: u32) -> IpAddr {

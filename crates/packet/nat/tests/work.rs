@@ -6,7 +6,7 @@ use std::{net::IpAddr, time::Duration};
 
 use site::{packets::*, *};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, ServiceMode, PerUser, Service, StandingSpec, Translator};
+use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, PerUser, Service, ServiceMode, StandingSpec, Translator};
 use sluicegate_wire::{Instant, Reason};
 
 /// What one call may look at of lines, words of ports, and pinholes.

@@ -13,7 +13,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
-use sluicegate_grant::{Grant, GrantId, DataMode, mac::TRAILER_LEN};
+use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
 use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{

@@ -1,7 +1,7 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
 use sluicegate_gate::{
-    Capabilities, Config, EdgePolicy, Issuer, LocalRule, Enforcement, OwnService, Prefix, Role as Place, Side,
+    Capabilities, Config, EdgePolicy, Enforcement, Issuer, LocalRule, OwnService, Prefix, Role as Place, Side,
 };
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
 

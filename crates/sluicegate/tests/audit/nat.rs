@@ -9,7 +9,7 @@ mod errors;
 
 use site::{packets::*, *};
 use sluicegate_grant::{
-    Grant, DataMode,
+    DataMode, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::PinholeSpec;

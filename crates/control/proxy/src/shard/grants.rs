@@ -7,7 +7,7 @@ use std::{
 
 use sluicegate_feed::{GrantDelta, Selected, Selector};
 use sluicegate_grant::{
-    ANY_PORTS, FLAG_PROVES_ADDRESS, Grant, GrantId, DataMode,
+    ANY_PORTS, DataMode, FLAG_PROVES_ADDRESS, Grant, GrantId,
     epoch::Epoch,
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };

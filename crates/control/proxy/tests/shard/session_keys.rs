@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_grant::{Grant, DataMode, mac::SessionSecret};
+use sluicegate_grant::{DataMode, Grant, mac::SessionSecret};
 use sluicegate_proxy::{GateAnswer, Input, Ledger};
 
 use crate::site::{AUDIO, Caller, GATE, PHONE, PORTS, Site, status};

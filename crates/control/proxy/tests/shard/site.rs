@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::GrantDelta;
-use sluicegate_grant::{IssuerKey, DataMode, epoch::Epoch, mac::SessionSecret};
+use sluicegate_grant::{DataMode, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,

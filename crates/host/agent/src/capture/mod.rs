@@ -7,7 +7,6 @@
 //! ```
 
 mod answers;
-mod sign_ins;
 mod command;
 mod connections;
 mod destinations;
@@ -21,6 +20,7 @@ mod policy;
 mod redirects;
 mod settings;
 mod shield;
+mod sign_ins;
 mod trials;
 
 use std::{
@@ -44,8 +44,12 @@ use tokio::{
 };
 use tracing::info;
 
+pub use self::{
+    command::{CHILD_VERB, become_child},
+    destinations::{CAPTURES_MAX, Destination, Prefix},
+    settings::{RESTORE_VERB, restore},
+};
 use self::{
-    sign_ins::{ASKS_MAX, SignIns},
     engine::{Engine, Wires},
     moving::Follower,
     names::Names,
@@ -54,11 +58,7 @@ use self::{
     redirects::Target,
     settings::Settings,
     shield::Shield,
-};
-pub use self::{
-    command::{CHILD_VERB, become_child},
-    destinations::{CAPTURES_MAX, Destination, Prefix},
-    settings::{RESTORE_VERB, restore},
+    sign_ins::{ASKS_MAX, SignIns},
 };
 use crate::{account::Account, frontends::Frontends};
 

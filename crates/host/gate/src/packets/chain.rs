@@ -12,10 +12,10 @@ use crate::{
 };
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Host};
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Grant, DataMode,
+    DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{ServiceMode, PinholeSpec, Service, Translator};
+use sluicegate_nat::{PinholeSpec, Service, ServiceMode, Translator};
 use sluicegate_node::{EdgePipeline, HostPolicy, Node, Pipeline};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,

@@ -3,17 +3,17 @@
 #[cfg(test)]
 mod chain;
 pub(crate) mod command;
+mod commands;
 pub(crate) mod neighbours;
 #[cfg(test)]
 mod node_tests;
 pub(crate) mod ports;
-mod commands;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
 pub(crate) use commands::Commands;
 pub use commands::longest::{Longest, longest_turns};
 
-use crate::{published::Published, clock};
+use crate::{clock, published::Published};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,

@@ -8,7 +8,7 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{Config, ServiceMode, PinholeSpec, Relay, Service, StandingSpec, Translator};
+use sluicegate_nat::{Config, PinholeSpec, Relay, Service, ServiceMode, StandingSpec, Translator};
 use sluicegate_node::{Egress, Node, Sent};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ethernet, ip::Summary};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -134,8 +134,13 @@ fn scheduled() -> (Node<Hops>, SocketAddrV4) {
     let link = Egress::new(&Link::for_rate(1_000_000), KnownPaths::default(), 1_514, &[7; 16]);
     let (mut node, gate) = node_with(true, [None, Some(link)]);
     let private = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
-    let public =
-        Service { id: 1, mode: ServiceMode::Filter, address: IpAddr::V4(*PUBLIC.ip()), outbound_all: false, open: true };
+    let public = Service {
+        id: 1,
+        mode: ServiceMode::Filter,
+        address: IpAddr::V4(*PUBLIC.ip()),
+        outbound_all: false,
+        open: true,
+    };
     node.translator.set_services(&[private, public]).unwrap();
     (node, gate)
 }

@@ -6,10 +6,10 @@ use super::{
     journal::{self, Journal},
 };
 use crate::{
-    published::Published,
     clock,
     files::{self, Durability},
     packets::{Command, Commander},
+    published::Published,
     secrets::Seeds,
 };
 use nix::fcntl::Flock;

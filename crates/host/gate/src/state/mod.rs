@@ -4,13 +4,13 @@
 //! loses nothing, a power cut at most that second.
 
 mod checkpoint;
-mod journal;
 mod checkpointer;
+mod journal;
 mod restore;
 
 pub(crate) use checkpoint::FILE_NAME as CHECKPOINT_FILE_NAME;
+pub(crate) use checkpointer::{Checkpointer, Close, Parts as CheckpointerParts, Saved};
 pub(crate) use journal::Journal;
-pub(crate) use checkpointer::{Close, Checkpointer, Parts as CheckpointerParts, Saved};
 pub(crate) use restore::{Restored, restore};
 
 use crate::ledger::{Ledger, Record};

@@ -75,8 +75,9 @@ pub(crate) fn restore(
         translator.revoke(now, id);
     }
     ledger.retain(|id| translator.usage(id).is_some());
-    let lacks_key =
-        |entry: &Entry| entry.grant().is_some_and(|grant| grant.least_mode != DataMode::Pinhole || grant.proves_address());
+    let lacks_key = |entry: &Entry| {
+        entry.grant().is_some_and(|grant| grant.least_mode != DataMode::Pinhole || grant.proves_address())
+    };
     if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
         // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();

@@ -14,7 +14,7 @@ use sluicegate_wire::{
     ipv4,
 };
 
-use crate::{config::Config, counters::Counters, index::Index, rewrite::Rewrite, pinhole::octets};
+use crate::{config::Config, counters::Counters, index::Index, pinhole::octets, rewrite::Rewrite};
 
 /// Packets of one source whose first fragment has not come.
 const WAITING_PER_SOURCE_MAX: u16 = 8;

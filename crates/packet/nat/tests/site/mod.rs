@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use packets::*;
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode};
-use sluicegate_nat::{Config, ServiceMode, Opened, PinholeSpec, Service, Translator};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
+use sluicegate_nat::{Config, Opened, PinholeSpec, Service, ServiceMode, Translator};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
 
 pub const GATE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -221,7 +221,14 @@ pub fn check_checksums(packet: &[u8]) {
 
 pub fn spec(grant: Grant, target: IpAddr, target_ports: (u16, u16)) -> PinholeSpec {
     let service = services().into_iter().find(|service| service.address == target).unwrap();
-    PinholeSpec { grant, service: service.id, target, target_ports, filter: service.mode == ServiceMode::Filter, keys: None }
+    PinholeSpec {
+        grant,
+        service: service.id,
+        target,
+        target_ports,
+        filter: service.mode == ServiceMode::Filter,
+        keys: None,
+    }
 }
 
 /// Source and destination of a packet with ports.

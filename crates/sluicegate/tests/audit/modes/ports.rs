@@ -1,7 +1,7 @@
 //! What the tag of a packet MAC covers besides the payload.
 
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, Grant, DataMode,
+    DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_nat::PinholeSpec;

@@ -7,7 +7,7 @@ use super::{
 use crate::samples::{read_udp, udp_frame};
 use sluicegate_feed::{Delta, FromGate};
 use sluicegate_grant::{
-    FLAG_PROVES_ADDRESS, DataMode,
+    DataMode, FLAG_PROVES_ADDRESS,
     mac::{Ends, Purpose, SessionKeys},
 };
 use sluicegate_wire::Port;

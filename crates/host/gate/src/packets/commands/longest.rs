@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
-use sluicegate_grant::{ANY_PORTS, Grant, GrantId, DataMode, Protocol};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
 use sluicegate_node::{Gauge, NextHop, Node};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
@@ -96,7 +96,8 @@ impl Stage {
         let seeds = Seeds::draw((START, UNIX))?;
         let pipeline = assemble::pipeline(&config, &seeds, [1_500; 2], std::iter::empty())?;
         let mut translator = Translator::new(tables, [7; 16], 7);
-        let service = Service { id: 0, mode: nat::ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
+        let service =
+            Service { id: 0, mode: nat::ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
         // One service fits every table.
         let _ = translator.set_services(&[service]);
         let (events, ended) = mpsc::channel(EVENTS_MAX);
@@ -132,7 +133,7 @@ impl Stage {
             if self.is_due() {
                 self.node.handle_timeout(self.now);
             }
-            self.questions.answer(self.now, &mut self.node, &mut self.commands);
+            self.turn.answer(self.now, &mut self.node, &mut self.commands);
             longest.us = longest.us.max(processor_us() - began);
             longest.looks = longest.looks.max(self.node.looks());
             longest.turns += 1;

@@ -5,7 +5,7 @@ use crate::{
     samples::{self, Hops, VALID},
 };
 use sluicegate_grant::Grant;
-use sluicegate_nat::{Config, EndCause, ServiceMode, PinholeSpec, Service};
+use sluicegate_nat::{Config, EndCause, PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 const NOW: Instant = Instant::from_secs(100);

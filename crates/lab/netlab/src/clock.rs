@@ -20,6 +20,7 @@ pub fn unix_ns() -> u64 {
 pub struct Pacer {
     per_s: u64,
     burst: u64,
+    rest: Duration,
     /// Nanoseconds since the start up to which permits were handed out.
     credited_ns: u64,
 }
@@ -28,7 +29,14 @@ impl Pacer {
     /// A pacer of `per_s` events a second that lets at most `burst` (and at least one) happen at once.
     #[must_use]
     pub const fn new(per_s: u64, burst: u64) -> Self {
-        Self { per_s, burst: if burst == 0 { 1 } else { burst }, credited_ns: 0 }
+        Self { per_s, burst: if burst == 0 { 1 } else { burst }, rest: Duration::ZERO, credited_ns: 0 }
+    }
+
+    /// Rests at least so long before events are due again. Waking for each packet of a flood costs the machine more than the
+    /// packet does; but what comes in bursts leaves a short queue empty between them.
+    #[must_use]
+    pub const fn resting(self, rest: Duration) -> Self {
+        Self { rest, ..self }
     }
 
     /// Events due `elapsed_ns` after the start; they count as done.
@@ -58,8 +66,8 @@ impl Pacer {
     }
 }
 
-/// Waking for each packet of a flood costs the machine more than the packet does.
-const SLEEP_MIN: Duration = Duration::from_millis(1);
+/// What a flood rests between bursts that need not be spread evenly.
+pub(crate) const FLOOD_REST: Duration = Duration::from_millis(1);
 /// Not longer than it takes to notice the end.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
@@ -78,7 +86,7 @@ pub(crate) fn paced<E>(
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         match pacer.due(elapsed_ns) {
             0 => thread::sleep(
-                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).clamp(SLEEP_MIN, SLEEP_MAX),
+                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).clamp(pacer.rest, SLEEP_MAX),
             ),
             due => step(due)?,
         }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     LabError,
-    clock::{Pacer, Random, paced},
+    clock::{FLOOD_REST, Pacer, Random, paced},
     error::During,
     rtnetlink::Prefix,
     worker::Context,
@@ -90,7 +90,7 @@ pub(crate) fn flood(spec: &FloodSpec, context: &Context) -> Result<(), LabError>
     let mut pool = Pool::new(spec, &mut random);
     context.ready();
     let mut totals = Totals::default();
-    let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES);
+    let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES).resting(FLOOD_REST);
     let end = Duration::from_secs(spec.seconds.into());
     let start = Instant::now();
     let frames_left = std::cell::Cell::new(spec.frames_max);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     LabError,
-    clock::{Pacer, Random, paced},
+    clock::{FLOOD_REST, Pacer, Random, paced},
     error::During,
     rtnetlink::Prefix,
     worker::Context,
@@ -87,7 +87,7 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
     let mut batch = Batch::new();
     let mut requests: Vec<String> = vec![String::new(); BATCH];
     let mut answers = BTreeMap::new();
-    let mut pacer = Pacer::new(spec.per_s, BATCH as u64 * 8);
+    let mut pacer = Pacer::new(spec.per_s, BATCH as u64 * 8).resting(FLOOD_REST);
     let (end, start) = (Duration::from_secs(spec.seconds.into()), Instant::now());
     let (sent, mut turn, mut ticks, mut printed) = (Cell::new(0u64), 0usize, 0, 0);
     let done = paced(

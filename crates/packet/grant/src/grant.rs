@@ -61,7 +61,7 @@ impl fmt::Display for DataMode {
     }
 }
 
-/// The IP protocol numbers that a grant may name.
+/// The IP protocol numbers that a grant may name: all but those of IPv6 extension headers and of capability headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -80,10 +80,10 @@ impl Protocol {
     /// Whether a grant may name this protocol for a client of this address family.
     const fn fits(self, ipv4: bool) -> bool {
         match self.0 {
-            Self::TCP | Self::UDP | Self::SCTP => true,
+            0 | 43 | 44 | 59 | 60 | 253 | 255 => false,
             Self::ICMP => ipv4,
             Self::ICMPV6 => !ipv4,
-            _ => false,
+            _ => true,
         }
     }
 }
@@ -104,7 +104,7 @@ pub struct Grant {
     pub flags: u8,
     /// The weakest data mode that its packets may use.
     pub least_mode: DataMode,
-    /// IP protocol number: TCP, UDP, ICMP, ICMPv6 or SCTP, see [`Protocol`].
+    /// IP protocol number, see [`Protocol`].
     pub protocol: u8,
     /// Its name.
     pub id: GrantId,

@@ -78,7 +78,7 @@ fn main() {
         println!("export of 200 k flows: {millis:.1} ms, {:.1} MB", bytes.len() as f64 / 1e6);
     }
     println!("floor: one dependent random read in 64 MB {:3.1} ns", memory_floor(&order));
-    for (name, used, max) in gate.gauges().into_iter().filter(|(_, used, _)| *used > 0) {
+    for (name, used, max) in gate.gauges().filter(|(_, used, _)| *used > 0) {
         println!("  {name}: {used} of {max}");
     }
 }

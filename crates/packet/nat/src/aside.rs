@@ -5,7 +5,7 @@ use alloc::{boxed::Box, vec};
 use sluicegate_flow::Kind;
 use sluicegate_wire::Instant;
 
-use crate::tcp::Attempt;
+use crate::transport::tcp::Attempt;
 
 /// What may pass once a second in each flow.
 #[derive(Debug, Clone, Copy)]

@@ -11,10 +11,9 @@ use core::{net::IpAddr, ops::RangeInclusive};
 use sluicegate_flow::Hasher;
 
 use crate::{
-    flows::is_echo,
     mac::demands_proof,
-    packet::Tuple,
     pinhole::{Holder, Pinhole, octets},
+    transport::{self, Transports, Tuple},
 };
 
 /// Ports of services are filed in groups of 16, so that a range of 100 ports takes 7 or 8 groups.
@@ -48,11 +47,12 @@ enum Selector {
 #[derive(Debug)]
 pub(crate) struct Keys {
     hasher: Hasher,
+    transports: &'static Transports,
 }
 
 impl Keys {
-    pub(crate) fn new(hash_key: &[u8; 16]) -> Self {
-        Self { hasher: Hasher::new(hash_key) }
+    pub(crate) fn new(hash_key: &[u8; 16], transports: &'static Transports) -> Self {
+        Self { hasher: Hasher::new(hash_key), transports }
     }
 
     pub(crate) fn bytes(&self, bytes: &[u8]) -> u64 {
@@ -107,7 +107,8 @@ impl Keys {
     }
 
     fn key(&self, side: Side, protocol: u8, service: (IpAddr, u16), client: IpAddr, selector: Selector) -> u64 {
-        let group = if is_echo(protocol) { 0 } else { service.1 >> PORT_GROUP_SHIFT };
+        let has_ports = self.transports.selector(protocol) == transport::Selector::Ports;
+        let group = if has_ports { service.1 >> PORT_GROUP_SHIFT } else { 0 };
         let (kind, number) = match selector {
             Selector::Apart => (0xff, 0),
             Selector::Named(client_id) => (0xfe, client_id),
@@ -140,13 +141,14 @@ impl Filed {
 
 /// The sides and port groups of the service that a pinhole is filed by.
 fn places(pinhole: &Pinhole) -> impl Iterator<Item = (Side, (IpAddr, u16))> {
-    let protocol = pinhole.protocol;
-    let by_client = pinhole.filter || is_echo(protocol);
+    let by_client = pinhole.filter || !pinhole.has_ports;
     let is_standing = matches!(pinhole.holder, Holder::Standing { .. });
     let inbound = by_client.then_some((Side::Inbound, pinhole.gate.address, pinhole.gate.ports));
     let any = is_standing.then_some((Side::OutboundAny, pinhole.target, (0, 0)));
     let sides = inbound.into_iter().chain([(Side::Outbound, pinhole.target, pinhole.target_ports)]).chain(any);
-    sides.flat_map(move |(side, address, ports)| groups(protocol, ports).map(move |group| (side, (address, group))))
+    sides.flat_map(move |(side, address, ports)| {
+        groups(pinhole.has_ports, ports).map(move |group| (side, (address, group)))
+    })
 }
 
 fn ends(side: Side, tuple: &Tuple) -> ((IpAddr, u16), (IpAddr, u16)) {
@@ -157,15 +159,15 @@ fn ends(side: Side, tuple: &Tuple) -> ((IpAddr, u16), (IpAddr, u16)) {
     }
 }
 
-fn groups(protocol: u8, (first, last): (u16, u16)) -> impl Iterator<Item = u16> {
-    let groups = if is_echo(protocol) { 0..=0 } else { first >> PORT_GROUP_SHIFT..=last >> PORT_GROUP_SHIFT };
+fn groups(has_ports: bool, (first, last): (u16, u16)) -> impl Iterator<Item = u16> {
+    let groups = if has_ports { first >> PORT_GROUP_SHIFT..=last >> PORT_GROUP_SHIFT } else { 0..=0 };
     groups.map(|group| group << PORT_GROUP_SHIFT)
 }
 
 /// The client ports that a pinhole is filed by.
 const fn client_ports(pinhole: &Pinhole) -> (u16, u16) {
     match &pinhole.holder {
-        Holder::Granted(grant) if !is_echo(pinhole.protocol) => grant.client_ports,
+        Holder::Granted(grant) if pinhole.has_ports => grant.client_ports,
         _ => (0, u16::MAX),
     }
 }

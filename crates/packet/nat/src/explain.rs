@@ -5,19 +5,18 @@ use core::{net::IpAddr, time::Duration};
 
 use sluicegate_flow::Kind;
 use sluicegate_grant::{DataMode, Grant, GrantId, Protocol};
-use sluicegate_wire::{Instant, IpProtocol, Port, Reason, UnixTime, Verdict};
+use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 
 use crate::{
     Translator,
     candidates::Names,
-    flows::{ANSWERED, Family, Flows, TRANSLATED, is_echo},
+    flows::{ANSWERED, Family, Flows, TRANSLATED},
     inbound::{Located, locate},
     mac::{self, Seal},
     outbound::{locate_hairpin, locate_outbound},
-    packet::Tuple,
     pinhole::Holder,
     rules::Rules,
-    tcp::State,
+    transport::{Selector, State, Transports, Tuple, icmp},
 };
 
 /// A packet to ask about.
@@ -131,13 +130,13 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
     let from_inside = probe.port == Port::INSIDE;
     let kind = if from_inside { Kind::Outbound } else { Kind::Inbound };
     let to = if from_inside && !rules.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };
-    for tuple in tuples(probe).into_iter().flatten() {
+    for tuple in tuples(rules.transports, probe).into_iter().flatten() {
         if let Some(index) = flows.find(kind, &tuple) {
             return explain_line(rules, flows, now, index, to);
         }
     }
     let mut steps = alloc::vec![String::from("No flow has this packet: it would have to start one.")];
-    let Some(tuple) = tuples(probe)[0] else {
+    let Some(tuple) = tuples(rules.transports, probe)[0] else {
         steps.push(String::from(Reason::ProtocolUnsupported.explanation()));
         return Explanation { verdict: Verdict::Drop(Reason::ProtocolUnsupported), pinhole: None, line: None, steps };
     };
@@ -195,15 +194,18 @@ fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
 }
 
 /// The packets that a probe may mean: an echo is a request or a reply.
-fn tuples(probe: &Probe) -> [Option<Tuple>; 2] {
+fn tuples(transports: &Transports, probe: &Probe) -> [Option<Tuple>; 2] {
     let tuple = |dst_port| {
         Some(Tuple { protocol: probe.protocol, src: (probe.src, probe.src_port), dst: (probe.dst, dst_port) })
     };
-    match IpProtocol(probe.protocol) {
-        IpProtocol::ICMP => [tuple(8), tuple(0)],
-        IpProtocol::ICMPV6 => [tuple(128), tuple(129)],
-        IpProtocol::TCP | IpProtocol::UDP => [tuple(probe.dst_port), None],
-        _ => [None, None],
+    match transports.of(probe.protocol).map(|transport| transport.selector) {
+        Some(Selector::Ident) => icmp::echo_types(probe.protocol).map(tuple),
+        Some(Selector::Ports) => [tuple(probe.dst_port), None],
+        Some(Selector::None) => {
+            let (src, dst) = ((probe.src, 0), (probe.dst, 0));
+            [Some(Tuple { protocol: probe.protocol, src, dst }), None]
+        }
+        None => [None, None],
     }
 }
 
@@ -219,10 +221,10 @@ fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index:
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let mut steps = alloc::vec![format!("A flow has this packet: {state}, last packet {} s ago.", idle.as_secs())];
     if let Some((address, port)) = translated {
-        steps.push(if is_echo(sluicegate_flow::Key::protocol(&line.key())) {
-            format!("It is translated to {address}, identifier {port}.")
-        } else {
-            format!("It is translated to {address} port {port}.")
+        steps.push(match flows.selector(index) {
+            Selector::Ident => format!("It is translated to {address}, identifier {port}."),
+            Selector::Ports => format!("It is translated to {address} port {port}."),
+            Selector::None => format!("It is translated to {address}."),
         });
     }
     let pinhole = rules.pinholes.at(line.owner());

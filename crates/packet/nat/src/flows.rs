@@ -7,9 +7,13 @@ use core::{
 };
 
 use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Share, Table, Tick, Wheel};
-use sluicegate_wire::{Instant, IpProtocol};
+use sluicegate_wire::Instant;
 
-use crate::{aside::Asides, config::Timers, packet::Tuple, tcp::State};
+use crate::{
+    aside::Asides,
+    config::Timers,
+    transport::{Selector, State, Transport, Transports, Tuple},
+};
 
 const GRANULARITY_NANOS: u64 = 50_000_000;
 
@@ -28,7 +32,7 @@ pub(crate) const GUARDED: u16 = 16;
 pub(crate) const ANSWERED: u16 = 1;
 /// The flow is in the list of lasting flows.
 pub(crate) const LASTING: u16 = 2;
-/// Imported TCP numbers that nobody has confirmed, see [`crate::tcp::Resync`].
+/// Imported TCP numbers that nobody has confirmed, see [`crate::transport::tcp::Resync`].
 pub(crate) const WAITING: u16 = 4;
 /// Imported TCP numbers that the inside has confirmed.
 pub(crate) const ANCHORED: u16 = 8;
@@ -141,12 +145,13 @@ pub(crate) struct Flows<L> {
     /// What each flow took of its pinhole's rate.
     pub(crate) shares: Box<[Share]>,
     wheel: Wheel,
+    transports: &'static Transports,
     pub(crate) flows: u32,
     pub(crate) flows_max: u32,
 }
 
 impl<L: Family> Flows<L> {
-    pub(crate) fn new(flows_max: u32, hash_key: &[u8; 16]) -> Self {
+    pub(crate) fn new(flows_max: u32, hash_key: &[u8; 16], transports: &'static Transports) -> Self {
         let flows_max = flows_max.clamp(1, 1 << 25);
         let table = Table::new(flows_max * 2, hash_key);
         let ids = table.index_end();
@@ -156,6 +161,7 @@ impl<L: Family> Flows<L> {
             asides: Asides::new(ids),
             shares: vec![Share::NONE; ids as usize].into_boxed_slice(),
             wheel: Wheel::new(ids, GRANULARITY_NANOS),
+            transports,
             flows: 0,
             flows_max,
         }
@@ -194,9 +200,8 @@ impl<L: Family> Flows<L> {
         };
         // A packet from outside goes where those from inside come from, and the other way round. An echo identifier
         // stands in the source's port on both ways.
-        let is_echo = is_echo(new.inbound.protocol);
-        let (in_port, out_port) =
-            if is_echo { (new.outbound.src.1, new.inbound.src.1) } else { (new.outbound.src.1, new.inbound.dst.1) };
+        let selector = self.transports.selector(new.inbound.protocol);
+        let (in_port, out_port) = (new.outbound.src.1, new.inbound.external(selector));
         let inbound = L::key_of(Kind::Inbound, &new.inbound);
         let to = entry((new.outbound.src.0, in_port), new.flags);
         let flow = self.table.insert(self.table.hash(&inbound), &inbound, &to)?;
@@ -294,15 +299,21 @@ impl<L: Family> Flows<L> {
         self.links[flow as usize] = Link { next: NO_LINE, prev: NO_LINE };
     }
 
+    /// What the line's protocol is. Only of those that have a row are there lines.
+    pub(crate) fn transport(&self, index: u32) -> Option<&'static Transport> {
+        self.transports.of(self.table.line(index).key().protocol())
+    }
+
+    /// By what the flows of the line's protocol are told apart.
+    pub(crate) fn selector(&self, index: u32) -> Selector {
+        self.transports.selector(self.table.line(index).key().protocol())
+    }
+
     /// How long the flow may be idle.
     pub(crate) fn idle_max(&self, flow: u32, timers: &Timers) -> Duration {
         let line = self.table.line(flow);
-        match IpProtocol(line.key().protocol()) {
-            IpProtocol::TCP if State::from_code(line.state()).is_lasting() => timers.tcp_established,
-            IpProtocol::TCP => timers.tcp_transitory,
-            IpProtocol::UDP => timers.udp,
-            _ => timers.icmp,
-        }
+        let state = State::from_code(line.state());
+        self.transport(flow).map_or(timers.udp, |transport| (transport.idle)(state, timers))
     }
 
     /// How long ago the last packet of either direction came.
@@ -346,9 +357,4 @@ impl<L: Family> Flows<L> {
     pub(crate) fn in_set(&self, set: u32) -> impl Iterator<Item = u32> {
         self.table.used_in_set(set).filter(|index| self.table.line(*index).key().kind() == Kind::Inbound)
     }
-}
-
-/// ICMP echo of either version.
-pub(crate) const fn is_echo(protocol: u8) -> bool {
-    matches!(IpProtocol(protocol), IpProtocol::ICMP | IpProtocol::ICMPV6)
 }

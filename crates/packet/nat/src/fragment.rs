@@ -16,10 +16,10 @@ use crate::{
     flows::{CHARGED, Family, Flows},
     lifecycle::charge,
     mac::{Evidence, Permission},
-    packet::Packet,
     rewrite::Rewrite,
     rules::Rules,
     translator::Fate,
+    transport::Packet,
 };
 
 impl Translator {
@@ -79,7 +79,7 @@ impl Translator {
         (id, permission): (PacketId, Permission),
     ) -> Result<Fate, Reason> {
         // RFC 1858: a first fragment without the whole transport header is an attack.
-        let mut packet = Packet::parse(ip, frame.bytes()).map_err(|reason| match reason {
+        let mut packet = Packet::parse(self.rules.transports, ip, frame.bytes()).map_err(|reason| match reason {
             Reason::TransportHeaderInvalid => Reason::FragmentInvalid,
             other => other,
         })?;

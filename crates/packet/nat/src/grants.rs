@@ -4,18 +4,18 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use sluicegate_flow::Budget;
-use sluicegate_grant::{Grant, GrantError, GrantId, Protocol};
+use sluicegate_grant::{Grant, GrantError, GrantId};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
     Translator,
     config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PinholeSpec, ServiceMode},
-    flows::is_echo,
     lifecycle::{end_flows, reclaim},
     pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole, burst, rate},
     ports,
     revoked::Revoked,
     rules::account,
+    transport::{Selector, Transport},
 };
 
 /// How much earlier than its `not_before` a grant opens: the clock skew between frontend and gate that is no alarm.
@@ -74,7 +74,8 @@ impl Translator {
         self.rules.revoked.expire(unix, 2);
         let grant = &spec.grant;
         grant.check()?;
-        if !matches!(grant.protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMP | Protocol::ICMPV6) {
+        let can_open = |transport: &Transport| spec.filter || transport.is_translatable;
+        if !self.rules.transports.of(grant.protocol).is_some_and(can_open) {
             return Err(InstallError::Protocol(grant.protocol));
         }
         if grant.client_address.is_ipv4() != spec.target.is_ipv4() {
@@ -126,7 +127,7 @@ impl Translator {
     }
 
     pub(crate) fn target_ports(&self, grant: &Grant, ports: (u16, u16)) -> Result<(u16, u16), InstallError> {
-        if is_echo(grant.protocol) {
+        if !self.has_ports(grant.protocol) {
             return Ok((0, 0));
         }
         let ports_max = self.rules.config.ports_per_pinhole;
@@ -174,6 +175,7 @@ impl Translator {
         let new = NewPinhole {
             holder: Holder::Granted(grant.into()),
             protocol,
+            has_ports: self.has_ports(protocol),
             service,
             filter,
             gate,
@@ -234,7 +236,7 @@ impl Translator {
         wanted: (u16, u16),
     ) -> Option<Opened> {
         let address = self.rules.config.gate_address.into();
-        if is_echo(protocol) {
+        if !self.has_ports(protocol) {
             return Some(Opened { address, ports: (0, 0) });
         }
         let rules = &mut self.rules;
@@ -281,6 +283,10 @@ impl Translator {
             }
         }
         None
+    }
+
+    fn has_ports(&self, protocol: u8) -> bool {
+        self.rules.transports.selector(protocol) == Selector::Ports
     }
 
     fn flows_max(&self, grant: &Grant) -> u16 {

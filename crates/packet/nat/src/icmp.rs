@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use sluicegate_flow::Kind;
 use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Port, Reason,
+    Frame, Instant, Port, Reason,
     checksum::Delta,
     icmpv4, icmpv6,
     ip::{Ports, Summary},
@@ -19,10 +19,9 @@ use crate::{
     flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
     mac,
-    packet::{EchoType, Tuple},
     rewrite::set_len,
     rules::Rules,
-    tcp::State,
+    transport::{Selector, State, Transport, Transports, Tuple},
 };
 
 /// Code of the ICMP type "unreachable".
@@ -109,6 +108,7 @@ struct Crossing {
     kind: Kind,
     /// The line of the quoted packet's answers, which the error travels by.
     line: u32,
+    transport: &'static Transport,
     /// What the quoted packet is on arrival.
     tuple: Tuple,
     /// What the line writes: an address and a port.
@@ -128,39 +128,44 @@ fn crossings<L: Family>(
 ) -> Result<[Option<Crossing>; 2], Reason> {
     let quoted = quoted(ip, bytes);
     let inner = Summary::parse_quoted(quoted).map_err(|_| Reason::IcmpNoFlow)?;
-    let tuple = quoted_tuple(&inner, quoted).ok_or(Reason::IcmpNoFlow)?;
+    let (tuple, seq) = quoted_tuple(rules.transports, &inner, quoted).ok_or(Reason::IcmpNoFlow)?;
     if inner.src != ip.dst {
         return Err(Reason::IcmpNoFlow);
     }
-    let seq = quoted_seq(&inner, quoted);
-    let first = crossing(flows, kind, &tuple, seq)?;
+    let first = crossing(flows, rules, kind, (&tuple, seq))?;
     if first.translated.is_none() && kind == Kind::Outbound && rules.is_gate(ip.src) {
         return Err(Reason::AddressInvalid);
     }
     let second = match first.translated {
-        Some(dst) if turns => Some(crossing(flows, Kind::Inbound, &Tuple { dst, ..tuple }, seq)?),
+        Some(dst) if turns => Some(crossing(flows, rules, Kind::Inbound, (&Tuple { dst, ..tuple }, seq))?),
         _ => None,
     };
     Ok([Some(first), second])
 }
 
 /// Finds the line of one crossing.
-fn crossing<L: Family>(flows: &Flows<L>, kind: Kind, tuple: &Tuple, seq: Option<u32>) -> Result<Crossing, Reason> {
+fn crossing<L: Family>(
+    flows: &Flows<L>,
+    rules: &Rules,
+    kind: Kind,
+    (tuple, seq): (&Tuple, Option<u32>),
+) -> Result<Crossing, Reason> {
+    let transport = rules.transports.of(tuple.protocol).ok_or(Reason::IcmpNoFlow)?;
     // The quoted packet went the other way; its answers have the line that the error travels by.
-    let index = flows.find(kind, &tuple.reversed()).ok_or(Reason::IcmpNoFlow)?;
+    let index = flows.find(kind, &tuple.reversed(transport.selector)).ok_or(Reason::IcmpNoFlow)?;
     let line = flows.line(index);
-    if IpProtocol(tuple.protocol) == IpProtocol::TCP {
+    if let Some(seq) = seq {
         let half = line.tcp();
         let behind = (u32::from(half.window) << half.shift).max(QUOTED_BEHIND_MIN);
         // RFC 5927 4.1: the quoted segment must be one that may still be in flight.
-        if half.peer_end.wrapping_sub(seq.ok_or(Reason::IcmpNoFlow)?) > behind {
+        if half.peer_end.wrapping_sub(seq) > behind {
             return Err(Reason::IcmpNoFlow);
         }
     }
     let (address, port, flags) = line.rewrite();
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
-    Ok(Crossing { kind, line: index, tuple: *tuple, translated, moved })
+    Ok(Crossing { kind, line: index, transport, tuple: *tuple, translated, moved })
 }
 
 /// Takes an error of `len` bytes from the shares of the flow that it is about: nobody proved its source.
@@ -254,29 +259,12 @@ fn quoted<'a>(ip: &Summary, bytes: &'a [u8]) -> &'a [u8] {
     message.get(icmpv4::HEADER_LEN..icmpv4::HEADER_LEN + len).unwrap_or_default()
 }
 
-fn quoted_tuple(inner: &Summary, quoted: &[u8]) -> Option<Tuple> {
-    if !inner.has_transport_header() {
-        return None;
-    }
-    let transport = inner.transport(quoted);
-    let (src_port, dst_port) = match inner.protocol {
-        IpProtocol::UDP | IpProtocol::TCP => {
-            let ports = Ports::parse(transport).ok()?;
-            (ports.src, ports.dst)
-        }
-        IpProtocol::ICMP | IpProtocol::ICMPV6 => {
-            let [kind, _, _, _, id0, id1, ..] = *transport else { return None };
-            EchoType::of(inner.protocol.0, kind.into())?;
-            (u16::from_be_bytes([id0, id1]), kind.into())
-        }
-        _ => return None,
-    };
-    Some(Tuple { protocol: inner.protocol.0, src: (inner.src, src_port), dst: (inner.dst, dst_port) })
-}
-
-fn quoted_seq(inner: &Summary, quoted: &[u8]) -> Option<u32> {
-    let bytes = inner.transport(quoted).get(4..8)?;
-    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+/// Both ends of the quoted packet, and its sequence number if it has one.
+fn quoted_tuple(transports: &Transports, inner: &Summary, quoted: &[u8]) -> Option<(Tuple, Option<u32>)> {
+    let transport = transports.of(inner.protocol.0).filter(|_| inner.has_transport_header())?;
+    let quote = (transport.quoted)(inner.transport(quoted))?;
+    let (src, dst) = ((inner.src, quote.ports.src), (inner.dst, quote.ports.dst));
+    Some((Tuple { protocol: inner.protocol.0, src, dst }, quote.seq))
 }
 
 impl Crossing {
@@ -318,14 +306,21 @@ impl Crossing {
         if let Some((address, _)) = dst {
             delta = delta.and(inner.set_dst(quoted, address));
         }
-        if let (IpProtocol::ICMP, Some((_, ident))) = (inner.protocol, self.translated) {
-            icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(ident);
-            return;
+        match (self.transport.selector, self.translated) {
+            (Selector::Ident, Some((_, ident))) if self.transport.is_translatable => {
+                icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(ident);
+                return;
+            }
+            (Selector::None, _) => {
+                inner.adjust_checksum(self.transport.checksum, quoted, delta);
+                return;
+            }
+            _ => {}
         }
         let old = Ports { src: self.tuple.src.1, dst: self.tuple.dst.1 };
         let port = |end: Option<(IpAddr, u16)>, known| end.map_or(known, |(_, port)| port);
         let ports =
             old.replace(inner.transport_mut(quoted), Ports { src: port(src, old.src), dst: port(dst, old.dst) });
-        inner.adjust_transport_checksum(quoted, delta.and(ports));
+        inner.adjust_checksum(self.transport.checksum, quoted, delta.and(ports));
     }
 }

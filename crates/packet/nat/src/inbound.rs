@@ -15,12 +15,14 @@ use crate::{
     },
     lifecycle::{charge, establish, settle},
     mac::{self, Evidence, Proof},
-    packet::{EchoType, Packet, Transport, Tuple},
     pinhole::{Found, Holder as PinholeHolder, Pinhole},
     ports::Holder,
     rewrite::{LineRef, Rewrite},
     rules::{Rules, closed_reason},
-    tcp::{self, Attempt, Connection, Resync, Segment, State},
+    transport::{
+        Packet, Segment, Selector, Signal, State, Tracking, Tuple,
+        tcp::{self, Attempt, Connection, Resync},
+    },
 };
 
 /// For so long after its last word nobody opens the same connection with other numbers.
@@ -99,7 +101,7 @@ fn rightful(
 #[inline]
 fn is_closed(rules: &Rules, packet: &Packet) -> bool {
     let (address, port) = packet.tuple.dst;
-    !matches!(packet.transport, Transport::Echo(_))
+    packet.transport.selector == Selector::Ports
         && rules.is_gate(address)
         && rules.ports.holder(packet.tuple.protocol, port).is_none()
 }
@@ -111,6 +113,8 @@ enum Step {
     Numbers(Connection),
     /// A SYN that counts when the other side answers it.
     Attempt(Attempt),
+    /// Another state.
+    State(State),
 }
 
 /// Lets a packet through by its line: window, budget, timers.
@@ -135,13 +139,13 @@ pub(crate) fn pass<L: Family>(
     }
     let (address, port, flags) = line.rewrite();
     let is_answer = (flags & FROM_INSIDE != 0) == (from == Kind::Inbound) && line.notes() & ANSWERED == 0;
-    let step = match &packet.transport {
+    let step = match &packet.signal {
         // A translator where the client is now knows nothing of the connection before the client has said something there,
         // and resets what it does not know.
-        Transport::Tcp(segment) if segment.is_reset() && from == Kind::Inbound && line.notes() & UNHEARD != 0 => {
+        Signal::Tcp(segment) if segment.is_reset() && from == Kind::Inbound && line.notes() & UNHEARD != 0 => {
             rules.waive(Reason::TcpState).map(|()| Step::Nothing)?
         }
-        Transport::Tcp(segment) => match judge(flows, now, index, segment, from) {
+        Signal::Tcp(segment) => match judge(flows, now, index, segment, from) {
             Ok((step, moves)) => {
                 if moves {
                     packet.verify(evidence.bytes)?;
@@ -150,7 +154,12 @@ pub(crate) fn pass<L: Family>(
             }
             Err(reason) => rules.waive(reason).map(|()| Step::Nothing)?,
         },
-        _ => Step::Nothing,
+        Signal::Typed(kind) => match judge_type(line.state(), packet, *kind, from) {
+            Ok(Step::Nothing) => Step::Nothing,
+            Ok(step) => packet.verify(evidence.bytes).map(|()| step)?,
+            Err(reason) => rules.waive(reason).map(|()| Step::Nothing)?,
+        },
+        Signal::None | Signal::Error => Step::Nothing,
     };
     if is_answer {
         packet.verify(evidence.bytes)?;
@@ -164,6 +173,11 @@ pub(crate) fn pass<L: Family>(
         Step::Nothing => {}
         Step::Numbers(next) => take(flows, rules, now, index, &next),
         Step::Attempt(attempt) => flows.asides.set_attempt(flows.flow_of(index), Some(attempt)),
+        Step::State(state) => {
+            let flow = flows.flow_of(index);
+            flows.set_state(flow, state, flows.line(flow).notes());
+            settle(flows, rules, now, flow);
+        }
     }
     let line = flows.line(index);
     if from == Kind::Inbound && line.notes() & UNHEARD != 0 {
@@ -188,7 +202,7 @@ pub(crate) fn pass<L: Family>(
 #[inline]
 fn sealer<L: Line>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
     let slot = line.owner();
-    if line.rewrite().2 & GUARDED == 0 || packet.transport != Transport::Udp || !mac::seals_answers(rules, slot) {
+    if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !mac::seals_answers(rules, slot) {
         return Ok(None);
     }
     if packet.ip.fragment.is_some() {
@@ -213,6 +227,14 @@ fn judge<L: Family>(
     }
     let next = tcp::judge(from, &before, segment)?;
     Ok((Step::Numbers(next), (before.state, before.resync) != (next.state, next.resync)))
+}
+
+/// What a packet does to a connection whose packets have types.
+fn judge_type(state: u8, packet: &Packet, kind: u8, from: Kind) -> Result<Step, Reason> {
+    let Tracking::ByType(advance) = packet.transport.tracking else { return Ok(Step::Nothing) };
+    let state = State::from_code(state);
+    let next = advance(state, from, kind)?;
+    Ok(if next == state { Step::Nothing } else { Step::State(next) })
 }
 
 /// As [`judge`], for a segment with SYN or RST.
@@ -289,7 +311,9 @@ pub(crate) type Located = Result<u32, (Reason, Option<u32>)>;
 pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple, names: Names) -> Located {
     let found = if rules.is_gate(tuple.dst.0) {
         match rules.ports.holder(tuple.protocol, tuple.dst.1) {
-            _ if EchoType::of(tuple.protocol, tuple.dst.1).is_some() => rules.pinholes.by_inbound(now, tuple, names),
+            _ if rules.transports.selector(tuple.protocol) != Selector::Ports => {
+                rules.pinholes.by_inbound(now, tuple, names)
+            }
             Some(Holder::Pinhole(slot)) => match rules.pinholes.at(slot) {
                 Some(pinhole) if !pinhole.admits_inbound(tuple) => Found::Nothing,
                 Some(pinhole) if pinhole.is_open(now) => Found::Open(slot),
@@ -363,20 +387,15 @@ pub(crate) fn open_inbound<L: Family>(
     slot: u32,
     evidence: &Evidence<'_>,
 ) -> Result<(u32, bool), Reason> {
-    match packet.transport {
-        Transport::Tcp(segment) if !segment.is_opening() => return Err(Reason::TcpState),
-        Transport::Echo(EchoType::Reply) => return Err(Reason::NoPinhole),
-        _ => {}
-    }
+    check_opens(packet, Reason::NoPinhole)?;
     let pinhole = rules.pinholes.at(slot).ok_or(Reason::NoPinhole)?;
     if pinhole.spent {
         return Err(Reason::BudgetSpent);
     }
     packet.verify(evidence.bytes)?;
     let tuple = packet.tuple;
-    let is_echo = matches!(packet.transport, Transport::Echo(_));
-    let port = if is_echo { tuple.dst.1 } else { pinhole.target_port(tuple.dst.1) };
-    let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed();
+    let port = if pinhole.has_ports { pinhole.target_port(tuple.dst.1) } else { tuple.dst.1 };
+    let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed(packet.transport.selector);
     let new = NewFlow { owner: slot, inbound: tuple, outbound, flags: flags_of(pinhole) };
     let proof = if new.flags & GUARDED != 0 { mac::prove(rules, slot, packet, evidence)? } else { Proof::NONE };
     if !is_client(rules, slot, packet) {
@@ -387,7 +406,7 @@ pub(crate) fn open_inbound<L: Family>(
     }
     let strip = proof.strip;
     let flow = establish(flows, rules, now, &new)?;
-    start(flows, flow, Kind::Inbound, &packet.transport);
+    start(flows, flow, Kind::Inbound, packet);
     Ok((flow, strip))
 }
 
@@ -432,9 +451,18 @@ pub(crate) fn flags_of(pinhole: &Pinhole) -> u16 {
     flag(!pinhole.filter, TRANSLATED) | flag(charged, CHARGED) | flag(guarded, GUARDED)
 }
 
-/// Writes the first state of a new flow.
-pub(crate) fn start<L: Family>(flows: &Flows<L>, flow: u32, from: Kind, transport: &Transport) {
-    if let Transport::Tcp(segment) = transport {
+/// Whether a flow may begin with this packet; if not, `closed` where its protocol keeps no state.
+pub(crate) const fn check_opens(packet: &Packet, closed: Reason) -> Result<(), Reason> {
+    match packet.opens {
+        true => Ok(()),
+        false if packet.transport.is_tracked() => Err(Reason::TcpState),
+        false => Err(closed),
+    }
+}
+
+/// Writes the first numbers of a new connection. Where types of packets tell, the packet itself does, as it passes.
+pub(crate) fn start<L: Family>(flows: &Flows<L>, flow: u32, from: Kind, packet: &Packet) {
+    if let Signal::Tcp(segment) = &packet.signal {
         let connection = tcp::open(from, segment);
         let (inside, outside) =
             if from == Kind::Inbound { (connection.own, connection.peer) } else { (connection.peer, connection.own) };

@@ -1,5 +1,5 @@
-//! The gate's packet path: who may pass, what is rewritten, what it costs. UDP, TCP and ICMP; IPv4 with or without
-//! translation, IPv6 without.
+//! The gate's packet path: who may pass, what is rewritten, what it costs. IPv4 with or without
+//! translation, IPv6 without; every [`transport`] that has a row, and others by their addresses.
 //!
 //! A [`Translator`] takes IP packets (no link-layer header) and says what becomes of them. It does no I/O, reads no
 //! clock, and allocates nothing for a packet; its tables have a fixed size. The caller drives it:
@@ -36,7 +36,6 @@ mod index;
 mod lifecycle;
 mod mac;
 mod outbound;
-mod packet;
 mod pass;
 mod pinhole;
 mod ports;
@@ -50,8 +49,8 @@ mod rules;
 mod services;
 mod sources;
 mod state;
-mod tcp;
 mod translator;
+pub mod transport;
 mod users;
 mod view;
 

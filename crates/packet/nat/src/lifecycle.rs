@@ -2,15 +2,15 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_flow::{Key, Kind, NO_LINE, Share, Tick};
-use sluicegate_wire::{Instant, IpProtocol, Reason};
+use sluicegate_flow::{Kind, NO_LINE, Share, Tick};
+use sluicegate_wire::{Instant, Reason};
 
 use crate::{
     borrowers::Borrowers,
     config::{EndCause, Event},
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, List, NewFlow, is_echo},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, List, NewFlow},
     rules::{Rules, account},
-    tcp::State,
+    transport::{Selector, State, Transport},
 };
 
 /// How long an answered UDP or ICMP flow must be silent before a new flow of the same grant may take its place.
@@ -76,8 +76,8 @@ fn recycle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slo
         if flow == NO_LINE {
             return false;
         }
-        let is_tcp = flows.line(flow).state() != State::None as u8;
-        if !is_tcp && flows.idle(flow, now) >= RECYCLE_IDLE_MIN {
+        let has_state = flows.line(flow).state() != State::None as u8;
+        if !has_state && flows.idle(flow, now) >= RECYCLE_IDLE_MIN {
             end_flow(flows, rules, flow);
             return true;
         }
@@ -103,7 +103,7 @@ pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow:
         }
     }
     if flags & BOUND != 0 {
-        let port = if is_echo(tuple.protocol) { tuple.src.1 } else { tuple.dst.1 };
+        let port = tuple.external(flows.selector(flow));
         rules.bindings.leave(tuple.protocol, port, &mut rules.ports);
     }
     if flags & FROM_INSIDE != 0 {
@@ -143,7 +143,8 @@ pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now
             if moves {
                 take_back(flows, rules, flow);
             }
-            let moved = if moves && !is_echo(tuple.protocol) { flows.move_outside(flow, to) } else { Err(flow) };
+            let moved =
+                if moves && flows.selector(flow) != Selector::Ident { flows.move_outside(flow, to) } else { Err(flow) };
             let (Ok(name) | Err(name)) = moved;
             if let Some(pinhole) = rules.pinholes.at_mut(slot) {
                 if moves {
@@ -166,8 +167,8 @@ pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now
 pub(crate) fn settle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, flow: u32) {
     let line = flows.line(flow);
     let (state, notes, owner) = (State::from_code(line.state()), line.notes(), line.owner());
-    let is_tcp = IpProtocol(line.key().protocol()) == IpProtocol::TCP;
-    let lasts = if is_tcp { state.is_lasting() } else { notes & ANSWERED != 0 };
+    let is_tracked = flows.transport(flow).is_some_and(Transport::is_tracked);
+    let lasts = if is_tracked { state.is_lasting() } else { notes & ANSWERED != 0 };
     let lasted = notes & LASTING != 0;
     if lasts == lasted {
         return;

@@ -15,13 +15,7 @@ use sluicegate_wire::{
     udp,
 };
 
-use crate::{
-    candidates::Names,
-    packet::{Packet, Transport},
-    pinhole::contains,
-    rewrite::set_len,
-    rules::Rules,
-};
+use crate::{candidates::Names, rewrite::set_len, rules::Rules, transport::Packet};
 
 /// What the caller found a packet to prove before it came here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +230,7 @@ pub(crate) fn claimed(rules: &Rules, now: Instant, packet: &Packet, bytes: &[u8]
     let fits = |slot: &u32| {
         let seal = rules.seals.at(*slot).is_some_and(|seal| seal.client_id == client_id);
         seal && rules.pinholes.at(*slot).is_some_and(|pinhole| {
-            pinhole.is_open(now) && pinhole.gate.address == address && contains(pinhole.gate.ports, port)
+            pinhole.is_open(now) && pinhole.gate.address == address && pinhole.hears_proofs(port)
         })
     };
     rules.pinholes.of_client_id(client_id).find(fits)
@@ -256,7 +250,7 @@ pub(crate) fn prove(rules: &mut Rules, slot: u32, packet: &Packet, evidence: &Ev
     let Some(seal) = rules.seals.at_mut(slot) else { return Err(Reason::ModeTooWeak) };
     let Permission { mode, client_id } = evidence.permission;
     let is_proved = mode >= seal.least && client_id == seal.client_id;
-    if seal.least != DataMode::Mac || packet.transport != Transport::Udp {
+    if seal.least != DataMode::Mac || !packet.is_udp() {
         return if is_proved { Ok(Proof::NONE) } else { rules.waive(Reason::ModeTooWeak).map(|()| Proof::NONE) };
     }
     let datagram = whole(packet, evidence.bytes).unwrap_or_default();
@@ -298,7 +292,7 @@ pub(crate) fn names(packet: &Packet, evidence: &Evidence<'_>) -> Names {
 
 /// The payload of a UDP datagram that is in one piece.
 fn whole<'a>(packet: &Packet, bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let is_whole = packet.transport == Transport::Udp && packet.ip.fragment.is_none();
+    let is_whole = packet.is_udp() && packet.ip.fragment.is_none();
     is_whole.then(|| payload(packet.ip.transport(bytes)))
 }
 

@@ -10,12 +10,12 @@ use crate::{
     config::ServiceMode,
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
     hosts::Host,
-    inbound::{Located, flags_of, follow, locate, open_inbound, opened, pass, start},
+    inbound::{Located, check_opens, flags_of, follow, locate, open_inbound, opened, pass, start},
     lifecycle::establish,
     mac::{self, Evidence},
-    packet::{EchoType, Packet, Transport, Tuple},
     rewrite::Rewrite,
     rules::Rules,
+    transport::{Packet, Selector, Tuple},
 };
 
 /// Decides about a packet from inside and keeps account of it. A packet to the gate's own external address turns round
@@ -87,30 +87,32 @@ fn open_outbound<L: Family>(
     slot: u32,
     flags: Option<u16>,
 ) -> Result<u32, Reason> {
-    match packet.transport {
-        Transport::Tcp(segment) if !segment.is_opening() => return Err(Reason::TcpState),
-        Transport::Echo(EchoType::Reply) => return Err(Reason::OutboundDisabled),
-        _ => {}
-    }
+    check_opens(packet, Reason::OutboundDisabled)?;
     let pinhole = rules.pinholes.at(slot).ok_or(Reason::OutboundDisabled)?;
     let tuple = packet.tuple;
     let mut flags = flags.unwrap_or(flags_of(pinhole)) | FROM_INSIDE;
-    let mut inbound = tuple.reversed();
+    let selector = packet.transport.selector;
+    let mut inbound = tuple.reversed(selector);
     let mut bound = None;
     if !pinhole.filter {
-        let is_echo = matches!(packet.transport, Transport::Echo(_));
-        let own = if is_echo || pinhole.target != tuple.src.0 { None } else { pinhole.gate_port(tuple.src.1) };
-        if own.is_none() {
+        if !packet.transport.is_translatable {
+            return Err(Reason::ProtocolUnsupported);
+        }
+        let is_own = selector == Selector::Ports && pinhole.target == tuple.src.0;
+        let own = if is_own { pinhole.gate_port(tuple.src.1) } else { None };
+        if own.is_none() && selector != Selector::None {
             flags |= BOUND;
             bound =
                 rules.bindings.join(tuple.protocol, tuple.src, &mut rules.ports, &mut rules.random, &mut rules.looks);
         }
-        let port = own.or(bound).ok_or(Reason::NoExternalPort)?;
+        let port = own.or(bound);
         inbound.dst.0 = IpAddr::V4(rules.config.gate_address);
-        if is_echo {
-            inbound.src.1 = port;
-        } else {
-            inbound.dst.1 = port;
+        match selector {
+            Selector::Ports => inbound.dst.1 = port.ok_or(Reason::NoExternalPort)?,
+            Selector::Ident => inbound.src.1 = port.ok_or(Reason::NoExternalPort)?,
+            // Another service that speaks with this address has it, and keeps it.
+            Selector::None if flows.find(Kind::Inbound, &inbound).is_some() => return Err(Reason::NoExternalPort),
+            Selector::None => {}
         }
     }
     let new = NewFlow { owner: slot, inbound, outbound: tuple, flags };
@@ -123,7 +125,7 @@ fn open_outbound<L: Family>(
             return Err(reason);
         }
     };
-    start(flows, flow, Kind::Outbound, &packet.transport);
+    start(flows, flow, Kind::Outbound, packet);
     Ok(sluicegate_flow::Line::peer(flows.line(flow)))
 }
 
@@ -176,7 +178,7 @@ fn open_hairpin<L: Family>(
     packet.ip.check_addresses()?;
     packet.verify(evidence.bytes)?;
     let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
-    if host.mode != ServiceMode::Nat || matches!(packet.transport, Transport::Echo(_)) {
+    if host.mode != ServiceMode::Nat || packet.transport.selector != Selector::Ports {
         return Err(Reason::NoPinhole);
     }
     let names = mac::names(packet, evidence);

@@ -11,11 +11,10 @@ use crate::{
     borrowers::Borrowers,
     candidates::{Filed, Keys, Names, Side},
     config::{EndCause, Opened},
-    flows::{List, is_echo},
+    flows::List,
     index::Index,
-    packet::Tuple,
-    ports,
     rules::errors,
+    transport::{Transports, Tuple},
 };
 
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -56,6 +55,8 @@ pub(crate) struct Pinhole {
     /// When flows followed last.
     pub(crate) followed_at: Option<Instant>,
     pub(crate) protocol: u8,
+    /// Whether its protocol has ports, which it is about then.
+    pub(crate) has_ports: bool,
     pub(crate) service: u16,
     pub(crate) filter: bool,
     /// Where it listens.
@@ -95,6 +96,9 @@ pub(crate) struct Pinhole {
     ended_prev: u32,
 }
 
+/// The port where clients of what has no ports prove their address (RFC 863).
+const DISCARD: u16 = 9;
+
 pub(crate) const fn contains((first, last): (u16, u16), port: u16) -> bool {
     first <= port && port <= last
 }
@@ -117,7 +121,7 @@ impl Pinhole {
     pub(crate) fn admits_client(&self, remote: (IpAddr, u16)) -> bool {
         match &self.holder {
             Holder::Granted(grant) => {
-                let port = is_echo(self.protocol) || contains(grant.client_ports, remote.1);
+                let port = !self.has_ports || contains(grant.client_ports, remote.1);
                 self.client == Some(remote.0) && port
             }
             Holder::Standing { peers, .. } => peers.contains(&remote.0),
@@ -127,14 +131,19 @@ impl Pinhole {
 
     /// Whether a packet that arrives from outside is meant for this.
     pub(crate) fn admits_inbound(&self, tuple: &Tuple) -> bool {
-        let port = is_echo(self.protocol) || contains(self.gate.ports, tuple.dst.1);
+        let port = !self.has_ports || contains(self.gate.ports, tuple.dst.1);
         self.protocol == tuple.protocol && self.gate.address == tuple.dst.0 && port && self.admits_client(tuple.src)
     }
 
     /// Whether a packet that arrives from inside belongs to this.
     pub(crate) fn admits_outbound(&self, tuple: &Tuple) -> bool {
-        let port = is_echo(self.protocol) || contains(self.target_ports, tuple.src.1);
+        let port = !self.has_ports || contains(self.target_ports, tuple.src.1);
         self.protocol == tuple.protocol && self.target == tuple.src.0 && port && self.admits_client(tuple.dst)
+    }
+
+    /// Whether a client proves its address at this port: any of its own, or that for discarding where it has none.
+    pub(crate) const fn hears_proofs(&self, port: u16) -> bool {
+        if self.has_ports { contains(self.gate.ports, port) } else { port == DISCARD }
     }
 
     /// The target port that stands behind a gate port.
@@ -150,15 +159,6 @@ impl Pinhole {
     /// External ports that it holds, live or resting.
     pub(crate) fn ports_len(&self) -> u32 {
         if self.filter || self.gate.ports.0 == 0 { 0 } else { u32::from(self.gate.ports.1 - self.gate.ports.0) + 1 }
-    }
-
-    /// Which list it is on when it has ended: that of the ports that rest with it, or the last.
-    fn ended_list(&self) -> usize {
-        if self.ports_len() == 0 {
-            ports::SPACES.len()
-        } else {
-            ports::space(self.protocol).unwrap_or(ports::SPACES.len())
-        }
     }
 
     /// The two lists of flows.
@@ -223,13 +223,15 @@ pub(crate) struct Pinholes {
     reserved: usize,
     wheel: Wheel,
     /// Those that ended, by whose ports they hold.
-    ended: [Ended; ports::SPACES.len() + 1],
+    ended: Box<[Ended]>,
+    transports: &'static Transports,
     live: u32,
     serial: u64,
 }
 
 impl Pinholes {
-    pub(crate) fn new(pinholes_max: u32, hash_key: &[u8; 16]) -> Self {
+    pub(crate) fn new(pinholes_max: u32, hash_key: &[u8; 16], transports: &'static Transports) -> Self {
+        let none = Ended { first: NO_SLOT, last: NO_SLOT, len: 0 };
         let pinholes_max = pinholes_max.clamp(1, 1 << 24);
         Self {
             slots: (0..pinholes_max).map(|_| None).collect(),
@@ -237,11 +239,12 @@ impl Pinholes {
             by_id: Index::new(pinholes_max, pinholes_max),
             by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT, pinholes_max),
             of_client_id: Index::new(pinholes_max, pinholes_max),
-            keys: Keys::new(hash_key),
+            keys: Keys::new(hash_key, transports),
             filed: Filed::default(),
             reserved: 0,
             wheel: Wheel::new(pinholes_max, GRANULARITY_NANOS),
-            ended: [Ended { first: NO_SLOT, last: NO_SLOT, len: 0 }; ports::SPACES.len() + 1],
+            ended: core::iter::repeat_n(none, transports.spaces().count() + 1).collect(),
+            transports,
             live: 0,
             serial: 0,
         }
@@ -297,7 +300,7 @@ impl Pinholes {
         }
     }
 
-    /// The pinhole for a packet from outside to an address that is looked up by client: `filter` services and ICMP.
+    /// The pinhole for a packet from outside that is looked up by client: of `filter` services, and of what has no ports.
     pub(crate) fn by_inbound(&self, now: Instant, tuple: &Tuple, names: Names) -> Found {
         match self.by_name(now, tuple, names) {
             Found::Nothing => self.by_client(now, Side::Inbound, tuple, |pinhole| pinhole.admits_inbound(tuple)),
@@ -429,11 +432,17 @@ impl Pinholes {
         self.wheel.schedule(slot, now, at);
     }
 
+    /// Which list a pinhole is on when it has ended: that of the ports that rest with it, or the last.
+    fn ended_list(&self, pinhole: &Pinhole) -> usize {
+        let space = if pinhole.ports_len() == 0 { None } else { self.transports.space(pinhole.protocol) };
+        space.unwrap_or(self.ended.len() - 1)
+    }
+
     /// Turns a live pinhole into a remembered one for `forget_after`. Its flows are gone already.
     pub(crate) fn end(&mut self, now: Instant, slot: u32, cause: EndCause, forget_after: Duration) {
         let Some(pinhole) = self.at(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
-        let list = pinhole.ended_list();
+        let list = self.ended_list(pinhole);
         let tail = self.ended[list].last;
         self.change(slot, |pinhole| {
             pinhole.life = Life::Ended(cause);
@@ -459,7 +468,7 @@ impl Pinholes {
 
     /// The pinholes whose external ports of a protocol rest, the one that ended longest ago first.
     pub(crate) fn resting(&self, protocol: u8) -> impl Iterator<Item = u32> {
-        let mut next = ports::space(protocol).map_or(NO_SLOT, |space| self.ended[space].first);
+        let mut next = self.transports.space(protocol).map_or(NO_SLOT, |space| self.ended[space].first);
         core::iter::from_fn(move || {
             let slot = next;
             next = self.at(slot)?.ended_next;
@@ -493,7 +502,7 @@ impl Pinholes {
         let Some(pinhole) = self.at(slot).filter(|pinhole| matches!(pinhole.life, Life::Ended(_))) else {
             return false;
         };
-        let (prev, next, list) = (pinhole.ended_prev, pinhole.ended_next, pinhole.ended_list());
+        let (prev, next, list) = (pinhole.ended_prev, pinhole.ended_next, self.ended_list(pinhole));
         match self.at_mut(prev) {
             Some(before) => before.ended_next = next,
             None => self.ended[list].first = next,
@@ -519,6 +528,7 @@ pub(crate) const fn octets(address: IpAddr) -> [u8; 16] {
 pub(crate) struct NewPinhole {
     pub(crate) holder: Holder,
     pub(crate) protocol: u8,
+    pub(crate) has_ports: bool,
     pub(crate) service: u16,
     pub(crate) filter: bool,
     pub(crate) gate: Opened,
@@ -552,6 +562,7 @@ impl NewPinhole {
             followed_at: None,
             holder: self.holder,
             protocol: self.protocol,
+            has_ports: self.has_ports,
             service: self.service,
             filter: self.filter,
             gate: self.gate,

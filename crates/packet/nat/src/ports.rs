@@ -2,7 +2,7 @@ use alloc::{boxed::Box, vec};
 
 use sluicegate_wire::IpProtocol;
 
-use crate::random::Random;
+use crate::{random::Random, transport::Transports};
 
 /// How many random places a block of ports is tried at before it is searched.
 const RANDOM_TRIES: usize = 8;
@@ -45,11 +45,12 @@ impl Holder {
 pub(crate) struct Ports {
     first: u16,
     len: u32,
-    /// UDP, TCP, and the identifiers of ICMP echo.
-    spaces: [Space; 3],
+    /// Those of each protocol that has some.
+    spaces: Box<[Space]>,
+    transports: &'static Transports,
 }
 
-/// The ports of one protocol.
+/// The ports, or identifiers, of one protocol.
 #[derive(Debug)]
 struct Space {
     holders: Box<[u32]>,
@@ -182,29 +183,16 @@ fn next_set(words: &[u64], from: u32, looks: &mut u32) -> Option<u32> {
     None
 }
 
-/// The names of the three spaces, for gauges.
-pub(crate) const SPACES: [&str; 3] = ["external_ports_udp", "external_ports_tcp", "external_idents_icmp"];
-
-/// Which of [`SPACES`] a protocol's ports are of.
-pub(crate) const fn space(protocol: u8) -> Option<usize> {
-    match IpProtocol(protocol) {
-        IpProtocol::UDP => Some(0),
-        IpProtocol::TCP => Some(1),
-        IpProtocol::ICMP => Some(2),
-        _ => None,
-    }
-}
-
 impl Ports {
-    pub(crate) fn new((first, last): (u16, u16)) -> Self {
+    pub(crate) fn new((first, last): (u16, u16), transports: &'static Transports) -> Self {
         let len = u32::from(last.saturating_sub(first)) + 1;
-        Self { first, len, spaces: [Space::new(len), Space::new(len), Space::new(len)] }
+        Self { first, len, spaces: transports.spaces().map(|_| Space::new(len)).collect(), transports }
     }
 
     #[inline]
     pub(crate) fn holder(&self, protocol: u8, port: u16) -> Option<Holder> {
         let place = usize::from(port.checked_sub(self.first)?);
-        Holder::decode(*self.spaces[space(protocol)?].holders.get(place)?)
+        Holder::decode(*self.spaces[self.transports.space(protocol)?].holders.get(place)?)
     }
 
     /// Whether the port is in the range.
@@ -224,7 +212,8 @@ impl Ports {
         looks: &mut u32,
     ) -> Option<u16> {
         let odd = u32::from(self.first ^ like) & 1;
-        let range = &mut self.spaces[space(protocol)?];
+        let space = self.transports.space(protocol)?;
+        let range = &mut self.spaces[space];
         let len = u32::from(len);
         let starts = (self.len + 1).checked_sub(len).filter(|starts| *starts != 0 && len != 0)?;
         if self.len - range.used < len {
@@ -240,13 +229,15 @@ impl Ports {
                 .find(|start| start % 2 == odd && range.is_free(*start, len, looks));
             tried.or_else(|| range.find_block(random.below(starts), (len, odd), looks))?
         };
-        self.fill(space(protocol)?, start, len, holder);
+        self.fill(space, start, len, holder);
         Some(self.first + start as u16)
     }
 
     /// Takes exactly these ports; `false` (and no change) if they are outside the range or not all free.
     pub(crate) fn take_exactly(&mut self, protocol: u8, (first, last): (u16, u16), holder: Holder) -> bool {
-        let (Some(space), Some(start)) = (space(protocol), first.checked_sub(self.first)) else { return false };
+        let (Some(space), Some(start)) = (self.transports.space(protocol), first.checked_sub(self.first)) else {
+            return false;
+        };
         let Some(more) = last.checked_sub(first) else { return false };
         let (start, len) = (u32::from(start), u32::from(more) + 1);
         if start + len > self.len || !self.spaces[space].is_free(start, len, &mut 0) {
@@ -257,7 +248,9 @@ impl Ports {
     }
 
     pub(crate) fn give_back(&mut self, protocol: u8, (first, last): (u16, u16)) {
-        let (Some(space), Some(start)) = (space(protocol), first.checked_sub(self.first)) else { return };
+        let (Some(space), Some(start)) = (self.transports.space(protocol), first.checked_sub(self.first)) else {
+            return;
+        };
         let space = &mut self.spaces[space];
         for place in u32::from(start)..=u32::from(start) + u32::from(last.saturating_sub(first)) {
             if let Some(word) = space.holders.get_mut(place as usize).filter(|word| **word != FREE) {
@@ -269,16 +262,17 @@ impl Ports {
 
     /// The identifiers of pings that are taken: how often they changed, and a bit for each from the first of the range on.
     pub(crate) fn pings(&self) -> (u64, impl Iterator<Item = u64>) {
-        let [_, _, idents] = &self.spaces;
-        let words = idents.free.iter().enumerate().map(|(at, free)| {
+        let idents = self.transports.space(IpProtocol::ICMP.0).map(|space| &self.spaces[space]);
+        let words = idents.into_iter().flat_map(|idents| &idents.free).enumerate().map(|(at, free)| {
             let past = (self.len).saturating_sub(at as u32 * WORD).min(WORD);
             !free & u64::MAX.checked_shr(WORD - past).unwrap_or(0)
         });
-        (idents.changes, words)
+        (idents.map_or(0, |idents| idents.changes), words)
     }
 
-    pub(crate) fn used(&self) -> [u32; 3] {
-        [self.spaces[0].used, self.spaces[1].used, self.spaces[2].used]
+    /// How many of each space are taken, by its name.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        self.transports.spaces().zip(&self.spaces).map(|(name, space)| (name, space.used))
     }
 
     pub(crate) const fn max(&self) -> u32 {
@@ -298,6 +292,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
+    use crate::transport::TRANSPORTS;
 
     const UDP: u8 = 17;
 
@@ -307,7 +302,7 @@ mod tests {
 
     #[test]
     fn every_port_of_the_range_can_be_taken_and_no_more() {
-        let mut ports = Ports::new((40_000, 40_099));
+        let mut ports = Ports::new((40_000, 40_099), &TRANSPORTS);
         let mut random = random();
         for slot in 0..100 {
             let port = ports.take(UDP, (1, 80), Holder::Pinhole(slot), &mut random, &mut 0).unwrap();
@@ -315,7 +310,8 @@ mod tests {
             assert_eq!(ports.holder(UDP, port), Some(Holder::Pinhole(slot)));
         }
         assert_eq!(ports.take(UDP, (1, 80), Holder::Pinhole(100), &mut random, &mut 0), None);
-        assert_eq!(ports.used(), [100, 0, 0], "TCP has ports of its own");
+        let used: Vec<_> = ports.used().collect();
+        assert_eq!(used[..2], [("external_ports_udp", 100), ("external_ports_tcp", 0)], "TCP has ports of its own");
         ports.give_back(UDP, (40_007, 40_007));
         assert_eq!(ports.take(UDP, (1, 80), Holder::Binding(3), &mut random, &mut 0), Some(40_007));
         assert_eq!(ports.holder(UDP, 40_007), Some(Holder::Binding(3)));
@@ -324,7 +320,7 @@ mod tests {
     #[test]
     fn the_identifiers_of_pings_that_are_taken_are_told_and_when_they_change() {
         const ICMP: u8 = 1;
-        let mut ports = Ports::new((20_000, 20_099));
+        let mut ports = Ports::new((20_000, 20_099), &TRANSPORTS);
         let told = |ports: &Ports| (ports.pings().0, ports.pings().1.collect::<Vec<_>>());
         let (before, words) = told(&ports);
         assert_eq!(words, [0, 0]);
@@ -342,7 +338,7 @@ mod tests {
 
     #[test]
     fn blocks_are_contiguous_keep_parity_and_do_not_overlap() {
-        let mut ports = Ports::new((20_000, 20_999));
+        let mut ports = Ports::new((20_000, 20_999), &TRANSPORTS);
         let mut random = random();
         let mut taken = [false; 1_000];
         for slot in 0..50 {
@@ -356,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_block_longer_than_the_range_or_of_no_length_is_refused() {
-        let mut ports = Ports::new((20_000, 20_009));
+        let mut ports = Ports::new((20_000, 20_009), &TRANSPORTS);
         for len in [0, 11, u16::MAX] {
             assert_eq!(ports.take(UDP, (len, 0), Holder::Pinhole(0), &mut random(), &mut 0), None);
         }
@@ -365,7 +361,7 @@ mod tests {
 
     #[test]
     fn wanted_ports_are_taken_only_if_all_are_free_and_in_range() {
-        let mut ports = Ports::new((20_000, 20_009));
+        let mut ports = Ports::new((20_000, 20_009), &TRANSPORTS);
         assert!(ports.take_exactly(UDP, (20_002, 20_004), Holder::Pinhole(0)));
         for range in [(20_004, 20_005), (19_999, 20_000), (20_009, 20_010), (20_006, 20_005)] {
             assert!(!ports.take_exactly(UDP, range, Holder::Pinhole(1)), "{range:?}");
@@ -377,7 +373,7 @@ mod tests {
     fn the_last_free_port_is_found_by_reading_a_few_words() {
         let mut random = random();
         for last in [1_024, 1_025, 30_000, 65_535] {
-            let mut ports = Ports::new((1_024, 65_535));
+            let mut ports = Ports::new((1_024, 65_535), &TRANSPORTS);
             for port in (1_024..=65_535).filter(|port| *port != last) {
                 assert!(ports.take_exactly(UDP, (port, port), Holder::Binding(0)));
             }
@@ -392,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_search_for_a_block_that_is_not_there_is_bounded() {
-        let mut ports = Ports::new((1_024, 65_535));
+        let mut ports = Ports::new((1_024, 65_535), &TRANSPORTS);
         for port in (1_024..=65_535).step_by(8) {
             assert!(ports.take_exactly(UDP, (port, port), Holder::Binding(0)));
         }
@@ -405,7 +401,7 @@ mod tests {
     #[test]
     fn free_places_are_what_a_list_of_ports_says() {
         let mut random = random();
-        let mut ports = Ports::new((20_001, 20_300));
+        let mut ports = Ports::new((20_001, 20_300), &TRANSPORTS);
         let mut model = [false; 300];
         for round in 0..3_000u32 {
             let len = 1 + random.below(9) as u16;
@@ -420,14 +416,14 @@ mod tests {
             } else {
                 assert!(model.windows(len.into()).all(|block| block.contains(&true)), "{len} in a row were free");
             }
-            assert_eq!(ports.used()[0] as usize, model.iter().filter(|taken| **taken).count());
+            assert_eq!(ports.used().next().unwrap().1 as usize, model.iter().filter(|taken| **taken).count());
         }
     }
 
     #[test]
     fn other_seeds_choose_other_ports() {
         let first = |seed| {
-            Ports::new((1_024, 65_535))
+            Ports::new((1_024, 65_535), &TRANSPORTS)
                 .take(UDP, (1, 0), Holder::Pinhole(0), &mut Random::new(&[1; 16], seed), &mut 0)
                 .unwrap()
         };

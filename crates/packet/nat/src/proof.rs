@@ -11,8 +11,8 @@ use crate::{
     inbound::{check_source, move_client},
     lifecycle::move_flows,
     mac::{claimed, payload},
-    packet::{Packet, Transport},
     pinhole::octets,
+    transport::Packet,
 };
 
 /// Payload of an acknowledgement: number of the proof 8 | address 16 | port 2 | bytes left of the grant's budget 8 |
@@ -30,7 +30,7 @@ const CHALLENGE_LEN: usize = 8;
 pub(crate) fn is_proof(packet: &Packet, bytes: &[u8]) -> bool {
     let empty = packet.ip.transport_offset + udp::HEADER_LEN + TRAILER_LEN;
     let text_len = packet.ip.total_len.wrapping_sub(empty);
-    packet.transport == Transport::Udp
+    packet.is_udp()
         && (text_len == 0 || text_len == CHALLENGE_LEN)
         && payload(packet.ip.transport(bytes)).get(text_len + 4) == Some(&(Purpose::Proof as u8))
 }

@@ -3,14 +3,14 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, IpProtocol, Port, Reason,
+    Frame, Port, Reason,
     checksum::Delta,
     icmpv4,
     ip::{Ports, Summary, Version},
     ipv4, ipv6,
 };
 
-use crate::packet::{Packet, Transport};
+use crate::transport::{Packet, Selector, Signal};
 
 /// The line that paid for a packet, as later fragments of it refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,24 +47,25 @@ impl Rewrite {
             return;
         }
         let mut delta = self.apply_addresses(&mut packet.ip, bytes);
-        match packet.transport {
-            Transport::Echo(_) => {
+        match packet.transport.selector {
+            _ if packet.signal == Signal::Error => {}
+            Selector::Ident => {
                 if let Some((_, ident)) = self.src.or(self.dst)
-                    && packet.ip.protocol == IpProtocol::ICMP
+                    && packet.transport.is_translatable
                 {
                     icmpv4::Packet::new_unchecked(packet.ip.transport_mut(bytes)).replace_ident(ident);
                 }
             }
-            Transport::Udp | Transport::Tcp(_) => {
+            Selector::Ports => {
                 let old = Ports { src: packet.tuple.src.1, dst: packet.tuple.dst.1 };
                 let new = Ports {
                     src: self.src.map_or(old.src, |(_, port)| port),
                     dst: self.dst.map_or(old.dst, |(_, port)| port),
                 };
                 delta = delta.and(old.replace(packet.ip.transport_mut(bytes), new));
-                packet.ip.adjust_transport_checksum(bytes, delta);
+                packet.ip.adjust_checksum(packet.transport.checksum, bytes, delta);
             }
-            Transport::Error => {}
+            Selector::None => packet.ip.adjust_checksum(packet.transport.checksum, bytes, delta),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::{
     relayed::Relays,
     revoked::{REVOKED_MAX, RevokedGrants},
     sources::Sources,
+    transport::Transports,
     users::Users,
 };
 
@@ -27,6 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) config: Config,
+    pub(crate) transports: &'static Transports,
     pub(crate) hosts: Hosts,
     pub(crate) pinholes: Pinholes,
     pub(crate) ports: Ports,
@@ -61,17 +63,21 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(config: Config, hash_key: &[u8; 16], random_seed: u64) -> Self {
-        let ports = Ports::new(config.external_ports);
+    pub(crate) fn new(
+        config: Config,
+        (hash_key, random_seed): (&[u8; 16], u64),
+        transports: &'static Transports,
+    ) -> Self {
+        let ports = Ports::new(config.external_ports, transports);
         let per_user = config.per_user.for_ports(ports.max());
         let events_max = config.pinholes_max.max(1) as usize;
         Self {
             hosts: Hosts::new(config.services_max, hash_key),
-            pinholes: Pinholes::new(config.pinholes_max, hash_key),
+            pinholes: Pinholes::new(config.pinholes_max, hash_key, transports),
             relays: Relays::default(),
             signalling: false,
             seals: Seals::new(config.pinholes_max.clamp(1, 1 << 24)),
-            bindings: Bindings::new(ports.max() * 3, hash_key),
+            bindings: Bindings::new(ports.max() * transports.spaces().count() as u32, hash_key),
             ports,
             sources: Sources::new(hash_key),
             users: Users::new(config.pinholes_max.clamp(1, 1 << 24), per_user, hash_key),
@@ -88,6 +94,7 @@ impl Rules {
             standing_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
             events: VecDeque::with_capacity(events_max),
             events_max,
+            transports,
             config,
         }
     }

@@ -109,6 +109,7 @@ impl Translator {
         let new = NewPinhole {
             holder: Holder::Standing { peers: spec.peers.clone().into(), rate_bytes_per_s: spec.rate_bytes_per_s },
             protocol: Protocol::UDP,
+            has_ports: true,
             service: spec.service,
             filter,
             gate,
@@ -152,6 +153,7 @@ impl Translator {
         let new = NewPinhole {
             holder: Holder::Service,
             protocol: 0,
+            has_ports: true,
             service: service.id,
             filter: service.mode == ServiceMode::Filter,
             gate: Opened { address: service.address, ports: (0, 0) },

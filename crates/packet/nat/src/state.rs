@@ -25,10 +25,9 @@ use crate::{
     config::{EndCause, PinholeSpec, StandingSpec},
     flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, WAITING},
     lifecycle::{end_flow, establish, settle},
-    packet::Tuple,
     pinhole::Holder,
     rules::Rules,
-    tcp::State,
+    transport::{State, Tuple},
 };
 
 const MAGIC: [u8; 8] = *b"SGTABLES";
@@ -217,7 +216,7 @@ fn import_flow<L: Family>(
         return None;
     }
     let protocol = inbound.protocol;
-    let port = if crate::flows::is_echo(protocol) { inbound.src.1 } else { inbound.dst.1 };
+    let port = inbound.external(rules.transports.selector(protocol));
     if is_bound && !rules.bindings.rejoin(protocol, outbound.src, port, &mut rules.ports) {
         return None;
     }

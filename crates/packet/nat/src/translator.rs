@@ -15,10 +15,10 @@ use crate::{
     lifecycle::{LINES, end_flow, refund},
     mac::{self, Evidence, Permission},
     outbound::outbound,
-    packet::{Packet, Transport},
     proof, reply,
     rewrite::{Rewrite, check_header},
     rules::Rules,
+    transport::{Packet, Signal, TRANSPORTS, Transports},
 };
 
 /// What one call of `handle_timeout` looks at of pinholes, and of the lines of those that end.
@@ -64,13 +64,24 @@ impl Translator {
     /// must be secret and random; it and `random_seed` choose external ports.
     #[must_use]
     pub fn new(config: Config, hash_key: [u8; 16], random_seed: u64) -> Self {
+        Self::with_transports(config, hash_key, random_seed, &TRANSPORTS)
+    }
+
+    /// As [`Self::new`], with another table of transports.
+    #[must_use]
+    pub fn with_transports(
+        config: Config,
+        hash_key: [u8; 16],
+        random_seed: u64,
+        transports: &'static Transports,
+    ) -> Self {
         // Those of services, and one whose grant is over.
         let closing_max = 2 * usize::from(config.services_max) + 1;
         Self {
-            v4: Flows::new(config.flows_max, &hash_key),
-            v6: Flows::new(config.flows_v6_max, &hash_key),
+            v4: Flows::new(config.flows_max, &hash_key, transports),
+            v6: Flows::new(config.flows_v6_max, &hash_key, transports),
             fragments: Fragments::new(&config, &hash_key),
-            rules: Rules::new(config, &hash_key, random_seed),
+            rules: Rules::new(config, (&hash_key, random_seed), transports),
             clock: Clock::default(),
             now: Instant::ZERO,
             due: Instant::from_nanos(u64::MAX),
@@ -154,8 +165,8 @@ impl Translator {
         if ip.fragment.is_some() {
             return self.judge_fragment(now, port, frame, ip, permission);
         }
-        let mut packet = Packet::parse(ip, frame.bytes())?;
-        if packet.transport == Transport::Error {
+        let mut packet = Packet::parse(self.rules.transports, ip, frame.bytes())?;
+        if packet.signal == Signal::Error {
             let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
             packet.ip.decrement_ttl(frame.bytes_mut())?;
             return Ok(Fate::Forward(to));

@@ -11,7 +11,6 @@ use crate::{
     lifecycle::lent,
     mac::Seal,
     pinhole::{Holder, Life, Pinhole},
-    ports::SPACES,
 };
 
 /// Whom a pinhole is for.
@@ -127,12 +126,11 @@ impl Translator {
     }
 
     /// How full each table is: (name, used, maximum). Ended pinholes that are only remembered give way to new ones.
-    #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u32, u32); 17] {
+    pub fn gauges(&self) -> impl Iterator<Item = (&'static str, u32, u32)> {
         let rules = &self.rules;
         let gauge = |name, (used, max): (u32, u32)| (name, used, max);
-        let ports = |space: usize| (SPACES[space], rules.ports.used()[space], rules.ports.max());
-        [
+        let ports = rules.ports.used().map(|(name, used)| (name, used, rules.ports.max()));
+        let tables = [
             ("flows", self.v4.flows, self.v4.flows_max),
             ("flows_v6", self.v6.flows, self.v6.flows_max),
             ("pinholes", rules.pinholes.live(), rules.pinholes.max()),
@@ -142,14 +140,12 @@ impl Translator {
             gauge("users", rules.users.used_and_max()),
             gauge("revoked_grants", rules.revoked.used_and_max()),
             ("bindings", rules.bindings.used(), rules.bindings.max()),
-            ports(0),
-            ports(1),
-            ports(2),
             ("services", rules.hosts.services().len() as u32, rules.hosts.max().into()),
             gauge("fragmented_packets", self.fragments.packets_used_and_max()),
             gauge("fragmented_packets_waiting", self.fragments.waiting_used_and_max()),
             gauge("fragments_held", self.fragments.held_used_and_max()),
             gauge("events", rules.events_used_and_max()),
-        ]
+        ];
+        tables.into_iter().chain(ports)
     }
 }

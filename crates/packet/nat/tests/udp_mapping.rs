@@ -259,8 +259,10 @@ fn packets_with_options_source_routes_or_other_protocols_are_refused() {
     };
     assert_eq!(site.outside_sends(&with_options([148, 4, 0, 0])).dropped(), Reason::IpOptions);
     assert_eq!(site.outside_sends(&with_options([131, 3, 4, 0])).dropped(), Reason::SourceRoute);
-    let gre = ip(CLIENT, gate.0, IpProtocol(47), &[0; 20]);
-    assert_eq!(site.outside_sends(&gre).dropped(), Reason::ProtocolUnsupported);
+    for number in [2, 59, 132, 253] {
+        let other = ip(CLIENT, gate.0, IpProtocol(number), &[0; 20]);
+        assert_eq!(site.outside_sends(&other).dropped(), Reason::ProtocolUnsupported, "{number}");
+    }
     let icmpv6_in_ipv4 = ip(CLIENT, gate.0, IpProtocol::ICMPV6, &[128, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(site.outside_sends(&icmpv6_in_ipv4).dropped(), Reason::ProtocolUnsupported);
     let port_zero = udp((CLIENT, 0), gate, b"x");

@@ -230,7 +230,7 @@ impl<N: NextHop> Node<N> {
             *lanes = egress.as_ref().map(Egress::lanes);
         }
         self.pipeline.report(&mut reading);
-        let tables = self.translator.gauges().into_iter();
+        let tables = self.translator.gauges();
         let mut gauges: Vec<Gauge> =
             tables.map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() }).collect();
         gauges.push(Gauge { name: "recent_drops", used: self.drops.len() as u64, max: DROPS_MAX as u64 });

@@ -3,10 +3,9 @@
 use core::net::IpAddr;
 
 use crate::{
-    IpProtocol, Reason,
+    Checksum, IpProtocol, Reason,
     checksum::{self, Delta},
-    field::{put, u16_at},
-    icmpv4, icmpv6, ipv4, ipv6, tcp, udp,
+    dccp, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, udplite,
 };
 
 mod fragment;
@@ -253,30 +252,23 @@ impl Summary {
         delta
     }
 
-    /// Corrects the checksum of the UDP, TCP or ICMPv6 header by `delta`, if the header is here and its checksum
-    /// field was not cut off. Other protocols cover no address or port with their checksum, and are left alone.
+    /// Corrects the checksum of the transport header by `delta`, if the header is here and its checksum field was not cut
+    /// off. Protocols whose checksum covers no address are left alone.
     #[inline]
     pub fn adjust_transport_checksum(&self, bytes: &mut [u8], delta: Delta) {
-        if !self.has_transport_header() {
-            return;
-        }
-        let at = match self.protocol {
-            IpProtocol::UDP => udp::CHECKSUM_AT,
-            IpProtocol::TCP => tcp::CHECKSUM_AT,
-            IpProtocol::ICMPV6 => icmpv6::CHECKSUM_AT,
-            _ => return,
-        };
-        let transport = self.transport_mut(bytes);
-        if transport.len() < at + 2 {
-            return;
-        }
-        let old = u16_at(transport, at);
-        let new = if self.protocol == IpProtocol::UDP { delta.apply_udp(old) } else { delta.apply(old) };
-        put(transport, at, &new.to_be_bytes());
+        self.adjust_checksum(self.protocol.checksum(), bytes, delta);
     }
 
-    /// Whether the transport checksum of a whole packet is right. Fragments and protocols other than TCP, UDP and
-    /// ICMP cannot be verified here and count as right.
+    /// As [`Self::adjust_transport_checksum`], for a protocol whose checksum stands elsewhere.
+    #[inline]
+    pub fn adjust_checksum(&self, checksum: Checksum, bytes: &mut [u8], delta: Delta) {
+        if self.has_transport_header() {
+            checksum.adjust(self.transport_mut(bytes), delta);
+        }
+    }
+
+    /// Whether the transport checksum of a whole packet is right. Fragments and protocols whose checksum is not known cannot be
+    /// verified here and count as right.
     #[must_use]
     pub fn verify_transport_checksum(&self, bytes: &[u8]) -> bool {
         if self.fragment.is_some() {
@@ -289,6 +281,12 @@ impl Summary {
             }
             IpProtocol::TCP => {
                 tcp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
+            }
+            IpProtocol::UDPLITE => {
+                udplite::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
+            }
+            IpProtocol::DCCP => {
+                dccp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
             }
             IpProtocol::ICMP => icmpv4::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum()),
             IpProtocol::ICMPV6 => {

@@ -162,7 +162,6 @@ impl Upper {
             IpProtocol::HOP_BY_HOP
                 | IpProtocol::IPV6_ROUTE
                 | IpProtocol::IPV6_FRAGMENT
-                | IpProtocol::AUTHENTICATION
                 | IpProtocol::DESTINATION_OPTIONS
         ) {
             return Ok(false);
@@ -174,8 +173,6 @@ impl Upper {
         let header: &[u8; 8] = rest.first_chunk().ok_or(Reason::IpHeaderInvalid)?;
         let len = match self.protocol {
             IpProtocol::IPV6_FRAGMENT => FRAGMENT_HEADER_LEN,
-            // RFC 4302 2.2: in 4-byte words, minus 2.
-            IpProtocol::AUTHENTICATION => (usize::from(header[1]) + 2) * 4,
             _ => (usize::from(header[1]) + 1) * 8,
         };
         field::at_least(rest.len(), len, Reason::IpHeaderInvalid)?;

@@ -11,6 +11,7 @@ extern crate std;
 pub mod arp;
 pub mod capability;
 pub mod checksum;
+pub mod dccp;
 pub mod ethernet;
 pub mod icmpv4;
 pub mod icmpv6;
@@ -20,6 +21,7 @@ pub mod ipv6;
 pub mod ndp;
 pub mod tcp;
 pub mod udp;
+pub mod udplite;
 
 mod field;
 mod frame;
@@ -30,7 +32,7 @@ mod time;
 
 pub use frame::{Frame, FrameBuf, HEADROOM};
 pub use pace::Pace;
-pub use protocol::IpProtocol;
+pub use protocol::{Checksum, IpProtocol};
 pub use reason::Reason;
 pub use time::{Instant, UnixTime};
 

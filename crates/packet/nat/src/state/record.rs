@@ -6,7 +6,7 @@ use sluicegate_grant::{GRANT_LEN, GrantId};
 use sluicegate_wire::UnixTime;
 
 use super::{reader::Fields, writer::Writer};
-use crate::{config::PEERS_MAX, packet::Tuple, pinhole::octets, revoked::Revoked};
+use crate::{config::PEERS_MAX, pinhole::octets, revoked::Revoked, transport::Tuple};
 
 const GRANT: u8 = 1;
 const STANDING: u8 = 2;

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use packets::*;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
-use sluicegate_nat::{Config, Opened, PinholeSpec, Service, ServiceMode, Translator};
+use sluicegate_nat::{
+    Config, Opened, PinholeSpec, Service, ServiceMode, Translator,
+    transport::{TRANSPORTS, Transports},
+};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
 
 pub const GATE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -103,7 +106,11 @@ impl Site {
     }
 
     pub fn with(config: Config) -> Self {
-        let mut gate = Translator::new(config, [7; 16], 1);
+        Self::with_transports(config, &TRANSPORTS)
+    }
+
+    pub fn with_transports(config: Config, transports: &'static Transports) -> Self {
+        let mut gate = Translator::with_transports(config, [7; 16], 1, transports);
         gate.set_services(&services()).unwrap();
         Self { gate, now: Instant::from_secs(1_000), unix: START, grants: 0 }
     }
@@ -202,7 +209,7 @@ impl Site {
     }
 
     pub fn gauge(&self, gauge: &str) -> (u32, u32) {
-        let found = self.gate.gauges().into_iter().find(|(name, _, _)| *name == gauge).unwrap();
+        let found = self.gate.gauges().find(|(name, _, _)| *name == gauge).unwrap();
         (found.1, found.2)
     }
 

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol, icmpv4, icmpv6,
+    IpProtocol, dccp, icmpv4, icmpv6,
     ip::{Fragment, FragmentOffset},
-    ipv4, ipv6, tcp, udp,
+    ipv4, ipv6, tcp, udp, udplite,
 };
 
 pub type End = (IpAddr, u16);
@@ -39,6 +39,20 @@ pub fn udp(src: End, dst: End, payload: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; repr.buffer_len()];
     repr.emit(&mut udp::Packet::new_unchecked(&mut datagram), src.0, dst.0);
     ip(src.0, dst.0, IpProtocol::UDP, &datagram)
+}
+
+pub fn udplite(src: End, dst: End, payload: &[u8]) -> Vec<u8> {
+    let repr = udplite::Repr { src_port: src.1, dst_port: dst.1, covered: 0, payload };
+    let mut datagram = vec![0; repr.buffer_len()];
+    repr.emit(&mut udplite::Packet::new_unchecked(&mut datagram), src.0, dst.0);
+    ip(src.0, dst.0, IpProtocol::UDPLITE, &datagram)
+}
+
+pub fn dccp(src: End, dst: End, kind: dccp::Type) -> Vec<u8> {
+    let repr = dccp::Repr { src_port: src.1, dst_port: dst.1, kind, seq: 7, header_rest_len: 8, rest: &[1; 12] };
+    let mut packet = vec![0; repr.buffer_len()];
+    repr.emit(&mut dccp::Packet::new_unchecked(&mut packet), src.0, dst.0);
+    ip(src.0, dst.0, IpProtocol::DCCP, &packet)
 }
 
 pub fn tcp(src: End, dst: End, repr: tcp::Repr<'_>) -> Vec<u8> {

@@ -17,7 +17,7 @@ use crate::{
     Frame, IpProtocol, Reason,
     checksum::{self, Delta},
     field::{self, array, put, u8_at, u16_at},
-    icmpv6, ip, ipv4, ipv6, tcp, udp,
+    ip, ipv4, ipv6, udp,
 };
 
 mod quote;
@@ -237,7 +237,7 @@ pub fn strip(frame: &mut Frame<'_>, found: &Found) -> Result<(), Reason> {
     if found.carriage != Carriage::Native {
         let shown = Delta::NONE.address(UNKNOWN_V4, src).address(UNKNOWN_V4, dst);
         let transport = bytes.get_mut(found.payload_at..total_len).ok_or(MALFORMED)?;
-        adjust_checksum(transport, upper, shown);
+        upper.checksum().adjust(transport, shown);
     }
     put(bytes, protocol_at, &[upper.0]);
     put_total_len(bytes, total_len - removed);
@@ -260,22 +260,6 @@ pub fn edit<R>(bytes: &mut [u8], found: &Found, f: impl FnOnce(&mut Packet<&mut 
     let old = u16_at(bytes, checksum_at);
     put(bytes, checksum_at, &change.apply_udp(old).to_be_bytes());
     result
-}
-
-/// Corrects the checksum of a transport header, if its protocol covers addresses and the field was not cut off.
-fn adjust_checksum(transport: &mut [u8], protocol: IpProtocol, delta: Delta) {
-    let at = match protocol {
-        IpProtocol::UDP => udp::CHECKSUM_AT,
-        IpProtocol::TCP => tcp::CHECKSUM_AT,
-        IpProtocol::ICMPV6 => icmpv6::CHECKSUM_AT,
-        _ => return,
-    };
-    if transport.len() < at + size_of::<u16>() {
-        return;
-    }
-    let old = u16_at(transport, at);
-    let new = if protocol == IpProtocol::UDP { delta.apply_udp(old) } else { delta.apply(old) };
-    put(transport, at, &new.to_be_bytes());
 }
 
 fn is_v4(bytes: &[u8]) -> bool {
@@ -368,7 +352,6 @@ fn protocol_at(bytes: &[u8], ip_len: usize) -> Result<usize, Reason> {
         field_at = next_at;
         next_at += match kind {
             IpProtocol::IPV6_FRAGMENT => ipv6::FRAGMENT_HEADER_LEN,
-            IpProtocol::AUTHENTICATION => (usize::from(len) + 2) * 4,
             _ => (usize::from(len) + 1) * 8,
         };
     }

@@ -21,7 +21,7 @@ use sluicegate_wire::{
     ip::{FragmentOffset, Ports, Summary},
     ipv4 as wire_ipv4, ipv6 as wire_ipv6,
 };
-pub(crate) use transport::{tcp, udp};
+pub(crate) use transport::{dccp, tcp, udp, udplite};
 
 const NEW4: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 250)), IpAddr::V4(Ipv4Addr::new(10, 255, 255, 255))];
 const NEW6: [IpAddr; 2] = [

@@ -4,9 +4,9 @@ use std::{
 };
 
 use sluicegate_wire::{
-    IpProtocol, Reason,
+    IpProtocol, Reason, dccp as wire_dccp,
     ip::{Ports, Summary},
-    tcp as wire_tcp, udp as wire_udp,
+    tcp as wire_tcp, udp as wire_udp, udplite as wire_udplite,
 };
 
 use super::{bounded, icmpv4, icmpv6, look};
@@ -24,6 +24,8 @@ pub(super) fn any(summary: &Summary, bytes: &[u8]) {
     let transport = summary.transport(bytes);
     match summary.protocol {
         IpProtocol::UDP => udp(transport),
+        IpProtocol::UDPLITE => udplite(transport),
+        IpProtocol::DCCP => dccp(transport),
         IpProtocol::TCP => tcp(transport),
         IpProtocol::ICMP => icmpv4(transport),
         IpProtocol::ICMPV6 => icmpv6(transport),
@@ -90,5 +92,40 @@ pub(crate) fn tcp(bytes: &[u8]) {
         packet.set_header_len(len);
         look((packet.options().count(), packet.payload().len(), packet.options_mut().len()));
         look((packet.payload_mut().len(), packet.sequence_len()));
+    }
+}
+
+/// A UDP-Lite datagram as it is, and as it would be with a right checksum over all of it.
+pub(crate) fn udplite(bytes: &[u8]) {
+    let packet = wire_udplite::Packet::new_unchecked(bytes);
+    look(packet.check_header().is_ok());
+    if packet.check_len().is_err() {
+        return;
+    }
+    look((packet.src_port(), packet.dst_port(), packet.coverage(), packet.payload().len()));
+    for (src, dst) in ADDRESSES {
+        look((packet.verify_checksum(src, dst), wire_udplite::Repr::parse(&packet, src, dst).is_ok()));
+        let (src_port, dst_port, payload) = (packet.src_port(), packet.dst_port(), packet.payload());
+        let repr = wire_udplite::Repr { src_port, dst_port, covered: payload.len(), payload };
+        let mut emitted = vec![0xa5; repr.buffer_len()];
+        repr.emit(&mut wire_udplite::Packet::new_unchecked(&mut emitted[..]), src, dst);
+        assert_eq!(wire_udplite::Repr::parse(&wire_udplite::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
+    }
+}
+
+/// A DCCP packet.
+pub(crate) fn dccp(bytes: &[u8]) {
+    let packet = wire_dccp::Packet::new_unchecked(bytes);
+    look(packet.check_header().is_ok());
+    if packet.check_len().is_err() {
+        return;
+    }
+    look((packet.src_port(), packet.dst_port(), packet.kind(), packet.data_offset(), packet.coverage()));
+    for (src, dst) in ADDRESSES {
+        look(packet.verify_checksum(src, dst));
+        let Ok(repr) = wire_dccp::Repr::parse(&packet, src, dst) else { continue };
+        let mut emitted = vec![0xa5; repr.buffer_len()];
+        repr.emit(&mut wire_dccp::Packet::new_unchecked(&mut emitted[..]), src, dst);
+        assert_eq!(wire_dccp::Repr::parse(&wire_dccp::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
     }
 }

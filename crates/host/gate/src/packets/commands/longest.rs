@@ -236,7 +236,7 @@ mod tests {
     fn no_turn_looks_at_more_than_it_may_with_full_default_tables() {
         let config = Config::new("longest", "out", "in", "/nowhere");
         let stage = Stage::full().unwrap();
-        let gauges = stage.node.translator.gauges();
+        let gauges: Vec<_> = stage.node.translator.gauges().collect();
         let used = |name: &str| gauges.iter().find(|(known, ..)| *known == name).unwrap().1;
         assert!(stage.ids.len() as u32 >= config.pinholes_max * 99 / 100, "{}", stage.ids.len());
         assert!(used("flows") >= config.flows_max * 99 / 100, "{}", used("flows"));

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::{Carriage, Found, UNKNOWN_V4, adjust_checksum, found, found_in_udp, protocol_at};
+use super::{Carriage, Found, UNKNOWN_V4, found, found_in_udp, protocol_at};
 use crate::{
     Frame, IpProtocol,
     capability::{PROTOCOL, UDP_PORT, packet::UPPER_AT},
@@ -102,7 +102,7 @@ fn strip_from_quote(quote: &mut [u8], inner: &ip::Summary, found: &Found) -> Opt
     let protocol_at = protocol_at(quote, found.ip_len()).ok()?;
     if found.carriage != Carriage::Native {
         let shown = Delta::NONE.address(UNKNOWN_V4, inner.src).address(UNKNOWN_V4, inner.dst);
-        adjust_checksum(quote.get_mut(found.payload_at..)?, upper, shown);
+        upper.checksum().adjust(quote.get_mut(found.payload_at..)?, shown);
     }
     put(quote, protocol_at, &[upper.0]);
     super::put_total_len(quote, inner.total_len - found.overhead());

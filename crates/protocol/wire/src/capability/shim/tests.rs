@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     FrameBuf,
     capability::{Algorithm, CAPABILITY_ONLY, Capability, ClientId, FlowNonce, Kind, Return, tests::arbitrary},
-    icmpv4,
+    icmpv4, icmpv6, tcp,
 };
 
 mod quotes;

@@ -5,9 +5,34 @@
 
 use sluicegate_flow::{Kind, TcpHalf};
 use sluicegate_wire::{
-    Reason,
+    IpProtocol, Reason,
+    ip::Ports,
     tcp::{Flags, Packet, TcpOption},
 };
+
+use super::{Header, Quote, Selector, Signal, State, Tracking, Transport, real_ports};
+
+pub(super) const TCP: Transport = Transport {
+    protocol: IpProtocol::TCP,
+    selector: Selector::Ports,
+    space: Some("external_ports_tcp"),
+    checksum: IpProtocol::TCP.checksum(),
+    parse,
+    quoted,
+    tracking: Tracking::Tcp,
+    idle: |state, timers| if state.is_lasting() { timers.tcp_established } else { timers.tcp_transitory },
+    ..Transport::BY_ADDRESSES
+};
+
+fn parse(transport: &[u8], is_cut: bool) -> Result<Header, Reason> {
+    let segment = Segment::parse(transport, is_cut)?;
+    Ok(Header { ports: real_ports(transport)?, opens: segment.is_opening(), signal: Signal::Tcp(segment) })
+}
+
+fn quoted(transport: &[u8]) -> Option<Quote> {
+    let seq = u32::from_be_bytes(*transport.get(4..)?.first_chunk()?);
+    Some(Quote { ports: Ports::parse(transport).ok()?, seq: Some(seq) })
+}
 
 /// In a half's `shift` while the handshake runs: the sender offered no window scale.
 const NOT_OFFERED: u8 = 15;
@@ -21,80 +46,9 @@ const RESYNC_BEHIND: u32 = 1 << 20;
 /// (5 MiB / 4 GiB)^2, about one in 670,000, and only until the service's first packet.
 const RESYNC_AHEAD: u32 = 4 << 20;
 
-/// Where a connection stands. "In" is opened, or finished, by the outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// Not TCP.
-    None = 0,
-    /// A SYN came in.
-    SynIn = 1,
-    /// A SYN went out.
-    SynOut = 2,
-    /// SYNs crossed: simultaneous open (RFC 5382 REQ-2a).
-    SynBoth = 3,
-    /// A SYN came in and was answered; the opener's ACK is missing.
-    AnsweredIn = 4,
-    /// A SYN went out and was answered; the opener's ACK is missing.
-    AnsweredOut = 5,
-    /// Open.
-    Established = 6,
-    /// The outside will send no more.
-    FinIn = 7,
-    /// The inside will send no more.
-    FinOut = 8,
-    /// Nobody will send more.
-    Closing = 9,
-    /// A reset passed. Kept for a while, because the reset may get lost behind the gate (RFC 7857 2.2).
-    Reset = 10,
-}
-
-impl State {
-    pub(crate) const fn from_code(code: u8) -> Self {
-        match code {
-            1 => Self::SynIn,
-            2 => Self::SynOut,
-            3 => Self::SynBoth,
-            4 => Self::AnsweredIn,
-            5 => Self::AnsweredOut,
-            6 => Self::Established,
-            7 => Self::FinIn,
-            8 => Self::FinOut,
-            9 => Self::Closing,
-            10 => Self::Reset,
-            _ => Self::None,
-        }
-    }
-
-    /// Whether the long timer runs and the flow is not recycled: open or half closed.
-    pub(crate) const fn is_lasting(self) -> bool {
-        matches!(self, Self::Established | Self::FinIn | Self::FinOut)
-    }
-
-    /// Whether both ends have seen the other's SYN: a host then takes an ICMP error for a hint at most (RFC 5927 5.2).
-    pub(crate) const fn is_synchronised(self) -> bool {
-        self.is_lasting() || matches!(self, Self::Closing | Self::Reset)
-    }
-
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::None => "not TCP",
-            Self::SynIn => "SYN from outside",
-            Self::SynOut => "SYN from inside",
-            Self::SynBoth => "simultaneous open",
-            Self::AnsweredIn | Self::AnsweredOut => "SYN answered",
-            Self::Established => "established",
-            Self::FinIn => "finished by outside",
-            Self::FinOut => "finished by inside",
-            Self::Closing => "closing",
-            Self::Reset => "reset",
-        }
-    }
-}
-
 /// The parts of a segment that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub struct Segment {
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     /// Sequence space it takes: data, SYN and FIN.

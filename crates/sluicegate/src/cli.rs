@@ -19,7 +19,7 @@ pub(crate) use self::objects::{
 pub(crate) use self::{
     lab::{
         Bench, Demo, Experiment, LabAction, LabAttack, LabCarriage, LabCheck, LabFamily, LabMutant, LabVerb, Threats,
-        TvaLive,
+        Transports, TransportsMutant, TvaLive,
     },
     longlife::{LongLife, LongLifeMutant, LongLifeRow},
     paths::{PathsMutant, PathsRow, TvaPaths},
@@ -334,6 +334,10 @@ pub(crate) struct Connect {
     /// Offer SOCKS5 (CONNECT and UDP ASSOCIATE) at this address; the host name is the service's name.
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) socks: Option<SocketAddr>,
+    /// Open ports, or a protocol without ports, to programs of this host that send to the gate themselves, such as IPsec:
+    /// `esp`, `gre`, `udp/4500`, `ip/89`. Their packets prove nothing but this host's address.
+    #[arg(long = "open", value_name = "PORTS")]
+    pub(crate) opens: Vec<String>,
     /// Run a command once the gate is open; `{host}` and `{port}` stand for the gate's address and port.
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,

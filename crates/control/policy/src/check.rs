@@ -332,8 +332,8 @@ fn service_modes(report: &mut Report, service: &Service) {
         match (data_mode(DataMode::Capability, range.protocol), data_mode(least, range.protocol)) {
             (DataMode::Pinhole, _) => {
                 let message =
-                    format!("{range} would never be opened: least_mode = \"{least}\", and a ping proves nothing");
-                report.error("grant", message, "leave out icmp, or give it to a service of its own without least_mode");
+                    format!("{range} would never be opened: least_mode = \"{least}\", and its packets prove nothing");
+                report.error("grant", message, "leave it out, or give it to a service of its own without least_mode");
             }
             (_, proves) if proves < least => {
                 let message = format!("{range} carries no packet MACs, so it is opened only for who has capabilities");
@@ -345,8 +345,12 @@ fn service_modes(report: &mut Report, service: &Service) {
 }
 
 fn service_range(report: &mut Report, service: &Service, range: &PortRange, (earlier, ports_max): (&[PortRange], u32)) {
-    if range.is_empty() || (range.protocol != PortProtocol::Icmp && range.first == 0) {
+    if !range.is_right() {
         report.error("ports", format!("{range} is no port range"), "write for example \"udp/5004-5100\"");
+    }
+    if service.mode == ServiceMode::Nat && !range.protocol.is_translatable() {
+        let hint = "use mode = \"filter\" with a routed address";
+        report.error("ports", format!("{range} signs the addresses, which mode = \"nat\" rewrites"), hint);
     }
     if let Some(other) = earlier.iter().find(|other| other.overlaps(range)) {
         report.error("ports", format!("{range} overlaps {other}"), "merge the two");

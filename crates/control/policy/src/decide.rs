@@ -4,7 +4,7 @@ use sluicegate_grant::DataMode;
 use sluicegate_wire::UnixTime;
 
 use crate::{
-    Effect, Limits, Policy, PortProtocol, PortRange, Service, ServiceKind, ServiceMode, Share, User,
+    Effect, Limits, Policy, PortRange, Service, ServiceKind, ServiceMode, Share, User,
     check::{BYTES_MIN, RATE_BPS_MIN},
     data_mode,
 };
@@ -226,7 +226,7 @@ fn within_share(
 ) -> Result<Limits, DenyReason> {
     // What a relayed service opens, its answer will name: ports that it could name are not held.
     let takes_ports = service.mode == ServiceMode::Nat && service.kind == ServiceKind::Declared;
-    let with_ports = request.wanted.iter().filter(|range| takes_ports && range.protocol != PortProtocol::Icmp);
+    let with_ports = request.wanted.iter().filter(|range| takes_ports && range.protocol.has_ports());
     let wants = request.wanted.len() as u64;
     let part = policy.per_user().each(&request.held, wants);
     let limits = Limits {

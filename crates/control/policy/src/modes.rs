@@ -5,8 +5,8 @@ use sluicegate_grant::DataMode;
 
 use crate::PortProtocol;
 
-/// The data mode of packets of `protocol` from a client that can prove as much as `client`: packet MACs are for UDP, and
-/// a ping proves nothing but its address.
+/// The data mode of packets of `protocol` from a client that can prove as much as `client`: packet MACs are for UDP,
+/// agents send capabilities for UDP and TCP, and what else there is proves nothing but its address.
 #[must_use]
 pub const fn data_mode(client: DataMode, protocol: PortProtocol) -> DataMode {
     match (client, protocol) {

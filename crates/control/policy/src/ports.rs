@@ -11,45 +11,100 @@ pub enum PortProtocol {
     Tcp,
     /// ICMP or ICMPv6 echo, by the service's address family; has no ports.
     Icmp,
+    /// UDP-Lite.
+    UdpLite,
+    /// DCCP.
+    Dccp,
+    /// GRE; this and what follows has no ports.
+    Gre,
+    /// IPsec's ESP.
+    Esp,
+    /// IPsec's AH, for `filter` services: it signs the addresses.
+    Ah,
+    /// Another IP protocol, by its number.
+    Ip(u8),
 }
+
+/// All that have a name.
+const NAMED: [(PortProtocol, &str, u8); 8] = [
+    (PortProtocol::Udp, "udp", 17),
+    (PortProtocol::Tcp, "tcp", 6),
+    (PortProtocol::Icmp, "icmp", 1),
+    (PortProtocol::UdpLite, "udplite", 136),
+    (PortProtocol::Dccp, "dccp", 33),
+    (PortProtocol::Gre, "gre", 47),
+    (PortProtocol::Esp, "esp", 50),
+    (PortProtocol::Ah, "ah", 51),
+];
+/// ICMP for IPv6, which has the name of that for IPv4.
+const ICMPV6: u8 = 58;
+/// What is no transport, IGMP, SCTP and capability headers: no gate opens them.
+const NEVER: [u8; 9] = [0, 2, 43, 44, 59, 60, 132, 253, 255];
 
 impl PortProtocol {
     /// The IP protocol number for a service at `address`.
     #[must_use]
-    pub const fn number(self, address: IpAddr) -> u8 {
-        match (self, address) {
-            (Self::Udp, _) => 17,
-            (Self::Tcp, _) => 6,
-            (Self::Icmp, IpAddr::V4(_)) => 1,
-            (Self::Icmp, IpAddr::V6(_)) => 58,
+    pub fn number(self, address: IpAddr) -> u8 {
+        match self {
+            Self::Icmp if address.is_ipv6() => ICMPV6,
+            Self::Ip(number) => number,
+            _ => NAMED.iter().find(|(known, ..)| *known == self).map_or(0, |(.., number)| *number),
         }
     }
 
-    /// The name in configuration and logs.
+    /// The protocol with this IP protocol number; `None` for what no service can be reached by.
     #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-            Self::Icmp => "icmp",
+    pub fn from_number(number: u8) -> Option<Self> {
+        let number = if number == ICMPV6 { 1 } else { number };
+        let named = NAMED.iter().find(|(.., known)| *known == number).map(|(protocol, ..)| *protocol);
+        named.or_else(|| (!NEVER.contains(&number)).then_some(Self::Ip(number)))
+    }
+
+    /// Whether it has ports.
+    #[must_use]
+    pub const fn has_ports(self) -> bool {
+        matches!(self, Self::Udp | Self::Tcp | Self::UdpLite | Self::Dccp)
+    }
+
+    /// Whether its packets can pass with rewritten addresses.
+    #[must_use]
+    pub const fn is_translatable(self) -> bool {
+        !matches!(self, Self::Ah)
+    }
+}
+
+impl fmt::Display for PortProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, NAMED.iter().find(|(known, ..)| known == self)) {
+            (Self::Ip(number), _) => write!(f, "ip/{number}"),
+            (_, named) => f.write_str(named.map_or("", |(_, name, _)| name)),
         }
     }
 }
 
-/// One protocol and a range of its ports. Text form: `udp/5004-5100`, `tcp/22`, `icmp`.
+/// One protocol and a range of its ports. Text form: `udp/5004-5100`, `tcp/22`, `icmp`, `esp`, `ip/89`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortRange {
     /// The protocol.
     pub protocol: PortProtocol,
-    /// First port; 0 for ICMP.
+    /// First port; 0 for what has none.
     pub first: u16,
-    /// Last port, not below the first; 0 for ICMP.
+    /// Last port, not below the first; 0 for what has none.
     pub last: u16,
 }
 
 impl PortRange {
-    /// ICMP echo.
-    pub const ICMP: Self = Self { protocol: PortProtocol::Icmp, first: 0, last: 0 };
+    /// All of a protocol that has no ports.
+    #[must_use]
+    pub const fn whole(protocol: PortProtocol) -> Self {
+        Self { protocol, first: 0, last: 0 }
+    }
+
+    /// Whether such a range can be: real ports in order, or none where there are none.
+    #[must_use]
+    pub const fn is_right(&self) -> bool {
+        if self.protocol.has_ports() { self.first != 0 && self.first <= self.last } else { self.last == 0 }
+    }
 
     /// One port.
     #[must_use]
@@ -84,36 +139,43 @@ impl PortRange {
 
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = self.protocol.label();
-        match self.protocol {
-            PortProtocol::Icmp => f.write_str(protocol),
-            _ if self.first == self.last => write!(f, "{protocol}/{}", self.first),
-            _ => write!(f, "{protocol}/{}-{}", self.first, self.last),
+        let protocol = self.protocol;
+        match protocol.has_ports() {
+            false => write!(f, "{protocol}"),
+            true if self.first == self.last => write!(f, "{protocol}/{}", self.first),
+            true => write!(f, "{protocol}/{}-{}", self.first, self.last),
         }
     }
 }
 
-const HINT: &str = "write \"udp/5004-5100\", \"tcp/22\" or \"icmp\", with ports from 1 to 65535, the lower one first";
+const HINT: &str = "write \"udp/5004-5100\", \"tcp/22\", \"udplite/5004\", \"dccp/5001\", \"icmp\", \"gre\", \"esp\", \"ah\" or \"ip/89\", with ports from 1 to 65535, the lower one first";
 
 impl FromStr for PortRange {
     type Err = TextError;
 
     fn from_str(text: &str) -> Result<Self, TextError> {
         let wrong = |hint| TextError::new(text, "port range", hint);
-        if text == "icmp" {
-            return Ok(Self::ICMP);
+        let (protocol, ports) = text.split_once('/').map_or((text, None), |(protocol, ports)| (protocol, Some(ports)));
+        let named = NAMED.iter().find(|(_, name, _)| *name == protocol).map(|(protocol, ..)| *protocol);
+        match (protocol, named, ports) {
+            ("sctp", ..) | ("ip", _, Some("132")) => Err(wrong("this version does not forward sctp")),
+            ("ip", _, Some(number)) => match port(number).and_then(|number| u8::try_from(number).ok()) {
+                Some(number) => match PortProtocol::from_number(number) {
+                    Some(protocol @ PortProtocol::Ip(_)) => Ok(Self::whole(protocol)),
+                    Some(_) => Err(wrong("this protocol has a name of its own: write that instead of its number")),
+                    None => Err(wrong("this number is no transport that a service could be reached by")),
+                },
+                None => Err(wrong(HINT)),
+            },
+            (_, Some(protocol), None) if !protocol.has_ports() => Ok(Self::whole(protocol)),
+            (_, Some(protocol), Some(ports)) if protocol.has_ports() => {
+                let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+                let first = port(first).ok_or_else(|| wrong(HINT))?;
+                let last = port(last).filter(|last| first <= *last).ok_or_else(|| wrong(HINT))?;
+                Ok(Self { protocol, first, last })
+            }
+            _ => Err(wrong(HINT)),
         }
-        let (protocol, ports) = text.split_once('/').ok_or_else(|| wrong(HINT))?;
-        let protocol = match protocol {
-            "udp" => PortProtocol::Udp,
-            "tcp" => PortProtocol::Tcp,
-            "sctp" => return Err(wrong("this version forwards udp, tcp and icmp, but not sctp")),
-            _ => return Err(wrong(HINT)),
-        };
-        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
-        let first = port(first).ok_or_else(|| wrong(HINT))?;
-        let last = port(last).filter(|last| first <= *last).ok_or_else(|| wrong(HINT))?;
-        Ok(Self { protocol, first, last })
     }
 }
 
@@ -122,7 +184,7 @@ fn port(text: &str) -> Option<u16> {
     (text.starts_with(|c: char| ('1'..='9').contains(&c))).then(|| text.parse().ok())?
 }
 
-serde_as_text!(PortRange, "a port range such as \"udp/5004-5100\", \"tcp/22\" or \"icmp\"");
+serde_as_text!(PortRange, "a port range such as \"udp/5004-5100\", \"tcp/22\", \"icmp\" or \"esp\"");
 
 #[cfg(test)]
 mod tests {
@@ -130,8 +192,14 @@ mod tests {
 
     #[test]
     fn port_ranges_are_read_back() {
-        for text in ["udp/5004-5100", "tcp/22", "udp/1-65535", "icmp"] {
-            assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
+        for text in
+            ["udp/5004-5100", "tcp/22", "udp/1-65535", "udplite/9", "dccp/5-6", "icmp", "gre", "esp", "ah", "ip/89"]
+        {
+            let range: PortRange = text.parse().unwrap();
+            assert_eq!(range.to_string(), text);
+            assert!(range.is_right());
+            let service = "10.0.0.1".parse().unwrap();
+            assert_eq!(PortProtocol::from_number(range.protocol.number(service)), Some(range.protocol));
         }
     }
 
@@ -148,13 +216,19 @@ mod tests {
             "UDP/9",
             "udp/9-",
             "icmp/1",
+            "gre/1",
+            "ip",
+            "ip/",
+            "ip/300",
             "22",
             "udp/1-2-3",
         ] {
             let error = text.parse::<PortRange>().unwrap_err().to_string();
             assert!(error.contains("\"udp/5004-5100\""), "{text}: {error}");
         }
-        assert!("sctp/3868".parse::<PortRange>().unwrap_err().to_string().contains("not sctp"));
+        let error = |text: &str| text.parse::<PortRange>().unwrap_err().to_string();
+        assert!(error("sctp/3868").contains("sctp") && error("ip/132").contains("sctp"));
+        assert!(error("ip/50").contains("name of its own") && error("ip/44").contains("no transport"));
     }
 
     #[test]
@@ -165,7 +239,7 @@ mod tests {
         assert!(!range("udp/10-20").contains(&range("tcp/12")));
         assert!(range("udp/10-20").overlaps(&range("udp/20-30")));
         assert!(!range("udp/10-20").overlaps(&range("udp/21-30")));
-        assert!(PortRange::ICMP.contains(&PortRange::ICMP));
+        assert!(range("icmp").contains(&range("icmp")));
         assert_eq!(range("udp/1-65535").len(), 65_535);
     }
 }

@@ -11,8 +11,8 @@ use std::{
 
 use serde::Serialize;
 use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
-use sluicegate_grant::{DataMode, Grant, GrantId, Protocol};
-use sluicegate_policy::{ServiceMode, Share};
+use sluicegate_grant::{DataMode, Grant, GrantId};
+use sluicegate_policy::{PortProtocol, ServiceMode, Share};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::calls::{CallId, Calls, Refused};
@@ -417,7 +417,8 @@ impl Rows {
 
 /// What one grant holds of its user's share.
 pub fn share_of(delta: &GrantDelta, grant: &Grant) -> Share {
-    let has_ports = matches!(grant.protocol, Protocol::UDP | Protocol::TCP) && delta.mode == ServiceMode::Nat;
+    let has_ports = PortProtocol::from_number(grant.protocol).is_some_and(PortProtocol::has_ports)
+        && delta.mode == ServiceMode::Nat;
     let (first, last) = delta.target_ports;
     let ports = if has_ports { u64::from(last.saturating_sub(first)) + 1 } else { 0 };
     Share::of_grant(grant, ports)

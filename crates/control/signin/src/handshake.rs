@@ -26,6 +26,9 @@ use crate::{noise::builder, secret::EpochHa1, site::ReplicaKey};
 pub const HEADER: HeaderName = HeaderName::SluicegateNoise;
 /// What an agent's Supported lists that sends with capabilities, and so wants grants whose packets have to prove one.
 pub const CAPABILITY_TAG: &str = "sluicegate-capability";
+/// What an agent's Supported lists that opens ports for programs whose packets prove nothing but this host's address. It is
+/// covered by the handshake, so nobody on the way can put it in; a service's `least_mode` refuses it.
+pub const ADDRESS_TAG: &str = "sluicegate-address";
 /// Length of either message.
 pub const MESSAGE_LEN: usize = 48;
 /// Length of what an answer carries: message 2 and the tag.

@@ -31,7 +31,8 @@ const CERTIFIED_FOR_MAX: Duration = Duration::from_secs(2 * 86_400);
 pub(crate) const fn supported(proves: DataMode) -> &'static str {
     match proves {
         DataMode::Capability => "sluicegate, sluicegate-capability",
-        DataMode::Mac | DataMode::Pinhole => "sluicegate",
+        DataMode::Mac => "sluicegate",
+        DataMode::Pinhole => "sluicegate, sluicegate-address",
     }
 }
 
@@ -274,6 +275,7 @@ mod tests {
     fn an_agent_with_capabilities_says_so_by_the_name_that_frontends_look_for() {
         let tags = |proves| supported(proves).split(", ").collect::<Vec<_>>();
         assert_eq!(tags(DataMode::Mac), ["sluicegate"]);
+        assert_eq!(tags(DataMode::Pinhole), ["sluicegate", sluicegate_signin::ADDRESS_TAG]);
         assert_eq!(tags(DataMode::Capability), ["sluicegate", sluicegate_signin::CAPABILITY_TAG]);
     }
 

@@ -416,7 +416,11 @@ pub(crate) fn via(local: SocketAddr, branch: &str) -> ViaLine<'_> {
 }
 
 fn offer(local: SocketAddr, range: PortRange, session_id: u64, version: u64) -> Vec<u8> {
-    let transport = if range.protocol == PortProtocol::Tcp { Transport::Tcp } else { Transport::Udp };
+    let transport = match range.protocol {
+        PortProtocol::Tcp => Transport::Tcp,
+        PortProtocol::Udp => Transport::Udp,
+        other => Transport::Ip(other.number(local.ip())),
+    };
     let ports = [ServicePorts { transport, first: range.first, last: range.last }];
     let mut out = Vec::new();
     ServiceOffer { session_id, version, address: local.ip(), ports: &ports }.write(&mut out);

@@ -2,7 +2,8 @@
 
 use std::{io, net::SocketAddr};
 
-use sluicegate_policy::PortProtocol;
+use sluicegate_grant::DataMode;
+use sluicegate_policy::{PortProtocol, PortRange};
 use tokio::{net::TcpListener, task::JoinSet};
 use tracing::info;
 
@@ -31,6 +32,8 @@ pub struct Config {
     pub forwards: Vec<Forward>,
     /// Where to offer SOCKS5.
     pub socks: Option<SocketAddr>,
+    /// What to open for programs that send from here themselves, by their address alone.
+    pub opens: Vec<PortRange>,
     /// A command to run; its end ends the session.
     pub command: Vec<String>,
 }
@@ -40,7 +43,7 @@ pub struct Config {
 #[non_exhaustive]
 pub enum ConnectError {
     /// Nothing to do.
-    #[error("nothing to do: give a forward (-L 8080:80), --socks 127.0.0.1:1080, or a command after --")]
+    #[error("nothing to do: give a forward (-L 8080:80), --socks 127.0.0.1:1080, --open esp, or a command after --")]
     Nothing,
     /// A command without a port to connect to.
     #[error("name the service's port that the command connects to: USER@SERVICE:PORT, such as alice@ssh:22")]
@@ -65,22 +68,26 @@ pub enum ConnectError {
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Result<i32, ConnectError> {
-    if config.forwards.is_empty() && config.socks.is_none() && config.command.is_empty() {
+    if config.forwards.is_empty() && config.socks.is_none() && config.command.is_empty() && config.opens.is_empty() {
         return Err(ConnectError::Nothing);
     }
-    let started = Session::start(config.frontends.clone(), config.account.clone(), &config.service).await;
-    let (session, keeper) = started.map_err(ConnectError::Socket)?;
+    let start =
+        |proves| Session::start_on(None, config.frontends.clone(), config.account.clone(), (&config.service, proves));
+    let (session, keeper) = start(DataMode::Mac).await.map_err(ConnectError::Socket)?;
+    // What other programs send carries no proof.
+    let (plain, plain_keeper) = start(DataMode::Pinhole).await.map_err(ConnectError::Socket)?;
     let result = tokio::select! {
-        result = serve(&config, &session) => result,
+        result = serve(&config, &session, &plain) => result,
         () = shutdown => Ok(0),
     };
-    drop(session);
+    drop((session, plain));
+    let _ = plain_keeper.await;
     // Waits for the goodbyes, which are bounded.
     let _ = keeper.await;
     result
 }
 
-async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> {
+async fn serve(config: &Config, session: &Session, plain: &Session) -> Result<i32, ConnectError> {
     // Nothing is signed in for that nobody could use.
     let mut bound = Vec::new();
     for forward in &config.forwards {
@@ -96,6 +103,17 @@ async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> 
     // Open at once what is known to be needed, so that a wrong password shows now.
     for forward in &config.forwards {
         session.address(forward.protocol, forward.service_port).await.map_err(ConnectError::Refused)?;
+    }
+    for range in &config.opens {
+        let reach = plain.open(*range).await.map_err(ConnectError::Refused)?;
+        if let Some(sealer) = plain.seal(range.protocol, range.first) {
+            seal::prove(reach.address, &sealer).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
+        }
+        let (service, gate) = (&config.service, reach.address);
+        match range.protocol.has_ports() {
+            true => info!(service, %range, %gate, "programs may send there from here"),
+            false => info!(service, %range, gate = %gate.ip(), "programs may send there from here"),
+        }
     }
     let mut listeners = JoinSet::new();
     for (listen, forward) in bound {
@@ -128,6 +146,8 @@ async fn serve(config: &Config, session: &Session) -> Result<i32, ConnectError> 
 async fn listen_until_failure(listeners: &mut JoinSet<(SocketAddr, io::Result<()>)>) -> Result<(), ConnectError> {
     match listeners.join_next().await {
         Some(Ok((listen, Err(error)))) => Err(ConnectError::Listen(listen, error)),
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        // Only what is open.
+        None => std::future::pending().await,
     }
 }

@@ -121,18 +121,26 @@ impl Session {
         self.reach(protocol, port).await.map(|reach| reach.address)
     }
 
+    /// Opens these ports, or this protocol, of the service if no grant covers them yet; says where.
+    ///
+    /// # Errors
+    /// As [`Session::address`].
+    pub(crate) async fn open(&self, range: PortRange) -> Result<Reach, String> {
+        if let Some(reach) = self.opening.borrow().reach(range.protocol, range.first) {
+            return Ok(reach);
+        }
+        let (answer, answered) = oneshot::channel();
+        let stopped = || "the session has ended".to_owned();
+        self.asks.send(Ask { range, answer }).await.map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
+    }
+
     /// As [`Session::address`], with the client id that capabilities for it name.
     ///
     /// # Errors
     /// As [`Session::address`].
     pub async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
-        if let Some(reach) = self.opening.borrow().reach(protocol, port) {
-            return Ok(reach);
-        }
-        let (answer, answered) = oneshot::channel();
-        let stopped = || "the session has ended".to_owned();
-        self.asks.send(Ask { range: PortRange::single(protocol, port), answer }).await.map_err(|_| stopped())?;
-        answered.await.map_err(|_| stopped())?
+        self.open(PortRange::single(protocol, port)).await
     }
 
     /// What seals datagrams for `port`, once [`Session::reach`] has said where it is; `None` if nothing need.

@@ -20,6 +20,7 @@ pub mod sample;
 pub mod scratch;
 pub mod seen;
 pub mod topology;
+pub mod transports;
 pub mod tva;
 pub mod worker;
 

@@ -103,6 +103,8 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "serve" => client::transfer::serve(&parse(role, spec_json)?, context),
         "haul" => client::haul::haul(&parse(role, spec_json)?, context),
         "haul_serve" => client::haul::serve(&parse(role, spec_json)?, context),
+        "exchange" => client::exchange::exchange(&parse(role, spec_json)?, context),
+        "mirror" => client::exchange::mirror(&parse(role, spec_json)?, context),
         "setup" => client::setup::setup(&parse(role, spec_json)?, context),
         "count" => count::count(&parse(role, spec_json)?, context),
         "emulate" => emulator::emulate(&parse(role, spec_json)?, context),

@@ -156,15 +156,16 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
     }
     let pinhole = slot.and_then(|slot| rules.pinholes.at(slot));
     if let Some(pinhole) = pinhole {
+        let ports = |(first, last): (u16, u16)| {
+            if pinhole.has_ports { format!(" port {first}-{last}") } else { String::new() }
+        };
         steps.push(format!(
-            "Pinhole of service {}: {} port {}-{} stands for {} port {}-{}.",
+            "Pinhole of service {}: {}{} stands for {}{}.",
             pinhole.service,
             pinhole.gate.address,
-            pinhole.gate.ports.0,
-            pinhole.gate.ports.1,
+            ports(pinhole.gate.ports),
             pinhole.target,
-            pinhole.target_ports.0,
-            pinhole.target_ports.1
+            ports(pinhole.target_ports),
         ));
     }
     Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), line: None, steps }

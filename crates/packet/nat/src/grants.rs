@@ -26,6 +26,8 @@ const SWEEP_LOOKS: u32 = 100;
 const RESTING_LOOKS: usize = 64;
 /// External ports that are then looked at for a block of them.
 const RESTING_PORT_LOOKS: u32 = 256;
+/// The port for datagrams that mean nothing (RFC 863).
+const DISCARD: u16 = 9;
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 /// Where Unix time lies on the monotonic clock.
@@ -158,7 +160,9 @@ impl Translator {
         let rate_bytes_per_s = u64::from(grant.rate_100kbps) * 12_500;
         let slot = self.reserve().ok_or(InstallError::Full(self.rules.config.pinholes_max))?;
         let opened = if filter {
-            Some(Opened { address: target, ports: target_ports })
+            let has_ports = self.has_ports(protocol);
+            let ports = if has_ports { target_ports } else { self.place_of_proof(protocol, DISCARD) };
+            Some(Opened { address: target, ports })
         } else {
             self.external(slot, protocol, target_ports, wanted)
         };
@@ -237,7 +241,7 @@ impl Translator {
     ) -> Option<Opened> {
         let address = self.rules.config.gate_address.into();
         if !self.has_ports(protocol) {
-            return Some(Opened { address, ports: (0, 0) });
+            return Some(Opened { address, ports: self.place_of_proof(protocol, self.rules.config.external_ports.0) });
         }
         let rules = &mut self.rules;
         let holder = ports::Holder::Pinhole(slot);
@@ -283,6 +287,12 @@ impl Translator {
             }
         }
         None
+    }
+
+    /// Where the client of what has no ports proves its address: this port of UDP, which stays what else it is. Who only has
+    /// echoes proves none.
+    fn place_of_proof(&self, protocol: u8, port: u16) -> (u16, u16) {
+        if self.rules.transports.selector(protocol) == Selector::None { (port, port) } else { (0, 0) }
     }
 
     fn has_ports(&self, protocol: u8) -> bool {

@@ -15,7 +15,7 @@ use sluicegate_wire::{
     udp,
 };
 
-use crate::{candidates::Names, rewrite::set_len, rules::Rules, transport::Packet};
+use crate::{candidates::Names, pinhole::contains, rewrite::set_len, rules::Rules, transport::Packet};
 
 /// What the caller found a packet to prove before it came here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +230,7 @@ pub(crate) fn claimed(rules: &Rules, now: Instant, packet: &Packet, bytes: &[u8]
     let fits = |slot: &u32| {
         let seal = rules.seals.at(*slot).is_some_and(|seal| seal.client_id == client_id);
         seal && rules.pinholes.at(*slot).is_some_and(|pinhole| {
-            pinhole.is_open(now) && pinhole.gate.address == address && pinhole.hears_proofs(port)
+            pinhole.is_open(now) && pinhole.gate.address == address && contains(pinhole.gate.ports, port)
         })
     };
     rules.pinholes.of_client_id(client_id).find(fits)

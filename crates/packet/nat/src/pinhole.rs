@@ -13,7 +13,7 @@ use crate::{
     config::{EndCause, Opened},
     flows::List,
     index::Index,
-    rules::errors,
+    rules::{errors, owns_ports},
     transport::{Transports, Tuple},
 };
 
@@ -96,9 +96,6 @@ pub(crate) struct Pinhole {
     ended_prev: u32,
 }
 
-/// The port where clients of what has no ports prove their address (RFC 863).
-const DISCARD: u16 = 9;
-
 pub(crate) const fn contains((first, last): (u16, u16), port: u16) -> bool {
     first <= port && port <= last
 }
@@ -141,11 +138,6 @@ impl Pinhole {
         self.protocol == tuple.protocol && self.target == tuple.src.0 && port && self.admits_client(tuple.dst)
     }
 
-    /// Whether a client proves its address at this port: any of its own, or that for discarding where it has none.
-    pub(crate) const fn hears_proofs(&self, port: u16) -> bool {
-        if self.has_ports { contains(self.gate.ports, port) } else { port == DISCARD }
-    }
-
     /// The target port that stands behind a gate port.
     pub(crate) const fn target_port(&self, gate_port: u16) -> u16 {
         self.target_ports.0.wrapping_add(gate_port.wrapping_sub(self.gate.ports.0))
@@ -158,7 +150,7 @@ impl Pinhole {
 
     /// External ports that it holds, live or resting.
     pub(crate) fn ports_len(&self) -> u32 {
-        if self.filter || self.gate.ports.0 == 0 { 0 } else { u32::from(self.gate.ports.1 - self.gate.ports.0) + 1 }
+        if !owns_ports(self) { 0 } else { u32::from(self.gate.ports.1 - self.gate.ports.0) + 1 }
     }
 
     /// The two lists of flows.

@@ -223,7 +223,7 @@ pub(crate) fn errors(now: Instant, per_s: u32) -> TokenBucket {
 
 /// Whether a pinhole holds external ports.
 pub(crate) const fn owns_ports(pinhole: &Pinhole) -> bool {
-    !pinhole.filter && pinhole.gate.ports.0 != 0
+    !pinhole.filter && pinhole.has_ports && pinhole.gate.ports.0 != 0
 }
 
 /// Why packets for a pinhole that is not open are dropped.

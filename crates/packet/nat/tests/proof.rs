@@ -230,3 +230,23 @@ fn an_acknowledgement_says_what_is_left_of_the_budget_also_after_a_renewal() {
     site.gate.install(site.now, site.unix, renewed.clone()).unwrap();
     assert_eq!(left(&mut site, 4), renewed.grant.bytes);
 }
+
+#[test]
+fn what_has_no_ports_is_proved_at_a_port_of_udp() {
+    const GRE: u8 = 47;
+    for target in [TARGET, FILTERED] {
+        let mut site = Site::new();
+        let (_, (address, port)) = agents(&mut site, GRE, target);
+        let is_nat = target == TARGET;
+        assert_eq!(port, if is_nat { 20_000 } else { 9 }, "an external port, or that for discarding");
+        let packet = packets::ip(CLIENT, address, sluicegate_wire::IpProtocol(GRE), &[0, 0, 8, 0, 1, 2, 3, 4]);
+        assert_eq!(site.outside_sends(&packet).dropped(), Reason::NoPinhole);
+        let (client, gate) = ((CLIENT, 40_000), (address, port));
+        assert!(matches!(site.outside_sends(&proof(client, (address, port + 1), 1)).verdict, Verdict::Drop(_)));
+        let answer = site.outside_sends(&proof(client, gate, 2));
+        assert_eq!(answer.verdict, Verdict::Reply);
+        assert_eq!(acknowledged(&answer.packet, client, gate).0, 2);
+        site.outside_sends(&packet).inside();
+        assert_eq!(site.used("external_ports_udp"), 0, "the port is not taken");
+    }
+}

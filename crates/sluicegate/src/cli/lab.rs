@@ -133,6 +133,34 @@ pub(crate) enum Experiment {
     /// Large transfers, long sessions, clients that move and clocks that are wrong, through each way to a service; and how
     /// fast each is.
     LongLife(LongLife),
+    /// UDP-Lite, DCCP, GRE, IPsec, WireGuard and a protocol without a name: opened, answered and closed, by address
+    /// translation and without.
+    Transports(Transports),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Transports {
+    /// The gate's packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
+    pub(crate) datapath: String,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub(crate) mutant: TransportsMutant,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is wrong with a run on purpose, to see that its judge says so.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum TransportsMutant {
+    /// Nothing.
+    #[default]
+    None,
+    /// Nobody signs in.
+    Unopened,
+    /// The gate only counts.
+    Observing,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use sluicegate_gate::{
     Capabilities, Config, EdgePolicy, Enforcement, Issuer, LocalRule, OwnService, Prefix, Role as Place, Side,
 };
-use sluicegate_policy::{Outbound, PortProtocol, PortRange, Rate};
+use sluicegate_policy::{Outbound, PortRange, Rate};
 
 use super::{
     check::{Report, Role},
@@ -262,11 +262,8 @@ fn local_rule(report: &mut Report<'_>, local: &Local, rate_pps: u32) -> Option<L
         None => {
             let hint = "write tcp/22, udp/5060, icmp, gre, esp or ip/4";
             let range: PortRange = report.parse(&["gate", "local"], text, hint)?;
-            match range.protocol {
-                PortProtocol::Tcp => (6, range.first, range.last),
-                PortProtocol::Udp => (17, range.first, range.last),
-                PortProtocol::Icmp => (1, 0, u16::MAX),
-            }
+            let number = range.protocol.number(std::net::Ipv4Addr::UNSPECIFIED.into());
+            if range.protocol.has_ports() { (number, range.first, range.last) } else { (number, 0, u16::MAX) }
         }
     };
     let side = match side {

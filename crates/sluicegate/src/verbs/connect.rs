@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use sluicegate_agent::{Account, Config, Forward, Frontends};
+use sluicegate_policy::{PortRange, TextError};
 use sluicegate_signin::UserSecret;
 
 use crate::{
@@ -34,6 +35,8 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
     let frontends = Frontends::find(&at).with_context(|| format!("--frontend {at}"))?;
     let forwards: Result<Vec<Forward>, String> = connect.forwards.iter().map(|text| text.parse()).collect();
     let forwards = forwards.map_err(anyhow::Error::msg)?;
+    let opens: Result<Vec<PortRange>, TextError> = connect.opens.iter().map(|text| text.parse()).collect();
+    let opens = opens.context("--open")?;
     let pin = secret::pin(connect.site_key.as_deref(), connect.known_sites.as_deref())?;
     let secret = match &connect.key_file {
         Some(path) => secret::from_key_file(path)?,
@@ -49,6 +52,7 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
         port,
         forwards,
         socks: connect.socks,
+        opens,
         command: connect.command,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
@@ -137,8 +141,8 @@ fn install(connect: &Connect, wanted: &Wanted) -> Result<ExitCode> {
     if connect.key_file.is_none() && connect.password.password_file.is_none() {
         bail!("nobody is there to be asked for a password at a start: give --key-file or --password-file");
     }
-    if connect.forwards.is_empty() && connect.socks.is_none() {
-        bail!("this would offer nothing: give -L or --socks");
+    if connect.forwards.is_empty() && connect.socks.is_none() && connect.opens.is_empty() {
+        bail!("this would offer nothing: give -L, --socks or --open");
     }
     let home = std::env::var_os("HOME").context("there is no HOME to put a unit into")?;
     let name = format!("sluicegate-{}.service", wanted.service);
@@ -175,6 +179,7 @@ fn arguments(connect: &Connect, wanted: &Wanted) -> Result<Vec<String>> {
         give("--known-sites", whole(path)?);
     }
     connect.forwards.iter().for_each(|forward| give("-L", forward.clone()));
+    connect.opens.iter().for_each(|range| give("--open", range.clone()));
     if let Some(socks) = connect.socks {
         give("--socks", socks.to_string());
     }

@@ -11,6 +11,7 @@ use sluicegate_netlab::{
         Verdict,
         rows::{Figure, Report},
     },
+    transports,
     tva::{
         self, Attack, Family, Mutant,
         paths::{self, Row},
@@ -20,7 +21,7 @@ use sluicegate_netlab::{
 use crate::{
     cli::{
         Experiment, LabAttack, LabCarriage, LabFamily, LabMutant, LongLife, LongLifeMutant, LongLifeRow, PathsMutant,
-        PathsRow, Threats, TvaLive, TvaPaths,
+        PathsRow, Threats, Transports, TransportsMutant, TvaLive, TvaPaths,
     },
     out,
 };
@@ -32,6 +33,7 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
         Experiment::TvaPaths(options) => tva_paths(options),
         Experiment::Threats(options) => threats(options),
         Experiment::LongLife(options) => long_life(options),
+        Experiment::Transports(options) => all_transports(options),
     }
 }
 
@@ -154,6 +156,23 @@ fn long_life(options: &LongLife) -> Result<ExitCode> {
         worst = worst.max(report.verdict());
     }
     Ok(status(worst))
+}
+
+fn all_transports(options: &Transports) -> Result<ExitCode> {
+    let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
+    let lab = transports::Options {
+        program: std::env::current_exe()?,
+        directory: directory.path().to_owned(),
+        mutant: match options.mutant {
+            TransportsMutant::None => transports::Mutant::None,
+            TransportsMutant::Unopened => transports::Mutant::Unopened,
+            TransportsMutant::Observing => transports::Mutant::Observing,
+        },
+        datapath: options.datapath.clone(),
+    };
+    let report = transports::run(&lab, &mut |step| eprintln!("{step}"))?;
+    print(&report, options.json);
+    Ok(status(report.verdict()))
 }
 
 const fn long_row_of(row: LongLifeRow) -> longlife::Row {

@@ -9,7 +9,8 @@ use std::{
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
-    Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined, respond,
+    ADDRESS_TAG, Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined,
+    respond,
 };
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
@@ -215,8 +216,12 @@ impl Authenticator {
             body: message.body(),
             dialled: hello.dialled,
         };
-        let has_capabilities = message.lists(HeaderName::Supported, CAPABILITY_TAG.as_bytes());
-        let proves = if has_capabilities { DataMode::Capability } else { DataMode::Mac };
+        let lists = |tag: &str| message.lists(HeaderName::Supported, tag.as_bytes());
+        let proves = match (lists(CAPABILITY_TAG), lists(ADDRESS_TAG)) {
+            (true, _) => DataMode::Capability,
+            (false, false) => DataMode::Mac,
+            (false, true) => DataMode::Pinhole,
+        };
         let (message, secret) = respond(seed, &settings.replica_key, &claim.ha1, &proposal, &hello.message)?;
         Ok(AgentSession { secret, proves, message })
     }

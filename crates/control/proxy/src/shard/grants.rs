@@ -159,9 +159,10 @@ struct Seal {
 fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
     let known = terms.renewal.then(|| ledger.delta(id)).flatten();
     let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
-    let has_ports = matches!(want.range.protocol, PortProtocol::Udp | PortProtocol::Tcp);
+    // Who pings proves nothing, and has no more than its address.
+    let is_proved = want.range.protocol != PortProtocol::Icmp;
     let was_sealed = known_grant.as_ref().is_none_or(Grant::proves_address);
-    let Some(agent) = terms.agent.filter(|_| has_ports && was_sealed) else {
+    let Some(agent) = terms.agent.filter(|_| is_proved && was_sealed) else {
         let client_id = known_grant.map_or_else(|| client_id(keys, terms.call), |grant| grant.client_id);
         return (Seal { proves: false, least_mode: DataMode::Pinhole, client_id }, None);
     };

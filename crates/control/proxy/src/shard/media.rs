@@ -39,10 +39,11 @@ pub(super) fn narrow(wants: &mut [Want], offer: Option<&Session<'_>>, client: Ip
     }
 }
 
-const fn protocol(transport: Transport) -> Option<PortProtocol> {
+fn protocol(transport: Transport) -> Option<PortProtocol> {
     match transport {
         Transport::Udp => Some(PortProtocol::Udp),
         Transport::Tcp => Some(PortProtocol::Tcp),
+        Transport::Ip(number) => PortProtocol::from_number(number),
         Transport::Other => None,
     }
 }

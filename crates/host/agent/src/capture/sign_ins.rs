@@ -77,7 +77,7 @@ async fn open(session: Session, target: Target, orders: Orders, shield: Arc<Shie
     let mut reach = match session.reach(target.protocol, port).await {
         Ok(reach) => reach,
         Err(error) => {
-            warn!(to = %target.to, protocol = target.protocol.label(), error, "not opened");
+            warn!(to = %target.to, protocol = %target.protocol, error, "not opened");
             orders.send(Order::Refused(target));
             return;
         }
@@ -85,7 +85,7 @@ async fn open(session: Session, target: Target, orders: Orders, shield: Arc<Shie
     let mut sealer = session.seal(target.protocol, port);
     // The session ends with its last user, and this task only watches.
     drop(session);
-    info!(to = %target.to, protocol = target.protocol.label(), gate = %reach.address, "captured traffic goes to the gate");
+    info!(to = %target.to, protocol = %target.protocol, gate = %reach.address, "captured traffic goes to the gate");
     shield.set(target, Some(reach.address));
     orders.send(Order::Opened(target, reach, sealer.clone()));
     while opening.changed().await.is_ok() {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_policy::PortRange;
+use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     dialog::Dialog,
     message::{HeaderName, Message, Method},
@@ -243,9 +243,10 @@ impl Server {
         for wanted in offer.wanted() {
             let Wanted::Service { media, transport, first, last } = wanted else { continue };
             let protocol = match transport {
-                Transport::Tcp => sluicegate_policy::PortProtocol::Tcp,
-                Transport::Udp => sluicegate_policy::PortProtocol::Udp,
-                Transport::Other => continue,
+                Transport::Tcp => PortProtocol::Tcp,
+                Transport::Udp => PortProtocol::Udp,
+                // An agent hands over connections and datagrams, and nothing else.
+                Transport::Ip(_) | Transport::Other => continue,
             };
             let range = PortRange { protocol, first, last };
             if self.config.ports.iter().any(|own| own.contains(&range))

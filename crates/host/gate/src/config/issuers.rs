@@ -173,12 +173,8 @@ impl Config {
 
 /// The ports that a grant opens at its target; `None` for a protocol that services do not name.
 fn ports(protocol: u8, (first, last): (u16, u16)) -> Option<PortRange> {
-    match protocol {
-        6 => Some(PortRange { protocol: PortProtocol::Tcp, first, last }),
-        17 => Some(PortRange { protocol: PortProtocol::Udp, first, last }),
-        1 | 58 => Some(PortRange::ICMP),
-        _ => None,
-    }
+    let protocol = PortProtocol::from_number(protocol)?;
+    Some(if protocol.has_ports() { PortRange { protocol, first, last } } else { PortRange::whole(protocol) })
 }
 
 #[cfg(test)]

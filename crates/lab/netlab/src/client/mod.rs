@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod call;
 mod dialog;
+pub mod exchange;
 pub mod haul;
 pub mod setup;
 mod timestamps;

@@ -40,11 +40,11 @@ pub(crate) fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError
     })
 }
 
-/// `"host:interface address"`; the address may be missing.
+/// `"host:interface address"`; there may be none, or several.
 fn end(text: &str) -> Result<End, LabError> {
     let (name, address) = text.split_once(' ').unwrap_or((text, ""));
     let (host, interface) = name.split_once(':').ok_or_else(|| LabError::Plan(format!("{text} names no interface")))?;
-    let addresses = if address.is_empty() { Vec::new() } else { vec![prefix(address)?] };
+    let addresses = address.split_whitespace().map(prefix).collect::<Result<Vec<_>, _>>()?;
     Ok(End::new(host, interface, &addresses))
 }
 

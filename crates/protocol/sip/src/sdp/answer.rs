@@ -110,9 +110,9 @@ fn push_service_ports(out: &mut Vec<u8>, first: u16, last: u16) {
 /// A range of ports of a service that an agent wants to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServicePorts {
-    /// TCP, or else UDP.
+    /// TCP, an IP protocol, or else UDP.
     pub transport: Transport,
-    /// First port, not 0.
+    /// First port; 0 where the transport has none.
     pub first: u16,
     /// Last port, not below the first.
     pub last: u16,
@@ -141,13 +141,18 @@ impl ServiceOffer<'_> {
         for range in self.ports {
             let is_tcp = range.transport == Transport::Tcp;
             // 9, discard, is the port of a side that connects (RFC 4145 section 4.1).
-            push_args(out, format_args!("m=application 9 {} ", if is_tcp { "TCP" } else { "UDP" }));
+            match range.transport {
+                Transport::Ip(number) => push_args(out, format_args!("m=application 9 IP/{number} ")),
+                _ => push_args(out, format_args!("m=application 9 {} ", if is_tcp { "TCP" } else { "UDP" })),
+            }
             out.extend_from_slice(SERVICE_FORMAT);
             out.extend_from_slice(b"\r\n");
             if is_tcp {
                 out.extend_from_slice(b"a=setup:active\r\na=connection:new\r\n");
             }
-            push_service_ports(out, range.first, range.last);
+            if range.first != 0 {
+                push_service_ports(out, range.first, range.last);
+            }
         }
     }
 }

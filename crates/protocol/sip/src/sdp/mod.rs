@@ -12,6 +12,8 @@ pub use rewrite::{MediaEdit, Rewrite};
 
 use core::net::IpAddr;
 
+use crate::message::scan::decimal_u16;
+
 /// The most media lines in one description.
 pub const MEDIA_MAX: usize = 16;
 /// The `proto` format name of media that stand for ports of a service instead of audio or video.
@@ -124,6 +126,8 @@ pub enum Transport {
     Udp,
     /// TCP and what runs over it.
     Tcp,
+    /// An IP protocol by its number, as `IP/50`: an agent's name for what session descriptions have none for.
+    Ip(u8),
     /// Anything else: cannot be opened.
     Other,
 }
@@ -172,11 +176,16 @@ pub struct Media<'a> {
 }
 
 impl Media<'_> {
-    /// UDP or TCP.
+    /// What carries it.
     #[must_use]
     pub fn transport(&self) -> Transport {
-        let first = self.protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let mut parts = self.protocol.split(|byte| *byte == b'/');
+        let (first, second) = (parts.next().unwrap_or_default(), parts.next());
         match first {
+            b"IP" => second
+                .and_then(decimal_u16)
+                .and_then(|number| u8::try_from(number).ok())
+                .map_or(Transport::Other, Transport::Ip),
             _ if first.eq_ignore_ascii_case(b"TCP") => Transport::Tcp,
             _ if [&b"UDP"[..], b"RTP", b"UDPTL", b"DTLS"].iter().any(|udp| first.eq_ignore_ascii_case(udp)) => {
                 Transport::Udp
@@ -210,11 +219,11 @@ pub enum Wanted {
     Service {
         /// Position of the media line.
         media: usize,
-        /// UDP or TCP.
+        /// What carries it.
         transport: Transport,
-        /// First port of the service.
+        /// First port of the service; 0 where the transport has none.
         first: u16,
-        /// Last port of the service.
+        /// Last port of the service; 0 likewise.
         last: u16,
     },
     /// A stream that the writer of the description receives.
@@ -270,6 +279,9 @@ fn wanted_by(position: usize, media: &Media<'_>) -> Option<Wanted> {
     let transport = media.transport();
     if media.port == 0 || transport == Transport::Other {
         return None;
+    }
+    if let (Transport::Ip(_), None) = (transport, media.service_ports) {
+        return Some(Wanted::Service { media: position, transport, first: 0, last: 0 });
     }
     if let Some((first, last)) = media.service_ports {
         return Some(Wanted::Service { media: position, transport, first, last });

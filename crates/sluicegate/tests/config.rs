@@ -114,7 +114,10 @@ const FRONTEND_MISTAKES: &[Mistake] = &[
     ("lifetime_s = 300", "lifetime_s = 5", 17, "lifetime_s = 5 is out of range", "write 10 to 86400"),
     ("tcp/443", "tcp/443-80", 15, "\"tcp/443-80\" is no port range", "the lower one first"),
     ("tcp/443", "tcp/99999", 15, "\"tcp/99999\" is no port range", "ports from 1 to 65535"),
-    ("tcp/443", "sctp/443", 15, "\"sctp/443\" is no port range", "forwards udp, tcp and icmp"),
+    ("tcp/443", "ip/6", 15, "\"ip/6\" is no port range", "has a name of its own"),
+    ("tcp/443", "ip/44", 15, "\"ip/44\" is no port range", "no transport"),
+    ("\"tcp/443\"", "\"ah\"", 15, "ah signs the addresses", "use mode = \"filter\""),
+    ("tcp/443", "sctp/443", 15, "\"sctp/443\" is no port range", "does not forward sctp"),
     ("[\"tcp/22\"]", "[]", 22, "no grant could open anything", "write for example"),
     ("\"10.4.0.3\"", "\"224.0.0.1\"", 21, "no address of a host", "write the service's own address"),
     (

@@ -23,6 +23,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "sluicegate connect alice@web --frontend 203.0.113.1 --realm example.net -L 8080:80",
         "The service's port 80 is this host's port 8080 as long as it runs.",
     ),
+    (
+        "sluicegate connect alice@vpn --open udp/500 --open udp/4500 --open esp",
+        "Opens the gate for IPsec on this host, until it ends.",
+    ),
     ("sluicegate connect web", "The same, of a site that `connect --save` has noted."),
     ("sluicegate link web --user alice", "What alice hands to `connect`, with the site's key in it."),
     ("sluicegate up --confirm 60", "Ends after a minute, and opens again, unless somebody confirms."),

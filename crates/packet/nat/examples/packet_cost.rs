@@ -86,15 +86,24 @@ fn main() {
 /// The port that packets come by, their template, how the n-th differs from it, which are sent, and whether they pass.
 struct Row<'a>(Port, &'a [u8], &'a dyn Fn(usize, &mut [u8]), &'a [usize], bool);
 
-/// Writes other ends into a packet. The IP checksum stays right; nobody looks at the UDP checksum.
+/// Writes other ends into a packet. All checksums stay right; UDP has none.
 fn patch(packet: &mut [u8], src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) {
+    let word = |at: usize, packet: &[u8]| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let ports = Delta::NONE.u16(word(20, packet), src.1).u16(word(22, packet), dst.1);
     packet[20..22].copy_from_slice(&src.1.to_be_bytes());
     packet[22..24].copy_from_slice(&dst.1.to_be_bytes());
-    let mut view = ipv4::Packet::new_unchecked(packet);
+    let is_tcp = packet[9] == TCP;
+    let mut view = ipv4::Packet::new_unchecked(&mut *packet);
     let delta = Delta::NONE.u32(view.src().to_bits(), src.0.to_bits()).u32(view.dst().to_bits(), dst.0.to_bits());
     view.set_src(src.0);
     view.set_dst(dst.0);
     view.set_checksum(delta.apply(view.checksum()));
+    if is_tcp {
+        let checksum = delta.and(ports).apply(word(36, packet));
+        packet[36..38].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        packet[26..28].copy_from_slice(&[0, 0]);
+    }
 }
 
 /// A gate with 4,000 granted clients and 200,000 flows to come.
@@ -146,7 +155,7 @@ fn spec(n: u32, client: Ipv4Addr, protocol: u8, port: u16) -> PinholeSpec {
         gate_address: Ipv4Addr::UNSPECIFIED.into(),
         gate_ports: (0, 0),
         holder: [0; 32],
-        user_pseudonym: [0; 8],
+        user_pseudonym: u64::from(n).to_be_bytes(),
     };
     PinholeSpec { grant, service: 1, target: TARGET.into(), target_ports: (port, port), filter: false, keys: None }
 }

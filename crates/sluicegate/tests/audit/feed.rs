@@ -29,7 +29,7 @@ use crate::support::{
     until,
 };
 
-on_packet!(security_09_idle_connections_to_the_feed_keep_no_gate_away, &[], idle_connections);
+on_packet!(alone security_09_idle_connections_to_the_feed_keep_no_gate_away, &[], idle_connections);
 on_each_datapath!(security_18_a_frontend_cannot_make_a_service_open_to_everyone, &[], super::open_to_everyone);
 on_packet!(security_18_the_gates_own_file_bounds_what_a_frontend_opens, &[], bounded_issuer);
 on_packet!(security_30_who_only_connects_to_the_feed_fills_no_log, &[], quiet_log);

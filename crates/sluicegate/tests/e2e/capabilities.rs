@@ -29,9 +29,9 @@ use crate::support::{
     until,
 };
 
-on_each_datapath!(a_transfer_of_unmodified_hosts_rides_on_capabilities, &[], super::transfer);
-on_each_datapath!(two_hosts_behind_an_edge_get_through_a_flood_ten_times_the_link, &[], super::flood);
-on_packet!(a_router_that_is_killed_and_restarted_breaks_no_transfer, &[], restart);
+on_each_datapath!(alone a_transfer_of_unmodified_hosts_rides_on_capabilities, &[], super::transfer);
+on_each_datapath!(alone two_hosts_behind_an_edge_get_through_a_flood_ten_times_the_link, &[], super::flood);
+on_packet!(alone a_router_that_is_killed_and_restarted_breaks_no_transfer, &[], restart);
 
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 5, 0, 2);
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 66);

@@ -19,11 +19,11 @@ use crate::support::{
 const SMALL: &str = "grant = { bytes_max = \"10MB\", lifetime_s = 300, rate = \"40Mbit\" }\n";
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-on_each_datapath!(an_upload_of_three_budgets_goes_on_and_renewals_say_why, &[], super::upload);
+on_each_datapath!(alone an_upload_of_three_budgets_goes_on_and_renewals_say_why, &[], super::upload);
 on_packet!(operators_see_ports_and_ends_and_hear_what_did_not_happen, &[], operators);
 on_packet!(socks_reaches_the_service_by_its_name_and_nothing_else, &["curl"], socks);
 on_packet!(a_busy_local_port_is_said_before_anybody_signs_in, &[], busy);
-on_packet!(a_download_whose_acknowledgements_spend_a_budget_goes_on, &[], download);
+on_packet!(alone a_download_whose_acknowledgements_spend_a_budget_goes_on, &[], download);
 
 /// A client's connection to a service on port 80 through `connect -L`, and the service's end of it.
 struct Forwarded {

@@ -20,14 +20,14 @@ use crate::support::{
     stolen, until,
 };
 
-on_each_datapath!(a_large_download_by_native_carriage_is_never_answered_in_plain, &["curl", "nft"], super::download);
+on_each_datapath!(alone a_large_download_by_native_carriage_is_never_answered_in_plain, &["curl", "nft"], super::download);
 on_packet!(a_plain_packet_of_a_captured_connection_does_not_end_it, &[], plain_packet);
 on_packet!(two_hosts_behind_an_ordinary_nat_reach_a_service_without_being_told_how, &["curl", "nft"], behind_nat);
 on_packet!(the_first_datagram_to_a_service_waits_for_the_sign_in, &["bash"], first_datagram);
-on_each_datapath!(a_client_with_a_new_address_goes_on_within_five_seconds, &["ip"], super::roaming);
+on_each_datapath!(alone a_client_with_a_new_address_goes_on_within_five_seconds, &["ip"], super::roaming);
 on_packet!(a_link_is_enough_to_connect_and_once_saved_the_services_name_is, &[], by_name);
-on_packet!(a_frontend_that_falls_silent_is_replaced_by_another_that_answers, &["nft"], another_frontend);
-on_packet!(a_frontend_that_does_not_answer_is_told_of_within_five_seconds, &[], silent_frontend);
+on_packet!(alone a_frontend_that_falls_silent_is_replaced_by_another_that_answers, &["nft"], another_frontend);
+on_packet!(alone a_frontend_that_does_not_answer_is_told_of_within_five_seconds, &[], silent_frontend);
 
 /// What programs call the service.
 const KNOWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 77));

@@ -24,9 +24,9 @@ use crate::support::{
     until,
 };
 
-on_packet!(a_tunnel_of_wireguard_carries_a_service_through_a_flood, &["wg-quick", "wireguard-go", "ip"], wireguard);
-on_packet!(a_tunnel_without_wireguard_needs_the_line_that_check_asks_for, &["ip"], vxlan);
-on_packet!(a_tunnel_of_gre_needs_the_line_that_check_asks_for, &["ip"], gre);
+on_packet!(alone a_tunnel_of_wireguard_carries_a_service_through_a_flood, &["wg-quick", "wireguard-go", "ip"], wireguard);
+on_packet!(alone a_tunnel_without_wireguard_needs_the_line_that_check_asks_for, &["ip"], vxlan);
+on_packet!(alone a_tunnel_of_gre_needs_the_line_that_check_asks_for, &["ip"], gre);
 
 const PAGE: &str = "docs/src/operating/deployment.md";
 const FILE: &str = "site.toml";

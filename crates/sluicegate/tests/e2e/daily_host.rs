@@ -17,14 +17,14 @@ use crate::support::{
     until,
 };
 
-on_each_datapath!(the_gates_host_keeps_what_it_starts_itself_also_in_a_flood, &["ping"], super::keeps);
+on_each_datapath!(alone the_gates_host_keeps_what_it_starts_itself_also_in_a_flood, &["ping"], super::keeps);
 on_each_datapath!(
     pings_of_the_gates_host_and_of_a_service_come_back_with_any_identifier,
     &["nft", "ping"],
     super::pings
 );
-on_each_datapath!(nobody_opens_a_port_of_the_gates_host_by_forging_answers, &[], super::forged);
-on_each_datapath!(an_inside_interface_made_again_is_taken_up_and_connections_go_on, &["ip"], super::made_again);
+on_each_datapath!(alone nobody_opens_a_port_of_the_gates_host_by_forging_answers, &[], super::forged);
+on_each_datapath!(alone an_inside_interface_made_again_is_taken_up_and_connections_go_on, &["ip"], super::made_again);
 on_packet!(a_filter_that_somebody_flushed_is_installed_again, &["nft"], flushed);
 
 const ASKING: u16 = 40_000;

@@ -17,12 +17,12 @@ use crate::support::{
     stolen, until,
 };
 
-on_each_datapath!(a_download_through_agent_tun_goes_on_from_each_new_address, &["ip"], super::tun_roams);
-on_packet!(a_command_of_agent_run_keeps_its_connection_from_each_new_address, &["ip", "curl"], run_roams);
-on_packet!(captured_connections_go_on_by_another_interface, &["ip"], another_interface);
-on_each_datapath!(a_forward_goes_on_when_the_nat_in_front_gets_another_address, &["nft"], super::behind_nat);
+on_each_datapath!(alone a_download_through_agent_tun_goes_on_from_each_new_address, &["ip"], super::tun_roams);
+on_packet!(alone a_command_of_agent_run_keeps_its_connection_from_each_new_address, &["ip", "curl"], run_roams);
+on_packet!(alone captured_connections_go_on_by_another_interface, &["ip"], another_interface);
+on_each_datapath!(alone a_forward_goes_on_when_the_nat_in_front_gets_another_address, &["nft"], super::behind_nat);
 
-on_each_datapath!(a_client_that_reaches_frontend_and_gate_by_different_networks_gets_in, &["ip"], super::two_networks);
+on_each_datapath!(alone a_client_that_reaches_frontend_and_gate_by_different_networks_gets_in, &["ip"], super::two_networks);
 
 const LIMIT: Duration = Duration::from_secs(90);
 /// What programs call the service.

@@ -18,9 +18,9 @@ use crate::support::{
 /// A gate acts on the end of a grant within this.
 const ACT_NS: u64 = 1_000_000_000;
 
-on_each_datapath!(a_revoked_grant_ends_within_a_second, &[], super::revoke);
-on_each_datapath!(an_expired_grant_ends_within_a_second, &[], super::expiry);
-on_packet!(a_goodbye_ends_the_grant_within_a_second, &[], goodbye);
+on_each_datapath!(alone a_revoked_grant_ends_within_a_second, &[], super::revoke);
+on_each_datapath!(alone an_expired_grant_ends_within_a_second, &[], super::expiry);
+on_packet!(alone a_goodbye_ends_the_grant_within_a_second, &[], goodbye);
 
 /// A call with its stream of 100 datagrams a second, both ways, and what arrives of it at the service.
 struct Flowing {

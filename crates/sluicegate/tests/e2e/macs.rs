@@ -20,7 +20,7 @@ use crate::support::{
     until, within,
 };
 
-on_each_datapath!(a_sniffer_that_copies_forges_or_replays_on_the_path_gets_no_byte_through, &[], super::sniffer);
+on_each_datapath!(alone a_sniffer_that_copies_forges_or_replays_on_the_path_gets_no_byte_through, &[], super::sniffer);
 on_packet!(a_gate_without_the_key_says_so_until_the_feed_brings_it_again, &[], gate_without_key);
 on_packet!(after_a_restart_of_everything_the_next_renewal_brings_a_new_key, &[], all_restarted);
 

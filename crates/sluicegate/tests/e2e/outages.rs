@@ -21,9 +21,9 @@ const OUTAGE: Duration = Duration::from_secs(5);
 /// What was on its way when a process was killed has arrived after this.
 const IN_FLIGHT_NS: u64 = 100_000_000;
 
-on_each_datapath!(a_killed_frontend_stops_no_flow_and_its_restart_closes_none, &[], super::frontend_killed);
+on_each_datapath!(alone a_killed_frontend_stops_no_flow_and_its_restart_closes_none, &[], super::frontend_killed);
 on_each_datapath!(
-    while_a_killed_gate_is_down_nothing_passes_and_its_restart_brings_flows_back,
+    alone while_a_killed_gate_is_down_nothing_passes_and_its_restart_brings_flows_back,
     &[],
     super::gate_killed
 );

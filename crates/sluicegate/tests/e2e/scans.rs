@@ -14,7 +14,7 @@ use crate::support::{
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-on_each_datapath!(nmap_finds_nothing_open_and_the_service_sees_no_packet, &["nmap"], super::nmap);
+on_each_datapath!(alone nmap_finds_nothing_open_and_the_service_sees_no_packet, &["nmap"], super::nmap);
 
 fn nmap(datapath: &'static str) {
     let lab = Lab::new();

@@ -22,7 +22,7 @@ use crate::support::{
     until,
 };
 
-on_each_datapath!(the_services_agent_ends_a_flooding_client_within_a_second, &[], super::flood);
+on_each_datapath!(alone the_services_agent_ends_a_flooding_client_within_a_second, &[], super::flood);
 on_packet!(the_services_agent_refuses_by_local_policy_and_only_its_registrar_may_serve, &[], local_policy);
 
 /// The flood: 1,000 datagrams of 1,200 bytes a second, five times what the agent allows, and for the gate no excess.

@@ -17,7 +17,7 @@ use crate::support::{
     until,
 };
 
-on_each_datapath!(a_million_tcp_segments_outside_the_window_do_not_pass, &[], super::million);
+on_each_datapath!(alone a_million_tcp_segments_outside_the_window_do_not_pass, &[], super::million);
 
 /// Segments that the gate must have judged.
 const SEGMENTS: u64 = 1_000_000;

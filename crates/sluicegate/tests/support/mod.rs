@@ -1,20 +1,26 @@
 //! What every end-to-end test stands on: a lab of namespaces, nodes of the real binary, programs, phones, traffic.
 
-/// A test that runs with both back ends: `NAME::packet` and `NAME::xdp` call `BODY("packet")` and `BODY("xdp")`.
+/// A test that runs with both back ends: `NAME::packet` and `NAME::xdp` call `BODY("packet")` and `BODY("xdp")`. One that is
+/// `alone` runs beside no other.
 macro_rules! on_each_datapath {
-    ($(#[$doc:meta])* $name:ident, $programs:expr, $body:path) => {
-        $(#[$doc])*
+    (alone $name:ident, $programs:expr, $body:path) => {
+        on_each_datapath!(@ alone, $name, $programs, $body);
+    };
+    ($name:ident, $programs:expr, $body:path) => {
+        on_each_datapath!(@ turn, $name, $programs, $body);
+    };
+    (@ $turn:ident, $name:ident, $programs:expr, $body:path) => {
         mod $name {
             #[test]
             fn packet() {
-                if let Some(_turn) = $crate::support::turn($programs) {
+                if let Some(_turn) = $crate::support::$turn($programs) {
                     $body("packet");
                 }
             }
 
             #[test]
             fn xdp() {
-                if let Some(_turn) = $crate::support::turn($programs) {
+                if let Some(_turn) = $crate::support::$turn($programs) {
                     $body("xdp");
                 }
             }
@@ -22,12 +28,18 @@ macro_rules! on_each_datapath {
     };
 }
 
-/// A test that runs once, with the `packet` back end.
+/// A test that runs once, with the `packet` back end; `alone` as above.
 macro_rules! on_packet {
+    (alone $name:ident, $programs:expr, $body:path) => {
+        on_packet!(@ alone, $name, $programs, $body);
+    };
     ($name:ident, $programs:expr, $body:path) => {
+        on_packet!(@ turn, $name, $programs, $body);
+    };
+    (@ $turn:ident, $name:ident, $programs:expr, $body:path) => {
         #[test]
         fn $name() {
-            if let Some(_turn) = $crate::support::turn($programs) {
+            if let Some(_turn) = $crate::support::$turn($programs) {
                 $body("packet");
             }
         }
@@ -48,7 +60,7 @@ use std::{
     env, fs,
     io::Write,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread,
     time::{Duration, Instant},
 };
@@ -66,18 +78,24 @@ pub(crate) fn stolen() -> Duration {
     Duration::from_millis(ticks.unwrap_or(0) * 10)
 }
 
-/// One lab at a time: the tests measure what arrives within a second, on machines with few processors.
-static TURN: Mutex<()> = Mutex::new(());
+/// Most labs wait most of the time, and stand beside each other, as many as the harness has threads. Those that flood, or
+/// measure what a flood leaves, have the machine for themselves.
+static TURN: RwLock<()> = RwLock::new(());
 
-/// The turn of one test.
-pub(crate) type Turn = MutexGuard<'static, ()>;
-
-/// Takes the test's turn if this machine can run it: as root, with `programs` installed. `None` after saying what is
-/// missing.
+/// The test's turn if this machine can run it: as root, with `programs` installed. `None` after saying what is missing.
 ///
 /// # Panics
 /// Instead of `None` where `SLUICEGATE_NO_SKIP=1` forbids skipping.
-pub(crate) fn turn(programs: &[&str]) -> Option<Turn> {
+pub(crate) fn turn(programs: &[&str]) -> Option<RwLockReadGuard<'static, ()>> {
+    can_run(programs).then(|| TURN.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// As [`turn`], beside no other test.
+pub(crate) fn alone(programs: &[&str]) -> Option<RwLockWriteGuard<'static, ()>> {
+    can_run(programs).then(|| TURN.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn can_run(programs: &[&str]) -> bool {
     let may = sluicegate_netlab::namespace::may_make_namespaces();
     let root = (!may).then(|| "root".to_owned());
     let missing = programs.iter().filter(|name| find(name).is_none()).map(|name| (*name).to_owned());
@@ -90,9 +108,8 @@ pub(crate) fn turn(programs: &[&str]) -> Option<Turn> {
         );
         // Past the test harness, which shows only what failing tests print.
         let _ = std::io::stderr().write_all(format!("skipped: needs {needs}\n").as_bytes());
-        return None;
     }
-    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    missing.is_empty()
 }
 
 /// Where a program is installed.

@@ -31,6 +31,7 @@ fn named_tests(text: &str) -> Vec<String> {
 }
 
 fn identifier(text: &str) -> Option<String> {
+    let text = text.strip_prefix("alone ").unwrap_or(text);
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let name = text.split(|c: char| !is_part(c)).next()?;
     (!name.is_empty()).then(|| name.to_owned())

@@ -138,6 +138,8 @@ pub struct Transports {
     rows: &'static [Transport],
     /// The row of each number, or [`Self::OTHER`] or [`Self::NONE`].
     by_number: [u8; 256],
+    /// The space of each number's ports, or [`Self::NONE`].
+    spaces: [u8; 256],
 }
 
 impl Transports {
@@ -165,12 +167,17 @@ impl Transports {
             by_number[none[at].0 as usize] = Self::NONE;
             at += 1;
         }
-        let mut row = 0;
+        let mut spaces = [Self::NONE; 256];
+        let (mut row, mut space) = (0, 0);
         while row < rows.len() {
             by_number[rows[row].protocol.0 as usize] = row as u8;
+            if rows[row].space.is_some() {
+                spaces[rows[row].protocol.0 as usize] = space;
+                space += 1;
+            }
             row += 1;
         }
-        Self { rows, by_number }
+        Self { rows, by_number, spaces }
     }
 
     /// The row of a protocol; `None` if it is nothing that could pass.
@@ -196,9 +203,7 @@ impl Transports {
     /// Which of [`Self::spaces`] a protocol's are.
     #[inline]
     pub(crate) fn space(&self, protocol: u8) -> Option<usize> {
-        let row = usize::from(self.by_number[usize::from(protocol)]);
-        self.rows.get(row)?.space?;
-        Some(self.rows[..row].iter().filter(|before| before.space.is_some()).count())
+        Some(self.spaces[usize::from(protocol)]).filter(|space| *space != Self::NONE).map(usize::from)
     }
 }
 

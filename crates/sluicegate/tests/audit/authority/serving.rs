@@ -11,7 +11,7 @@ use crate::support::{
     until,
 };
 
-on_packet!(security_06_no_user_keeps_the_places_of_a_service_agent, &[], places);
+on_packet!(alone security_06_no_user_keeps_the_places_of_a_service_agent, &[], places);
 on_packet!(security_24_a_caller_is_called_by_its_own_name_only, &[], names);
 
 const WISH: Wish = Wish::Udp(7000, 7000);

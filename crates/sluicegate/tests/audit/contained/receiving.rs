@@ -16,9 +16,9 @@ use crate::support::{
     until,
 };
 
-on_each_datapath!(security_16_a_forged_peer_reaches_no_port_of_the_gates_host, &[], super::forged_peer);
+on_each_datapath!(alone security_16_a_forged_peer_reaches_no_port_of_the_gates_host, &[], super::forged_peer);
 on_each_datapath!(security_25_a_neighbour_teaches_the_gate_no_route, &["ip"], super::advertised);
-on_each_datapath!(security_29_a_flood_of_one_local_entry_does_not_touch_another, &[], super::entries);
+on_each_datapath!(alone security_29_a_flood_of_one_local_entry_does_not_touch_another, &[], super::entries);
 
 /// Forged packets, in turn to every port.
 const FORGED: u32 = 100_000;

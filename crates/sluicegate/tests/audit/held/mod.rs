@@ -28,10 +28,10 @@ use crate::support::{
 };
 use wire::{Wire, changed, datagram, fragment, icmp, packet, packet_v6, segment, udp, with_options};
 
-on_each_datapath!(held_strangers_and_misfits_reach_nothing_while_pinholes_are_open, &[], super::addresses);
-on_each_datapath!(held_broken_and_foreign_packets_of_the_client_itself_reach_nothing, &[], super::misfits);
-on_each_datapath!(held_guessed_segments_of_an_open_connection_reach_nothing, &[], super::guesses);
-on_each_datapath!(held_ipv6_without_a_grant_reaches_nothing, &[], super::without_grant_v6);
+on_each_datapath!(alone held_strangers_and_misfits_reach_nothing_while_pinholes_are_open, &[], super::addresses);
+on_each_datapath!(alone held_broken_and_foreign_packets_of_the_client_itself_reach_nothing, &[], super::misfits);
+on_each_datapath!(alone held_guessed_segments_of_an_open_connection_reach_nothing, &[], super::guesses);
+on_each_datapath!(alone held_ipv6_without_a_grant_reaches_nothing, &[], super::without_grant_v6);
 
 /// What honest datagrams carry; all else at the service is an intruder.
 const HONEST: &[u8] = b"honest";

@@ -14,10 +14,10 @@ use crate::support::{
     phone::{Phone, Wish, token},
 };
 
-on_packet!(held_a_call_opens_for_its_own_source_and_the_offered_ports_alone, &[], foreign_wishes);
-on_packet!(held_no_unproved_request_is_answered_with_more_than_three_times_its_bytes, &[], amplification);
-on_packet!(held_the_state_directory_is_its_owners_alone, &[], modes);
-on_packet!(held_no_secret_is_in_arguments_environment_or_log, &[], secrets);
+on_packet!(alone held_a_call_opens_for_its_own_source_and_the_offered_ports_alone, &[], foreign_wishes);
+on_packet!(alone held_no_unproved_request_is_answered_with_more_than_three_times_its_bytes, &[], amplification);
+on_packet!(alone held_the_state_directory_is_its_owners_alone, &[], modes);
+on_packet!(alone held_no_secret_is_in_arguments_environment_or_log, &[], secrets);
 
 fn node(lab: &Lab, datapath: &'static str) -> Node {
     Node::up(lab, &Config::new(datapath, &service("echo", "\"udp/7000-7009\"", "")))

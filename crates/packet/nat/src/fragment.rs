@@ -30,7 +30,7 @@ impl Translator {
         now: Instant,
         from: Port,
         frame: &mut Frame<'_>,
-        mut ip: Summary,
+        ip: &mut Summary,
         permission: Permission,
     ) -> Result<Fate, Reason> {
         let Some(fragment) = ip.fragment else { return Err(Reason::FragmentInvalid) };
@@ -41,7 +41,7 @@ impl Translator {
         }
         if self.fragments.find(&id).is_none() {
             // Without ports only the addresses can tell a stranger, and a stranger takes no memory.
-            if let Err(reason) = self.check_ends(from, &ip) {
+            if let Err(reason) = self.check_ends(from, ip) {
                 let host = self.rules.hosts.find(ip.dst).filter(|host| host.mode == ServiceMode::Filter);
                 if from == Port::INSIDE || host.is_none() {
                     return Err(reason);
@@ -74,19 +74,21 @@ impl Translator {
         &mut self,
         now: Instant,
         frame: &mut Frame<'_>,
-        ip: Summary,
+        ip: &mut Summary,
         fragment: &Fragment,
         (id, permission): (PacketId, Permission),
     ) -> Result<Fate, Reason> {
         // RFC 1858: a first fragment without the whole transport header is an attack.
-        let mut packet = Packet::parse(self.rules.transports, ip, frame.bytes()).map_err(|reason| match reason {
+        let mut packet = Packet::parse(self.rules.transports, *ip, frame.bytes()).map_err(|reason| match reason {
             Reason::TransportHeaderInvalid => Reason::FragmentInvalid,
             other => other,
         })?;
-        if self.check_ends(id.from, &ip).is_err() {
+        if self.check_ends(id.from, ip).is_err() {
             let evidence = Evidence { permission, bytes: frame.bytes() };
             let passage = self.decide(now, id.from, &packet, &evidence)?;
-            return self.send(&passage, &mut packet, frame);
+            let sent = self.send(&passage, &mut packet, frame)?;
+            *ip = packet.ip;
+            return Ok(sent);
         }
         let at = self.fragments.find_or_add(now, id, &mut self.rules.counters)?;
         match self.fragments.state(at) {
@@ -99,7 +101,9 @@ impl Translator {
         match noted.and_then(|()| self.decide(now, id.from, &packet, &evidence)) {
             Ok(passage) => {
                 self.fragments.admit(at, passage, &mut self.rules.counters);
-                self.send(&passage, &mut packet, frame)
+                let sent = self.send(&passage, &mut packet, frame)?;
+                *ip = packet.ip;
+                Ok(sent)
             }
             Err(reason) => {
                 self.fragments.refuse(at, reason, &mut self.rules.counters);
@@ -125,7 +129,7 @@ impl Translator {
         &mut self,
         now: Instant,
         passage: &Rewrite,
-        mut ip: Summary,
+        ip: &mut Summary,
         frame: &mut Frame<'_>,
     ) -> Result<Port, Reason> {
         let len = ip.total_len as u32;
@@ -134,11 +138,11 @@ impl Translator {
         } else {
             pay(&mut self.v6, &mut self.rules, now, passage, len)?;
         }
-        passage.apply_addresses(&mut ip, frame.bytes_mut());
+        passage.apply_addresses(ip, frame.bytes_mut());
         ip.decrement_ttl(frame.bytes_mut())?;
         if !self.rules.fits(ip.total_len, passage.to) {
             let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
-            self.fragments.split(&ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
+            self.fragments.split(ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
         }
         Ok(passage.to)
     }
@@ -151,7 +155,7 @@ impl Translator {
         }
         Some(match what {
             Ok(to) => Ok(to),
-            Err(passage) => Summary::parse(frame.bytes()).and_then(|ip| self.follow(now, &passage, ip, frame)),
+            Err(passage) => Summary::parse(frame.bytes()).and_then(|mut ip| self.follow(now, &passage, &mut ip, frame)),
         })
     }
 }

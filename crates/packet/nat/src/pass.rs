@@ -10,28 +10,39 @@ impl Translator {
     /// Forwards a packet out of the other port as a router does: one hop older, cut or answered if the next link is too
     /// narrow for it, answered if its time to live is over (RFC 1812 5.3.1, RFC 4443 3.3). Nothing else is asked.
     pub fn pass(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
+        match Summary::parse(frame.bytes()) {
+            Ok(mut ip) => self.pass_parsed(now, port, frame, &mut ip),
+            Err(reason) => {
+                self.rules.counters.count_drop(reason);
+                Verdict::Drop(reason)
+            }
+        }
+    }
+
+    /// As [`Self::pass`], for a packet that was parsed: `ip` describes it, and what it has become.
+    pub fn pass_parsed(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, ip: &mut Summary) -> Verdict {
         self.now = now;
         self.rules.paid = None;
         self.sweep(now);
-        match self.pass_on(port, frame) {
+        match self.pass_on(port, frame, ip) {
             Ok(to) => {
                 self.rules.counters.count_forward(to, frame.len());
                 Verdict::Forward(to)
             }
-            Err(Reason::TtlExpired) => self.refuse_expired(now, frame),
+            Err(Reason::TtlExpired) => self.refuse_expired(now, frame, ip),
             Err(Reason::PacketTooBig) => {
                 let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
-                self.refuse_too_big(now, mtu, frame)
+                self.refuse_too_big(now, mtu, frame, ip)
             }
-            Err(reason) => self.refuse(now, port, frame, reason),
+            Err(reason) => self.refuse(now, port, frame, ip, reason),
         }
     }
 
     /// Answers a packet, which is dropped, with the largest packet that can pass: `mtu` in bytes, for a caller that adds
     /// headers to what it forwards.
-    pub fn refuse_too_big(&mut self, now: Instant, mtu: u16, frame: &mut Frame<'_>) -> Verdict {
+    pub fn refuse_too_big(&mut self, now: Instant, mtu: u16, frame: &mut Frame<'_>, ip: &Summary) -> Verdict {
         self.rules.counters.count_drop(Reason::PacketTooBig);
-        if self.rules.admit_icmp_public(now) && reply::too_big(&self.rules.config, mtu, frame).is_some() {
+        if self.rules.admit_icmp_public(now) && reply::too_big(&self.rules.config, mtu, frame, ip).is_some() {
             self.rules.counters.count_reply();
             return Verdict::Reply;
         }
@@ -45,8 +56,7 @@ impl Translator {
         self.rules.hosts.is_open(address)
     }
 
-    fn pass_on(&mut self, port: Port, frame: &mut Frame<'_>) -> Result<Port, Reason> {
-        let mut ip = Summary::parse(frame.bytes())?;
+    fn pass_on(&mut self, port: Port, frame: &mut Frame<'_>, ip: &mut Summary) -> Result<Port, Reason> {
         frame.truncate(ip.total_len);
         ip.check_addresses()?;
         if self.rules.is_gate(ip.dst) {
@@ -62,7 +72,7 @@ impl Translator {
             }
             ip.decrement_ttl(frame.bytes_mut())?;
             let mtu = usize::from(self.rules.config.mtu[usize::from(to.0 & 1)]);
-            self.fragments.split(&ip, frame, (to, mtu), &mut self.rules.counters)?;
+            self.fragments.split(ip, frame, (to, mtu), &mut self.rules.counters)?;
             return Ok(to);
         }
         ip.decrement_ttl(frame.bytes_mut())?;
@@ -70,11 +80,11 @@ impl Translator {
     }
 
     #[cold]
-    fn refuse_expired(&mut self, now: Instant, frame: &mut Frame<'_>) -> Verdict {
+    fn refuse_expired(&mut self, now: Instant, frame: &mut Frame<'_>, ip: &Summary) -> Verdict {
         self.rules.counters.count_drop(Reason::TtlExpired);
-        if may_be_answered(frame.bytes())
+        if may_be_answered(ip, frame.bytes())
             && self.rules.admit_icmp_public(now)
-            && reply::time_exceeded(&self.rules.config, frame).is_some()
+            && reply::time_exceeded(&self.rules.config, frame, ip).is_some()
         {
             self.rules.counters.count_reply();
             return Verdict::Reply;
@@ -84,8 +94,7 @@ impl Translator {
 }
 
 /// RFC 1812 4.3.2.7: errors answer neither errors nor later fragments.
-fn may_be_answered(packet: &[u8]) -> bool {
-    let Ok(ip) = Summary::parse(packet) else { return false };
+fn may_be_answered(ip: &Summary, packet: &[u8]) -> bool {
     let kind = ip.transport(packet).first().copied();
     let is_error = match ip.protocol {
         IpProtocol::ICMP => kind

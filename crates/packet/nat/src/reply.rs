@@ -17,20 +17,20 @@ const REPLY_LEN_MAX: usize = 1_280;
 
 /// Turns `frame`, which is too long for a link of `mtu` bytes, into the answer that says so (RFC 1191 4, RFC 4443 3.2).
 /// `None`: no answer can be made of it.
-pub(crate) fn too_big(config: &Config, mtu: u16, frame: &mut Frame<'_>) -> Option<()> {
+pub(crate) fn too_big(config: &Config, mtu: u16, frame: &mut Frame<'_>, ip: &Summary) -> Option<()> {
     answer(
         config,
-        frame,
+        (frame, ip),
         |quote| icmpv4::Repr::Unreachable { why: Unreachable::FragmentationNeeded { next_hop_mtu: mtu }, quote },
         |quote| icmpv6::Repr::PacketTooBig { mtu: mtu.into(), quote },
     )
 }
 
 /// Turns `frame`, whose time to live is over, into the answer that says so (RFC 792, RFC 4443 3.3).
-pub(crate) fn time_exceeded(config: &Config, frame: &mut Frame<'_>) -> Option<()> {
+pub(crate) fn time_exceeded(config: &Config, frame: &mut Frame<'_>, ip: &Summary) -> Option<()> {
     answer(
         config,
-        frame,
+        (frame, ip),
         |quote| icmpv4::Repr::TimeExceeded { which: icmpv4::TimeExceeded::InTransit, quote },
         |quote| icmpv6::Repr::TimeExceeded { which: icmpv6::TimeExceeded::InTransit, quote },
     )
@@ -39,11 +39,10 @@ pub(crate) fn time_exceeded(config: &Config, frame: &mut Frame<'_>) -> Option<()
 /// Replaces a packet by an error about it, from the gate's own address where it has one.
 fn answer(
     config: &Config,
-    frame: &mut Frame<'_>,
+    (frame, ip): (&mut Frame<'_>, &Summary),
     v4: impl for<'q> FnOnce(icmpv4::Quote<'q>) -> icmpv4::Repr<'q>,
     v6: impl for<'q> FnOnce(icmpv6::Quote<'q>) -> icmpv6::Repr<'q>,
 ) -> Option<()> {
-    let ip = Summary::parse(frame.bytes()).ok()?;
     let mut buffer = [0; REPLY_LEN_MAX];
     let len = match (ip.src, ip.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

@@ -111,11 +111,30 @@ impl Translator {
         frame: &mut Frame<'_>,
         permission: Permission,
     ) -> Verdict {
+        match Summary::parse(frame.bytes()) {
+            Ok(mut ip) => self.on_parsed(now, port, frame, &mut ip, permission),
+            Err(reason) => {
+                self.rules.counters.count_drop(reason);
+                Verdict::Drop(reason)
+            }
+        }
+    }
+
+    /// As [`Self::on_packet_with`], for a packet that was parsed: `ip` describes it, and what it has become.
+    #[inline]
+    pub fn on_parsed(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &mut Frame<'_>,
+        ip: &mut Summary,
+        permission: Permission,
+    ) -> Verdict {
         self.now = now;
         self.rules.paid = None;
         self.rules.signalling = false;
         self.sweep(now);
-        match self.judge(now, port, frame, permission) {
+        match self.judge(now, port, frame, ip, permission) {
             Ok(Fate::Forward(to)) => {
                 self.rules.counters.count_forward(to, frame.len());
                 Verdict::Forward(to)
@@ -128,7 +147,7 @@ impl Translator {
                 self.rules.counters.count_reply();
                 Verdict::Reply
             }
-            Err(reason) => self.refuse(now, port, frame, reason),
+            Err(reason) => self.refuse(now, port, frame, ip, reason),
         }
     }
 
@@ -157,18 +176,19 @@ impl Translator {
         now: Instant,
         port: Port,
         frame: &mut Frame<'_>,
+        ip: &mut Summary,
         permission: Permission,
     ) -> Result<Fate, Reason> {
-        let ip = Summary::parse(frame.bytes())?;
-        check_header(&ip)?;
+        check_header(ip)?;
         frame.truncate(ip.total_len);
         if ip.fragment.is_some() {
             return self.judge_fragment(now, port, frame, ip, permission);
         }
-        let mut packet = Packet::parse(self.rules.transports, ip, frame.bytes())?;
+        let mut packet = Packet::parse(self.rules.transports, *ip, frame.bytes())?;
         if packet.signal == Signal::Error {
             let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
             packet.ip.decrement_ttl(frame.bytes_mut())?;
+            *ip = packet.ip;
             return Ok(Fate::Forward(to));
         }
         if port == Port::OUTSIDE && proof::is_proof(&packet, frame.bytes()) {
@@ -179,7 +199,9 @@ impl Translator {
         }
         let evidence = Evidence { permission, bytes: frame.bytes() };
         let passage = self.decide(now, port, &packet, &evidence)?;
-        self.send(&passage, &mut packet, frame)
+        let sent = self.send(&passage, &mut packet, frame)?;
+        *ip = packet.ip;
+        Ok(sent)
     }
 
     /// Who the packet belongs to and where it goes. Accounts for it, and changes nothing in it.
@@ -217,21 +239,28 @@ impl Translator {
         packet.ip.decrement_ttl(frame.bytes_mut())?;
         if !self.rules.fits(packet.ip.total_len, passage.to) {
             let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
-            self.fragments.split(&packet.ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
+            self.fragments.split(&mut packet.ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
         }
         Ok(Fate::Forward(passage.to))
     }
 
     /// Counts a drop; an admitted packet that is too long is answered, so that its sender learns the path's MTU.
     #[cold]
-    pub(crate) fn refuse(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>, reason: Reason) -> Verdict {
+    pub(crate) fn refuse(
+        &mut self,
+        now: Instant,
+        port: Port,
+        frame: &mut Frame<'_>,
+        ip: &Summary,
+        reason: Reason,
+    ) -> Verdict {
         self.rules.counters.count_drop(reason);
         let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
         // A packet that would fit is too long with the trailer that it would get.
         let mtu = if frame.len() <= usize::from(mtu) { mtu.saturating_sub(TRAILER_LEN as u16) } else { mtu };
         if reason == Reason::PacketTooBig
             && self.rules.admit_icmp(now)
-            && reply::too_big(&self.rules.config, mtu, frame).is_some()
+            && reply::too_big(&self.rules.config, mtu, frame, ip).is_some()
         {
             self.rules.counters.count_reply();
             return Verdict::Reply;

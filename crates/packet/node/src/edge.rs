@@ -1,6 +1,6 @@
 //! An edge: gets and renews capabilities for the unmodified hosts behind it.
 
-use super::node::Outcome;
+use super::node::{Arrived, Outcome};
 use crate::readings::Gauge;
 use alloc::{boxed::Box, vec::Vec};
 use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
@@ -41,37 +41,46 @@ impl EdgePipeline {
     pub(crate) fn judge(
         &mut self,
         now: Instant,
-        port: Port,
-        frame: &mut Frame<'_>,
+        arrived: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
-        if port == Port::INSIDE { self.outbound(now, frame, translator) } else { self.inbound(now, frame, translator) }
+        if arrived.port == Port::INSIDE {
+            self.outbound(now, arrived, translator)
+        } else {
+            self.inbound(now, arrived, translator)
+        }
     }
 
     fn outbound(
         &mut self,
         now: Instant,
-        frame: &mut Frame<'_>,
+        Arrived { frame, packet, .. }: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
-        let verdict = translator.pass(now, Port::INSIDE, frame);
+        let verdict = translator.pass_parsed(now, Port::INSIDE, frame, &mut packet.ip);
         if !matches!(verdict, Verdict::Forward(_)) {
             return Outcome::of(verdict, Port::INSIDE, || Label::LEGACY);
         }
-        let verdict = match self.host.outbound(now, self.policy.as_dyn(), frame) {
+        let verdict = match self.host.put(now, self.policy.as_dyn(), frame, &packet.ip) {
             Ok(()) => verdict,
             // The host learns what fits once the header is in front.
-            Err(Reason::PacketTooBig) => translator.refuse_too_big(now, self.host.plain_mtu(), frame),
+            Err(Reason::PacketTooBig) => translator.refuse_too_big(now, self.host.plain_mtu(), frame, &packet.ip),
             Err(reason) => return Err(reason),
         };
         Outcome::of(verdict, Port::INSIDE, || Label::LEGACY)
     }
 
-    fn inbound(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
-        match self.host.inbound(now, self.policy.as_dyn(), frame)? {
+    fn inbound(
+        &mut self,
+        now: Instant,
+        Arrived { frame, packet, .. }: Arrived<'_, '_>,
+        translator: &mut Translator,
+    ) -> Result<Outcome, Reason> {
+        match self.host.take(now, self.policy.as_dyn(), frame, packet)? {
             // Without a grant the packet is as good as one without a header, and hosts take those.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => {
-                Outcome::of(translator.pass(now, Port::OUTSIDE, frame), Port::OUTSIDE, || Label::LEGACY)
+                let verdict = translator.pass_parsed(now, Port::OUTSIDE, frame, &mut packet.ip);
+                Outcome::of(verdict, Port::OUTSIDE, || Label::LEGACY)
             }
             Inbound::Consumed => Ok(Outcome::Kept),
         }

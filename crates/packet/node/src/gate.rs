@@ -4,8 +4,8 @@
 use super::{
     clients::Clients,
     edge,
-    labels::{Labels, ends},
-    node::Outcome,
+    labels::Labels,
+    node::{Arrived, Outcome},
     router,
 };
 use crate::readings::{Gauge, Reading};
@@ -17,7 +17,7 @@ use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
 use sluicegate_nat::{Allowance, Permission, Translator};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Port, Reason, Verdict,
+    Frame, Instant, IpProtocol, Packet, Port, Reason, Verdict,
     capability::{ClientId, HEADER_LEN_MAX, shim},
     ip::Summary,
 };
@@ -60,40 +60,51 @@ impl GatePipeline {
     pub(crate) fn judge(
         &mut self,
         now: Instant,
-        port: Port,
-        neighbour: u64,
-        frame: &mut Frame<'_>,
+        mut arrived: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
-        let Some(ends) = ends(frame.bytes()) else { return Err(Reason::IpHeaderInvalid) };
-        let inside = if port == Port::INSIDE { ends.0 } else { ends.1 };
+        let (port, ip) = (arrived.port, &arrived.packet.ip);
+        let inside = if port == Port::INSIDE { ip.src } else { ip.dst };
         if translator.is_open(inside) {
-            let class = self.classify(now, port, neighbour, frame)?;
-            let verdict = translator.pass(now, port, frame);
+            let class = self.classify(now, &mut arrived)?;
+            let Arrived { frame, packet, .. } = arrived;
+            let verdict = translator.pass_parsed(now, port, frame, &mut packet.ip);
             return Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()));
         }
         if port == Port::INSIDE {
-            return self.outward(now, frame, translator);
+            return self.outward(now, arrived, translator);
         }
-        match self.classify(now, port, neighbour, frame)? {
-            Class::Legacy { demoted: None } => self.plain(now, frame, translator),
-            class => self.with_header(now, &class, ends.0, frame, translator),
+        match self.classify(now, &mut arrived)? {
+            Class::Legacy { demoted: None } => self.plain(now, arrived, translator),
+            class => self.with_header(now, &class, arrived, translator),
         }
     }
 
-    fn classify(&mut self, now: Instant, port: Port, neighbour: u64, frame: &mut Frame<'_>) -> Result<Class, Reason> {
-        let arrival = Arrival { port, neighbour, verified_source: self.verified_source };
-        self.router.on_packet(now, &arrival, frame)
+    pub(crate) fn count_malformed(&mut self, reason: Reason) {
+        self.router.count_malformed(reason);
+    }
+
+    fn classify(&mut self, now: Instant, arrived: &mut Arrived<'_, '_>) -> Result<Class, Reason> {
+        let Arrived { port, neighbour, frame, packet } = arrived;
+        let arrival = Arrival { port: *port, neighbour: *neighbour, verified_source: self.verified_source };
+        self.router.judge(now, &arrival, frame, packet)
     }
 
     /// A packet without a header for a private service: what its pinhole allows.
-    fn plain(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
-        if self.host.has_peers() || is_icmp(frame.bytes()) {
+    fn plain(
+        &mut self,
+        now: Instant,
+        mut arrived: Arrived<'_, '_>,
+        translator: &mut Translator,
+    ) -> Result<Outcome, Reason> {
+        let is_icmp = matches!(arrived.packet.ip.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6);
+        if self.host.has_peers() || is_icmp {
             // It may be about a header that this gate sent, or from a client without capabilities at the address of one
             // with: answers to it must stay plain.
-            self.ask_host(now, frame, translator, false)?;
+            self.ask_host(now, &mut arrived, translator, false)?;
         }
-        let verdict = translator.on_packet(now, Port::OUTSIDE, frame);
+        let Arrived { frame, packet, .. } = arrived;
+        let verdict = translator.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, Permission::NONE);
         Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
@@ -102,19 +113,21 @@ impl GatePipeline {
         &mut self,
         now: Instant,
         class: &Class,
-        source: IpAddr,
-        frame: &mut Frame<'_>,
+        mut arrived: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
-        let header = self.header(now, class, frame, translator)?;
-        let permission = match self.ask_host(now, frame, translator, header.permission.mode == DataMode::Capability)? {
+        let source = arrived.packet.ip.src;
+        let header = self.header(now, class, &mut arrived, translator)?;
+        let is_proved = header.permission.mode == DataMode::Capability;
+        let permission = match self.ask_host(now, &mut arrived, translator, is_proved)? {
             Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
             Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
             // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
             Inbound::Consumed => return Ok(Outcome::Kept),
         };
-        let verdict = translator.on_packet_with(now, Port::OUTSIDE, frame, permission);
+        let Arrived { frame, packet, .. } = arrived;
+        let verdict = translator.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, permission);
         Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
     }
 
@@ -124,18 +137,17 @@ impl GatePipeline {
         &mut self,
         now: Instant,
         class: &Class,
-        frame: &mut Frame<'_>,
+        Arrived { frame, packet, .. }: &mut Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Header, Reason> {
         let is_proof = match class {
             Class::Regular { capability } => *capability,
             // Another router forgot the capability, or this one's line was lost: a line that knows the nonce pays.
-            Class::Legacy { demoted: Some(_) } => self.router.vouches(now, frame).is_ok(),
-            Class::Request { .. } => is_sealed(now, frame, translator)?,
+            Class::Legacy { demoted: Some(_) } => self.router.vouches(now, frame, packet).is_ok(),
+            Class::Request { .. } => is_sealed(now, frame, packet, translator)?,
             Class::Legacy { demoted: None } => false,
         };
-        let summary = Summary::parse(frame.bytes())?;
-        let found = shim::find(&summary, frame.bytes())?;
+        let found = packet.header?;
         let client_id = found.map_or(ClientId::NONE, |found| found.packet(frame.bytes()).client_id());
         let is_request = matches!(class, Class::Request { .. });
         let proved = Permission { mode: DataMode::Capability, client_id: client_id.0 };
@@ -146,7 +158,7 @@ impl GatePipeline {
     fn ask_host(
         &mut self,
         now: Instant,
-        frame: &mut Frame<'_>,
+        Arrived { frame, packet, .. }: &mut Arrived<'_, '_>,
         translator: &Translator,
         proved: bool,
     ) -> Result<Inbound, Reason> {
@@ -156,13 +168,18 @@ impl GatePipeline {
             budget: |now, request: &Request| budget(clients, translator, now, request, proved),
             knows: |event: &Unexpected| knows(clients, translator, now, event),
         };
-        self.host.inbound(now, &mut policy, frame)
+        self.host.take(now, &mut policy, frame, packet)
     }
 
     /// A packet of a private service.
-    fn outward(&mut self, now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<Outcome, Reason> {
-        let kept = self.keep(frame);
-        let verdict = translator.on_packet(now, Port::INSIDE, frame);
+    fn outward(
+        &mut self,
+        now: Instant,
+        Arrived { frame, packet, .. }: Arrived<'_, '_>,
+        translator: &mut Translator,
+    ) -> Result<Outcome, Reason> {
+        let kept = (self.keep(frame), packet.ip);
+        let verdict = translator.on_parsed(now, Port::INSIDE, frame, &mut packet.ip, Permission::NONE);
         if verdict == Verdict::Forward(Port::OUTSIDE) {
             let clients = &self.clients;
             let mut policy = GrantedPolicy {
@@ -170,7 +187,7 @@ impl GatePipeline {
                 budget: |_: Instant, _: &Request| None,
                 knows: |event: &Unexpected| knows(clients, translator, now, event),
             };
-            match self.host.outbound(now, &mut policy, frame) {
+            match self.host.put(now, &mut policy, frame, &packet.ip) {
                 Ok(()) => {}
                 // Without its header it would reach a kernel that knows nothing of this flow.
                 Err(Reason::PacketTooBig) => return self.refuse_too_big(now, kept, frame, translator),
@@ -197,13 +214,13 @@ impl GatePipeline {
     fn refuse_too_big(
         &self,
         now: Instant,
-        kept: usize,
+        (kept, ip): (usize, Summary),
         frame: &mut Frame<'_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
         let packet = self.kept.get(..kept).filter(|packet| !packet.is_empty());
         packet.and_then(|packet| frame.replace(packet)).ok_or(Reason::PacketTooBig)?;
-        let verdict = translator.refuse_too_big(now, self.host.plain_mtu(), frame);
+        let verdict = translator.refuse_too_big(now, self.host.plain_mtu(), frame, &ip);
         Outcome::of(verdict, Port::INSIDE, || self.labels.regular(frame.bytes()))
     }
 
@@ -258,16 +275,20 @@ impl GatePipeline {
 }
 
 /// Whether a request ends in a trailer of the client that it names, which is taken off then.
-fn is_sealed(now: Instant, frame: &mut Frame<'_>, translator: &mut Translator) -> Result<bool, Reason> {
-    let summary = Summary::parse(frame.bytes())?;
-    let Some(found) = shim::find(&summary, frame.bytes())? else { return Ok(false) };
+fn is_sealed(
+    now: Instant,
+    frame: &mut Frame<'_>,
+    packet: &mut Packet,
+    translator: &mut Translator,
+) -> Result<bool, Reason> {
+    let (Some(found), summary) = (packet.header?, &packet.ip) else { return Ok(false) };
     let header = found.packet(frame.bytes());
     let (client_id, upper) = (header.client_id(), header.upper_protocol());
     let sealed = frame.bytes().get(found.payload_at..summary.total_len).unwrap_or_default();
     match translator.open_request(now, client_id.0, (summary.src, summary.dst), upper, sealed) {
         None => Ok(false),
         Some(Err(reason)) => Err(reason),
-        Some(Ok(())) => shim::cut_back(frame, &found, TRAILER_LEN).map(|()| true),
+        Some(Ok(())) => shim::cut_back(frame, &mut packet.ip, &found, TRAILER_LEN).map(|()| true),
     }
 }
 
@@ -292,13 +313,4 @@ fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Re
         rate: best.rate_bytes_per_s,
         rtt_ms: request.rtt.unwrap_or(RTT_ASSUMED).min(RTT_MAX).as_millis() as u32,
     })
-}
-
-/// Whether the packet is ICMP right behind its IP header, as errors are.
-fn is_icmp(packet: &[u8]) -> bool {
-    match packet.first().map(|byte| byte >> 4) {
-        Some(4) => packet.get(9) == Some(&IpProtocol::ICMP.0),
-        Some(6) => packet.get(6) == Some(&IpProtocol::ICMPV6.0),
-        _ => false,
-    }
 }

@@ -14,13 +14,22 @@ use alloc::vec::Vec;
 use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
-    Frame, HEADROOM, Instant, IpProtocol, Port, Reason, Verdict,
+    Frame, HEADROOM, Instant, IpProtocol, Packet, Port, Reason, Verdict,
     ethernet::{self, EtherType},
     ip::{FragmentOffset, Summary},
 };
 
 /// Where a released packet starts: room for every header that may come in front of it.
 const RELEASE_AT: usize = 2 * HEADROOM;
+
+/// An IP packet that came in, and what is known of it: handed down the stages of a role, which change both alike.
+pub(crate) struct Arrived<'f, 'b> {
+    pub(crate) port: Port,
+    /// The link address of the neighbour that sent it, in the low 48 bits.
+    pub(crate) neighbour: u64,
+    pub(crate) frame: &'f mut Frame<'b>,
+    pub(crate) packet: &'f mut Packet,
+}
 
 /// What a role decided about an IP packet, which it has rewritten in place.
 pub enum Outcome {
@@ -151,7 +160,15 @@ impl<N: NextHop> Node<N> {
             return Err(Reason::NotForService);
         }
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        match self.pipeline.judge(now, port, neighbour(link.src), frame, &mut self.translator)? {
+        let mut packet = match Packet::parse(frame.bytes()) {
+            Ok(packet) => packet,
+            Err(reason) => {
+                self.pipeline.count_malformed(reason);
+                return Err(reason);
+            }
+        };
+        let arrived = Arrived { port, neighbour: neighbour(link.src), frame, packet: &mut packet };
+        match self.pipeline.judge(now, arrived, &mut self.translator)? {
             Outcome::Leave(out, label) => {
                 let left = self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame));
                 // A grant does not pay for what no link took.

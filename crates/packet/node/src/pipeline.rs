@@ -1,6 +1,11 @@
 //! What a node does with IP packets, by its pipeline.
 
-use super::{edge::EdgePipeline, gate::GatePipeline, node::Outcome, router::RouterPipeline};
+use super::{
+    edge::EdgePipeline,
+    gate::GatePipeline,
+    node::{Arrived, Outcome},
+    router::RouterPipeline,
+};
 use crate::readings::{Gauge, Reading};
 use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
 use core::net::IpAddr;
@@ -20,19 +25,26 @@ pub enum Pipeline {
 }
 
 impl Pipeline {
-    /// Judges an IP packet that came in by `port` from the neighbour with that link address.
+    /// Judges an IP packet.
     pub(crate) fn judge(
         &mut self,
         now: Instant,
-        port: Port,
-        neighbour: u64,
-        frame: &mut Frame<'_>,
+        arrived: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
         match self {
-            Self::Gate(pipeline) => pipeline.judge(now, port, neighbour, frame, translator),
-            Self::Router(pipeline) => pipeline.judge(now, port, neighbour, frame, translator),
-            Self::Edge(pipeline) => pipeline.judge(now, port, frame, translator),
+            Self::Gate(pipeline) => pipeline.judge(now, arrived, translator),
+            Self::Router(pipeline) => pipeline.judge(now, arrived, translator),
+            Self::Edge(pipeline) => pipeline.judge(now, arrived, translator),
+        }
+    }
+
+    /// Counts bytes that are no valid IP packet.
+    pub(crate) fn count_malformed(&mut self, reason: Reason) {
+        match self {
+            Self::Gate(pipeline) => pipeline.count_malformed(reason),
+            Self::Router(pipeline) => pipeline.count_malformed(reason),
+            Self::Edge(_) => {}
         }
     }
 

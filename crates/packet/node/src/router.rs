@@ -1,11 +1,14 @@
 //! A router: checks the capabilities of whatever passes, in both directions, and forwards everything.
 
-use super::{labels::Labels, node::Outcome};
+use super::{
+    labels::Labels,
+    node::{Arrived, Outcome},
+};
 use crate::readings::{Gauge, KINDS, Reading};
 use alloc::vec::Vec;
 use sluicegate_capability::router::{Arrival, Counters, Router};
 use sluicegate_nat::Translator;
-use sluicegate_wire::{Frame, Instant, Port, Reason, capability::Kind};
+use sluicegate_wire::{Instant, Reason, capability::Kind};
 
 /// The packet path of `role = "router"`.
 pub struct RouterPipeline {
@@ -24,15 +27,17 @@ impl RouterPipeline {
     pub(crate) fn judge(
         &mut self,
         now: Instant,
-        port: Port,
-        neighbour: u64,
-        frame: &mut Frame<'_>,
+        Arrived { port, neighbour, frame, packet }: Arrived<'_, '_>,
         translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
         let arrival = Arrival { port, neighbour, verified_source: self.verified_source };
-        let class = self.router.on_packet(now, &arrival, frame)?;
-        let verdict = translator.pass(now, port, frame);
+        let class = self.router.judge(now, &arrival, frame, packet)?;
+        let verdict = translator.pass_parsed(now, port, frame, &mut packet.ip);
         Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()))
+    }
+
+    pub(crate) fn count_malformed(&mut self, reason: Reason) {
+        self.router.count_malformed(reason);
     }
 
     pub(crate) const fn poll_timeout(&self) -> Option<Instant> {

@@ -22,6 +22,10 @@ pub enum Version {
     V6,
 }
 
+/// How often [`Summary::parse`] was called, in all threads.
+#[cfg(feature = "count-parses")]
+pub static PARSES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
 /// What there is to know about an IP packet before its transport header is read.
 ///
 /// Offsets count from the first byte of the IP header and are right for the bytes that were parsed; whoever moves
@@ -64,6 +68,8 @@ impl Summary {
     ///   no multiple of 8 bytes long.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, Reason> {
+        #[cfg(feature = "count-parses")]
+        PARSES.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         let summary = match bytes.first().map(|byte| byte >> 4) {
             Some(4) => Self::of_ipv4(&ipv4::Packet::new_checked(bytes)?),
             Some(6) => Self::of_ipv6(&ipv6::Packet::new_checked(bytes)?),

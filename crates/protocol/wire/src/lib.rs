@@ -26,12 +26,14 @@ pub mod udplite;
 mod field;
 mod frame;
 mod pace;
+mod packet;
 mod protocol;
 mod reason;
 mod time;
 
 pub use frame::{Frame, FrameBuf, HEADROOM};
 pub use pace::Pace;
+pub use packet::Packet;
 pub use protocol::{Checksum, IpProtocol};
 pub use reason::Reason;
 pub use time::{Instant, UnixTime};

@@ -64,7 +64,7 @@ impl Host {
             }
             form = peer.put(
                 now,
-                frame,
+                (frame, summary),
                 form,
                 &Parts { config: &self.config, client_id, carriage, slots, own, ret, base },
             )?;
@@ -109,7 +109,8 @@ impl Host {
             }
         }
         let parts = Parts { config: &self.config, client_id: key.client_id, carriage, slots, own, ret, base };
-        peer.put(now, frame, form, &parts)?;
+        let summary = ip::Summary::parse(frame.bytes())?;
+        peer.put(now, (frame, &summary), form, &parts)?;
         if peer.receiver.waits() {
             self.queue_soon(now, slot);
         }
@@ -137,9 +138,15 @@ struct Parts<'a> {
 
 impl Peer {
     /// Puts a header of this form into the packet and records what that means.
-    fn put(&mut self, now: Instant, frame: &mut Frame<'_>, form: Form, parts: &Parts<'_>) -> Result<Form, Reason> {
+    fn put(
+        &mut self,
+        now: Instant,
+        (frame, summary): (&mut Frame<'_>, &ip::Summary),
+        form: Form,
+        parts: &Parts<'_>,
+    ) -> Result<Form, Reason> {
         let repr = self.header(form, parts).with_return(parts.ret);
-        shim::insert(frame, &repr, parts.carriage)?;
+        shim::insert_into(frame, summary, &repr, parts.carriage)?;
         if matches!(form, Form::Request | Form::Renewal) {
             self.sender.asks(now, form, parts.own);
         }

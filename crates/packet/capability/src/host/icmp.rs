@@ -75,7 +75,7 @@ impl Host {
         if quote.upper == CAPABILITY_ONLY {
             return Some(Inbound::Consumed);
         }
-        if !shim::strip_quote(frame) {
+        if !shim::strip_quote(frame, summary) {
             return None;
         }
         if let Meaning::TooBig { mtu } = meaning {

@@ -1,7 +1,7 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Reason,
+    Frame, Instant, IpProtocol, Packet, Reason,
     capability::{
         Algorithm, CAPABILITY_ONLY, CapabilityList, FlowNonce, Kind, Limits, PathId, Repr, Return, SlotList,
         regular_len,
@@ -59,12 +59,30 @@ impl Host {
     /// Those of [`ip::Summary::parse`], [`Reason::CapabilityHeader`] and [`Reason::AddressInvalid`]; such packets are
     /// dropped.
     pub fn inbound(&mut self, now: Instant, policy: &mut dyn Policy, frame: &mut Frame<'_>) -> Result<Inbound, Reason> {
-        let summary = ip::Summary::parse(frame.bytes())?;
+        let mut packet = Packet::parse(frame.bytes())?;
+        self.take(now, policy, frame, &mut packet)
+    }
+
+    /// As [`Self::inbound`], for a packet that was parsed; `packet` describes it afterwards too.
+    ///
+    /// # Errors
+    /// As [`Self::inbound`].
+    pub fn take(
+        &mut self,
+        now: Instant,
+        policy: &mut dyn Policy,
+        frame: &mut Frame<'_>,
+        packet: &mut Packet,
+    ) -> Result<Inbound, Reason> {
+        let summary = packet.ip;
         let is_icmp = matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6) && summary.fragment.is_none();
         if is_icmp && let Some(inbound) = self.icmp_error(now, &summary, frame) {
+            if inbound != Inbound::Consumed {
+                packet.parse_rest(frame.bytes())?;
+            }
             return Ok(inbound);
         }
-        let Some(found) = shim::find(&summary, frame.bytes())? else {
+        let Some(found) = packet.header? else {
             self.plain(now, policy, &summary, frame.bytes());
             return Ok(Inbound::Plain);
         };
@@ -78,9 +96,9 @@ impl Host {
         if arrival.upper == CAPABILITY_ONLY {
             return Ok(Inbound::Consumed);
         }
-        let plain = ip::Summary::parse(frame.bytes())?;
-        let largest = self.largest_segment(&plain);
-        mss::clamp(frame.bytes_mut(), &plain, largest);
+        packet.parse_rest(frame.bytes())?;
+        let largest = self.largest_segment(&packet.ip);
+        mss::clamp(frame.bytes_mut(), &packet.ip, largest);
         Ok(if accepted { Inbound::Deliver } else { Inbound::Refused })
     }
 

@@ -39,24 +39,38 @@ impl Host {
     /// dropped.
     pub fn outbound(&mut self, now: Instant, policy: &mut dyn Policy, frame: &mut Frame<'_>) -> Outcome {
         let summary = ip::Summary::parse(frame.bytes())?;
+        self.put(now, policy, frame, &summary)
+    }
+
+    /// As [`Self::outbound`], for a packet that was parsed.
+    ///
+    /// # Errors
+    /// As [`Self::outbound`].
+    pub fn put(
+        &mut self,
+        now: Instant,
+        policy: &mut dyn Policy,
+        frame: &mut Frame<'_>,
+        summary: &ip::Summary,
+    ) -> Outcome {
         let known = self.remotes.lookup(&self.random, now, summary.dst);
         let is_foreign = summary.fragment.is_some()
             || summary.source_route
             || summary.check_addresses().is_err()
             || known == Some(Knowledge::Legacy)
-            || !matches!(shim::find(&summary, frame.bytes()), Ok(None));
+            || !matches!(shim::find(summary, frame.bytes()), Ok(None));
         if is_foreign {
             self.counters.plain += 1;
             return Ok(());
         }
-        let segment = Segment::of(&summary, frame.bytes());
+        let segment = Segment::of(summary, frame.bytes());
         let flow = Flow { local: summary.src, remote: summary.dst, protocol: summary.protocol, ports: segment.ports };
         let Some((slot, speaks)) = self.destination(now, policy, &flow, &segment, known) else {
             self.counters.plain += 1;
             return Ok(());
         };
-        mss::clamp(frame.bytes_mut(), &summary, self.largest_segment(&summary));
-        let form = self.emit(now, (slot, speaks), frame, &summary)?;
+        mss::clamp(frame.bytes_mut(), summary, self.largest_segment(summary));
+        let form = self.emit(now, (slot, speaks), frame, summary)?;
         if let (Form::Bare | Form::Request, Some((_, peer))) = (form, self.peers.get_mut(slot)) {
             peer.expected = segment.expected(summary.protocol);
         }

@@ -1,20 +1,15 @@
-//! Capability headers where they lie: directly behind an IPv4 header, or wherever [`shim::find`] finds one.
+//! Capability headers where they lie: directly behind an IP header, or wherever [`shim::find`] found one.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sluicegate_wire::{
     Frame, Reason,
     capability::{
-        PROTOCOL, Packet,
-        shim::{self, Found},
+        Packet,
+        shim::{self, Carriage, Found},
     },
     ip::Summary,
-    ipv4,
 };
-
-const VERSION_AND_LEN: u8 = 0x45;
-/// Of the byte with flags and the upper part of the fragment offset: all but "do not fragment".
-const FRAGMENT: u8 = 0xbf;
 
 /// The addresses of a packet.
 #[derive(Debug, Clone, Copy)]
@@ -64,30 +59,16 @@ impl Header for InFrame<'_, '_> {
     }
 }
 
-/// Directly behind an IPv4 header without options: nothing covers it but what IP says of its length. Holds all that
-/// lies behind the IP header.
+/// Directly behind an IP header: nothing covers it but what IP says of its length. Holds all that lies behind the IP
+/// header.
 pub(super) struct Native<'a>(&'a mut [u8]);
 
 impl<'a> Native<'a> {
-    /// The header of such a packet, whole and valid; `None` for any other packet, which is for [`Summary::parse`] to judge.
+    /// The header that was found in a packet, if it is such a one.
     #[inline]
-    pub(super) fn of(bytes: &'a mut [u8]) -> Option<(Ends, Self)> {
-        let (ip, rest) = bytes.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-        let is_native = ip[0] == VERSION_AND_LEN && ip[6] & FRAGMENT == 0 && ip[7] == 0 && ip[9] == PROTOCOL.0;
-        if !is_native || !is_checksum_right(ip) {
-            return None;
-        }
-        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
-        let ends = Ends::V4(Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
-        let total_len = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-        let payload = rest.get_mut(..total_len.checked_sub(ipv4::HEADER_LEN)?)?;
-        Packet::new_checked(&*payload).ok()?;
-        Some((ends, Self(payload)))
-    }
-
-    #[inline]
-    pub(super) const fn ip_len(&self) -> u32 {
-        (ipv4::HEADER_LEN + self.0.len()) as u32
+    pub(super) fn of(bytes: &'a mut [u8], ip: &Summary, found: &Found) -> Option<Self> {
+        let is_native = found.carriage == Carriage::Native;
+        bytes.get_mut(found.header_at..ip.total_len).filter(|_| is_native).map(Self)
     }
 }
 
@@ -101,13 +82,4 @@ impl Header for Native<'_> {
     fn edit(self, f: impl FnOnce(&mut Packet<&mut [u8]>)) {
         f(&mut Packet::new_unchecked(self.0));
     }
-}
-
-/// RFC 1071: the sum of all words, whatever their byte order, is all ones.
-#[inline]
-fn is_checksum_right(ip: &[u8; ipv4::HEADER_LEN]) -> bool {
-    let sum: u64 = ip.as_chunks::<4>().0.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum & 0xffff) + (sum >> 16) == 0xffff
 }

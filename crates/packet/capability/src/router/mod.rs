@@ -27,9 +27,8 @@ use core::{iter, net::IpAddr, time::Duration};
 
 use sluicegate_flow::{Key, Key4, Key6, Line4, Line6};
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Port, Reason,
+    Frame, Instant, IpProtocol, Packet, Port, Reason,
     capability::{ClientId, Kind, Limits, PathId, shim},
-    ip::Summary,
 };
 
 pub use self::counters::Counters;
@@ -161,48 +160,62 @@ impl Router {
         }
     }
 
-    /// Judges the IP packet in `frame` and changes its capability header accordingly.
+    /// Parses and judges the IP packet in `frame`, see [`Self::judge`].
     ///
     /// # Errors
-    /// Those of [`Summary::parse`]: it is no valid IP packet.
+    /// Those of [`Packet::parse`]: it is no valid IP packet.
     #[inline]
     pub fn on_packet(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
-        self.handle_timeout(now);
-        // The usual packet, without a detour: IPv4, no options, no fragment, native header.
-        if let Some((ends, header)) = Native::of(frame.bytes_mut()) {
-            let len = header.ip_len();
-            return self.treat(now, &ends, len, arrival, header);
-        }
-        let class = self.classify_any(now, arrival, frame);
-        if let Err(reason) = class {
-            self.counters.count_malformed(reason);
-        }
-        class
+        let mut packet = Packet::parse(frame.bytes()).inspect_err(|reason| self.count_malformed(*reason))?;
+        self.judge(now, arrival, frame, &mut packet)
     }
 
-    fn classify_any(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
-        let summary = Summary::parse(frame.bytes())?;
-        if summary.source_route || summary.has_options || summary.fragment.is_some() {
+    /// Counts bytes that are no valid IP packet.
+    #[cold]
+    pub fn count_malformed(&mut self, reason: Reason) {
+        self.counters.count_malformed(reason);
+    }
+
+    /// Judges the IP packet in `frame`, which `packet` describes, and changes its capability header accordingly.
+    ///
+    /// # Errors
+    /// [`Reason::IpHeaderInvalid`] if `packet` describes another.
+    #[inline]
+    pub fn judge(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        frame: &mut Frame<'_>,
+        packet: &mut Packet,
+    ) -> Result<Class, Reason> {
+        self.handle_timeout(now);
+        let ip = &packet.ip;
+        if ip.source_route || ip.has_options || ip.fragment.is_some() {
             self.counters.plain += 1;
             return Ok(PLAIN);
         }
-        match shim::find(&summary, frame.bytes()) {
+        match packet.header {
             Ok(Some(found)) => {
-                let ends = Ends::of(&summary)?;
-                self.treat(now, &ends, summary.total_len as u32, arrival, InFrame { frame, found })
+                let (ends, len) = (Ends::of(ip)?, ip.total_len as u32);
+                match Native::of(frame.bytes_mut(), ip, &found) {
+                    Some(header) => self.treat(now, &ends, len, arrival, header),
+                    None => self.treat(now, &ends, len, arrival, InFrame { frame, found }),
+                }
             }
-            Ok(None) => Ok(self.plain(&summary, frame)),
+            Ok(None) => self.plain(frame, packet),
             Err(reason) => self.legacy(reason),
         }
     }
 
     /// A packet without a capability header.
-    fn plain(&mut self, summary: &Summary, frame: &mut Frame<'_>) -> Class {
-        if matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6) && shim::strip_quote(frame) {
+    fn plain(&mut self, frame: &mut Frame<'_>, packet: &mut Packet) -> Result<Class, Reason> {
+        let is_icmp = matches!(packet.ip.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6);
+        if is_icmp && shim::strip_quote(frame, &packet.ip) {
             self.counters.quotes_stripped += 1;
+            packet.parse_rest(frame.bytes())?;
         }
         self.counters.plain += 1;
-        PLAIN
+        Ok(PLAIN)
     }
 
     const fn legacy(&mut self, reason: Reason) -> Result<Class, Reason> {
@@ -310,15 +323,14 @@ impl Router {
     ///
     /// # Errors
     /// [`Reason::CapabilityUnknown`] without header, line or the right nonce; [`Reason::CapabilityExpired`] and
-    /// [`Reason::CapabilitySpent`]; those of [`Summary::parse`] and [`shim::find`].
-    pub fn vouches(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), Reason> {
+    /// [`Reason::CapabilitySpent`]; that of the header.
+    pub fn vouches(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet) -> Result<(), Reason> {
         self.handle_timeout(now);
-        let summary = Summary::parse(frame.bytes())?;
-        let found = shim::find(&summary, frame.bytes())?.ok_or(Reason::CapabilityUnknown)?;
+        let found = packet.header?.ok_or(Reason::CapabilityUnknown)?;
         let header = found.packet(frame.bytes());
-        let presented = Presented::of(&header, summary.total_len as u32);
+        let presented = Presented::of(&header, packet.ip.total_len as u32);
         let at = Moment { now, seconds: self.seconds };
-        match Ends::of(&summary)? {
+        match Ends::of(&packet.ip)? {
             _ if header.kind() == Kind::Request => Err(Reason::CapabilityUnknown),
             Ends::V4(src, dst) => {
                 judge::charge(&mut self.lines, at, &Key4::of_capability(src, dst, presented.client), &presented)

@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use crate::secrets::{Seed, seal};
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Port, Reason,
+    Frame, FrameBuf, Instant, IpProtocol, Packet, Port, Reason,
     capability::{
         Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr, SlotList,
         shim::{self, Carriage},

@@ -386,7 +386,7 @@ impl Fragments {
     /// Parts leave at once, so fragments that only wait give way to them.
     pub(crate) fn split(
         &mut self,
-        ip: &Summary,
+        ip: &mut Summary,
         frame: &mut Frame<'_>,
         (to, mtu): (Port, usize),
         counters: &mut Counters,
@@ -415,6 +415,8 @@ impl Fragments {
         }
         frame.truncate(ipv4::HEADER_LEN + part_len);
         cut(frame.bytes_mut(), base, true);
+        let part = ipv4::Packet::new_unchecked(frame.bytes());
+        (ip.total_len, ip.fragment) = (part.total_len(), part.fragment());
         Ok(())
     }
 

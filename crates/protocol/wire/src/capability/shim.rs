@@ -163,6 +163,19 @@ fn found(carriage: Carriage, header_at: usize, header: &[u8]) -> Result<Found, R
 /// - [`Reason::PacketTooBig`]: the length field of IP cannot hold the sum.
 pub fn insert(frame: &mut Frame<'_>, repr: &Repr, carriage: Carriage) -> Result<(), Reason> {
     let summary = ip::Summary::parse(frame.bytes())?;
+    insert_into(frame, &summary, repr, carriage)
+}
+
+/// As [`insert`], into a packet that was parsed already.
+///
+/// # Errors
+/// As [`insert`].
+pub fn insert_into(
+    frame: &mut Frame<'_>,
+    summary: &ip::Summary,
+    repr: &Repr,
+    carriage: Carriage,
+) -> Result<(), Reason> {
     if summary.source_route {
         return Err(Reason::SourceRoute);
     }
@@ -174,7 +187,7 @@ pub fn insert(frame: &mut Frame<'_>, repr: &Repr, carriage: Carriage) -> Result<
     }
     repr.check()?;
     let (header_len, added) = (repr.buffer_len(), overhead(repr, carriage));
-    if header_len > HEADER_LEN_MAX || find(&summary, frame.bytes())?.is_some() {
+    if header_len > HEADER_LEN_MAX || find(summary, frame.bytes())?.is_some() {
         return Err(MALFORMED);
     }
     let len_max = match summary.version() {
@@ -306,11 +319,11 @@ pub fn append(frame: &mut Frame<'_>, found: &Found, bytes: &[u8]) -> Result<(), 
 ///
 /// # Errors
 /// [`Reason::CapabilityHeader`] (and no change) if they do not.
-pub fn cut_back(frame: &mut Frame<'_>, found: &Found, len: usize) -> Result<(), Reason> {
-    let summary = ip::Summary::parse(frame.bytes())?;
+pub fn cut_back(frame: &mut Frame<'_>, summary: &mut ip::Summary, found: &Found, len: usize) -> Result<(), Reason> {
     let total_len = summary.total_len.checked_sub(len).filter(|end| *end >= found.payload_at).ok_or(MALFORMED)?;
     frame.truncate(total_len);
-    put_outer_len(frame.bytes_mut(), &summary, found, total_len);
+    put_outer_len(frame.bytes_mut(), summary, found, total_len);
+    summary.total_len = total_len;
     Ok(())
 }
 

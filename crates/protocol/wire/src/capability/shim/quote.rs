@@ -19,16 +19,15 @@ const IPV6_MTU_MIN: u32 = 1_280;
 /// else: no ICMP error, a wrong checksum, no header in the quote, or one that was cut off before its end.
 ///
 /// Extensions behind the quote (RFC 4884) are given up.
-pub fn strip_quote(frame: &mut Frame<'_>) -> bool {
-    strip(frame).is_some()
+pub fn strip_quote(frame: &mut Frame<'_>, summary: &ip::Summary) -> bool {
+    strip(frame, summary).is_some()
 }
 
-fn strip(frame: &mut Frame<'_>) -> Option<()> {
-    let summary = ip::Summary::parse(frame.bytes()).ok()?;
+fn strip(frame: &mut Frame<'_>, summary: &ip::Summary) -> Option<()> {
     if summary.fragment.is_some() {
         return None;
     }
-    let (quoted_at, quoted_len) = quoted(&summary, frame.bytes())?;
+    let (quoted_at, quoted_len) = quoted(summary, frame.bytes())?;
     let quote = frame.bytes().get(quoted_at..quoted_at + quoted_len)?;
     let inner = ip::Summary::parse_quoted(quote).ok()?;
     let quoted_len = quote.len().min(inner.total_len);
@@ -41,7 +40,7 @@ fn strip(frame: &mut Frame<'_>) -> Option<()> {
     let front = quoted_at + found.ip_len();
     frame.bytes_mut().copy_within(..front, removed);
     frame.pull_front(removed)?;
-    finish(frame.bytes_mut(), &summary, total_len, removed);
+    finish(frame.bytes_mut(), summary, total_len, removed);
     // What lay behind the quote is gone; shorter than the shortest Ethernet frame is the sender's matter.
     frame.truncate(total_len);
     Some(())

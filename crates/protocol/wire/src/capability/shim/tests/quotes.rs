@@ -22,7 +22,8 @@ fn unreachable(quoted: &[u8]) -> Vec<u8> {
 
 fn stripped(error: &[u8]) -> Option<Vec<u8>> {
     let mut frame = FrameBuf::from_bytes(error);
-    let changed = frame.with(strip_quote);
+    let changed =
+        frame.with(|frame| ip::Summary::parse(frame.bytes()).is_ok_and(|summary| strip_quote(frame, &summary)));
     assert!(changed || frame.bytes() == error);
     changed.then(|| frame.bytes().to_vec())
 }

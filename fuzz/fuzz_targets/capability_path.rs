@@ -4,13 +4,13 @@
 use std::{collections::VecDeque, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
-use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Policy, ServerConfig, ServerPolicy};
+use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Inbound, Policy, ServerConfig, ServerPolicy};
 use sluicegate_capability::secrets::Seed;
 use sluicegate_capability::router::{Arrival, Router, RouterConfig};
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Port,
+    FrameBuf, Instant, IpProtocol, Packet, Port,
     capability::{ClientId, Limits, shim::Carriage},
-    ipv4, udp,
+    ip::Summary, ipv4, udp,
 };
 
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
@@ -101,12 +101,17 @@ impl Path {
         let arrival =
             Arrival { port: if to == 1 { Port::OUTSIDE } else { Port::INSIDE }, neighbour: 7, verified_source: false };
         let (now, router) = (self.now, &mut self.router);
-        if frame.with(|frame| router.on_packet(now, &arrival, frame)).is_err() {
+        let Ok(mut packet) = Packet::parse(frame.bytes()) else { return };
+        if frame.with(|frame| router.judge(now, &arrival, frame, &mut packet)).is_err() {
             return;
         }
-        let _ = frame.with(|frame| router.vouches(now, frame));
+        let _ = frame.with(|frame| router.vouches(now, frame, &packet));
         let (host, policy) = (&mut self.hosts[to], &mut self.policies[to]);
-        let _ = frame.with(|frame| host.inbound(now, policy.as_mut(), frame));
+        let taken = frame.with(|frame| host.take(now, policy.as_mut(), frame, &mut packet));
+        if !matches!(taken, Err(_) | Ok(Inbound::Consumed)) {
+            // What is known of it is what it is.
+            assert_eq!(Summary::parse(frame.bytes()), Ok(packet.ip));
+        }
     }
 
     fn wait(&mut self, bytes: &[u8]) {

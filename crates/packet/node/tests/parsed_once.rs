@@ -274,8 +274,7 @@ impl Counted {
     /// Lets a packet travel through a line of nodes, from the first one's inside to the last one's, or back.
     fn travel(&mut self, nodes: &mut [&mut Node<Anywhere>], packet: &[u8], back: bool) {
         let last = nodes.len() - 1;
-        let mut waiting =
-            vec![(if back { last } else { 0 }, if back { Port::INSIDE } else { Port::INSIDE }, packet.to_vec())];
+        let mut waiting = vec![(if back { last } else { 0 }, Port::INSIDE, packet.to_vec())];
         let mut steps = 0;
         while let Some((at, port, packet)) = waiting.pop() {
             steps += 1;
@@ -327,7 +326,7 @@ fn each_packet_is_parsed_once_and_once_more_where_a_header_was_taken_off() {
         ip(client, filtered, IpProtocol(89), &[1; 20]),
     ];
     inward.extend(fragments(&long));
-    let outward = vec![
+    let outward = [
         sent,
         datagram(HIDDEN.into(), client, (PORT, 9), 20),
         datagram(HIDDEN.into(), client, (PORT, 10), 1_600),

@@ -35,6 +35,8 @@ use crate::{
     worker::Context,
 };
 
+/// What a flood rests between bursts: so short that no queue of a lab's links runs empty meanwhile.
+const REST: Duration = Duration::from_micros(200);
 const ETHERNET_LEN: usize = 14;
 /// Frames sent at once.
 const BURST_FRAMES: u64 = 32;
@@ -149,7 +151,7 @@ pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) ->
     context.print(&json!({ "event": "began", "ns": unix_ns(), "granted": granted }));
     let (mut frames, mut bytes) = (0, 0);
     let frame_bytes = if spec.mode == CapabilityMode::Requests { REQUEST_BYTES } else { spec.packet_bytes.into() };
-    let mut pacer = Pacer::new((spec.rate_bps / 8 / frame_bytes).max(1), BURST_FRAMES);
+    let mut pacer = Pacer::new((spec.rate_bps / 8 / frame_bytes).max(1), BURST_FRAMES).resting(REST);
     let end = Duration::from_secs(spec.seconds.into());
     let start = Instant::now();
     let done = paced(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use packets::*;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
 use sluicegate_nat::{
-    Config, Opened, PinholeSpec, Service, ServiceMode, Translator,
+    Config, Opened, Permission, PinholeSpec, Service, ServiceMode, Translator,
     transport::{TRANSPORTS, Transports},
 };
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
@@ -161,8 +161,15 @@ impl Site {
     #[track_caller]
     pub fn send(&mut self, port: Port, packet: &[u8]) -> Out {
         let mut frame = FrameBuf::from_bytes(packet);
-        let verdict = frame.with(|frame| self.gate.on_packet(self.now, port, frame));
+        let Ok(mut ip) = Summary::parse(packet) else {
+            let verdict = frame.with(|frame| self.gate.on_packet(self.now, port, frame));
+            return Out { verdict, packet: frame.bytes().to_vec() };
+        };
+        let verdict = frame.with(|frame| self.gate.on_parsed(self.now, port, frame, &mut ip, Permission::NONE));
         let out = frame.bytes().to_vec();
+        if let Verdict::Forward(_) = verdict {
+            assert_eq!(Summary::parse(&out), Ok(ip), "what is known of a packet is what it has become");
+        }
         match verdict {
             Verdict::Forward(_) | Verdict::Reply => check_checksums(&out),
             _ => {}

@@ -104,7 +104,7 @@ pub(super) fn in_packet(summary: &Summary, bytes: &[u8]) {
         assert_eq!((plain.src, plain.dst), (summary.src, summary.dst));
         assert_eq!(plain.total_len, summary.total_len - found.overhead());
     } else if matches!(summary.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6)
-        && frame.with(|frame| shim::strip_quote(frame, &summary))
+        && frame.with(|frame| shim::strip_quote(frame, summary))
     {
         let stripped = Summary::parse(frame.bytes()).unwrap();
         assert!(stripped.verify_transport_checksum(frame.bytes()));

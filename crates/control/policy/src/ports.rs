@@ -60,6 +60,13 @@ impl PortProtocol {
         named.or_else(|| (!NEVER.contains(&number)).then_some(Self::Ip(number)))
     }
 
+    /// The protocol of this name, such as `esp`; or, as people give it, of this number: `ip/89` or `89`.
+    #[must_use]
+    pub fn named(text: &str) -> Option<Self> {
+        let named = NAMED.iter().find(|(_, name, _)| *name == text).map(|(protocol, ..)| *protocol);
+        named.or_else(|| Self::from_number(text.strip_prefix("ip/").unwrap_or(text).parse().ok()?))
+    }
+
     /// Whether it has ports.
     #[must_use]
     pub const fn has_ports(self) -> bool {
@@ -226,6 +233,9 @@ mod tests {
             let error = text.parse::<PortRange>().unwrap_err().to_string();
             assert!(error.contains("\"udp/5004-5100\""), "{text}: {error}");
         }
+        assert_eq!(PortProtocol::named("esp"), PortProtocol::named("50"));
+        assert_eq!(PortProtocol::named("ip/89"), Some(PortProtocol::Ip(89)));
+        assert_eq!((PortProtocol::named("sctp"), PortProtocol::named("132")), (None, None));
         let error = |text: &str| text.parse::<PortRange>().unwrap_err().to_string();
         assert!(error("sctp/3868").contains("sctp") && error("ip/132").contains("sctp"));
         assert!(error("ip/50").contains("name of its own") && error("ip/44").contains("no transport"));

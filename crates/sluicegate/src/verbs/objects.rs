@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use hyper::Method;
 use serde_json::{Value, json};
+use sluicegate_policy::PortProtocol;
 
 use super::control::{Node, print_json, table};
 use crate::{
@@ -132,12 +133,8 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
 fn for_people(grant: &Value, unix: u64) -> Value {
     let number = |key: &str| grant.get(key).and_then(Value::as_u64);
     let port = |at: usize| grant.get("target_ports").and_then(|ports| ports.get(at)).and_then(Value::as_u64);
-    let protocol = match number("protocol") {
-        Some(6) => "tcp".to_owned(),
-        Some(17) => "udp".to_owned(),
-        Some(1 | 58) => "icmp".to_owned(),
-        other => format!("ip/{}", other.unwrap_or_default()),
-    };
+    let protocol = number("protocol").and_then(|number| u8::try_from(number).ok()).unwrap_or_default();
+    let protocol = PortProtocol::from_number(protocol).map_or_else(String::new, |known| known.to_string());
     let ports = match (port(0).unwrap_or(0), port(1).unwrap_or(0)) {
         (0, _) => protocol,
         (first, last) if first == last => format!("{protocol}/{first}"),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
+use sluicegate_policy::PortProtocol;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::control::{Node, cell, print_json};
@@ -87,12 +88,7 @@ fn print_flow(trace: &Value) {
 fn probe(flow: &str, inside: bool) -> Result<Value> {
     let wrong = || anyhow::anyhow!("`{flow}` is no flow; write it like \"tcp 198.51.100.7:40000 > 203.0.113.1:22\"");
     let (protocol, ends) = flow.trim().split_once(' ').ok_or_else(wrong)?;
-    let protocol = match protocol {
-        "tcp" => 6,
-        "udp" => 17,
-        "icmp" => 1,
-        other => other.parse::<u8>().map_err(|_| wrong())?,
-    };
+    let protocol = PortProtocol::named(protocol).ok_or_else(wrong)?;
     let (source, destination) = ends.split_once('>').ok_or_else(wrong)?;
     let end = |text: &str| {
         let text = text.trim();
@@ -100,7 +96,7 @@ fn probe(flow: &str, inside: bool) -> Result<Value> {
     };
     let (source, destination) = (end(source)?, end(destination)?);
     Ok(json!({
-        "protocol": protocol, "source": source.ip(), "source_port": source.port(),
+        "protocol": protocol.number(destination.ip()), "source": source.ip(), "source_port": source.port(),
         "destination": destination.ip(), "destination_port": destination.port(), "inside": inside,
     }))
 }
@@ -129,6 +125,8 @@ mod tests {
         assert_eq!(value["protocol"], 6);
         assert_eq!(value["destination_port"], 22);
         assert_eq!(probe("icmp 198.51.100.7 > 203.0.113.1", true).unwrap()["source_port"], 0);
+        assert_eq!(probe("icmp 2001:db8::1 > 2001:db8::2", true).unwrap()["protocol"], 58);
+        assert_eq!(probe("esp 198.51.100.7 > 203.0.113.1", true).unwrap()["protocol"], 50);
         for wrong in ["", "tcp", "tcp a > b", "tcp 1.2.3.4:1", "sctpx 1.2.3.4:1 > 1.2.3.4:1"] {
             assert!(probe(wrong, false).is_err(), "{wrong}");
         }

@@ -14,9 +14,9 @@
 //! Several threads can serve one flow without sharing its line: the owner [lends](Lines::lend) slices of what is left,
 //! charged in advance, and each thread [borrows](Lines::borrow) them into a line of its own.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sluicegate_flow::{Budget, Line, SLICE_MAX, Table, WAYS};
+use sluicegate_flow::{Body, Budget, Line, SLICE_MAX, Table, WAYS};
 use sluicegate_wire::{
     Instant, Reason,
     capability::{FlowNonce, Limits},
@@ -120,26 +120,45 @@ impl Take {
     }
 }
 
+/// What a line keeps of a capability behind its key (little-endian C order), as the kernel program will read it. The line's
+/// owner is the last second of validity.
+///
+/// | bytes | contents |
+/// |---|---|
+/// | 0 | flow nonce 6, N and T 2 (as in the header) |
+/// | 8 | bytes used 3, second of the last replacement mod 256 1, bytes allowed 4: N, or what was borrowed so far |
+/// | 16 | when the ttl ends, ns 8 |
+/// | 24 | what a byte adds to the ttl, 2^-16 ns 8; 0 in a line that spends borrowed slices |
+/// | 32 | of the capability before: flow nonce 6, what is left of its N in units of 16 bytes 2 |
+///
+/// No capability, and nothing that was computed from a router's secret.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Count {
+    nonce: AtomicU64,
+    account: AtomicU64,
+    ttl_end: AtomicU64,
+    per_byte: AtomicU64,
+    before: AtomicU64,
+}
+
+impl Body for Count {
+    fn clear(&self) {
+        for word in [&self.nonce, &self.account, &self.ttl_end, &self.per_byte, &self.before] {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
 /// The lines of capabilities: memory that is fixed at start, and what may be written where.
 ///
-/// A line is a [`Line`] with the key of [`sluicegate_flow::Key::of_capability`], and these words behind it (little-endian C
-/// order; bytes 16-63 for IPv4, 80-127 for IPv6), as the kernel program will read them:
-///
-/// | word | contents |
-/// |---|---|
-/// | 0 | generation 4 (odd: being written), last second of validity 4 |
-/// | 1 | flow nonce 6, N and T 2 (as in the header) |
-/// | 2 | bytes used 3, second of the last replacement mod 256 1, bytes allowed 4: N, or what was borrowed so far |
-/// | 3 | when the ttl ends, ns 8 |
-/// | 4 | what a byte adds to the ttl, 2^-16 ns 8; 0 in a line that spends borrowed slices |
-/// | 5 | of the capability before: flow nonce 6, what is left of its N in units of 16 bytes 2 |
+/// A line has the key of [`sluicegate_flow::Key::of_capability`], and a [`Count`] behind it.
 ///
 /// A sender takes another nonce with each list, and a newer list may overtake what was sent before it. For a second such
 /// packets are charged to what the capability before has left, if that does not end earlier.
 ///
-/// No capability, and nothing that was computed from a router's secret, lies in a line. Only the owner inserts,
-/// replaces and frees, which changes the generation. As long as no kernel program shares the table, the owner also
-/// charges, with plain loads and stores; with one, whoever charges must add to the words 2 and 3 atomically.
+/// Only the owner inserts, replaces and frees, which changes the generation. As long as no kernel program shares the table,
+/// the owner also charges, with plain loads and stores; with one, whoever charges must add to account and ttl atomically.
 ///
 /// The table's maximum is its array, so that a line whose ttl has passed costs nothing until another flow needs it.
 #[derive(Debug)]
@@ -149,7 +168,7 @@ pub struct Lines<L> {
     swept: u32,
 }
 
-impl<L: Line> Lines<L> {
+impl<L: Line<Body = Count>> Lines<L> {
     /// Room for `lines_max` lines whose ttl has not passed, placed by a keyed hash. Allocates once: 8/5 of that,
     /// rounded up to a power of two, times 64 bytes (IPv6: 128).
     #[must_use]
@@ -205,14 +224,14 @@ impl<L: Line> Lines<L> {
     /// Bytes used of a line, and bytes allowed.
     #[must_use]
     pub fn account(&self, index: u32) -> (u32, u32) {
-        let word = self.table.line(index).word(2).load(Relaxed);
+        let word = self.table.line(index).body().account.load(Relaxed);
         (word as u32 & USED_MASK, (word >> 32) as u32)
     }
 
     /// When a line may give way to another.
     #[must_use]
     pub fn ttl_end(&self, index: u32) -> Instant {
-        Instant::from_nanos(self.table.line(index).word(3).load(Relaxed))
+        Instant::from_nanos(self.table.line(index).body().ttl_end.load(Relaxed))
     }
 
     /// N, T and the end of validity of a line's capability.
@@ -365,13 +384,13 @@ impl<L: Line> Lines<L> {
         }
         if held == presented.order() {
             let taken = take(line, at, take_of)?;
-            line.word(1).store(nonce_and_limits(nonce, presented.limits), Relaxed);
+            line.body().nonce.store(nonce_and_limits(nonce, presented.limits), Relaxed);
             return Ok(taken);
         }
         check_begin(at, presented)?;
         let per_byte = presented.ttl_per_byte();
         let taken = take_of.of(granted, granted)?;
-        let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, per_byte);
+        let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, taken, per_byte);
         let before = left_of(line, at, per_byte);
         let second = (at.seconds as u32) << 24;
         write(line, key, (nonce, before), presented, (second | taken, granted), (ttl_end, per_byte));
@@ -404,7 +423,7 @@ impl<L: Line> Lines<L> {
         let (mut oldest, mut oldest_end) = (None, now.as_nanos() + 1);
         for (index, line) in (set * WAYS as u32..).zip(self.table.set_lines(set)) {
             // A free line's ttl is zero; no line in use has that, since a packet has bytes.
-            let end = line.word(3).load(Relaxed);
+            let end = line.body().ttl_end.load(Relaxed);
             room += u32::from(end != 0 && end <= now.as_nanos());
             if end != 0 && end < oldest_end {
                 (oldest, oldest_end) = (Some(index), end);
@@ -420,52 +439,51 @@ const fn check_begin(at: Moment, presented: &Allowance) -> Result<(), Reason> {
 }
 
 #[inline]
-fn check_nonce<L: Line>(line: &L, nonce: FlowNonce) -> Result<(), Reason> {
-    if (line.word(1).load(Relaxed) ^ nonce.0) & NONCE_MASK == 0 { Ok(()) } else { Err(Reason::CapabilityUnknown) }
+fn check_nonce<L: Line<Body = Count>>(line: &L, nonce: FlowNonce) -> Result<(), Reason> {
+    if (line.body().nonce.load(Relaxed) ^ nonce.0) & NONCE_MASK == 0 { Ok(()) } else { Err(Reason::CapabilityUnknown) }
 }
 
 #[inline]
-fn take<L: Line>(line: &L, at: Moment, take_of: Take) -> Result<u32, Reason> {
-    // Word 0 has the end of validity where other lines have their owner.
+fn take<L: Line<Body = Count>>(line: &L, at: Moment, take_of: Take) -> Result<u32, Reason> {
     if u64::from(line.owner()) < at.seconds {
         return Err(Reason::CapabilityExpired);
     }
-    let account = line.word(2).load(Relaxed);
+    let account = line.body().account.load(Relaxed);
     let (used, allowed) = (account as u32 & USED_MASK, (account >> 32) as u32);
     let taken = take_of.of(allowed, allowed.saturating_sub(used))?;
-    line.word(2).store(account + u64::from(taken), Relaxed);
-    let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, taken, line.word(4).load(Relaxed));
-    line.word(3).store(ttl_end, Relaxed);
+    line.body().account.store(account + u64::from(taken), Relaxed);
+    let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, taken, line.body().per_byte.load(Relaxed));
+    line.body().ttl_end.store(ttl_end, Relaxed);
     Ok(taken)
 }
 
 /// Charges a packet that a newer list has overtaken to what the capability before has left.
 #[cold]
-fn take_before<L: Line>(line: &L, at: Moment, nonce: FlowNonce, len: u32) -> bool {
-    let (word, account) = (line.word(5).load(Relaxed), line.word(2).load(Relaxed));
+fn take_before<L: Line<Body = Count>>(line: &L, at: Moment, nonce: FlowNonce, len: u32) -> bool {
+    let (word, account) = (line.body().before.load(Relaxed), line.body().account.load(Relaxed));
     let units = u64::from(len).div_ceil(LEFT_UNIT);
     let since = (at.seconds as u8).wrapping_sub((account >> 24) as u8);
     // The line's own capability lives for less than a turn of the eight bits.
     let is_soon = since <= OVERTAKEN_SECS && u64::from(line.owner()) >= at.seconds;
     let may = is_soon && (word ^ nonce.0) & NONCE_MASK == 0 && word >> 48 >= units;
     if may {
-        line.word(5).store(word - (units << 48), Relaxed);
+        line.body().before.store(word - (units << 48), Relaxed);
         // Twice, because a byte of the capability before may have added up to twice as much.
-        let ttl_end = ttl_after(line.word(3).load(Relaxed), at.now, len * 2, line.word(4).load(Relaxed));
-        line.word(3).store(ttl_end, Relaxed);
+        let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, len * 2, line.body().per_byte.load(Relaxed));
+        line.body().ttl_end.store(ttl_end, Relaxed);
     }
     may
 }
 
 /// Nonce and rest of a line that a newer capability takes over, where a byte adds `per_byte` to the ttl: nothing if the
 /// rest would end while packets are overtaken, or its bytes would need more than twice the ttl.
-fn left_of<L: Line>(line: &L, at: Moment, per_byte: u64) -> u64 {
-    let account = line.word(2).load(Relaxed);
+fn left_of<L: Line<Body = Count>>(line: &L, at: Moment, per_byte: u64) -> u64 {
+    let account = line.body().account.load(Relaxed);
     let left = (account >> 32).saturating_sub(account & u64::from(USED_MASK)) / LEFT_UNIT;
     let left = left.min(u64::from(u16::MAX));
     let holds = u64::from(line.owner()) > at.seconds + u64::from(OVERTAKEN_SECS);
-    if holds && line.word(4).load(Relaxed) / 2 <= per_byte {
-        left << 48 | line.word(1).load(Relaxed) & NONCE_MASK
+    if holds && line.body().per_byte.load(Relaxed) / 2 <= per_byte {
+        left << 48 | line.body().nonce.load(Relaxed) & NONCE_MASK
     } else {
         0
     }
@@ -477,8 +495,8 @@ fn ttl_after(ttl_end: u64, now: Instant, bytes: u32, per_byte: u64) -> u64 {
     ttl_end.max(now.as_nanos()).saturating_add((u64::from(bytes).saturating_mul(per_byte)).div_ceil(1 << 16))
 }
 
-fn may_give_way<L: Line>(line: &L, now: Instant) -> bool {
-    line.word(3).load(Relaxed) <= now.as_nanos()
+fn may_give_way<L: Line<Body = Count>>(line: &L, now: Instant) -> bool {
+    line.body().ttl_end.load(Relaxed) <= now.as_nanos()
 }
 
 #[inline]
@@ -487,12 +505,12 @@ const fn nonce_and_limits(nonce: FlowNonce, limits: Limits) -> u64 {
 }
 
 #[inline]
-fn allowance<L: Line>(line: &L) -> Option<Allowance> {
-    let limits = Limits::from_bits((line.word(1).load(Relaxed) >> 48) as u16)?;
+fn allowance<L: Line<Body = Count>>(line: &L) -> Option<Allowance> {
+    let limits = Limits::from_bits((line.body().nonce.load(Relaxed) >> 48) as u16)?;
     Some(Allowance { limits, expires: u64::from(line.owner()) })
 }
 
-fn write<L: Line>(
+fn write<L: Line<Body = Count>>(
     line: &L,
     key: &L::Key,
     (nonce, before): (FlowNonce, u64),
@@ -502,10 +520,10 @@ fn write<L: Line>(
 ) {
     let generation = line.begin_write();
     line.store_key(Some(key));
-    line.word(1).store(nonce_and_limits(nonce, allowance.limits), Relaxed);
-    line.word(2).store(u64::from(allowed) << 32 | u64::from(used), Relaxed);
-    line.word(3).store(ttl_end, Relaxed);
-    line.word(4).store(per_byte, Relaxed);
-    line.word(5).store(before, Relaxed);
+    line.body().nonce.store(nonce_and_limits(nonce, allowance.limits), Relaxed);
+    line.body().account.store(u64::from(allowed) << 32 | u64::from(used), Relaxed);
+    line.body().ttl_end.store(ttl_end, Relaxed);
+    line.body().per_byte.store(per_byte, Relaxed);
+    line.body().before.store(before, Relaxed);
     line.end_write(generation, u32::try_from(allowance.expires).unwrap_or(u32::MAX));
 }

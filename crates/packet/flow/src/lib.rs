@@ -7,14 +7,16 @@
 #![no_std]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, loom))]
 extern crate std;
 
 mod budget;
 mod fair_bucket;
 mod hash;
 mod key;
+mod lent;
 mod line;
+mod state;
 mod table;
 mod token_bucket;
 mod wheel;
@@ -23,7 +25,9 @@ pub use budget::{Budget, SLICE_MAX};
 pub use fair_bucket::{FairBucket, Share};
 pub use hash::Hasher;
 pub use key::{Key, Key4, Key6, Kind};
-pub use line::{Entry, Line, Line4, Line6, TcpHalf, Tick};
+pub use lent::Lent;
+pub use line::{Body, Line, Line4, Line6};
+pub use state::{Entry, Flow, FlowLine, TcpHalf, Tick};
 pub use table::{NO_LINE, Table, WAYS};
 pub use token_bucket::TokenBucket;
 pub use wheel::Wheel;

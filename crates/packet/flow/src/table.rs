@@ -1,7 +1,7 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::ops::Range;
 
-use crate::{Entry, Hasher, Key, Line};
+use crate::{Hasher, Key, Line};
 
 /// Lines in a set.
 pub const WAYS: usize = 8;
@@ -105,8 +105,9 @@ impl<L: Line> Table<L> {
         self.find_in(first, hash, key).or_else(|| self.find_in(second, hash, key))
     }
 
-    /// Makes the line of `key`, which must not be there yet. `None`: the table, or both sets of the key, are full.
-    pub fn insert(&mut self, hash: u64, key: &L::Key, entry: &Entry) -> Option<u32> {
+    /// Takes a free line for `key`, which must not be there yet; the caller fills it. `None`: the table, or both sets of
+    /// the key, are full.
+    pub(crate) fn take(&mut self, hash: u64, key: &L::Key) -> Option<u32> {
         debug_assert!(self.find(hash, key).is_none(), "a key has one line");
         if self.used >= self.lines_max {
             return None;
@@ -114,9 +115,7 @@ impl<L: Line> Table<L> {
         let (first, second) = self.sets(hash);
         let used = |set| self.ways_used(set);
         let set = if used(first) < FIRST_CHOICE_MAX || used(first) <= used(second) { first } else { second };
-        let index = self.take_way(set, hash)?;
-        self.lines[index as usize].fill(key, entry);
-        Some(index)
+        self.take_way(set, hash)
     }
 
     /// Lines in use in a set, one of those of [`Self::sets`].
@@ -224,7 +223,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Key4, Kind, Line4, Tick};
+    use crate::{Entry, Key4, Kind, Line4, Tick};
 
     fn key(n: u32) -> Key4 {
         Key4::new(Kind::Inbound, 17, (Ipv4Addr::from_bits(n), 1), (Ipv4Addr::LOCALHOST, 2))

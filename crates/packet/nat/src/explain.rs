@@ -236,7 +236,7 @@ fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index:
     Explanation {
         verdict,
         pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)),
-        line: Some(LineView { state, idle, lent: line.lent(), translated }),
+        line: Some(LineView { state, idle, lent: line.lent().get(), translated }),
         steps,
     }
 }

@@ -6,7 +6,7 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_flow::{Entry, Key, Kind, Line, Line4, Line6, NO_LINE, Share, Table, Tick, Wheel};
+use sluicegate_flow::{Entry, FlowLine, Key, Kind, Line4, Line6, NO_LINE, Share, Table, Tick, Wheel};
 use sluicegate_wire::Instant;
 
 use crate::{
@@ -42,7 +42,7 @@ pub(crate) const MOVED: u16 = 16;
 pub(crate) const UNHEARD: u16 = 32;
 
 /// The address family of a kind of line.
-pub(crate) trait Family: Line {
+pub(crate) trait Family: FlowLine {
     /// The address of this family; unspecified for one of the other.
     fn address(ip: IpAddr) -> <Self::Key as Key>::Address;
     fn ip(address: <Self::Key as Key>::Address) -> IpAddr;

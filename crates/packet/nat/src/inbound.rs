@@ -2,7 +2,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_flow::{Kind, Line};
+use sluicegate_flow::{FlowLine, Kind};
 use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_wire::{Instant, Port, Reason};
 
@@ -40,6 +40,11 @@ pub(crate) fn inbound<L: Family>(
     packet: &Packet,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
+    // Only what turns round at the gate comes from its address, and that does not come in here: nobody outside may use the
+    // lines of it.
+    if rules.is_gate(packet.tuple.src.0) {
+        return Err(Reason::AddressInvalid);
+    }
     // A closed port needs no look-up: what a flood hits most costs least.
     let found = if is_closed(rules, packet) { None } else { flows.find(Kind::Inbound, &packet.tuple) };
     match found {
@@ -200,7 +205,7 @@ pub(crate) fn pass<L: Family>(
 /// # Errors
 /// [`Reason::MacMissing`] for a fragment: a trailer covers a whole datagram, and the rest of this one is elsewhere.
 #[inline]
-fn sealer<L: Line>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
+fn sealer<L: FlowLine>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
     let slot = line.owner();
     if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !mac::seals_answers(rules, slot) {
         return Ok(None);
@@ -281,7 +286,7 @@ fn take<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, index:
 }
 
 #[inline]
-fn connection<L: Line>(own: &L, peer: &L) -> Connection {
+fn connection<L: FlowLine>(own: &L, peer: &L) -> Connection {
     let notes = own.notes();
     let resync = match (notes & WAITING != 0, notes & ANCHORED != 0) {
         (false, false) => Resync::Done,

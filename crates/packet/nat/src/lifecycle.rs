@@ -217,7 +217,7 @@ pub(crate) struct Paid {
 pub(crate) fn refund<L: Family>(flows: &Flows<L>, paid: &Paid) {
     let line = flows.line(paid.index);
     if line.generation() == paid.generation {
-        line.set_lent(line.lent().saturating_add(paid.len));
+        line.lent().add(paid.len);
     }
 }
 
@@ -250,21 +250,20 @@ fn charge_pinhole<L: Family>(
         }
     };
     let line = flows.table.line(index);
-    let need = len.saturating_sub(line.lent());
+    let need = len.saturating_sub(line.lent().get());
     let share = &mut flows.shares[index as usize];
     let paid = if take(rules, now, slot, share, slice) { Some(slice) } else { None };
     let paid = paid.or_else(|| take(rules, now, slot, share, need).then_some(need));
     if let Some(pinhole) = rules.pinholes.at_mut(slot) {
         pinhole.budget.give_back(slice - paid.unwrap_or(0));
     }
-    line.set_lent(line.lent() + paid.ok_or(Reason::RateExceeded)?);
-    line.spend(len, Tick::at(now));
-    Ok(())
+    line.lent().add(paid.ok_or(Reason::RateExceeded)?);
+    if line.spend(len, Tick::at(now)) { Ok(()) } else { Err(Reason::RateExceeded) }
 }
 
 /// A slice of the pinhole's budget, for what this packet needs more than its line holds.
 fn lend<L: Family>(flows: &Flows<L>, rules: &mut Rules, slot: u32, index: u32, len: u32) -> Option<u32> {
-    let need = len.saturating_sub(flows.line(index).lent());
+    let need = len.saturating_sub(flows.line(index).lent().get());
     let pinhole = rules.pinholes.at_mut(slot)?;
     pinhole.budget.lend(need, pinhole.slice_max)
 }
@@ -300,9 +299,11 @@ fn take(rules: &mut Rules, now: Instant, slot: u32, share: &mut Share, tokens: u
 /// Takes back what a flow holds and has not spent.
 fn take_back<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow: u32) {
     let line = flows.table.line(flow);
-    let lent = line.lent();
-    let Some(pinhole) = rules.pinholes.at_mut(line.owner()).filter(|_| lent != 0) else { return };
-    line.set_lent(0);
+    let Some(pinhole) = rules.pinholes.at_mut(line.owner()) else { return };
+    let lent = line.lent().reclaim();
+    if lent == 0 {
+        return;
+    }
     pinhole.budget.give_back(lent);
     if let Some(bucket) = &mut pinhole.bucket {
         bucket.give_back(&mut flows.shares[flow as usize], lent);
@@ -325,5 +326,5 @@ pub(crate) fn reclaim<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: 
 /// What flows of a pinhole hold and have not spent.
 pub(crate) fn lent<L: Family>(flows: &Flows<L>, rules: &Rules, slot: u32) -> u64 {
     let Some(pinhole) = rules.pinholes.at(slot) else { return 0 };
-    pinhole.borrowers.iter().map(|flow| u64::from(flows.line(flow).lent())).sum()
+    pinhole.borrowers.iter().map(|flow| u64::from(flows.line(flow).lent().get())).sum()
 }

@@ -126,7 +126,7 @@ fn open_outbound<L: Family>(
         }
     };
     start(flows, flow, Kind::Outbound, packet);
-    Ok(sluicegate_flow::Line::peer(flows.line(flow)))
+    Ok(sluicegate_flow::FlowLine::peer(flows.line(flow)))
 }
 
 /// From one inside host to another by the gate's external address: out with the external source, and in again.

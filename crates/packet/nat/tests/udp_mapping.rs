@@ -199,6 +199,9 @@ fn hairpin_shows_the_external_source_and_needs_a_pinhole() {
     assert_eq!((src.0, dst), (GATE.into(), (TARGET, 80)));
     let back = site.inside_sends(&udp((TARGET, 80), src, b"y")).inside();
     assert_eq!(ends(&back), (gate, (TALKER, 500)));
+    for forged in [udp(src, gate, b"z"), udp(gate, src, b"z")] {
+        assert_eq!(site.outside_sends(&forged).dropped(), Reason::AddressInvalid, "nobody outside is the gate");
+    }
     let closed = (GATE.into(), if gate.1 == 20_999 { 20_000 } else { gate.1 + 1 });
     assert_eq!(site.inside_sends(&udp((TALKER, 500), closed, b"x")).dropped(), Reason::NoPinhole);
     assert_eq!(site.used("flows"), 2);

@@ -13,7 +13,7 @@ use sluicegate_wire::{
     capability::{ClientId, FlowNonce, Limits},
 };
 
-use super::{Allowance, Lines, Moment};
+use super::{Allowance, Count, Lines, Moment};
 use sluicegate_flow::{Key as _, Key4, Line4};
 
 /// Capabilities of a flow that the adversary holds at once.
@@ -88,8 +88,8 @@ struct Held {
 
 struct Run {
     site: Site,
-    owner: Lines<Line4>,
-    threads: Vec<Lines<Line4>>,
+    owner: Lines<Line4<Count>>,
+    threads: Vec<Lines<Line4<Count>>>,
     held: Vec<[Held; HELD]>,
     now: Instant,
     random: u64,
@@ -279,7 +279,7 @@ fn key(flow: usize) -> Key4 {
 
 /// What a router does with a packet whose capability, if it has one, is known to be valid (TVA IV-C).
 fn pass(
-    lines: &mut Lines<Line4>,
+    lines: &mut Lines<Line4<Count>>,
     at: Moment,
     key: &Key4,
     nonce: FlowNonce,

@@ -6,7 +6,7 @@ use sluicegate_wire::{
     capability::{ClientId, FlowNonce, Limits},
 };
 
-use super::{Allowance, Lines, Moment, lines_needed, model};
+use super::{Allowance, Count, Lines, Moment, lines_needed, model};
 use sluicegate_flow::{Key as _, Key4, Line4};
 
 const NONCE: FlowNonce = FlowNonce(0x1234_5678_9abc);
@@ -30,7 +30,7 @@ fn key(flow: u32) -> Key4 {
 }
 
 fn admit(
-    lines: &mut Lines<Line4>,
+    lines: &mut Lines<Line4<Count>>,
     at: Moment,
     flow: u32,
     nonce: FlowNonce,
@@ -42,13 +42,13 @@ fn admit(
     lines.admit(at, (hash, &key, found), nonce, &allowance, len)
 }
 
-fn charge(lines: &mut Lines<Line4>, at: Moment, flow: u32, nonce: FlowNonce, len: u32) -> Result<(), Reason> {
+fn charge(lines: &mut Lines<Line4<Count>>, at: Moment, flow: u32, nonce: FlowNonce, len: u32) -> Result<(), Reason> {
     let key = key(flow);
     let index = lines.find(lines.hash(&key), &key).ok_or(Reason::CapabilityUnknown)?;
     lines.charge(at, index, nonce, len)
 }
 
-fn ttl(lines: &Lines<Line4>, at: Moment, flow: u32) -> Duration {
+fn ttl(lines: &Lines<Line4<Count>>, at: Moment, flow: u32) -> Duration {
     let key = key(flow);
     lines.ttl_end(lines.find(lines.hash(&key), &key).unwrap()).since(at.now)
 }
@@ -57,8 +57,8 @@ fn ttl(lines: &Lines<Line4>, at: Moment, flow: u32) -> Duration {
 fn tva_13_a_gigabit_link_needs_312_500_lines_whatever_is_sent() {
     assert_eq!(lines_needed(1_000_000_000, limits(4, 10)), 312_500);
     assert_eq!(lines_needed(1_000_000_000, limits(4, 10)) * 100, 31_250_000, "the paper's 100 bytes each: 32 MB");
-    let lines: Lines<Line4> = Lines::new(312_500, &[1; 16]);
-    assert!(u64::from(lines.lines_max()) * size_of::<Line4>() as u64 <= 34_000_000, "{}", lines.lines_max());
+    let lines: Lines<Line4<Count>> = Lines::new(312_500, &[1; 16]);
+    assert!(u64::from(lines.lines_max()) * size_of::<Line4<Count>>() as u64 <= 34_000_000, "{}", lines.lines_max());
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn tva_13_a_saturated_link_never_needs_more_lines_than_that() {
     // 10 Mbit/s of the smallest capabilities, each used in one burst of all its bytes, for three lifetimes.
     let (least, packet) = (limits(4, 10), 1_000);
     let needed = lines_needed(10_000_000, least) as u32;
-    let mut lines: Lines<Line4> = Lines::new(needed, &[1; 16]);
+    let mut lines: Lines<Line4<Count>> = Lines::new(needed, &[1; 16]);
     let memory = lines.lines_max();
     let mut most = 0;
     for flow in 0..3 * needed {
@@ -220,8 +220,8 @@ fn a_line_that_is_neither_counted_nor_valid_is_swept() {
 
 #[test]
 fn threads_that_borrow_spend_together_no_more_than_n() {
-    let mut owner: Lines<Line4> = Lines::new(100, &[1; 16]);
-    let mut threads: Vec<Lines<Line4>> = (2..5).map(|n| Lines::new(100, &[n; 16])).collect();
+    let mut owner: Lines<Line4<Count>> = Lines::new(100, &[1; 16]);
+    let mut threads: Vec<Lines<Line4<Count>>> = (2..5).map(|n| Lines::new(100, &[n; 16])).collect();
     let allowance = minted(START, 100, 10);
     let mut sent = 0;
     for n in 0..600 {

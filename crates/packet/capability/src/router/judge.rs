@@ -7,7 +7,7 @@ use sluicegate_wire::{
 };
 
 use crate::{
-    lines::{Allowance, Lines, Moment, Revocations},
+    lines::{Allowance, Count, Lines, Moment, Revocations},
     secrets::Secrets,
 };
 
@@ -52,7 +52,7 @@ pub(super) struct Judge {
 impl Judge {
     /// TVA IV-C: first the line and its nonce, then, if the packet carries one, the capability.
     #[inline]
-    pub(super) fn judge<L: Line>(
+    pub(super) fn judge<L: Line<Body = Count>>(
         &self,
         lines: &mut Lines<L>,
         at: Moment,
@@ -71,7 +71,7 @@ impl Judge {
         }
     }
 
-    fn admit<L: Line>(
+    fn admit<L: Line<Body = Count>>(
         &self,
         lines: &mut Lines<L>,
         at: Moment,
@@ -95,7 +95,7 @@ impl Judge {
 }
 
 /// Charges a packet whose nonce a line knows.
-pub(super) fn charge<L: Line>(
+pub(super) fn charge<L: Line<Body = Count>>(
     lines: &mut Lines<L>,
     at: Moment,
     key: &L::Key,

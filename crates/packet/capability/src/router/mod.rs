@@ -37,7 +37,7 @@ use self::{
     judge::{Judge, Presented},
 };
 use crate::{
-    lines::{Lines, Moment, Revocations},
+    lines::{Count, Lines, Moment, Revocations},
     secrets::{PathTagger, Secrets, Seed},
 };
 
@@ -126,8 +126,8 @@ const PLAIN: Class = Class::Legacy { demoted: None };
 #[derive(Debug)]
 pub struct Router {
     judge: Judge,
-    lines: Lines<Line4>,
-    lines6: Lines<Line6>,
+    lines: Lines<Line4<Count>>,
+    lines6: Lines<Line6<Count>>,
     tagger: PathTagger,
     /// The ingress that was tagged last, and its tag: packets come in trains.
     last_tag: (u64, PathId),

@@ -12,7 +12,7 @@ use sluicegate_wire::Reason;
 
 /// The wings and their crates; a crate may depend only on those before it.
 const WINGS: &[(&str, &[&str])] = &[
-    ("protocol", &["wire", "sip"]),
+    ("protocol", &["wire", "bounded", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "nat", "node"]),
     ("control", &["policy", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
@@ -21,7 +21,8 @@ const WINGS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that do no I/O: `no_std`, no clock, socket or thread.
-const SANS_IO: &[&str] = &["wire", "sip", "grant", "flow", "capability", "scheduler", "nat", "node", "signin"];
+const SANS_IO: &[&str] =
+    &["wire", "bounded", "sip", "grant", "flow", "capability", "scheduler", "nat", "node", "signin"];
 
 /// A file is one screenful of ideas.
 const LINES_MAX: usize = 600;

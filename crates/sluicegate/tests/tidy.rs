@@ -16,7 +16,7 @@ const WINGS: &[(&str, &[&str])] = &[
     ("packet", &["grant", "flow", "capability", "scheduler", "nat", "node"]),
     ("control", &["policy", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
-    ("lab", &["netlab", "sim"]),
+    ("lab", &["site", "traffic", "experiments", "sim"]),
     ("", &["sluicegate"]),
 ];
 

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use sluicegate_netlab::{
-    Scratch,
+use sluicegate_experiments::{
     demo::{self, threats},
     longlife,
     report::{
@@ -17,6 +16,7 @@ use sluicegate_netlab::{
         paths::{self, Row},
     },
 };
+use sluicegate_site::Scratch;
 
 use crate::{
     cli::{

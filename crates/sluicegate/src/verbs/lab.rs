@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use sluicegate_netlab::{attack, bench, demo, enter_user_namespace, worker};
+use sluicegate_experiments::{bench, demo};
+use sluicegate_site::enter_user_namespace;
+use sluicegate_traffic::{attack, worker};
 
 use super::{
     claims,

@@ -17,7 +17,7 @@ use ratatui::{
     text::{Line, Span},
     widgets::{Block, Paragraph, Sparkline, Wrap},
 };
-use sluicegate_netlab::{
+use sluicegate_experiments::{
     demo::Event,
     report::{Figure, Second},
 };

@@ -20,7 +20,7 @@ use std::{
 };
 
 use serde_json::Value;
-use sluicegate_netlab::topology::{Host, Plan};
+use sluicegate_site::topology::{Host, Plan};
 
 use crate::support::{
     BINARY,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_netlab::{
+use sluicegate_site::{
     rtnetlink::Prefix,
     topology::{Host, Plan},
 };

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_netlab::topology::{Host, Plan};
+use sluicegate_site::topology::{Host, Plan};
 
 use crate::support::{
     agent::connect_to,

@@ -11,7 +11,7 @@ use std::{
 
 use nix::mount::umount;
 use sluicegate_datapath::{netlink, offload};
-use sluicegate_netlab::{
+use sluicegate_site::{
     Lab as Built, Namespace,
     rtnetlink::Prefix,
     topology::{End, Host, Plan, Via, Wire},

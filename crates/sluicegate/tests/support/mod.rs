@@ -96,7 +96,7 @@ pub(crate) fn alone(programs: &[&str]) -> Option<RwLockWriteGuard<'static, ()>> 
 }
 
 fn can_run(programs: &[&str]) -> bool {
-    let may = sluicegate_netlab::namespace::may_make_namespaces();
+    let may = sluicegate_site::namespace::may_make_namespaces();
     let root = (!may).then(|| "root".to_owned());
     let missing = programs.iter().filter(|name| find(name).is_none()).map(|name| (*name).to_owned());
     let missing: Vec<String> = root.into_iter().chain(missing).collect();

@@ -13,7 +13,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use sluicegate_netlab::{
+use sluicegate_site::{
     Process,
     worker::{self, ExecSpec},
 };

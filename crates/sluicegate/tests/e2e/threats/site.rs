@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use serde_json::Value;
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_netlab::{
+use sluicegate_site::{
     rtnetlink::Prefix,
     topology::{End, Host, Plan, Via, Wire},
 };

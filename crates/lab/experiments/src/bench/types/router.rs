@@ -1,0 +1,80 @@
+//! The real binary as a router, and what it counted.
+
+use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
+
+use super::Kind;
+use crate::bench::{Options, lab::BenchLab};
+use sluicegate_site::{
+    During, LabError,
+    binary::{Binary, text},
+};
+
+/// Room for flows: few enough for [`super::traffic::UNCACHED_FLOWS`] to push each other out.
+const LINES_MAX: usize = super::traffic::UNCACHED_FLOWS / 4;
+/// What a router counts is to be read no sooner than this after it happened.
+const PUBLISHED: Duration = Duration::from_millis(300);
+
+/// A running router.
+pub(super) struct Router {
+    name: String,
+    binary: Binary,
+    config: PathBuf,
+}
+
+/// Packets until now.
+pub(super) struct Counts {
+    /// Of one kind, as what they are.
+    passed: u64,
+    /// Found wanting.
+    demoted: u64,
+}
+
+/// A lab with our router in the middle.
+pub(super) fn start(options: &Options, backend: &str) -> Result<(BenchLab, Router), LabError> {
+    let mut lab = BenchLab::build(backend, false)?;
+    let directory = options.directory.join(format!("router-{backend}"));
+    let (state, config) = (directory.join("state"), directory.join("router.toml"));
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(&state)
+        .and_then(|()| {
+            let toml = format!(
+                "[node]\nname = \"bench\"\nstate = {state:?}\n\
+                 [gate]\nrole = \"router\"\noutside = \"outside\"\ninside = \"inside\"\ndatapath = \"{backend}\"\n\
+                 boundary = true\nlink_rate = \"none\"\ncapability_lines_max = {LINES_MAX}\n"
+            );
+            fs::write(&config, toml)
+        })
+        .during(|| format!("writing into {}", directory.display()))?;
+    let binary = Binary { program: options.program.clone(), directory };
+    lab.keep(binary.spawn(&lab.lab, "gate", "router", &["gate".to_owned(), text(&config)])?);
+    binary.wait_for("router", || binary.status(&config))?;
+    Ok((lab, Router { name: backend.to_owned(), binary, config }))
+}
+
+impl Router {
+    pub(super) fn counts(&self, kind: Kind) -> Result<Counts, LabError> {
+        thread::sleep(PUBLISHED);
+        let Some(status) = self.binary.status(&self.config) else {
+            return Err(self.wrong(format!("no status; it said:\n{}", self.binary.last_words("router"))));
+        };
+        let router = &status["gate"]["router"];
+        let demoted = router["demoted"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
+        Ok(Counts { passed: router["passed"][kind.counted_as()].as_u64().unwrap_or(0), demoted })
+    }
+
+    /// Packets that were demoted are other packets than those that the row is about.
+    pub(super) fn require_passed(&self, kind: Kind, before: &Counts) -> Result<(), LabError> {
+        let after = self.counts(kind)?;
+        let (passed, demoted) = (after.passed - before.passed, after.demoted - before.demoted);
+        if passed == 0 || demoted * 100 > passed {
+            return Err(self.wrong(format!("{passed} packets passed as {}, {demoted} were demoted", kind.counted_as())));
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, reason: String) -> LabError {
+        LabError::Process { name: format!("router {}", self.name), reason }
+    }
+}

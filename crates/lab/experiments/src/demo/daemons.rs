@@ -1,0 +1,222 @@
+use std::{
+    io::{BufReader, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{
+    Options,
+    files::{Files, METRICS_PORT, PHONES_GROUP, SIP_PORT},
+};
+use sluicegate_site::{
+    LabError, Process,
+    binary::{Binary, text},
+    scratch::{unmount_below, write_private},
+    topology::Site,
+    worker,
+};
+
+/// How long a daemon may take to answer.
+const START_MAX: Duration = Duration::from_secs(10);
+/// The front end's counter of what it received.
+const DATAGRAMS: &str = "sluicegate_frontend_events_total{event=\"datagrams\"}";
+/// The gate's counter of the protected link's control lane.
+const CONTROL_LANE: &str = "sluicegate_gate_lane_packets_total{lane=\"inside/control\"}";
+const POLL: Duration = Duration::from_millis(50);
+/// Longest text of metrics that is read.
+const METRICS_LEN_MAX: u64 = 4 << 20;
+
+/// The system under test.
+#[derive(Debug)]
+pub(super) struct Daemons {
+    pub files: Files,
+    pub frontend: SocketAddr,
+    /// The gate's back end and why that one.
+    pub backend: String,
+    binary: Binary,
+    gate: Process,
+    frontend_process: Process,
+}
+
+/// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
+pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
+    let files = Files::write(options)?;
+    let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    let arguments = ["frontend".to_owned(), text(&files.frontend)];
+    let frontend = binary.spawn(&site.lab, "frontend", "frontend", &arguments)?;
+    binary.wait_for("frontend", || binary.status(&files.frontend))?;
+    for list in &files.lists {
+        let (path, config) = (text(&list.path), text(&files.frontend));
+        binary.run(&["group", "add", list.group, "--config", &config])?;
+        // Telephones need no key for agents, and making one takes a quarter of a second.
+        let agents: &[&str] = if list.group == PHONES_GROUP { &["--no-agent"] } else { &[] };
+        let fixed = ["user", "add", "--from", &path, "--group", list.group, "--config", &config];
+        binary.run(&[&fixed, agents].concat())?;
+    }
+    let token = binary.run(&["gate-join", "--new", "--config", &text(&files.frontend)])?;
+    let token = token.lines().find(|line| line.starts_with("sgjoin1.")).unwrap_or_default();
+    write_private(&files.token, token).map_err(|error| failed("gate-join", &error.to_string()))?;
+    // Joining talks to the front end, so it runs on the gate's host.
+    let join = ["gate-join", "--token-file", &text(&files.token), "--config", &text(&files.gate)].map(str::to_owned);
+    let mut joining = binary.spawn(&site.lab, "gate", "gate-join", &join)?;
+    if !joining.wait(START_MAX)? {
+        return Err(failed("gate-join", &binary.last_words("gate-join")));
+    }
+    let gate = binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&files.gate)])?;
+    let backend = backend_of(&binary.wait_for("gate", || binary.status(&files.gate))?);
+    let frontend_address = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
+    Ok(Daemons { files, frontend: frontend_address, backend, binary, gate, frontend_process: frontend })
+}
+
+impl Daemons {
+    /// The command of a lab worker.
+    pub(super) fn worker<S: serde::Serialize>(&self, role: &str, spec: &S) -> Command {
+        worker::command(&self.binary.program, role, spec)
+    }
+
+    /// The command of a program that dies with the lab: this binary with `arguments`.
+    pub(super) fn client(&self, arguments: &[String]) -> Command {
+        self.binary.command(arguments)
+    }
+
+    /// The command of an agent of bob's that takes `frontend` for its front end.
+    pub(super) fn misled_agent(&self, frontend: SocketAddr, realm: &str) -> Result<Command, LabError> {
+        let (password, frontend) = (text(&self.files.user("bob")?.password_file), frontend.to_string());
+        let fixed = ["connect", "bob@web", "--frontend", &frontend, "--realm", realm, "--password-file", &password];
+        let forward = ["-L", "127.0.0.1:8999:5004/udp"];
+        let arguments: Vec<String> = fixed.iter().chain(&forward).map(|word| (*word).to_owned()).collect();
+        Ok(self.client(&arguments))
+    }
+
+    /// Kills the gate.
+    pub(super) fn kill_gate(&mut self) {
+        self.gate.kill();
+    }
+
+    /// Ends the gate as an operator would.
+    pub(super) fn end_gate(&mut self) {
+        self.gate.end();
+    }
+
+    /// Starts the gate again, and waits until it answers.
+    pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
+        self.gate = self.binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&self.files.gate)])?;
+        self.binary.wait_for("gate", || self.binary.status(&self.files.gate)).map(drop)
+    }
+
+    /// Packets that have left over the protected link in the control lane.
+    pub(super) fn control_packets(&self, site: &Site) -> u64 {
+        let Ok(gate) = site.lab.host("gate") else { return 0 };
+        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
+        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), CONTROL_LANE)
+    }
+
+    /// Starts the agent beside the service of kind `agent`, on that service's host.
+    pub(super) fn serve(&self, site: &Site, host: &str) -> Result<Process, LabError> {
+        let arguments = ["agent".to_owned(), text(&self.files.agent), "--serve".to_owned()];
+        self.binary.spawn(&site.lab, host, "agent", &arguments)
+    }
+
+    /// The UDP addresses and ports that the gate opened for a user, as the front end's `grant ls` tells them.
+    pub(super) fn told(&self, user: &str) -> Result<Vec<SocketAddr>, LabError> {
+        const UDP: u64 = 17;
+        let text = self.binary.run(&["grant", "ls", "--json", "--config", &text(&self.files.frontend)])?;
+        let rows: Value = serde_json::from_str(&text).map_err(|error| failed("grant ls", &error.to_string()))?;
+        let place = |row: &Value| {
+            let address = row["gate_address"].as_str()?.parse().ok()?;
+            Some(SocketAddr::new(address, u16::try_from(row["gate_ports"][0].as_u64()?).ok()?))
+        };
+        let of_user = rows.as_array().into_iter().flatten().filter(|row| row["user"] == user);
+        Ok(of_user.filter(|row| row["protocol"] == UDP).filter_map(place).collect())
+    }
+
+    /// Datagrams that the front end has received since its start, as it counts them itself.
+    pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
+        let Ok(frontend) = site.lab.host("frontend") else { return 0 };
+        let text = frontend.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
+        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), DATAGRAMS)
+    }
+
+    /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
+    pub(super) fn drops(&self, site: &Site) -> Vec<(String, u64)> {
+        let Ok(gate) = site.lab.host("gate") else { return Vec::new() };
+        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
+        text.ok().and_then(Result::ok).map(|text| drops_of(&text)).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemons {
+    /// Ends them as an operator would: a gate that is killed keeps its link closed.
+    fn drop(&mut self) {
+        self.gate.end();
+        self.frontend_process.end();
+        unmount_below(&self.binary.directory);
+    }
+}
+
+fn backend_of(status: &Value) -> String {
+    let text = |field: &str| status["gate"][field].as_str().unwrap_or("unknown").to_owned();
+    format!("{}: {}", text("backend"), text("backend_why"))
+}
+
+fn metrics(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+    let mut text = String::new();
+    BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The value of the counter with this name and these labels; 0 if it is not there.
+fn counter(metrics: &str, name: &str) -> u64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
+}
+
+/// The counters with a `reason` label among Prometheus metrics about drops.
+fn drops_of(metrics: &str) -> Vec<(String, u64)> {
+    let line = |line: &str| {
+        let (name, rest) = line.split_once('{')?;
+        let (labels, value) = rest.split_once("} ")?;
+        let (_, reason) = labels.split_once("reason=\"")?;
+        let (reason, _) = reason.split_once('"')?;
+        let value: f64 = value.split(' ').next()?.parse().ok()?;
+        (name.contains("drop") && value >= 0.0).then(|| (reason.to_owned(), value as u64))
+    };
+    metrics.lines().filter_map(line).collect()
+}
+
+/// Waits for what no log tells.
+pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(), LabError> {
+    let end = Instant::now() + START_MAX;
+    while !done() {
+        if Instant::now() >= end {
+            return Err(failed(what, &format!("did not answer within {START_MAX:?}")));
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+fn failed(name: &str, reason: &str) -> LabError {
+    LabError::Process { name: name.to_owned(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_the_counters_with_a_reason() {
+        let metrics = "HTTP/1.0 200 OK\r\n\r\n# TYPE sluicegate_dropped_packets counter\n\
+            sluicegate_dropped_packets_total{reason=\"no_pinhole\"} 12\n\
+            sluicegate_dropped_packets_total{port=\"outside\",reason=\"tcp_window\"} 3 1700000000\n\
+            sluicegate_forwarded_packets_total{port=\"inside\"} 9\nsluicegate_other{reason=\"x\"} 1\n";
+        assert_eq!(drops_of(metrics), [("no_pinhole".to_owned(), 12), ("tcp_window".to_owned(), 3)]);
+    }
+}

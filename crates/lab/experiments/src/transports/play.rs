@@ -1,0 +1,257 @@
+//! One case after the other, in one lab.
+
+use std::{
+    fs::File,
+    net::{Ipv4Addr, SocketAddrV4},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use sluicegate_wire::IpProtocol;
+
+use super::{
+    CASES, Carries, Case, Mutant, NAME, Options,
+    site::{self, CLIENT, GATE, REALM, SERVICES, STRANGER, Service},
+};
+use crate::report::{Threshold, rows::Report};
+use sluicegate_site::{
+    During, Lab, LabError, Process,
+    binary::{Binary, text},
+    scratch::write_private,
+    worker,
+};
+use sluicegate_traffic::client::exchange::{ExchangeSpec, MirrorSpec};
+
+const READY_MAX: Duration = Duration::from_secs(20);
+/// Packets that are to be answered, one after the other, and how long each waits at most, in milliseconds.
+const PACKETS: u32 = 20;
+/// Packets that nobody must answer, and how long each waits, in milliseconds.
+const FORBIDDEN: u32 = 5;
+const SILENCE_MS: u64 = 60;
+const ANSWER_MS: u64 = 500;
+/// The ends of the tunnel.
+const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
+const TUNNEL_PORT: u16 = 7;
+
+impl Case {
+    /// What signs the addresses is not for where they are rewritten.
+    pub(super) fn is_for(&self, service: Service) -> bool {
+        !(service.is_translated() && self.protocol == IpProtocol::AUTHENTICATION)
+    }
+}
+
+struct Stage {
+    mutant: Mutant,
+    _node: Process,
+    password: PathBuf,
+    binary: Binary,
+    lab: Lab,
+}
+
+pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    tell("building the lab: 5 network namespaces, a gate with its frontend, two services");
+    let stage = Stage::build(options)?;
+    let mut report = Report::new(NAME);
+    for case in CASES {
+        for service in SERVICES.into_iter().filter(|service| case.is_for(*service)) {
+            tell(&format!("{} to a service with mode = \"{}\"", case.opens, service.name));
+            stage.case(case, service, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+impl Stage {
+    fn build(options: &Options) -> Result<Self, LabError> {
+        let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+        let lab = site::plan()?.build()?;
+        let (config, password) = (binary.directory.join("site.toml"), binary.directory.join("password"));
+        let written = write_private(&config, &site::file(&binary.directory, &options.datapath, options.mutant))
+            .and_then(|()| write_private(&password, "correct-horse-battery-staple\n"));
+        written.during(|| format!("writing into {}", binary.directory.display()))?;
+        let node = binary.spawn(&lab, "gate", "site", &["up".to_owned(), text(&config)])?;
+        let is_ready = || {
+            let status = binary.status(&config)?;
+            let feeds = status["gate"]["feeds"].as_array()?;
+            (!feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")).then_some(())
+        };
+        binary.wait_for("site", is_ready)?;
+        let (config, file) = (text(&config), text(&password));
+        binary.run(&["group", "add", "staff", "--config", &config])?;
+        binary.run(&["user", "add", "alice", "--password-file", &file, "--group", "staff", "--config", &config])?;
+        Ok(Self { mutant: options.mutant, _node: node, password, binary, lab })
+    }
+
+    fn case(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
+        match case.carries {
+            Carries::Mirrored => self.mirrored(case, service, report),
+            Carries::WireGuard => self.tunnelled(case, service, report),
+        }
+    }
+
+    fn mirrored(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
+        let about = (case.name, service.name);
+        let mut mirror = self.mirror(case.protocol, SocketAddrV4::new(service.address, case.port))?;
+        let visible = if service.is_translated() { GATE } else { service.address };
+        let mut open = SocketAddrV4::new(visible, case.port);
+        let before = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        report.require(about, "answered_before_sign_in", before, Threshold::AtMost(0.0));
+        let mut connect = None;
+        if self.mutant != Mutant::Unopened {
+            let (process, at) = self.open(case, service)?;
+            (connect, open) = (Some(process), at);
+        }
+        let answered = self.exchange("client", case.protocol, open, (PACKETS, ANSWER_MS))?;
+        report.require(about, "answered", answered, Threshold::AtLeast(PACKETS.into()));
+        let strangers = self.exchange("stranger", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        report.require(about, "answered_to_strangers", strangers, Threshold::AtMost(0.0));
+        connect.iter_mut().for_each(Process::end);
+        let after = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        report.require(about, "answered_after_goodbye", after, Threshold::AtMost(0.0));
+        // What the service itself has seen, whatever came back.
+        mirror.close_input();
+        let heard = mirror.event("result", READY_MAX)?["heard"][STRANGER.to_string()].as_u64().unwrap_or(0);
+        report.require(about, "packets_of_strangers", heard as f64, Threshold::AtMost(0.0));
+        Ok(())
+    }
+
+    fn tunnelled(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
+        let about = (case.name, service.name);
+        let visible = if service.is_translated() { GATE } else { service.address };
+        let (connect, open) = match self.mutant {
+            Mutant::Unopened => (None, SocketAddrV4::new(visible, case.port)),
+            _ => self.open(case, service).map(|(process, at)| (Some(process), at))?,
+        };
+        let tunnel = Tunnel::lay(self, case.port, open)?;
+        let inner = SocketAddrV4::new(TUNNEL[1], TUNNEL_PORT);
+        let mirror = self.mirror(IpProtocol::UDP, inner)?;
+        let answered = tunnel.exchange(self, inner, (PACKETS, ANSWER_MS))?;
+        report.require(about, "answered", answered, Threshold::AtLeast(PACKETS.into()));
+        connect.into_iter().for_each(|mut process| process.end());
+        let after = tunnel.exchange(self, inner, (FORBIDDEN, SILENCE_MS))?;
+        report.require(about, "answered_after_goodbye", after, Threshold::AtMost(0.0));
+        drop((tunnel, mirror));
+        Ok(())
+    }
+
+    fn mirror(&self, protocol: IpProtocol, at: SocketAddrV4) -> Result<Process, LabError> {
+        let spec = MirrorSpec { protocol: protocol.0, at: vec![at] };
+        let mirror =
+            self.lab.host("service")?.spawn("mirror", worker::command(&self.binary.program, "mirror", &spec))?;
+        mirror.event("ready", READY_MAX)?;
+        Ok(mirror)
+    }
+
+    /// How many packets of a host are answered.
+    fn exchange(
+        &self,
+        host: &str,
+        protocol: IpProtocol,
+        to: SocketAddrV4,
+        packets: (u32, u64),
+    ) -> Result<f64, LabError> {
+        let from = if host == "client" { CLIENT } else { STRANGER };
+        self.exchange_from(host, from, protocol, to, packets)
+    }
+
+    fn exchange_from(
+        &self,
+        host: &str,
+        from: Ipv4Addr,
+        protocol: IpProtocol,
+        to: SocketAddrV4,
+        (packets, answer_ms): (u32, u64),
+    ) -> Result<f64, LabError> {
+        let spec = ExchangeSpec { protocol: protocol.0, from, to, packets, answer_ms: Some(answer_ms) };
+        let command = worker::command(&self.binary.program, "exchange", &spec);
+        let result = self.lab.host(host)?.spawn("exchange", command)?.event("result", READY_MAX)?;
+        Ok(result["answered"].as_f64().unwrap_or(f64::NAN))
+    }
+
+    /// Signs in and has this opened: the process that keeps it open, and where it is.
+    fn open(&self, case: Case, service: Service) -> Result<(Process, SocketAddrV4), LabError> {
+        let name = format!("connect-{}-{}", case.name, service.name);
+        let log = self.binary.log(&name);
+        let (to, frontend, password) = (format!("alice@{}", service.name), GATE.to_string(), text(&self.password));
+        let words = ["connect", &to, "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
+        let words: Vec<String> = words.iter().chain(&["--open", case.opens]).map(|word| (*word).to_owned()).collect();
+        let mut command = self.binary.command(&words);
+        command
+            .env("HOME", &self.binary.directory)
+            .stderr(File::create(&log).during(|| format!("making {}", log.display()))?);
+        let process = self.lab.host("client")?.spawn(&name, command)?;
+        let at = self.binary.wait_for(&name, || {
+            let said = std::fs::read_to_string(&log).ok()?;
+            let line = said.lines().find(|line| line.contains("programs may send"))?;
+            let at = line.split("gate=").nth(1)?.split_whitespace().next()?;
+            at.parse().ok().or_else(|| Some(SocketAddrV4::new(at.parse().ok()?, 0)))
+        })?;
+        Ok((process, at))
+    }
+}
+
+/// A tunnel of WireGuard between the client and the service's host, by the program that needs no kernel for it.
+struct Tunnel {
+    _ends: [Process; 2],
+}
+
+impl Tunnel {
+    /// Lays it: the service listens at `port`, the client sends to `open`.
+    fn lay(stage: &Stage, port: u16, open: SocketAddrV4) -> Result<Self, LabError> {
+        let hosts = ["client", "service"];
+        // Their control sockets are in one directory.
+        let names = [format!("wgc{}", std::process::id() % 10_000), format!("wgs{}", std::process::id() % 10_000)];
+        let start = |host: &str, name: &String| {
+            let mut command = Command::new("wireguard-go");
+            command.args(["--foreground", name]).stderr(Stdio::null());
+            stage.lab.host(host)?.spawn(name, command)
+        };
+        let ends = [start(hosts[0], &names[0])?, start(hosts[1], &names[1])?];
+        let keys = [stage.key("client.key")?, stage.key("service.key")?];
+        for (at, host) in hosts.into_iter().enumerate() {
+            let (own, other) = (&names[at], 1 - at);
+            let interface = || stage.command(host, &["wg", "show", own]).ok();
+            stage.binary.wait_for("wireguard-go", interface)?;
+            let (key, allowed) = (text(&keys[at].0), format!("{}/32", TUNNEL[other]));
+            let mut words = vec!["wg", "set", own, "private-key", &key];
+            let (listen, endpoint) = (port.to_string(), open.to_string());
+            words.extend(if at == 0 { ["listen-port", "40001"] } else { ["listen-port", &listen] });
+            words.extend(["peer", &keys[other].1, "allowed-ips", &allowed]);
+            if at == 0 {
+                words.extend(["endpoint", &endpoint]);
+            }
+            stage.command(host, &words)?;
+            stage.command(host, &["ip", "address", "add", &format!("{}/24", TUNNEL[at]), "dev", own])?;
+            stage.command(host, &["ip", "link", "set", own, "up"])?;
+        }
+        Ok(Self { _ends: ends })
+    }
+
+    fn exchange(&self, stage: &Stage, to: SocketAddrV4, packets: (u32, u64)) -> Result<f64, LabError> {
+        stage.exchange_from("client", TUNNEL[0], IpProtocol::UDP, to, packets)
+    }
+}
+
+impl Stage {
+    /// A key of a tunnel: its file and the public part.
+    fn key(&self, name: &str) -> Result<(PathBuf, String), LabError> {
+        let path = self.binary.directory.join(name);
+        let private = self.command("client", &["wg", "genkey"])?;
+        write_private(&path, &private).during(|| format!("writing {}", path.display()))?;
+        let public = self.command("client", &["sh", "-c", &format!("wg pubkey < {}", path.display())])?;
+        Ok((path, public.trim().to_owned()))
+    }
+
+    /// What a command on a host printed.
+    fn command(&self, host: &str, words: &[&str]) -> Result<String, LabError> {
+        let what = || format!("{host}: {}", words.join(" "));
+        let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
+        let output = self.lab.host(host)?.run_in(run).and_then(|result| result).during(what)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(LabError::Process { name: what(), reason })
+    }
+}

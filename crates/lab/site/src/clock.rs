@@ -1,0 +1,167 @@
+//! Wall-clock nanoseconds, pacing and random numbers of workers.
+
+use std::{
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Nanoseconds since 1970, the clock of kernel packet timestamps; the same in all processes of a lab.
+#[must_use]
+pub fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Hands out permits at a constant rate, by time alone: how many events are due at a moment.
+///
+/// A worker that was not scheduled for a while may catch up at most `burst` events; what it missed beyond that is lost,
+/// so that it never floods harder than it was told to.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    per_s: u64,
+    burst: u64,
+    rest: Duration,
+    /// Nanoseconds since the start up to which permits were handed out.
+    credited_ns: u64,
+}
+
+impl Pacer {
+    /// A pacer of `per_s` events a second that lets at most `burst` (and at least one) happen at once.
+    #[must_use]
+    pub const fn new(per_s: u64, burst: u64) -> Self {
+        Self { per_s, burst: if burst == 0 { 1 } else { burst }, rest: Duration::ZERO, credited_ns: 0 }
+    }
+
+    /// Rests at least so long before events are due again. Waking for each packet of a flood costs the machine more than the
+    /// packet does; but what comes in bursts leaves a short queue empty between them.
+    #[must_use]
+    pub const fn resting(self, rest: Duration) -> Self {
+        Self { rest, ..self }
+    }
+
+    /// Events due `elapsed_ns` after the start; they count as done.
+    pub fn due(&mut self, elapsed_ns: u64) -> u64 {
+        if self.per_s == 0 {
+            return 0;
+        }
+        let ahead_ns = u128::from(elapsed_ns.saturating_sub(self.credited_ns));
+        let due = u64::try_from(ahead_ns * u128::from(self.per_s) / 1_000_000_000).unwrap_or(u64::MAX);
+        if due > self.burst {
+            self.credited_ns = elapsed_ns;
+            return self.burst;
+        }
+        self.credited_ns += self.ns_for(due);
+        due
+    }
+
+    /// Nanoseconds after the start at which the next event is due.
+    #[must_use]
+    pub fn next_ns(&self) -> u64 {
+        if self.per_s == 0 { u64::MAX } else { self.credited_ns.saturating_add(self.ns_for(1)) }
+    }
+
+    fn ns_for(&self, events: u64) -> u64 {
+        // Rounded up: credit is never handed out before its time.
+        u64::try_from((u128::from(events) * 1_000_000_000).div_ceil(u128::from(self.per_s))).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a flood rests between bursts that need not be spread evenly.
+pub const FLOOD_REST: Duration = Duration::from_millis(1);
+/// Not longer than it takes to notice the end.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
+/// Runs `step` at the pace of a [`Pacer`] with the number of events due, until `end` says so.
+///
+/// # Errors
+/// The first of `step`.
+pub fn paced<E>(
+    pacer: &mut Pacer,
+    mut end: impl FnMut(Duration) -> bool,
+    mut step: impl FnMut(u64) -> Result<(), E>,
+) -> Result<(), E> {
+    let start = Instant::now();
+    loop {
+        let elapsed = start.elapsed();
+        if end(elapsed) {
+            return Ok(());
+        }
+        let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        match pacer.due(elapsed_ns) {
+            0 => thread::sleep(
+                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).clamp(pacer.rest, SLEEP_MAX),
+            ),
+            due => step(due)?,
+        }
+    }
+}
+
+/// A small seeded generator (xorshift64*): attacks must be repeatable and cheap, not unpredictable.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator whose numbers depend on `seed` alone.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        // SplitMix64's finaliser spreads neighbouring seeds; the state must not be zero.
+        let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((state ^ (state >> 31)) | 1)
+    }
+
+    /// The next 64 bits.
+    pub const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `limit`; 0 if `limit` is 0.
+    pub const fn below(&mut self, limit: u64) -> u64 {
+        ((self.next() as u128 * limit as u128) >> 64) as u64
+    }
+
+    /// Fills `bytes`.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let random = self.next().to_be_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pacer_hands_out_exactly_its_rate() {
+        let mut pacer = Pacer::new(1_000, 100);
+        let total: u64 = (0..=1_000).map(|ms| pacer.due(ms * 1_000_000)).sum();
+        assert_eq!(total, 1_000);
+    }
+
+    #[test]
+    fn a_late_pacer_catches_up_no_more_than_its_burst() {
+        let mut pacer = Pacer::new(1_000, 10);
+        assert_eq!(pacer.due(5_000_000_000), 10);
+        assert_eq!(pacer.due(5_000_000_000), 0);
+        assert_eq!(pacer.next_ns(), 5_001_000_000);
+        assert_eq!(Pacer::new(0, 1).due(u64::MAX), 0);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_numbers_and_another_seed_others() {
+        let numbers = |seed| {
+            let mut random = Random::new(seed);
+            [random.next(), random.below(10), random.next()]
+        };
+        assert_eq!(numbers(1), numbers(1));
+        assert_ne!(numbers(1), numbers(2));
+        let mut random = Random::new(0);
+        assert!((0..1_000).all(|_| random.below(7) < 7));
+    }
+}

@@ -1,0 +1,337 @@
+//! Labs as data: hosts, wires, routes and bottlenecks; and the lab built from them.
+
+mod site;
+
+use std::{collections::BTreeMap, net::IpAddr, os::fd::AsFd};
+
+pub use site::{Site, SiteOptions};
+
+use sluicegate_datapath::offload;
+
+use crate::{
+    During, LabError, Namespace,
+    rtnetlink::{Destination, Link, LinkCounters, Netlink, Prefix, QueueCounters},
+};
+
+/// Largest packet of every wire.
+const MTU: u32 = 1_500;
+/// The bridge of a switch.
+const SWITCH: &str = "switch";
+/// Hosts of one lab.
+const HOSTS_MAX: usize = 64;
+/// Wires of one lab.
+const WIRES_MAX: usize = 255;
+
+/// A lab to build.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Its hosts.
+    pub hosts: Vec<Host>,
+    /// The wires between them.
+    pub wires: Vec<Wire>,
+}
+
+/// One host: a network namespace.
+#[derive(Debug, Clone, Default)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Whether its kernel forwards packets.
+    pub forwards: bool,
+    /// Whether it is a switch: all its interfaces are ports of one bridge.
+    pub switches: bool,
+    /// Its routes beside those of its wires.
+    pub routes: Vec<(Prefix, Via)>,
+}
+
+/// Where a route of a [`Plan`] leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// To this neighbour.
+    Gateway(IpAddr),
+    /// The host itself: every address of the prefix is its own.
+    Itself,
+    /// Nowhere.
+    Blackhole,
+}
+
+/// A wire between two hosts.
+#[derive(Debug, Clone)]
+pub struct Wire {
+    /// Its two ends.
+    pub ends: [End; 2],
+}
+
+/// One end of a wire: an interface.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// The host's name.
+    pub host: String,
+    /// The interface's name, at most 15 bytes.
+    pub interface: String,
+    /// Its addresses.
+    pub addresses: Vec<Prefix>,
+    /// What limits the packets that the host sends into the wire.
+    pub bottleneck: Option<Bottleneck>,
+}
+
+/// A link of limited rate with a queue limited in packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bottleneck {
+    /// Bits a second, counted as Ethernet frames.
+    pub rate_bps: u64,
+    /// Packets that wait; more are dropped.
+    pub queue_packets: u32,
+}
+
+impl Host {
+    /// A host that does not forward, without routes.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
+    /// Makes its kernel forward packets.
+    #[must_use]
+    pub const fn forwarding(mut self) -> Self {
+        self.forwards = true;
+        self
+    }
+
+    /// Makes it a switch.
+    #[must_use]
+    pub const fn switching(mut self) -> Self {
+        self.switches = true;
+        self
+    }
+
+    /// Adds a route.
+    #[must_use]
+    pub fn route(mut self, prefix: Prefix, via: Via) -> Self {
+        self.routes.push((prefix, via));
+        self
+    }
+}
+
+impl End {
+    /// An end with addresses and without a bottleneck.
+    #[must_use]
+    pub fn new(host: &str, interface: &str, addresses: &[Prefix]) -> Self {
+        Self { host: host.to_owned(), interface: interface.to_owned(), addresses: addresses.to_vec(), bottleneck: None }
+    }
+
+    /// Limits what the host sends into the wire.
+    #[must_use]
+    pub const fn limited(mut self, bottleneck: Bottleneck) -> Self {
+        self.bottleneck = Some(bottleneck);
+        self
+    }
+}
+
+impl Plan {
+    /// The same lab with other addresses. A gateway is passed as a prefix of its whole length.
+    #[must_use]
+    pub fn with_addresses(mut self, other: impl Fn(Prefix) -> Prefix) -> Self {
+        for (prefix, via) in self.hosts.iter_mut().flat_map(|host| &mut host.routes) {
+            *prefix = other(*prefix);
+            if let Via::Gateway(address) = via {
+                *address = other(Prefix::host(*address)).address;
+            }
+        }
+        let ends = self.wires.iter_mut().flat_map(|wire| &mut wire.ends);
+        ends.flat_map(|end| &mut end.addresses).for_each(|prefix| *prefix = other(*prefix));
+        self
+    }
+
+    /// Builds the lab: namespaces, wires with offloads off, addresses, fixed neighbours, bottlenecks, routes.
+    ///
+    /// # Errors
+    /// [`LabError::Namespace`] without the right to make namespaces; [`LabError::Plan`] or [`LabError::Kernel`] with
+    /// the step that failed. What was built is gone then.
+    pub fn build(&self) -> Result<Lab, LabError> {
+        if self.hosts.len() > HOSTS_MAX || self.wires.len() > WIRES_MAX {
+            return Err(LabError::Plan(format!("more than {HOSTS_MAX} hosts or {WIRES_MAX} wires")));
+        }
+        let mut lab = Lab { hosts: BTreeMap::new() };
+        for host in &self.hosts {
+            if lab.hosts.insert(host.name.clone(), Namespace::new(&host.name)?).is_some() {
+                return Err(LabError::Plan(format!("two hosts are called {}", host.name)));
+            }
+        }
+        for (index, wire) in self.wires.iter().enumerate() {
+            lab.lay(u8::try_from(index).unwrap_or(u8::MAX), wire)?;
+        }
+        for host in &self.hosts {
+            let namespace = lab.host(&host.name)?;
+            if host.switches {
+                namespace.netlink("making a switch", switch)?;
+            }
+            namespace.forward(host.forwards)?;
+            namespace.netlink("adding routes", |netlink| {
+                let loopback = netlink.link("lo")?.index;
+                host.routes.iter().try_for_each(|(prefix, via)| netlink.add_route(*prefix, via.destination(loopback)))
+            })?;
+        }
+        Ok(lab)
+    }
+}
+
+impl Via {
+    const fn destination(self, loopback: u32) -> Destination {
+        match self {
+            Self::Gateway(address) => Destination::Via(address),
+            Self::Itself => Destination::Local(loopback),
+            Self::Blackhole => Destination::Blackhole,
+        }
+    }
+}
+
+/// A lab that runs. Dropping it ends its processes and removes its namespaces.
+#[derive(Debug)]
+pub struct Lab {
+    hosts: BTreeMap<String, Namespace>,
+}
+
+impl Lab {
+    /// The host called `name`.
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] if there is none.
+    pub fn host(&self, name: &str) -> Result<&Namespace, LabError> {
+        self.hosts.get(name).ok_or_else(|| LabError::Plan(format!("there is no host {name}")))
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = &Namespace> {
+        self.hosts.values()
+    }
+
+    /// An interface of a host with its counters.
+    ///
+    /// # Errors
+    /// If there is no such host or interface.
+    pub fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {
+        self.host(host)?.netlink("reading an interface", |netlink| netlink.link(interface))
+    }
+
+    /// Counters of an interface.
+    ///
+    /// # Errors
+    /// If there is no such host or interface.
+    pub fn counters(&self, host: &str, interface: &str) -> Result<LinkCounters, LabError> {
+        Ok(self.link(host, interface)?.counters)
+    }
+
+    /// Counters of the bottleneck of an interface.
+    ///
+    /// # Errors
+    /// If there is no such host or interface.
+    pub fn queue_counters(&self, host: &str, interface: &str) -> Result<QueueCounters, LabError> {
+        self.host(host)?.netlink("reading a queue", |netlink| {
+            let index = netlink.link(interface)?.index;
+            netlink.bottleneck_counters(index)
+        })
+    }
+
+    /// Adds or replaces a route of a running host.
+    ///
+    /// # Errors
+    /// If there is no such host or the kernel refuses.
+    pub fn add_route(&self, host: &str, prefix: Prefix, via: Via) -> Result<(), LabError> {
+        self.host(host)?.netlink("adding a route", |netlink| {
+            let loopback = netlink.link("lo")?.index;
+            netlink.add_route(prefix, via.destination(loopback))
+        })
+    }
+
+    /// Removes a route of a running host.
+    ///
+    /// # Errors
+    /// If there is no such host or route.
+    pub fn remove_route(&self, host: &str, prefix: Prefix, via: Via) -> Result<(), LabError> {
+        self.host(host)?.netlink("removing a route", |netlink| {
+            let loopback = netlink.link("lo")?.index;
+            netlink.remove_route(prefix, via.destination(loopback))
+        })
+    }
+
+    /// Removes a wire of the plan and lays it again, as when a tunnel or a card goes and comes back: the same names,
+    /// addresses and routes, new interfaces.
+    ///
+    /// # Errors
+    /// If the plan has no wire that ends at this interface of this host, or the kernel refuses.
+    pub fn lay_again(&self, plan: &Plan, host: &str, interface: &str) -> Result<(), LabError> {
+        let is_end = |end: &End| end.host == host && end.interface == interface;
+        let (index, wire) = (0..)
+            .zip(&plan.wires)
+            .find(|(_, wire)| wire.ends.iter().any(is_end))
+            .ok_or_else(|| LabError::Plan(format!("the plan has no wire that ends at {interface} of {host}")))?;
+        self.host(host)?.netlink("removing a wire", |netlink| {
+            let index = netlink.link(interface)?.index;
+            netlink.remove_link(index)
+        })?;
+        self.lay(index, wire)?;
+        // The routes over the wire went with it; the others are replaced by themselves.
+        for end in &wire.ends {
+            let routes = plan.hosts.iter().find(|one| one.name == end.host).map_or(&[][..], |one| &one.routes);
+            routes.iter().try_for_each(|(prefix, via)| self.add_route(&end.host, *prefix, *via))?;
+        }
+        Ok(())
+    }
+
+    fn lay(&self, index: u8, wire: &Wire) -> Result<(), LabError> {
+        let [a, b] = &wire.ends;
+        let (host_a, host_b) = (self.host(&a.host)?, self.host(&b.host)?);
+        let (mac_a, mac_b) = (mac(index, 0), mac(index, 1));
+        host_a.netlink("making a wire", |netlink| {
+            netlink.add_veth((&a.interface, mac_a, host_a.as_fd()), (&b.interface, mac_b, host_b.as_fd()), MTU)
+        })?;
+        connect(host_a, a, (&b.addresses, mac_b))?;
+        connect(host_b, b, (&a.addresses, mac_a))
+    }
+}
+
+/// The back end of a node in a lab: `auto` takes `packet` on any veth, whose sender may leave tags and checksums beside the
+/// packets. Wires of a lab do not, so there `xdp` will do where it works.
+#[must_use]
+pub fn datapath(asked: &str) -> &str {
+    match asked {
+        "auto" if sluicegate_datapath::xdp_works() => "xdp",
+        "auto" => "packet",
+        asked => asked,
+    }
+}
+
+/// Switches one end of a new wire on; `peer` is what the other end's addresses and Ethernet address are.
+fn connect(host: &Namespace, end: &End, peer: (&[Prefix], [u8; 6])) -> Result<(), LabError> {
+    host.set(&format!("net/ipv4/conf/{}/rp_filter", end.interface), "0")?;
+    host.set(&format!("net/ipv6/conf/{}/accept_dad", end.interface), "0")?;
+    host.set(&format!("net/ipv6/conf/{}/router_solicitations", end.interface), "0")?;
+    let configure = || -> std::io::Result<()> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.link(&end.interface)?.index;
+        offload::disable(&end.interface)?;
+        netlink.set_up(index, true)?;
+        end.addresses.iter().try_for_each(|prefix| netlink.add_address(index, *prefix))?;
+        peer.0.iter().try_for_each(|prefix| netlink.add_neighbour(index, prefix.address, peer.1))?;
+        match end.bottleneck {
+            Some(bottleneck) => netlink.add_bottleneck(index, bottleneck.rate_bps, bottleneck.queue_packets),
+            None => Ok(()),
+        }
+    };
+    host.run_in(configure).and_then(|done| done).during(|| format!("{}: setting up {}", end.host, end.interface))
+}
+
+/// Makes every wire of this host a port of one bridge.
+fn switch(netlink: &mut Netlink) -> std::io::Result<()> {
+    let ports = netlink.links()?;
+    netlink.add_bridge(SWITCH)?;
+    let bridge = netlink.link(SWITCH)?.index;
+    ports.iter().filter(|port| port.kind == "veth").try_for_each(|port| netlink.add_port(bridge, port.index))?;
+    netlink.set_up(bridge, true)
+}
+
+/// A locally administered Ethernet address for an end of a wire.
+const fn mac(wire: u8, end: u8) -> [u8; 6] {
+    [0x02, 0x53, 0x47, 0x00, wire, end]
+}

@@ -1,0 +1,121 @@
+use std::{
+    cell::Cell,
+    io::{self, IoSlice},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::AsRawFd,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{PER_S_MAX, SECONDS_MAX, be_polite, require_lab};
+use sluicegate_site::{
+    During, LabError,
+    clock::{Pacer, paced},
+    worker::Context,
+};
+
+/// Datagrams of one system call.
+pub(super) const BATCH: usize = 32;
+
+/// Specification of the worker `insider`: a client floods the pinholes that it was granted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InsiderSpec {
+    /// Where its pinholes are.
+    pub to: Vec<SocketAddr>,
+    /// The port that each is opened for.
+    pub from_ports: Vec<u16>,
+    /// Bytes of each datagram's payload.
+    pub bytes: u16,
+    /// Datagrams a second; 0: as fast as it can.
+    #[serde(default)]
+    pub per_s: u64,
+    /// How long to send.
+    pub seconds: u32,
+    /// The most bytes of payload to send in all.
+    pub bytes_max: u64,
+}
+
+/// Runs the worker `insider`: prints datagrams and bytes sent.
+pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabError> {
+    require_lab()?;
+    if spec.to.is_empty()
+        || spec.to.len() != spec.from_ports.len()
+        || spec.bytes == 0
+        || spec.bytes > 1_472
+        || spec.seconds > SECONDS_MAX
+    {
+        return Err(context.refuse("`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472"));
+    }
+    be_polite().during(|| "lowering the priority".to_owned())?;
+    let sockets: Vec<_> = spec
+        .to
+        .iter()
+        .zip(&spec.from_ports)
+        .map(open)
+        .collect::<io::Result<_>>()
+        .during(|| "opening the insider's sockets".to_owned())?;
+    context.ready();
+    let payload = vec![b'!'; spec.bytes.into()];
+    let payloads: Vec<&[u8]> = vec![&payload; BATCH];
+    let mut sender = Batch::new();
+    let mut pacer = Pacer::new(if spec.per_s == 0 { PER_S_MAX } else { spec.per_s.min(PER_S_MAX) }, BATCH as u64);
+    let (end, start) = (Duration::from_secs(spec.seconds.into()), Instant::now());
+    let sent = Cell::new(0u64);
+    let enough = || sent.get() * u64::from(spec.bytes) >= spec.bytes_max;
+    let mut round = 0;
+    let done = paced(
+        &mut pacer,
+        |elapsed| elapsed >= end || enough() || context.stopped(),
+        |due| {
+            round += 1;
+            let due = usize::try_from(due).unwrap_or(BATCH).min(BATCH);
+            let taken = sender.send(&sockets[round % sockets.len()], &payloads[..due]);
+            sent.set(sent.get() + taken.during(|| "sending".to_owned())? as u64);
+            Ok(())
+        },
+    );
+    let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    context.result(&json!({ "datagrams": sent.get(), "bytes": sent.get() * u64::from(spec.bytes), "ms": ms }));
+    done
+}
+
+fn open((to, from_port): (&SocketAddr, &u16)) -> io::Result<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, *from_port))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// Sends datagrams of a connected socket in batches.
+pub(super) struct Batch {
+    headers: MultiHeaders<SockaddrStorage>,
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        Self { headers: MultiHeaders::preallocate(BATCH, None) }
+    }
+
+    /// Sends up to [`BATCH`] payloads and returns how many the kernel took. A full buffer or an ICMP answer to an
+    /// earlier datagram is no error: that datagram is lost.
+    pub(super) fn send(&mut self, socket: &UdpSocket, payloads: &[&[u8]]) -> io::Result<usize> {
+        let slices: Vec<[IoSlice<'_>; 1]> =
+            payloads.iter().take(BATCH).map(|payload| [IoSlice::new(payload)]).collect();
+        let nobody = [None::<SockaddrStorage>; BATCH];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        match sendmmsg(socket.as_raw_fd(), &mut self.headers, slices.iter(), &nobody[..slices.len()], [], flags) {
+            Ok(results) => Ok(results.count()),
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {
+                Ok(0)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A telephone exchange that answers every call at once, for services of kind `sip`.
+
+use std::{
+    net::{SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sluicegate_sip::{
+    message::{Message, Method},
+    sdp::{Answer, MediaAnswer, Session},
+    write::Response,
+};
+
+use sluicegate_site::{During, LabError, worker::Context};
+
+const DATAGRAM_MAX: usize = 65_535;
+
+/// Specification of the worker `answer`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerSpec {
+    /// Where it takes SIP.
+    pub listen: SocketAddr,
+    /// Where calls are to send their media: the first line of each offer is accepted there.
+    pub media: SocketAddr,
+    /// How long to answer.
+    pub seconds: u32,
+}
+
+/// Runs the worker `answer`: 200 to INVITE, BYE and OPTIONS, 481 to CANCEL, nothing to ACK. It keeps no state: a request
+/// that comes again is answered again with the same tag. The result says how many INVITEs and BYEs came.
+pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabError> {
+    let socket = UdpSocket::bind(spec.listen).during(|| format!("binding {}", spec.listen))?;
+    socket.set_read_timeout(Some(Duration::from_millis(50))).during(|| "setting a timeout".to_owned())?;
+    context.ready();
+    let (mut invites, mut byes) = (0u64, 0u64);
+    let (mut bytes, mut out) = (vec![0; DATAGRAM_MAX], Vec::new());
+    let end = Instant::now() + Duration::from_secs(spec.seconds.into());
+    while Instant::now() < end && !context.stopped() {
+        let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
+        let Ok(message) = Message::parse(&bytes[..len]) else { continue };
+        match message.method() {
+            Some(Method::Invite) => invites += 1,
+            Some(Method::Bye) => byes += 1,
+            _ => {}
+        }
+        if respond(spec, &message, from, &mut out) {
+            // A caller that is gone is the next request's business.
+            let _ = socket.send_to(&out, from);
+        }
+    }
+    context.result(&json!({ "invites": invites, "byes": byes }));
+    Ok(())
+}
+
+/// Writes the answer to a request; `false` if there is none.
+fn respond(spec: &AnswerSpec, message: &Message<'_>, from: SocketAddr, out: &mut Vec<u8>) -> bool {
+    const TAG: &[u8] = b"exchange";
+    let code = match message.method() {
+        Some(Method::Invite | Method::Bye | Method::Options) => 200,
+        Some(Method::Cancel) => 481,
+        Some(Method::Ack) | None => return false,
+        Some(_) => 405,
+    };
+    let response = Response::to(message, code).source(from).to_tag(TAG);
+    if message.method() != Some(Method::Invite) {
+        response.begin(out).finish();
+        return true;
+    }
+    let Ok(offer) = Session::parse(message.body()) else {
+        Response::to(message, 488).source(from).to_tag(TAG).begin(out).finish();
+        return true;
+    };
+    let media = [MediaAnswer::Accepted { address: spec.media.ip(), port: spec.media.port() }];
+    let mut description = Vec::new();
+    let address = spec.media.ip();
+    Answer { offer: &offer, session_id: 1, version: 1, address, media: &media }.write(&mut description);
+    let contact = format!("<sip:exchange@{}>", spec.listen);
+    response.record_route().begin(out).header("Contact", contact).body("application/sdp", &description);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invite_is_answered_with_the_exchanges_media_and_an_ack_with_nothing() {
+        let spec = AnswerSpec {
+            listen: "10.4.3.2:5060".parse().unwrap(),
+            media: "10.4.3.2:5024".parse().unwrap(),
+            seconds: 1,
+        };
+        let sdp = "v=0\r\no=a 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
+        let request = |method: &str| {
+            format!(
+                "{method} sip:office@lab.example SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK1\r\n\
+                 From: <sip:a@lab.example>;tag=1\r\nTo: <sip:office@lab.example>\r\nCall-ID: 1\r\nCSeq: 1 {method}\r\n\
+                 Max-Forwards: 70\r\nContent-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{sdp}",
+                sdp.len()
+            )
+        };
+        let from = "192.0.2.9:5060".parse().unwrap();
+        let mut out = Vec::new();
+        assert!(respond(&spec, &Message::parse(request("INVITE").as_bytes()).unwrap(), from, &mut out));
+        let answer = Message::parse(&out).unwrap();
+        let session = Session::parse(answer.body()).unwrap();
+        assert_eq!((answer.status(), session.media()[0].port), (Some(200), 5024));
+        assert!(!respond(&spec, &Message::parse(request("ACK").as_bytes()).unwrap(), from, &mut out));
+    }
+}

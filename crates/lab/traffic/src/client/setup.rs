@@ -1,0 +1,374 @@
+//! SIP set-ups: many users who call a service, and how long it takes until they are let in.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io, iter,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant as Clock},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sluicegate_sip::message::Message;
+use sluicegate_wire::Instant;
+
+use super::dialog::{Caller, Dialog, State};
+use crate::sample::Percentiles;
+use sluicegate_site::{
+    During, LabError,
+    clock::{Pacer, Random, unix_ns},
+    worker::Context,
+};
+
+/// Calls that may be open at one time; more are not begun, and counted.
+const CALLS_MAX: usize = 65_536;
+const SOCKETS_MAX: u16 = 256;
+const RECEIVE_MAX: usize = 16_384;
+/// How often timers are looked at; far below T1.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Specification of the worker `setup`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetupSpec {
+    /// The front ends; sockets take turns.
+    pub to: Vec<SocketAddr>,
+    /// Local address; missing: any.
+    #[serde(default)]
+    pub from: Option<IpAddr>,
+    /// Sockets to call from.
+    pub sockets: u16,
+    /// Realm of the front ends.
+    pub realm: String,
+    /// Service to call.
+    pub service: String,
+    /// Further services; calls take turns.
+    #[serde(default)]
+    pub more_services: Vec<String>,
+    /// Names and passwords; calls take turns.
+    pub users: Vec<(String, String)>,
+    /// Calls begun a second.
+    pub per_s: u32,
+    /// Calls to begin in all.
+    pub calls: u32,
+    /// How long to begin calls.
+    pub seconds: u32,
+    /// How long an established call lasts before its BYE; `null`: until the worker is told to stop.
+    #[serde(default)]
+    pub talk_ms: Option<u32>,
+    /// How long to wait for each answer; 0: 32 s, as RFC 3261 has it.
+    #[serde(default)]
+    pub give_up_ms: u32,
+    /// Port of the media that the calls announce.
+    #[serde(default)]
+    pub media_port: u16,
+    /// Ask for this UDP port of the service, as agents do, instead of offering audio; 0: audio.
+    #[serde(default)]
+    pub service_port: u16,
+    /// How many authorised INVITEs to print, for attackers that replay them.
+    #[serde(default)]
+    pub record: u32,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// One set-up that ended: established, refused or given up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// When the first INVITE was sent, nanoseconds since 1970.
+    pub started_ns: u64,
+    /// Microseconds from the first INVITE to the 200; `None` if it never came.
+    pub us: Option<u64>,
+    /// The user.
+    pub user: String,
+    /// 200, the status that refused it, or 0 if no answer came.
+    pub status: u16,
+    /// The gate's address and port, from the 200.
+    pub media: Option<SocketAddr>,
+}
+
+/// The set-up in a line of the worker `setup`, if it is one.
+#[must_use]
+pub fn parse_line(line: &str) -> Option<Setup> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    (value["event"] == "setup").then(|| serde_json::from_value(value).ok())?
+}
+
+/// What became of set-ups in a window of time.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetupSummary {
+    /// Set-ups begun.
+    pub started: u64,
+    /// Those that were established.
+    pub established: u64,
+    /// The others, by status; 0: no answer.
+    pub failed: BTreeMap<u16, u64>,
+    /// From the first INVITE to the 200, microseconds.
+    pub us: Percentiles,
+}
+
+impl SetupSummary {
+    /// Of the set-ups begun from `from_ns` until before `to_ns`.
+    #[must_use]
+    pub fn of(setups: &[Setup], from_ns: u64, to_ns: u64) -> Self {
+        let mut summary = Self::default();
+        let mut times = Vec::new();
+        for setup in setups.iter().filter(|setup| (from_ns..to_ns).contains(&setup.started_ns)) {
+            summary.started += 1;
+            match setup.us {
+                Some(us) => times.push(us),
+                None => *summary.failed.entry(setup.status).or_insert(0) += 1,
+            }
+        }
+        summary.established = times.len() as u64;
+        summary.us = Percentiles::of(&mut times);
+        summary
+    }
+}
+
+/// Runs the worker `setup`: prints `{"event":"setup","started_ns","us","user","status","media"}` for each, and
+/// `{"event":"authorised","from","message"}` for the first `record` ones.
+pub(crate) fn setup(spec: &SetupSpec, context: &Context) -> Result<(), LabError> {
+    if spec.to.is_empty() || spec.users.is_empty() || spec.sockets == 0 || spec.sockets > SOCKETS_MAX {
+        return Err(context.refuse(&format!("`to` and `users` must not be empty, `sockets` 1 to {SOCKETS_MAX}")));
+    }
+    let mut phone = Phone::open(spec, context).during(|| "opening the phones' sockets".to_owned())?;
+    context.ready();
+    let mut pacer = Pacer::new(spec.per_s.into(), 64);
+    let end = Duration::from_secs(spec.seconds.into());
+    while !context.stopped() {
+        let elapsed = phone.clock.elapsed();
+        if elapsed < end {
+            let due = pacer.due(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+            (0..due).for_each(|_| phone.begin());
+        }
+        let all_begun = elapsed >= end || phone.begun >= u64::from(spec.calls);
+        if all_begun && phone.calls.is_empty() {
+            break;
+        }
+        phone.turn().during(|| "waiting for answers".to_owned())?;
+    }
+    phone.hang_up().during(|| "ending the calls".to_owned())?;
+    context.result(&json!({
+        "begun": phone.begun, "established": phone.established, "not_begun": phone.not_begun,
+        "us": Percentiles::of(&mut phone.times_us),
+    }));
+    Ok(())
+}
+
+struct Call {
+    dialog: Dialog,
+    socket: usize,
+    started_ns: u64,
+    user: String,
+    bye_at: Option<Instant>,
+    reported: bool,
+    recorded: bool,
+}
+
+struct Phone<'a> {
+    spec: &'a SetupSpec,
+    context: &'a Context,
+    clock: Clock,
+    sockets: Vec<UdpSocket>,
+    locals: Vec<SocketAddr>,
+    callers: Vec<Arc<Caller>>,
+    calls: HashMap<u64, Call>,
+    random: Random,
+    begun: u64,
+    not_begun: u64,
+    established: u64,
+    recorded: u32,
+    times_us: Vec<u64>,
+}
+
+impl<'a> Phone<'a> {
+    fn open(spec: &'a SetupSpec, context: &'a Context) -> io::Result<Self> {
+        let open = |index: u16| {
+            let to = spec.to[usize::from(index) % spec.to.len()];
+            let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            let socket = UdpSocket::bind((spec.from.unwrap_or(any), 0))?;
+            socket.connect(to)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets: Vec<UdpSocket> = (0..spec.sockets).map(open).collect::<io::Result<_>>()?;
+        let locals = sockets.iter().map(UdpSocket::local_addr).collect::<io::Result<_>>()?;
+        let patience_ms = if spec.give_up_ms == 0 { 32_000 } else { spec.give_up_ms };
+        let services: Vec<_> = iter::once(&spec.service).chain(&spec.more_services).collect();
+        let caller = |service: &str, (user, password): &(String, String)| {
+            Arc::new(Caller {
+                user: user.clone(),
+                password: password.clone(),
+                address: format!("sip:{user}@{}", spec.realm),
+                service: format!("sip:{service}@{}", spec.realm),
+                media_port: if spec.media_port == 0 { 40_000 } else { spec.media_port },
+                service_port: spec.service_port,
+                patience: Duration::from_millis(patience_ms.into()),
+            })
+        };
+        Ok(Self {
+            spec,
+            context,
+            clock: Clock::now(),
+            sockets,
+            locals,
+            callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
+            calls: HashMap::new(),
+            random: Random::new(spec.seed),
+            begun: 0,
+            not_begun: 0,
+            established: 0,
+            recorded: 0,
+            times_us: Vec::new(),
+        })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.clock.elapsed()
+    }
+
+    /// Begins the next call, unless all have begun.
+    fn begin(&mut self) {
+        if self.begun >= u64::from(self.spec.calls) {
+            return;
+        }
+        let number = self.begun;
+        self.begun += 1;
+        if self.calls.len() >= CALLS_MAX {
+            self.not_begun += 1;
+            return;
+        }
+        let turn = usize::try_from(number).unwrap_or(0);
+        let (socket, caller) = (turn % self.sockets.len(), Arc::clone(&self.callers[turn % self.callers.len()]));
+        let call_id = format!("{number:x}-{:x}", self.random.next());
+        let user = caller.user.clone();
+        let dialog = Dialog::new(self.now(), caller, self.locals[socket], call_id, self.random.next());
+        let call = Call { dialog, socket, started_ns: unix_ns(), user, bye_at: None, reported: false, recorded: false };
+        self.calls.insert(number, call);
+        self.settle(number);
+    }
+
+    /// Waits up to [`TICK`], reads what came, looks at the timers.
+    fn turn(&mut self) -> io::Result<()> {
+        let mut ends: Vec<_> =
+            self.sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
+        match poll(&mut ends, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = ends.iter().map(|end| end.any().unwrap_or(false)).collect();
+        let mut buffer = vec![0; RECEIVE_MAX];
+        for socket in (0..self.sockets.len()).filter(|index| ready[*index]) {
+            // An error is the ICMP answer to an earlier request: the retransmission deals with it.
+            while let Ok(len) = self.sockets[socket].recv(&mut buffer) {
+                self.receive(buffer.get(..len).unwrap_or_default());
+            }
+        }
+        let now = self.now();
+        let numbers: Vec<u64> = self.calls.keys().copied().collect();
+        for number in numbers {
+            if let Some(call) = self.calls.get_mut(&number) {
+                call.dialog.on_timeout(now);
+                if call.bye_at.is_some_and(|at| now >= at) {
+                    call.dialog.bye(now);
+                }
+            }
+            self.settle(number);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, datagram: &[u8]) {
+        let now = self.now();
+        let Ok(message) = Message::parse(datagram) else { return };
+        let number = message.call_id().ok().and_then(call_number);
+        let Some((number, call)) = number.and_then(|number| Some((number, self.calls.get_mut(&number)?))) else {
+            return;
+        };
+        call.dialog.on_response(now, &message);
+        self.settle(number);
+    }
+
+    /// Sends what a call has to send and reports what became of it.
+    fn settle(&mut self, number: u64) {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        while let Some(message) = call.dialog.transmit() {
+            // What the kernel does not take is lost, and sent again by the timer.
+            let _ = self.sockets[call.socket].send(&message);
+        }
+        if let (true, false, Some(invite)) =
+            (self.recorded < self.spec.record, call.recorded, call.dialog.authorised_invite())
+        {
+            call.recorded = true;
+            self.recorded += 1;
+            let message = String::from_utf8_lossy(invite);
+            self.context.print(&json!({ "event": "authorised", "from": self.locals[call.socket], "message": message }));
+        }
+        let status = match call.dialog.state() {
+            State::Inviting => return,
+            State::Established | State::Ending | State::Ended => 200,
+            State::Refused(status) => status,
+            State::TimedOut => 0,
+        };
+        if !call.reported {
+            call.reported = true;
+            let us = call.dialog.setup_time().and_then(|time| u64::try_from(time.as_micros()).ok());
+            call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
+            self.times_us.extend(us);
+            self.established += u64::from(us.is_some());
+            let media = call.dialog.media();
+            let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
+            let mut line = json!(setup);
+            line["event"] = json!("setup");
+            self.context.print(&line);
+        }
+        if matches!(call.dialog.state(), State::Refused(_) | State::TimedOut | State::Ended) {
+            self.calls.remove(&number);
+        }
+    }
+
+    /// Ends all calls, and waits a moment for the answers.
+    fn hang_up(&mut self) -> io::Result<()> {
+        let now = self.now();
+        for call in self.calls.values_mut() {
+            call.dialog.bye(now);
+        }
+        let end = Clock::now() + Duration::from_secs(2);
+        while !self.calls.is_empty() && Clock::now() < end {
+            self.turn()?;
+        }
+        Ok(())
+    }
+}
+
+/// The number in a Call-ID of ours.
+fn call_number(call_id: &[u8]) -> Option<u64> {
+    let (number, _) = std::str::from_utf8(call_id).ok()?.split_once('-')?;
+    u64::from_str_radix(number, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_counts_failures_by_status_and_times_of_successes() {
+        let setup = |started_ns, us, status| Setup { started_ns, us, user: "u".to_owned(), status, media: None };
+        let setups = [setup(1, Some(100), 200), setup(2, None, 503), setup(3, None, 0), setup(9, Some(5), 200)];
+        let summary = SetupSummary::of(&setups, 0, 9);
+        assert_eq!((summary.started, summary.established, summary.us.max), (3, 1, 100));
+        assert_eq!(summary.failed, BTreeMap::from([(0, 1), (503, 1)]));
+    }
+
+    #[test]
+    fn only_our_own_call_ids_have_a_number() {
+        assert_eq!(call_number(b"1f-77"), Some(31));
+        assert_eq!(call_number(b"x-77"), None);
+        assert_eq!(call_number(b"\xff"), None);
+    }
+}

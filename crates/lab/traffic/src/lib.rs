@@ -1,0 +1,10 @@
+//! What moves through a site: telephones, transfers and sign-ins, floods and other attackers, a link emulator, observers.
+
+pub mod attack;
+pub mod client;
+pub mod count;
+pub mod emulator;
+pub mod passing;
+pub mod sample;
+pub mod seen;
+pub mod worker;

@@ -1,4 +1,4 @@
-//! Ethernet frames and ARP.
+//! Ethernet frames.
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "each target uses its part")]
@@ -9,5 +9,4 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     exercise::ethernet(bytes);
-    exercise::arp(bytes);
 });

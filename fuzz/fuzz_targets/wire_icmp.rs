@@ -1,4 +1,4 @@
-//! ICMP of both versions, what its errors quote, and neighbour discovery.
+//! ICMP of both versions and what its errors quote.
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "each target uses its part")]
@@ -10,5 +10,4 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|bytes: &[u8]| {
     exercise::icmpv4(bytes);
     exercise::icmpv6(bytes);
-    exercise::ndp(bytes);
 });

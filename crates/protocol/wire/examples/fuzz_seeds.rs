@@ -9,12 +9,12 @@ use std::{
 };
 
 use sluicegate_wire::{
-    FrameBuf, IpProtocol, arp,
+    FrameBuf, IpProtocol,
     capability::{self, Algorithm, Capability, ClientId, FlowNonce, Kind, Limits, Return, shim},
     ethernet::{self, EtherType},
     icmpv4, icmpv6,
     ip::FragmentOffset,
-    ipv4, ipv6, ndp,
+    ipv4, ipv6,
     tcp::{self, Timestamps, WindowScale},
     udp,
 };
@@ -62,21 +62,12 @@ fn frame(ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
 }
 
 fn frames() -> Seeds {
-    let arp_message = |repr: arp::Repr| {
-        let mut bytes = vec![0; repr.buffer_len()];
-        repr.emit(&mut arp::Packet::new_unchecked(&mut bytes[..]));
-        bytes
-    };
-    let request = arp::Repr::request(HARDWARE, SRC4, DST4);
     let datagram = udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4));
     let packet = ipv4_packet(IpProtocol::UDP, &datagram);
     let mut tag = 5u16.to_be_bytes().to_vec();
     tag.extend_from_slice(&EtherType::IPV4.0.to_be_bytes());
     tag.extend_from_slice(&packet);
     vec![
-        ("arp_request", frame(EtherType::ARP, &arp_message(request))),
-        ("arp_reply", frame(EtherType::ARP, &arp_message(request.answer([2, 0, 0, 0, 0, 2])))),
-        ("arp_message", arp_message(request)),
         ("ipv4", frame(EtherType::IPV4, &packet)),
         ("ipv6", frame(EtherType::IPV6, &ipv6_packet(IpProtocol::NO_NEXT_HEADER, &[]))),
         ("vlan", frame(EtherType::VLAN, &tag)),
@@ -204,7 +195,7 @@ fn icmpv6_messages() -> Seeds {
     let packet = ipv6_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6)));
     let quote = icmpv6::Quote::new(&packet).expect("a packet of our own making");
     let parameter = icmpv6::ParameterProblem::UnknownNextHeader;
-    let mut messages = [
+    [
         ("v6_echo", icmpv6::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" }),
         ("v6_unreachable", icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Port, quote }),
         ("v6_too_big", icmpv6::Repr::PacketTooBig { mtu: 1400, quote }),
@@ -214,44 +205,6 @@ fn icmpv6_messages() -> Seeds {
     .map(|(name, repr)| {
         let mut bytes = vec![0; repr.buffer_len()];
         repr.emit(&mut icmpv6::Packet::new_unchecked(&mut bytes[..]), IpAddr::V6(ROUTER), IpAddr::V6(HOST));
-        (name, bytes)
-    })
-    .to_vec();
-    messages.extend(ndp_messages());
-    messages
-}
-
-fn ndp_messages() -> Seeds {
-    let target = ndp::Target::new(HOST).expect("a unicast address");
-    let envelope = ndp::Envelope { src: ROUTER, dst: HOST, hop_limit: ndp::HOP_LIMIT };
-    let flags = ndp::Flags { router: true, solicited: true, override_cache: false };
-    let prefix = ndp::PrefixInformation {
-        prefix: ndp::Prefix::new(SRC6, 64).expect("64 bits"),
-        on_link: true,
-        autonomous: true,
-        valid_lifetime_s: 86_400,
-        preferred_lifetime_s: 14_400,
-    };
-    let router = ndp::RouterAdvertisement {
-        hop_limit: 64,
-        managed: false,
-        other_configuration: true,
-        lifetime_s: 1800,
-        reachable_ms: 30_000,
-        retransmit_ms: 1000,
-        link_layer: Some(HARDWARE),
-        mtu: Some(1500),
-        prefix: Some(prefix),
-    };
-    [
-        ("ndp_router_solicitation", ndp::Repr::RouterSolicitation { link_layer: Some(HARDWARE) }),
-        ("ndp_router_advertisement", ndp::Repr::RouterAdvertisement(router)),
-        ("ndp_neighbor_solicitation", ndp::Repr::NeighborSolicitation { target, link_layer: Some(HARDWARE) }),
-        ("ndp_neighbor_advertisement", ndp::Repr::NeighborAdvertisement { target, flags, link_layer: Some(HARDWARE) }),
-    ]
-    .map(|(name, repr)| {
-        let mut bytes = vec![0; repr.buffer_len()];
-        repr.emit(&mut ndp::Packet::new_unchecked(&mut bytes[..]), &envelope);
         (name, bytes)
     })
     .to_vec()

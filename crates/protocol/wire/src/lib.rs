@@ -8,7 +8,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod arp;
 pub mod capability;
 pub mod checksum;
 pub mod dccp;
@@ -18,7 +17,6 @@ pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
-pub mod ndp;
 pub mod tcp;
 pub mod udp;
 pub mod udplite;

@@ -148,8 +148,7 @@ impl<'a> Repr<'a> {
     ///
     /// # Errors
     /// [`Reason::TransportHeaderInvalid`] if length or checksum are wrong, [`Reason::IcmpType`] for a type or code
-    /// that is not listed here (neighbour discovery has its own [`crate::ndp::Repr`]), and for errors those of
-    /// [`Quote::new`].
+    /// that is not listed here, and for errors those of [`Quote::new`].
     pub fn parse<T: AsRef<[u8]> + ?Sized>(packet: &Packet<&'a T>, src: IpAddr, dst: IpAddr) -> Result<Self, Reason> {
         packet.check_len()?;
         if !packet.verify_checksum(src, dst) {

@@ -3,9 +3,9 @@ use std::{
     vec,
 };
 
-use sluicegate_wire::{icmpv4 as wire_icmpv4, icmpv6 as wire_icmpv6, ip::Summary, ndp as wire_ndp};
+use sluicegate_wire::{icmpv4 as wire_icmpv4, icmpv6 as wire_icmpv6, ip::Summary};
 
-use super::{bounded, look};
+use super::look;
 
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const HOST: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
@@ -31,7 +31,7 @@ pub(crate) fn icmpv4(bytes: &[u8]) {
     assert_eq!(wire_icmpv4::Repr::parse(&wire_icmpv4::Packet::new_unchecked(&emitted[..])), Ok(repr));
 }
 
-/// An ICMPv6 message as it is, and with a right checksum; neighbour discovery too.
+/// An ICMPv6 message as it is, and with a right checksum.
 pub(crate) fn icmpv6(bytes: &[u8]) {
     let (src, dst) = (IpAddr::V6(ROUTER), IpAddr::V6(HOST));
     let Ok(packet) = wire_icmpv6::Packet::new_checked(bytes) else { return };
@@ -40,9 +40,6 @@ pub(crate) fn icmpv6(bytes: &[u8]) {
     look((packet.kind().is_echo(), wire_icmpv6::Repr::parse(&packet, src, dst).is_ok()));
     assert!(packet.quoted().is_empty() || packet.kind().is_error());
     look(Summary::parse_quoted(packet.quoted()));
-    if packet.kind().is_neighbor_discovery() {
-        ndp(bytes);
-    }
 
     let mut fixed = bytes.to_vec();
     let mut packet = wire_icmpv6::Packet::new_unchecked(&mut fixed[..]);
@@ -53,24 +50,4 @@ pub(crate) fn icmpv6(bytes: &[u8]) {
     repr.emit(&mut wire_icmpv6::Packet::new_unchecked(&mut emitted[..]), src, dst);
     let again = wire_icmpv6::Repr::parse(&wire_icmpv6::Packet::new_unchecked(&emitted[..]), src, dst);
     assert_eq!(again, Ok(repr));
-}
-
-/// A neighbour discovery message as it is, and with a right checksum, to a host, to its group and from nobody.
-pub(crate) fn ndp(bytes: &[u8]) {
-    let Ok(packet) = wire_ndp::Packet::new_checked(bytes) else { return };
-    look((packet.kind(), packet.code(), packet.target(), packet.flags(), packet.router()));
-    bounded(packet.options(), bytes.len() / 8 + 1);
-    let group = wire_ndp::solicited_node(packet.target().unwrap_or(HOST));
-    for (src, dst) in [(ROUTER, HOST), (HOST, group), (Ipv6Addr::UNSPECIFIED, group)] {
-        let envelope = wire_ndp::Envelope { src, dst, hop_limit: wire_ndp::HOP_LIMIT };
-        look((packet.verify_checksum(&envelope), wire_ndp::Repr::parse(&packet, &envelope)));
-        let mut fixed = bytes.to_vec();
-        let mut packet = wire_ndp::Packet::new_unchecked(&mut fixed[..]);
-        look(packet.options_mut().len());
-        packet.fill_checksum(&envelope);
-        let Ok(repr) = wire_ndp::Repr::parse(&packet, &envelope) else { continue };
-        let mut emitted = vec![0xa5; repr.buffer_len()];
-        repr.emit(&mut wire_ndp::Packet::new_unchecked(&mut emitted[..]), &envelope);
-        assert_eq!(wire_ndp::Repr::parse(&wire_ndp::Packet::new_unchecked(&emitted[..]), &envelope), Ok(repr));
-    }
 }

@@ -15,9 +15,9 @@ use std::{
 };
 
 pub(crate) use capability::capability;
-pub(crate) use icmp::{icmpv4, icmpv6, ndp};
+pub(crate) use icmp::{icmpv4, icmpv6};
 use sluicegate_wire::{
-    IpProtocol, Reason, arp as wire_arp, ethernet as wire_ethernet,
+    IpProtocol, Reason, ethernet as wire_ethernet,
     ip::{FragmentOffset, Ports, Summary},
     ipv4 as wire_ipv4, ipv6 as wire_ipv6,
 };
@@ -57,23 +57,9 @@ pub(crate) fn ethernet(bytes: &[u8]) {
     look((packet.tags(), packet.payload_mut().len()));
     let packet = wire_ethernet::Packet::new_unchecked(bytes);
     match packet.ethertype() {
-        wire_ethernet::EtherType::ARP => arp(packet.payload()),
         wire_ethernet::EtherType::IPV4 => ipv4(packet.payload()),
         wire_ethernet::EtherType::IPV6 => ipv6(packet.payload()),
         _ => {}
-    }
-}
-
-/// An ARP message.
-pub(crate) fn arp(bytes: &[u8]) {
-    let Ok(packet) = wire_arp::Packet::new_checked(bytes) else { return };
-    look((packet.hardware_type(), packet.protocol_type(), packet.operation()));
-    look((packet.sender_hardware(), packet.sender_protocol(), packet.target_hardware(), packet.target_protocol()));
-    if let Ok(repr) = wire_arp::Repr::parse(&packet) {
-        look(repr.answer([2, 0, 0, 0, 0, 1]));
-        let mut emitted = vec![0xa5; repr.buffer_len()];
-        repr.emit(&mut wire_arp::Packet::new_unchecked(&mut emitted[..]));
-        assert_eq!(emitted, bytes[..emitted.len()]);
     }
 }
 

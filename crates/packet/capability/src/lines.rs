@@ -8,15 +8,14 @@
 //! Two rules keep that bound where a flow has several valid capabilities:
 //! - **A flow's capabilities are ordered** by the second in which they were minted, then by T, then by N. A newer one
 //!   replaces an older one; an older one is refused as spent while the newer one's line is there.
-//!   The same capability under another nonce goes on counting where it was. Whoever grants twice within one second must therefore raise T or N.
+//!   The same capability under another nonce goes on counting where it was. Whoever grants twice within one second must
+//!   therefore raise T or N.
 //! - **The ttl is never shortened**, not even by a replacement: it starts from where the older capability left it.
 //!
-//! Several threads can serve one flow without sharing its line: the owner [lends](Lines::lend) slices of what is left,
-//! charged in advance, and each thread [borrows](Lines::borrow) them into a line of its own.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use sluicegate_flow::{Body, Budget, Line, SLICE_MAX, Table, WAYS};
+use sluicegate_flow::{Body, Line, Table, WAYS};
 use sluicegate_wire::{
     Instant, Reason,
     capability::{FlowNonce, Limits},
@@ -90,45 +89,15 @@ impl Allowance {
     }
 }
 
-/// Bytes of a capability that its owner has charged in advance, for another thread to spend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice {
-    /// How many.
-    pub bytes: u32,
-    /// Whose.
-    pub allowance: Allowance,
-}
-
-/// What is taken from a line.
-#[derive(Clone, Copy)]
-enum Take {
-    Packet(u32),
-    Slice(u32),
-}
-
-impl Take {
-    #[inline]
-    fn of(self, granted: u32, left: u32) -> Result<u32, Reason> {
-        match self {
-            Self::Packet(len) if len <= left => Ok(len),
-            Self::Packet(_) => Err(Reason::CapabilitySpent),
-            Self::Slice(len) => {
-                let mut budget = Budget::restored(u64::from(granted), u64::from(left), 0);
-                budget.lend(len, SLICE_MAX).ok_or(Reason::CapabilitySpent)
-            }
-        }
-    }
-}
-
 /// What a line keeps of a capability behind its key (little-endian C order), as the kernel program will read it. The line's
 /// owner is the last second of validity.
 ///
 /// | bytes | contents |
 /// |---|---|
 /// | 0 | flow nonce 6, N and T 2 (as in the header) |
-/// | 8 | bytes used 3, second of the last replacement mod 256 1, bytes allowed 4: N, or what was borrowed so far |
+/// | 8 | bytes used 3, second of the last replacement mod 256 1, bytes allowed 4: N |
 /// | 16 | when the ttl ends, ns 8 |
-/// | 24 | what a byte adds to the ttl, 2^-16 ns 8; 0 in a line that spends borrowed slices |
+/// | 24 | what a byte adds to the ttl, 2^-16 ns 8 |
 /// | 32 | of the capability before: flow nonce 6, what is left of its N in units of 16 bytes 2 |
 ///
 /// No capability, and nothing that was computed from a router's secret.
@@ -249,7 +218,7 @@ impl<L: Line<Body = Count>> Lines<L> {
     pub fn charge(&mut self, at: Moment, index: u32, nonce: FlowNonce, len: u32) -> Result<(), Reason> {
         let line = self.table.line(index);
         match check_nonce(line, nonce) {
-            Ok(()) => take(line, at, Take::Packet(len)).map(drop),
+            Ok(()) => take(line, at, len),
             Err(_) if take_before(line, at, nonce, len) => Ok(()),
             Err(reason) => Err(reason),
         }
@@ -270,64 +239,37 @@ impl<L: Line<Body = Count>> Lines<L> {
         at: Moment,
         (hash, key, found): (u64, &L::Key, Option<u32>),
         nonce: FlowNonce,
-        allowance: &Allowance,
+        presented: &Allowance,
         len: u32,
     ) -> Result<(), Reason> {
-        self.present(at, (hash, key, found), nonce, allowance, Take::Packet(len)).map(drop)
-    }
-
-    /// Charges a slice in advance, for a packet of `len` bytes that another thread got: with the capability that
-    /// passed its check there, or `None` for a packet with only the nonce.
-    ///
-    /// # Errors
-    /// As [`Self::charge`] and [`Self::admit`].
-    pub fn lend(
-        &mut self,
-        at: Moment,
-        key: &L::Key,
-        nonce: FlowNonce,
-        presented: Option<&Allowance>,
-        len: u32,
-    ) -> Result<Slice, Reason> {
-        let hash = self.hash(key);
-        let found = self.find(hash, key);
-        if let Some(presented) = presented {
-            let bytes = self.present(at, (hash, key, found), nonce, presented, Take::Slice(len))?;
-            return Ok(Slice { bytes, allowance: *presented });
-        }
-        let line = self.table.line(found.ok_or(Reason::CapabilityUnknown)?);
-        check_nonce(line, nonce)?;
-        let bytes = take(line, at, Take::Slice(len))?;
-        Ok(Slice { bytes, allowance: allowance(line).ok_or(Reason::CapabilityUnknown)? })
-    }
-
-    /// Adds a slice to this thread's line and charges the packet of `len` bytes that it was lent for. Such a line may
-    /// give way at any time: what it has not spent is lost, and never counted twice.
-    ///
-    /// # Errors
-    /// As [`Self::admit`].
-    pub fn borrow(
-        &mut self,
-        at: Moment,
-        key: &L::Key,
-        nonce: FlowNonce,
-        slice: &Slice,
-        len: u32,
-    ) -> Result<(), Reason> {
-        let hash = self.hash(key);
-        let index = match self.find(hash, key) {
-            Some(index) => index,
-            None => self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?,
+        let granted = presented.limits.bytes() as u32;
+        let Some(index) = found else {
+            check_begin(at, presented)?;
+            let per_byte = presented.ttl_per_byte();
+            check_left(len, granted)?;
+            let index = self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?;
+            let ttl_end = ttl_after(0, at.now, len, per_byte);
+            write(self.table.line(index), key, (nonce, 0), presented, (len, granted), (ttl_end, per_byte));
+            return Ok(());
         };
         let line = self.table.line(index);
-        let (used, allowed) = match allowance(line) {
-            Some(held) if held.order() > slice.allowance.order() => return Err(Reason::CapabilitySpent),
-            Some(held) if held.order() == slice.allowance.order() => self.account(index),
-            _ => (0, 0),
-        };
-        let account = (used, allowed.saturating_add(slice.bytes));
-        write(line, key, (nonce, 0), &slice.allowance, account, (at.now.as_nanos().max(1), 0));
-        take(line, at, Take::Packet(len)).map(drop)
+        let held = allowance(line).map_or(0, |held| held.order());
+        if held > presented.order() {
+            return Err(Reason::CapabilitySpent);
+        }
+        if held == presented.order() {
+            take(line, at, len)?;
+            line.body().nonce.store(nonce_and_limits(nonce, presented.limits), Relaxed);
+            return Ok(());
+        }
+        check_begin(at, presented)?;
+        let per_byte = presented.ttl_per_byte();
+        check_left(len, granted)?;
+        let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, len, per_byte);
+        let before = left_of(line, at, per_byte);
+        let second = (at.seconds as u32) << 24;
+        write(line, key, (nonce, before), presented, (second | len, granted), (ttl_end, per_byte));
+        Ok(())
     }
 
     /// Frees the line of a key. Only for a revoked flow: its capabilities must be refused from now on, or they could
@@ -357,44 +299,6 @@ impl<L: Line<Body = Count>> Lines<L> {
             self.table.free(index);
             self.reclaimed += 1;
         }
-    }
-
-    fn present(
-        &mut self,
-        at: Moment,
-        (hash, key, found): (u64, &L::Key, Option<u32>),
-        nonce: FlowNonce,
-        presented: &Allowance,
-        take_of: Take,
-    ) -> Result<u32, Reason> {
-        let granted = presented.limits.bytes() as u32;
-        let Some(index) = found else {
-            check_begin(at, presented)?;
-            let per_byte = presented.ttl_per_byte();
-            let taken = take_of.of(granted, granted)?;
-            let index = self.place(hash, at.now).ok_or(Reason::CapabilityTableFull)?;
-            let ttl_end = ttl_after(0, at.now, taken, per_byte);
-            write(self.table.line(index), key, (nonce, 0), presented, (taken, granted), (ttl_end, per_byte));
-            return Ok(taken);
-        };
-        let line = self.table.line(index);
-        let held = allowance(line).map_or(0, |held| held.order());
-        if held > presented.order() {
-            return Err(Reason::CapabilitySpent);
-        }
-        if held == presented.order() {
-            let taken = take(line, at, take_of)?;
-            line.body().nonce.store(nonce_and_limits(nonce, presented.limits), Relaxed);
-            return Ok(taken);
-        }
-        check_begin(at, presented)?;
-        let per_byte = presented.ttl_per_byte();
-        let taken = take_of.of(granted, granted)?;
-        let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, taken, per_byte);
-        let before = left_of(line, at, per_byte);
-        let second = (at.seconds as u32) << 24;
-        write(line, key, (nonce, before), presented, (second | taken, granted), (ttl_end, per_byte));
-        Ok(taken)
     }
 
     /// A free line in a set of the hash, if need be by reclaiming the one whose ttl passed first.
@@ -444,17 +348,22 @@ fn check_nonce<L: Line<Body = Count>>(line: &L, nonce: FlowNonce) -> Result<(), 
 }
 
 #[inline]
-fn take<L: Line<Body = Count>>(line: &L, at: Moment, take_of: Take) -> Result<u32, Reason> {
+const fn check_left(len: u32, left: u32) -> Result<(), Reason> {
+    if len <= left { Ok(()) } else { Err(Reason::CapabilitySpent) }
+}
+
+#[inline]
+fn take<L: Line<Body = Count>>(line: &L, at: Moment, len: u32) -> Result<(), Reason> {
     if u64::from(line.owner()) < at.seconds {
         return Err(Reason::CapabilityExpired);
     }
     let account = line.body().account.load(Relaxed);
     let (used, allowed) = (account as u32 & USED_MASK, (account >> 32) as u32);
-    let taken = take_of.of(allowed, allowed.saturating_sub(used))?;
-    line.body().account.store(account + u64::from(taken), Relaxed);
-    let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, taken, line.body().per_byte.load(Relaxed));
+    check_left(len, allowed.saturating_sub(used))?;
+    line.body().account.store(account + u64::from(len), Relaxed);
+    let ttl_end = ttl_after(line.body().ttl_end.load(Relaxed), at.now, len, line.body().per_byte.load(Relaxed));
     line.body().ttl_end.store(ttl_end, Relaxed);
-    Ok(taken)
+    Ok(())
 }
 
 /// Charges a packet that a newer list has overtaken to what the capability before has left.

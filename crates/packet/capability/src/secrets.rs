@@ -18,15 +18,13 @@ use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 mod aes128;
-mod batch;
 mod message;
 mod siphash;
 
 use self::{aes128::Compression, message::Message};
+
 /// Seconds for which one secret mints: half a rollover of the 8-bit clock.
 pub const PERIOD_SECS: u64 = 128;
-/// How many questions [`Secrets::check_batch`] answers in one go.
-pub const BATCH: usize = 8;
 
 const SECRET_LABEL: &[u8] = b"sluicegate router secret v2";
 const NEXT_LABEL: &[u8] = b"sluicegate router seed v2";
@@ -57,23 +55,6 @@ struct Secret {
 pub struct Checked {
     /// The last second, by the router's clock as given to [`Secrets::turn`], in which the capability may be used.
     pub expires: u64,
-}
-
-/// One capability to check, with all that it is bound to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
-    /// The header's version.
-    pub algorithm: Algorithm,
-    /// Source of the packet.
-    pub src: IpAddr,
-    /// Destination of the packet.
-    pub dst: IpAddr,
-    /// Client id in the header.
-    pub client: ClientId,
-    /// N and T in the header.
-    pub limits: Limits,
-    /// The capability that the header's pointer shows.
-    pub capability: Capability,
 }
 
 impl Secrets {
@@ -161,26 +142,6 @@ impl Secrets {
             Algorithm::SipHash => siphash::seal(pre, limits),
             Algorithm::Aes => self.compression.seal(pre, limits),
         };
-        self.judge(expected, *cap, limits)
-    }
-
-    /// Checks as [`Self::check`] does, with AES [`BATCH`] questions interleaved, which takes a fraction of the time.
-    /// Answers as many questions as there is room for answers.
-    pub fn check_batch(&self, questions: &[Question], answers: &mut [Result<Checked, Reason>]) {
-        let len = questions.len().min(answers.len());
-        let (questions, questions_rest) = questions.get(..len).unwrap_or_default().as_chunks();
-        let (answers, answers_rest) = answers.get_mut(..len).unwrap_or_default().as_chunks_mut();
-        for (questions, answers) in questions.iter().zip(answers) {
-            batch::check(self, questions, answers);
-        }
-        for (question, answer) in questions_rest.iter().zip(answers_rest) {
-            *answer = batch::single(self, question);
-        }
-    }
-
-    /// The verdict on a capability for which `expected` was computed.
-    #[inline]
-    fn judge(&self, expected: Capability, cap: Capability, limits: Limits) -> Result<Checked, Reason> {
         if !bool::from(expected.0.ct_eq(&cap.0)) {
             return Err(Reason::CapabilityForged);
         }

@@ -2,7 +2,7 @@
 //!
 //! An adversary with valid capabilities does what could break the bound: it paces packets so that lines just outlive
 //! their ttl, fills the table so that they give way, bursts N bytes in the last moment, goes back and forth between
-//! several capabilities of a flow, changes nonces, and sends through several threads at once. Deterministic: the same
+//! several capabilities of a flow and changes nonces. Deterministic: the same
 //! seed gives the same run.
 
 use alloc::{vec, vec::Vec};
@@ -30,18 +30,14 @@ pub struct Site {
     pub lines_max: u32,
     /// Flows with capabilities.
     pub flows: u32,
-    /// Threads that borrow slices from the owner of the lines; 0: the owner gets all packets itself.
-    pub shards: u32,
 }
 
 impl Site {
     /// The sites of TVA-12: without memory pressure, and with so little memory that lines give way all the time.
-    pub const ALL: [Self; 5] = [
-        Self { lines_max: 4_000, flows: 500, shards: 0 },
-        Self { lines_max: 4_000, flows: 500, shards: 3 },
-        Self { lines_max: 8, flows: 64, shards: 0 },
-        Self { lines_max: 500, flows: 3_000, shards: 0 },
-        Self { lines_max: 8, flows: 64, shards: 3 },
+    pub const ALL: [Self; 3] = [
+        Self { lines_max: 4_000, flows: 500 },
+        Self { lines_max: 8, flows: 64 },
+        Self { lines_max: 500, flows: 3_000 },
     ];
 
     /// Whether lines give way: then a capability may carry 2N bytes, else N.
@@ -75,7 +71,7 @@ pub fn tva_12(site: Site, packets: u64, seed: u64) -> Outcome {
     while run.outcome.packets < packets {
         run.attack();
     }
-    run.outcome.reclaimed = run.owner.reclaimed();
+    run.outcome.reclaimed = run.lines.reclaimed();
     run.outcome
 }
 
@@ -88,8 +84,7 @@ struct Held {
 
 struct Run {
     site: Site,
-    owner: Lines<Line4<Count>>,
-    threads: Vec<Lines<Line4<Count>>>,
+    lines: Lines<Line4<Count>>,
     held: Vec<[Held; HELD]>,
     now: Instant,
     random: u64,
@@ -98,12 +93,10 @@ struct Run {
 
 impl Run {
     fn new(site: Site, seed: u64) -> Self {
-        let lines = |n: u8| Lines::new(site.lines_max, &[n; 16]);
         let none = Allowance { limits: ONE, expires: 0 };
         Self {
             site,
-            owner: lines(0),
-            threads: (0..site.shards).map(|n| lines(n as u8 + 1)).collect(),
+            lines: Lines::new(site.lines_max, &[0; 16]),
             held: vec![[Held { allowance: none, sent: 0 }; HELD]; site.flows as usize],
             now: Instant::ZERO,
             random: seed,
@@ -123,7 +116,7 @@ impl Run {
             3 => self.fill(packets),
             _ => {
                 self.now = self.now + Duration::from_micros(self.below(1_500_000));
-                self.owner.sweep(self.moment(), 8);
+                self.lines.sweep(self.moment(), 8);
             }
         }
     }
@@ -155,7 +148,7 @@ impl Run {
             if self.site.has_memory_pressure() {
                 self.fill(2);
                 // What others could have done to the line, they did.
-                self.owner.give_way(self.now, &key(flow));
+                self.lines.give_way(self.now, &key(flow));
             }
             if last.since(self.now) < Duration::from_nanos(2 * ttl) {
                 self.now = last;
@@ -177,7 +170,7 @@ impl Run {
             self.send_bytes(flow, n as usize % HELD, SMALLEST);
             self.now = self.now + Duration::from_micros(self.below(50_000));
             if self.site.has_memory_pressure() {
-                self.owner.give_way(self.now, &key(flow));
+                self.lines.give_way(self.now, &key(flow));
             }
         }
     }
@@ -218,19 +211,7 @@ impl Run {
     }
 
     fn passes(&mut self, at: Moment, flow: usize, nonce: FlowNonce, presented: Option<Allowance>, len: u32) -> bool {
-        let key = key(flow);
-        let turn = self.next() as usize;
-        if self.threads.is_empty() {
-            return pass(&mut self.owner, at, &key, nonce, presented.as_ref(), len);
-        }
-        let thread = turn % self.threads.len();
-        let lines = &mut self.threads[thread];
-        let found = lines.find(lines.hash(&key), &key);
-        if found.is_some_and(|index| lines.charge(at, index, nonce, len).is_ok()) {
-            return true;
-        }
-        let slice = self.owner.lend(at, &key, nonce, presented.as_ref(), len);
-        slice.is_ok_and(|slice| lines.borrow(at, &key, nonce, &slice, len).is_ok())
+        pass(&mut self.lines, at, &key(flow), nonce, presented.as_ref(), len)
     }
 
     fn account(&mut self, flow: usize, which: usize, len: u32) {

@@ -99,8 +99,7 @@ fn tva_12_no_capability_carries_more_than_n_bytes_or_2n_where_lines_give_way() {
         assert_eq!(outcome.violations, 0, "{site:?}: {outcome:?}");
         assert!(outcome.regular > outcome.packets / 20 && outcome.capabilities > 100, "{site:?}: {outcome:?}");
         if site.has_memory_pressure() {
-            let near = if site.shards == 0 { 1.7 } else { 1.4 };
-            assert!(outcome.reclaimed > outcome.packets / 1_000 && outcome.most > near, "{site:?}: {outcome:?}");
+            assert!(outcome.reclaimed > outcome.packets / 1_000 && outcome.most > 1.7, "{site:?}: {outcome:?}");
         } else {
             assert!(outcome.reclaimed == 0 && outcome.most > 0.95, "{site:?}: {outcome:?}");
         }
@@ -216,25 +215,4 @@ fn a_line_that_is_neither_counted_nor_valid_is_swept() {
     lines.sweep(moment(11_000), max / 2);
     lines.sweep(moment(11_000), max / 2);
     assert_eq!(lines.len(), 0);
-}
-
-#[test]
-fn threads_that_borrow_spend_together_no_more_than_n() {
-    let mut owner: Lines<Line4<Count>> = Lines::new(100, &[1; 16]);
-    let mut threads: Vec<Lines<Line4<Count>>> = (2..5).map(|n| Lines::new(100, &[n; 16])).collect();
-    let allowance = minted(START, 100, 10);
-    let mut sent = 0;
-    for n in 0..600 {
-        let lines = &mut threads[n % 3];
-        let presented = (n < 3).then_some(&allowance);
-        let passed = charge(lines, moment(n as u64), 1, NONCE, 500).is_ok()
-            || owner.lend(moment(n as u64), &key(1), NONCE, presented, 500).is_ok_and(|slice| {
-                assert!((500..=25_000).contains(&slice.bytes), "a slice is at most a quarter of what is left");
-                lines.borrow(moment(n as u64), &key(1), NONCE, &slice, 500).is_ok()
-            });
-        sent += if passed { 500 } else { 0 };
-    }
-    assert!((95_000..=100_000).contains(&sent), "{sent}");
-    let refused = owner.lend(moment(700), &key(1), OTHER, None, 40);
-    assert_eq!(refused, Err(Reason::CapabilityUnknown));
 }

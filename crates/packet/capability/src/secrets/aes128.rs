@@ -1,8 +1,7 @@
 //! The paper's own hashes (TVA VI): AES-128 as pseudo-random function, and AES-128 in Matyas-Meyer-Oseas mode.
 
-pub(super) use aes::Block;
 use aes::{
-    Aes128Enc,
+    Aes128Enc, Block,
     cipher::{BlockCipherEncrypt, KeyInit},
 };
 use sluicegate_wire::capability::{Capability, Limits};
@@ -34,12 +33,6 @@ impl Prf {
     fn encrypt(&self, block: u128) -> u128 {
         encrypt(&self.0, block)
     }
-
-    /// Encrypts one block in each lane, in place.
-    #[inline]
-    pub(super) fn encrypt_lanes(&self, blocks: &mut [Block]) {
-        self.0.encrypt_blocks(blocks);
-    }
 }
 
 /// The second hash, with its key schedule.
@@ -56,22 +49,6 @@ impl Compression {
         let block = sealed_block(pre, limits);
         Capability::new(pre.timestamp(), first_half(encrypt(&self.0, block) ^ block))
     }
-
-    /// [`Self::seal`] in lanes.
-    #[inline]
-    pub(super) fn seal_lanes<const L: usize>(&self, pre: &[Capability; L], limits: &[Limits; L]) -> [Capability; L] {
-        let mut blocks = [Block::default(); L];
-        for (block, (pre, limits)) in blocks.iter_mut().zip(pre.iter().zip(limits)) {
-            *block = to_block(sealed_block(*pre, *limits));
-        }
-        self.0.encrypt_blocks(&mut blocks);
-        let mut sealed = *pre;
-        for (sealed, (block, limits)) in sealed.iter_mut().zip(blocks.iter().zip(limits)) {
-            let hash = first_half(from_block(block) ^ sealed_block(*sealed, *limits));
-            *sealed = Capability::new(sealed.timestamp(), hash);
-        }
-        sealed
-    }
 }
 
 #[inline]
@@ -81,17 +58,17 @@ fn sealed_block(pre: Capability, limits: Limits) -> u128 {
 
 /// The first 8 bytes of a block as a number; its low 56 bits become the hash.
 #[inline]
-pub(super) const fn first_half(block: u128) -> u64 {
+const fn first_half(block: u128) -> u64 {
     (block >> 64) as u64
 }
 
 #[inline]
-pub(super) fn to_block(block: u128) -> Block {
+fn to_block(block: u128) -> Block {
     Block::from(block.to_be_bytes())
 }
 
 #[inline]
-pub(super) fn from_block(block: &Block) -> u128 {
+fn from_block(block: &Block) -> u128 {
     u128::from_be_bytes((*block).into())
 }
 
@@ -112,8 +89,5 @@ mod tests {
         let plain = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff;
         let cipher = 0x69c4_e0d8_6a7b_0430_d8cd_b780_70b4_c55a;
         assert_eq!(prf.encrypt(plain), cipher);
-        let mut lanes = [to_block(plain); 8];
-        prf.encrypt_lanes(&mut lanes);
-        assert_eq!(lanes, [to_block(cipher); 8]);
     }
 }

@@ -1,7 +1,5 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
-use std::{collections::HashSet, format, vec, vec::Vec};
-
-use proptest::prelude::*;
+use std::{collections::HashSet, format, vec::Vec};
 
 use super::*;
 
@@ -24,6 +22,17 @@ fn limits(kilobytes: u16, seconds: u8) -> Limits {
     Limits::new(kilobytes, seconds).unwrap()
 }
 
+/// One capability to check, with all that it is bound to.
+#[derive(Debug, Clone, Copy)]
+struct Question {
+    algorithm: Algorithm,
+    src: IpAddr,
+    dst: IpAddr,
+    client: ClientId,
+    limits: Limits,
+    capability: Capability,
+}
+
 /// A question that `secrets` answers with yes.
 fn valid(secrets: &Secrets, algorithm: Algorithm, src: IpAddr, dst: IpAddr) -> Question {
     let limits = limits(100, 10);
@@ -32,7 +41,8 @@ fn valid(secrets: &Secrets, algorithm: Algorithm, src: IpAddr, dst: IpAddr) -> Q
 }
 
 fn ask(secrets: &Secrets, question: &Question) -> Result<Checked, Reason> {
-    batch::single(secrets, question)
+    let Question { algorithm, src, dst, client, limits, capability } = question;
+    secrets.check(*algorithm, *src, *dst, *client, *limits, capability)
 }
 
 #[test]
@@ -117,13 +127,11 @@ fn tva_16_exhaustively(algorithm: Algorithm, all_seconds: impl Iterator<Item = u
                 capability,
             })
             .collect();
-        let mut answers = vec![Err(Reason::NoRoute); questions.len()];
         for age in 0..ROLLOVER {
             secrets.turn(minted + age);
-            secrets.check_batch(&questions, &mut answers);
-            for (question, answer) in questions.iter().zip(&answers) {
+            for question in &questions {
                 let promised = promised(minted, age, question.limits.seconds());
-                assert_eq!(*answer, promised, "minted {minted}, age {age}, {:?}", question.limits);
+                assert_eq!(ask(&secrets, question), promised, "minted {minted}, age {age}, {:?}", question.limits);
             }
         }
     }
@@ -221,35 +229,6 @@ fn no_two_periods_share_a_secret() {
 }
 
 #[test]
-fn a_batch_at_the_turn_of_a_secret_answers_as_single_checks_do() {
-    for algorithm in ALGORITHMS {
-        for (src, dst) in PATHS {
-            let mut secrets = secrets(1_023);
-            let before = valid(&secrets, algorithm, src, dst);
-            secrets.turn(1_024);
-            let after = valid(&secrets, algorithm, src, dst);
-            let questions = [before, after, after, before, before, before, after, after];
-            let mut answers = [Err(Reason::NoRoute); BATCH];
-            secrets.check_batch(&questions, &mut answers);
-            let (old, new) = (Ok(Checked { expires: 1_033 }), Ok(Checked { expires: 1_034 }));
-            assert_eq!(answers, [old, new, new, old, old, old, new, new]);
-        }
-    }
-}
-
-#[test]
-fn a_batch_answers_what_there_is_room_for() {
-    let secrets = secrets(1_000);
-    let question = valid(&secrets, Algorithm::Aes, SRC4, DST4);
-    for (questions, room) in [(0, 3), (3, 0), (8, 8), (9, 30), (30, 17), (16, 7)] {
-        let mut answers = vec![Err(Reason::NoRoute); room];
-        secrets.check_batch(&vec![question; questions], &mut answers);
-        let answered = answers.iter().filter(|answer| answer.is_ok()).count();
-        assert_eq!(answered, questions.min(room));
-    }
-}
-
-#[test]
 fn path_identifiers_are_never_zero_and_hard_to_guess() {
     let tagger = PathTagger::new([3; 16]);
     let tags: Vec<_> = (0..100_000).map(|ingress| tagger.tag(ingress)).collect();
@@ -265,47 +244,4 @@ fn path_identifiers_are_never_zero_and_hard_to_guess() {
 fn no_debug_output_shows_a_secret() {
     assert_eq!(format!("{:?}", secrets(9)), "Secrets { seconds: 9, .. }");
     assert_eq!(format!("{:?}", PathTagger::new([3; 16])), "PathTagger(..)");
-}
-
-fn limits_of_one() -> Limits {
-    limits(1, 1)
-}
-
-/// A question, right or changed in one place.
-fn question() -> impl Strategy<Value = Question> {
-    let wrong = prop_oneof![Just(0u8), 0u8..6];
-    (any::<bool>(), any::<bool>(), 900u64..1_100, any::<u32>(), (1u16..1024, 1u8..64), wrong).prop_map(
-        |(aes, v6, minted, client, (kilobytes, seconds), wrong)| {
-            let algorithm = if aes { Algorithm::Aes } else { Algorithm::SipHash };
-            let (src, dst) = if v6 { (SRC6, DST6) } else { (SRC4, DST4) };
-            let (client, limits) = (ClientId(client), limits(kilobytes, seconds));
-            let capability = seal(algorithm, secrets(minted).mint(algorithm, src, dst, client), limits);
-            let mut question = Question { algorithm, src, dst, client, limits, capability };
-            match wrong {
-                1 => question.capability.0 ^= 1,
-                2 => question.client.0 ^= 1,
-                3 => question.dst = if v6 { SRC6 } else { SRC4 },
-                4 => question.limits = limits_of_one(),
-                _ => {}
-            }
-            question
-        },
-    )
-}
-
-proptest! {
-    #[test]
-    fn batches_answer_as_single_checks_do(
-        mut questions in proptest::collection::vec(question(), 1..30), alike: bool, now in 1_000u64..1_100,
-    ) {
-        if alike {
-            let first = questions[0];
-            questions.retain(|question| question.algorithm == first.algorithm && question.src == first.src);
-        }
-        let secrets = secrets(now);
-        let mut answers = vec![Err(Reason::NoRoute); questions.len()];
-        secrets.check_batch(&questions, &mut answers);
-        let singly: Vec<_> = questions.iter().map(|question| ask(&secrets, question)).collect();
-        prop_assert_eq!(answers, singly);
-    }
 }

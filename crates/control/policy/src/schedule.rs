@@ -95,12 +95,6 @@ impl Schedule {
         Self { days: set, from: from.unwrap_or(TimeOfDay::START), to: to.unwrap_or(TimeOfDay::END) }
     }
 
-    /// Whether it includes every second of the week.
-    #[must_use]
-    pub fn is_always(&self) -> bool {
-        self.days == [true; 7] && self.len_secs() == DAY_SECS
-    }
-
     /// Whether `now` lies in it.
     #[must_use]
     pub fn includes(&self, now: UnixTime) -> bool {
@@ -218,7 +212,7 @@ mod tests {
         assert_eq!(weekend.secs_until_end(at(1, 12, 0)), Some(DAY_SECS + DAY_SECS / 2));
         assert_eq!(weekend.secs_until_start(at(0, 0, 0)), Some(DAY_SECS));
         let always = Schedule::new(&[], None, None);
-        assert!(always.is_always() && always.includes(UnixTime(0)) && always.includes(at(3, 3, 3)));
+        assert!(always.includes(UnixTime(0)) && always.includes(at(3, 3, 3)));
         assert_eq!(always.secs_until_end(at(0, 0, 0)), None);
         assert_eq!(always.secs_until_start(at(0, 0, 0)), None);
     }

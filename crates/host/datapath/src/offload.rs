@@ -12,7 +12,6 @@ use crate::sys;
 
 // Request numbers of linux/ethtool.h and linux/sockios.h.
 const SIOCETHTOOL: c_ulong = 0x8946;
-const ETHTOOL_SRXCSUM: u32 = 0x15;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_SSG: u32 = 0x19;
 const ETHTOOL_STSO: u32 = 0x1f;
@@ -96,14 +95,6 @@ fn clear_flag(interface: &str, flag: u32) -> io::Result<()> {
         Ok(flags) if flags & flag != 0 => tolerate(ethtool(interface, ETHTOOL_SFLAGS, flags & !flag)),
         other => tolerate(other),
     }
-}
-
-/// Makes the kernel verify checksums on receipt instead of trusting a (virtual) card. For receivers of forged packets.
-///
-/// # Errors
-/// As [`disable`].
-pub fn disable_receive_checksum(interface: &str) -> io::Result<()> {
-    tolerate(ethtool(interface, ETHTOOL_SRXCSUM, 0))
 }
 
 /// A driver without the feature is no error; a missing interface or right is.

@@ -187,18 +187,6 @@ impl World {
         any.downcast_ref().expect("the node is of the type it was added as")
     }
 
-    /// Calls a node from outside, as its user would.
-    ///
-    /// # Panics
-    /// If it is something else than `N`.
-    pub fn with_node<N: Node, R>(&mut self, id: NodeId, call: impl FnOnce(&mut N, &mut Io<'_>) -> R) -> R {
-        let any: &mut dyn Any = self.nodes[id.0].as_mut();
-        let node = any.downcast_mut().expect("the node is of the type it was added as");
-        let result = call(node, &mut Io { core: &mut self.core, node: id });
-        self.rearm(id);
-        result
-    }
-
     /// What a link has done so far.
     #[must_use]
     pub fn link(&self, id: LinkId) -> LinkStats {

@@ -33,17 +33,6 @@ impl Type {
     pub const ECHO_REQUEST: Self = Self(128);
     /// Answer to an echo request.
     pub const ECHO_REPLY: Self = Self(129);
-    /// Router solicitation (RFC 4861 4.1).
-    pub const ROUTER_SOLICITATION: Self = Self(133);
-    /// Router advertisement (RFC 4861 4.2).
-    pub const ROUTER_ADVERTISEMENT: Self = Self(134);
-    /// Neighbour solicitation (RFC 4861 4.3).
-    pub const NEIGHBOR_SOLICITATION: Self = Self(135);
-    /// Neighbour advertisement (RFC 4861 4.4).
-    pub const NEIGHBOR_ADVERTISEMENT: Self = Self(136);
-    /// Redirect (RFC 4861 4.5).
-    pub const REDIRECT: Self = Self(137);
-
     /// Whether such a message quotes the packet that caused it: types 0 to 127 (RFC 4443 2.1).
     #[inline]
     #[must_use]
@@ -56,13 +45,6 @@ impl Type {
     #[must_use]
     pub const fn is_echo(self) -> bool {
         matches!(self, Self::ECHO_REQUEST | Self::ECHO_REPLY)
-    }
-
-    /// Whether such a message is neighbour discovery, which never crosses a router.
-    #[inline]
-    #[must_use]
-    pub const fn is_neighbor_discovery(self) -> bool {
-        matches!(self.0, 133..=137)
     }
 }
 

@@ -267,10 +267,6 @@ pub struct IpOption<'a> {
 }
 
 impl IpOption<'_> {
-    /// Record route.
-    pub const RECORD_ROUTE: u8 = 7;
-    /// Internet timestamp.
-    pub const TIMESTAMP: u8 = 68;
     /// Loose source and record route.
     pub const LOOSE_SOURCE_ROUTE: u8 = 131;
     /// Strict source and record route.

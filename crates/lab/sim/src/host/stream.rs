@@ -49,21 +49,6 @@ impl Stream {
         }
     }
 
-    /// The same with a source address that is not the host's.
-    #[must_use]
-    pub const fn with_source(mut self, src: IpAddr) -> Self {
-        self.src = Some(src);
-        self
-    }
-
-    /// The same with each datagram late by up to this much, evenly drawn. Steady senders that share a queue would
-    /// otherwise lose their packets in step, always the same ones.
-    #[must_use]
-    pub const fn with_jitter(mut self, jitter: Duration) -> Self {
-        self.jitter = jitter;
-        self
-    }
-
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (self.next < self.stop).then_some(self.due)
     }

@@ -1,7 +1,8 @@
 //! Counters and gauges as the packet thread last published them: written by it alone every 100 ms with plain stores,
 //! read by anyone without a lock. Numbers of one reading may be one publication apart.
 
-use sluicegate_node::{Gauge, KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
+use sluicegate_bounded::Gauge;
+use sluicegate_node::{KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
 use sluicegate_wire::{Instant, Port};
 use std::sync::{
     Mutex, OnceLock, PoisonError,

@@ -5,9 +5,10 @@ use crate::{
     config::{Capabilities, Config, Role},
     secrets::Seeds,
 };
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
-use sluicegate_node::{Gauge, NextHop, Pipeline};
+use sluicegate_node::{NextHop, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
     IpProtocol, Port, Reason, UnixTime,

@@ -1,8 +1,8 @@
 //! An edge: gets and renews capabilities for the unmodified hosts behind it.
 
 use super::node::{Arrived, Outcome};
-use crate::readings::Gauge;
 use alloc::{boxed::Box, vec::Vec};
+use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{ClientPolicy, Host, Inbound, Policy, ServerPolicy};
 use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;

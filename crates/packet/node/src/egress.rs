@@ -1,7 +1,8 @@
 //! One port's way out when its link is scheduled: frames wait in a fixed pool until the scheduler lets them go.
 
-use crate::readings::{Gauge, LANES, LaneReading};
-use sluicegate_scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered, Pool, Slot};
+use crate::readings::{LANES, LaneReading};
+use sluicegate_bounded::{Buffer, Gauge, Pool};
+use sluicegate_scheduler::{Config, KnownPaths, Label, Lane, LinkScheduler, Offered};
 use sluicegate_wire::{Instant, Port, Reason, ethernet};
 
 /// What became of an offered frame.
@@ -17,7 +18,7 @@ pub(crate) enum Departure {
 
 /// A scheduled link.
 pub struct Egress {
-    scheduler: LinkScheduler<Slot>,
+    scheduler: LinkScheduler<Buffer>,
     pool: Pool,
 }
 
@@ -27,7 +28,7 @@ impl Egress {
         let mut scheduler = LinkScheduler::new(config, hash_key);
         scheduler.set_known_paths(known);
         // One more than may wait: the frame that makes another give pipeline.
-        let pool = Pool::new(scheduler.packets_max() + 1, frame_len_max);
+        let pool = Pool::new("waiting_frames", scheduler.packets_max() + 1, frame_len_max);
         Self { scheduler, pool }
     }
 
@@ -80,7 +81,7 @@ impl Egress {
 
     /// What happened in each lane.
     pub(crate) fn lanes(&self) -> [LaneReading; LANES.len()] {
-        let waiting = self.scheduler.gauges().map(|(_, used, _)| u64::from(used));
+        let waiting = self.scheduler.gauges().map(|gauge| gauge.used);
         let mut lanes = [LaneReading::default(); LANES.len()];
         for (reading, (lane, waiting)) in lanes.iter_mut().zip(Lane::ALL.into_iter().zip(waiting)) {
             let counters = self.scheduler.counters(lane);
@@ -97,9 +98,9 @@ impl Egress {
     /// Fill of its tables, under the names of its port.
     pub(crate) fn gauges(&self, port: Port) -> impl Iterator<Item = Gauge> {
         let named = self.scheduler.gauges().into_iter().zip(OUTSIDE_GAUGES);
-        named.map(move |((inside, used, max), outside)| {
-            let name = if port == Port::INSIDE { inside } else { outside };
-            Gauge { name, used: used.into(), max: max.into() }
+        named.map(move |(gauge, outside)| Gauge {
+            name: if port == Port::INSIDE { gauge.name } else { outside },
+            ..gauge
         })
     }
 }
@@ -117,6 +118,8 @@ const OUTSIDE_GAUGES: [&str; 6] = [
 #[cfg(test)]
 mod tests {
     use std::{vec, vec::Vec};
+
+    use sluicegate_bounded::Bounded;
 
     use super::*;
     use core::time::Duration;

@@ -8,9 +8,10 @@ use super::{
     node::{Arrived, Outcome},
     router,
 };
-use crate::readings::{Gauge, Reading};
+use crate::readings::Reading;
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::{net::IpAddr, time::Duration};
+use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};

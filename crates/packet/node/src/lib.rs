@@ -29,5 +29,5 @@ pub use labels::{Fairness, FairnessError, Labels};
 pub use next_hop::NextHop;
 pub use node::{Node, Outcome};
 pub use pipeline::Pipeline;
-pub use readings::{Gauge, KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
+pub use readings::{KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
 pub use router::RouterPipeline;

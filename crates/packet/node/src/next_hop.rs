@@ -1,8 +1,8 @@
 //! Where packets go next.
 
-use crate::readings::Gauge;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::{Port, Reason, ethernet::EtherType};
 
 /// Where packets go next on each port.

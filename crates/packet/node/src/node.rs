@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     drops::{DROPS_MAX, DropLog, Tuple},
-    readings::{Gauge, REASONS, Reading, Sent},
+    readings::{REASONS, Reading, Sent},
 };
 use alloc::vec::Vec;
+use sluicegate_bounded::Gauge;
 use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{

@@ -6,9 +6,10 @@ use super::{
     node::{Arrived, Outcome},
     router::RouterPipeline,
 };
-use crate::readings::{Gauge, Reading};
+use crate::readings::Reading;
 use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
 use core::net::IpAddr;
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{Explanation, Probe, Translator};
 use sluicegate_scheduler::Label;

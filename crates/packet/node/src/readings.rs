@@ -70,14 +70,3 @@ impl Default for Reading {
         }
     }
 }
-
-/// Fill of one table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gauge {
-    /// Which table.
-    pub name: &'static str,
-    /// Entries in use.
-    pub used: u64,
-    /// Entries that it has room for.
-    pub max: u64,
-}

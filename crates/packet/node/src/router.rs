@@ -4,8 +4,9 @@ use super::{
     labels::Labels,
     node::{Arrived, Outcome},
 };
-use crate::readings::{Gauge, KINDS, Reading};
+use crate::readings::{KINDS, Reading};
 use alloc::vec::Vec;
+use sluicegate_bounded::Gauge;
 use sluicegate_capability::router::{Arrival, Counters, Router};
 use sluicegate_nat::Translator;
 use sluicegate_wire::{Instant, Reason, capability::Kind};

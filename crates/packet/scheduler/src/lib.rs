@@ -14,13 +14,12 @@ mod config;
 mod known;
 mod pace;
 mod packets;
-mod pool;
 mod regular;
 mod request;
 
 pub use config::{Config, Label, Lane, Merge, Weights};
 pub use known::{KnownPaths, KnownPathsError};
-pub use pool::{Pool, Slot};
+use sluicegate_bounded::{Bounded, Gauge};
 use sluicegate_wire::{Instant, Reason};
 
 use self::{
@@ -115,10 +114,10 @@ impl<T> LinkScheduler<T> {
             control_share: Pace::new(share(config.control_permille), config.share_burst_bytes),
             overhead_bytes: config.overhead_bytes,
             waiting: 0,
-            control: Fifo::new(max(Lane::Control)),
+            control: Fifo::new("link_control_packets", max(Lane::Control)),
             request: Requests::new(config, secret(1)),
             regular: Regular::new(max(Lane::Regular), config.sender_packets_max, quantum, [secret(2), secret(3)]),
-            legacy: Fifo::new(max(Lane::Legacy)),
+            legacy: Fifo::new("link_legacy_packets", max(Lane::Legacy)),
             counters: [LaneCounters::default(); 4],
         }
     }
@@ -206,20 +205,16 @@ impl<T> LinkScheduler<T> {
         self.request.queues_by_level()
     }
 
-    /// How full each table is: name, used, maximum.
+    /// How full each table is: packets in the order of [`Lane::ALL`], request queues, queues of the regular lane.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u32, u32); 6] {
-        let (control, request) = (self.control.packets(), self.request.packets());
-        let (regular, legacy) = (self.regular.packets(), self.legacy.packets());
-        let (queues, queues_max) = self.request.queues();
-        let (senders, senders_max) = self.regular.queues();
+    pub fn gauges(&self) -> [Gauge; 6] {
         [
-            ("link_control_packets", control.used(), control.max()),
-            ("link_request_packets", request.used(), request.max()),
-            ("link_regular_packets", regular.used(), regular.max()),
-            ("link_legacy_packets", legacy.used(), legacy.max()),
-            ("link_request_queues", queues, queues_max),
-            ("link_regular_queues", senders, senders_max),
+            self.control.packets().gauge(),
+            self.request.packets().gauge(),
+            self.regular.packets().gauge(),
+            self.legacy.packets().gauge(),
+            self.request.queues().gauge(),
+            self.regular.senders().gauge(),
         ]
     }
 

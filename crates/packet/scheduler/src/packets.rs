@@ -1,7 +1,6 @@
 use alloc::{boxed::Box, vec::Vec};
 
-/// The index that names nothing.
-pub(super) const NONE: u32 = u32::MAX;
+use sluicegate_bounded::{Bounded, Chained, FreeList, Link, Linked, List};
 
 /// What joining two queues may compare.
 const JOIN_STEPS_MAX: u32 = 64;
@@ -13,52 +12,49 @@ struct Packet<T> {
     len: u32,
     /// When it came, counted in packets of the lane.
     order: u32,
-    next: u32,
-    prev: u32,
+    link: Link,
 }
 
-/// A queue of packets, oldest first: indices into [`Packets`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Queue {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-impl Queue {
-    pub(super) const EMPTY: Self = Self { head: NONE, tail: NONE, len: 0 };
-
-    /// Packets in the queue.
-    pub(super) const fn len(&self) -> u32 {
-        self.len
+impl<T> Linked for Packet<T> {
+    #[inline]
+    fn link(&self) -> &Link {
+        &self.link
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// While it is free it is in no queue, so that its link serves for both.
+impl<T> Chained for Packet<T> {
+    #[inline]
+    fn chain(&self) -> u32 {
+        self.link.chain()
+    }
+
+    #[inline]
+    fn chain_mut(&mut self) -> &mut u32 {
+        self.link.chain_mut()
     }
 }
 
 /// The waiting packets of one lane: a fixed number of slots, shared by all queues of the lane.
 #[derive(Debug)]
 pub(super) struct Packets<T> {
+    name: &'static str,
     slots: Box<[Packet<T>]>,
-    free: u32,
-    used: u32,
+    free: FreeList,
     order: u32,
 }
 
 impl<T> Packets<T> {
     /// Room for `max` packets. Allocates once.
-    pub(super) fn new(max: u32) -> Self {
-        let slot = |index: u32| Packet {
-            item: None,
-            len: 0,
-            order: 0,
-            next: if index + 1 == max { NONE } else { index + 1 },
-            prev: NONE,
-        };
-        let slots: Vec<_> = (0..max).map(slot).collect();
-        Self { slots: slots.into_boxed_slice(), free: if max == 0 { NONE } else { 0 }, used: 0, order: 0 }
+    pub(super) fn new(name: &'static str, max: u32) -> Self {
+        let slot = |_| Packet { item: None, len: 0, order: 0, link: Link::NONE };
+        let mut slots = (0..max).map(slot).collect::<Vec<_>>().into_boxed_slice();
+        Self { name, free: FreeList::new(&mut slots[..], 0, max), slots, order: 0 }
     }
 
     pub(super) const fn max(&self) -> u32 {
@@ -66,97 +62,78 @@ impl<T> Packets<T> {
     }
 
     pub(super) const fn used(&self) -> u32 {
-        self.used
+        self.free.used()
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.free == NONE
+        self.free.is_full()
     }
 
     /// Appends a packet; gives it back if no slot is free.
     #[inline]
-    pub(super) fn push(&mut self, queue: &mut Queue, item: T, len: u32) -> Result<(), T> {
-        let index = self.free;
+    pub(super) fn push(&mut self, queue: &mut List, item: T, len: u32) -> Result<(), T> {
+        let Some(index) = self.free.take(&self.slots[..]) else { return Err(item) };
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err(item) };
-        self.free = slot.next;
         self.order = self.order.wrapping_add(1);
-        *slot = Packet { item: Some(item), len, order: self.order, next: NONE, prev: queue.tail };
-        match self.slots.get_mut(queue.tail as usize) {
-            Some(tail) => tail.next = index,
-            None => queue.head = index,
-        }
-        queue.tail = index;
-        queue.len += 1;
-        self.used += 1;
+        (slot.item, slot.len, slot.order) = (Some(item), len, self.order);
+        queue.push_back(&mut self.slots[..], index);
         Ok(())
     }
 
     /// Takes the packet that has waited longest.
     #[inline]
-    pub(super) fn pop_oldest(&mut self, queue: &mut Queue) -> Option<(T, u32)> {
-        let index = queue.head;
-        let slot = self.slots.get_mut(index as usize)?;
-        queue.head = slot.next;
-        queue.len -= 1;
-        let taken = slot.item.take().map(|item| (item, slot.len));
-        // The new head keeps its `prev`, so that it need not be touched; nobody follows it beyond the queue's length.
-        if queue.len == 0 {
-            *queue = Queue::EMPTY;
-        }
-        self.release(index);
-        taken
+    pub(super) fn pop_oldest(&mut self, queue: &mut List) -> Option<(T, u32)> {
+        let index = queue.pop_front(&self.slots[..])?;
+        self.release(index)
     }
 
     /// Takes the packet that came last.
-    pub(super) fn pop_newest(&mut self, queue: &mut Queue) -> Option<(T, u32)> {
-        let index = queue.tail;
-        let slot = self.slots.get_mut(index as usize)?;
-        queue.tail = slot.prev;
-        queue.len -= 1;
-        let taken = slot.item.take().map(|item| (item, slot.len));
-        if queue.len == 0 {
-            *queue = Queue::EMPTY;
-        }
-        self.release(index);
-        taken
+    pub(super) fn pop_newest(&mut self, queue: &mut List) -> Option<(T, u32)> {
+        let index = queue.pop_back(&self.slots[..])?;
+        self.release(index)
     }
 
     /// Both queues in one, by waiting time: from the newest on, packet for packet, as far as [`JOIN_STEPS_MAX`]
     /// comparisons reach; what is left then goes in front, `first` before `second`.
-    pub(super) fn join(&mut self, mut first: Queue, mut second: Queue) -> Queue {
-        let mut joined = Queue::EMPTY;
+    pub(super) fn join(&mut self, mut first: List, mut second: List) -> List {
+        let slots = &mut self.slots[..];
+        let mut joined = List::EMPTY;
         for _ in 0..JOIN_STEPS_MAX {
-            if first.is_empty() || second.is_empty() {
-                break;
-            }
-            let age = self.slots[first.tail as usize].order.wrapping_sub(self.slots[second.tail as usize].order);
+            let (Some(one), Some(other)) = (first.back(), second.back()) else { break };
+            let age = slots[one as usize].order.wrapping_sub(slots[other as usize].order);
             let newer = if age as i32 > 0 { &mut first } else { &mut second };
-            let index = newer.tail;
-            newer.tail = self.slots[index as usize].prev;
-            newer.len -= 1;
-            let single = Queue { head: index, tail: index, len: 1 };
-            joined = self.concatenate(single, joined);
+            let mut single = List::EMPTY;
+            if let Some(index) = newer.pop_back(slots) {
+                single.push_back(slots, index);
+            }
+            single.append(slots, joined);
+            joined = single;
         }
-        let front = self.concatenate(first, second);
-        self.concatenate(front, joined)
+        first.append(slots, second);
+        first.append(slots, joined);
+        first
     }
 
-    fn concatenate(&mut self, first: Queue, second: Queue) -> Queue {
-        if first.is_empty() {
-            return second;
-        }
-        if second.is_empty() {
-            return first;
-        }
-        self.slots[first.tail as usize].next = second.head;
-        self.slots[second.head as usize].prev = first.tail;
-        Queue { head: first.head, tail: second.tail, len: first.len + second.len }
+    #[inline]
+    fn release(&mut self, index: u32) -> Option<(T, u32)> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let taken = slot.item.take().map(|item| (item, slot.len));
+        self.free.give_back(&mut self.slots[..], index);
+        taken
+    }
+}
+
+impl<T> Bounded for Packets<T> {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    fn release(&mut self, index: u32) {
-        self.slots[index as usize].next = self.free;
-        self.free = index;
-        self.used -= 1;
+    fn used(&self) -> u32 {
+        self.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.max()
     }
 }
 
@@ -164,12 +141,12 @@ impl<T> Packets<T> {
 #[derive(Debug)]
 pub(super) struct Fifo<T> {
     packets: Packets<T>,
-    queue: Queue,
+    queue: List,
 }
 
 impl<T> Fifo<T> {
-    pub(super) fn new(max: u32) -> Self {
-        Self { packets: Packets::new(max), queue: Queue::EMPTY }
+    pub(super) fn new(name: &'static str, max: u32) -> Self {
+        Self { packets: Packets::new(name, max), queue: List::EMPTY }
     }
 
     /// Appends a packet; gives it back if the lane is full.
@@ -192,15 +169,15 @@ mod tests {
 
     use super::*;
 
-    fn drained(packets: &mut Packets<u32>, mut queue: Queue) -> Vec<u32> {
+    fn drained(packets: &mut Packets<u32>, mut queue: List) -> Vec<u32> {
         std::iter::from_fn(|| packets.pop_oldest(&mut queue)).map(|(item, _)| item).collect()
     }
 
     #[test]
     fn joined_queues_are_in_the_order_of_their_arrival() {
         for pattern in 0_u32..256 {
-            let mut packets = Packets::new(8);
-            let mut queues = [Queue::EMPTY; 2];
+            let mut packets = Packets::new("packets", 8);
+            let mut queues = [List::EMPTY; 2];
             for n in 0..8 {
                 packets.push(&mut queues[(pattern >> n & 1) as usize], n, 1).unwrap();
             }
@@ -211,8 +188,8 @@ mod tests {
 
     #[test]
     fn joining_long_queues_compares_a_bounded_number_and_loses_nothing() {
-        let mut packets = Packets::new(1_000);
-        let mut queues = [Queue::EMPTY; 2];
+        let mut packets = Packets::new("packets", 1_000);
+        let mut queues = [List::EMPTY; 2];
         for n in 0..1_000 {
             packets.push(&mut queues[n as usize % 2], n, 1).unwrap();
         }
@@ -227,8 +204,8 @@ mod tests {
 
     #[test]
     fn the_newest_packets_can_be_taken_after_the_oldest() {
-        let mut packets = Packets::new(4);
-        let mut queue = Queue::EMPTY;
+        let mut packets = Packets::new("packets", 4);
+        let mut queue = List::EMPTY;
         for n in 0..4 {
             packets.push(&mut queue, n, 10).unwrap();
         }

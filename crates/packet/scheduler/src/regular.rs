@@ -1,7 +1,9 @@
 mod queues;
 
+use sluicegate_bounded::{Bounded, List, NONE, Round};
+
 use self::queues::Queues;
-use super::packets::{NONE, Packets, Queue};
+use super::packets::Packets;
 
 /// What happened to a packet that came to a lane.
 #[derive(Debug)]
@@ -17,13 +19,13 @@ pub(super) enum Pushed<T> {
 struct Group {
     weight: u32,
     packets: u32,
-    /// The sender whose turn it is, and the one with most packets.
-    cursor: u32,
+    /// Its senders, and the one with most packets.
+    round: Round,
     longest: u32,
 }
 
 impl Group {
-    const EMPTY: Self = Self { weight: 1, packets: 0, cursor: NONE, longest: NONE };
+    const EMPTY: Self = Self { weight: 1, packets: 0, round: Round::EMPTY, longest: NONE };
 
     /// Packets for its weight, with `more` to come.
     fn length(&self, more: u32) -> f32 {
@@ -43,11 +45,11 @@ impl Group {
 pub(super) struct Regular<T> {
     packets: Packets<T>,
     groups: Queues<Group>,
-    senders: Queues<Queue>,
+    senders: Queues<List>,
     sender_packets_max: u32,
     quantum: u32,
-    /// The group whose turn it is, and the one with most packets for its weight.
-    cursor: u32,
+    /// The groups, and the one with most packets for its weight.
+    round: Round,
     longest: u32,
 }
 
@@ -55,12 +57,12 @@ impl<T> Regular<T> {
     /// Room for `packets_max` packets, `sender_packets_max` of them of one sender. Allocates once.
     pub(super) fn new(packets_max: u32, sender_packets_max: u32, quantum: u32, secrets: [[u64; 2]; 2]) -> Self {
         Self {
-            packets: Packets::new(packets_max),
-            groups: Queues::new(packets_max, Group::EMPTY, secrets[0]),
-            senders: Queues::new(packets_max, Queue::EMPTY, secrets[1]),
+            packets: Packets::new("link_regular_packets", packets_max),
+            groups: Queues::new("link_regular_groups", packets_max, Group::EMPTY, secrets[0]),
+            senders: Queues::new("link_regular_queues", packets_max, List::EMPTY, secrets[1]),
             sender_packets_max: sender_packets_max.max(1),
             quantum,
-            cursor: NONE,
+            round: Round::EMPTY,
             longest: NONE,
         }
     }
@@ -69,9 +71,9 @@ impl<T> Regular<T> {
         &self.packets
     }
 
-    /// Senders that have packets, and the most that can.
-    pub(super) const fn queues(&self) -> (u32, u32) {
-        (self.senders.used(), self.senders.max())
+    /// The senders that have packets.
+    pub(super) const fn senders(&self) -> &impl Bounded {
+        &self.senders
     }
 
     /// Appends a packet of `sender` in the group `key`.
@@ -95,7 +97,7 @@ impl<T> Regular<T> {
         let weight = u32::from(weight.max(1));
         let enters = || {
             self.groups.enter(
-                &mut self.cursor,
+                &mut self.round,
                 (NONE, key),
                 turn(self.quantum, weight),
                 Group { weight, ..Group::EMPTY },
@@ -103,7 +105,7 @@ impl<T> Regular<T> {
         };
         let Some(group) = group.or_else(enters) else { return Pushed::Refused(item) };
         let Some(held) = self.groups.get_mut(group) else { return Pushed::Refused(item) };
-        let enters = || self.senders.enter(&mut held.cursor, (group, sender), turn(self.quantum, 1), Queue::EMPTY);
+        let enters = || self.senders.enter(&mut held.round, (group, sender), turn(self.quantum, 1), List::EMPTY);
         let Some(found) = found.or_else(enters) else { return Pushed::Refused(item) };
         let Some(queue) = self.senders.get_mut(found) else { return Pushed::Refused(item) };
         if let Err(item) = self.packets.push(queue, item, len) {
@@ -118,9 +120,9 @@ impl<T> Regular<T> {
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(T, u32)> {
         let quantum = self.quantum;
-        let group = self.groups.next(&mut self.cursor, |group| turn(quantum, group.weight))?;
+        let group = self.groups.next(&mut self.round, |group| turn(quantum, group.weight))?;
         let held = self.groups.get_mut(group)?;
-        let sender = self.senders.next(&mut held.cursor, |_| turn(quantum, 1))?;
+        let sender = self.senders.next(&mut held.round, |_| turn(quantum, 1))?;
         let (item, len) = self.packets.pop_oldest(self.senders.get_mut(sender)?)?;
         self.groups.charge(group, len);
         self.senders.charge(sender, len);
@@ -130,7 +132,7 @@ impl<T> Regular<T> {
 
     /// Drops the newest packet of the longest sender in the longest group, unless that is the sender `own` itself.
     fn displace(&mut self, own_group: Option<u32>, own: Option<u32>) -> Option<T> {
-        let longest = if self.longest == NONE { self.cursor } else { self.longest };
+        let longest = if self.longest == NONE { self.round.cursor() } else { self.longest };
         let held = self.groups.get(longest)?;
         if own_group != Some(longest) {
             let own_length = own_group.and_then(|own| self.groups.get(own)).map_or(0.0, |own| own.length(1));
@@ -138,7 +140,7 @@ impl<T> Regular<T> {
                 return None;
             }
         }
-        let sender = if held.longest == NONE { held.cursor } else { held.longest };
+        let sender = if held.longest == NONE { held.round.cursor() } else { held.longest };
         if own_group == Some(longest) {
             let own_length = own.and_then(|own| self.senders.get(own)).map_or(0, |own| own.len() + 1);
             if self.senders.get(sender)?.len() <= own_length {
@@ -160,17 +162,17 @@ impl<T> Regular<T> {
         let Some(held) = self.groups.get_mut(group) else { return };
         held.packets -= 1;
         let is_empty = held.packets == 0;
-        if self.senders.get(sender).is_some_and(Queue::is_empty) {
+        if self.senders.get(sender).is_some_and(List::is_empty) {
             if held.longest == sender {
                 held.longest = NONE;
             }
-            self.senders.leave(&mut held.cursor, sender);
+            self.senders.leave(&mut held.round, sender);
         }
         if is_empty {
             if self.longest == group {
                 self.longest = NONE;
             }
-            self.groups.leave(&mut self.cursor, group);
+            self.groups.leave(&mut self.round, group);
         } else {
             self.note_length(group, sender);
         }
@@ -183,7 +185,7 @@ impl<T> Regular<T> {
         if self.longest != group && held.length(0) > longest {
             self.longest = group;
         }
-        let packets = |sender: u32| self.senders.get(sender).map_or(0, Queue::len);
+        let packets = |sender: u32| self.senders.get(sender).map_or(0, List::len);
         if held.longest != sender && packets(sender) > packets(held.longest) {
             held.longest = sender;
         }

@@ -1,15 +1,11 @@
 //! The request lane: hierarchical fair queueing on path identifiers (TVA III-B).
 
-mod list;
 mod tree;
 
+use sluicegate_bounded::{Bounded, NONE};
 use tree::{Phase, ROOT, Tree};
 
-use super::{
-    Config, DEPTH_MAX, KnownPaths, Lane, QUEUES_MAX, Weights,
-    packets::{NONE, Packets},
-    regular::Pushed,
-};
+use super::{Config, DEPTH_MAX, KnownPaths, Lane, QUEUES_MAX, Weights, packets::Packets, regular::Pushed};
 
 /// A queue with this many packets is congested: what comes next is told apart by the next tag.
 const SPLIT_PACKETS: u32 = 8;
@@ -44,7 +40,7 @@ impl<T> Requests<T> {
     pub(super) fn new(config: &Config, secret: [u64; 2]) -> Self {
         let queues_max = config.request_queues_max.clamp(QUEUES_MIN, QUEUES_MAX);
         Self {
-            packets: Packets::new(config.packets_max[Lane::Request as usize]),
+            packets: Packets::new("link_request_packets", config.packets_max[Lane::Request as usize]),
             tree: Tree::new(queues_max, config.merge, config.weights == Weights::Known, secret),
             quantum: config.packet_bytes_max.max(1),
             depth_max: usize::from(config.depth_max).clamp(1, DEPTH_MAX),
@@ -55,9 +51,9 @@ impl<T> Requests<T> {
         &self.packets
     }
 
-    /// Queues in use, and the most that may be.
-    pub(super) const fn queues(&self) -> (u32, u32) {
-        (self.tree.used(), self.tree.max())
+    /// The queues.
+    pub(super) const fn queues(&self) -> &impl Bounded {
+        &self.tree
     }
 
     /// Queues in use at each level, nearest first.
@@ -156,7 +152,9 @@ impl<T> Requests<T> {
             let node = self.tree.node(index);
             match node.phase {
                 Phase::Own if node.turn > 0 && !node.own.is_empty() => return None,
-                Phase::Children if node.turn > 0 && node.cursor != NONE => return Some(self.next_child(index, false)),
+                Phase::Children if node.turn > 0 && !node.round.is_empty() => {
+                    return Some(self.next_child(index, false));
+                }
                 Phase::Unknown if node.turn > 0 && self.unknown_children(index) > 0 => {
                     return Some(self.next_child(index, true));
                 }
@@ -187,16 +185,16 @@ impl<T> Requests<T> {
     /// was passed once is ready the next time; with weights the average child is.
     fn next_child(&mut self, index: u32, is_unknown: bool) -> u32 {
         let first =
-            if is_unknown { self.tree.sides[index as usize].unknown_cursor } else { self.tree.node(index).cursor };
+            if is_unknown { self.tree.sides[index as usize].unknown } else { self.tree.node(index).round }.cursor();
         let mut child = first;
         while self.tree.node(child).deficit <= 0 {
             let quantum = self.child_quantum(index, child, is_unknown);
             let node = self.tree.node_mut(child);
             node.deficit = node.deficit.saturating_add(quantum);
-            child = node.next;
+            child = self.tree.after(child);
         }
         if child != first {
-            self.tree.set_cursor(index, is_unknown, child);
+            self.tree.round_mut(index, is_unknown).turn_to(child);
         }
         child
     }
@@ -207,7 +205,7 @@ impl<T> Requests<T> {
         if self.tree.is_weighted() && !is_unknown {
             let side = &self.tree.sides[parent as usize];
             let known = self.tree.node(parent).children - side.unknown_children;
-            let weight = self.tree.links[child as usize].weight;
+            let weight = self.tree.merging[child as usize].weight;
             quantum = quantum * u64::from(weight) * u64::from(known) / u64::from(side.weight_sum.max(1));
         }
         i32::try_from(quantum).unwrap_or(i32::MAX).max(1)

@@ -199,9 +199,9 @@ proptest! {
             for source in 0..burst.packets {
                 link.offer(&label(burst.lane, source), source, burst.bytes);
             }
-            for ((name, used, max), lane) in link.scheduler.gauges().into_iter().zip(Lane::ALL) {
-                prop_assert!(used <= max, "{} {} of {}", name, used, max);
-                prop_assert_eq!(used as usize, link.waiting.iter().filter(|packet| packet.lane == lane).count());
+            for (gauge, lane) in link.scheduler.gauges().into_iter().zip(Lane::ALL) {
+                prop_assert!(gauge.used <= gauge.max, "{:?}", gauge);
+                prop_assert_eq!(gauge.used as usize, link.waiting.iter().filter(|packet| packet.lane == lane).count());
             }
         }
         link.run_until(link.now + Duration::from_secs(60));
@@ -415,9 +415,9 @@ fn a_sender_delays_itself_by_no_more_than_its_own_queue() {
     link.offer(&Label::regular(1, 1).from(2), 2, 1_000);
     assert_eq!(link.dropped.len() + link.departures.len(), 35, "five wait, in a lane that has room for more");
     assert!(link.dropped.iter().all(|packet| packet.source == 1));
-    assert_eq!(link.scheduler.gauges()[5].1, 2);
+    assert_eq!(link.scheduler.gauges()[5].used, 2);
     link.run_for(100_000);
-    assert_eq!(link.scheduler.gauges()[5].1, 0);
+    assert_eq!(link.scheduler.gauges()[5].used, 0);
 }
 
 #[test]
@@ -431,14 +431,14 @@ fn a_packet_that_may_pass_is_charged_without_being_handed_over() {
     let later = now + Duration::from_secs(1);
     assert!(!link.pass(later, Lane::Control, 100), "nobody overtakes who waits");
     assert_eq!(link.poll(later), Some(()));
-    assert_eq!(link.packets_max() as usize, link.gauges()[..4].iter().map(|(_, _, max)| *max as usize).sum());
+    assert_eq!(link.packets_max() as usize, link.gauges()[..4].iter().map(|gauge| gauge.max as usize).sum());
 }
 
 #[test]
 fn a_full_scheduler_takes_no_more_packets_and_no_more_queues() {
     let config = Config { packets_max: [10, 400, 100, 10], request_queues_max: 300, ..one_byte_a_microsecond() };
     let mut link = Link::new(&config);
-    let maxima = link.scheduler.gauges().map(|(_, _, max)| max);
+    let maxima = link.scheduler.gauges().map(|gauge| gauge.max);
     for n in 0..20_000_u32 {
         let tag = n as u16;
         link.offer(&request(&[tag % 3 + 1, tag, tag + 1, tag + 2, tag + 3]), 0, 100);
@@ -447,9 +447,9 @@ fn a_full_scheduler_takes_no_more_packets_and_no_more_queues() {
         link.offer(&Label::LEGACY, 0, 100);
         link.offer(&Label::CONTROL, 0, 100);
     }
-    for ((name, used, _), max) in link.scheduler.gauges().into_iter().zip(maxima) {
-        println!("{name}: {used} of {max}");
-        assert!(used <= max);
+    for (gauge, max) in link.scheduler.gauges().into_iter().zip(maxima) {
+        println!("{gauge:?}");
+        assert!(gauge.used <= max);
     }
     assert_eq!(link.waiting.len(), 10 + 400 + 100 + 10);
     assert!(link.dropped.iter().any(|packet| packet.lane.reason() == Reason::RequestQueue));

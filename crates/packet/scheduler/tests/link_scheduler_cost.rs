@@ -1,6 +1,6 @@
 //! What the link scheduler costs a packet, beside what one random memory access costs on the same machine at the same
 //! time. It measures and asserts nothing about time, so it runs only when asked for, in release mode:
-//! `cargo test --release -p sluicegate-flow --test link_scheduler_cost -- --ignored --nocapture`.
+//! `cargo test --release -p sluicegate-scheduler --test link_scheduler_cost -- --ignored --nocapture`.
 
 use std::{
     hint::black_box,
@@ -95,10 +95,10 @@ fn full_of_requests(merge: Merge) -> LinkScheduler<u32> {
         ..Config::for_rate(1_000_000_000)
     });
     let mut numbers = Numbers(1);
-    while link.gauges()[1].1 < 900_000 {
+    while link.gauges()[1].used < 900_000 {
         let _ = link.offer(Instant::ZERO, &Label::request(known_path(numbers.next() % PATHS)), 100, 0);
     }
-    while link.gauges()[4].1 < QUEUES_MAX {
+    while link.gauges()[4].used < u64::from(QUEUES_MAX) {
         let _ = link.offer(Instant::ZERO, &Label::request(new_path(&mut numbers)), 100, 0);
     }
     println!("{:?} by level {:?}", link.gauges()[4], link.request_queues_by_level());

@@ -80,7 +80,7 @@ fn flood(config: &Config, known: KnownPaths) -> Outcome {
         while let Some(item) = link.poll(now) {
             note(item, now);
         }
-        queues_max = queues_max.max(link.gauges()[4].1);
+        queues_max = queues_max.max(link.gauges()[4].used as u32);
     }
     assert_eq!(sent[3], HONEST_REQUESTS);
     let fraction = |who: usize| f64::from(left[who]) / f64::from(sent[who]);

@@ -1,6 +1,6 @@
 use alloc::{boxed::Box, vec};
 
-use crate::{NONE, Slots};
+use crate::{Link, NONE, Slots};
 
 /// A value with room for the name of one other: the next in its bucket or, while it is free, the next free one.
 pub trait Chained {
@@ -9,6 +9,19 @@ pub trait Chained {
 
     /// The other, to be changed by [`Buckets`] and [`FreeList`] alone.
     fn chain_mut(&mut self) -> &mut u32;
+}
+
+/// A value that is in no list can be in a chain by its link.
+impl Chained for Link {
+    #[inline]
+    fn chain(&self) -> u32 {
+        self.next
+    }
+
+    #[inline]
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.next
+    }
 }
 
 /// A hash table whose chains run through the values themselves: a look-up touches a bucket and then the values in it,

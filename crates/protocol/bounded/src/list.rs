@@ -3,7 +3,7 @@ use crate::{NONE, Slots};
 /// The neighbours of a value in a [`List`] or [`Round`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
-    next: u32,
+    pub(crate) next: u32,
     prev: u32,
 }
 

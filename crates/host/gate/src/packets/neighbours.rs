@@ -1,7 +1,8 @@
 //! Where packets go next, as the kernel knows it.
 
+use sluicegate_bounded::Gauge;
 use sluicegate_datapath::neighbour::Table;
-use sluicegate_node::{Gauge, NextHop};
+use sluicegate_node::NextHop;
 use sluicegate_wire::{Port, Reason};
 use std::net::IpAddr;
 

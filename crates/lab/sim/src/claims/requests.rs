@@ -194,7 +194,7 @@ impl Crowd {
     }
 
     fn look(&mut self, link: &LinkScheduler<u32>) {
-        let [.., (_, queues, _), _] = link.gauges();
-        self.queues_most = self.queues_most.max(queues);
+        let [.., queues, _] = link.gauges();
+        self.queues_most = self.queues_most.max(queues.used as u32);
     }
 }

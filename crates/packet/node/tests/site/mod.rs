@@ -6,6 +6,7 @@ pub mod packets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use sluicegate_bounded::Gauge;
 use sluicegate_capability::{
     host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy},
     router::{Router, RouterConfig},
@@ -14,7 +15,7 @@ use sluicegate_capability::{
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
 use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode, Translator};
 use sluicegate_node::{
-    EdgePipeline, Fairness, GatePipeline, Gauge, HostPolicy, Labels, NextHop, Node, Pipeline, RouterPipeline,
+    EdgePipeline, Fairness, GatePipeline, HostPolicy, Labels, NextHop, Node, Pipeline, RouterPipeline,
 };
 use sluicegate_wire::{
     FrameBuf, HEADROOM, Instant, Port, Reason, UnixTime,

@@ -1,6 +1,8 @@
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, vec};
 
-use super::super::{fold, packets::NONE};
+use sluicegate_bounded::{Bounded, Buckets, Chained, FreeList, Link, Linked, NONE, Round};
+
+use super::super::fold;
 
 /// One queue of a [`Queues`]: what names it, and its place in the round that it takes part in.
 #[derive(Debug, Clone, Copy)]
@@ -10,59 +12,62 @@ struct Place {
     owner: u32,
     deficit: i32,
     /// Neighbours in the round.
-    next: u32,
-    prev: u32,
+    link: Link,
     /// Next queue with the same bucket of the hash, or next free queue.
     chain: u32,
     bucket: u32,
 }
 
+impl Linked for Place {
+    #[inline]
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl Chained for Place {
+    #[inline]
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    #[inline]
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
+}
+
 /// Queues that have packets, found by owner and key, and the rounds in which they take turns.
 ///
-/// A round is named by the queue whose turn it is, its cursor; [`NONE`] while it is empty. Each turn gives a queue bytes;
-/// what its last packet took too much is missing in its next turn.
+/// Each turn gives a queue bytes; what its last packet took too much is missing in its next turn.
 #[derive(Debug)]
 pub(super) struct Queues<E> {
+    name: &'static str,
     places: Box<[Place]>,
     entries: Box<[E]>,
-    buckets: Box<[u32]>,
-    bucket_mask: u32,
+    buckets: Buckets,
     secret: [u64; 2],
-    free: u32,
-    used: u32,
+    free: FreeList,
 }
 
 impl<E: Copy> Queues<E> {
     /// Room for `max` queues. Allocates once.
-    pub(super) fn new(max: u32, empty: E, secret: [u64; 2]) -> Self {
-        let buckets = max.max(1).next_power_of_two();
-        let place = |index: u32| Place {
-            key: 0,
-            owner: NONE,
-            deficit: 0,
-            next: NONE,
-            prev: NONE,
-            chain: if index + 1 == max { NONE } else { index + 1 },
-            bucket: NONE,
-        };
+    pub(super) fn new(name: &'static str, max: u32, empty: E, secret: [u64; 2]) -> Self {
+        let place = Place { key: 0, owner: NONE, deficit: 0, link: Link::NONE, chain: NONE, bucket: NONE };
+        let mut places = vec![place; max as usize].into_boxed_slice();
         Self {
-            places: (0..max).map(place).collect::<Vec<_>>().into_boxed_slice(),
+            name,
+            free: FreeList::new(&mut places[..], 0, max),
+            places,
             entries: vec![empty; max as usize].into_boxed_slice(),
-            buckets: vec![NONE; buckets as usize].into_boxed_slice(),
-            bucket_mask: buckets - 1,
+            buckets: Buckets::new(max),
             secret,
-            free: if max == 0 { NONE } else { 0 },
-            used: 0,
         }
-    }
-
-    /// Queues in use.
-    pub(super) const fn used(&self) -> u32 {
-        self.used
-    }
-
-    pub(super) const fn max(&self) -> u32 {
-        self.places.len() as u32
     }
 
     #[inline]
@@ -77,88 +82,55 @@ impl<E: Copy> Queues<E> {
 
     /// The queue whose turn is after that of `index`.
     pub(super) fn after(&self, index: u32) -> u32 {
-        self.places.get(index as usize).map_or(NONE, |place| place.next)
+        Round::after(&self.places[..], index)
     }
 
     #[inline]
     fn bucket(&self, owner: u32, key: u128) -> u32 {
         let low = fold(key as u64 ^ self.secret[0], self.secret[1]);
         let both = fold((key >> 64) as u64 ^ low, self.secret[1]);
-        fold(u64::from(owner) ^ both, self.secret[1]) as u32 & self.bucket_mask
+        self.buckets.of(fold(u64::from(owner) ^ both, self.secret[1]))
     }
 
     #[inline]
     pub(super) fn find(&self, owner: u32, key: u128) -> Option<u32> {
-        let mut index = self.buckets[self.bucket(owner, key) as usize];
-        while let Some(place) = self.places.get(index as usize) {
-            if place.key == key && place.owner == owner {
-                return Some(index);
-            }
-            index = place.chain;
-        }
-        None
+        let first = self.buckets.first(self.bucket(owner, key));
+        Buckets::find(&self.places[..], first, |place| place.key == key && place.owner == owner)
     }
 
-    /// A new queue at the end of the round of `cursor`, with its first turn's bytes. `None` if all are taken.
-    pub(super) fn enter(&mut self, cursor: &mut u32, (owner, key): (u32, u128), turn: i32, entry: E) -> Option<u32> {
+    /// A new queue at the end of a round, with its first turn's bytes. `None` if all are taken.
+    pub(super) fn enter(&mut self, round: &mut Round, (owner, key): (u32, u128), turn: i32, entry: E) -> Option<u32> {
         let bucket = self.bucket(owner, key);
-        let index = self.free;
-        let free = self.places.get(index as usize)?.chain;
-        let first = *cursor;
-        let last = self.places.get(first as usize).map_or(index, |place| place.prev);
-        let next = if first == NONE { index } else { first };
-        let chain = self.buckets[bucket as usize];
-        self.places[index as usize] = Place { key, owner, deficit: turn, next, prev: last, chain, bucket };
-        self.places[last as usize].next = index;
-        self.places[next as usize].prev = index;
+        let places = &mut self.places[..];
+        let index = self.free.take(places)?;
+        places[index as usize] = Place { key, owner, deficit: turn, link: Link::NONE, chain: NONE, bucket };
+        self.buckets.insert(places, bucket, index);
+        round.enter(places, index);
         self.entries[index as usize] = entry;
-        self.buckets[bucket as usize] = index;
-        self.free = free;
-        self.used += 1;
-        if first == NONE {
-            *cursor = index;
-        }
         Some(index)
     }
 
     /// A queue without packets ends.
-    pub(super) fn leave(&mut self, cursor: &mut u32, index: u32) {
-        let Place { next, prev, bucket, chain, .. } = self.places[index as usize];
-        if next == index {
-            *cursor = NONE;
-        } else {
-            self.places[prev as usize].next = next;
-            self.places[next as usize].prev = prev;
-            if *cursor == index {
-                *cursor = next;
-            }
-        }
-        let head = &mut self.buckets[bucket as usize];
-        if *head == index {
-            *head = chain;
-        } else {
-            let mut before = *head;
-            while self.places[before as usize].chain != index {
-                before = self.places[before as usize].chain;
-            }
-            self.places[before as usize].chain = chain;
-        }
-        self.places[index as usize].chain = self.free;
-        self.free = index;
-        self.used -= 1;
+    pub(super) fn leave(&mut self, round: &mut Round, index: u32) {
+        let places = &mut self.places[..];
+        round.leave(places, index);
+        self.buckets.remove(places, places[index as usize].bucket, index);
+        self.free.give_back(places, index);
     }
 
     /// The queue that sends next. Who has used up what it was given gets the bytes of a turn and waits for the next one;
     /// no turn has fewer bytes than a packet, so a queue that was passed once is ready the next time.
     #[inline]
-    pub(super) fn next(&mut self, cursor: &mut u32, turn: impl Fn(&E) -> i32) -> Option<u32> {
-        while self.places.get(*cursor as usize)?.deficit <= 0 {
-            let more = turn(&self.entries[*cursor as usize]);
-            let place = &mut self.places[*cursor as usize];
-            place.deficit = place.deficit.saturating_add(more);
-            *cursor = place.next;
+    pub(super) fn next(&mut self, round: &mut Round, turn: impl Fn(&E) -> i32) -> Option<u32> {
+        loop {
+            let index = round.first()?;
+            let place = self.places.get_mut(index as usize)?;
+            if place.deficit > 0 {
+                return Some(index);
+            }
+            place.deficit = place.deficit.saturating_add(turn(&self.entries[index as usize]));
+            round.turn_to(Round::after(&self.places[..], index));
         }
-        Some(*cursor)
     }
 
     /// A packet of `bytes` leaves the queue.
@@ -166,5 +138,19 @@ impl<E: Copy> Queues<E> {
     pub(super) fn charge(&mut self, index: u32, bytes: u32) {
         let place = &mut self.places[index as usize];
         place.deficit = place.deficit.saturating_sub_unsigned(bytes);
+    }
+}
+
+impl<E> Bounded for Queues<E> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn used(&self) -> u32 {
+        self.free.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.places.len() as u32
     }
 }

@@ -29,8 +29,8 @@ fn check_below(requests: &Requests<u32>, index: u32) -> u32 {
     let node = requests.tree.node(index);
     let mut backlog = node.own.len();
     let mut children = 0;
-    let cursors = [node.cursor, requests.tree.sides.get(index as usize).map_or(NONE, |side| side.unknown_cursor)];
-    for cursor in cursors {
+    let unknown = requests.tree.sides.get(index as usize).map_or(NONE, |side| side.unknown.cursor());
+    for cursor in [node.round.cursor(), unknown] {
         let mut child = cursor;
         while child != NONE {
             assert_eq!(requests.tree.node(child).parent, index);
@@ -39,7 +39,7 @@ fn check_below(requests: &Requests<u32>, index: u32) -> u32 {
             assert!(below > 0, "a queue without packets ends");
             backlog += below;
             children += 1;
-            child = requests.tree.node(child).next;
+            child = requests.tree.after(child);
             if child == cursor {
                 break;
             }
@@ -51,9 +51,9 @@ fn check_below(requests: &Requests<u32>, index: u32) -> u32 {
 
 fn check(requests: &Requests<u32>) {
     assert_eq!(check_below(requests, ROOT), requests.packets.used());
-    let (used, max) = requests.queues();
-    assert!(used <= max);
-    assert_eq!(requests.queues_by_level().iter().sum::<u32>(), used);
+    let queues = requests.queues();
+    assert!(queues.used() <= queues.max());
+    assert_eq!(requests.queues_by_level().iter().sum::<u32>(), queues.used());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_queue_is_split_only_when_it_is_congested_and_is_one_again_when_it_is_empty(
     }
     assert_eq!(order.len(), 12);
     assert_eq!(order[0], 0, "who has waited longest goes first");
-    assert_eq!(requests.queues(), (0, 100));
+    assert_eq!((requests.queues().used(), requests.queues().max()), (0, 100));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn full_of_made_up_paths(merge: Merge, weights: Weights, known_paths: &[Tags]) -
         let _ = requests.push(&[1, second, third, third + 1, third + 2], n, 100);
     }
     check(&requests);
-    assert_eq!(requests.queues(), (200, 200));
+    assert_eq!((requests.queues().used(), requests.queues().max()), (200, 200));
     requests
 }
 
@@ -247,6 +247,6 @@ proptest! {
             check(&requests);
         }
         prop_assert!(waiting.is_empty());
-        prop_assert_eq!(requests.queues().0, 0);
+        prop_assert_eq!(requests.queues().used(), 0);
     }
 }

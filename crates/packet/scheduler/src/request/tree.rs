@@ -1,12 +1,8 @@
-use alloc::{boxed::Box, vec, vec::Vec};
+use alloc::{boxed::Box, vec};
 
-use super::{
-    super::{
-        DEPTH_MAX, KnownPaths, Merge, fold,
-        packets::{NONE, Packets, Queue},
-    },
-    list,
-};
+use sluicegate_bounded::{Bounded, Buckets, Chained, FreeList, Link, Linked, List, NONE, Round};
+
+use super::super::{DEPTH_MAX, KnownPaths, Merge, fold, packets::Packets};
 
 pub(super) const ROOT: u32 = 0;
 
@@ -42,11 +38,10 @@ pub(super) struct Node {
     pub(super) turn: i32,
     pub(super) deficit: i32,
     /// Neighbours in the round of the parent.
-    pub(super) next: u32,
-    prev: u32,
-    pub(super) own: Queue,
-    /// The child whose turn it is.
-    pub(super) cursor: u32,
+    link: Link,
+    pub(super) own: List,
+    /// The children; with weights: those with a known prefix.
+    pub(super) round: Round,
     /// Children; 0: the node is a plain queue.
     pub(super) children: u32,
     /// Packets in the node's own queue and below.
@@ -58,10 +53,9 @@ pub(super) struct Node {
 
 /// What only making, ending and merging of queues touches.
 #[derive(Debug, Clone)]
-pub(super) struct Link {
-    /// Neighbours in the list that merges choose from.
-    pub(super) next: u32,
-    pub(super) prev: u32,
+pub(super) struct Merging {
+    /// Neighbours in the list that merges choose from, oldest first.
+    link: Link,
     bucket: u32,
     pub(super) weight: u32,
 }
@@ -70,15 +64,70 @@ pub(super) struct Link {
 #[derive(Debug, Clone)]
 pub(super) struct Side {
     /// The plain queues with unknown prefix right below.
-    unknown_leaves: u32,
+    unknown_leaves: Round,
     unknown_leaf_count: u32,
     /// With weights: the children with unknown prefix, and the weight of all others.
-    pub(super) unknown_cursor: u32,
+    pub(super) unknown: Round,
     pub(super) unknown_children: u32,
     pub(super) weight_sum: u32,
 }
 
 const _: () = assert!(size_of::<Node>() == 64);
+
+impl Node {
+    /// No queue yet.
+    const EMPTY: Self = Self {
+        parent: NONE,
+        chain: NONE,
+        tag: 0,
+        level: 0,
+        marks: 0,
+        phase: Phase::Children,
+        turn: 0,
+        deficit: 0,
+        link: Link::NONE,
+        own: List::EMPTY,
+        round: Round::EMPTY,
+        children: 0,
+        backlog: 0,
+        fattest: NONE,
+        score: 0,
+    };
+}
+
+impl Linked for Node {
+    #[inline]
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl Chained for Node {
+    #[inline]
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    #[inline]
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
+}
+
+impl Linked for Merging {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
 
 /// The tree of request queues in flat arrays: it has as many nodes as there may be queues, and never more.
 ///
@@ -87,17 +136,16 @@ const _: () = assert!(size_of::<Node>() == 64);
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) nodes: Box<[Node]>,
-    pub(super) links: Box<[Link]>,
+    pub(super) merging: Box<[Merging]>,
     pub(super) sides: Box<[Side]>,
-    buckets: Box<[u32]>,
+    buckets: Buckets,
     secret: [u64; 2],
-    free: u32,
-    used: u32,
+    free: FreeList,
     /// Plain queues of each level, oldest first: what [`Merge::DeepestFirst`] chooses from.
-    levels: [u32; DEPTH_MAX + 1],
+    levels: [Round; DEPTH_MAX + 1],
     level_counts: [u32; DEPTH_MAX + 1],
     /// [`Merge::LargestExcess`]: branches by their number of unknown plain queues; else empty.
-    excesses: Box<[u32]>,
+    excesses: Box<[Round]>,
     excess_max: u32,
     known: KnownPaths,
     is_weighted: bool,
@@ -110,46 +158,28 @@ const EXCESS_MAX: usize = 1 << 16;
 impl Tree {
     pub(super) fn new(queues_max: u32, merge: Merge, is_weighted: bool, secret: [u64; 2]) -> Self {
         // The root is no queue.
-        let nodes = queues_max + 1;
-        let node = |index: u32| Node {
-            parent: NONE,
-            chain: if index + 1 == nodes { NONE } else { index + 1 },
-            tag: 0,
-            level: 0,
-            marks: 0,
-            phase: Phase::Children,
-            turn: 0,
-            deficit: 0,
-            next: NONE,
-            prev: NONE,
-            own: Queue::EMPTY,
-            cursor: NONE,
-            children: 0,
-            backlog: 0,
-            fattest: NONE,
-            score: 0,
-        };
+        let max = queues_max as usize + 1;
+        let mut nodes = vec![Node::EMPTY; max].into_boxed_slice();
+        let merging = Merging { link: Link::NONE, bucket: NONE, weight: 1 };
         let side = Side {
-            unknown_leaves: NONE,
+            unknown_leaves: Round::EMPTY,
             unknown_leaf_count: 0,
-            unknown_cursor: NONE,
+            unknown: Round::EMPTY,
             unknown_children: 0,
             weight_sum: 0,
         };
-        let link = Link { next: NONE, prev: NONE, bucket: NONE, weight: 1 };
         let has_unknown = is_weighted || merge == Merge::LargestExcess;
         let excesses = if merge == Merge::LargestExcess { EXCESS_MAX + 1 } else { 0 };
         Self {
-            nodes: (0..nodes).map(node).collect::<Vec<_>>().into_boxed_slice(),
-            links: vec![link; nodes as usize].into_boxed_slice(),
-            sides: vec![side; if has_unknown { nodes as usize } else { 0 }].into_boxed_slice(),
-            buckets: vec![NONE; nodes.next_power_of_two() as usize].into_boxed_slice(),
+            free: FreeList::new(&mut nodes[..], ROOT + 1, queues_max + 1),
+            nodes,
+            merging: vec![merging; max].into_boxed_slice(),
+            sides: vec![side; if has_unknown { max } else { 0 }].into_boxed_slice(),
+            buckets: Buckets::new(queues_max + 1),
             secret,
-            free: 1,
-            used: 0,
-            levels: [NONE; DEPTH_MAX + 1],
+            levels: [Round::EMPTY; DEPTH_MAX + 1],
             level_counts: [0; DEPTH_MAX + 1],
-            excesses: vec![NONE; excesses].into_boxed_slice(),
+            excesses: vec![Round::EMPTY; excesses].into_boxed_slice(),
             excess_max: 0,
             known: KnownPaths::default(),
             is_weighted,
@@ -160,14 +190,6 @@ impl Tree {
 
     pub(super) fn know(&mut self, known: KnownPaths) -> KnownPaths {
         core::mem::replace(&mut self.known, known)
-    }
-
-    pub(super) const fn used(&self) -> u32 {
-        self.used
-    }
-
-    pub(super) const fn max(&self) -> u32 {
-        self.nodes.len() as u32 - 1
     }
 
     /// Queues at each level, 1 to [`DEPTH_MAX`].
@@ -189,29 +211,21 @@ impl Tree {
     #[inline]
     pub(super) fn buckets_of(&self, tags: &[u16; DEPTH_MAX]) -> [u32; DEPTH_MAX] {
         let mut hash = self.secret[0];
-        let mask = self.buckets.len() as u32 - 1;
         tags.map(|tag| {
             hash = fold(hash ^ u64::from(tag), self.secret[1]);
-            hash as u32 & mask
+            self.buckets.of(hash)
         })
     }
 
     /// The first nodes in these buckets: loads that do not wait for each other.
     #[inline]
     pub(super) fn heads(&self, buckets: &[u32; DEPTH_MAX]) -> [u32; DEPTH_MAX] {
-        buckets.map(|bucket| self.buckets[bucket as usize])
+        buckets.map(|bucket| self.buckets.first(bucket))
     }
 
     #[inline]
     pub(super) fn find(&self, head: u32, parent: u32, tag: u16) -> Option<u32> {
-        let mut index = head;
-        while let Some(node) = self.nodes.get(index as usize) {
-            if node.parent == parent && node.tag == tag {
-                return Some(index);
-            }
-            index = node.chain;
-        }
-        None
+        Buckets::find(&self.nodes[..], head, |node| node.parent == parent && node.tag == tag)
     }
 
     /// Makes the queue of `prefix` below `parent`, splitting or merging others if need be; `None` if every queue is
@@ -228,7 +242,7 @@ impl Tree {
         if was_plain {
             self.unlist(parent);
         }
-        if self.free == NONE {
+        if self.free.is_full() {
             // Counted in advance, so that losing its last child does not make the parent a plain queue again.
             self.node_mut(parent).children += 1;
             let merged = self.merge(packets, level);
@@ -247,31 +261,17 @@ impl Tree {
             (node.phase, node.turn) = (Phase::Unknown, 0);
         }
         let known = if self.known.is_empty() { 1 } else { self.known.weight(prefix) };
-        let index = self.free;
-        let node = &mut self.nodes[index as usize];
-        self.free = node.chain;
-        *node = Node {
+        let index = self.free.take(&self.nodes[..])?;
+        self.nodes[index as usize] = Node {
             parent,
-            chain: self.buckets[bucket as usize],
             tag: prefix[level - 1],
             level: level as u8,
             marks: if known > 0 { KNOWN } else { 0 },
-            phase: Phase::Children,
-            turn: 0,
-            deficit: 0,
-            next: NONE,
-            prev: NONE,
-            own: Queue::EMPTY,
-            cursor: NONE,
-            children: 0,
-            backlog: 0,
-            fattest: NONE,
-            score: 0,
+            ..Node::EMPTY
         };
-        self.buckets[bucket as usize] = index;
-        let link = &mut self.links[index as usize];
-        (link.bucket, link.weight) = (bucket, if self.is_weighted { known.max(1) } else { 1 });
-        self.used += 1;
+        self.buckets.insert(&mut self.nodes[..], bucket, index);
+        let merging = &mut self.merging[index as usize];
+        (merging.bucket, merging.weight) = (bucket, if self.is_weighted { known.max(1) } else { 1 });
         self.level_counts[level] += 1;
         self.enter(parent, index);
         self.list(index);
@@ -288,20 +288,9 @@ impl Tree {
         if self.node(parent).fattest == index {
             (self.node_mut(parent).fattest, self.node_mut(parent).score) = (NONE, 0);
         }
-        let chain = self.node(index).chain;
-        let head = &mut self.buckets[self.links[index as usize].bucket as usize];
-        if *head == index {
-            *head = chain;
-        } else {
-            let mut before = *head;
-            while self.node(before).chain != index {
-                before = self.node(before).chain;
-            }
-            self.node_mut(before).chain = chain;
-        }
-        (self.node_mut(index).parent, self.node_mut(index).chain) = (NONE, self.free);
-        self.free = index;
-        self.used -= 1;
+        self.buckets.remove(&mut self.nodes[..], self.merging[index as usize].bucket, index);
+        self.node_mut(index).parent = NONE;
+        self.free.give_back(&mut self.nodes[..], index);
         self.level_counts[usize::from(level)] -= 1;
     }
 
@@ -318,8 +307,8 @@ impl Tree {
         let node = self.node(index);
         match node.fattest {
             NONE => {
-                let unknown = if self.is_weighted { self.sides[index as usize].unknown_cursor } else { NONE };
-                let child = if node.cursor == NONE { unknown } else { node.cursor };
+                let unknown = if self.is_weighted { self.sides[index as usize].unknown.cursor() } else { NONE };
+                let child = node.round.first().unwrap_or(unknown);
                 (child, if child == NONE { 0 } else { self.score(child, 0) })
             }
             child => (child, node.score),
@@ -330,7 +319,7 @@ impl Tree {
     #[inline]
     pub(super) fn score(&self, index: u32, more: u32) -> u32 {
         let scaled = (self.node(index).backlog + more).saturating_mul(256);
-        if self.is_weighted { scaled / self.links[index as usize].weight } else { scaled }
+        if self.is_weighted { scaled / self.merging[index as usize].weight } else { scaled }
     }
 
     /// Keeps the parent's idea of its fattest child.
@@ -343,6 +332,12 @@ impl Tree {
         }
     }
 
+    /// The child whose turn is after that of `child`.
+    #[inline]
+    pub(super) fn after(&self, child: u32) -> u32 {
+        Round::after(&self.nodes[..], child)
+    }
+
     pub(super) fn is_weighted(&self) -> bool {
         self.is_weighted
     }
@@ -350,16 +345,16 @@ impl Tree {
     /// Chooses the queue that is merged into its parent next, for a queue that is wanted at `level`.
     pub(super) fn victim(&self, level: usize) -> Option<u32> {
         if self.excess_max > 0 {
-            let branch = self.excesses[self.excess_max as usize];
-            return Some(self.sides[branch as usize].unknown_leaves);
+            let branch = self.excesses[self.excess_max as usize].first()?;
+            return self.sides[branch as usize].unknown_leaves.first();
         }
-        self.levels[level..].iter().rev().copied().find(|head| *head != NONE)
+        self.levels[level..].iter().rev().find_map(|level| level.first())
     }
 
     /// Gives up one queue: its packets join its parent's own. See [`Merge`] for which.
     fn merge<T>(&mut self, packets: &mut Packets<T>, level: usize) -> bool {
         let Some(index) = self.victim(level) else { return false };
-        let merged = core::mem::replace(&mut self.node_mut(index).own, Queue::EMPTY);
+        let merged = core::mem::replace(&mut self.node_mut(index).own, List::EMPTY);
         let parent = self.node(index).parent;
         self.remove(index);
         let own = packets.join(self.node(parent).own, merged);
@@ -372,17 +367,12 @@ impl Tree {
     /// A new node goes to the end of its parent's round, with one turn's bytes.
     fn enter(&mut self, parent: u32, index: u32) {
         let is_unknown = self.is_unknown(index);
-        let first = if is_unknown { self.sides[parent as usize].unknown_cursor } else { self.node(parent).cursor };
-        let (next, prev) = if first == NONE { (index, index) } else { (first, self.node(first).prev) };
-        (self.node_mut(index).next, self.node_mut(index).prev) = (next, prev);
-        self.node_mut(prev).next = index;
-        self.node_mut(next).prev = index;
-        if first == NONE {
-            self.set_cursor(parent, is_unknown, index);
-        }
+        let mut round = *self.round_mut(parent, is_unknown);
+        round.enter(&mut self.nodes[..], index);
+        *self.round_mut(parent, is_unknown) = round;
         self.node_mut(parent).children += 1;
         if self.is_weighted {
-            let weight = self.links[index as usize].weight;
+            let weight = self.merging[index as usize].weight;
             let side = &mut self.sides[parent as usize];
             if is_unknown {
                 side.unknown_children += 1;
@@ -394,20 +384,12 @@ impl Tree {
 
     fn leave(&mut self, parent: u32, index: u32) {
         let is_unknown = self.is_unknown(index);
-        let Node { next, prev, .. } = *self.node(index);
-        if next == index {
-            self.set_cursor(parent, is_unknown, NONE);
-        } else {
-            self.node_mut(prev).next = next;
-            self.node_mut(next).prev = prev;
-            let cursor = if is_unknown { self.sides[parent as usize].unknown_cursor } else { self.node(parent).cursor };
-            if cursor == index {
-                self.set_cursor(parent, is_unknown, next);
-            }
-        }
+        let mut round = *self.round_mut(parent, is_unknown);
+        round.leave(&mut self.nodes[..], index);
+        *self.round_mut(parent, is_unknown) = round;
         self.node_mut(parent).children -= 1;
         if self.is_weighted {
-            let weight = self.links[index as usize].weight;
+            let weight = self.merging[index as usize].weight;
             let side = &mut self.sides[parent as usize];
             if is_unknown {
                 side.unknown_children -= 1;
@@ -417,12 +399,10 @@ impl Tree {
         }
     }
 
-    pub(super) fn set_cursor(&mut self, parent: u32, is_unknown: bool, index: u32) {
-        if is_unknown {
-            self.sides[parent as usize].unknown_cursor = index;
-        } else {
-            self.node_mut(parent).cursor = index;
-        }
+    /// The round of those children whose prefix is known, or is not.
+    #[inline]
+    pub(super) fn round_mut(&mut self, parent: u32, is_unknown: bool) -> &mut Round {
+        if is_unknown { &mut self.sides[parent as usize].unknown } else { &mut self.nodes[parent as usize].round }
     }
 
     fn is_unknown(&self, index: u32) -> bool {
@@ -438,12 +418,13 @@ impl Tree {
         self.node_mut(index).marks |= LISTED;
         if self.is_excess(index) {
             let parent = self.node(index).parent;
-            let head = self.sides[parent as usize].unknown_leaves;
-            let head = list::append(&mut self.links, head, index);
-            self.set_excess(parent, head, self.sides[parent as usize].unknown_leaf_count + 1);
+            let side = &mut self.sides[parent as usize];
+            side.unknown_leaves.enter(&mut self.merging[..], index);
+            let count = side.unknown_leaf_count + 1;
+            self.set_excess(parent, count);
         } else {
-            let head = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            *head = list::append(&mut self.links, *head, index);
+            let level = &mut self.levels[usize::from(self.nodes[index as usize].level)];
+            level.enter(&mut self.merging[..], index);
         }
     }
 
@@ -451,31 +432,42 @@ impl Tree {
         self.node_mut(index).marks &= !LISTED;
         if self.is_excess(index) {
             let parent = self.node(index).parent;
-            let head = self.sides[parent as usize].unknown_leaves;
-            let head = list::remove(&mut self.links, head, index);
-            self.set_excess(parent, head, self.sides[parent as usize].unknown_leaf_count - 1);
+            let side = &mut self.sides[parent as usize];
+            side.unknown_leaves.leave(&mut self.merging[..], index);
+            let count = side.unknown_leaf_count - 1;
+            self.set_excess(parent, count);
         } else {
-            let head = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            *head = list::remove(&mut self.links, *head, index);
+            let level = &mut self.levels[usize::from(self.nodes[index as usize].level)];
+            level.leave(&mut self.merging[..], index);
         }
     }
 
     /// Moves a branch to where its new number of unknown plain queues belongs.
-    fn set_excess(&mut self, branch: u32, unknown_leaves: u32, count: u32) {
-        let side = &mut self.sides[branch as usize];
-        let before = core::mem::replace(&mut side.unknown_leaf_count, count);
-        side.unknown_leaves = unknown_leaves;
+    fn set_excess(&mut self, branch: u32, count: u32) {
+        let before = core::mem::replace(&mut self.sides[branch as usize].unknown_leaf_count, count);
         if before > 0 {
-            let head = &mut self.excesses[before as usize];
-            *head = list::remove(&mut self.links, *head, branch);
+            self.excesses[before as usize].leave(&mut self.merging[..], branch);
         }
         if count > 0 {
-            let head = &mut self.excesses[count as usize];
-            *head = list::append(&mut self.links, *head, branch);
+            self.excesses[count as usize].enter(&mut self.merging[..], branch);
         }
         self.excess_max = self.excess_max.max(count);
-        while self.excess_max > 0 && self.excesses[self.excess_max as usize] == NONE {
+        while self.excess_max > 0 && self.excesses[self.excess_max as usize].is_empty() {
             self.excess_max -= 1;
         }
+    }
+}
+
+impl Bounded for Tree {
+    fn name(&self) -> &'static str {
+        "link_request_queues"
+    }
+
+    fn used(&self) -> u32 {
+        self.free.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.nodes.len() as u32 - 1
     }
 }

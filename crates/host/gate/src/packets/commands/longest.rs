@@ -7,9 +7,10 @@ use super::{
 };
 use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
-use sluicegate_node::{Gauge, NextHop, Node};
+use sluicegate_node::{NextHop, Node};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
 use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::{mpsc, oneshot};

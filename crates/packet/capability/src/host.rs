@@ -10,6 +10,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
+use sluicegate_bounded::{Handle, Queue};
 use sluicegate_wire::{
     Frame, Instant, Reason,
     capability::{ClientId, shim::Carriage},
@@ -23,7 +24,6 @@ mod inbound;
 mod mss;
 mod outbound;
 mod policy;
-mod queue;
 mod random;
 mod receiver;
 mod remotes;
@@ -48,7 +48,6 @@ pub use table::{CONTACTED_IDLE, PROVEN_IDLE, Standing};
 
 use self::{
     outbound::Expected,
-    queue::Queue,
     random::Random,
     receiver::Receiver,
     remotes::Remotes,
@@ -101,9 +100,9 @@ pub struct Host {
     routes: Routes,
     seen: SeenFlows,
     /// Peers that get a packet of their own at once.
-    soon: Queue,
+    soon: Queue<(Instant, Handle)>,
     /// Peers that get one unless traffic carries their answer first.
-    late: Queue,
+    late: Queue<(Instant, Handle)>,
     stranger_notice_at: Option<Instant>,
     plain_mtu: u16,
     counters: Counters,
@@ -122,8 +121,8 @@ impl Host {
             remotes: Remotes::new(config.remotes_max),
             routes: Routes::new(peers.max()),
             seen: SeenFlows::new(config.remotes_max),
-            soon: Queue::new(peers.max()),
-            late: Queue::new(peers.max()),
+            soon: Queue::new("capability_waiting", peers.max()),
+            late: Queue::new("capability_waiting", peers.max()),
             stranger_notice_at: None,
             plain_mtu: compose::plain_mtu(config.mtu, config.carriage),
             counters: Counters::default(),
@@ -175,7 +174,7 @@ impl Host {
     /// When [`Self::poll_output`] has something next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = |queue: &Queue| queue.front().map(|(due, _)| due);
+        let due = |queue: &Queue<(Instant, Handle)>| queue.front().map(|(due, _)| *due);
         match (due(&self.soon), due(&self.late)) {
             (Some(soon), Some(late)) => Some(soon.min(late)),
             (soon, late) => soon.or(late),
@@ -223,22 +222,21 @@ impl Host {
     }
 
     fn enqueue(
-        queue: &mut Queue,
+        queue: &mut Queue<(Instant, Handle)>,
         peers: &mut Table<Peer>,
         due: Instant,
         slot: u32,
         flag: impl Fn(&mut Peer) -> &mut bool,
     ) {
-        // Tickets of peers that have made room since must not take the place of live ones.
-        while queue.is_full() && queue.front().is_some_and(|(_, ticket)| peers.redeem(ticket).is_none()) {
+        // Handles of peers that have made room since must not take the place of live ones.
+        while queue.is_full() && queue.front().is_some_and(|(_, handle)| peers.resolve(*handle).is_none()) {
             queue.pop();
         }
-        let ticket = peers.ticket(slot);
+        let handle = peers.handle(slot);
         let Some((_, peer)) = peers.get_mut(slot) else { return };
         let queued = flag(peer);
-        if !*queued && !queue.is_full() {
-            *queued = true;
-            queue.push(due, ticket);
+        if !*queued {
+            *queued = queue.push((due, handle)).is_ok();
         }
     }
 
@@ -246,10 +244,10 @@ impl Host {
     /// `frame` does, which needs [`sluicegate_wire::HEADROOM`] in front of it and 40 bytes behind.
     pub fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> bool {
         loop {
-            let (slot, soon) = if let Some(ticket) = take_due(&mut self.soon, now) {
-                (self.peers.redeem(ticket), true)
-            } else if let Some(ticket) = take_due(&mut self.late, now) {
-                (self.peers.redeem(ticket), false)
+            let (slot, soon) = if let Some(handle) = take_due(&mut self.soon, now) {
+                (self.peers.resolve(handle), true)
+            } else if let Some(handle) = take_due(&mut self.late, now) {
+                (self.peers.resolve(handle), false)
             } else {
                 return false;
             };
@@ -268,8 +266,8 @@ impl Host {
         if let Some(client_id) = policy.client_id(flow) {
             return (client_id, true);
         }
-        let Some((ticket, exact)) = self.routes.find(&self.random, flow) else { return (ClientId::NONE, false) };
-        let key = self.peers.redeem(ticket).and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
+        let Some((peer, exact)) = self.routes.find(&self.random, flow) else { return (ClientId::NONE, false) };
+        let key = self.peers.resolve(peer).and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
         match key.filter(|key| (key.local, key.remote) == (flow.local, flow.remote)) {
             Some(key) => (key.client_id, exact),
             None => (ClientId::NONE, false),
@@ -277,12 +275,9 @@ impl Host {
     }
 }
 
-fn take_due(queue: &mut Queue, now: Instant) -> Option<table::Ticket> {
-    let (due, ticket) = queue.front()?;
-    (due <= now).then(|| {
-        queue.pop();
-        ticket
-    })
+fn take_due(queue: &mut Queue<(Instant, Handle)>, now: Instant) -> Option<Handle> {
+    queue.front().filter(|(due, _)| *due <= now)?;
+    queue.pop().map(|(_, peer)| peer)
 }
 
 /// A bucket for one packet.

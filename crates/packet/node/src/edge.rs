@@ -101,17 +101,8 @@ impl EdgePipeline {
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
         let policy = match &self.policy {
             HostPolicy::Client(_) => Vec::new(),
-            HostPolicy::Server(policy) => policy.gauges(now).map(named).into(),
+            HostPolicy::Server(policy) => policy.gauges(now).into(),
         };
-        [gauges(&self.host, now), policy].concat()
+        [self.host.gauges(now).into(), policy].concat()
     }
-}
-
-/// Fill of a host object's tables.
-pub(crate) fn gauges(host: &Host, now: Instant) -> Vec<Gauge> {
-    host.gauges(now).map(named).into()
-}
-
-const fn named((name, used, max): (&'static str, usize, usize)) -> Gauge {
-    Gauge { name, used: used as u64, max: max as u64 }
 }

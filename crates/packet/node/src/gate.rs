@@ -3,7 +3,6 @@
 
 use super::{
     clients::Clients,
-    edge,
     labels::Labels,
     node::{Arrived, Outcome},
     router,
@@ -254,7 +253,7 @@ impl GatePipeline {
     }
 
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
-        [router::gauges(&self.router), edge::gauges(&self.host, now)].concat()
+        self.router.gauges().into_iter().chain(self.host.gauges(now)).collect()
     }
 
     /// A grant was opened or renewed: its client may ask for capabilities.

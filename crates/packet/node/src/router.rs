@@ -54,7 +54,7 @@ impl RouterPipeline {
     }
 
     pub(crate) fn gauges(&self) -> Vec<Gauge> {
-        gauges(&self.router)
+        self.router.gauges().into()
     }
 }
 
@@ -66,9 +66,4 @@ pub(crate) fn report(counters: &Counters, reading: &mut Reading) {
     for reason in Reason::ALL {
         reading.demoted[*reason as usize] = counters.demoted(*reason);
     }
-}
-
-/// Fill of a capability router's tables.
-pub(crate) fn gauges(router: &Router) -> Vec<Gauge> {
-    router.gauges().into_iter().map(|(name, used, max)| Gauge { name, used, max }).collect()
 }

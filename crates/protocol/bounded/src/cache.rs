@@ -1,7 +1,7 @@
 use alloc::{boxed::Box, vec};
 use core::cmp::Reverse;
 
-use crate::Bounded;
+use crate::{Bounded, Gauge};
 
 /// What lies in a place of a [`Cache`]. The default is a place that nothing lies in.
 pub trait Entry: Clone + Default {
@@ -61,6 +61,12 @@ impl<T: Entry, const WAYS: usize> Cache<T, WAYS> {
     /// All entries. Costs as much as there are places.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter(|entry| !entry.is_vacant())
+    }
+
+    /// The gauge of those entries that still matter. Costs as much as there are places.
+    pub fn gauge_of(&self, matters: impl Fn(&T) -> bool) -> Gauge {
+        let used = self.iter().filter(|entry| matters(entry)).count();
+        Gauge { name: self.name, used: used as u64, max: self.max().into() }
     }
 
     /// The first place of a hash's set: the hash as a fraction of 2^64, times the number of sets.

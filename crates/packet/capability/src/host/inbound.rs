@@ -357,11 +357,11 @@ impl Host {
             }
             return;
         };
-        let (peers, ticket) = (&self.peers, self.peers.ticket(slot));
+        let (peers, peer) = (&self.peers, self.peers.handle(slot));
         let proven = peers.standing(slot) == Standing::Proven;
         let takes_over =
-            |held| proven || peers.redeem(held).is_none_or(|held| peers.standing(held) != Standing::Proven);
-        self.routes.learn(&self.random, &flow, ticket, takes_over);
+            |held| proven || peers.resolve(held).is_none_or(|held| peers.standing(held) != Standing::Proven);
+        self.routes.learn(&self.random, &flow, peer, takes_over);
         self.seen.forget(&self.random, &flow);
     }
 

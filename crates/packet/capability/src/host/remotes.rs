@@ -1,8 +1,8 @@
 //! What is known about remote addresses, whoever talks to them: that they speak capabilities, or that they do not.
 
-use alloc::{boxed::Box, vec};
 use core::net::IpAddr;
 
+use sluicegate_bounded::{Cache, Gauge};
 use sluicegate_wire::{Instant, capability::shim::Carriage};
 
 use super::{random::Random, table::address_bytes};
@@ -21,46 +21,39 @@ pub enum Knowledge {
     Legacy,
 }
 
-/// A fixed, set-associative memory; what ends first makes room.
+/// What is known about which address, and until when.
+type Known = (IpAddr, Knowledge, Instant);
+
+/// A memory of remote addresses; what ends first makes room.
 #[derive(Debug)]
 pub(super) struct Remotes {
-    entries: Box<[Option<(IpAddr, Knowledge, Instant)>]>,
+    known: Cache<Option<Known>, WAYS>,
 }
 
 impl Remotes {
     pub(super) fn new(remotes_max: u32) -> Self {
-        let entries = (remotes_max.max(WAYS as u32) as usize).next_multiple_of(WAYS);
-        Self { entries: vec![None; entries].into_boxed_slice() }
+        Self { known: Cache::new("capability_remotes", remotes_max) }
     }
 
     pub(super) fn know(&mut self, random: &Random, remote: IpAddr, knowledge: Knowledge, until: Instant) {
-        let set = self.set(random, remote);
-        let ways = &mut self.entries[set..set + WAYS];
-        let held = ways.iter().position(|entry| entry.is_some_and(|(address, ..)| address == remote));
-        let way = held.unwrap_or_else(|| {
-            let end = |way: &usize| ways[*way].map_or(Instant::ZERO, |(.., until)| until);
-            (0..WAYS).min_by_key(end).unwrap_or(0)
-        });
-        ways[way] = Some((remote, knowledge, until));
+        let hash = random.index(&address_bytes(remote));
+        let place = self.known.place(hash, |known| is_of(known, remote), |known| known.map(|(.., until)| until));
+        *place = Some((remote, knowledge, until));
     }
 
     pub(super) fn lookup(&self, random: &Random, now: Instant, remote: IpAddr) -> Option<Knowledge> {
-        let set = self.set(random, remote);
-        self.entries[set..set + WAYS]
-            .iter()
-            .flatten()
-            .find_map(|(address, knowledge, until)| (*address == remote && *until > now).then_some(*knowledge))
+        let known = self.known.find(random.index(&address_bytes(remote)), |known| is_of(known, remote));
+        known?.and_then(|(_, knowledge, until)| (until > now).then_some(knowledge))
     }
 
-    /// How many entries have not ended, and how many there may be.
-    pub(super) fn used(&self, now: Instant) -> (usize, usize) {
-        (self.entries.iter().flatten().filter(|(.., until)| *until > now).count(), self.entries.len())
+    /// Entries that have not ended.
+    pub(super) fn gauge(&self, now: Instant) -> Gauge {
+        self.known.gauge_of(|known| known.is_some_and(|(.., until)| until > now))
     }
+}
 
-    fn set(&self, random: &Random, remote: IpAddr) -> usize {
-        let sets = (self.entries.len() / WAYS) as u64;
-        (random.index(&address_bytes(remote)) % sets) as usize * WAYS
-    }
+fn is_of(known: &Option<Known>, remote: IpAddr) -> bool {
+    known.is_some_and(|(address, ..)| address == remote)
 }
 
 #[cfg(test)]
@@ -90,6 +83,7 @@ mod tests {
         }
         assert_eq!(remotes.lookup(&random, Instant::ZERO, address(1)), None);
         assert!((2..=5).all(|n| remotes.lookup(&random, Instant::ZERO, address(n)).is_some()));
-        assert_eq!(remotes.used(Instant::ZERO), (4, 4));
+        let gauge = remotes.gauge(Instant::ZERO);
+        assert_eq!((gauge.used, gauge.max), (4, 4));
     }
 }

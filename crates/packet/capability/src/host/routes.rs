@@ -1,41 +1,53 @@
-use alloc::{boxed::Box, vec};
+use sluicegate_bounded::{Cache, Entry, Handle};
 
-use super::{
-    policy::Flow,
-    random::Random,
-    table::{Ticket, address_bytes},
-};
+use super::{policy::Flow, random::Random, table::address_bytes};
+
+#[derive(Debug, Clone, Copy)]
+struct Route {
+    hash: u64,
+    peer: Handle,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self { hash: 0, peer: Handle::NONE }
+    }
+}
+
+impl Entry for Route {
+    fn is_vacant(&self) -> bool {
+        self.peer == Handle::NONE
+    }
+}
 
 /// Which peer a flow answers: what comes back to several clients behind one address must go out under the client id
 /// of the right one. A direct-mapped memory: an entry that is overwritten costs a request, no packet.
 #[derive(Debug)]
 pub(super) struct Routes {
-    entries: Box<[(u64, Ticket)]>,
+    routes: Cache<Route, 1>,
 }
 
 impl Routes {
     pub(super) fn new(peers_max: u32) -> Self {
-        let entries = (peers_max as usize * 4).next_power_of_two();
-        Self { entries: vec![(0, Ticket::NOBODY); entries].into_boxed_slice() }
+        Self { routes: Cache::new("capability_routes", peers_max * 4) }
     }
 
     /// Remembers that packets of `flow` answer `peer`. `takes_over` decides about an entry of another peer.
-    pub(super) fn learn(&mut self, random: &Random, flow: &Flow, peer: Ticket, takes_over: impl Fn(Ticket) -> bool) {
+    pub(super) fn learn(&mut self, random: &Random, flow: &Flow, peer: Handle, takes_over: impl Fn(Handle) -> bool) {
         for hash in [hash(random, flow, true), hash(random, flow, false)] {
-            let at = hash as usize & (self.entries.len() - 1);
-            let (_, held) = self.entries[at];
-            if held == peer || takes_over(held) {
-                self.entries[at] = (hash, peer);
+            let route = self.routes.place(hash, |route| route.hash == hash, |_| ());
+            if route.peer == peer || takes_over(route.peer) {
+                *route = Route { hash, peer };
             }
         }
     }
 
     /// The peer that `flow` answers, and whether by its ports; if not, it is whoever was the last of this pair.
-    pub(super) fn find(&self, random: &Random, flow: &Flow) -> Option<(Ticket, bool)> {
+    pub(super) fn find(&self, random: &Random, flow: &Flow) -> Option<(Handle, bool)> {
         [true, false].into_iter().find_map(|with_ports| {
             let hash = hash(random, flow, with_ports);
-            let (held, ticket) = self.entries[hash as usize & (self.entries.len() - 1)];
-            (held == hash).then_some((ticket, with_ports))
+            let route = self.routes.find(hash, |route| route.hash == hash)?;
+            Some((route.peer, with_ports))
         })
     }
 }

@@ -1,5 +1,4 @@
-use alloc::{boxed::Box, vec};
-
+use sluicegate_bounded::Cache;
 use sluicegate_wire::Instant;
 
 use super::{config::CONTACT_FOR, policy::Flow, random::Random, routes};
@@ -15,34 +14,32 @@ pub(super) struct Seen {
 /// an entry that is overwritten comes back with the flow's next packet.
 #[derive(Debug)]
 pub(super) struct SeenFlows {
-    entries: Box<[(u64, Instant, Seen)]>,
+    /// The flow's hash, and until when it is remembered.
+    flows: Cache<Option<(u64, Instant, Seen)>, 1>,
 }
 
 impl SeenFlows {
     pub(super) fn new(flows_max: u32) -> Self {
-        let entries = (flows_max.max(1) as usize).next_power_of_two();
-        Self { entries: vec![(0, Instant::ZERO, Seen { plain: false }); entries].into_boxed_slice() }
+        Self { flows: Cache::new("capability_seen", flows_max) }
     }
 
     /// Remembers for a minute that a packet of the other direction of `flow` came.
     pub(super) fn learn(&mut self, random: &Random, now: Instant, flow: &Flow, seen: Seen) {
         let hash = routes::hash(random, flow, true);
-        let at = hash as usize & (self.entries.len() - 1);
-        self.entries[at] = (hash, now + CONTACT_FOR, seen);
+        *self.flows.place(hash, |_| true, |_| ()) = Some((hash, now + CONTACT_FOR, seen));
     }
 
     /// Forgets the flow: its packets have found their peer.
     pub(super) fn forget(&mut self, random: &Random, flow: &Flow) {
         let hash = routes::hash(random, flow, true);
-        let entry = &mut self.entries[hash as usize & (self.entries.len() - 1)];
-        if entry.0 == hash {
-            entry.1 = Instant::ZERO;
+        if let Some(flow) = self.flows.find_mut(hash, |flow| flow.is_some_and(|(held, ..)| held == hash)) {
+            *flow = None;
         }
     }
 
     pub(super) fn find(&self, random: &Random, now: Instant, flow: &Flow) -> Option<Seen> {
         let hash = routes::hash(random, flow, true);
-        let (held, until, seen) = self.entries[hash as usize & (self.entries.len() - 1)];
-        (held == hash && until > now).then_some(seen)
+        let is_it = |flow: &Option<(u64, Instant, _)>| flow.is_some_and(|(held, until, _)| held == hash && until > now);
+        self.flows.find(hash, is_it)?.map(|(.., seen)| seen)
     }
 }

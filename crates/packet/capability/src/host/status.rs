@@ -1,5 +1,6 @@
 use core::net::IpAddr;
 
+use sluicegate_bounded::{Bounded, Gauge};
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Limits, shim::Carriage},
@@ -117,17 +118,13 @@ impl Host {
         })
     }
 
-    /// The fixed tables: name, entries in use, most entries.
+    /// How full each table is.
     #[must_use]
-    pub fn gauges(&self, now: Instant) -> [(&'static str, usize, usize); 4] {
-        let max = self.peers.max() as usize;
-        let (remotes, remotes_max) = self.remotes.used(now);
-        [
-            ("capability_peers", self.peers.len() as usize, max),
-            ("capability_strangers", self.peers.count(Standing::Stranger) as usize, max.div_ceil(2)),
-            ("capability_remotes", remotes, remotes_max),
-            ("capability_waiting", self.soon.len() + self.late.len(), max * 2),
-        ]
+    pub fn gauges(&self, now: Instant) -> [Gauge; 4] {
+        let [peers, strangers] = self.peers.gauges();
+        let (soon, late) = (self.soon.gauge(), self.late.gauge());
+        let waiting = Gauge { used: soon.used + late.used, max: soon.max + late.max, ..soon };
+        [peers, strangers, self.remotes.gauge(now), waiting]
     }
 
     /// What the host has done and heard since its start.

@@ -1,13 +1,11 @@
 //! The fixed table of peers: one index, three standings, and a rule for who makes room for whom.
 
-use alloc::{boxed::Box, vec};
 use core::{net::IpAddr, time::Duration};
 
+use sluicegate_bounded::{Bounded, Buckets, Chained, Gauge, Handle, Link, Linked, List, NONE, Slab};
 use sluicegate_wire::{Instant, capability::ClientId};
 
 use super::random::Random;
-
-const NONE: u32 = u32::MAX;
 
 /// What is known about a peer; decides who makes room when the table is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,8 +19,6 @@ pub enum Standing {
 }
 
 const STANDINGS: usize = 3;
-/// The list of free slots lies behind the three standings.
-const FREE: usize = STANDINGS;
 
 /// How long a contacted peer must have been silent to make room.
 pub const CONTACTED_IDLE: Duration = Duration::from_secs(5);
@@ -37,42 +33,45 @@ pub(super) struct Key {
     pub(super) client_id: ClientId,
 }
 
-/// A slot and the generation that it had when somebody remembered it: stale once the slot changed its owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket {
-    slot: u32,
-    generation: u32,
-}
-
-impl Ticket {
-    pub(super) const NOBODY: Self = Self { slot: NONE, generation: 0 };
-}
-
 #[derive(Debug)]
-struct Slot<T> {
-    held: Option<(Key, T)>,
+struct Entry<T> {
+    key: Key,
+    value: T,
     hash: u64,
-    generation: u32,
-    list: u8,
-    prev: u32,
-    next: u32,
+    chain: u32,
+    standing: Standing,
+    link: Link,
     seen: Instant,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct List {
-    oldest: u32,
-    newest: u32,
-    len: u32,
+impl<T> Linked for Entry<T> {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl<T> Chained for Entry<T> {
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
 }
 
 /// A fixed number of peers. Strangers hold at most half of it and push out strangers only, so that no flood of forged
 /// sources costs a live peer its state; others make room when they have been idle.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    slots: Box<[Slot<T>]>,
-    index: Box<[u32]>,
-    lists: [List; STANDINGS + 1],
+    entries: Slab<Entry<T>>,
+    index: Buckets,
+    /// By standing, who was seen longest ago first.
+    lists: [List; STANDINGS],
     strangers_max: u32,
 }
 
@@ -80,45 +79,37 @@ impl<T> Table<T> {
     /// A table for `peers_max` peers (1 to 2^28).
     pub(super) fn new(peers_max: u32) -> Self {
         let peers_max = peers_max.clamp(1, 1 << 28);
-        let mut table = Self {
-            slots: (0..peers_max).map(|_| Slot::empty()).collect(),
-            index: vec![NONE; (peers_max as usize * 2).next_power_of_two()].into_boxed_slice(),
-            lists: [List { oldest: NONE, newest: NONE, len: 0 }; STANDINGS + 1],
+        Self {
+            entries: Slab::new("capability_peers", peers_max),
+            // Half full at most, so that few peers share a bucket.
+            index: Buckets::new(peers_max * 2),
+            lists: [List::EMPTY; STANDINGS],
             strangers_max: peers_max.div_ceil(2),
-        };
-        for slot in 0..peers_max {
-            table.link(slot, FREE);
         }
-        table
     }
 
     /// How many peers there may be.
     pub(super) fn max(&self) -> u32 {
-        self.slots.len() as u32
+        self.entries.max()
     }
 
     /// How many peers there are.
     pub(super) fn len(&self) -> u32 {
-        self.max() - self.lists[FREE].len
+        self.entries.used()
     }
 
-    /// How many peers of this standing there are.
-    pub(super) fn count(&self, standing: Standing) -> u32 {
-        self.lists[standing as usize].len
+    /// All peers, and the strangers among them.
+    pub(super) fn gauges(&self) -> [Gauge; 2] {
+        let used = self.lists[Standing::Stranger as usize].len().into();
+        let strangers = Gauge { name: "capability_strangers", used, max: self.strangers_max.into() };
+        [self.entries.gauge(), strangers]
     }
 
     /// The slot of this peer.
     pub(super) fn find(&self, random: &Random, key: &Key) -> Option<u32> {
         let hash = hash(random, key);
-        let mut at = self.home(hash);
-        loop {
-            let slot = *self.index.get(at)?;
-            let held = self.slots.get(slot as usize)?;
-            if held.hash == hash && held.held.as_ref().is_some_and(|(held, _)| held == key) {
-                return Some(slot);
-            }
-            at = (at + 1) & (self.index.len() - 1);
-        }
+        let first = self.index.first(self.index.of(hash));
+        Buckets::find(&self.entries, first, |entry| entry.hash == hash && entry.key == *key)
     }
 
     /// Puts a peer that is not in the table into it; `None` if nobody makes room.
@@ -130,161 +121,86 @@ impl<T> Table<T> {
         standing: Standing,
         value: T,
     ) -> Option<u32> {
-        let slot = self.room(now, standing)?;
-        self.unlink(slot);
+        self.make_room(now, standing)?;
         let hash = hash(random, &key);
-        let entry = self.slots.get_mut(slot as usize)?;
-        entry.held = Some((key, value));
-        entry.hash = hash;
-        entry.seen = now;
-        self.link(slot, standing as usize);
-        let mut at = self.home(hash);
-        while self.index[at] != NONE {
-            at = (at + 1) & (self.index.len() - 1);
-        }
-        self.index[at] = slot;
+        let entry = Entry { key, value, hash, chain: NONE, standing, link: Link::NONE, seen: now };
+        let slot = self.entries.insert(entry).ok()?.index();
+        self.index.insert(&mut self.entries, self.index.of(hash), slot);
+        self.lists[standing as usize].push_back(&mut self.entries, slot);
         Some(slot)
     }
 
     /// The peer in this slot.
     pub(super) fn get(&self, slot: u32) -> Option<(&Key, &T)> {
-        self.slots.get(slot as usize)?.held.as_ref().map(|(key, value)| (key, value))
+        self.entries.get(slot).map(|entry| (&entry.key, &entry.value))
     }
 
     /// The peer in this slot, to be changed.
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<(&Key, &mut T)> {
-        self.slots.get_mut(slot as usize)?.held.as_mut().map(|(key, value)| (&*key, value))
+        self.entries.get_mut(slot).map(|entry| (&entry.key, &mut entry.value))
     }
 
     /// What is known about the peer in this slot.
     pub(super) fn standing(&self, slot: u32) -> Standing {
-        match self.slots.get(slot as usize).map(|slot| slot.list) {
-            Some(2) => Standing::Proven,
-            Some(1) => Standing::Contacted,
-            _ => Standing::Stranger,
-        }
+        self.entries.get(slot).map_or(Standing::Stranger, |entry| entry.standing)
     }
 
     /// Marks the peer as seen now, and as at least of this standing.
     pub(super) fn touch(&mut self, now: Instant, slot: u32, standing: Standing) {
-        let standing = standing.max(self.standing(slot));
-        if self.slots.get(slot as usize).is_some_and(|slot| slot.held.is_some()) {
-            self.unlink(slot);
-            self.link(slot, standing as usize);
-            self.slots[slot as usize].seen = now;
-        }
+        let Some(entry) = self.entries.get_mut(slot) else { return };
+        let before = entry.standing;
+        (entry.standing, entry.seen) = (standing.max(before), now);
+        let after = entry.standing;
+        self.lists[before as usize].remove(&mut self.entries, slot);
+        self.lists[after as usize].push_back(&mut self.entries, slot);
     }
 
-    /// A ticket for the present owner of the slot.
-    pub(super) fn ticket(&self, slot: u32) -> Ticket {
-        self.slots.get(slot as usize).map_or(Ticket::NOBODY, |held| Ticket { slot, generation: held.generation })
+    /// A handle to the present owner of the slot.
+    pub(super) fn handle(&self, slot: u32) -> Handle {
+        self.entries.handle(slot).unwrap_or(Handle::NONE)
     }
 
-    /// The slot, if its owner is still the one the ticket was for.
-    pub(super) fn redeem(&self, ticket: Ticket) -> Option<u32> {
-        let slot = self.slots.get(ticket.slot as usize)?;
-        (slot.generation == ticket.generation && slot.held.is_some()).then_some(ticket.slot)
+    /// The slot, if its owner is still the one that the handle was for.
+    pub(super) fn resolve(&self, handle: Handle) -> Option<u32> {
+        self.entries.resolve(handle)
     }
 
     /// All peers, with their standing and when each was seen last.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &T, Standing, Instant)> {
-        self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            slot.held.as_ref().map(|(key, value)| (key, value, self.standing(at as u32), slot.seen))
-        })
+        self.entries.iter().map(|(_, entry)| (&entry.key, &entry.value, entry.standing, entry.seen))
     }
 
     /// Calls `f` with every peer.
     pub(super) fn for_each(&mut self, mut f: impl FnMut(&Key, &mut T, Standing)) {
-        for at in 0..self.max() {
-            let standing = self.standing(at);
-            if let Some((key, value)) = self.get_mut(at) {
-                f(key, value, standing);
-            }
+        for (_, entry) in self.entries.iter_mut() {
+            f(&entry.key, &mut entry.value, entry.standing);
         }
     }
 
-    /// A free slot, made free if the rule allows it.
-    fn room(&mut self, now: Instant, standing: Standing) -> Option<u32> {
+    /// Makes sure that a slot is free, if the rule allows it.
+    fn make_room(&mut self, now: Instant, standing: Standing) -> Option<()> {
         let strangers = self.lists[Standing::Stranger as usize];
-        let crowded = standing == Standing::Stranger && strangers.len >= self.strangers_max;
-        if !crowded && self.lists[FREE].len > 0 {
-            return Some(self.lists[FREE].oldest);
+        let crowded = standing == Standing::Stranger && strangers.len() >= self.strangers_max;
+        if !crowded && !self.entries.is_full() {
+            return Some(());
         }
-        let evicted = if strangers.len > 0 {
-            strangers.oldest
-        } else {
-            let idle = |standing: Standing, least: Duration| {
-                let oldest = self.lists[standing as usize].oldest;
-                let seen = self.slots.get(oldest as usize)?.seen;
-                (now.since(seen) >= least).then_some(oldest)
-            };
-            idle(Standing::Contacted, CONTACTED_IDLE).or_else(|| idle(Standing::Proven, PROVEN_IDLE))?
+        let idle = |standing: Standing, least: Duration| {
+            let oldest = self.lists[standing as usize].front()?;
+            (now.since(self.entries.get(oldest)?.seen) >= least).then_some(oldest)
         };
-        self.free(evicted);
-        Some(evicted)
+        let evicted = strangers
+            .front()
+            .or_else(|| idle(Standing::Contacted, CONTACTED_IDLE))
+            .or_else(|| idle(Standing::Proven, PROVEN_IDLE))?;
+        self.remove(evicted)
     }
 
-    fn free(&mut self, slot: u32) {
-        let mut hole = self.home(self.slots[slot as usize].hash);
-        let mask = self.index.len() - 1;
-        while self.index[hole] != slot {
-            hole = (hole + 1) & mask;
-        }
-        // Close the gap, so that no look-up stops at it: an entry moves back unless its home lies behind the hole.
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let next = self.index[at];
-            if next == NONE {
-                break;
-            }
-            let home = self.home(self.slots[next as usize].hash);
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
-                self.index[hole] = next;
-                hole = at;
-            }
-        }
-        self.index[hole] = NONE;
-        self.unlink(slot);
-        let entry = &mut self.slots[slot as usize];
-        entry.held = None;
-        entry.generation = entry.generation.wrapping_add(1);
-        self.link(slot, FREE);
-    }
-
-    fn home(&self, hash: u64) -> usize {
-        hash as usize & (self.index.len() - 1)
-    }
-
-    fn unlink(&mut self, slot: u32) {
-        let Slot { prev, next, list, .. } = self.slots[slot as usize];
-        match self.slots.get_mut(prev as usize) {
-            Some(before) => before.next = next,
-            None => self.lists[usize::from(list)].oldest = next,
-        }
-        match self.slots.get_mut(next as usize) {
-            Some(behind) => behind.prev = prev,
-            None => self.lists[usize::from(list)].newest = prev,
-        }
-        self.lists[usize::from(list)].len -= 1;
-    }
-
-    fn link(&mut self, slot: u32, list: usize) {
-        let newest = self.lists[list].newest;
-        let entry = &mut self.slots[slot as usize];
-        (entry.prev, entry.next, entry.list) = (newest, NONE, list as u8);
-        match self.slots.get_mut(newest as usize) {
-            Some(before) => before.next = slot,
-            None => self.lists[list].oldest = slot,
-        }
-        self.lists[list].newest = slot;
-        self.lists[list].len += 1;
-    }
-}
-
-impl<T> Slot<T> {
-    const fn empty() -> Self {
-        Self { held: None, hash: 0, generation: 0, list: FREE as u8, prev: NONE, next: NONE, seen: Instant::ZERO }
+    fn remove(&mut self, slot: u32) -> Option<()> {
+        let entry = self.entries.get(slot)?;
+        let (bucket, list) = (self.index.of(entry.hash), &mut self.lists[entry.standing as usize]);
+        list.remove(&mut self.entries, slot);
+        self.index.remove(&mut self.entries, bucket, slot);
+        self.entries.remove(slot).map(drop)
     }
 }
 
@@ -335,7 +251,7 @@ mod tests {
         for n in 100..1_000 {
             assert!(table.insert(&random, at(1), key(n), Standing::Stranger, n).is_some());
         }
-        assert_eq!((table.len(), table.count(Standing::Stranger)), (8, 4));
+        assert_eq!(table.gauges().map(|gauge| gauge.used), [8, 4]);
         assert!((0..4).all(|n| table.find(&random, &key(n)).is_some()), "no live peer lost its state");
         assert!(table.find(&random, &key(999)).is_some());
         assert!(table.find(&random, &key(100)).is_none());
@@ -357,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_void_once_its_slot_has_another_owner() {
+    fn a_handle_is_void_once_its_slot_has_another_owner() {
         let (mut table, random) = (Table::new(1), random());
         let slot = table.insert(&random, at(0), key(1), Standing::Stranger, 1).unwrap();
-        let ticket = table.ticket(slot);
-        assert_eq!(table.redeem(ticket), Some(slot));
+        let handle = table.handle(slot);
+        assert_eq!(table.resolve(handle), Some(slot));
         table.insert(&random, at(0), key(2), Standing::Stranger, 2).unwrap();
-        assert_eq!(table.redeem(ticket), None);
-        assert_eq!(table.redeem(Ticket::NOBODY), None);
+        assert_eq!(table.resolve(handle), None);
+        assert_eq!(table.resolve(Handle::NONE), None);
     }
 
     proptest! {
@@ -386,7 +302,7 @@ mod tests {
                     let found = table.find(&random, &key(n)).and_then(|slot| table.get(slot)).map(|(_, n)| *n);
                     prop_assert_eq!(found, known.get(&n).copied());
                 }
-                prop_assert!(table.count(Standing::Stranger) <= 8);
+                prop_assert!(table.gauges()[1].used <= 8);
                 prop_assert_eq!(table.len() as usize, known.len());
             }
             let seen: Vec<_> = known.keys().collect();

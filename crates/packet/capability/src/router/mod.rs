@@ -25,6 +25,7 @@ mod tests;
 
 use core::{iter, net::IpAddr, time::Duration};
 
+use sluicegate_bounded::Gauge;
 use sluicegate_flow::{Key, Key4, Key6, Line4, Line6};
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Packet, Port, Reason,
@@ -400,15 +401,16 @@ impl Router {
         &self.counters
     }
 
-    /// Tables: name, places in use, places. Lines in use include those that would give way; reading the revocations
-    /// costs a pass over the filter.
+    /// How full each table is. Lines in use include those that would give way; reading the revocations costs a pass over
+    /// the filter.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u64, u64); 3] {
-        let revocations = &self.judge.revocations;
+    pub fn gauges(&self) -> [Gauge; 3] {
+        let gauge = |name, used: usize, max: usize| Gauge { name, used: used as u64, max: max as u64 };
+        let (lines, lines6, revocations) = (&self.lines, &self.lines6, &self.judge.revocations);
         [
-            ("capability_lines", self.lines.len().into(), self.lines.lines_max().into()),
-            ("capability_lines6", self.lines6.len().into(), self.lines6.lines_max().into()),
-            ("revocations", revocations.len(self.seconds) as u64, revocations.revocations_max() as u64),
+            gauge("capability_lines", lines.len() as usize, lines.lines_max() as usize),
+            gauge("capability_lines6", lines6.len() as usize, lines6.lines_max() as usize),
+            gauge("revocations", revocations.len(self.seconds), revocations.revocations_max()),
         ]
     }
 

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{
     Budget, Config, Flow, GrantedPolicy, Host, Inbound, Knowledge, Request, Sending, ServerConfig, Standing, Unexpected,
 };
@@ -154,8 +155,8 @@ fn a_flood_of_forged_requests_costs_no_live_peer_its_state_and_no_memory() {
         assert!(matches!(got, Ok(Inbound::Deliver | Inbound::Refused)));
     }
     let gauges = world.hosts[B].gauges(now);
-    assert!(gauges.iter().all(|(_, used, max)| used <= max), "{gauges:?}");
-    assert_eq!(gauges[1], ("capability_strangers", 32, 32));
+    assert!(gauges.iter().all(|gauge| gauge.used <= gauge.max), "{gauges:?}");
+    assert_eq!(gauges[1], Gauge { name: "capability_strangers", used: 32, max: 32 });
     let live = world.hosts[B].peers(now).find(|peer| peer.remote == address(A)).unwrap();
     assert_eq!(live.standing, Standing::Proven);
     let demoted = world.got(B).iter().filter(|delivery| delivery.demoted).count();

@@ -195,7 +195,7 @@ impl Stage {
 
     /// Lets every line end, as minutes without packets do. Its memory stays.
     pub(super) fn empty(&mut self) {
-        let in_use = |stage: &Self| stage.router.gauges()[0].1;
+        let in_use = |stage: &Self| stage.router.gauges()[0].used;
         for _ in 0..LINES_END_SECS {
             if in_use(self) == 0 {
                 return;

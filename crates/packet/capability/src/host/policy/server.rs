@@ -2,6 +2,7 @@ use alloc::{boxed::Box, vec};
 use core::{hash::Hasher as _, net::IpAddr, time::Duration};
 
 use siphasher::sip::SipHasher24;
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Limits, PathId},
@@ -121,13 +122,12 @@ impl ServerPolicy {
         self.senders.is_listed(now, self.hash(&sender.to_be_bytes()), sender)
     }
 
-    /// The fixed tables: name, entries in use, most entries.
+    /// How full each table is. Costs as much as the tables have places.
     #[must_use]
-    pub fn gauges(&self, now: Instant) -> [(&'static str, usize, usize); 3] {
-        let max = self.senders.max();
-        let (used, listed) = self.senders.used(now, self.config.flood_bytes_per_s);
-        let asks = self.asks.used(now, self.config.flood_bytes_per_s);
-        [("policy_senders", used, max), ("policy_blacklist", listed, max), ("policy_asks", asks, self.asks.max())]
+    pub fn gauges(&self, now: Instant) -> [Gauge; 3] {
+        let rate = self.config.flood_bytes_per_s;
+        let [senders, listed] = self.senders.gauges(now, rate);
+        [senders, listed, self.asks.gauge(now, rate)]
     }
 
     /// A sender that proves in the packet itself who it is asks for more.

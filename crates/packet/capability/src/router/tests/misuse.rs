@@ -14,7 +14,7 @@ fn expect(reason: Reason, millis: u64, change: impl Fn(&mut Pair, &mut Granted))
             assert_eq!(header(&frame).capability(0), granted.list.get(0), "no pre-capability for it");
         }
         assert_eq!(router.counters().demoted(reason), 2);
-        assert_eq!(router.gauges().map(|(_, used, _)| used), [0; 3], "nothing is remembered");
+        assert_eq!(router.gauges().map(|gauge| gauge.used), [0; 3], "nothing is remembered");
     }
 }
 

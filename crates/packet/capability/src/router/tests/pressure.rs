@@ -19,7 +19,7 @@ fn a_full_table_demotes_newcomers_and_loses_no_honest_flow() {
             pair
         })
         .collect();
-    let memory = router.gauges().map(|(_, _, max)| max);
+    let memory = router.gauges().map(|gauge| gauge.max);
     let mut refused = 0;
     for flow in 1_000..6_000 {
         let (_, verdict) = begin(&mut router, flow, at(1), limits(10, 10));
@@ -27,15 +27,15 @@ fn a_full_table_demotes_newcomers_and_loses_no_honest_flow() {
         refused += u64::from(verdict != REGULAR);
     }
     assert!(refused >= 4_000 && refused == router.counters().demoted(Reason::CapabilityTableFull), "{refused}");
-    let [(_, used, max), ..] = router.gauges();
-    assert_eq!((used, router.lines_reclaimed()), (max, 0), "full, and nothing gave way");
+    let [lines, ..] = router.gauges();
+    assert_eq!((lines.used, router.lines_reclaimed()), (lines.max, 0), "full, and nothing gave way");
     for pair in &honest {
         assert_eq!(judge(&mut router, at(100), &mut pair.nonce_only(NONCE, 500)), REGULAR, "{pair:?}");
     }
     // 500 ms later the ttl of lines with one packet is over.
     let (_, verdict) = begin(&mut router, 9_000, at(1_200), limits(10, 10));
     assert_eq!((verdict, router.lines_reclaimed()), (REGULAR, 1));
-    assert_eq!(router.gauges().map(|(_, _, max)| max), memory, "and memory has not grown");
+    assert_eq!(router.gauges().map(|gauge| gauge.max), memory, "and memory has not grown");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn packets_that_miss_leave_the_table_as_it_is() {
         let pair = Pair { src, ..Pair::new() };
         assert_eq!(judge(&mut router, at(1), &mut pair.nonce_only(NONCE, 10)), demoted(Reason::CapabilityUnknown));
     }
-    assert_eq!(router.gauges()[0].1, 1);
+    assert_eq!(router.gauges()[0].used, 1);
     assert_eq!(judge(&mut router, at(2), &mut honest.nonce_only(NONCE, 10)), REGULAR);
 }
 
@@ -69,13 +69,13 @@ fn lines_of_expired_capabilities_are_given_back_by_the_clock() {
     for second in 1..=80 {
         router.handle_timeout(Instant::from_secs(second));
     }
-    assert_eq!(router.gauges()[0].1, 0);
+    assert_eq!(router.gauges()[0].used, 0);
 }
 
 #[test]
 fn revocations_beyond_the_maximum_are_kept_too_at_the_price_of_others() {
     let mut router = router(1);
-    let max = router.gauges()[2].2;
+    let max = router.gauges()[2].max;
     let src = |n: u32| IpAddr::V4((0x0a00_0000 + n).into());
     let pair = |n: u32| Pair { src: src(n), ..Pair::new() };
     let flows = 4 * max as u32;
@@ -87,5 +87,5 @@ fn revocations_beyond_the_maximum_are_kept_too_at_the_price_of_others() {
         let mut frame = pair(n).regular(Kind::Capabilities, NONCE, granted, 10);
         assert_eq!(judge(&mut router, at(30_000), &mut frame), demoted(Reason::CapabilityRevoked), "{n}");
     }
-    assert!(router.gauges()[2].1 <= max);
+    assert!(router.gauges()[2].used <= max);
 }

@@ -1,8 +1,8 @@
 //! What senders did with what they were granted, and what strangers asked for.
 
-use alloc::{boxed::Box, vec};
 use core::time::Duration;
 
+use sluicegate_bounded::{Cache, Entry, Gauge};
 use sluicegate_wire::{Instant, capability::Limits};
 
 const WAYS: usize = 8;
@@ -32,9 +32,15 @@ pub(super) struct Account {
     listed_until: Instant,
 }
 
+impl Entry for Account {
+    fn is_vacant(&self) -> bool {
+        self.at == Instant::ZERO
+    }
+}
+
 impl Account {
     fn is_of(&self, sender: u128) -> bool {
-        self.sender == sender && self.at != Instant::ZERO
+        self.sender == sender && !self.is_vacant()
     }
 
     fn drained(&self, now: Instant, rate: u64) -> u64 {
@@ -89,29 +95,20 @@ impl Account {
     }
 }
 
-/// A fixed, set-associative memory of proven senders. Who is not blacklisted makes room first, the one that was silent
+/// A memory of proven senders. Who is not blacklisted makes room first, the one that was silent
 /// longest; nobody who has proved nothing gets in.
 #[derive(Debug)]
 pub(super) struct Senders {
-    accounts: Box<[Account]>,
+    accounts: Cache<Account, WAYS>,
 }
 
 impl Senders {
     pub(super) fn new(senders_max: usize) -> Self {
-        Self { accounts: vec![Account::default(); places(senders_max)].into_boxed_slice() }
-    }
-
-    pub(super) const fn max(&self) -> usize {
-        self.accounts.len()
-    }
-
-    fn set(&self, hash: u64) -> usize {
-        hash as usize % (self.accounts.len() / WAYS) * WAYS
+        Self { accounts: Cache::new("policy_senders", senders_max as u32) }
     }
 
     fn find(&self, hash: u64, sender: u128) -> Option<&Account> {
-        let set = self.set(hash);
-        self.accounts[set..set + WAYS].iter().find(|account| account.is_of(sender))
+        self.accounts.find(hash, |account| account.is_of(sender))
     }
 
     pub(super) fn is_listed(&self, now: Instant, hash: u64, sender: u128) -> bool {
@@ -130,22 +127,19 @@ impl Senders {
 
     /// The account of a sender that has just proved itself.
     pub(super) fn account(&mut self, now: Instant, hash: u64, sender: u128) -> &mut Account {
-        let set = self.set(hash);
-        let ways = &mut self.accounts[set..set + WAYS];
-        let way = ways.iter().position(|account| account.is_of(sender)).unwrap_or_else(|| {
-            let rank = |way: &usize| (ways[*way].listed_until.max(now), ways[*way].at);
-            let way = (0..WAYS).min_by_key(rank).unwrap_or(0);
-            ways[way] = Account { sender, at: now.max(Instant::from_nanos(1)), ..Account::default() };
-            way
-        });
-        &mut ways[way]
+        let rank = |account: &Account| (account.listed_until.max(now), account.at);
+        let account = self.accounts.place(hash, |account| account.is_of(sender), rank);
+        if !account.is_of(sender) {
+            *account = Account { sender, at: now.max(Instant::from_nanos(1)), ..Account::default() };
+        }
+        account
     }
 
     /// Senders whose account is not empty, and those on the blacklist.
-    pub(super) fn used(&self, now: Instant, rate: u64) -> (usize, usize) {
-        let listed = self.accounts.iter().filter(|account| account.is_listed(now)).count();
-        let live = |account: &&Account| account.is_listed(now) || account.drained(now, rate) > 0;
-        (self.accounts.iter().filter(live).count(), listed)
+    pub(super) fn gauges(&self, now: Instant, rate: u64) -> [Gauge; 2] {
+        let listed = self.accounts.gauge_of(|account| account.is_listed(now));
+        let live = self.accounts.gauge_of(|account| account.is_listed(now) || account.drained(now, rate) > 0);
+        [live, Gauge { name: "policy_blacklist", ..listed }]
     }
 }
 
@@ -158,37 +152,37 @@ struct Ask {
     at: Instant,
 }
 
-/// A fixed, set-associative memory of who asked for what; who asked longest ago makes room.
+impl Entry for Ask {
+    fn is_vacant(&self) -> bool {
+        self.level == 0
+    }
+}
+
+/// A memory of who asked for what; who asked longest ago makes room.
 #[derive(Debug)]
 pub(super) struct Asks {
-    entries: Box<[Ask]>,
+    asks: Cache<Ask, WAYS>,
 }
 
 impl Asks {
     pub(super) fn new(asks_max: usize) -> Self {
-        Self { entries: vec![Ask::default(); places(asks_max)].into_boxed_slice() }
+        Self { asks: Cache::new("policy_asks", asks_max as u32) }
     }
 
-    pub(super) const fn max(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub(super) fn used(&self, now: Instant, rate: u64) -> usize {
-        self.entries.iter().filter(|ask| drained(ask.level, ask.at, now, rate) > 0).count()
+    /// Those who have asked for more than the rate gave back since.
+    pub(super) fn gauge(&self, now: Instant, rate: u64) -> Gauge {
+        self.asks.gauge_of(|ask| drained(ask.level, ask.at, now, rate) > 0)
     }
 
     /// What this address on this path, by its hash, is granted next: N, and then half of what is left of a little less
     /// than twice N, which comes back at `rate`. `None` if that is too little for routers to hold a line for.
     pub(super) fn next(&mut self, now: Instant, name: u64, usual: Limits, rate: u64) -> Option<Limits> {
-        let set = name as usize % (self.entries.len() / WAYS) * WAYS;
-        let ways = &mut self.entries[set..set + WAYS];
-        let held = ways.iter().position(|ask| ask.name == name && ask.level > 0);
-        let way = held.or_else(|| (0..WAYS).min_by_key(|way| ways[*way].at)).unwrap_or(0);
-        let level = if held.is_some() { drained(ways[way].level, ways[way].at, now, rate) } else { 0 };
+        let ask = self.asks.place(name, |ask| ask.name == name, |ask| ask.at);
+        let level = if ask.name == name { drained(ask.level, ask.at, now, rate) } else { 0 };
         // An eighth less, for what comes back until the sender is found out.
         let left = (2 * usual.bytes() - usual.bytes() / 8).saturating_sub(level);
         let granted = if level == 0 { usual } else { limits_of(left / 2, usual)? };
-        ways[way] = Ask { name, level: level + granted.bytes(), at: now };
+        *ask = Ask { name, level: level + granted.bytes(), at: now };
         Some(granted)
     }
 }
@@ -206,8 +200,4 @@ fn drained(level: u64, at: Instant, now: Instant, rate: u64) -> u64 {
     }
     let drained = u128::from(now.since(at).as_nanos() as u64) * u128::from(rate) / NANOS;
     level.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
-}
-
-fn places(max: usize) -> usize {
-    max.max(WAYS).next_multiple_of(WAYS)
 }

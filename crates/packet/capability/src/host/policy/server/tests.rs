@@ -259,7 +259,7 @@ fn a_spoofing_crowd_takes_nothing_from_the_host_in_whose_name_it_asks() {
     }
     assert!(!policy.is_blacklisted(now, request(7, 7).remote));
     assert!(is_granted(policy.decide(now, &Request { renewal: true, proven: true, ..request(7, 7) })));
-    assert_eq!(policy.gauges(now)[0].1, 1, "and who has proved nothing has no account");
+    assert_eq!(policy.gauges(now)[0].used, 1, "and who has proved nothing has no account");
 }
 
 #[test]
@@ -281,6 +281,6 @@ fn a_full_table_of_senders_forgets_who_is_not_blacklisted_first() {
     }
     let now = now + SECOND;
     assert!((0..4).all(|n| policy.is_blacklisted(now, request(n, 1).remote)));
-    let [(_, used, max), (_, listed, _), _] = policy.gauges(now);
-    assert_eq!((used, max, listed), (8, 8, 4));
+    let [senders, listed, _] = policy.gauges(now);
+    assert_eq!((senders.used, senders.max, listed.used), (8, 8, 4));
 }

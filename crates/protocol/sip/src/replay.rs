@@ -2,6 +2,7 @@
 
 use alloc::{boxed::Box, vec};
 
+use sluicegate_bounded::Bounded;
 use sluicegate_wire::UnixTime;
 
 use crate::nonce::{NonceId, WINDOW_S};
@@ -61,18 +62,6 @@ impl ReplaySet {
         u64::from(age_s) > WINDOW_S || self.previous.contains(key_of(id)) || self.current.contains(key_of(id))
     }
 
-    /// Nonces remembered now.
-    #[must_use]
-    pub const fn used(&self) -> usize {
-        self.current.used + self.previous.used
-    }
-
-    /// The most that can be remembered.
-    #[must_use]
-    pub const fn max(&self) -> usize {
-        self.current.capacity + self.previous.capacity
-    }
-
     fn turn_over(&mut self) {
         let age_s = self.since.secs_until(self.latest);
         // Strictly later, so that a nonce used at the start of a generation outlives its last valid second.
@@ -85,6 +74,20 @@ impl ReplaySet {
             self.previous.clear();
         }
         self.since = self.latest;
+    }
+}
+
+impl Bounded for ReplaySet {
+    fn name(&self) -> &'static str {
+        "replays"
+    }
+
+    fn used(&self) -> u32 {
+        (self.current.used + self.previous.used) as u32
+    }
+
+    fn max(&self) -> u32 {
+        (self.current.capacity + self.previous.capacity) as u32
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_bounded::{Bounded, Gauge};
 use sluicegate_grant::GrantId;
 use sluicegate_sip::transaction::{ClientTransactions, ServerTransactions, Token};
 use sluicegate_wire::Instant;
@@ -204,10 +205,10 @@ impl Exchanges {
 
     /// Used and maximum slots of server transactions, and of client transactions.
     pub(super) fn gauges(&self) -> [(u64, u64); 2] {
-        let sum = |of: fn(&Listener) -> (usize, usize)| {
-            self.listeners.iter().map(of).fold((0, 0), |sum, next| (sum.0 + next.0 as u64, sum.1 + next.1 as u64))
+        let sum = |of: fn(&Listener) -> Gauge| {
+            self.listeners.iter().map(of).fold((0, 0), |sum, next| (sum.0 + next.used, sum.1 + next.max))
         };
-        [sum(|l| (l.server.used(), l.server.max())), sum(|l| (l.client.used(), l.client.max()))]
+        [sum(|l| l.server.gauge()), sum(|l| l.client.gauge())]
     }
 }
 

@@ -1,11 +1,12 @@
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::SocketAddr;
 
+use sluicegate_bounded::Bounded;
 use sluicegate_wire::Instant;
 
 use super::{
-    Due, Fingerprint, TableFull, Token, recycle,
-    slab::Slab,
+    Buffers, Due, Fingerprint, TableFull, Token,
+    table::Table,
     timers::{Purpose, Span, Timers},
 };
 use crate::{
@@ -61,23 +62,12 @@ struct Transaction {
     request: Vec<u8>,
 }
 
-impl Default for Transaction {
-    fn default() -> Self {
-        Self {
-            is_invite: false,
-            state: State::Calling,
-            retransmissions: 0,
-            peer: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-            request: Vec::new(),
-        }
-    }
-}
-
 /// The transactions of requests that we sent. Fixed number of slots; a slot ends by itself.
 #[derive(Debug)]
 pub struct ClientTransactions {
     key: [u8; 16],
-    slab: Slab<Transaction>,
+    table: Table<Transaction>,
+    buffers: Buffers,
     timers: Timers,
     /// T2: the longest between two repetitions of a request other than INVITE.
     t2: Span,
@@ -88,9 +78,9 @@ impl ClientTransactions {
     /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
-        let slab = Slab::new(capacity);
-        let slots = slab.max();
-        Self { key, slab, timers: Timers::new(slots), t2: Span::T1Shift3, ack: Vec::new() }
+        let table = Table::new("client_transactions", capacity);
+        let timers = Timers::new(table.max());
+        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, ack: Vec::new() }
     }
 
     /// With T2 = 1 s instead of 4 s (RFC 3261 section 17.1.2.1): for the few whose registration many others wait for, once
@@ -101,18 +91,6 @@ impl ClientTransactions {
         self
     }
 
-    /// Slots in use.
-    #[must_use]
-    pub const fn used(&self) -> usize {
-        self.slab.used()
-    }
-
-    /// Slots in all.
-    #[must_use]
-    pub const fn max(&self) -> usize {
-        self.slab.max()
-    }
-
     /// Notes a request that the caller is sending now, to repeat it until an answer comes. Not for ACK, which has no
     /// transaction of its own.
     ///
@@ -120,15 +98,19 @@ impl ClientTransactions {
     /// [`StartError`].
     pub fn start(&mut self, now: Instant, request: &Message<'_>, peer: SocketAddr) -> Result<Token, StartError> {
         let fingerprint = self.fingerprint(request)?;
-        let (token, transaction) = self.slab.insert(fingerprint).ok_or(StartError::Full(TableFull))?;
-        let mut buffer = core::mem::take(&mut transaction.request);
-        buffer.clear();
+        let mut buffer = self.buffers.take();
         buffer.extend_from_slice(request.as_bytes());
-        let is_invite = request.method() == Some(Method::Invite);
-        *transaction = Transaction { is_invite, peer, request: buffer, ..Transaction::default() };
+        let transaction = Transaction {
+            is_invite: request.method() == Some(Method::Invite),
+            state: State::Calling,
+            retransmissions: 0,
+            peer,
+            request: buffer,
+        };
+        let token = self.table.insert([fingerprint; 2], transaction).ok_or(StartError::Full(TableFull))?;
         // Timers A or E, and B or F.
-        self.timers.arm(now, token.slot, Purpose::Retransmit, Span::T1Shift0);
-        self.timers.arm(now, token.slot, Purpose::End, Span::END);
+        self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
+        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
         Ok(token)
     }
 
@@ -136,10 +118,10 @@ impl ClientTransactions {
     /// seen a branch could answer in another's place. `None` where the socket hears nobody else.
     pub fn receive(&mut self, now: Instant, response: &Message<'_>, from: Option<SocketAddr>) -> Reply {
         let Some(code) = response.status() else { return Reply::Unmatched };
-        let Some(token) = self.fingerprint(response).ok().and_then(|key| self.slab.find(key)) else {
+        let Some(token) = self.fingerprint(response).ok().and_then(|key| self.table.find(key)) else {
             return Reply::Unmatched;
         };
-        let Some(transaction) = self.slab.value_mut(token) else { return Reply::Unmatched };
+        let Some(transaction) = self.table.value_mut(token) else { return Reply::Unmatched };
         if from.is_some_and(|from| from != transaction.peer) {
             return Reply::Unmatched;
         }
@@ -148,8 +130,8 @@ impl ClientTransactions {
                 transaction.state = State::Proceeding;
                 if transaction.is_invite {
                     // Rings: nothing is sent again, and timer C starts anew.
-                    self.timers.disarm(token.slot, Purpose::Retransmit);
-                    self.timers.arm(now, token.slot, Purpose::End, Span::TimerC);
+                    self.timers.disarm(token.slot(), Purpose::Retransmit);
+                    self.timers.arm(now, token.slot(), Purpose::End, Span::TimerC);
                 }
                 Reply::Deliver(token)
             }
@@ -162,9 +144,9 @@ impl ClientTransactions {
 
     /// The first final response.
     fn complete(&mut self, now: Instant, token: Token, response: &Message<'_>) -> Reply {
-        let Some(transaction) = self.slab.value_mut(token) else { return Reply::Unmatched };
+        let Some(transaction) = self.table.value_mut(token) else { return Reply::Unmatched };
         let is_success = response.status().is_some_and(|code| code < 300);
-        self.timers.disarm(token.slot, Purpose::Retransmit);
+        self.timers.disarm(token.slot(), Purpose::Retransmit);
         let (state, span, reply) = match (transaction.is_invite, is_success) {
             // Timer K.
             (false, _) => (State::Completed, Span::T4, Reply::Deliver(token)),
@@ -183,21 +165,21 @@ impl ClientTransactions {
             }
             core::mem::swap(&mut transaction.request, &mut self.ack);
         }
-        self.timers.arm(now, token.slot, Purpose::End, span);
+        self.timers.arm(now, token.slot(), Purpose::End, span);
         reply
     }
 
     /// The request, or its ACK, and where it goes. Needed to write a CANCEL.
     #[must_use]
     pub fn request(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
-        let transaction = self.slab.value(token)?;
+        let transaction = self.table.value(token)?;
         (!transaction.request.is_empty()).then_some((&transaction.request, transaction.peer))
     }
 
     /// Whether a provisional response but no final one has come: the time at which an INVITE can be cancelled.
     #[must_use]
     pub fn is_proceeding(&self, token: Token) -> bool {
-        self.slab.value(token).is_some_and(|transaction| transaction.state == State::Proceeding)
+        self.table.value(token).is_some_and(|transaction| transaction.state == State::Proceeding)
     }
 
     /// When `poll` has something to do.
@@ -212,7 +194,7 @@ impl ClientTransactions {
         if purpose == Purpose::End {
             return Some(Due::TimedOut(token));
         }
-        let transaction = self.slab.value(token)?;
+        let transaction = self.table.value(token)?;
         Some(Due::Transmit { peer: transaction.peer, bytes: &transaction.request })
     }
 
@@ -220,7 +202,7 @@ impl ClientTransactions {
     fn next_due(&mut self, now: Instant) -> Option<(Token, Purpose)> {
         loop {
             let (slot, purpose) = self.timers.pop(now)?;
-            let Some(token) = self.slab.token(slot) else { continue };
+            let Some(token) = self.table.token(slot) else { continue };
             let is_due = match purpose {
                 Purpose::Retransmit => self.retransmit(now, token),
                 Purpose::End => self.end(token),
@@ -232,7 +214,7 @@ impl ClientTransactions {
     }
 
     fn retransmit(&mut self, now: Instant, token: Token) -> bool {
-        let Some(transaction) = self.slab.value_mut(token) else { return false };
+        let Some(transaction) = self.table.value_mut(token) else { return false };
         transaction.retransmissions = transaction.retransmissions.saturating_add(1);
         // Timer A doubles to the end; E stops at T2, and is T2 once a provisional response has come.
         let span = match (transaction.is_invite, transaction.state) {
@@ -240,7 +222,7 @@ impl ClientTransactions {
             (false, State::Proceeding) => self.t2,
             (false, _) => Span::retransmission(transaction.retransmissions, self.t2),
         };
-        self.timers.arm(now, token.slot, Purpose::Retransmit, span);
+        self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
         true
     }
 
@@ -251,12 +233,10 @@ impl ClientTransactions {
 
     /// Frees the slot; whether that was a failure.
     fn end(&mut self, token: Token) -> bool {
-        let Some(transaction) = self.slab.value_mut(token) else { return false };
-        recycle(&mut transaction.request);
-        let is_failure = matches!(transaction.state, State::Calling | State::Proceeding);
-        self.timers.disarm_all(token.slot);
-        self.slab.remove(token);
-        is_failure
+        let Some(transaction) = self.table.remove(token) else { return false };
+        self.timers.disarm_all(token.slot());
+        self.buffers.give_back(transaction.request);
+        matches!(transaction.state, State::Calling | State::Proceeding)
     }
 
     /// Matching by our branch and the method (RFC 3261 section 17.1.3).
@@ -264,5 +244,19 @@ impl ClientTransactions {
         let via = message.top_via()?;
         let method = message.cseq()?.method;
         Ok(Fingerprint::of(&self.key, &[via.branch.unwrap_or_default(), method.as_bytes()]))
+    }
+}
+
+impl Bounded for ClientTransactions {
+    fn name(&self) -> &'static str {
+        self.table.name()
+    }
+
+    fn used(&self) -> u32 {
+        self.table.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.table.max()
     }
 }

@@ -6,12 +6,12 @@
 
 mod client;
 mod server;
-mod slab;
+mod table;
 mod timers;
 
 pub use client::{ClientTransactions, Reply, StartError};
 pub use server::{Received, Role, ServerTransactions};
-pub use slab::{Fingerprint, Token};
+pub use table::{Fingerprint, Token};
 pub use timers::{T1_MS, T2_MS, T4_MS, TIMER_C_MS, UNANSWERED_MS};
 
 use alloc::vec::Vec;
@@ -38,15 +38,23 @@ pub enum Due<'t> {
     TimedOut(Token),
 }
 
-/// Messages longer than this do not keep their buffer after the transaction has ended.
+/// Messages longer than this do not leave their buffer when the transaction ends.
 const BUFFER_KEPT_MAX: usize = 2_048;
 
-/// Makes a buffer ready for the next transaction in its slot.
-fn recycle(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > BUFFER_KEPT_MAX {
-        *buffer = Vec::new();
-    } else {
-        buffer.clear();
+/// Buffers of transactions that have ended, for those to come: as many as there were transactions at a time.
+#[derive(Debug, Default)]
+struct Buffers(Vec<Vec<u8>>);
+
+impl Buffers {
+    fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    fn give_back(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= BUFFER_KEPT_MAX {
+            buffer.clear();
+            self.0.push(buffer);
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::SocketAddr;
 
+use sluicegate_bounded::Bounded;
 use sluicegate_wire::Instant;
 
 use super::{
-    Due, Fingerprint, TableFull, Token, recycle,
-    slab::{Index, Slab},
+    Buffers, Due, Fingerprint, TableFull, Token,
+    table::Table,
     timers::{Purpose, Span, Timers},
 };
 use crate::message::{Essentials, Message, Method};
@@ -55,27 +56,14 @@ struct Transaction {
     response: Vec<u8>,
 }
 
-impl Default for Transaction {
-    fn default() -> Self {
-        Self {
-            is_invite: false,
-            role: Role::Proxy,
-            state: State::Proceeding,
-            retransmissions: 0,
-            peer: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-            response: Vec::new(),
-        }
-    }
-}
-
 /// The transactions of requests that came to us. Fixed number of slots; a slot ends by itself at the latest
 /// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response, or 64 T1 after its final one.
 #[derive(Debug)]
 pub struct ServerTransactions {
     key: [u8; 16],
-    slab: Slab<Transaction>,
-    /// By what an ACK to a 2xx shares with its INVITE.
-    acks: Index,
+    /// By what retransmissions share with their request, and by what an ACK to a 2xx shares with its INVITE.
+    table: Table<Transaction>,
+    buffers: Buffers,
     timers: Timers,
 }
 
@@ -83,34 +71,22 @@ impl ServerTransactions {
     /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
-        let slab = Slab::new(capacity);
-        let slots = slab.max();
-        Self { key, slab, acks: Index::new(slots), timers: Timers::new(slots) }
-    }
-
-    /// Slots in use.
-    #[must_use]
-    pub const fn used(&self) -> usize {
-        self.slab.used()
-    }
-
-    /// Slots in all.
-    #[must_use]
-    pub const fn max(&self) -> usize {
-        self.slab.max()
+        let table = Table::new("server_transactions", capacity);
+        let timers = Timers::new(table.max());
+        Self { key, table, buffers: Buffers::default(), timers }
     }
 
     /// Tells what a request is, before anything else is done with it.
     pub fn receive(&mut self, now: Instant, request: &Message<'_>, fields: &Essentials<'_>) -> Received {
         let method = request.method().unwrap_or(fields.cseq.method);
-        if let Some(token) = self.slab.find(self.fingerprint(fields, method)) {
+        if let Some(token) = self.table.find(self.fingerprint(fields, method)) {
             return if method == Method::Ack { self.acknowledge(now, token) } else { self.repeat(token) };
         }
-        if method == Method::Ack {
-            let slot = self.acks.find(self.ack_fingerprint(fields));
-            if let Some(token) = slot.and_then(|slot| self.slab.token(slot)) {
-                return self.acknowledge(now, token);
-            }
+        let invite = || self.table.find(self.ack_fingerprint(fields));
+        if method == Method::Ack
+            && let Some(token) = invite()
+        {
+            return self.acknowledge(now, token);
         }
         Received::New
     }
@@ -129,34 +105,31 @@ impl ServerTransactions {
     ) -> Result<Token, TableFull> {
         let method = request.method().unwrap_or(fields.cseq.method);
         let fingerprint = self.fingerprint(fields, method);
-        let ack_fingerprint = self.ack_fingerprint(fields);
-        let (token, transaction) = self.slab.insert(fingerprint).ok_or(TableFull)?;
-        let response = core::mem::take(&mut transaction.response);
         let is_invite = method == Method::Invite;
-        *transaction = Transaction { is_invite, role, peer, response, ..Transaction::default() };
-        if is_invite {
-            self.acks.insert(ack_fingerprint, token.slot);
-        }
-        self.timers.arm(now, token.slot, Purpose::End, Span::Unanswered);
+        let ack_fingerprint = if is_invite { self.ack_fingerprint(fields) } else { fingerprint };
+        let response = self.buffers.take();
+        let transaction = Transaction { is_invite, role, state: State::Proceeding, retransmissions: 0, peer, response };
+        let token = self.table.insert([fingerprint, ack_fingerprint], transaction).ok_or(TableFull)?;
+        self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
         Ok(token)
     }
 
     /// The INVITE that a CANCEL is for (RFC 3261 section 9.2): the same branch and sender.
     #[must_use]
     pub fn cancelled_by(&self, cancel: &Essentials<'_>) -> Option<Token> {
-        self.slab.find(self.fingerprint(cancel, Method::Invite))
+        self.table.find(self.fingerprint(cancel, Method::Invite))
     }
 
     /// Whether a final response was given. `None` if the transaction has ended.
     #[must_use]
     pub fn is_answered(&self, token: Token) -> Option<bool> {
-        self.slab.value(token).map(|transaction| transaction.state != State::Proceeding)
+        self.table.value(token).map(|transaction| transaction.state != State::Proceeding)
     }
 
     /// Notes the response that the caller is sending now, to repeat it when needed. `false` if the transaction has ended
     /// or already has its final response: then the response must not be sent, except for a 2xx that a proxy relays.
     pub fn respond(&mut self, now: Instant, token: Token, code: u16, response: &[u8]) -> bool {
-        let Some(transaction) = self.slab.value_mut(token) else { return false };
+        let Some(transaction) = self.table.value_mut(token) else { return false };
         if transaction.state != State::Proceeding {
             // More than one 2xx comes from a forking proxy; each goes on (RFC 6026 section 7.1).
             let is_accepted = matches!(transaction.state, State::Accepted { .. });
@@ -165,7 +138,7 @@ impl ServerTransactions {
         transaction.response.clear();
         transaction.response.extend_from_slice(response);
         if code < 200 {
-            self.timers.arm(now, token.slot, Purpose::End, Span::Unanswered);
+            self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
             return true;
         }
         transaction.retransmissions = 0;
@@ -176,9 +149,9 @@ impl ServerTransactions {
             State::Completed
         };
         // Timers H, J and L are all 64 T1; G starts at T1, and so does the 2xx of a user agent.
-        self.timers.arm(now, token.slot, Purpose::End, Span::END);
+        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
         if transaction.is_invite && (!is_success || transaction.role == Role::UserAgent) {
-            self.timers.arm(now, token.slot, Purpose::Retransmit, Span::T1Shift0);
+            self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
         }
         true
     }
@@ -186,7 +159,7 @@ impl ServerTransactions {
     /// The last response and where it goes; `None` if there is none.
     #[must_use]
     pub fn response(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
-        let transaction = self.slab.value(token)?;
+        let transaction = self.table.value(token)?;
         (!transaction.response.is_empty()).then_some((&transaction.response, transaction.peer))
     }
 
@@ -202,7 +175,7 @@ impl ServerTransactions {
         if purpose == Purpose::End {
             return Some(Due::TimedOut(token));
         }
-        let transaction = self.slab.value(token)?;
+        let transaction = self.table.value(token)?;
         Some(Due::Transmit { peer: transaction.peer, bytes: &transaction.response })
     }
 
@@ -210,7 +183,7 @@ impl ServerTransactions {
     fn next_due(&mut self, now: Instant) -> Option<(Token, Purpose)> {
         loop {
             let (slot, purpose) = self.timers.pop(now)?;
-            let Some(token) = self.slab.token(slot) else { continue };
+            let Some(token) = self.table.token(slot) else { continue };
             let is_due = match purpose {
                 Purpose::Retransmit => self.retransmit(now, token),
                 Purpose::End => self.end(token),
@@ -222,33 +195,28 @@ impl ServerTransactions {
     }
 
     fn retransmit(&mut self, now: Instant, token: Token) -> bool {
-        let Some(transaction) = self.slab.value_mut(token) else { return false };
+        let Some(transaction) = self.table.value_mut(token) else { return false };
         transaction.retransmissions = transaction.retransmissions.saturating_add(1);
         let span = Span::retransmission(transaction.retransmissions, Span::T1Shift3);
-        self.timers.arm(now, token.slot, Purpose::Retransmit, span);
+        self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
         true
     }
 
     /// Frees the slot; whether that was a failure.
     fn end(&mut self, token: Token) -> bool {
-        let Some(transaction) = self.slab.value_mut(token) else { return false };
-        recycle(&mut transaction.response);
-        let is_failure = match transaction.state {
+        let Some(transaction) = self.table.remove(token) else { return false };
+        self.timers.disarm_all(token.slot());
+        self.buffers.give_back(transaction.response);
+        match transaction.state {
             State::Proceeding => true,
             State::Accepted { acknowledged } => transaction.role == Role::UserAgent && !acknowledged,
             State::Completed => transaction.is_invite,
             State::Confirmed => false,
-        };
-        if transaction.is_invite {
-            self.acks.remove(token.slot);
         }
-        self.timers.disarm_all(token.slot);
-        self.slab.remove(token);
-        is_failure
     }
 
     fn repeat(&self, token: Token) -> Received {
-        let Some(transaction) = self.slab.value(token) else { return Received::New };
+        let Some(transaction) = self.table.value(token) else { return Received::New };
         let has_response = !transaction.response.is_empty();
         match transaction.state {
             State::Proceeding if has_response => Received::Resend(token),
@@ -259,18 +227,18 @@ impl ServerTransactions {
     }
 
     fn acknowledge(&mut self, now: Instant, token: Token) -> Received {
-        let Some(transaction) = self.slab.value_mut(token) else { return Received::New };
+        let Some(transaction) = self.table.value_mut(token) else { return Received::New };
         match transaction.state {
             State::Completed if transaction.is_invite => {
                 transaction.state = State::Confirmed;
-                self.timers.disarm(token.slot, Purpose::Retransmit);
-                self.timers.arm(now, token.slot, Purpose::End, Span::T4);
+                self.timers.disarm(token.slot(), Purpose::Retransmit);
+                self.timers.arm(now, token.slot(), Purpose::End, Span::T4);
                 Received::Acknowledged(token)
             }
             State::Accepted { .. } if transaction.role == Role::Proxy => Received::New,
             State::Accepted { acknowledged: false } => {
                 transaction.state = State::Accepted { acknowledged: true };
-                self.timers.disarm(token.slot, Purpose::Retransmit);
+                self.timers.disarm(token.slot(), Purpose::Retransmit);
                 Received::Acknowledged(token)
             }
             _ => Received::Absorbed,
@@ -299,5 +267,19 @@ impl ServerTransactions {
     fn ack_fingerprint(&self, fields: &Essentials<'_>) -> Fingerprint {
         let number = fields.cseq.number.to_be_bytes();
         Fingerprint::of(&self.key, &[b"ack", fields.call_id, fields.from.tag.unwrap_or_default(), &number])
+    }
+}
+
+impl Bounded for ServerTransactions {
+    fn name(&self) -> &'static str {
+        self.table.name()
+    }
+
+    fn used(&self) -> u32 {
+        self.table.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.table.max()
     }
 }

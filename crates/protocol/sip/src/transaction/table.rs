@@ -1,9 +1,9 @@
-//! A fixed number of slots, found by fingerprint.
+//! A fixed number of transactions, found by fingerprint.
 
-use alloc::{boxed::Box, vec};
 use core::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
+use sluicegate_bounded::{Bounded, Handle, Index, Slab};
 
 /// 128 bits of a keyed hash over what identifies a transaction. Without the key nobody can make two that are alike, so
 /// the fingerprint stands for the thing itself and slots have a fixed size whatever the length of a branch.
@@ -19,164 +19,93 @@ impl Fingerprint {
         }
         Self(hasher.finish128().as_u128())
     }
+
+    /// Chooses its place in an index.
+    const fn hash(self) -> u64 {
+        self.0 as u64
+    }
 }
 
-/// Names a slot for as long as one transaction is in it.
+/// Names a transaction for as long as it is in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token {
-    pub(super) slot: u32,
-    generation: u32,
-}
+pub struct Token(Handle);
 
-const NONE: u32 = u32::MAX;
-
-/// Finds slots by fingerprint: chains through one array, no allocation after the start.
-#[derive(Debug)]
-pub(super) struct Index {
-    buckets: Box<[u32]>,
-    links: Box<[Link]>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    key: Fingerprint,
-    next: u32,
-}
-
-impl Index {
-    pub(super) fn new(slots: usize) -> Self {
-        let link = Link { key: Fingerprint(0), next: NONE };
-        Self { buckets: vec![NONE; slots.next_power_of_two()].into(), links: vec![link; slots].into() }
-    }
-
-    fn bucket(&mut self, key: Fingerprint) -> Option<&mut u32> {
-        let mask = self.buckets.len() - 1;
-        self.buckets.get_mut(key.0 as usize & mask)
-    }
-
-    pub(super) fn find(&self, key: Fingerprint) -> Option<u32> {
-        let mask = self.buckets.len() - 1;
-        let mut slot = *self.buckets.get(key.0 as usize & mask)?;
-        loop {
-            let link = self.links.get(slot as usize)?;
-            if link.key == key {
-                return Some(slot);
-            }
-            slot = link.next;
-        }
-    }
-
-    pub(super) fn insert(&mut self, key: Fingerprint, slot: u32) {
-        let Some(bucket) = self.bucket(key) else { return };
-        let next = core::mem::replace(bucket, slot);
-        if let Some(link) = self.links.get_mut(slot as usize) {
-            *link = Link { key, next };
-        }
-    }
-
-    /// Takes a slot out; nothing happens if it is not in.
-    pub(super) fn remove(&mut self, slot: u32) {
-        let Some(Link { key, next }) = self.links.get(slot as usize).copied() else { return };
-        let Some(bucket) = self.bucket(key) else { return };
-        if *bucket == slot {
-            *bucket = next;
-            return;
-        }
-        let mut at = *bucket;
-        while let Some(link) = self.links.get_mut(at as usize) {
-            if link.next == slot {
-                link.next = next;
-                return;
-            }
-            at = link.next;
-        }
+impl Token {
+    /// The transaction's place in the table, which names its timers.
+    pub(super) const fn slot(self) -> u32 {
+        self.0.index()
     }
 }
 
 #[derive(Debug)]
-struct Slot<T> {
-    generation: u32,
-    next_free: u32,
-    live: bool,
+struct Entry<T> {
+    keys: [Fingerprint; 2],
     value: T,
 }
 
-/// Slots whose values are reused, buffers and all.
+/// Transactions, each found by two fingerprints, which may be the same.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
-    slots: Box<[Slot<T>]>,
-    index: Index,
-    free: u32,
-    used: usize,
+pub(super) struct Table<T> {
+    entries: Slab<Entry<T>>,
+    by_key: Index,
 }
 
-impl<T: Default> Slab<T> {
-    /// `capacity` slots, at least one.
-    pub(super) fn new(capacity: usize) -> Self {
-        let capacity = capacity.clamp(1, (u32::MAX / 4) as usize);
-        let slots = (1..=capacity)
-            .map(|next| Slot {
-                generation: 0,
-                next_free: if next == capacity { NONE } else { next as u32 },
-                live: false,
-                value: T::default(),
-            })
-            .collect();
-        Self { slots, index: Index::new(capacity), free: 0, used: 0 }
+impl<T> Table<T> {
+    /// Room for `max` transactions, at least one.
+    pub(super) fn new(name: &'static str, max: usize) -> Self {
+        let max = max.clamp(1, 1 << 29) as u32;
+        Self { entries: Slab::new(name, max), by_key: Index::new(name, 2 * max, max) }
     }
 
-    pub(super) const fn used(&self) -> usize {
-        self.used
+    /// Puts a transaction in; `None` if there is no room.
+    pub(super) fn insert(&mut self, keys: [Fingerprint; 2], value: T) -> Option<Token> {
+        let handle = self.entries.insert(Entry { keys, value }).ok()?;
+        let [first, second] = keys;
+        self.by_key.insert(first.hash(), handle.index());
+        if second != first {
+            self.by_key.insert(second.hash(), handle.index());
+        }
+        Some(Token(handle))
     }
 
-    pub(super) const fn max(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Takes a slot; `None` if all are taken.
-    pub(super) fn insert(&mut self, key: Fingerprint) -> Option<(Token, &mut T)> {
-        let slot = self.free;
-        let entry = self.slots.get_mut(slot as usize)?;
-        self.free = entry.next_free;
-        entry.live = true;
-        self.used += 1;
-        self.index.insert(key, slot);
-        Some((Token { slot, generation: entry.generation }, &mut entry.value))
-    }
-
+    /// The newest transaction with this fingerprint.
     pub(super) fn find(&self, key: Fingerprint) -> Option<Token> {
-        self.token(self.index.find(key)?)
+        let is_it = |slot: &u32| self.entries.get(*slot).is_some_and(|entry| entry.keys.contains(&key));
+        self.token(self.by_key.matches(key.hash()).find(is_it)?)
     }
 
-    /// The token of a slot in use.
+    /// The token of the transaction in this slot.
     pub(super) fn token(&self, slot: u32) -> Option<Token> {
-        let entry = self.slots.get(slot as usize).filter(|entry| entry.live)?;
-        Some(Token { slot, generation: entry.generation })
+        self.entries.handle(slot).map(Token)
     }
 
     pub(super) fn value(&self, token: Token) -> Option<&T> {
-        let entry = self.slots.get(token.slot as usize)?;
-        (entry.live && entry.generation == token.generation).then_some(&entry.value)
+        self.entries.at(token.0).map(|entry| &entry.value)
     }
 
     pub(super) fn value_mut(&mut self, token: Token) -> Option<&mut T> {
-        let entry = self.slots.get_mut(token.slot as usize)?;
-        (entry.live && entry.generation == token.generation).then_some(&mut entry.value)
+        self.entries.at_mut(token.0).map(|entry| &mut entry.value)
     }
 
-    /// Gives a slot back; its value stays for the next to reuse.
-    pub(super) fn remove(&mut self, token: Token) {
-        if self.value(token).is_none() {
-            return;
-        }
-        self.index.remove(token.slot);
-        if let Some(entry) = self.slots.get_mut(token.slot as usize) {
-            entry.live = false;
-            entry.generation = entry.generation.wrapping_add(1);
-            entry.next_free = self.free;
-            self.free = token.slot;
-            self.used -= 1;
-        }
+    /// Takes a transaction out.
+    pub(super) fn remove(&mut self, token: Token) -> Option<T> {
+        let slot = self.entries.resolve(token.0)?;
+        self.by_key.remove(slot);
+        self.entries.remove(slot).map(|entry| entry.value)
+    }
+}
+
+impl<T> Bounded for Table<T> {
+    fn name(&self) -> &'static str {
+        self.entries.name()
+    }
+
+    fn used(&self) -> u32 {
+        self.entries.used()
+    }
+
+    fn max(&self) -> u32 {
+        self.entries.max()
     }
 }
 
@@ -191,19 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_slab_refuses_and_a_freed_slot_is_reused() {
-        let mut slab = Slab::<u32>::new(100);
-        let tokens: Vec<_> = (0..100).map(|n| slab.insert(key(n)).unwrap().0).collect();
-        assert!(slab.insert(key(100)).is_none());
-        assert_eq!((slab.used(), slab.max()), (100, 100));
-        slab.remove(tokens[50]);
-        slab.remove(tokens[50]);
-        assert_eq!(slab.used(), 99);
-        assert_eq!((slab.find(key(50)), slab.value(tokens[50])), (None, None));
-        let (token, _) = slab.insert(key(100)).unwrap();
+    fn a_full_table_refuses_and_a_transaction_that_ended_is_found_by_neither_key() {
+        let mut table = Table::<u32>::new("transactions", 100);
+        let tokens: Vec<_> = (0..100).map(|n| table.insert([key(n), key(1_000 + n)], n).unwrap()).collect();
+        assert!(table.insert([key(100); 2], 100).is_none());
+        assert_eq!((table.used(), table.max()), (100, 100));
+        assert_eq!((table.remove(tokens[50]), table.remove(tokens[50])), (Some(50), None));
+        assert_eq!(table.used(), 99);
+        assert_eq!((table.find(key(50)), table.find(key(1_050)), table.value(tokens[50])), (None, None, None));
+        let token = table.insert([key(100); 2], 100).unwrap();
         assert_ne!(token, tokens[50]);
         for n in (0..100).filter(|n| *n != 50) {
-            assert_eq!(slab.find(key(n)), Some(tokens[n as usize]));
+            assert_eq!(
+                (table.find(key(n)), table.find(key(1_000 + n))),
+                (Some(tokens[n as usize]), Some(tokens[n as usize]))
+            );
         }
     }
 }

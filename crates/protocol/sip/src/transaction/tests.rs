@@ -1,5 +1,7 @@
 use std::{format, string::String, vec::Vec};
 
+use sluicegate_bounded::Bounded;
+
 use super::*;
 use crate::{message::Message, write::Response};
 use sluicegate_wire::Instant;

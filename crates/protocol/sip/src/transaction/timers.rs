@@ -4,6 +4,7 @@
 use alloc::{boxed::Box, vec};
 use core::time::Duration;
 
+use sluicegate_bounded::{Link, Linked, List};
 use sluicegate_wire::Instant;
 
 /// Estimate of the round trip, in milliseconds (RFC 3261 section 17.1.1.1).
@@ -70,59 +71,59 @@ pub(super) enum Purpose {
     End,
 }
 
-const NONE: u32 = u32::MAX;
 const UNARMED: u8 = u8::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct Timer {
     deadline: Instant,
-    previous: u32,
-    next: u32,
-    list: u8,
+    link: Link,
+    span: u8,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct List {
-    head: u32,
-    tail: u32,
+impl Linked for Timer {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
 }
 
 /// Two timers for each of a fixed number of slots.
 #[derive(Debug)]
 pub(super) struct Timers {
-    nodes: Box<[Node]>,
+    timers: Box<[Timer]>,
+    /// Those that run for each span, first to last.
     lists: [List; SPANS.len()],
 }
 
 impl Timers {
-    pub(super) fn new(slots: usize) -> Self {
-        let node = Node { deadline: Instant::ZERO, previous: NONE, next: NONE, list: UNARMED };
-        Self { nodes: vec![node; slots * 2].into(), lists: [List { head: NONE, tail: NONE }; SPANS.len()] }
+    pub(super) fn new(slots: u32) -> Self {
+        let timer = Timer { deadline: Instant::ZERO, link: Link::NONE, span: UNARMED };
+        Self { timers: vec![timer; slots as usize * 2].into(), lists: [List::EMPTY; SPANS.len()] }
     }
 
     /// Starts a timer, or starts it anew.
     pub(super) fn arm(&mut self, now: Instant, slot: u32, purpose: Purpose, span: Span) {
-        let id = node_id(slot, purpose);
-        self.unlink(id);
+        let id = timer_id(slot, purpose);
+        self.disarm(slot, purpose);
         let Some(list) = self.lists.get_mut(span as usize) else { return };
-        let tail = list.tail;
-        list.tail = id;
-        if tail == NONE {
-            list.head = id;
-        }
-        let mut deadline = now + span.duration();
-        if let Some(last) = self.nodes.get_mut(tail as usize) {
-            last.next = id;
-            // A caller whose clock went back must not put a list out of order.
-            deadline = deadline.max(last.deadline);
-        }
-        if let Some(node) = self.nodes.get_mut(id as usize) {
-            *node = Node { deadline, previous: tail, next: NONE, list: span as u8 };
-        }
+        let last = list.back().and_then(|last| self.timers.get(last as usize)).map(|last| last.deadline);
+        let Some(timer) = self.timers.get_mut(id as usize) else { return };
+        // A caller whose clock went back must not put a list out of order.
+        timer.deadline = (now + span.duration()).max(last.unwrap_or(Instant::ZERO));
+        timer.span = span as u8;
+        list.push_back(&mut self.timers[..], id);
     }
 
     pub(super) fn disarm(&mut self, slot: u32, purpose: Purpose) {
-        self.unlink(node_id(slot, purpose));
+        let id = timer_id(slot, purpose);
+        let Some(timer) = self.timers.get_mut(id as usize) else { return };
+        let span = core::mem::replace(&mut timer.span, UNARMED);
+        if let Some(list) = self.lists.get_mut(usize::from(span)) {
+            list.remove(&mut self.timers[..], id);
+        }
     }
 
     pub(super) fn disarm_all(&mut self, slot: u32) {
@@ -138,34 +139,18 @@ impl Timers {
     /// Takes the earliest timer that is due.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(u32, Purpose)> {
         let (id, _) = self.earliest().filter(|(_, deadline)| *deadline <= now)?;
-        self.unlink(id);
-        Some((id / 2, if id % 2 == 0 { Purpose::Retransmit } else { Purpose::End }))
+        let (slot, purpose) = (id / 2, if id % 2 == 0 { Purpose::Retransmit } else { Purpose::End });
+        self.disarm(slot, purpose);
+        Some((slot, purpose))
     }
 
     fn earliest(&self) -> Option<(u32, Instant)> {
-        self.lists
-            .iter()
-            .filter_map(|list| Some((list.head, self.nodes.get(list.head as usize)?.deadline)))
-            .min_by_key(|(_, deadline)| *deadline)
-    }
-
-    fn unlink(&mut self, id: u32) {
-        let Some(node) = self.nodes.get_mut(id as usize) else { return };
-        let Node { previous, next, list, .. } = *node;
-        node.list = UNARMED;
-        let Some(list) = self.lists.get_mut(usize::from(list)) else { return };
-        match self.nodes.get_mut(previous as usize) {
-            Some(before) => before.next = next,
-            None => list.head = next,
-        }
-        match self.nodes.get_mut(next as usize) {
-            Some(after) => after.previous = previous,
-            None => list.tail = previous,
-        }
+        let firsts = self.lists.iter().filter_map(List::front);
+        firsts.filter_map(|id| Some((id, self.timers.get(id as usize)?.deadline))).min_by_key(|(_, deadline)| *deadline)
     }
 }
 
-fn node_id(slot: u32, purpose: Purpose) -> u32 {
+fn timer_id(slot: u32, purpose: Purpose) -> u32 {
     slot * 2 + u32::from(purpose == Purpose::End)
 }
 

@@ -3,12 +3,13 @@
 //! Lives in the packet thread; the control side asks for copies. A flood costs one comparison per dropped packet once
 //! the samples of its reason are used up for this interval.
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::vec::Vec;
 use core::net::IpAddr;
+use sluicegate_bounded::{Bounded, Gauge, Queue};
 use sluicegate_wire::{Instant, Port, Reason};
 
 /// Drops kept.
-pub const DROPS_MAX: usize = 4096;
+const DROPS_MAX: usize = 4096;
 
 /// Drops of one reason recorded between two calls of [`DropLog::refill`].
 pub(crate) const SAMPLES_PER_INTERVAL_MAX: u16 = 32;
@@ -44,13 +45,16 @@ pub struct DroppedPacket {
 /// Bounded ring of [`DroppedPacket`]s with a sampling budget per reason.
 #[derive(Debug)]
 pub struct DropLog {
-    ring: VecDeque<DroppedPacket>,
+    ring: Queue<DroppedPacket>,
     samples_left: [u16; Reason::ALL.len()],
 }
 
 impl DropLog {
     pub(crate) fn new() -> Self {
-        Self { ring: VecDeque::with_capacity(DROPS_MAX), samples_left: [SAMPLES_PER_INTERVAL_MAX; Reason::ALL.len()] }
+        Self {
+            ring: Queue::new("recent_drops", DROPS_MAX as u32),
+            samples_left: [SAMPLES_PER_INTERVAL_MAX; Reason::ALL.len()],
+        }
     }
 
     /// Records a drop if its reason has samples left; `tuple` is only called then.
@@ -60,10 +64,7 @@ impl DropLog {
             return;
         }
         *left -= 1;
-        if self.ring.len() == DROPS_MAX {
-            self.ring.pop_front();
-        }
-        self.ring.push_back(DroppedPacket { at, port, reason, tuple: tuple() });
+        self.ring.push_over(DroppedPacket { at, port, reason, tuple: tuple() });
     }
 
     /// Starts a new sampling interval.
@@ -76,8 +77,8 @@ impl DropLog {
         self.ring.iter().rev().filter(|drop| wanted(drop)).take(limit).copied().collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.ring.len()
+    pub(crate) fn gauge(&self) -> Gauge {
+        self.ring.gauge()
     }
 }
 
@@ -114,7 +115,7 @@ mod tests {
             log.refill();
             log.record(Instant::from_nanos(n), Port::OUTSIDE, Reason::NoPinhole, || Some(tuple(1)));
         }
-        assert_eq!(log.len(), DROPS_MAX);
+        assert_eq!(log.gauge().used, DROPS_MAX as u64);
         let all = log.recent(usize::MAX, |_| true);
         assert_eq!(all.last().map(|drop| drop.at), Some(Instant::from_nanos(10)));
         assert_eq!(log.recent(usize::MAX, |drop| drop.at == Instant::from_nanos(9)).len(), 0);

@@ -21,7 +21,7 @@ mod pipeline;
 mod readings;
 mod router;
 
-pub use drops::{DROPS_MAX, DropLog, DroppedPacket, Tuple};
+pub use drops::{DropLog, DroppedPacket, Tuple};
 pub use edge::{EdgePipeline, HostPolicy};
 pub use egress::Egress;
 pub use gate::GatePipeline;

@@ -7,7 +7,7 @@ use super::{
     next_hop::{NextHop, destination},
 };
 use crate::{
-    drops::{DROPS_MAX, DropLog, Tuple},
+    drops::{DropLog, Tuple},
     readings::{REASONS, Reading, Sent},
 };
 use alloc::vec::Vec;
@@ -251,7 +251,7 @@ impl<N: NextHop> Node<N> {
         let tables = self.translator.gauges();
         let mut gauges: Vec<Gauge> =
             tables.map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() }).collect();
-        gauges.push(Gauge { name: "recent_drops", used: self.drops.len() as u64, max: DROPS_MAX as u64 });
+        gauges.push(self.drops.gauge());
         gauges.extend(self.pipeline.gauges(now));
         for (egress, port) in self.egress.iter().zip([Port::OUTSIDE, Port::INSIDE]) {
             gauges.extend(egress.iter().flat_map(|egress| egress.gauges(port)));

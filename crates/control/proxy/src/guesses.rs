@@ -16,6 +16,7 @@ use std::{
 };
 
 use siphasher::sip::SipHasher24;
+use sluicegate_bounded::{Cache, Entry};
 use sluicegate_wire::Instant;
 
 /// Buckets of wrong digests at once, and places where users signed in: 1 MiB each.
@@ -73,7 +74,7 @@ impl Guesses {
     /// No guesses yet. `key` is random: without it nobody can aim at one set of entries.
     #[must_use]
     pub fn new(key: [u8; 16]) -> Self {
-        Self { key, tables: Mutex::new(Tables { wrong: Table::new(), known: Table::new() }) }
+        Self { key, tables: Mutex::new(Tables { wrong: Table::new("guesses"), known: Table::new("guesses_known") }) }
     }
 
     /// Whether the digest of `claim` is to be looked at.
@@ -110,15 +111,14 @@ impl Guesses {
     pub(crate) fn right(&self, now: Instant, claim: &Claim<'_>) {
         let tags = self.tags(claim);
         let mut tables = self.lock();
-        tables.known.put(now, tags.flow, now + KNOWN_FOR);
-        tables.known.put(now, tags.network, now + KNOWN_FOR);
+        tables.known.put(tags.flow, now + KNOWN_FOR);
+        tables.known.put(tags.network, now + KNOWN_FOR);
     }
 
     /// Buckets that hold a wrong digest, and the most there can be.
     pub fn gauge(&self, now: Instant) -> (u64, u64) {
-        let tables = self.lock();
-        let used = tables.wrong.entries.iter().filter(|entry| entry.until > now).count();
-        (used as u64, GUESSES_MAX as u64)
+        let gauge = self.lock().wrong.0.gauge_of(|bucket| bucket.until > now);
+        (gauge.used, gauge.max)
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -180,26 +180,28 @@ const fn as_bytes(ip: IpAddr) -> [u8; 16] {
 
 /// A key's hash, and when it is worth nothing any more. A bucket counts in this time: each charge moves it on by the
 /// bucket's interval, so that a full bucket and one that was never used are the same.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
     tag: u64,
     until: Instant,
 }
 
-/// Sets of [`WAYS`] entries.
-#[derive(Debug)]
-struct Table {
-    entries: Box<[Entry]>,
+impl Entry for Bucket {
+    fn is_vacant(&self) -> bool {
+        self.until == Instant::ZERO
+    }
 }
 
+#[derive(Debug)]
+struct Table(Cache<Bucket, WAYS>);
+
 impl Table {
-    fn new() -> Self {
-        Self { entries: vec![Entry { tag: 0, until: Instant::ZERO }; GUESSES_MAX].into() }
+    fn new(name: &'static str) -> Self {
+        Self(Cache::new(name, GUESSES_MAX as u32))
     }
 
     fn until(&self, tag: u64) -> Instant {
-        let found = self.entries[Self::set(tag)].iter().find(|entry| entry.tag == tag);
-        found.map_or(Instant::ZERO, |entry| entry.until)
+        self.0.find(tag, |bucket| bucket.tag == tag).map_or(Instant::ZERO, |bucket| bucket.until)
     }
 
     fn lasts(&self, now: Instant, tag: u64) -> bool {
@@ -212,21 +214,11 @@ impl Table {
 
     fn charge(&mut self, now: Instant, tag: u64, allowance: &Allowance) {
         let until = self.until(tag).max(now) + allowance.interval;
-        self.put(now, tag, until.min(now + allowance.interval * allowance.burst));
+        self.put(tag, until.min(now + allowance.interval * allowance.burst));
     }
 
-    fn put(&mut self, now: Instant, tag: u64, until: Instant) {
-        let set = &mut self.entries[Self::set(tag)];
-        let same = set.iter().position(|entry| entry.tag == tag);
-        let least = (0..set.len()).min_by_key(|at| set.get(*at).map_or(now, |entry| entry.until));
-        if let Some(entry) = same.or(least).and_then(|at| set.get_mut(at)) {
-            *entry = Entry { tag, until };
-        }
-    }
-
-    fn set(tag: u64) -> std::ops::Range<usize> {
-        let first = (tag as usize % (GUESSES_MAX / WAYS)) * WAYS;
-        first..first + WAYS
+    fn put(&mut self, tag: u64, until: Instant) {
+        *self.0.place(tag, |bucket| bucket.tag == tag, |bucket| bucket.until) = Bucket { tag, until };
     }
 }
 

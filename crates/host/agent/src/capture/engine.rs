@@ -116,7 +116,7 @@ impl Engine {
             held: Held::default(),
             said_again_at: monotonic_now(),
             trials: Trials::default(),
-            heard: Heard::default(),
+            heard: Heard::new(),
             asks,
             listens_plain: false,
             counters: Counters::default(),

@@ -7,14 +7,15 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_bounded::Cache;
 use sluicegate_wire::{
     Instant, IpProtocol,
     ip::{Ports, Summary},
 };
 
-/// Peers that sent with a capability header, as far as a server remembers them: 4 in each of 4,096 sets.
+/// Peers that sent with a capability header, as far as a server remembers them.
+const HEARD_MAX: u32 = 16_384;
 const HEARD_WAYS: usize = 4;
-const HEARD_SETS: usize = 4_096;
 /// Connections without a header that a server remembers.
 const PLAIN_MAX: usize = 16_384;
 /// How long a server answers a peer with capabilities after it was heard.
@@ -22,30 +23,28 @@ const HEARD_FOR: Duration = Duration::from_secs(300);
 
 /// Who has sent with a capability header: a server answers nobody else with one. What was heard longest ago makes room,
 /// which costs a busy peer nothing: each of its packets is heard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Heard {
     key: RandomState,
-    sets: Vec<[Option<(IpAddr, Instant)>; HEARD_WAYS]>,
+    peers: Cache<Option<(IpAddr, Instant)>, HEARD_WAYS>,
     /// Connections that opened without a header, from a peer that has used one: its agent may have ended.
     plain: HashSet<(IpAddr, u16, u16)>,
     plain_oldest_first: VecDeque<(IpAddr, u16, u16)>,
 }
 
 impl Heard {
-    fn set(&self, remote: IpAddr) -> usize {
-        self.key.hash_one(remote) as usize % HEARD_SETS
+    pub(super) fn new() -> Self {
+        Self {
+            key: RandomState::new(),
+            peers: Cache::new("heard", HEARD_MAX),
+            plain: HashSet::new(),
+            plain_oldest_first: VecDeque::new(),
+        }
     }
 
     pub(super) fn add(&mut self, now: Instant, remote: IpAddr) {
-        if self.sets.is_empty() {
-            self.sets = vec![[None; HEARD_WAYS]; HEARD_SETS];
-        }
-        let index = self.set(remote);
-        let Some(set) = self.sets.get_mut(index) else { return };
-        let held = set.iter().position(|way| way.is_some_and(|(address, _)| address == remote));
-        let oldest = || (0..HEARD_WAYS).min_by_key(|way| set[*way].map_or(Instant::ZERO, |(_, at)| at)).unwrap_or(0);
-        let way = held.unwrap_or_else(oldest);
-        set[way] = Some((remote, now));
+        let is_it = |peer: &Option<(IpAddr, _)>| peer.is_some_and(|(address, _)| address == remote);
+        *self.peers.place(self.key.hash_one(remote), is_it, |peer| peer.map(|(_, at)| at)) = Some((remote, now));
     }
 
     /// Remote address, remote port, local port. A connection that is pushed out is answered like its peer's others.
@@ -80,27 +79,30 @@ impl Heard {
     }
 
     pub(super) fn has(&self, now: Instant, remote: IpAddr) -> bool {
-        let Some(set) = self.sets.get(self.set(remote)) else { return false };
-        set.iter().flatten().any(|(address, at)| *address == remote && now.since(*at) < HEARD_FOR)
+        let lasts = |at| now.since(at) < HEARD_FOR;
+        let is_it = |peer: &Option<(IpAddr, _)>| peer.is_some_and(|(address, at)| address == remote && lasts(at));
+        self.peers.find(self.key.hash_one(remote), is_it).is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_bounded::Bounded;
+
     use super::*;
 
     #[test]
     fn a_server_remembers_whom_it_heard_and_a_flood_of_strangers_costs_only_the_silent_their_place() {
-        let mut heard = Heard::default();
+        let mut heard = Heard::new();
         let peer: IpAddr = "192.0.2.1".parse().unwrap();
         let at = Instant::from_secs;
         assert!(!heard.has(at(1), peer));
         heard.add(at(1), peer);
         assert!(heard.has(at(1), peer) && !heard.has(at(301), peer));
-        for number in 0..(HEARD_SETS * HEARD_WAYS * 8) as u32 {
+        for number in 0..HEARD_MAX * 8 {
             heard.add(at(2), IpAddr::V4(std::net::Ipv4Addr::from_bits(number)));
         }
-        assert_eq!(heard.sets.len(), HEARD_SETS);
+        assert_eq!((heard.peers.used(), heard.peers.max()), (HEARD_MAX, HEARD_MAX));
         for port in 0..=PLAIN_MAX {
             heard.opened_plainly((peer, port as u16, (port >> 16) as u16));
         }

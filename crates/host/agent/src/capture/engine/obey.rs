@@ -53,7 +53,7 @@ impl Engine {
     /// This host is in another network: what was learned about ways and far ends was learned in the last.
     fn moved(&mut self, Moved { outward, sender, receivers, plain }: Moved) {
         self.host = new_host(&outward);
-        (self.trials, self.heard) = (Trials::default(), Heard::default());
+        (self.trials, self.heard) = (Trials::default(), Heard::new());
         (self.wires.sender, self.wires.receivers) = (sender, receivers);
         if let Some((sender, receivers)) = plain {
             (self.wires.plain_sender, self.wires.plain_receivers) = (sender, receivers);

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
@@ -61,6 +62,17 @@ impl Binary {
         let mut command = self.command(arguments);
         command.stderr(fs::File::create(&log).during(|| format!("making {}", log.display()))?);
         lab.host(host)?.spawn(&format!("{} on {host}", arguments.first().map_or("", String::as_str)), command)
+    }
+
+    /// Starts one of its workers on a host and waits until it is ready.
+    ///
+    /// # Errors
+    /// If there is no such host, or the worker does not say that it is ready.
+    pub fn worker<S: Serialize>(&self, lab: &Lab, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
+        let command = worker::command(&self.program, role, spec);
+        let process = lab.host(host)?.spawn(&format!("{role} on {host}"), command)?;
+        process.event("ready", PATIENCE)?;
+        Ok(process)
     }
 
     /// The command that is this binary with `arguments` and dies with the lab.

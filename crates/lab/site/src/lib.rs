@@ -5,6 +5,7 @@ pub mod clock;
 pub mod cpu;
 mod error;
 pub mod namespace;
+pub mod node;
 pub mod process;
 pub mod rtnetlink;
 pub mod scratch;
@@ -13,6 +14,7 @@ pub mod worker;
 
 pub use error::{During, LabError};
 pub use namespace::{Namespace, enter_user_namespace};
+pub use node::{Node, NodeFile};
 pub use process::Process;
 pub use scratch::Scratch;
 pub use topology::Lab;

@@ -13,7 +13,7 @@ use sluicegate_datapath::{
 
 use super::frame::Macs;
 use sluicegate_site::{
-    During, Lab, LabError, Process,
+    During, Lab, LabError, Node, Process,
     rtnetlink::{Netlink, Prefix},
     topology::{End, Host, Plan, Via, Wire},
 };
@@ -44,6 +44,7 @@ pub(super) struct BenchLab {
     counter: Netlink,
     pub lab: Lab,
     processes: Vec<Process>,
+    nodes: Vec<Node>,
 }
 
 impl BenchLab {
@@ -84,12 +85,26 @@ impl BenchLab {
         let counter = lab.host("sink")?.run_in(Netlink::open).and_then(|opened| opened);
         let counter = counter.during(|| "opening netlink".to_owned())?;
         let targets = (FIRST_PORT..FIRST_PORT + PORTS).map(|port| SocketAddrV4::new(SINK, port)).collect();
-        Ok(Self { name: name.to_owned(), targets, macs, sender, counter, lab, processes: Vec::new() })
+        Ok(Self {
+            name: name.to_owned(),
+            targets,
+            macs,
+            sender,
+            counter,
+            lab,
+            processes: Vec::new(),
+            nodes: Vec::new(),
+        })
     }
 
     /// Keeps a process running until the lab ends; the newest ends first.
     pub(super) fn keep(&mut self, process: Process) {
         self.processes.push(process);
+    }
+
+    /// Keeps a node running until the lab and its processes end.
+    pub(super) fn keep_node(&mut self, node: Node) {
+        self.nodes.push(node);
     }
 
     /// Packets that have reached the sink.
@@ -110,6 +125,7 @@ impl Drop for BenchLab {
         while let Some(mut process) = self.processes.pop() {
             process.end();
         }
+        self.nodes.clear();
     }
 }
 

@@ -4,9 +4,7 @@
 //! carry packet MACs, under keys that the generator does not have.
 
 use std::{
-    fs,
     net::{SocketAddr, SocketAddrV4},
-    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -15,11 +13,9 @@ use super::{
     lab::{BenchLab, FIRST_PORT, OUTSIDE, PORTS, SINK, SIP_PORT},
 };
 use sluicegate_site::{
-    During, LabError, Process,
-    binary::{Binary, text},
+    LabError, Node, NodeFile, Process,
+    binary::Binary,
     clock::{Random, unix_ns},
-    scratch::write_private,
-    worker,
 };
 use sluicegate_traffic::client::setup::{SetupSpec, parse_line};
 
@@ -36,14 +32,13 @@ const FOREVER_S: u32 = 3_600;
 pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabError> {
     let mut lab = BenchLab::build(backend, false)?;
     lab.targets.clear();
-    let files = Files::write(&options.directory.join(backend), backend)?;
-    let binary = Binary { program: options.program.clone(), directory: files.directory.clone() };
-    let (password, config) = (text(&files.password), text(&files.site));
-    binary.run(&["user", "add", USER, "--no-agent", "--password-file", &password, "--config", &config])?;
-    let up = ["up".to_owned(), text(&files.site)];
-    lab.keep(binary.spawn(&lab.lab, "gate", "up", &up)?);
-    binary.wait_for("up", || is_ready(&binary, &files.site).then_some(()))?;
-    let phone = lab.lab.host("gen")?.spawn("phone", worker::command(&options.program, "setup", &files.calls()?))?;
+    let binary = Binary { program: options.program.clone(), directory: options.directory.join(backend) };
+    let password = format!("{:016x}", Random::new(unix_ns()).next());
+    let node = Node::start(&binary, &lab.lab, "gate", "up", &file(backend))?;
+    node.ready()?;
+    node.add_users("bench", [(USER.to_owned(), password.clone())], &["--no-agent"])?;
+    lab.keep_node(node);
+    let phone = binary.worker(&lab.lab, "gen", "setup", &calls(password))?;
     for _ in services() {
         lab.targets.push(opened(&phone)?);
     }
@@ -65,74 +60,42 @@ fn opened(phone: &Process) -> Result<SocketAddrV4, LabError> {
     }
 }
 
-struct Files {
-    directory: PathBuf,
-    site: PathBuf,
-    password: PathBuf,
-}
-
-impl Files {
-    fn write(directory: &Path, backend: &str) -> Result<Self, LabError> {
-        let files = Self {
-            directory: directory.to_owned(),
-            site: directory.join("site.toml"),
-            password: directory.join("password"),
-        };
-        let password = format!("{:016x}", Random::new(unix_ns()).next());
-        fs::create_dir_all(directory)
-            .and_then(|()| fs::write(&files.site, site_toml(&directory.join("state"), backend)))
-            .and_then(|()| write_private(&files.password, &password))
-            .during(|| format!("writing into {}", directory.display()))?;
-        Ok(files)
-    }
-
-    /// A call to each service, all held until the phone is told to stop.
-    fn calls(&self) -> Result<SetupSpec, LabError> {
-        let password = fs::read_to_string(&self.password).during(|| "reading the password".to_owned())?;
-        let mut services = services().map(|(name, _)| name);
-        Ok(SetupSpec {
-            to: vec![SocketAddr::from((OUTSIDE, SIP_PORT))],
-            from: None,
-            sockets: PHONE_SOCKETS,
-            realm: REALM.to_owned(),
-            service: services.next().unwrap_or_default(),
-            more_services: services.collect(),
-            users: vec![(USER.to_owned(), password)],
-            per_s: 50,
-            calls: u32::from(PORTS),
-            seconds: FOREVER_S,
-            talk_ms: None,
-            give_up_ms: 5_000,
-            // Discard: the generator sends from any port, and so may who names none.
-            media_port: 9,
-            service_port: 0,
-            record: 0,
-            seed: 1,
-        })
+/// A call to each service, all held until the phone is told to stop.
+fn calls(password: String) -> SetupSpec {
+    let mut services = services().map(|(name, _)| name);
+    SetupSpec {
+        to: vec![SocketAddr::from((OUTSIDE, SIP_PORT))],
+        from: None,
+        sockets: PHONE_SOCKETS,
+        realm: REALM.to_owned(),
+        service: services.next().unwrap_or_default(),
+        more_services: services.collect(),
+        users: vec![(USER.to_owned(), password)],
+        per_s: 50,
+        calls: u32::from(PORTS),
+        seconds: FOREVER_S,
+        talk_ms: None,
+        give_up_ms: 5_000,
+        // Discard: the generator sends from any port, and so may who names none.
+        media_port: 9,
+        service_port: 0,
+        record: 0,
+        seed: 1,
     }
 }
 
-fn site_toml(state: &Path, backend: &str) -> String {
-    let node = format!(
-        "[node]\nname = \"bench\"\nstate = {state:?}\n\
-         [frontend]\nlisten = [\"udp/{OUTSIDE}:{SIP_PORT}\"]\nrealm = \"{REALM}\"\n\
-         per_user = {{ flows_max = 4194304, rate = \"none\" }}\n\
-         [gate]\noutside = \"outside\"\ninside = \"inside\"\nlocal = [\"udp/{SIP_PORT}\"]\ndatapath = \"{backend}\"\n\
-         flows_max = 131072\nper_user = {{ flows_max = 131072, rate = \"none\" }}\n"
+fn file(backend: &str) -> NodeFile {
+    let per_user = "per_user = { flows_max = 4194304, rate = \"none\" }\n";
+    let gate = format!(
+        "local = [\"udp/{SIP_PORT}\"]\nflows_max = 131072\nper_user = {{ flows_max = 131072, rate = \"none\" }}\n"
     );
-    let service = |(name, port)| {
-        format!(
-            "[[service]]\nname = \"{name}\"\naddress = \"{SINK}\"\nports = [\"udp/{port}\"]\n\
-             grant = {{ bytes_max = \"1TB\", lifetime_s = 3600, rate = \"none\", flows_max = 65535 }}\n\
-             allow = [\"user:{USER}\"]\n"
-        )
-    };
-    services().map(service).fold(node, |toml, service| toml + &service)
-}
-
-/// Whether the node answers and its gate holds its feed.
-fn is_ready(binary: &Binary, config: &Path) -> bool {
-    let status = binary.status(config).unwrap_or_default();
-    let feeds = status["gate"]["feeds"].as_array().cloned().unwrap_or_default();
-    !feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")
+    let node =
+        NodeFile::new("bench").frontend(OUTSIDE.into(), REALM, per_user).gate(("outside", "inside"), backend, &gate);
+    services().fold(node, |node, (name, port)| {
+        let more = format!(
+            "ports = [\"udp/{port}\"]\nallow = [\"user:{USER}\"]\n\
+             grant = {{ bytes_max = \"1TB\", lifetime_s = 3600, rate = \"none\", flows_max = 65535 }}\n"
+        );
+        node.service(&name, SINK, &more)
+    })
 }

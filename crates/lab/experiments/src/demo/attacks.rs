@@ -7,9 +7,9 @@ use super::{
     Options,
     cast::{Cast, FOREVER_S},
     daemons::Daemons,
-    files::{SERVICE_SIP_PORT, SERVICES, SIP_PORT},
+    files::{SERVICE_SIP_PORT, SERVICES},
 };
-use sluicegate_site::{LabError, topology::Site};
+use sluicegate_site::{LabError, node::SIP_PORT, topology::Site};
 use sluicegate_traffic::attack::{Does, FloodSpec, Kind, OnlookerSpec, Target};
 
 /// A class of forged packets.

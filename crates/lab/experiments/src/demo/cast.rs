@@ -3,8 +3,6 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
-
 use super::{
     Options, attacks,
     daemons::{Daemons, wait_for},
@@ -54,14 +52,14 @@ impl Cast {
         let (mut sinks, mut servers, mut counters) = (Vec::new(), Vec::new(), Vec::new());
         for service in SERVICES {
             let sink = SinkSpec { listen: any(service.udp), echo: false, seconds: FOREVER_S };
-            sinks.push(start(site, daemons, service.host, "sink", &sink)?);
+            sinks.push(daemons.worker(site, service.host, "sink", &sink)?);
             if let Some(port) = service.tcp {
                 let serve = ServeSpec { listen: any(port), seconds: FOREVER_S };
-                servers.push(start(site, daemons, service.host, "serve", &serve)?);
+                servers.push(daemons.worker(site, service.host, "serve", &serve)?);
             }
         }
         for host in COUNTED {
-            counters.push(start(site, daemons, host, "count", &counting()?)?);
+            counters.push(daemons.worker(site, host, "count", &counting()?)?);
         }
         wait_for("the gate's feed", || call_once(options, site, daemons, SERVICES[0]).is_ok())?;
         let answering = start_answering(site, daemons)?;
@@ -91,7 +89,7 @@ impl Cast {
                 let media_port = 40_000 + u16::try_from(index * 100 + call * 2).unwrap_or(0);
                 let mut spec = calling(options, daemons, "alice", *service, media_port)?;
                 spec.record = 1;
-                let phone = start(site, daemons, "alice", "setup", &spec)?;
+                let phone = daemons.worker(site, "alice", "setup", &spec)?;
                 let recorded = phone.event("authorised", READY_MAX)?;
                 if let (Some(from), Some(message)) = (recorded["from"].as_str(), recorded["message"].as_str()) {
                     self.recorded.extend(from.parse().ok().map(|from| (from, message.to_owned())));
@@ -162,25 +160,12 @@ fn start_answering(site: &Site, daemons: &Daemons) -> Result<Vec<Process>, LabEr
         let address = service.address();
         processes.push(if service.kind == "sip" {
             let (listen, media) = ((address, SERVICE_SIP_PORT).into(), (address, service.udp).into());
-            start(site, daemons, service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
+            daemons.worker(site, service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
         } else {
             daemons.serve(site, service.host)?
         });
     }
     Ok(processes)
-}
-
-/// Starts a worker on a host and waits until it is ready.
-pub(super) fn start<S: Serialize>(
-    site: &Site,
-    daemons: &Daemons,
-    host: &str,
-    role: &str,
-    spec: &S,
-) -> Result<Process, LabError> {
-    let process = site.lab.host(host)?.spawn(&format!("{role} on {host}"), daemons.worker(role, spec))?;
-    process.event("ready", READY_MAX)?;
-    Ok(process)
 }
 
 /// Hosts on which services are; each has a counter.
@@ -246,6 +231,6 @@ pub(super) fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
 pub(super) fn call_once(options: &Options, site: &Site, daemons: &Daemons, service: Service) -> Result<(), LabError> {
     let mut spec = calling(options, daemons, "alice", service, 39_998)?;
     spec.talk_ms = Some(0);
-    let phone = start(site, daemons, "alice", "setup", &spec)?;
+    let phone = daemons.worker(site, "alice", "setup", &spec)?;
     opened(&phone).map(drop)
 }

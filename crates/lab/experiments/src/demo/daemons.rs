@@ -6,18 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     Options,
-    files::{Files, METRICS_PORT, PHONES_GROUP, SIP_PORT},
+    files::{Files, METRICS_PORT, PHONES_GROUP, gate},
 };
 use sluicegate_site::{
-    LabError, Process,
+    LabError, Node, Process,
     binary::{Binary, text},
-    scratch::{unmount_below, write_private},
+    node::SIP_PORT,
+    scratch::unmount_below,
     topology::Site,
-    worker,
 };
 
 /// How long a daemon may take to answer.
@@ -38,44 +39,38 @@ pub(super) struct Daemons {
     /// The gate's back end and why that one.
     pub backend: String,
     binary: Binary,
-    gate: Process,
-    frontend_process: Process,
+    gate: Node,
+    frontend_node: Node,
 }
 
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
 pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
     let files = Files::write(options)?;
     let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
-    let arguments = ["frontend".to_owned(), text(&files.frontend)];
-    let frontend = binary.spawn(&site.lab, "frontend", "frontend", &arguments)?;
-    binary.wait_for("frontend", || binary.status(&files.frontend))?;
-    for list in &files.lists {
-        let (path, config) = (text(&list.path), text(&files.frontend));
-        binary.run(&["group", "add", list.group, "--config", &config])?;
+    let frontend_node = Node::start(&binary, &site.lab, "frontend", "frontend", &files.frontend)?;
+    frontend_node.answers()?;
+    for group in ["people", PHONES_GROUP, "insiders"] {
         // Telephones need no key for agents, and making one takes a quarter of a second.
-        let agents: &[&str] = if list.group == PHONES_GROUP { &["--no-agent"] } else { &[] };
-        let fixed = ["user", "add", "--from", &path, "--group", list.group, "--config", &config];
-        binary.run(&[&fixed, agents].concat())?;
+        let more: &[&str] = if group == PHONES_GROUP { &["--no-agent"] } else { &[] };
+        frontend_node.add_users(group, files.members(group), more)?;
     }
-    let token = binary.run(&["gate-join", "--new", "--config", &text(&files.frontend)])?;
-    let token = token.lines().find(|line| line.starts_with("sgjoin1.")).unwrap_or_default();
-    write_private(&files.token, token).map_err(|error| failed("gate-join", &error.to_string()))?;
-    // Joining talks to the front end, so it runs on the gate's host.
-    let join = ["gate-join", "--token-file", &text(&files.token), "--config", &text(&files.gate)].map(str::to_owned);
-    let mut joining = binary.spawn(&site.lab, "gate", "gate-join", &join)?;
-    if !joining.wait(START_MAX)? {
-        return Err(failed("gate-join", &binary.last_words("gate-join")));
-    }
-    let gate = binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&files.gate)])?;
-    let backend = backend_of(&binary.wait_for("gate", || binary.status(&files.gate))?);
-    let frontend_address = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons { files, frontend: frontend_address, backend, binary, gate, frontend_process: frontend })
+    frontend_node.admit(&site.lab, "gate", &files.gate)?;
+    let gate = Node::start(&binary, &site.lab, "gate", "gate", &files.gate)?;
+    let backend = backend_of(&gate.answers()?);
+    let frontend = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
+    Ok(Daemons { files, frontend, backend, binary, gate, frontend_node })
 }
 
 impl Daemons {
-    /// The command of a lab worker.
-    pub(super) fn worker<S: serde::Serialize>(&self, role: &str, spec: &S) -> Command {
-        worker::command(&self.binary.program, role, spec)
+    /// Starts a worker on a host and waits until it is ready.
+    pub(super) fn worker<S: Serialize>(
+        &self,
+        site: &Site,
+        host: &str,
+        role: &str,
+        spec: &S,
+    ) -> Result<Process, LabError> {
+        self.binary.worker(&site.lab, host, role, spec)
     }
 
     /// The command of a program that dies with the lab: this binary with `arguments`.
@@ -94,7 +89,7 @@ impl Daemons {
 
     /// Kills the gate.
     pub(super) fn kill_gate(&mut self) {
-        self.gate.kill();
+        self.gate.process.kill();
     }
 
     /// Ends the gate as an operator would.
@@ -104,8 +99,13 @@ impl Daemons {
 
     /// Starts the gate again, and waits until it answers.
     pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
-        self.gate = self.binary.spawn(&site.lab, "gate", "gate", &["gate".to_owned(), text(&self.files.gate)])?;
-        self.binary.wait_for("gate", || self.binary.status(&self.files.gate)).map(drop)
+        self.gate.restart(&site.lab)?;
+        self.gate.answers().map(drop)
+    }
+
+    /// Gives the gate another back end, from its next start on.
+    pub(super) fn change_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
+        gate(options, datapath).write(&options.directory).map(drop)
     }
 
     /// Packets that have left over the protected link in the control lane.
@@ -124,7 +124,7 @@ impl Daemons {
     /// The UDP addresses and ports that the gate opened for a user, as the front end's `grant ls` tells them.
     pub(super) fn told(&self, user: &str) -> Result<Vec<SocketAddr>, LabError> {
         const UDP: u64 = 17;
-        let text = self.binary.run(&["grant", "ls", "--json", "--config", &text(&self.files.frontend)])?;
+        let text = self.frontend_node.run(&["grant", "ls", "--json"])?;
         let rows: Value = serde_json::from_str(&text).map_err(|error| failed("grant ls", &error.to_string()))?;
         let place = |row: &Value| {
             let address = row["gate_address"].as_str()?.parse().ok()?;
@@ -153,7 +153,7 @@ impl Drop for Daemons {
     /// Ends them as an operator would: a gate that is killed keeps its link closed.
     fn drop(&mut self) {
         self.gate.end();
-        self.frontend_process.end();
+        self.frontend_node.end();
         unmount_below(&self.binary.directory);
     }
 }

@@ -1,15 +1,13 @@
 use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
 };
 
 use super::Options;
-use sluicegate_site::{During, LabError, clock::Random, scratch::write_private, topology::Site};
+use sluicegate_site::{During, LabError, NodeFile, clock::Random, scratch::write_private, topology::Site};
 
 pub(super) const REALM: &str = "lab.example";
-/// Where the front end takes SIP and gates' feeds.
-pub(super) const SIP_PORT: u16 = 5_060;
+/// Where the front end takes gates' feeds.
 pub(super) const FEED_PORT: u16 = 7_443;
 /// Where the gate's host serves its metrics, on loopback.
 pub(super) const METRICS_PORT: u16 = 9_469;
@@ -60,7 +58,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn address(self) -> std::net::Ipv4Addr {
+    pub(super) fn address(self) -> Ipv4Addr {
         if self.mode == "nat" { Site::PBX } else { Site::WEB }
     }
 
@@ -74,7 +72,7 @@ impl Service {
     }
 
     /// The address that clients use.
-    pub(super) fn public(self) -> std::net::Ipv4Addr {
+    pub(super) fn public(self) -> Ipv4Addr {
         if self.mode == "nat" { Site::NAT } else { Site::WEB }
     }
 }
@@ -88,67 +86,33 @@ pub(super) struct User {
     pub password_file: PathBuf,
 }
 
-/// The users of one group, as `user add --from` reads them.
-#[derive(Debug, Clone)]
-pub(super) struct List {
-    pub group: &'static str,
-    pub path: PathBuf,
-}
-
-/// What was written for the daemons.
+/// What was written for the programs beside the nodes, and the files of these.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
-    pub frontend: PathBuf,
-    pub gate: PathBuf,
+    pub frontend: NodeFile,
+    pub gate: NodeFile,
     /// Of the agent beside the service of kind `agent`.
     pub agent: PathBuf,
-    pub gate_state: PathBuf,
-    pub token: PathBuf,
     pub users: Vec<User>,
-    pub lists: Vec<List>,
 }
 
 impl Files {
-    /// Writes configuration and passwords, each readable by this user alone.
+    /// Writes passwords and the agent's file, each readable by this user alone.
     pub(super) fn write(options: &Options) -> Result<Self, LabError> {
         let directory = &options.directory;
-        let frontend_state = directory.join("frontend");
-        let gate_state = directory.join("gate");
-        for state in [&frontend_state, &gate_state] {
-            make_private_directory(state).during(|| format!("making {}", state.display()))?;
-        }
-        let files = Self {
-            frontend: directory.join("frontend.toml"),
-            gate: directory.join("gate.toml"),
-            agent: directory.join("agent.toml"),
-            token: directory.join("join-token"),
-            users: users(directory, options.seed),
-            lists: ["people", PHONES_GROUP, "insiders"]
-                .map(|group| List { group, path: directory.join(format!("{group}.users")) })
-                .to_vec(),
-            gate_state,
-        };
         let address = Site::address("frontend")?;
-        let mut written = vec![
-            (&files.frontend, frontend_toml(&frontend_state, &address.to_string())),
-            (&files.gate, gate_toml(&files.gate_state, options, &options.datapath)),
-            (&files.agent, agent_toml(&files, &address.to_string())?),
-        ];
+        let files = Self {
+            frontend: frontend(address),
+            gate: gate(options, &options.datapath),
+            agent: directory.join("agent.toml"),
+            users: users(directory, options.seed),
+        };
+        let mut written = vec![(&files.agent, agent_toml(&files, &address.to_string())?)];
         written.extend(files.users.iter().map(|user| (&user.password_file, format!("{}\n", user.password))));
-        for list in &files.lists {
-            let members = files.users.iter().filter(|user| user.group == list.group);
-            written.push((&list.path, members.map(|user| format!("{}:{}\n", user.name, user.password)).collect()));
-        }
         for (path, text) in written {
             write_private(path, &text).during(|| format!("writing {}", path.display()))?;
         }
         Ok(files)
-    }
-
-    /// Gives the gate another back end, from its next start on.
-    pub(super) fn write_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
-        let text = gate_toml(&self.gate_state, options, datapath);
-        write_private(&self.gate, &text).during(|| format!("writing {}", self.gate.display()))
     }
 
     /// The user called `name`.
@@ -157,10 +121,10 @@ impl Files {
         user.ok_or_else(|| LabError::Plan(format!("the demo has no user {name}")))
     }
 
-    /// Names and passwords of the phones.
-    pub(super) fn phones(&self) -> Vec<(String, String)> {
-        let phones = self.users.iter().filter(|user| user.group == PHONES_GROUP);
-        phones.map(|user| (user.name.clone(), user.password.clone())).collect()
+    /// Names and passwords of the users of a group.
+    pub(super) fn members(&self, group: &str) -> Vec<(String, String)> {
+        let members = self.users.iter().filter(|user| user.group == group);
+        members.map(|user| (user.name.clone(), user.password.clone())).collect()
     }
 }
 
@@ -184,50 +148,45 @@ fn users(directory: &Path, seed: u64) -> Vec<User> {
         .collect()
 }
 
-fn frontend_toml(state: &Path, address: &str) -> String {
-    let mut text = format!(
-        "[node]\nname = \"frontend\"\nstate = {state:?}\n\n[frontend]\nlisten = [\"udp/{address}:{SIP_PORT}\"]\n\
-         realm = \"{REALM}\"\ndigest = [\"SHA-256\", \"MD5\"]\nfeed = \"{address}:{FEED_PORT}\"\n\n\
-         [metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n\n\
+fn frontend(address: Ipv4Addr) -> NodeFile {
+    let more = format!(
+        "digest = [\"SHA-256\", \"MD5\"]\nfeed = \"{address}:{FEED_PORT}\"\n\
          [[frontend.gate]]\nname = \"gate\"\naddresses = [\"{}\"]\n",
         Site::NAT,
     );
+    let mut file = NodeFile::new("frontend").frontend(address.into(), REALM, &more).with(&metrics());
     for service in SERVICES {
         let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
         let registrar = if service.kind == "agent" { format!("registrar = \"{REGISTRAR}\"\n") } else { String::new() };
-        text += &format!(
-            "\n[[service]]\nname = \"{}\"\nkind = \"{}\"\nmode = \"{}\"\naddress = \"{}\"\n\
-             ports = [\"udp/{}-{}\"{tcp}]\n{registrar}\
+        let more = format!(
+            "kind = \"{}\"\nmode = \"{}\"\nports = [\"udp/{}-{}\"{tcp}]\n{registrar}\
              grant = {{ bytes_max = \"20MB\", lifetime_s = 900, rate = \"{}Mbit\", flows_max = 64 }}\n\
              allow = [\"group:people\", \"group:phones\"]\n",
-            service.name,
             service.kind,
             service.mode,
-            service.address(),
             service.udp,
             service.udp_last(),
             GRANT_RATE_BPS / 1_000_000,
         );
+        file = file.service(service.name, service.address(), &more);
     }
-    text += &format!(
-        "\n[[rule]]\nname = \"insiders\"\nservices = [\"pbx\", \"web\"]\nsubjects = [\"group:insiders\"]\neffect = \"allow\"\n\
+    file.with(&format!(
+        "[[rule]]\nname = \"insiders\"\nservices = [\"pbx\", \"web\"]\nsubjects = [\"group:insiders\"]\neffect = \"allow\"\n\
          grant = {{ bytes_max = {INSIDER_BYTES_MAX}, lifetime_s = 300, rate = \"2Mbit\", flows_max = 8 }}\n",
-    );
-    text
+    ))
 }
 
-fn gate_toml(state: &Path, options: &Options, datapath: &str) -> String {
-    let datapath = sluicegate_site::topology::datapath(datapath);
+/// The file of the gate with this back end.
+pub(super) fn gate(options: &Options, datapath: &str) -> NodeFile {
     // A little below what the link carries, so that packets wait at the gate.
     let rate = options.site.link_rate_bps / 100 * 96 / 1_000;
     let rate = if options.scheduled { format!("link_rate = \"{rate}kbit\"\n") } else { String::new() };
-    format!(
-        "[node]\nname = \"gate\"\nstate = {state:?}\n\n[gate]\noutside = \"{}\"\ninside = \"{}\"\naddress = \"{}\"\n\
-         datapath = \"{datapath}\"\n{rate}\n[metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n",
-        Site::OUTSIDE,
-        Site::INSIDE,
-        Site::NAT,
-    )
+    let more = format!("address = \"{}\"\n{rate}", Site::NAT);
+    NodeFile::new("gate").gate((Site::OUTSIDE, Site::INSIDE), datapath, &more).with(&metrics())
+}
+
+fn metrics() -> String {
+    format!("[metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n")
 }
 
 fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
@@ -235,7 +194,7 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
     let service = service.ok_or_else(|| LabError::Plan("the demo has no service of kind agent".to_owned()))?;
     let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
     Ok(format!(
-        "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
+        "[agent]\nfrontend = \"{frontend}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
          password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\n\
          clients_per_user_max = {AGENT_PLACES_PER_USER}\n\
          ports = [\"udp/{}-{}\"{tcp}]\n",
@@ -245,8 +204,4 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
         service.udp,
         service.udp_last(),
     ))
-}
-
-fn make_private_directory(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).recursive(true).create(path)
 }

@@ -9,9 +9,9 @@ use std::{
 use super::{
     Event, Options,
     attacks::{self, ALL, CLASSES, SPOOFED},
-    cast::{COUNTED, Cast, FOREVER_S, call_once, calling, opened, start},
+    cast::{COUNTED, Cast, FOREVER_S, call_once, calling, opened},
     daemons::{Daemons, wait_for},
-    files::{DECLARED, INSIDER_BYTES_MAX, REALM, SERVICES},
+    files::{DECLARED, INSIDER_BYTES_MAX, PHONES_GROUP, REALM, SERVICES},
     ledger::{Ledger, Origin},
     story,
     verdict::{Forgeries, Insider, Measured, SipAttack},
@@ -254,7 +254,7 @@ impl<'a> Stage<'a> {
             return Ok(());
         }
         let setup = SetupSpec {
-            users: self.daemons.files.phones(),
+            users: self.daemons.files.members(PHONES_GROUP),
             sockets: 8,
             per_s: SETUPS_PER_S,
             calls: SETUPS_PER_S * self.options.phase_s,
@@ -334,7 +334,7 @@ impl<'a> Stage<'a> {
         let ports = (INSIDER_PORT..).take(DECLARED);
         for (port, service) in ports.clone().zip(SERVICES) {
             let spec = calling(self.options, self.daemons, "mallory", service, port)?;
-            let phone = start(self.site, self.daemons, "mallory", "setup", &spec)?;
+            let phone = self.daemons.worker(self.site, "mallory", "setup", &spec)?;
             pinholes.push(opened(&phone)?);
             phones.push(phone);
         }
@@ -399,7 +399,7 @@ impl<'a> Stage<'a> {
         role: &str,
         spec: &S,
     ) -> Result<(), LabError> {
-        let process = start(self.site, self.daemons, host, role, spec)?;
+        let process = self.daemons.worker(self.site, host, role, spec)?;
         self.running.push((origin, process));
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::{
     Event, Options,
     attacks::{self, ALL, Class, FORGED_AGENT, FORGED_INFRASTRUCTURE, FORGED_PHONE, ONLOOKER, SPOOFED},
     cast::{FOREVER_S, calling},
-    files::{FEED_PORT, GRANT_RATE_BPS, REALM, SERVICES, SIP_PORT},
+    files::{FEED_PORT, GRANT_RATE_BPS, REALM, SERVICES},
     ledger::Origin,
     on_stage,
     phases::Stage,
@@ -21,7 +21,7 @@ use crate::report::{
     Threshold::{self, AtLeast, AtMost},
     rows::Report,
 };
-use sluicegate_site::{LabError, topology::Site};
+use sluicegate_site::{LabError, node::SIP_PORT, topology::Site};
 use sluicegate_traffic::{
     attack::{Does, IdleSpec, Kind, RelaySpec},
     client::setup::SetupSpec,
@@ -324,7 +324,7 @@ impl Stage<'_> {
     }
 
     fn restart_gate(&mut self, datapath: &str) -> Result<(), LabError> {
-        self.daemons.files.write_gate(self.options, datapath)?;
+        self.daemons.change_gate(self.options, datapath)?;
         self.daemons.end_gate();
         self.daemons.start_gate(self.site)?;
         self.run_for(TAKEN_UP)

@@ -16,16 +16,15 @@ use super::{
 };
 use crate::report::{Threshold, rows::Report};
 use sluicegate_site::{
-    During, Lab, LabError, Process,
+    During, Lab, LabError, Node, Process,
     binary::{Binary, text},
     clock::unix_ns,
     cpu::StolenWatch,
     scratch::write_private,
-    worker,
 };
 use sluicegate_traffic::client::haul::{Haul, HaulServeSpec, Order};
 
-const READY_MAX: Duration = Duration::from_secs(20);
+const PASSWORD: &str = "correct-horse-battery-staple";
 /// What a transfer may take beyond what its sender's pace, or half the rate of a default grant, allows.
 const PATIENCE_S: u64 = 120;
 const SLOWEST_BYTES_PER_S: u64 = 600_000;
@@ -41,7 +40,7 @@ const SESSION_S: u64 = 7_200;
 struct Stage<'a> {
     options: &'a Options,
     _server: Process,
-    _node: Process,
+    _node: Node,
     password: PathBuf,
     binary: Binary,
     lab: Lab,
@@ -80,25 +79,12 @@ impl<'a> Stage<'a> {
             .into_iter()
             .flat_map(|service| [site::SERVICE, site::BESIDE].map(|address| (address, service.port).into()));
         let spec = HaulServeSpec { listen: listen.collect() };
-        let server = lab.host("service")?.spawn("haul_serve", worker::command(&binary.program, "haul_serve", &spec))?;
-        server.event("ready", READY_MAX)?;
-        let (config, password) = (binary.directory.join("site.toml"), binary.directory.join("password"));
-        let written = write_private(&config, &site_file(&binary.directory, &options.datapath))
-            .and_then(|()| write_private(&password, "correct-horse-battery-staple\n"));
-        written.during(|| format!("writing into {}", binary.directory.display()))?;
-        let node = binary.spawn(&lab, "gate", "site", &["up".to_owned(), text(&config)])?;
-        let is_ready = || {
-            let status = binary.status(&config)?;
-            let feeds = status["gate"]["feeds"].as_array()?;
-            (!feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")).then_some(())
-        };
-        binary.wait_for("site", is_ready)?;
-        let (config, file) = (text(&config), text(&password));
-        binary.run(&["group", "add", "staff", "--config", &config])?;
-        for way in Way::ALL {
-            let name = way.label();
-            binary.run(&["user", "add", name, "--password-file", &file, "--group", "staff", "--config", &config])?;
-        }
+        let server = binary.worker(&lab, "service", "haul_serve", &spec)?;
+        let password = binary.directory.join("password");
+        write_private(&password, PASSWORD).during(|| format!("writing {}", password.display()))?;
+        let node = Node::start(&binary, &lab, "gate", "up", &site_file(&options.datapath))?;
+        node.ready()?;
+        node.add_users("staff", Way::ALL.map(|way| (way.label().to_owned(), PASSWORD.to_owned())), &[])?;
         Ok(Self { options, _server: server, _node: node, password, binary, lab })
     }
 

@@ -1,13 +1,12 @@
 //! The lab of the experiment: a client's host for each way, a router that may translate, the gate, and the service.
 
-use std::{
-    net::Ipv4Addr,
-    process::{Command, Output, Stdio},
-};
+use std::net::Ipv4Addr;
 
 use super::ways::Way;
-use crate::tva::site::{host, wires_of};
-use sluicegate_site::{During, Lab, LabError, topology::Plan};
+use sluicegate_site::{
+    Lab, LabError,
+    topology::{Host, Plan},
+};
 
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 pub(super) const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 4, 0, 2);
@@ -22,9 +21,9 @@ pub(super) const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 5, 0, 2);
 /// ```
 pub(super) fn plan() -> Result<Plan, LabError> {
     let mut hosts = vec![
-        host("core", &[])?.forwarding(),
-        host("gate", &[("0.0.0.0/0", "203.0.113.254")])?,
-        host("service", &[("0.0.0.0/0", "10.4.0.1"), ("198.19.0.0/24", "10.5.0.1")])?,
+        Host::with_routes("core", &[])?.forwarding(),
+        Host::with_routes("gate", &[("0.0.0.0/0", "203.0.113.254")])?,
+        Host::with_routes("service", &[("0.0.0.0/0", "10.4.0.1"), ("198.19.0.0/24", "10.5.0.1")])?,
     ];
     let mut wires = vec![
         ("core:gate 203.0.113.254/24".to_owned(), "gate:outside 203.0.113.1/24".to_owned()),
@@ -33,11 +32,10 @@ pub(super) fn plan() -> Result<Plan, LabError> {
     ];
     for way in Way::ALL {
         let (name, net) = (way.label(), net(way));
-        hosts.push(host(name, &[("0.0.0.0/0", &format!("{net}.1"))])?);
+        hosts.push(Host::with_routes(name, &[("0.0.0.0/0", &format!("{net}.1"))])?);
         wires.push((format!("core:{name} {net}.1/24"), format!("{name}:eth0 {net}.2/24")));
     }
-    let wires: Vec<(&str, &str)> = wires.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-    Ok(Plan { hosts, wires: wires_of(&wires)? })
+    Plan::of(hosts, &wires)
 }
 
 /// The network of a way's host, without its last number. Only the direct one is answered past the gate.
@@ -45,28 +43,12 @@ fn net(way: Way) -> String {
     if way == Way::Direct { "198.19.0".to_owned() } else { format!("198.18.{}", way.number()) }
 }
 
-/// A command on a host; what it printed.
-fn run(lab: &Lab, host: &str, words: &[&str]) -> Result<Output, LabError> {
-    let what = || format!("{host}: {}", words.join(" "));
-    let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-    lab.host(host)?.run_in(run).and_then(|result| result).during(what)
-}
-
-fn must(lab: &Lab, host: &str, words: &[&str]) -> Result<String, LabError> {
-    let output = run(lab, host, words)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(LabError::Process { name: words.join(" "), reason })
-}
-
 /// Gives the host of a way its other address and takes the one it had: as a laptop that goes to another network.
 pub(super) fn move_host(lab: &Lab, way: Way, turn: usize) -> Result<(), LabError> {
     let address = |turn: usize| format!("{}.{}/24", net(way), 2 + turn % 2);
     lab.host(way.label())?.set("net/ipv4/conf/all/promote_secondaries", "1")?;
-    must(lab, way.label(), &["ip", "address", "add", &address(turn), "dev", "eth0"])?;
-    must(lab, way.label(), &["ip", "address", "del", &address(turn + 1), "dev", "eth0"])?;
+    lab.run(way.label(), &["ip", "address", "add", &address(turn), "dev", "eth0"])?;
+    lab.run(way.label(), &["ip", "address", "del", &address(turn + 1), "dev", "eth0"])?;
     Ok(())
 }
 
@@ -79,10 +61,10 @@ pub(super) fn translate(lab: &Lab, hosts: &[Way], turn: usize) -> Result<(), Lab
         let (name, address, zone) = (way.label(), public(*way, turn), 1 + turn * Way::ALL.len() + way.number());
         zones += &format!("iifname {name} ct zone set {zone}\niifname gate ip daddr {address} ct zone set {zone}\n");
         sources += &format!("oifname gate ip saddr 198.18.{}.0/24 counter snat to {address}\n", way.number());
-        must(lab, "core", &["ip", "address", "replace", &format!("{address}/24"), "dev", "gate"])?;
+        lab.run("core", &["ip", "address", "replace", &format!("{address}/24"), "dev", "gate"])?;
         if turn > 0 {
             let old = format!("{}/24", public(*way, turn + 1));
-            must(lab, "core", &["ip", "address", "del", &old, "dev", "gate"])?;
+            lab.run("core", &["ip", "address", "del", &old, "dev", "gate"])?;
         }
     }
     // Strangers' packets to a router at home end there.
@@ -92,18 +74,18 @@ pub(super) fn translate(lab: &Lab, hosts: &[Way], turn: usize) -> Result<(), Lab
          chain in {{\ntype filter hook input priority 0\niifname gate meta l4proto {{ tcp, udp }} drop\n}}\n\
          chain out {{\ntype nat hook postrouting priority srcnat\n{sources}}}\n}}\n"
     );
-    must(lab, "core", &["nft", &rules]).map(drop)
+    lab.run("core", &["nft", &rules]).map(drop)
 }
 
 /// How many of the translated hosts have used their address of now.
 pub(super) fn translated(lab: &Lab) -> Result<usize, LabError> {
-    let rules = must(lab, "core", &["nft", "list", "table", "ip", "nat"])?;
+    let rules = lab.run("core", &["nft", "list", "table", "ip", "nat"])?;
     Ok(rules.matches("counter packets ").count() - rules.matches("counter packets 0 ").count())
 }
 
 /// No host is translated any more.
 pub(super) fn translate_nothing(lab: &Lab) -> Result<(), LabError> {
-    must(lab, "core", &["nft", "flush", "ruleset"]).map(drop)
+    lab.run("core", &["nft", "flush", "ruleset"]).map(drop)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::{path::PathBuf, process::Command, time::Duration};
 
 use super::site::{BESIDE, GATE, SERVICE};
 use sluicegate_site::{
-    During, Lab, LabError, Process,
-    binary::{Binary, text},
+    During, Lab, LabError, NodeFile, Process,
+    binary::{self, Binary, text},
     scratch::write_private,
     worker,
 };
@@ -194,23 +194,18 @@ impl Agents<'_> {
             self.service.name,
         );
         write_private(&path, &text).during(|| format!("writing {}", path.display()))?;
-        Ok(sluicegate_site::binary::text(&path))
+        Ok(binary::text(&path))
     }
 }
 
-/// The configuration of the gate and its frontend.
-pub(super) fn site_file(directory: &std::path::Path, datapath: &str) -> String {
-    let (state, datapath) = (directory.join("state"), sluicegate_site::topology::datapath(datapath));
-    let services = [FILES, BRIEF, FAST].map(|Service { name, port, grant }| {
-        format!(
-            "[[service]]\nname = \"{name}\"\nports = [\"tcp/{port}\"]\naddress = \"{SERVICE}\"\n\
-             allow = [\"group:staff\"]\n{grant}"
-        )
-    });
-    format!(
-        "[node]\nname = \"site\"\nstate = {state:?}\n\
-         [frontend]\nlisten = [\"udp/{GATE}:5060\"]\nrealm = \"{REALM}\"\n\
-         [gate]\noutside = \"outside\"\ninside = \"inside\"\nlocal = [\"udp/5060\"]\ndatapath = \"{datapath}\"\n{}",
-        services.concat()
-    )
+/// The file of the gate and its frontend.
+pub(super) fn site_file(datapath: &str) -> NodeFile {
+    let file = NodeFile::new("site").frontend(GATE.into(), REALM, "").gate(
+        ("outside", "inside"),
+        datapath,
+        "local = [\"udp/5060\"]\n",
+    );
+    [FILES, BRIEF, FAST].into_iter().fold(file, |file, Service { name, port, grant }| {
+        file.service(name, SERVICE, &format!("ports = [\"tcp/{port}\"]\nallow = [\"group:staff\"]\n{grant}"))
+    })
 }

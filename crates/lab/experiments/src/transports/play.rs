@@ -16,13 +16,14 @@ use super::{
 };
 use crate::report::{Threshold, rows::Report};
 use sluicegate_site::{
-    During, Lab, LabError, Process,
+    During, Lab, LabError, Node, Process,
     binary::{Binary, text},
     scratch::write_private,
     worker,
 };
 use sluicegate_traffic::client::exchange::{ExchangeSpec, MirrorSpec};
 
+const PASSWORD: &str = "correct-horse-battery-staple";
 const READY_MAX: Duration = Duration::from_secs(20);
 /// Packets that are to be answered, one after the other, and how long each waits at most, in milliseconds.
 const PACKETS: u32 = 20;
@@ -43,7 +44,7 @@ impl Case {
 
 struct Stage {
     mutant: Mutant,
-    _node: Process,
+    _node: Node,
     password: PathBuf,
     binary: Binary,
     lab: Lab,
@@ -66,20 +67,11 @@ impl Stage {
     fn build(options: &Options) -> Result<Self, LabError> {
         let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
         let lab = site::plan()?.build()?;
-        let (config, password) = (binary.directory.join("site.toml"), binary.directory.join("password"));
-        let written = write_private(&config, &site::file(&binary.directory, &options.datapath, options.mutant))
-            .and_then(|()| write_private(&password, "correct-horse-battery-staple\n"));
-        written.during(|| format!("writing into {}", binary.directory.display()))?;
-        let node = binary.spawn(&lab, "gate", "site", &["up".to_owned(), text(&config)])?;
-        let is_ready = || {
-            let status = binary.status(&config)?;
-            let feeds = status["gate"]["feeds"].as_array()?;
-            (!feeds.is_empty() && feeds.iter().all(|feed| feed["state"] == "connected")).then_some(())
-        };
-        binary.wait_for("site", is_ready)?;
-        let (config, file) = (text(&config), text(&password));
-        binary.run(&["group", "add", "staff", "--config", &config])?;
-        binary.run(&["user", "add", "alice", "--password-file", &file, "--group", "staff", "--config", &config])?;
+        let password = binary.directory.join("password");
+        write_private(&password, PASSWORD).during(|| format!("writing {}", password.display()))?;
+        let node = Node::start(&binary, &lab, "gate", "up", &site::file(&options.datapath, options.mutant))?;
+        node.ready()?;
+        node.add_users("staff", [("alice".to_owned(), PASSWORD.to_owned())], &[])?;
         Ok(Self { mutant: options.mutant, _node: node, password, binary, lab })
     }
 
@@ -137,10 +129,7 @@ impl Stage {
 
     fn mirror(&self, protocol: IpProtocol, at: SocketAddrV4) -> Result<Process, LabError> {
         let spec = MirrorSpec { protocol: protocol.0, at: vec![at] };
-        let mirror =
-            self.lab.host("service")?.spawn("mirror", worker::command(&self.binary.program, "mirror", &spec))?;
-        mirror.event("ready", READY_MAX)?;
-        Ok(mirror)
+        self.binary.worker(&self.lab, "service", "mirror", &spec)
     }
 
     /// How many packets of a host are answered.
@@ -211,7 +200,7 @@ impl Tunnel {
         let keys = [stage.key("client.key")?, stage.key("service.key")?];
         for (at, host) in hosts.into_iter().enumerate() {
             let (own, other) = (&names[at], 1 - at);
-            let interface = || stage.command(host, &["wg", "show", own]).ok();
+            let interface = || stage.lab.run(host, &["wg", "show", own]).ok();
             stage.binary.wait_for("wireguard-go", interface)?;
             let (key, allowed) = (text(&keys[at].0), format!("{}/32", TUNNEL[other]));
             let mut words = vec!["wg", "set", own, "private-key", &key];
@@ -221,9 +210,9 @@ impl Tunnel {
             if at == 0 {
                 words.extend(["endpoint", &endpoint]);
             }
-            stage.command(host, &words)?;
-            stage.command(host, &["ip", "address", "add", &format!("{}/24", TUNNEL[at]), "dev", own])?;
-            stage.command(host, &["ip", "link", "set", own, "up"])?;
+            stage.lab.run(host, &words)?;
+            stage.lab.run(host, &["ip", "address", "add", &format!("{}/24", TUNNEL[at]), "dev", own])?;
+            stage.lab.run(host, &["ip", "link", "set", own, "up"])?;
         }
         Ok(Self { _ends: ends })
     }
@@ -237,21 +226,9 @@ impl Stage {
     /// A key of a tunnel: its file and the public part.
     fn key(&self, name: &str) -> Result<(PathBuf, String), LabError> {
         let path = self.binary.directory.join(name);
-        let private = self.command("client", &["wg", "genkey"])?;
+        let private = self.lab.run("client", &["wg", "genkey"])?;
         write_private(&path, &private).during(|| format!("writing {}", path.display()))?;
-        let public = self.command("client", &["sh", "-c", &format!("wg pubkey < {}", path.display())])?;
+        let public = self.lab.run("client", &["sh", "-c", &format!("wg pubkey < {}", path.display())])?;
         Ok((path, public.trim().to_owned()))
-    }
-
-    /// What a command on a host printed.
-    fn command(&self, host: &str, words: &[&str]) -> Result<String, LabError> {
-        let what = || format!("{host}: {}", words.join(" "));
-        let run = || Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-        let output = self.lab.host(host)?.run_in(run).and_then(|result| result).during(what)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(LabError::Process { name: what(), reason })
     }
 }

@@ -1,12 +1,11 @@
 //! The lab of the experiment, and the files of its gate.
 
-use std::{net::Ipv4Addr, path::Path};
+use std::net::Ipv4Addr;
 
 use super::{CASES, Mutant};
-use crate::tva::site::{host, wires_of};
 use sluicegate_site::{
-    LabError,
-    topology::{self, Plan},
+    LabError, NodeFile,
+    topology::{Host, Plan},
 };
 
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
@@ -40,40 +39,30 @@ impl Service {
 /// ```
 pub(super) fn plan() -> Result<Plan, LabError> {
     let hosts = vec![
-        host("client", &[("0.0.0.0/0", "198.18.1.1")])?,
-        host("stranger", &[("0.0.0.0/0", "198.18.2.1")])?,
-        host("core", &[("192.0.2.0/24", "203.0.113.1")])?.forwarding(),
-        host("gate", &[("0.0.0.0/0", "203.0.113.254"), ("192.0.2.0/24", "10.4.0.2")])?,
-        host("service", &[("0.0.0.0/0", "10.4.0.1")])?,
+        Host::with_routes("client", &[("0.0.0.0/0", "198.18.1.1")])?,
+        Host::with_routes("stranger", &[("0.0.0.0/0", "198.18.2.1")])?,
+        Host::with_routes("core", &[("192.0.2.0/24", "203.0.113.1")])?.forwarding(),
+        Host::with_routes("gate", &[("0.0.0.0/0", "203.0.113.254"), ("192.0.2.0/24", "10.4.0.2")])?,
+        Host::with_routes("service", &[("0.0.0.0/0", "10.4.0.1")])?,
     ];
-    let wires = wires_of(&[
+    let wires = [
         ("core:client 198.18.1.1/24", "client:eth0 198.18.1.2/24"),
         ("core:stranger 198.18.2.1/24", "stranger:eth0 198.18.2.2/24"),
         ("core:gate 203.0.113.254/24", "gate:outside 203.0.113.1/24"),
         ("gate:inside 10.4.0.1/24", "service:eth0 10.4.0.2/24 192.0.2.10/32"),
-    ])?;
-    Ok(Plan { hosts, wires })
+    ];
+    Plan::of(hosts, &wires)
 }
 
-/// The configuration of the gate and its frontend.
-pub(super) fn file(directory: &Path, datapath: &str, mutant: Mutant) -> String {
-    let (state, datapath) = (directory.join("state"), topology::datapath(datapath));
+/// The file of the gate and its frontend.
+pub(super) fn file(datapath: &str, mutant: Mutant) -> NodeFile {
     let mode = if mutant == Mutant::Observing { "observe" } else { "enforce" };
-    let services = SERVICES.map(|service| {
+    let gate = format!("mode = \"{mode}\"\nlocal = [\"udp/5060\"]\n");
+    let file = NodeFile::new("site").frontend(GATE.into(), REALM, "").gate(("outside", "inside"), datapath, &gate);
+    SERVICES.into_iter().fold(file, |file, service| {
         let Service { name, address } = service;
-        let ports: Vec<String> =
-            CASES.iter().filter(|case| case.is_for(service)).map(|case| format!("\"{}\"", case.opens)).collect();
-        format!(
-            "[[service]]\nname = \"{name}\"\nmode = \"{name}\"\nports = [{}]\naddress = \"{address}\"\n\
-             allow = [\"group:staff\"]\n",
-            ports.join(", ")
-        )
-    });
-    format!(
-        "[node]\nname = \"site\"\nstate = {state:?}\n\
-         [frontend]\nlisten = [\"udp/{GATE}:5060\"]\nrealm = \"{REALM}\"\n\
-         [gate]\noutside = \"outside\"\ninside = \"inside\"\nmode = \"{mode}\"\nlocal = [\"udp/5060\"]\n\
-         datapath = \"{datapath}\"\n{}",
-        services.concat()
-    )
+        let ports: Vec<_> = CASES.iter().filter(|case| case.is_for(service)).map(|case| case.opens).collect();
+        let more = format!("mode = \"{name}\"\nports = {ports:?}\nallow = [\"group:staff\"]\n");
+        file.service(name, address, &more)
+    })
 }

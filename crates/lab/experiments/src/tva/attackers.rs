@@ -1,12 +1,12 @@
 //! The attackers of one phase: workers behind the first two neighbours, and the colluder.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use super::{
     Attack, Family,
     site::{ATTACKERS, COLLUDER, SERVICE},
 };
-use sluicegate_site::{Lab, LabError, Process, binary::Binary, clock::unix_ns, worker};
+use sluicegate_site::{Lab, LabError, Process, binary::Binary, clock::unix_ns};
 use sluicegate_traffic::{
     attack::{CapabilityFloodSpec, CapabilityMode, ColluderSpec},
     seen::SeenSpec,
@@ -79,12 +79,12 @@ impl Attackers {
                 address: plan.family.address(COLLUDER),
                 seconds: plan.seconds,
             };
-            attackers._colluder = Some(start(plan, "colluder", "colluder", &spec)?);
+            attackers._colluder = Some(plan.binary.worker(plan.lab, "colluder", "colluder", &spec)?);
         }
         if matches!(attack, Attack::Imprecise | Attack::Reasking) {
             let sources = ATTACKERS.iter().map(|text| plan.family.prefix(text)).collect::<Result<_, _>>()?;
             let spec = SeenSpec { interface: "link".into(), sources, seconds: plan.seconds + 10 };
-            attackers.seen = Some(start(plan, "site", "seen", &spec)?);
+            attackers.seen = Some(plan.binary.worker(plan.lab, "site", "seen", &spec)?);
         }
         let target = if attack == Attack::Authorized { COLLUDER } else { SERVICE };
         for (index, (host, neighbour, prefix)) in
@@ -116,7 +116,7 @@ impl Attackers {
                 seed: plan.seed.wrapping_add(index as u64),
             };
             attackers.attackers += spec.attackers;
-            attackers.floods.push(start(plan, host, "capability_flood", &spec)?);
+            attackers.floods.push(plan.binary.worker(plan.lab, host, "capability_flood", &spec)?);
         }
         attackers.began_ns = unix_ns();
         for flood in &attackers.floods {
@@ -142,11 +142,4 @@ impl Attackers {
         }
         Ok(stopped)
     }
-}
-
-fn start<S: serde::Serialize>(plan: &Plan<'_>, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
-    let program: &Path = &plan.binary.program;
-    let process = plan.lab.host(host)?.spawn(&format!("{role} on {host}"), worker::command(program, role, spec))?;
-    process.event("ready", READY_MAX)?;
-    Ok(process)
 }

@@ -1,10 +1,6 @@
 //! The daemons of the live experiments, and the plain routers in their place.
 
-use std::{
-    fs,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-};
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -12,11 +8,7 @@ use super::{
     Family,
     site::{COLLUDER, NODES, SERVICE},
 };
-use sluicegate_site::{
-    During, Lab, LabError, Process,
-    binary::{Binary, text},
-    scratch::unmount_below,
-};
+use sluicegate_site::{Lab, LabError, Node, NodeFile, Process, binary::Binary};
 
 /// What the daemons have in common.
 #[derive(Debug, Clone)]
@@ -37,52 +29,28 @@ pub(super) struct Settings {
     pub(super) encapsulated: bool,
 }
 
-/// A daemon that is to run on the host of the same name: what its configuration file says beside `[node]`.
-#[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) name: &'static str,
-    pub(super) toml: String,
+/// The file of an edge box for the hosts behind `lan`; `more` are further settings.
+pub(super) fn edge(name: &str, datapath: &str, more: &str) -> NodeFile {
+    NodeFile::new(name).gate(("wan", "lan"), datapath, &format!("role = \"edge\"\n{more}"))
 }
 
-impl Node {
-    /// An edge box for the hosts behind `lan`; `more` are further settings.
-    pub(super) fn edge(name: &'static str, datapath: &str, more: &str) -> Self {
-        Self { name, toml: section("edge", ("wan", "lan"), datapath, more) }
-    }
-
-    /// A router that sorts nothing.
-    pub(super) fn router(name: &'static str, datapath: &str, (outside, inside): (&str, &str), boundary: bool) -> Self {
-        let more = format!("boundary = {boundary}\nlink_rate = \"none\"\n");
-        Self { name, toml: section("router", (outside, inside), datapath, &more) }
-    }
-
-    /// A gate in front of a link of `link_rate_bps`, with public services.
-    pub(super) fn gate(datapath: &str, link_rate_bps: u64, services: &[(&str, std::net::IpAddr)]) -> Self {
-        let more = format!("link_rate = \"{link_rate_bps}bit\"\nboundary = true\n");
-        let services = services.iter().map(|(name, address)| {
-            format!(
-                "\n[[service]]\nname = \"{name}\"\nmode = \"filter\"\ndefault = \"open\"\naddress = \"{address}\"\n"
-            )
-        });
-        let toml = section("gate", ("wan", "down"), datapath, &more);
-        Self { name: "gate", toml: toml + &services.collect::<String>() }
-    }
+/// The file of a router that sorts nothing.
+pub(super) fn router(name: &str, datapath: &str, ports: (&str, &str), boundary: bool) -> NodeFile {
+    let more = format!("role = \"router\"\nboundary = {boundary}\nlink_rate = \"none\"\n");
+    NodeFile::new(name).gate(ports, datapath, &more)
 }
 
-fn section(role: &str, (outside, inside): (&str, &str), datapath: &str, more: &str) -> String {
-    let datapath = sluicegate_site::topology::datapath(datapath);
-    format!(
-        "[gate]\nrole = \"{role}\"\noutside = \"{outside}\"\ninside = \"{inside}\"\ndatapath = \"{datapath}\"\n{more}"
-    )
+/// The file of a gate in front of a link of `link_rate_bps`, with public services.
+pub(super) fn gate(datapath: &str, link_rate_bps: u64, services: &[(&str, IpAddr)]) -> NodeFile {
+    let more = format!("link_rate = \"{link_rate_bps}bit\"\nboundary = true\n");
+    services.iter().fold(NodeFile::new("gate").gate(("wan", "down"), datapath, &more), |file, (name, address)| {
+        file.service(name, address, "mode = \"filter\"\ndefault = \"open\"\n")
+    })
 }
 
 /// The running daemons. Dropping them ends them as an operator would.
 #[derive(Debug)]
-pub(super) struct Nodes {
-    directory: PathBuf,
-    running: Vec<(&'static str, PathBuf, Process)>,
-    binary: Binary,
-}
+pub(super) struct Nodes(Vec<Node>);
 
 /// Lets the kernels forward, as a network without capabilities does; or stops them.
 pub(super) fn forward_plainly(lab: &Lab, on: bool) -> Result<(), LabError> {
@@ -95,45 +63,41 @@ pub(super) fn start(lab: &Lab, settings: &Settings) -> Result<Nodes, LabError> {
     Nodes::start(lab, &settings.binary, names.map(|name| node(settings, name)))
 }
 
-fn node(settings: &Settings, name: &'static str) -> Node {
+fn node(settings: &Settings, name: &str) -> NodeFile {
     let datapath = &settings.datapath;
     let (bytes, seconds) = settings.default_grant;
     let carriage = if settings.encapsulated { "encapsulated" } else { "native" };
     let grant =
         format!("carriage = \"{carriage}\"\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n");
     match name {
-        "edge" | "edge-1" => Node::edge(name, datapath, &format!("policy = \"client\"\n{grant}")),
+        "edge" | "edge-1" => edge(name, datapath, &format!("policy = \"client\"\n{grant}")),
         "edge-s" => {
             let server = format!("policy = \"server\"\nflood_rate = \"{}\"\nblacklist_s = 60\n", settings.flood_rate);
-            Node::edge(name, datapath, &(server + &grant))
+            edge(name, datapath, &(server + &grant))
         }
-        "r1" => Node::router(name, datapath, ("lan", "wan"), true),
-        "r2" => Node::router(name, datapath, ("wan", "down"), true),
+        "r1" => router(name, datapath, ("lan", "wan"), true),
+        "r2" => router(name, datapath, ("wan", "down"), true),
         _ => {
             let services =
                 [("web", SERVICE), ("colluder", COLLUDER)].map(|(name, v4)| (name, settings.family.address(v4)));
-            Node::gate(datapath, settings.link_rate_bps, &services)
+            gate(datapath, settings.link_rate_bps, &services)
         }
     }
 }
 
 impl Nodes {
-    /// Starts daemons and waits until each answers.
-    pub(super) fn start(lab: &Lab, binary: &Binary, nodes: impl Iterator<Item = Node>) -> Result<Self, LabError> {
-        let mut running = Self { directory: binary.directory.clone(), running: Vec::new(), binary: binary.clone() };
-        for node in nodes {
-            running.start_one(lab, &node)?;
-        }
-        for (name, config, _) in &running.running {
-            running.binary.wait_for(name, || running.binary.status(config))?;
-        }
-        Ok(running)
+    /// Starts daemons, each on the host of its name, and waits until each answers.
+    pub(super) fn start(lab: &Lab, binary: &Binary, files: impl Iterator<Item = NodeFile>) -> Result<Self, LabError> {
+        let start = |file: NodeFile| Node::start(binary, lab, file.name(), "gate", &file);
+        let nodes = files.map(start).collect::<Result<Vec<_>, _>>()?;
+        nodes.iter().try_for_each(|node| node.ready().map(drop))?;
+        Ok(Self(nodes))
     }
 
     /// What a daemon says of itself.
     pub(super) fn status(&self, name: &str) -> Result<Value, LabError> {
-        let node = self.running.iter().find(|(found, ..)| *found == name);
-        let status = node.and_then(|(_, config, _)| self.binary.status(config)).map(|mut status| {
+        let node = self.0.iter().find(|node| node.name() == name);
+        let status = node.and_then(Node::status).map(|mut status| {
             let gate = status.get_mut("gate").map(Value::take).filter(Value::is_object);
             gate.unwrap_or(status)
         });
@@ -142,8 +106,8 @@ impl Nodes {
     }
 
     /// The daemons' processes by name.
-    pub(super) fn processes(&self) -> impl Iterator<Item = (&'static str, &Process)> {
-        self.running.iter().map(|(name, _, process)| (*name, process))
+    pub(super) fn processes(&self) -> impl Iterator<Item = (&str, &Process)> {
+        self.0.iter().map(|node| (node.name(), &node.process))
     }
 
     /// Bytes that left the gate towards the bottleneck in the request lane, and in all lanes.
@@ -156,31 +120,4 @@ impl Nodes {
             (requests + if lane["lane"] == "request" { bytes } else { 0 }, all + bytes)
         }))
     }
-
-    fn start_one(&mut self, lab: &Lab, node: &Node) -> Result<(), LabError> {
-        let name = node.name;
-        let state = state_of(&self.directory, name);
-        if !state.exists() {
-            let made = fs::DirBuilder::new().mode(0o700).create(&state);
-            made.during(|| format!("making {}", state.display()))?;
-        }
-        let config = self.directory.join(format!("{name}.toml"));
-        let toml = format!("[node]\nname = \"{name}\"\nstate = {state:?}\n\n{}", node.toml);
-        fs::write(&config, toml).during(|| format!("writing {}", config.display()))?;
-        let process = self.binary.spawn(lab, name, name, &["gate".to_owned(), text(&config)])?;
-        self.running.push((name, config, process));
-        Ok(())
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        self.running.iter_mut().for_each(|(.., process)| process.end());
-        unmount_below(&self.directory);
-    }
-}
-
-/// The state directory of a daemon.
-pub(super) fn state_of(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("state-{name}"))
 }

@@ -13,7 +13,7 @@ use super::{
     nodes::{self, Nodes, Settings, forward_plainly},
     site::{self, DELAY_US, SERVICE, SERVICE_PORT, USERS_BEHIND_SPOOFER},
 };
-use sluicegate_site::{Lab, LabError, Process, binary::Binary, cpu::StolenWatch, worker};
+use sluicegate_site::{Lab, LabError, Process, binary::Binary, cpu::StolenWatch};
 use sluicegate_traffic::{
     client::transfer::{self, ServeSpec, Transfer, TransferSpec},
     emulator::{EmulateSpec, LineOptions},
@@ -168,16 +168,12 @@ impl<'a> Stage<'a> {
         let up = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };
         let link = EmulateSpec { a: "up".into(), b: "down".into(), a_to_b: down, b_to_a: up, seconds: FOREVER_S };
         let serve = ServeSpec { listen: vec![service(options.family)], seconds: FOREVER_S };
-        let standing = [stage.start("link", "emulate", &link)?, stage.start("service", "serve", &serve)?];
+        let standing = [
+            stage.binary.worker(&stage.lab, "link", "emulate", &link)?,
+            stage.binary.worker(&stage.lab, "service", "serve", &serve)?,
+        ];
         stage._standing = standing.into();
         Ok(stage)
-    }
-
-    fn start<S: serde::Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
-        let command = worker::command(&self.binary.program, role, spec);
-        let process = self.lab.host(host)?.spawn(&format!("{role} on {host}"), command)?;
-        process.event("ready", READY_MAX)?;
-        Ok(process)
     }
 
     /// Honest clients at work, with an attack or without. Against nodes, attackers of an imprecise policy begin in the
@@ -217,7 +213,12 @@ impl<'a> Stage<'a> {
         let others = self.others(scene)?;
         let watch = StolenWatch::start();
         let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
-        let clients = self.start("users", "transfer", &transfers(self.options.family, load, &load.from.of(scene))?)?;
+        let clients = self.binary.worker(
+            &self.lab,
+            "users",
+            "transfer",
+            &transfers(self.options.family, load, &load.from.of(scene))?,
+        )?;
         let started = Instant::now();
         if let Some(attack) = in_the_middle {
             thread::sleep(SETTLE * 2);
@@ -253,10 +254,15 @@ impl<'a> Stage<'a> {
         }
         let load = Load::of(Attack::Request);
         let few = Load { per_minute: load.per_minute / 6, ..load };
-        let behind = self.start("users-1", "transfer", &transfers(self.options.family, &few, USERS_BEHIND_SPOOFER)?)?;
+        let behind = self.binary.worker(
+            &self.lab,
+            "users-1",
+            "transfer",
+            &transfers(self.options.family, &few, USERS_BEHIND_SPOOFER)?,
+        )?;
         let longer = Load { seconds: load.seconds + 4, ..Load::SATURATING };
         let many = transfers(self.options.family, &longer, &longer.from.of(scene))?;
-        let saturating = self.start("users", "transfer", &many)?;
+        let saturating = self.binary.worker(&self.lab, "users", "transfer", &many)?;
         thread::sleep(SETTLE);
         Ok(Some((behind, saturating)))
     }

@@ -1,11 +1,10 @@
 //! The lab of the live experiment: three neighbours, two routers, a gate, a bottleneck, a service and a colluder.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use sluicegate_site::{
     LabError,
-    rtnetlink::Prefix,
-    topology::{End, Host, Plan, Via, Wire},
+    topology::{Host, Plan},
 };
 
 /// The service, an unmodified host.
@@ -24,30 +23,6 @@ pub(super) const ATTACKERS: [&str; 2] = ["10.41.0.0/16", "10.42.0.0/16"];
 /// Delay of the bottleneck in each direction: a round trip of 20 ms.
 pub(super) const DELAY_US: u64 = 10_000;
 
-pub(super) fn prefix(text: &str) -> Result<Prefix, LabError> {
-    text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
-}
-
-fn via(text: &str) -> Result<Via, LabError> {
-    let address: IpAddr = text.parse().map_err(|_| LabError::Plan(format!("{text} is no address")))?;
-    Ok(Via::Gateway(address))
-}
-
-pub(crate) fn host(name: &str, routes: &[(&str, &str)]) -> Result<Host, LabError> {
-    routes.iter().try_fold(Host::new(name), |host, (to, next)| {
-        let next = if *next == "itself" { Via::Itself } else { via(next)? };
-        Ok(host.route(prefix(to)?, next))
-    })
-}
-
-/// `"host:interface address"`; there may be none, or several.
-fn end(text: &str) -> Result<End, LabError> {
-    let (name, address) = text.split_once(' ').unwrap_or((text, ""));
-    let (host, interface) = name.split_once(':').ok_or_else(|| LabError::Plan(format!("{text} names no interface")))?;
-    let addresses = address.split_whitespace().map(prefix).collect::<Result<Vec<_>, _>>()?;
-    Ok(End::new(host, interface, &addresses))
-}
-
 /// Clients behind a neighbour each, two routers, a gate; behind the bottleneck a service with an edge box, and a
 /// colluder.
 ///
@@ -59,18 +34,21 @@ fn end(text: &str) -> Result<End, LabError> {
 /// ```
 pub(super) fn plan() -> Result<Plan, LabError> {
     let hosts = vec![
-        host("users", &[(USERS, "itself"), ("0.0.0.0/0", "10.30.0.1")])?,
-        host("edge", &[(USERS, "10.30.0.2"), ("0.0.0.0/0", "10.31.0.1")])?,
-        host("r1", &[(USERS, "10.31.0.2"), ("0.0.0.0/0", "10.40.0.1")])?,
-        host("ix", &[])?.switching(),
-        host("n1", &[(ATTACKERS[0], "10.41.255.2"), (USERS_BEHIND_SPOOFER, "10.32.0.2"), ("0.0.0.0/0", "10.40.0.1")])?
-            .forwarding(),
-        host("n2", &[(ATTACKERS[1], "10.42.255.2"), ("0.0.0.0/0", "10.40.0.1")])?.forwarding(),
-        host("a1", &[("0.0.0.0/0", "10.41.255.1")])?,
-        host("a2", &[("0.0.0.0/0", "10.42.255.1")])?,
-        host("users-1", &[(USERS_BEHIND_SPOOFER, "itself"), ("0.0.0.0/0", "10.33.0.1")])?,
-        host("edge-1", &[(USERS_BEHIND_SPOOFER, "10.33.0.2"), ("0.0.0.0/0", "10.32.0.1")])?,
-        host(
+        Host::with_routes("users", &[(USERS, "itself"), ("0.0.0.0/0", "10.30.0.1")])?,
+        Host::with_routes("edge", &[(USERS, "10.30.0.2"), ("0.0.0.0/0", "10.31.0.1")])?,
+        Host::with_routes("r1", &[(USERS, "10.31.0.2"), ("0.0.0.0/0", "10.40.0.1")])?,
+        Host::with_routes("ix", &[])?.switching(),
+        Host::with_routes(
+            "n1",
+            &[(ATTACKERS[0], "10.41.255.2"), (USERS_BEHIND_SPOOFER, "10.32.0.2"), ("0.0.0.0/0", "10.40.0.1")],
+        )?
+        .forwarding(),
+        Host::with_routes("n2", &[(ATTACKERS[1], "10.42.255.2"), ("0.0.0.0/0", "10.40.0.1")])?.forwarding(),
+        Host::with_routes("a1", &[("0.0.0.0/0", "10.41.255.1")])?,
+        Host::with_routes("a2", &[("0.0.0.0/0", "10.42.255.1")])?,
+        Host::with_routes("users-1", &[(USERS_BEHIND_SPOOFER, "itself"), ("0.0.0.0/0", "10.33.0.1")])?,
+        Host::with_routes("edge-1", &[(USERS_BEHIND_SPOOFER, "10.33.0.2"), ("0.0.0.0/0", "10.32.0.1")])?,
+        Host::with_routes(
             "r2",
             &[
                 (USERS, "10.40.0.3"),
@@ -80,12 +58,15 @@ pub(super) fn plan() -> Result<Plan, LabError> {
                 ("0.0.0.0/0", "10.50.0.2"),
             ],
         )?,
-        host("gate", &[("10.70.0.0/24", "10.60.0.2"), ("10.61.0.0/24", "10.60.0.9"), ("0.0.0.0/0", "10.50.0.1")])?,
-        host("link", &[])?,
-        host("site", &[])?.switching(),
-        host("edge-s", &[("0.0.0.0/0", "10.60.0.1")])?,
-        host("colluder", &[("0.0.0.0/0", "10.60.0.1")])?,
-        host("service", &[("0.0.0.0/0", "10.70.0.1")])?,
+        Host::with_routes(
+            "gate",
+            &[("10.70.0.0/24", "10.60.0.2"), ("10.61.0.0/24", "10.60.0.9"), ("0.0.0.0/0", "10.50.0.1")],
+        )?,
+        Host::with_routes("link", &[])?,
+        Host::with_routes("site", &[])?.switching(),
+        Host::with_routes("edge-s", &[("0.0.0.0/0", "10.60.0.1")])?,
+        Host::with_routes("colluder", &[("0.0.0.0/0", "10.60.0.1")])?,
+        Host::with_routes("service", &[("0.0.0.0/0", "10.70.0.1")])?,
     ];
     let wires = [
         ("users:eth0 10.30.0.2/30", "edge:lan 10.30.0.1/30"),
@@ -105,11 +86,7 @@ pub(super) fn plan() -> Result<Plan, LabError> {
         ("colluder:eth0 10.60.0.9/24", "site:col"),
         ("edge-s:lan 10.70.0.1/24", "service:eth0 10.70.0.2/24"),
     ];
-    Ok(Plan { hosts, wires: wires_of(&wires)? })
-}
-
-pub(crate) fn wires_of(wires: &[(&str, &str)]) -> Result<Vec<Wire>, LabError> {
-    wires.iter().map(|(a, b)| Ok(Wire { ends: [end(a)?, end(b)?] })).collect()
+    Plan::of(hosts, &wires)
 }
 
 #[cfg(test)]

@@ -1,10 +1,17 @@
 //! Labs as data: hosts, wires, routes and bottlenecks; and the lab built from them.
 
 mod site;
+mod text;
 
-use std::{collections::BTreeMap, net::IpAddr, os::fd::AsFd};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    os::fd::AsFd,
+    process::{Command, Stdio},
+};
 
 pub use site::{Site, SiteOptions};
+pub use text::prefix;
 
 use sluicegate_datapath::offload;
 
@@ -212,6 +219,24 @@ impl Lab {
     /// If there is no such host or interface.
     pub fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {
         self.host(host)?.netlink("reading an interface", |netlink| netlink.link(interface))
+    }
+
+    /// Runs a command to its end on a host; what it printed.
+    ///
+    /// # Errors
+    /// If there is no such host or program; [`LabError::Process`] with what it said on standard error if it failed.
+    pub fn run(&self, host: &str, words: &[&str]) -> Result<String, LabError> {
+        let what = || format!("{host}: {}", words.join(" "));
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(LabError::Plan("no command".to_owned()));
+        };
+        let run = || Command::new(program).args(arguments).stdin(Stdio::null()).output();
+        let output = self.host(host)?.run_in(run).and_then(|result| result).during(what)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(LabError::Process { name: what(), reason })
     }
 
     /// Counters of an interface.

@@ -1,13 +1,10 @@
 //! The real binary as a router, and what it counted.
 
-use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use super::Kind;
 use crate::bench::{Options, lab::BenchLab};
-use sluicegate_site::{
-    During, LabError,
-    binary::{Binary, text},
-};
+use sluicegate_site::{LabError, Node, NodeFile, binary::Binary};
 
 /// Room for flows: few enough for [`super::traffic::UNCACHED_FLOWS`] to push each other out.
 const LINES_MAX: usize = super::traffic::UNCACHED_FLOWS / 4;
@@ -18,7 +15,7 @@ const PUBLISHED: Duration = Duration::from_millis(300);
 pub(super) struct Router {
     name: String,
     binary: Binary,
-    config: PathBuf,
+    node: Node,
 }
 
 /// Packets until now.
@@ -31,32 +28,21 @@ pub(super) struct Counts {
 
 /// A lab with our router in the middle.
 pub(super) fn start(options: &Options, backend: &str) -> Result<(BenchLab, Router), LabError> {
-    let mut lab = BenchLab::build(backend, false)?;
-    let directory = options.directory.join(format!("router-{backend}"));
-    let (state, config) = (directory.join("state"), directory.join("router.toml"));
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .recursive(true)
-        .create(&state)
-        .and_then(|()| {
-            let toml = format!(
-                "[node]\nname = \"bench\"\nstate = {state:?}\n\
-                 [gate]\nrole = \"router\"\noutside = \"outside\"\ninside = \"inside\"\ndatapath = \"{backend}\"\n\
-                 boundary = true\nlink_rate = \"none\"\ncapability_lines_max = {LINES_MAX}\n"
-            );
-            fs::write(&config, toml)
-        })
-        .during(|| format!("writing into {}", directory.display()))?;
-    let binary = Binary { program: options.program.clone(), directory };
-    lab.keep(binary.spawn(&lab.lab, "gate", "router", &["gate".to_owned(), text(&config)])?);
-    binary.wait_for("router", || binary.status(&config))?;
-    Ok((lab, Router { name: backend.to_owned(), binary, config }))
+    let lab = BenchLab::build(backend, false)?;
+    let binary =
+        Binary { program: options.program.clone(), directory: options.directory.join(format!("router-{backend}")) };
+    let more =
+        format!("role = \"router\"\nboundary = true\nlink_rate = \"none\"\ncapability_lines_max = {LINES_MAX}\n");
+    let file = NodeFile::new("router").gate(("outside", "inside"), backend, &more);
+    let node = Node::start(&binary, &lab.lab, "gate", "gate", &file)?;
+    node.ready()?;
+    Ok((lab, Router { name: backend.to_owned(), binary, node }))
 }
 
 impl Router {
     pub(super) fn counts(&self, kind: Kind) -> Result<Counts, LabError> {
         thread::sleep(PUBLISHED);
-        let Some(status) = self.binary.status(&self.config) else {
+        let Some(status) = self.node.status() else {
             return Err(self.wrong(format!("no status; it said:\n{}", self.binary.last_words("router"))));
         };
         let router = &status["gate"]["router"];

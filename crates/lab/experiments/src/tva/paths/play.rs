@@ -12,16 +12,16 @@ use super::{
     judge::Played,
     site::{self, CHAIN_A, CHAIN_B, Chain, DELAY_US, SERVICE, USERS},
     soak::Memory,
-    talk::{Talk, start},
+    talk::Talk,
 };
 use crate::{
     report::Threshold,
     tva::{
         Report,
-        nodes::{Node, Nodes, state_of},
+        nodes::{self, Nodes},
     },
 };
-use sluicegate_site::{During, Lab, LabError, Process, binary::Binary, clock::unix_ns};
+use sluicegate_site::{During, Lab, LabError, NodeFile, Process, binary::Binary, clock::unix_ns};
 use sluicegate_traffic::{
     client::transfer::{self, ServeSpec, TransferSpec},
     emulator::{EmulateSpec, LineOptions},
@@ -89,14 +89,14 @@ impl<'a> Stage<'a> {
         let seconds = 600 + options.soak_s;
         let wire = EmulateSpec { a: "client".into(), b: "service".into(), a_to_b: line, b_to_a: line, seconds };
         for host in ["near", "far"] {
-            standing.push(start(&lab, &binary, host, "emulate", &wire)?);
+            standing.push(binary.worker(&lab, host, "emulate", &wire)?);
         }
         let serve = ServeSpec { listen: vec![(SERVICE, 80).into()], seconds };
-        standing.push(start(&lab, &binary, "service", "serve", &serve)?);
+        standing.push(binary.worker(&lab, "service", "serve", &serve)?);
         for (name, ahead_s) in CHAIN_A.into_iter().zip(AHEAD_S) {
             set_clock(&binary, name, if options.mutant == Mutant::Still { 0 } else { ahead_s })?;
         }
-        let nodes = Nodes::start(&lab, &binary, nodes(&options.datapath))?;
+        let nodes = Nodes::start(&lab, &binary, files(&options.datapath))?;
         Ok(Self { options, nodes, _standing: standing, binary, lab })
     }
 
@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
             parallel_max: 0,
             seconds: self.options.soak_s,
         };
-        let mut clients = start(&self.lab, &self.binary, "client", "transfer", &spec)?;
+        let mut clients = self.binary.worker(&self.lab, "client", "transfer", &spec)?;
         let (mut memory, mut transfers) = (Memory::default(), Vec::new());
         for second in 0..self.options.soak_s {
             talk.go_on(Duration::from_secs(1));
@@ -265,14 +265,14 @@ impl<'a> Stage<'a> {
     }
 }
 
-fn nodes(datapath: &str) -> impl Iterator<Item = Node> {
+fn files(datapath: &str) -> impl Iterator<Item = NodeFile> {
     let routers = CHAIN_A.into_iter().chain(CHAIN_B);
     // The first of a chain stands where other people's networks begin.
-    let routers = routers.map(|name| Node::router(name, datapath, ("lan", "wan"), name.ends_with('1')));
+    let routers = routers.map(|name| nodes::router(name, datapath, ("lan", "wan"), name.ends_with('1')));
     let ends = [
-        Node::edge("edge", datapath, "policy = \"client\"\n"),
-        Node::edge("edge-s", datapath, &format!("policy = \"server\"\nblacklist_s = {BLACKLIST_S}\n")),
-        Node::gate(datapath, LINK_BPS, &[("web", SERVICE.into())]),
+        nodes::edge("edge", datapath, "policy = \"client\"\n"),
+        nodes::edge("edge-s", datapath, &format!("policy = \"server\"\nblacklist_s = {BLACKLIST_S}\n")),
+        nodes::gate(datapath, LINK_BPS, &[("web", SERVICE.into())]),
     ];
     routers.collect::<Vec<_>>().into_iter().chain(ends)
 }
@@ -287,7 +287,7 @@ fn set_clock(binary: &Binary, name: &str, ahead_s: i64) -> Result<(), LabError> 
     let mut tags = [0; 16];
     let random = fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut tags));
     random.during(|| "drawing a key".to_owned())?;
-    let state = state_of(&binary.directory, name).join("gate");
+    let state = NodeFile::new(name).state(&binary.directory).join("gate");
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&state);
     made.during(|| format!("making {}", state.display()))?;
     let clock = BASE_S.wrapping_add_signed(ahead_s).to_be_bytes();

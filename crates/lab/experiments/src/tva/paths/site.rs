@@ -2,10 +2,9 @@
 
 use std::net::Ipv4Addr;
 
-use super::super::site::{host, prefix, wires_of};
 use sluicegate_site::{
     Lab, LabError,
-    topology::{Plan, Via},
+    topology::{Host, Plan, Via, prefix},
 };
 
 /// The two hosts that talk, which know nothing of capabilities.
@@ -54,22 +53,25 @@ impl Chain {
 ///
 /// `near` and `far` delay; `in` and `out` are plain routers that choose the chain.
 pub(super) fn plan() -> Result<Plan, LabError> {
-    let chain = |name: &str, next: &str, back: &str| host(name, &[(USERS, back), (CLIENTS, back), ("0.0.0.0/0", next)]);
+    let chain = |name: &str, next: &str, back: &str| {
+        Host::with_routes(name, &[(USERS, back), (CLIENTS, back), ("0.0.0.0/0", next)])
+    };
     let hosts = vec![
-        host("client", &[(USERS, "itself"), ("0.0.0.0/0", "10.30.0.1")])?,
-        host("edge", &[(USERS, "10.30.0.2"), ("0.0.0.0/0", "10.31.0.1")])?,
-        host("near", &[])?,
-        host("in", &[(USERS, "10.31.0.2"), (CLIENTS, "10.31.0.2"), (SERVICES, "10.32.0.2")])?.forwarding(),
+        Host::with_routes("client", &[(USERS, "itself"), ("0.0.0.0/0", "10.30.0.1")])?,
+        Host::with_routes("edge", &[(USERS, "10.30.0.2"), ("0.0.0.0/0", "10.31.0.1")])?,
+        Host::with_routes("near", &[])?,
+        Host::with_routes("in", &[(USERS, "10.31.0.2"), (CLIENTS, "10.31.0.2"), (SERVICES, "10.32.0.2")])?.forwarding(),
         chain("a1", "10.34.0.2", "10.32.0.1")?,
         chain("a2", "10.34.0.6", "10.34.0.1")?,
         chain("a3", "10.35.0.1", "10.34.0.5")?,
         chain("b1", "10.36.0.2", "10.33.0.1")?,
         chain("b2", "10.37.0.1", "10.36.0.1")?,
-        host("out", &[(USERS, "10.35.0.2"), (CLIENTS, "10.35.0.2"), (SERVICES, "10.50.0.2")])?.forwarding(),
-        host("gate", &[(SERVICES, "10.60.0.2"), ("0.0.0.0/0", "10.50.0.1")])?,
-        host("far", &[])?,
-        host("edge-s", &[("0.0.0.0/0", "10.60.0.1")])?,
-        host("service", &[("0.0.0.0/0", "10.70.0.1")])?,
+        Host::with_routes("out", &[(USERS, "10.35.0.2"), (CLIENTS, "10.35.0.2"), (SERVICES, "10.50.0.2")])?
+            .forwarding(),
+        Host::with_routes("gate", &[(SERVICES, "10.60.0.2"), ("0.0.0.0/0", "10.50.0.1")])?,
+        Host::with_routes("far", &[])?,
+        Host::with_routes("edge-s", &[("0.0.0.0/0", "10.60.0.1")])?,
+        Host::with_routes("service", &[("0.0.0.0/0", "10.70.0.1")])?,
     ];
     let wires = [
         ("client:eth0 10.30.0.2/30", "edge:lan 10.30.0.1/30"),
@@ -87,7 +89,7 @@ pub(super) fn plan() -> Result<Plan, LabError> {
         ("far:service", "edge-s:wan 10.60.0.2/30"),
         ("edge-s:lan 10.70.0.1/24", "service:eth0 10.70.0.2/24"),
     ];
-    Ok(Plan { hosts, wires: wires_of(&wires)? })
+    Plan::of(hosts, &wires)
 }
 
 /// Sends what goes to the service through this chain.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use super::Row;
 use crate::report::{Threshold, rows::Report};
-use sluicegate_site::{During, LabError};
+use sluicegate_site::{During, LabError, Process};
 
 /// A soak has at least two lives of a secret.
 pub(super) const LEAST_S: u32 = 270;
@@ -14,21 +14,18 @@ const GROWTH_KB: f64 = 256.0;
 
 /// Resident memory of each daemon, kB, a value a second.
 #[derive(Debug, Default)]
-pub(super) struct Memory(BTreeMap<&'static str, Vec<u64>>);
+pub(super) struct Memory(BTreeMap<String, Vec<u64>>);
 
 impl Memory {
     /// Reads what each of these processes has now.
-    pub(super) fn read<'a>(
-        &mut self,
-        processes: impl Iterator<Item = (&'static str, &'a sluicegate_site::Process)>,
-    ) -> Result<(), LabError> {
+    pub(super) fn read<'a>(&mut self, processes: impl Iterator<Item = (&'a str, &'a Process)>) -> Result<(), LabError> {
         for (name, process) in processes {
             let path = format!("/proc/{}/status", process.pid());
             let status = fs::read_to_string(&path).during(|| format!("reading {path}"))?;
             let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
             let kb = resident.and_then(|value| value.split_whitespace().next()?.parse().ok());
             let gone = || LabError::Process { name: name.to_owned(), reason: "has no memory any more".to_owned() };
-            self.0.entry(name).or_default().push(kb.ok_or_else(gone)?);
+            self.0.entry(name.to_owned()).or_default().push(kb.ok_or_else(gone)?);
         }
         Ok(())
     }
@@ -59,7 +56,8 @@ mod tests {
 
     fn grows_by(kb_each: u64) -> bool {
         let mut report = Report::default();
-        Memory(BTreeMap::from([("a1", (0..100).map(|n| 20_000 + n * kb_each).collect())])).judge(&mut report);
+        Memory(BTreeMap::from([("a1".to_owned(), (0..100).map(|n| 20_000 + n * kb_each).collect())]))
+            .judge(&mut report);
         report.verdict() == Verdict::Holds
     }
 

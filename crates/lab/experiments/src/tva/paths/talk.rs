@@ -14,7 +14,6 @@ use sluicegate_site::{
     binary::Binary,
     cpu::{Stolen, StolenWatch},
     rtnetlink::Prefix,
-    worker,
 };
 use sluicegate_traffic::{
     client::call::{CallSpec, Calls, SinkSpec},
@@ -68,15 +67,15 @@ impl Talk {
         // Where packets arrive that have all routers of their direction behind them.
         for (at, sources) in [("far", "client"), ("near", "service")].into_iter().zip(sources) {
             let spec = PassingSpec { interface: at.1.into(), sources, seconds: seconds + 10 };
-            talk.listeners.push(start(lab, binary, at.0, "passing", &spec)?);
+            talk.listeners.push(binary.worker(lab, at.0, "passing", &spec)?);
         }
         let ends = [("client", SERVICE), ("service", CLIENT)];
         for (host, own) in [("client", CLIENT), ("service", SERVICE)] {
             let spec = SinkSpec { listen: vec![(own, PORT).into()], echo: false, seconds: seconds + 10 };
-            talk.sinks.push(start(lab, binary, host, "sink", &spec)?);
+            talk.sinks.push(binary.worker(lab, host, "sink", &spec)?);
         }
         for (flow, (host, to)) in (0u32..).zip(ends) {
-            talk.callers.push(start(lab, binary, host, "call", &call(to, flow, seconds))?);
+            talk.callers.push(binary.worker(lab, host, "call", &call(to, flow, seconds))?);
             // The client speaks first: its edge box lets the service answer, and nobody else begin.
             thread::sleep(TURN);
         }
@@ -170,17 +169,4 @@ fn call(to: Ipv4Addr, flow: u32, seconds: u32) -> CallSpec {
         bytes: BYTES,
         seconds,
     }
-}
-
-pub(super) fn start<S: serde::Serialize>(
-    lab: &Lab,
-    binary: &Binary,
-    host: &str,
-    role: &str,
-    spec: &S,
-) -> Result<Process, LabError> {
-    let command = worker::command(&binary.program, role, spec);
-    let process = lab.host(host)?.spawn(&format!("{role} on {host}"), command)?;
-    process.event("ready", READY_MAX)?;
-    Ok(process)
 }

@@ -2,27 +2,16 @@
 
 #[cfg(feature = "lab")]
 mod lab;
-#[cfg(feature = "lab")]
-mod longlife;
 mod objects;
-#[cfg(feature = "lab")]
-mod paths;
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+#[cfg(feature = "lab")]
+pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, TvaLive};
 pub(crate) use self::objects::{
     GateAction, GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction,
-};
-#[cfg(feature = "lab")]
-pub(crate) use self::{
-    lab::{
-        Bench, Demo, Experiment, LabAction, LabAttack, LabCarriage, LabCheck, LabFamily, LabMutant, LabVerb, Threats,
-        Transports, TransportsMutant, TvaLive,
-    },
-    longlife::{LongLife, LongLifeMutant, LongLifeRow},
-    paths::{PathsMutant, PathsRow, TvaPaths},
 };
 
 /// Keeps a private service reachable while its link is being flooded.

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use sluicegate_experiments::{
+    demo::threats,
+    longlife, transports,
+    tva::{self, paths},
+};
 use sluicegate_sim::claims::Paper;
-
-use super::{LongLife, TvaPaths};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabVerb {
@@ -127,56 +130,25 @@ pub(crate) enum Experiment {
     TvaLive(TvaLive),
     /// Flows whose path changes under them: to other routers and back, again and again, one way only, over clocks that
     /// differ; and a soak.
-    TvaPaths(TvaPaths),
+    TvaPaths(Play<paths::Options>),
     /// Forged addresses, sniffers, greedy users and broken parts, one after the other, under ten times the link.
-    Threats(Threats),
+    Threats(Play<threats::Options>),
     /// Large transfers, long sessions, clients that move and clocks that are wrong, through each way to a service; and how
     /// fast each is.
-    LongLife(LongLife),
+    LongLife(Play<longlife::Options>),
     /// UDP-Lite, DCCP, GRE, IPsec, WireGuard and a protocol without a name: opened, answered and closed, by address
     /// translation and without.
-    Transports(Transports),
+    Transports(Play<transports::Options>),
 }
 
+/// An experiment's own options, and those of all.
 #[derive(Debug, Args)]
-pub(crate) struct Transports {
-    /// The gate's packet I/O back end: auto, xdp or packet.
-    #[arg(long, default_value = "auto")]
-    pub(crate) datapath: String,
-    /// What is wrong on purpose.
-    #[arg(long, value_enum, default_value_t, hide = true)]
-    pub(crate) mutant: TransportsMutant,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// What is wrong with a run on purpose, to see that its judge says so.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum TransportsMutant {
-    /// Nothing.
-    #[default]
-    None,
-    /// Nobody signs in.
-    Unopened,
-    /// The gate only counts.
-    Observing,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Threats {
-    /// Only the threats whose name contains this, such as `sniffer`.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) only: Option<String>,
-    /// Seconds measured in each case.
-    #[arg(long, default_value_t = 8)]
-    pub(crate) seconds: u32,
-    /// The gate's packet I/O back end: auto, xdp or packet.
-    #[arg(long, default_value = "auto")]
-    pub(crate) datapath: String,
-    /// Seed of everything random in the lab.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+pub(crate) struct Play<O: Args> {
+    #[command(flatten)]
+    pub(crate) options: O,
+    /// Consecutive runs; every threshold has to hold in each of them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) runs: u64,
     /// Print JSON lines.
     #[arg(long)]
     pub(crate) json: bool,
@@ -184,87 +156,11 @@ pub(crate) struct Threats {
 
 #[derive(Debug, Args)]
 pub(crate) struct TvaLive {
-    /// What attacks.
-    #[arg(long)]
-    pub(crate) attack: LabAttack,
-    /// The flood's rate in multiples of the bottleneck's.
-    #[arg(long, default_value_t = 10.0)]
-    pub(crate) ratio: f64,
-    /// The nodes' packet I/O back end: auto, xdp or packet.
-    #[arg(long, default_value = "auto")]
-    pub(crate) datapath: String,
-    /// The IP version of every address in the lab.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) family: LabFamily,
-    /// How capability headers travel, the attackers' too.
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) carriage: LabCarriage,
-    /// Seed of everything random; one more in each further run.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// Consecutive runs; every threshold has to hold in each of them.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub(crate) runs: u64,
-    /// What is wrong on purpose.
-    #[arg(long, value_enum, default_value_t, hide = true)]
-    pub(crate) mutant: LabMutant,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) play: Play<tva::Options>,
     /// Where to draw the distribution of transfer times, of the last run.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
-}
-
-/// Attacks of `lab run tva-live`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LabAttack {
-    /// A flood of packets without capabilities.
-    Legacy,
-    /// A flood of requests with forged path identifiers from two of three neighbours.
-    Request,
-    /// A flood that a colluder behind the same bottleneck authorises.
-    Authorized,
-    /// Attackers whom the service authorises once.
-    Imprecise,
-    /// The same attackers, who ask again the moment that they are refused or have spent what they got.
-    Reasking,
-}
-
-/// IP versions of `lab run tva-live`.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum LabFamily {
-    /// IPv4.
-    #[default]
-    #[value(name = "4")]
-    V4,
-    /// IPv6.
-    #[value(name = "6")]
-    V6,
-}
-
-/// How capability headers travel in `lab run tva-live`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum LabCarriage {
-    /// As IP protocol 253.
-    #[default]
-    Native,
-    /// In UDP to port 7253.
-    Udp,
-}
-
-/// What is wrong with a run on purpose, to see that its judge says so.
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum LabMutant {
-    /// Nothing.
-    #[default]
-    None,
-    /// Nobody attacks.
-    NoFlood,
-    /// Attackers stop by themselves at what they were granted.
-    SelfLimiting,
-    /// The service renews for everybody, however fast.
-    Renews,
 }
 
 #[derive(Debug, Args)]

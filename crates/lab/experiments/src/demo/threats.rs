@@ -6,8 +6,10 @@
 
 use std::time::Duration;
 
+use clap::Args;
+
 use super::{
-    Event, Options,
+    Event,
     attacks::{self, ALL, Class, FORGED_AGENT, FORGED_INFRASTRUCTURE, FORGED_PHONE, ONLOOKER, SPOOFED},
     cast::{FOREVER_S, calling},
     files::{FEED_PORT, GRANT_RATE_BPS, REALM, SERVICES},
@@ -16,12 +18,15 @@ use super::{
     phases::Stage,
     verdict::Measured,
 };
-use crate::report::{
-    Demand,
-    Threshold::{self, AtLeast, AtMost},
-    rows::Report,
+use crate::{
+    demo,
+    report::{
+        Demand,
+        Threshold::{self, AtLeast, AtMost},
+        rows::Report,
+    },
 };
-use sluicegate_site::{LabError, node::SIP_PORT, topology::Site};
+use sluicegate_site::{LabError, binary::Binary, node::SIP_PORT, topology::Site};
 use sluicegate_traffic::{
     attack::{Does, IdleSpec, Kind, RelaySpec},
     client::setup::SetupSpec,
@@ -116,18 +121,49 @@ impl Case {
     }
 }
 
-/// Runs all cases, or those whose name contains `only`.
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Only the threats whose name contains this, such as `sniffer`.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Seconds measured in each case.
+    #[arg(long, default_value_t = 8)]
+    pub seconds: u32,
+    /// The gate's packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
+    pub datapath: String,
+    /// Seed of everything random in the lab.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Runs all cases that are asked for and returns what was measured; `tell` hears each step. All daemons, agents and workers
+/// are processes of `binary`, whose directory is empty and of this user alone.
 ///
 /// # Errors
 /// If no case has that name, the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(options: &Options, only: Option<&str>, tell: &mut dyn FnMut(Event)) -> Result<Report, LabError> {
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    let only = options.only.as_deref();
     let chosen: Vec<Case> =
         Case::ALL.into_iter().filter(|case| only.is_none_or(|only| case.label().contains(only))).collect();
     if chosen.is_empty() {
         let names = Case::ALL.map(Case::label).join(", ");
         return Err(LabError::Plan(format!("no threat is called so; there are {names}")));
     }
-    let (report, _) = on_stage(options, tell, |stage| {
+    let demo = demo::Options {
+        seed: options.seed,
+        phase_s: options.seconds,
+        scheduled: true,
+        datapath: options.datapath.clone(),
+        ..demo::Options::new(binary.program.clone(), binary.directory.clone())
+    };
+    let mut tell = |event| match event {
+        Event::Step(text) => tell(&text),
+        Event::Phase(name, _) => tell(name),
+        Event::Second(_) | Event::Figure(_) => {}
+    };
+    let (report, _) = on_stage(&demo, &mut tell, |stage| {
         let mut report = Report::new(NAME);
         stage.start_strangers()?;
         let calm = stage.measure("calm", true)?;

@@ -6,16 +6,16 @@ mod play;
 mod site;
 mod ways;
 
-use std::path::PathBuf;
+use clap::{Args, ValueEnum};
 
 use crate::report::rows::Report;
-use sluicegate_site::LabError;
+use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "long-life";
 
 /// What happens to the connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Row {
     /// A gigabyte each way, with default settings.
     Volume,
@@ -30,7 +30,7 @@ pub enum Row {
 }
 
 /// What is wrong with a run on purpose, so that its judge must say so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Mutant {
     /// Nothing.
     #[default]
@@ -58,27 +58,35 @@ impl Row {
     }
 }
 
-/// How to run it.
-#[derive(Debug, Clone)]
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The `sluicegate` binary: daemons, agents and workers are processes of it.
-    pub program: PathBuf,
-    /// An empty directory, of this user alone, for configuration, state and logs.
-    pub directory: PathBuf,
-    /// The rows to play.
-    pub rows: Vec<Row>,
-    /// Less of everything.
+    /// Only this row.
+    #[arg(long, value_name = "ROW")]
+    pub only: Option<Row>,
+    /// Fewer bytes, fewer moves, a shorter session.
+    #[arg(long)]
     pub short: bool,
-    /// What is wrong with the run on purpose.
-    pub mutant: Mutant,
-    /// The gate's back end as the configuration names it: `auto`, `xdp` or `packet`.
+    /// The gate's packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
     pub datapath: String,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub mutant: Mutant,
 }
 
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step.
+impl Options {
+    /// The rows to play.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        Row::ALL.into_iter().filter(|row| self.only.is_none_or(|only| only == *row))
+    }
+}
+
+/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
 ///
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    play::play(options, tell)
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    play::play(binary, options, tell)
 }

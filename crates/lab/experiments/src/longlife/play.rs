@@ -46,11 +46,11 @@ struct Stage<'a> {
     lab: Lab,
 }
 
-pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 11 network namespaces, a gate with its frontend, a service");
-    let stage = Stage::build(options)?;
+    let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
-    for row in &options.rows {
+    for row in options.rows() {
         tell(match row {
             Row::Volume if options.short => "volume: 30 MB each way through everything at once, with default settings",
             Row::Volume => "volume: a gigabyte each way through everything at once, with default settings (15 minutes)",
@@ -72,8 +72,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
 }
 
 impl<'a> Stage<'a> {
-    fn build(options: &'a Options) -> Result<Self, LabError> {
-        let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let listen = [FILES, BRIEF, FAST]
             .into_iter()

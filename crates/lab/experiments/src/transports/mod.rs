@@ -4,18 +4,18 @@
 mod play;
 mod site;
 
-use std::path::PathBuf;
+use clap::{Args, ValueEnum};
 
 use sluicegate_wire::IpProtocol;
 
 use crate::report::rows::Report;
-use sluicegate_site::LabError;
+use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "transports";
 
 /// What is wrong with a run on purpose, so that its judge must say so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Mutant {
     /// Nothing.
     #[default]
@@ -26,17 +26,15 @@ pub enum Mutant {
     Observing,
 }
 
-/// How to run it.
-#[derive(Debug, Clone)]
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The `sluicegate` binary: daemons, agents and workers are processes of it.
-    pub program: PathBuf,
-    /// An empty directory, of this user alone, for configuration, state and logs.
-    pub directory: PathBuf,
-    /// What is wrong with the run on purpose.
-    pub mutant: Mutant,
-    /// The gate's back end as the configuration names it: `auto`, `xdp` or `packet`.
+    /// The gate's packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
     pub datapath: String,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub mutant: Mutant,
 }
 
 /// What carries an exchange.
@@ -77,10 +75,11 @@ const fn case(name: &'static str, opens: &'static str, protocol: IpProtocol, por
     Case { name, opens, protocol, port, carries: Carries::Mirrored }
 }
 
-/// Plays all and returns what was measured; `tell` hears each step.
+/// Plays all and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
 ///
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    play::play(options, tell)
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    play::play(binary, options, tell)
 }

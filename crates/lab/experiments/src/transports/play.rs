@@ -50,9 +50,9 @@ struct Stage {
     lab: Lab,
 }
 
-pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 5 network namespaces, a gate with its frontend, two services");
-    let stage = Stage::build(options)?;
+    let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
     for case in CASES {
         for service in SERVICES.into_iter().filter(|service| case.is_for(*service)) {
@@ -64,8 +64,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
 }
 
 impl Stage {
-    fn build(options: &Options) -> Result<Self, LabError> {
-        let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    fn build(binary: Binary, options: &Options) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let password = binary.directory.join("password");
         write_private(&password, PASSWORD).during(|| format!("writing {}", password.display()))?;

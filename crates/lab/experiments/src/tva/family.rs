@@ -2,15 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use clap::ValueEnum;
 use sluicegate_site::{LabError, rtnetlink::Prefix, topology::Plan};
 
 /// An IP version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Family {
     /// IPv4.
     #[default]
+    #[value(name = "4")]
     V4,
     /// IPv6.
+    #[value(name = "6")]
     V6,
 }
 

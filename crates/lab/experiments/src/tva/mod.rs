@@ -12,18 +12,18 @@ pub mod paths;
 mod play;
 pub(crate) mod site;
 
-use std::path::PathBuf;
+use clap::{Args, ValueEnum};
 
 pub use family::Family;
 
 use crate::report::rows::Report;
-use sluicegate_site::LabError;
+use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "tva-live";
 
 /// Who attacks how (TVA V-B to V-E).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Attack {
     /// A flood of packets without capabilities to the service.
     Legacy,
@@ -37,8 +37,18 @@ pub enum Attack {
     Reasking,
 }
 
+/// How capability headers travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Carriage {
+    /// As IP protocol 253.
+    #[default]
+    Native,
+    /// In UDP to port 7253.
+    Udp,
+}
+
 /// What is wrong with a run on purpose, so that its judge must say so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Mutant {
     /// Nothing.
     #[default]
@@ -65,36 +75,40 @@ impl Attack {
     }
 }
 
-/// How to run it.
-#[derive(Debug, Clone)]
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The `sluicegate` binary: daemons and workers are processes of it.
-    pub program: PathBuf,
-    /// An empty directory, of this user alone, for configuration, state and logs.
-    pub directory: PathBuf,
-    /// The attack.
+    /// What attacks.
+    #[arg(long)]
     pub attack: Attack,
     /// The flood's rate in multiples of the bottleneck's.
+    #[arg(long, default_value_t = 10.0)]
     pub ratio: f64,
-    /// Seed of everything random in the lab.
-    pub seed: u64,
-    /// What is wrong with the run on purpose.
-    pub mutant: Mutant,
-    /// The nodes' back end as the configuration names it: `auto`, `xdp` or `packet`.
+    /// The nodes' packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
     pub datapath: String,
-    /// The IP version of every address.
+    /// The IP version of every address in the lab.
+    #[arg(long, value_enum, default_value_t)]
     pub family: Family,
-    /// Whether capability headers travel in UDP, the attackers' too; natively otherwise.
-    pub encapsulated: bool,
+    /// How capability headers travel, the attackers' too.
+    #[arg(long, value_enum, default_value_t)]
+    pub carriage: Carriage,
+    /// Seed of everything random; one more in each further run.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub mutant: Mutant,
 }
 
-/// Runs one attack and returns what was measured; `tell` hears each step.
+/// Runs one attack and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
 ///
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     if !(0.1..=50.0).contains(&options.ratio) {
         return Err(LabError::Plan(format!("a flood of {} times the bottleneck: use 0.1 to 50", options.ratio)));
     }
-    play::play(options, tell)
+    play::play(binary, options, tell)
 }

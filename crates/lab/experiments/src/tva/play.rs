@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Attack, Family, Mutant, Options, Report,
+    Attack, Carriage, Family, Mutant, Options, Report,
     attackers::{self, Attackers},
     judge::{Phase, Shown},
     nodes::{self, Nodes, Settings, forward_plainly},
@@ -108,9 +108,9 @@ struct Stage<'a> {
     _standing: Vec<Process>,
 }
 
-pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 17 network namespaces and the wires between them");
-    let stage = Stage::build(options)?;
+    let stage = Stage::build(binary.clone(), options)?;
     let (mut report, attack) = (Report::new(super::NAME), options.attack.label());
     let load = Load::of(options.attack);
     let short = Load { seconds: Load::SHORT_S, ..load };
@@ -135,7 +135,7 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
         },
         edge_behind_spoofer: options.attack == Attack::Request,
         family: options.family,
-        encapsulated: options.encapsulated,
+        encapsulated: options.carriage == Carriage::Udp,
     };
     let nodes = nodes::start(&stage.lab, &settings)?;
     tell("capabilities, no attack");
@@ -160,9 +160,8 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
 }
 
 impl<'a> Stage<'a> {
-    fn build(options: &'a Options) -> Result<Self, LabError> {
+    fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
         let lab = options.family.plan(site::plan()?).build()?;
-        let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
         let mut stage = Self { options, lab, binary, _standing: Vec::new() };
         let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US, ..LineOptions::default() };
         let up = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };
@@ -197,7 +196,7 @@ impl<'a> Stage<'a> {
             // Without capabilities nobody is ever spent.
             endless: nodes.is_none(),
             family: self.options.family,
-            encapsulated: self.options.encapsulated,
+            encapsulated: self.options.carriage == Carriage::Udp,
         };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio * MORE) as u64;
         let attack = attack.filter(|_| mutant != Mutant::NoFlood);

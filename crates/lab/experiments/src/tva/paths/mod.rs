@@ -10,16 +10,16 @@ mod site;
 mod soak;
 mod talk;
 
-use std::path::PathBuf;
+use clap::{Args, ValueEnum};
 
 use super::Report;
-use sluicegate_site::LabError;
+use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "tva-paths";
 
 /// What happens to the path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Row {
     /// Both directions move to a chain that shares no router with the old one, and back.
     Switch,
@@ -34,7 +34,7 @@ pub enum Row {
 }
 
 /// What is wrong with a run on purpose, so that its judge must say so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Mutant {
     /// Nothing.
     #[default]
@@ -62,34 +62,42 @@ impl Row {
     }
 }
 
-/// How to run it.
-#[derive(Debug, Clone)]
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The `sluicegate` binary: daemons and workers are processes of it.
-    pub program: PathBuf,
-    /// An empty directory, of this user alone, for configuration, state and logs.
-    pub directory: PathBuf,
-    /// The rows to play.
-    pub rows: Vec<Row>,
-    /// How long [`Row::Soak`] lasts, in seconds.
+    /// Only this row; without it, all but `soak`.
+    #[arg(long, value_name = "ROW")]
+    pub only: Option<Row>,
+    /// Also the row `soak`, for so many seconds, at least 270: memory of each node, and demotions.
+    #[arg(long = "soak", value_name = "SECONDS", default_value_t = 0)]
     pub soak_s: u32,
-    /// What is wrong with the run on purpose.
-    pub mutant: Mutant,
-    /// The nodes' back end as the configuration names it: `auto`, `xdp` or `packet`.
+    /// The nodes' packet I/O back end: auto, xdp or packet.
+    #[arg(long, default_value = "auto")]
     pub datapath: String,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub mutant: Mutant,
 }
 
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step.
+impl Options {
+    /// The rows to play.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        Row::ALL.into_iter().filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
+    }
+}
+
+/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
 ///
 /// # Errors
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    if options.rows.contains(&Row::Soak) && options.soak_s < soak::LEAST_S {
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    if options.rows().any(|row| row == Row::Soak) && options.soak_s < soak::LEAST_S {
         return Err(LabError::Plan(format!(
             "a soak of {} s shows nothing: use {} s or more",
             options.soak_s,
             soak::LEAST_S
         )));
     }
-    play::play(options, tell)
+    play::play(binary, options, tell)
 }

@@ -63,11 +63,11 @@ struct Stage<'a> {
     lab: Lab,
 }
 
-pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 14 network namespaces, edge boxes, five routers and a gate");
-    let stage = Stage::build(options)?;
+    let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
-    for row in &options.rows {
+    for row in options.rows() {
         tell(match row {
             Row::Switch => "switch: both directions move to another chain of routers and back",
             Row::Flap => "flap: both directions change between two chains five times a second",
@@ -75,14 +75,13 @@ pub(super) fn play(options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
             Row::Clocks => "clocks: three routers 90 s apart, over two lives of their secrets (4 minutes)",
             Row::Soak => "soak: memory and demotions while transfers and renewals go on",
         });
-        stage.play(*row, &mut report)?;
+        stage.play(row, &mut report)?;
     }
     Ok(report)
 }
 
 impl<'a> Stage<'a> {
-    fn build(options: &'a Options) -> Result<Self, LabError> {
-        let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let mut standing = Vec::new();
         let line = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };

@@ -412,7 +412,7 @@ pub(crate) fn branch() -> String {
 }
 
 pub(crate) fn via(local: SocketAddr, branch: &str) -> ViaLine<'_> {
-    ViaLine { transport: "UDP", sent_by: local, branch: branch.as_bytes(), rport: true }
+    ViaLine { transport: sluicegate_sip::message::Transport::Udp, sent_by: local, branch: branch.as_bytes(), rport: true }
 }
 
 fn offer(local: SocketAddr, range: PortRange, session_id: u64, version: u64) -> Vec<u8> {

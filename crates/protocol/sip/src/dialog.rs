@@ -228,6 +228,7 @@ mod tests {
     use std::{string::String, vec};
 
     use super::*;
+    use crate::message::Transport;
 
     const INVITE: &str = "INVITE sip:bob@example.net SIP/2.0\r\n\
         Via: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1\r\nRecord-Route: <sip:p2;lr>, <sip:p1;lr>\r\n\
@@ -235,7 +236,12 @@ mod tests {
         Contact: <sip:alice@192.0.2.1>\r\n\r\n";
 
     fn via<'a>() -> ViaLine<'a> {
-        ViaLine { transport: "UDP", sent_by: "192.0.2.9:5060".parse().unwrap(), branch: b"z9hG4bK2", rport: false }
+        ViaLine {
+            transport: Transport::Udp,
+            sent_by: "192.0.2.9:5060".parse().unwrap(),
+            branch: b"z9hG4bK2",
+            rport: false,
+        }
     }
 
     fn response(routes: &str) -> String {

@@ -8,7 +8,7 @@ use std::{fs, path::Path, sync::LazyLock};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Authorization, Challenge, ha1, verify},
-    message::Message,
+    message::{Message, Transport as Hop},
     sdp::{ServiceOffer, ServicePorts, Session, Transport, Wanted},
     write::{Party, Request, ViaLine},
 };
@@ -83,7 +83,7 @@ proptest! {
         let request = Request {
             method: method.as_bytes(),
             uri: uri.as_bytes(),
-            via: ViaLine { transport: "UDP", sent_by: "192.0.2.1:5060".parse().unwrap(), branch: branch.as_bytes(), rport: true },
+            via: ViaLine { transport: Hop::Udp, sent_by: "192.0.2.1:5060".parse().unwrap(), branch: branch.as_bytes(), rport: true },
             from: Party { uri: uri.as_bytes(), tag: Some(tag.as_bytes()) },
             to: Party { uri: uri.as_bytes(), tag: None },
             call_id: call_id.as_bytes(),

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use sluicegate_sip::{
     digest::{Authorization, DigestError},
-    message::{Fault, HeaderName, Message, ParseError},
+    message::{Fault, HeaderName, Message, ParseError, Transport},
     sdp::Session,
     uri::{Scheme, Uri},
     write::{ForwardError, ForwardRequest, ForwardResponse, Response, ViaLine},
@@ -24,7 +24,12 @@ fn accept(bytes: &[u8]) -> Result<Message<'_>, ParseError> {
 }
 
 fn via<'a>() -> ViaLine<'a> {
-    ViaLine { transport: "UDP", sent_by: "203.0.113.1:5060".parse().unwrap(), branch: b"z9hG4bKus", rport: false }
+    ViaLine {
+        transport: Transport::Udp,
+        sent_by: "203.0.113.1:5060".parse().unwrap(),
+        branch: b"z9hG4bKus",
+        rport: false,
+    }
 }
 
 fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {

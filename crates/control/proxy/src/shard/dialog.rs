@@ -3,7 +3,7 @@
 
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method},
+    message::{HeaderName, Message, Method, Transport},
     sdp::Session,
     transaction::Received,
     uri::Uri,
@@ -255,7 +255,7 @@ impl Shard {
             request: message,
             source: asked.flow.peer,
             via: ViaLine {
-                transport: "UDP",
+                transport: Transport::Udp,
                 sent_by: self.settings.address(to.listener),
                 branch: &branch,
                 rport: true,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use sluicegate_sip::{
-    message::{Message, NameAddr},
+    message::{Message, NameAddr, Transport},
     write::{Party, Request, ViaLine},
 };
 use sluicegate_wire::Instant;
@@ -132,7 +132,7 @@ impl Shard {
         let request = Request {
             method,
             uri: &leg.contact,
-            via: ViaLine { transport: "UDP", sent_by, branch: &branch, rport: true },
+            via: ViaLine { transport: Transport::Udp, sent_by, branch: &branch, rport: true },
             from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
             to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
             call_id: &leg.call_id,

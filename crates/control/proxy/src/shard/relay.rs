@@ -9,7 +9,7 @@ use std::{
 use sluicegate_grant::GrantId;
 use sluicegate_policy::{Limits, Service, ServiceKind};
 use sluicegate_sip::{
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, Transport},
     sdp::Session,
     transaction::Role,
     write::{ForwardError, ForwardRequest, NewBody, ViaLine, cancel_for},
@@ -185,7 +185,7 @@ impl Shard {
             request: message,
             source: flow.peer,
             via: ViaLine {
-                transport: "UDP",
+                transport: Transport::Udp,
                 sent_by: self.settings.address(hop.flow.listener),
                 branch: &branch,
                 rport: true,

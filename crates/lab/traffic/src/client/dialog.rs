@@ -2,7 +2,7 @@ use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_sip::{
     digest::{Answer, ha1, strongest},
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, Transport},
     sdp::Session,
     write::{Party, Request, ViaLine, ack_for_final},
 };
@@ -234,7 +234,7 @@ impl Dialog {
         let request = Request {
             method,
             uri: &self.target,
-            via: ViaLine { transport: "UDP", sent_by: self.local, branch: branch.as_bytes(), rport: true },
+            via: ViaLine { transport: Transport::Udp, sent_by: self.local, branch: branch.as_bytes(), rport: true },
             from: Party { uri: self.caller.address.as_bytes(), tag: Some(self.from_tag.as_bytes()) },
             to: Party { uri: self.caller.service.as_bytes(), tag: self.to_tag.as_deref() },
             call_id: self.call_id.as_bytes(),

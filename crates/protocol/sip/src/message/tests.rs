@@ -156,6 +156,6 @@ fn via_values_with_empty_members_are_refused() {
         assert_eq!(Via::parse(bad), Err(Fault::Malformed(HeaderName::Via)), "{}", bad.escape_ascii());
     }
     let via = Via::parse(b"SIP / 2.0 / TLS  [2001:db8::9]:5061 ;received=2001:db8::1;rport=99").unwrap();
-    assert_eq!((via.transport, via.rport), (Transport::Tls, Rport::Port(99)));
+    assert_eq!((via.transport, via.rport), (Some(Transport::Tls), Rport::Port(99)));
     assert_eq!(via.received, Some(&b"2001:db8::1"[..]));
 }

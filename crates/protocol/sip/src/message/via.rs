@@ -6,17 +6,34 @@ use super::{
 };
 use crate::uri::Host;
 
-/// The transport that a Via value names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport<'a> {
+/// What carries messages from one hop to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
     /// `UDP`
     Udp,
     /// `TCP`
     Tcp,
     /// `TLS`
     Tls,
-    /// Any other token.
-    Other(&'a [u8]),
+}
+
+impl Transport {
+    /// The token in a Via value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "UDP",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+        }
+    }
+
+    /// Whether what is sent arrives or the connection fails, so that no transaction sends anything again
+    /// (RFC 3261 section 17).
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Self::Udp)
+    }
 }
 
 /// The `rport` parameter (RFC 3581).
@@ -33,8 +50,8 @@ pub enum Rport {
 /// One Via value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Via<'a> {
-    /// Transport of the hop.
-    pub transport: Transport<'a>,
+    /// Transport of the hop; `None` if it is another than those.
+    pub transport: Option<Transport>,
     /// Host of `sent-by`.
     pub host: Host<'a>,
     /// Port of `sent-by`; the transport's default if `None`.
@@ -74,7 +91,9 @@ impl<'a> Via<'a> {
         if !cursor.eat_spaced(b'/') {
             return None;
         }
-        let transport = transport_of(cursor.token())?;
+        let token = Some(cursor.token()).filter(|token| !token.is_empty())?;
+        let known = [Transport::Udp, Transport::Tcp, Transport::Tls];
+        let transport = known.into_iter().find(|known| token.eq_ignore_ascii_case(known.name().as_bytes()));
         let before = cursor.position();
         cursor.skip_lws();
         if cursor.position() == before {
@@ -134,15 +153,5 @@ impl<'a> Via<'a> {
 
     pub(super) fn has_empty_branch(&self) -> bool {
         self.branch.is_some_and(|branch| branch.eq_ignore_ascii_case(MAGIC_COOKIE))
-    }
-}
-
-fn transport_of(token: &[u8]) -> Option<Transport<'_>> {
-    match token {
-        [] => None,
-        _ if token.eq_ignore_ascii_case(b"UDP") => Some(Transport::Udp),
-        _ if token.eq_ignore_ascii_case(b"TCP") => Some(Transport::Tcp),
-        _ if token.eq_ignore_ascii_case(b"TLS") => Some(Transport::Tls),
-        other => Some(Transport::Other(other)),
     }
 }

@@ -2,13 +2,13 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::{Headers, push_args, push_header, push_name, push_socket_addr, push_value};
-use crate::message::{HeaderName, Message, ParseError};
+use crate::message::{HeaderName, Message, ParseError, Transport};
 
 /// Our own Via.
 #[derive(Debug, Clone, Copy)]
 pub struct ViaLine<'a> {
-    /// `UDP`, `TCP` or `TLS`.
-    pub transport: &'a str,
+    /// Of the next hop.
+    pub transport: Transport,
     /// Where answers are to go, if nothing on the way says otherwise.
     pub sent_by: SocketAddr,
     /// Transaction identifier; begins with [`MAGIC_COOKIE`](crate::message::MAGIC_COOKIE).
@@ -19,7 +19,7 @@ pub struct ViaLine<'a> {
 
 impl ViaLine<'_> {
     pub(super) fn push(&self, out: &mut Vec<u8>) {
-        push_args(out, format_args!("Via: SIP/2.0/{} ", self.transport));
+        push_args(out, format_args!("Via: SIP/2.0/{} ", self.transport.name()));
         push_socket_addr(out, self.sent_by);
         out.extend_from_slice(b";branch=");
         push_value(out, self.branch);

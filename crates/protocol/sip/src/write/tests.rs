@@ -1,7 +1,7 @@
 use std::{string::String, vec::Vec};
 
 use super::*;
-use crate::message::Message;
+use crate::message::{Message, Transport};
 
 const INVITE: &[u8] = b"INVITE sip:bob@example.net SIP/2.0\r\n\
 Via: SIP/2.0/UDP 10.0.0.1:5062;rport;branch=z9hG4bKabc;received=1.2.3.4 , SIP/2.0/UDP inner;branch=z9hG4bKdef\r\n\
@@ -24,7 +24,12 @@ fn source() -> SocketAddr {
 }
 
 fn via<'a>() -> ViaLine<'a> {
-    ViaLine { transport: "UDP", sent_by: "203.0.113.1:5060".parse().unwrap(), branch: b"z9hG4bKours", rport: false }
+    ViaLine {
+        transport: Transport::Udp,
+        sent_by: "203.0.113.1:5060".parse().unwrap(),
+        branch: b"z9hG4bKours",
+        rport: false,
+    }
 }
 
 fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {

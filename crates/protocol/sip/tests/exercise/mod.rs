@@ -8,7 +8,7 @@ use sluicegate_sip::{
     cookie::CookieKey,
     dialog::Dialog,
     digest::{Algorithm, Authorization, Challenge, VALUE_LEN_MAX, ha1, strongest, verify},
-    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Via},
+    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Transport, Via},
     nonce::NonceKey,
     sdp::{self, MediaAnswer, MediaEdit, Session},
     uri::{Host, Uri, unescape},
@@ -93,7 +93,7 @@ fn forward(request: &Message<'_>) {
         request,
         source: SOURCE.parse().unwrap(),
         via: ViaLine {
-            transport: "UDP",
+            transport: Transport::Udp,
             sent_by: "[2001:db8::1]:5060".parse().unwrap(),
             branch: b"z9hG4bKus",
             rport: true,

@@ -17,5 +17,6 @@ pub mod nonce;
 pub mod replay;
 pub mod sdp;
 pub mod transaction;
+pub mod ua;
 pub mod uri;
 pub mod write;

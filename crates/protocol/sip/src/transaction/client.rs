@@ -71,6 +71,7 @@ pub struct ClientTransactions {
     timers: Timers,
     /// T2: the longest between two repetitions of a request other than INVITE.
     t2: Span,
+    is_reliable: bool,
     ack: Vec<u8>,
 }
 
@@ -80,7 +81,7 @@ impl ClientTransactions {
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
         let table = Table::new("client_transactions", capacity);
         let timers = Timers::new(table.max());
-        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, ack: Vec::new() }
+        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, is_reliable: false, ack: Vec::new() }
     }
 
     /// With T2 = 1 s instead of 4 s (RFC 3261 section 17.1.2.1): for the few whose registration many others wait for, once
@@ -88,6 +89,13 @@ impl ClientTransactions {
     #[must_use]
     pub const fn with_short_t2(mut self) -> Self {
         self.t2 = Span::T1Shift1;
+        self
+    }
+
+    /// Over a transport that loses nothing: requests are sent once, and only given up in time.
+    #[must_use]
+    pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
+        self.is_reliable = is_reliable;
         self
     }
 
@@ -109,7 +117,9 @@ impl ClientTransactions {
         };
         let token = self.table.insert([fingerprint; 2], transaction).ok_or(StartError::Full(TableFull))?;
         // Timers A or E, and B or F.
-        self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
+        if !self.is_reliable {
+            self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
+        }
         self.timers.arm(now, token.slot(), Purpose::End, Span::END);
         Ok(token)
     }

@@ -65,6 +65,7 @@ pub struct ServerTransactions {
     table: Table<Transaction>,
     buffers: Buffers,
     timers: Timers,
+    is_reliable: bool,
 }
 
 impl ServerTransactions {
@@ -73,7 +74,15 @@ impl ServerTransactions {
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
         let table = Table::new("server_transactions", capacity);
         let timers = Timers::new(table.max());
-        Self { key, table, buffers: Buffers::default(), timers }
+        Self { key, table, buffers: Buffers::default(), timers, is_reliable: false }
+    }
+
+    /// Over a transport that loses nothing: refusals are sent once. A 2xx is repeated all the same until its ACK comes
+    /// (RFC 3261 section 13.3.1.4): it crosses hops of other transports.
+    #[must_use]
+    pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
+        self.is_reliable = is_reliable;
+        self
     }
 
     /// Tells what a request is, before anything else is done with it.
@@ -150,7 +159,8 @@ impl ServerTransactions {
         };
         // Timers H, J and L are all 64 T1; G starts at T1, and so does the 2xx of a user agent.
         self.timers.arm(now, token.slot(), Purpose::End, Span::END);
-        if transaction.is_invite && (!is_success || transaction.role == Role::UserAgent) {
+        let is_repeated = if is_success { transaction.role == Role::UserAgent } else { !self.is_reliable };
+        if transaction.is_invite && is_repeated {
             self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
         }
         true

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,6 +14,7 @@ use sluicegate_signin::{Certificate, CertificateError, HEADER, Hello, Initiator,
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Challenge, Ha1, strongest},
     message::{HeaderName, Message},
+    ua::{Challenged, Credentials, Field},
 };
 use sluicegate_wire::UnixTime;
 use tracing::warn;
@@ -76,19 +76,6 @@ pub enum TrustError {
     Unasked,
 }
 
-/// A request that is to carry credentials.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
-    pub(crate) method: &'a [u8],
-    pub(crate) uri: &'a [u8],
-    pub(crate) contact: &'a [u8],
-    pub(crate) body: &'a [u8],
-    /// The most that the agent's packets can prove.
-    pub(crate) proves: DataMode,
-    /// The frontend's address.
-    pub(crate) dialled: SocketAddr,
-}
-
 impl Account {
     /// The account of `user` in `realm`, at the site that `pin` names.
     #[must_use]
@@ -102,14 +89,17 @@ impl Account {
         format!("sip:{}@{}", self.user, self.realm)
     }
 
-    /// What answers the challenge in a 401 or 407; `None` if it asks for nothing that an agent of this realm answers. A
-    /// challenge for another realm, or of a frontend that the pinned site does not know, gets no answer: its sender would
-    /// learn a hash of this user's secret.
+    /// What answers the challenge in a 401 or 407, and the handshake that it begins; `None` if it asks for nothing that an
+    /// agent of this realm answers. A challenge for another realm, or of a frontend that the pinned site does not know, gets
+    /// no answer: its sender would learn a hash of this user's secret.
     ///
     /// # Errors
     /// [`TrustError`] if it is not a frontend of the pinned site that asks.
-    pub(crate) fn answer(&self, response: &Message<'_>, asked: Asked<'_>) -> Result<Option<Credentials>, TrustError> {
-        let Some((challenge, epoch, name)) = self.challenge(response) else { return Ok(None) };
+    fn answer(&self, challenged: Challenged<'_, '_>) -> Result<Option<(Vec<Field>, Initiator)>, TrustError> {
+        let Challenged { token, target, request, response } = challenged;
+        let (asks, answers) = challenged.fields();
+        let Some((challenge, epoch)) = self.challenge(response, asks) else { return Ok(None) };
+        let (Some(method), Some(uri)) = (request.method(), request.request_uri()) else { return Ok(None) };
         let text = response.header(HEADER).ok_or(TrustError::NoCertificate)?;
         let certificate = Certificate::from_text(text.trim_ascii())?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -124,24 +114,23 @@ impl Account {
             );
         }
         let epoch_ha1 = self.secret.ha1(&self.user, &self.realm, epoch, &certificate.replica);
-        let cnonce = random_token();
+        let (method, nonces) = (method.as_bytes(), (challenge.nonce, token.as_bytes()));
         let proposal = Proposal {
-            method: asked.method,
-            uri: asked.uri,
-            nonces: (challenge.nonce, cnonce.as_bytes()),
-            supported: supported(asked.proves).as_bytes(),
-            contact: asked.contact,
-            body: asked.body,
-            dialled: asked.dialled,
+            method,
+            uri,
+            nonces,
+            supported: request.header(HeaderName::Supported).unwrap_or_default(),
+            contact: request.header(HeaderName::Contact).unwrap_or_default(),
+            body: request.body(),
+            dialled: target,
         };
         let (initiator, message) = Initiator::begin(random_bytes(), &certificate.replica, &epoch_ha1, &proposal)?;
         let ha1 = Ha1::from_sha256(*epoch_ha1.expose());
-        let (method, uri) = (asked.method, asked.uri);
         let mut value = Vec::new();
-        Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 }
+        Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: token, nc: 1 }
             .write(&mut value);
-        let hello = Hello { message, dialled: asked.dialled }.to_text();
-        Ok(Some(Credentials { name, value, hello, initiator }))
+        let hello = Hello { message, dialled: target }.to_text();
+        Ok(Some((vec![(answers.as_str(), value), (HEADER.as_str(), hello.into_bytes())], initiator)))
     }
 
     /// A time that it certainly is, or later. Clocks of hosts are wrong by days; but no certificate is worth anything beside one
@@ -151,37 +140,60 @@ impl Account {
         UnixTime(now.saturating_sub(CLOCK_AHEAD_MAX).as_secs().max(newest.saturating_sub(CERTIFIED_FOR_MAX.as_secs())))
     }
 
-    fn challenge<'a>(&self, response: &Message<'a>) -> Option<(Challenge<'a>, Epoch, &'static str)> {
-        let (asks, name) = match response.status()? {
-            401 => (HeaderName::WwwAuthenticate, "Authorization"),
-            407 => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
-            _ => return None,
-        };
+    fn challenge<'a>(&self, response: &Message<'a>, asks: HeaderName) -> Option<(Challenge<'a>, Epoch)> {
         let challenge = strongest(response.headers_raw(asks)).filter(|own| own.algorithm == Algorithm::Sha256)?;
         let epoch = challenge.realm_text()?.strip_prefix(self.realm.as_str())?.strip_prefix(";e=")?.parse().ok()?;
-        Some((challenge, epoch, name))
+        Some((challenge, epoch))
     }
 }
 
-/// An answer to a challenge.
+/// How one call or registration signs in: digest with the secret of the epoch, and a handshake in a field of its own.
 #[derive(Debug)]
-pub(crate) struct Credentials {
-    /// The header field's name.
-    pub(crate) name: &'static str,
-    /// Its value.
-    pub(crate) value: Vec<u8>,
-    /// The value of the handshake's header field.
-    pub(crate) hello: String,
-    initiator: Initiator,
+pub(crate) struct SignIn {
+    account: Account,
+    /// Waits for the frontend's part.
+    initiator: Option<Initiator>,
+    /// What the last handshake left behind, until somebody takes it.
+    pub(crate) secret: Option<SessionSecret>,
+    /// Why the last challenge was not answered, or the last answer not believed.
+    pub(crate) error: Option<TrustError>,
 }
 
-impl Credentials {
-    /// What frontend and agent know once `response` let the agent in.
-    ///
-    /// # Errors
-    /// [`TrustError::SignIn`]: then nothing in the response is to be believed.
-    pub(crate) fn accepted(self, response: &Message<'_>) -> Result<SessionSecret, TrustError> {
-        Ok(self.initiator.finish(response)?)
+impl SignIn {
+    pub(crate) fn new(account: &Account) -> Self {
+        Self { account: account.clone(), initiator: None, secret: None, error: None }
+    }
+
+    fn finish(&mut self, response: &Message<'_>) -> Result<SessionSecret, TrustError> {
+        Ok(self.initiator.take().ok_or(TrustError::Unasked)?.finish(response)?)
+    }
+}
+
+impl Credentials for SignIn {
+    fn answer(&mut self, challenged: Challenged<'_, '_>) -> Option<Vec<Field>> {
+        match self.account.answer(challenged) {
+            Ok(answer) => answer.map(|(fields, initiator)| {
+                self.initiator = Some(initiator);
+                fields
+            }),
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+
+    fn believe(&mut self, response: &Message<'_>) -> bool {
+        match self.finish(response) {
+            Ok(secret) => {
+                self.secret = Some(secret);
+                true
+            }
+            Err(error) => {
+                self.error = Some(error);
+                false
+            }
+        }
     }
 }
 
@@ -207,11 +219,6 @@ pub(crate) fn random_bits() -> [u8; 16] {
     bytes
 }
 
-/// 128 random bits as 32 hexadecimal digits: branches, tags, Call-IDs and client nonces.
-pub(crate) fn random_token() -> String {
-    random_bits().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use sluicegate_signin::SiteKey;
@@ -233,10 +240,16 @@ mod tests {
              Call-ID: 1\r\nCSeq: 1 INVITE\r\nProxy-Authenticate: Digest realm=\"{realm}\", nonce=\"n\", \
              algorithm=SHA-256, qop=\"auth\"\r\n{certificate}Content-Length: 0\r\n\r\n"
         );
-        let dialled = "203.0.113.1:5060".parse().unwrap();
-        let (method, uri, contact) = (b"INVITE", b"sip:web@example.net", b"<sip:a@b>");
-        let asked = Asked { method, uri, contact, body: b"", proves: DataMode::Mac, dialled };
-        account.answer(&Message::parse(text.as_bytes()).unwrap(), asked).map(|answer| answer.is_some())
+        let request = format!(
+            "INVITE sip:web@example.net SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\n\
+             To: <sip:c@b>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\nSupported: {}\r\nContact: <sip:a@b>\r\n\r\n",
+            supported(DataMode::Mac)
+        );
+        let request = Message::parse(request.as_bytes()).unwrap();
+        let response = Message::parse(text.as_bytes()).unwrap();
+        let target = "203.0.113.1:5060".parse().unwrap();
+        let challenged = Challenged { token: "c", target, request: &request, response: &response };
+        account.answer(challenged).map(|answer| answer.is_some())
     }
 
     fn certificate(site: u8, realm: &str, not_after: u64) -> String {

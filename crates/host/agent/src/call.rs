@@ -4,18 +4,16 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_grant::{DataMode, GRANT_LEN, Grant, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
-use sluicegate_signin::HEADER;
 use sluicegate_sip::{
-    dialog::{Dialog, DialogError},
-    message::Message,
+    message::{Message, Method},
     sdp::{ServiceOffer, ServicePorts, Session, Transport, Wanted},
-    write::{Headers, Party, Request, ViaLine},
+    ua::{Content, Event, Failure, LegId, Parties},
 };
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, Asked, Credentials, TrustError, random_bits, random_token, supported},
-    endpoint::{Endpoint, ExchangeError},
+    account::{Account, SignIn, TrustError, random_bits, supported},
+    endpoint::{Endpoint, ExchangeError, reason_phrase},
     multipart::part,
     opening::OpenRange,
     seal::{Sealer, Secrets},
@@ -23,8 +21,6 @@ use crate::{
 
 /// The part of a 200 that carries the signed grants.
 pub(crate) const GRANT_TYPE: &str = "application/vnd.sluicegate.grant";
-/// Challenges answered in a row: one for the realm, one for a nonce that was too old.
-const CHALLENGES_MAX: usize = 3;
 /// No grant is renewed more often than at half of this.
 const LIFETIME_MIN: Duration = Duration::from_secs(2);
 /// How often the address of connections that stand is proved, at most and at least.
@@ -92,12 +88,6 @@ impl CallError {
     }
 }
 
-impl From<DialogError> for CallError {
-    fn from(error: DialogError) -> Self {
-        Self::Answer(error.to_string())
-    }
-}
-
 /// An open call: one range of the service's ports.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -123,7 +113,7 @@ pub(crate) struct Call {
     silence_until: Instant,
     worth: Worth,
     service: String,
-    dialog: Dialog,
+    leg: LegId,
     session_id: u64,
     version: u64,
     /// The most that packets can prove, and so the least that grants have to demand.
@@ -140,29 +130,15 @@ impl Call {
         range: PortRange,
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
-        let (call_id, tag) = (random_token(), random_token());
         let session_id = u64::from(u32::from_be_bytes(random_bits()[..4].try_into().unwrap_or_default()));
-        let offer = offer(endpoint.local(), range, session_id, 1);
-        let mut cseq = 0;
-        let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
-            cseq += 1;
-            let headers = Request {
-                method: b"INVITE",
-                uri: uri.as_bytes(),
-                via,
-                from: Party { uri: from.as_bytes(), tag: Some(tag.as_bytes()) },
-                to: Party { uri: uri.as_bytes(), tag: None },
-                call_id: call_id.as_bytes(),
-                cseq,
-                routes: &[],
-            }
-            .begin(out);
-            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, (&offer, proves));
-        };
+        let parties = Parties { from: &from, to: &uri, uri: &uri, contact: &account.user };
+        let wish = content(offer(endpoint.local(), range, session_id, 1), proves);
+        let leg = endpoint.start(Method::Invite, parties, wish, Some(SignIn::new(account)))?;
         let mut secrets = Secrets::default();
-        let wish = Wish { service, range, proves, offer: &offer };
-        let (answer, dialog) = invite(endpoint, account, wish, &mut secrets, write).await?;
-        let (open, worth) = opened(&answer, (range, proves), &mut secrets, None)?;
+        let answered = let_in(endpoint, leg, account, (service, range), &mut secrets).await;
+        let opened = answered.and_then(|answer| opened(&answer, (range, proves), &mut secrets, None));
+        // What was opened for it all the same runs out by itself.
+        let (open, worth) = opened.inspect_err(|_| endpoint.forget(leg))?;
         let now = Instant::now();
         Ok(Self {
             range,
@@ -178,7 +154,7 @@ impl Call {
             silence_until: now,
             worth,
             service: service.to_owned(),
-            dialog,
+            leg,
             session_id,
             version: 1,
             proves,
@@ -190,14 +166,10 @@ impl Call {
     pub(crate) async fn renew(&mut self, endpoint: &mut Endpoint, account: &Account) -> Result<(), CallError> {
         self.version += 1;
         let offer = offer(endpoint.local(), self.range, self.session_id, self.version);
-        let (dialog, proves) = (&mut self.dialog, self.proves);
-        let write = |via: ViaLine<'_>, credentials: Option<&Credentials>, out: &mut Vec<u8>| {
-            let headers = dialog.begin(b"INVITE", via, out);
-            finish_invite(headers, &endpoint_contact(via.sent_by, account), credentials, (&offer, proves));
-        };
-        let wish = Wish { service: &self.service, range: self.range, proves, offer: &offer };
-        let (answer, _) = invite(endpoint, account, wish, &mut self.secrets, write).await?;
-        let (open, worth) = opened(&answer, (self.range, proves), &mut self.secrets, self.open.seal.as_ref())?;
+        endpoint.again(self.leg, content(offer, self.proves))?;
+        let asked = (self.service.as_str(), self.range);
+        let answer = let_in(endpoint, self.leg, account, asked, &mut self.secrets).await?;
+        let (open, worth) = opened(&answer, (self.range, self.proves), &mut self.secrets, self.open.seal.as_ref())?;
         // A gate that was told of this host's address under the last key is told under the next.
         self.is_unproved |= self.has_moved && open.seal != self.open.seal;
         (self.open, self.worth) = (open, worth);
@@ -284,19 +256,16 @@ impl Call {
     }
 
     /// Ends the call: the gate closes. A frontend that does not answer lets the grant run out.
-    pub(crate) async fn bye(&mut self, endpoint: &mut Endpoint) {
-        let branch = branch();
-        let mut bye = Vec::new();
-        self.dialog
-            .begin(b"BYE", via(endpoint.local(), &branch), &mut bye)
-            .header("Supported", supported(self.proves))
-            .finish();
-        let _ = tokio::time::timeout(Duration::from_secs(2), endpoint.exchange(&bye)).await;
+    pub(crate) async fn bye(self, endpoint: &mut Endpoint) {
+        if endpoint.end(self.leg, Content::default().header("Supported", supported(self.proves))).is_ok() {
+            let _ = tokio::time::timeout(Duration::from_secs(2), endpoint.outcome(self.leg)).await;
+        }
+        endpoint.forget(self.leg);
     }
 
-    /// Whether a request from the other side belongs to this call.
-    pub(crate) fn owns(&mut self, request: &Message<'_>) -> bool {
-        request.essentials().is_ok_and(|fields| self.dialog.accept(request, &fields).is_ok())
+    /// The call's leg.
+    pub(crate) const fn leg(&self) -> LegId {
+        self.leg
     }
 }
 
@@ -323,96 +292,45 @@ impl Worth {
     }
 }
 
-/// What a call asks for.
-#[derive(Clone, Copy)]
-struct Wish<'a> {
-    service: &'a str,
-    range: PortRange,
-    proves: DataMode,
-    offer: &'a [u8],
-}
-
-/// Sends an INVITE, answers challenges, acknowledges the 2xx; returns it with its dialog. `write` writes the request, each
-/// time with the next sequence number; `secrets` gets what the handshake leaves behind.
-async fn invite(
+/// Waits until the frontend has let this agent in, and has proved to be the frontend; its 2xx. `secrets` gets what the
+/// handshake leaves behind.
+async fn let_in(
     endpoint: &mut Endpoint,
+    leg: LegId,
     account: &Account,
-    wish: Wish<'_>,
+    (service, range): (&str, PortRange),
     secrets: &mut Secrets,
-    mut write: impl FnMut(ViaLine<'_>, Option<&Credentials>, &mut Vec<u8>),
-) -> Result<(Vec<u8>, Dialog), CallError> {
-    let mut credentials: Option<Credentials> = None;
-    for _ in 0..=CHALLENGES_MAX {
-        let mut request = Vec::new();
-        let branch = branch();
-        write(via(endpoint.local(), &branch), credentials.as_ref(), &mut request);
-        let (token, answer) = endpoint.exchange(&request).await?;
-        let (code, reason, next) = {
-            let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
-            let code = response.status().unwrap_or(0);
-            let uri = Message::parse(&request).ok().and_then(|sent| sent.request_uri().map(<[u8]>::to_vec));
-            let (uri, contact) = (uri.unwrap_or_default(), endpoint_contact(endpoint.local(), account));
-            let asked = Asked {
-                method: b"INVITE",
-                uri: &uri,
-                contact: contact.as_bytes(),
-                body: wish.offer,
-                proves: wish.proves,
-                dialled: endpoint.frontend(),
-            };
-            (code, reason_phrase(&response), account.answer(&response, asked)?)
-        };
-        match (code, next) {
-            (200..=299, _) => {
-                let response = Message::parse(&answer).map_err(|error| CallError::Answer(error.to_string()))?;
-                // Nothing in it is believed, not even where to send the ACK, before the frontend has proved itself.
-                secrets.push(credentials.take().ok_or(TrustError::Unasked)?.accepted(&response)?);
-                let dialog = Dialog::from_response(&response)?;
-                let mut ack = Vec::new();
-                let branch = self::branch();
-                dialog.begin_ack(dialog.local_number(), via(endpoint.local(), &branch), &mut ack).finish();
-                endpoint.acknowledge(token, ack).await;
-                return Ok((answer, dialog));
-            }
-            (401 | 407, Some(next)) => credentials = Some(next),
-            (401 | 407, None) => break,
-            _ => {
-                let (range, service) = (wish.range, wish.service.to_owned());
-                return Err(CallError::Refused { range, service, code, reason });
-            }
+) -> Result<Vec<u8>, CallError> {
+    let event = endpoint.outcome(leg).await?;
+    let (secret, error) =
+        endpoint.sign_in(leg).map_or((None, None), |sign_in| (sign_in.secret.take(), sign_in.error.take()));
+    if let Some(secret) = secret {
+        secrets.push(secret);
+    }
+    match (event, error) {
+        (Event::Answered { code: 200..=299, response, .. }, _) => Ok(response),
+        (_, Some(error)) => Err(error.into()),
+        (Event::Answered { code: 401 | 407, .. }, None) => {
+            Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
+        }
+        (Event::Answered { code, response, .. }, None) => {
+            let (service, reason) = (service.to_owned(), reason_phrase(&response));
+            Err(CallError::Refused { range, service, code, reason })
+        }
+        (Event::Failed { failure: Failure::Dialog(error), .. }, None) => Err(CallError::Answer(error.to_string())),
+        // The other side ended it meanwhile.
+        (_, None) => {
+            let (service, reason) = (service.to_owned(), "the call is over".to_owned());
+            Err(CallError::Refused { range, service, code: 481, reason })
         }
     }
-    Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
 }
 
-fn finish_invite(
-    headers: Headers<'_>,
-    contact: &str,
-    credentials: Option<&Credentials>,
-    (offer, proves): (&[u8], DataMode),
-) {
-    let headers = headers.header("Contact", contact).header("Supported", supported(proves));
-    let headers = match credentials {
-        Some(credentials) => {
-            headers.header(credentials.name, &credentials.value).header(HEADER.as_str(), &credentials.hello)
-        }
-        None => headers,
-    };
-    headers
+fn content(offer: Vec<u8>, proves: DataMode) -> Content {
+    Content::default()
+        .header("Supported", supported(proves))
         .header("Accept", "application/sdp, multipart/mixed, application/vnd.sluicegate.grant")
-        .body("application/sdp", offer);
-}
-
-fn endpoint_contact(local: SocketAddr, account: &Account) -> String {
-    format!("<sip:{}@{local}>", account.user)
-}
-
-pub(crate) fn branch() -> String {
-    format!("z9hG4bK{}", random_token())
-}
-
-pub(crate) fn via(local: SocketAddr, branch: &str) -> ViaLine<'_> {
-    ViaLine { transport: sluicegate_sip::message::Transport::Udp, sent_by: local, branch: branch.as_bytes(), rport: true }
+        .body("application/sdp", offer)
 }
 
 fn offer(local: SocketAddr, range: PortRange, session_id: u64, version: u64) -> Vec<u8> {
@@ -425,13 +343,6 @@ fn offer(local: SocketAddr, range: PortRange, session_id: u64, version: u64) -> 
     let mut out = Vec::new();
     ServiceOffer { session_id, version, address: local.ip(), ports: &ports }.write(&mut out);
     out
-}
-
-pub(crate) fn reason_phrase(response: &Message<'_>) -> String {
-    match response.start() {
-        sluicegate_sip::message::Start::Response { reason, .. } => String::from_utf8_lossy(reason).into_owned(),
-        sluicegate_sip::message::Start::Request { .. } => String::new(),
-    }
 }
 
 /// Where the gate offers `range`, from the session description in the answer, and how packets to it are proved, from the

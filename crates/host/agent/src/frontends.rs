@@ -7,7 +7,10 @@ use std::{
 };
 
 use hickory_resolver::{TokioResolver, proto::rr::rdata::SRV};
-use sluicegate_sip::message::{HeaderName, Message};
+use sluicegate_sip::{
+    message::Method,
+    ua::{Content, Parties},
+};
 use tokio::{
     net::lookup_host,
     runtime,
@@ -17,8 +20,8 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    account::{random_bits, random_token},
-    endpoint::connected,
+    account::random_bits,
+    endpoint::{Endpoint, ExchangeError},
 };
 
 /// Where frontends take SIP unless somebody says otherwise (RFC 3261 section 19.1.2).
@@ -30,10 +33,8 @@ const SRV_WAIT: Duration = Duration::from_secs(2);
 /// How much later than the one before each is asked (RFC 8305 section 5), and how long all may take.
 const STAGGER: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(4);
-/// When the question is repeated (RFC 3261, T1).
+/// When the answer is looked for again after an error of the socket.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Longest answer that is read.
-const ANSWER_MAX: usize = 2_048;
 
 /// The addresses of a site's frontends, the preferred one first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,41 +171,17 @@ fn ordered(mut records: Vec<(&SRV, u64)>) -> Vec<(String, u16)> {
 }
 
 /// Returns once a frontend has answered a question that anybody may ask.
-async fn answers(interface: Option<&str>, frontend: SocketAddr) -> io::Result<()> {
-    let socket = connected(interface, None, frontend).await?;
-    let call = random_token();
-    let question = options(socket.local_addr()?, frontend, &call);
-    let mut answer = [0; ANSWER_MAX];
-    loop {
-        // What ICMP says of it is no answer: it may come from anybody.
-        let _ = socket.send(question.as_bytes()).await;
-        // Nor is what else comes, which has nothing asked any sooner.
-        let heard = async {
-            loop {
-                match socket.recv(&mut answer).await {
-                    Ok(len) if is_answer(&answer[..len], &call) => return,
-                    Ok(_) => {}
-                    Err(_) => sleep(AGAIN).await,
-                }
-            }
-        };
-        if timeout(AGAIN, heard).await.is_ok() {
-            return Ok(());
-        }
+async fn answers(interface: Option<&str>, frontend: SocketAddr) -> Result<(), ExchangeError> {
+    let opened = Endpoint::open_on(interface, frontend, true).await;
+    let mut endpoint = opened.map_err(|error| ExchangeError::Socket(frontend, error))?;
+    let (from, to) = (format!("sip:{}", endpoint.local()), format!("sip:{frontend}"));
+    let parties = Parties { from: &from, to: &to, uri: &to, contact: "" };
+    let question = endpoint.start(Method::Options, parties, Content::default(), None)?;
+    // What ICMP says of it is no answer: it may come from anybody.
+    while endpoint.outcome(question).await.is_err() {
+        sleep(AGAIN).await;
     }
-}
-
-fn options(local: SocketAddr, frontend: SocketAddr, call: &str) -> String {
-    format!(
-        "OPTIONS sip:{frontend} SIP/2.0\r\nVia: SIP/2.0/UDP {local};rport;branch=z9hG4bK{call}\r\nMax-Forwards: 70\r\n\
-         From: <sip:{local}>;tag={call}\r\nTo: <sip:{frontend}>\r\nCall-ID: {call}\r\nCSeq: 1 OPTIONS\r\n\
-         Content-Length: 0\r\n\r\n"
-    )
-}
-
-fn is_answer(datagram: &[u8], call: &str) -> bool {
-    let Ok(message) = Message::parse(datagram) else { return false };
-    message.status().is_some() && message.header(HeaderName::CallId) == Some(call.as_bytes())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -259,7 +236,7 @@ mod tests {
         let answering = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (silent_at, answering_at) = (silent.local_addr().unwrap(), answering.local_addr().unwrap());
         thread::spawn(move || {
-            let mut bytes = [0; ANSWER_MAX];
+            let mut bytes = [0; 2_048];
             while let Ok((len, from)) = answering.recv_from(&mut bytes) {
                 let asked = String::from_utf8_lossy(&bytes[..len]).into_owned();
                 let (_, headers) = asked.split_once("\r\n").unwrap();

@@ -12,10 +12,7 @@ use std::{
 
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{PortProtocol, PortRange};
-use sluicegate_sip::{
-    message::{Message, Method},
-    write::Response,
-};
+use sluicegate_sip::ua::{Content, Event, LegId};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -26,7 +23,7 @@ use tracing::{info, warn};
 use crate::{
     account::Account,
     call::{Call, CallError},
-    endpoint::{Endpoint, Event, Incoming},
+    endpoint::Endpoint,
     frontends::Frontends,
     opening::{Opening, Reach},
     seal::{self, Sealer},
@@ -92,7 +89,7 @@ impl Session {
         let leaves_by = leaves_by.as_deref();
         let answering = if several { frontends.answering(leaves_by, None).await } else { None };
         let frontend = answering.unwrap_or_else(|| frontends.first());
-        let endpoint = Endpoint::open_on(leaves_by, None, frontend).await?.beside_others(several);
+        let endpoint = Endpoint::open_on(leaves_by, frontend, several).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let service = service.to_owned();
@@ -189,9 +186,13 @@ impl Keeper {
                     None => break,
                 },
                 event = self.endpoint.event(Some(wake)) => match event {
-                    Ok(Some(Event::Request(request))) => self.request(request).await,
-                    // To a BYE: nobody waits for it.
-                    Ok(Some(Event::Answer(..))) => {}
+                    Ok(Some(Event::Ended { leg })) => self.ended(leg),
+                    // Nobody calls an agent that only signs in.
+                    Ok(Some(Event::Invited { leg, is_new, .. })) => {
+                        self.endpoint.respond(leg, if is_new { 481 } else { 405 }, "", &Content::default());
+                    }
+                    // Whoever asked has given up.
+                    Ok(Some(Event::Answered { .. } | Event::Failed { .. })) => {}
                     Ok(None) => {
                         self.follow_address().await;
                         self.prove();
@@ -205,7 +206,7 @@ impl Keeper {
                 },
             }
         }
-        for call in &mut self.calls {
+        for call in self.calls {
             call.bye(&mut self.endpoint).await;
         }
     }
@@ -253,18 +254,21 @@ impl Keeper {
         let (interface, silent) = (self.leaves_by(), self.endpoint.frontend());
         let interface = interface.as_deref();
         let Some(frontend) = self.frontends.answering(interface, Some(silent)).await else { return false };
-        let Ok(endpoint) = Endpoint::open_on(interface, None, frontend).await else { return false };
+        if self.endpoint.fail_over(interface, frontend).await.is_err() {
+            return false;
+        }
         info!(%silent, %frontend, "another frontend answers");
-        self.endpoint = endpoint.beside_others(true);
         true
     }
 
     /// Where packets to the frontend leave from another address than before, as of a laptop in another network: grants are
     /// renewed from there. Connections from the old address are over.
     async fn follow_address(&mut self) {
-        let Some(endpoint) = self.endpoint.moved(self.leaves_by()).await else { return };
-        info!(from = %self.endpoint.local().ip(), to = %endpoint.local().ip(), "this host's address has changed");
-        self.endpoint = endpoint;
+        let (from, interface) = (self.endpoint.local().ip(), self.leaves_by());
+        if !self.endpoint.follow(interface).await {
+            return;
+        }
+        info!(%from, to = %self.endpoint.local().ip(), "this host's address has changed");
         self.moves += 1;
         self.calls.iter_mut().for_each(Call::moved);
         self.publish();
@@ -325,8 +329,12 @@ impl Keeper {
             }
         }
         ended.sort_unstable();
-        let over: Vec<(PortRange, bool)> =
-            ended.iter().rev().map(|index| (self.calls.swap_remove(*index).range, silent.contains(index))).collect();
+        let mut over = Vec::new();
+        for index in ended.iter().rev() {
+            let call = self.calls.swap_remove(*index);
+            self.endpoint.forget(call.leg());
+            over.push((call.range, silent.contains(index)));
+        }
         for (range, is_refused) in over {
             if is_refused {
                 warn!(service = %self.service, %range, "closed: this is no longer permitted");
@@ -346,32 +354,21 @@ impl Keeper {
         )?;
         info!(service = %self.service, %range, "signed in again: the last grant cannot be renewed");
         let Some(old) = self.calls.get_mut(index) else { return Ok(()) };
-        let mut old = std::mem::replace(old, new);
+        let old = std::mem::replace(old, new);
         if goodbye {
             old.bye(&mut self.endpoint).await;
+        } else {
+            self.endpoint.forget(old.leg());
         }
         Ok(())
     }
 
-    /// A request from the other side: BYE when the service or the frontend ends the call.
-    async fn request(&mut self, incoming: Incoming) {
-        let Incoming { bytes, token: Some(token) } = incoming else { return };
-        let Ok(message) = Message::parse(&bytes) else { return };
-        let owner = self.calls.iter_mut().position(|call| call.owns(&message));
-        let code = match (message.method(), owner) {
-            (Some(Method::Bye), Some(index)) => {
-                let call = self.calls.swap_remove(index);
-                warn!(service = %self.service, range = %call.range, "the service ended this");
-                self.publish();
-                200
-            }
-            (Some(Method::Options), _) => 200,
-            (_, None) => 481,
-            _ => 405,
-        };
-        let mut response = Vec::new();
-        Response::to(&message, code).begin(&mut response).finish();
-        self.endpoint.respond(token, code, &response).await;
+    /// The service or the frontend ended a call.
+    fn ended(&mut self, leg: LegId) {
+        let Some(index) = self.calls.iter().position(|call| call.leg() == leg) else { return };
+        let call = self.calls.swap_remove(index);
+        warn!(service = %self.service, range = %call.range, "the service ended this");
+        self.publish();
     }
 
     fn publish(&self) {

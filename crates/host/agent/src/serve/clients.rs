@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr, time::Duration};
 
-use sluicegate_sip::{dialog::Dialog, message::Message};
+use sluicegate_sip::ua::LegId;
 use tokio::time::Instant;
 
 /// How much longer than its grant a place is kept: the frontend's word that it was renewed, or is over, may be late.
@@ -13,7 +13,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(super) struct Admission {
     pub(super) user: String,
     pub(super) client: IpAddr,
-    pub(super) dialog: Dialog,
+    pub(super) leg: LegId,
     /// How long what was opened for it lasts, from now on or from its last renewal.
     pub(super) lifetime: Duration,
 }
@@ -81,18 +81,16 @@ impl Clients {
         Ok(given_up)
     }
 
-    /// Renews the call that the request lies within; whether there is one.
-    pub(super) fn renew(&mut self, now: Instant, request: &Message<'_>, lifetime: Duration) -> bool {
-        let Some(open) = self.position(request).and_then(|at| self.open.get_mut(at)) else { return false };
+    /// Renews a call; whether there is one.
+    pub(super) fn renew(&mut self, now: Instant, leg: LegId, lifetime: Duration) -> bool {
+        let Some(open) = self.open.iter_mut().find(|open| open.admission.leg == leg) else { return false };
         open.ends = now + lifetime + GRACE;
         true
     }
 
-    /// Removes what has ended and was not renewed; how many there were.
-    pub(super) fn expire(&mut self, now: Instant) -> usize {
-        let before = self.open.len();
-        self.open.retain(|open| open.ends > now);
-        before - self.open.len()
+    /// Removes what has ended and was not renewed.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<LegId> {
+        self.open.extract_if(.., |open| open.ends <= now).map(|open| open.admission.leg).collect()
     }
 
     /// When the next call ends if it is not renewed.
@@ -100,37 +98,47 @@ impl Clients {
         self.open.iter().map(|open| open.ends).min()
     }
 
-    /// Removes the call that the request lies within; whether there was one.
-    pub(super) fn remove_by_request(&mut self, request: &Message<'_>) -> bool {
-        self.position(request).map(|index| self.open.remove(index)).is_some()
+    /// Removes a call, if it is here.
+    pub(super) fn remove(&mut self, leg: LegId) {
+        self.open.retain(|open| open.admission.leg != leg);
     }
 
     /// Removes and returns all calls of a client.
     pub(super) fn remove_client(&mut self, client: IpAddr) -> Vec<Admission> {
-        let is_clients = |open: &Open| open.admission.client == client;
-        let (gone, kept): (Vec<_>, _) = std::mem::take(&mut self.open).into_iter().partition(is_clients);
-        self.open = kept;
-        gone.into_iter().map(|open| open.admission).collect()
-    }
-
-    fn position(&mut self, request: &Message<'_>) -> Option<usize> {
-        let fields = request.essentials().ok()?;
-        self.open.iter_mut().position(|open| open.admission.dialog.accept(request, &fields).is_ok())
+        self.open.extract_if(.., |open| open.admission.client == client).map(|open| open.admission).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_sip::{
+        message::{Method, Transport},
+        ua::{Content, Parties, Password, Settings, UserAgent},
+    };
+
     use super::*;
 
     const LIFETIME: Duration = Duration::from_secs(60);
 
     fn admission(user: &str) -> Admission {
-        let text = "INVITE sip:ssh@example.net SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1\r\n\
-                    From: <sip:alice@example.net>;tag=a\r\nTo: <sip:ssh@example.net>\r\nCall-ID: c\r\nCSeq: 1 INVITE\r\n\
-                    Contact: <sip:alice@192.0.2.1>\r\n\r\n";
-        let dialog = Dialog::from_request(&Message::parse(text.as_bytes()).unwrap(), b"b").unwrap();
-        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), dialog, lifetime: LIFETIME }
+        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), leg: leg(), lifetime: LIFETIME }
+    }
+
+    /// The leg of some call.
+    fn leg() -> LegId {
+        let local = "192.0.2.1:5060".parse().unwrap();
+        let settings = Settings {
+            transport: Transport::Udp,
+            local,
+            target: local,
+            requests_max: 1,
+            answers_max: 1,
+            patience: None,
+            has_short_t2: false,
+        };
+        let parties = Parties { from: "sip:a@b", to: "sip:a@b", uri: "sip:a@b", contact: "a" };
+        let mut ua = UserAgent::<Password>::new(settings, [1; 16]);
+        ua.start(sluicegate_wire::Instant::ZERO, Method::Invite, parties, Content::default(), None).unwrap()
     }
 
     fn admit(clients: &mut Clients, now: Instant, user: &str) -> Result<bool, Refusal> {

@@ -12,11 +12,10 @@ use std::{
 
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
-    dialog::Dialog,
-    message::{HeaderName, Message, Method},
+    message::{HeaderName, Message, NameAddr},
     sdp::{Answer, MediaAnswer, Session, Transport, Wanted},
+    ua::{Content, Event, LegId},
     uri::Uri,
-    write::Response,
 };
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
@@ -27,14 +26,15 @@ use self::{
     registration::Registration,
 };
 use crate::{
-    account::{Account, TrustError, random_token},
-    call::{branch, via},
-    endpoint::{Endpoint, Event, Incoming},
+    account::{Account, TrustError},
+    endpoint::Endpoint,
     multipart::part,
 };
 
 /// Seconds that a registration asks for.
 const EXPIRES_S: u32 = 60;
+/// Answers remembered at once, each for half a minute: 250 calls a second, with their ends.
+const ANSWERS_MAX: usize = 16_384;
 /// How long a client stays in of whom the frontend does not say it.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(3_600);
 /// How long the end of a registration may take.
@@ -100,7 +100,7 @@ pub enum ServeError {
 /// # Errors
 /// See [`ServeError`]. A frontend that does not answer is not an error: the agent keeps trying.
 pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let endpoint = Endpoint::open(Some(config.sip), config.frontend)
+    let endpoint = Endpoint::open(config.sip, config.frontend, ANSWERS_MAX)
         .await
         .map_err(|error| ServeError::Listen(config.sip, error))?;
     let (abusers, mut abusive) = mpsc::channel(64);
@@ -119,20 +119,18 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
     tokio::pin!(shutdown);
     loop {
         if server.registration.is_due() {
-            server.registration.send(&mut server.endpoint, EXPIRES_S).await;
+            server.registration.send(&mut server.endpoint, EXPIRES_S);
         }
-        let ended = server.clients.expire(Instant::now());
-        if ended > 0 {
-            info!(ended, "what was opened for them is over");
-        }
+        server.expire();
         let until = [server.clients.next_end(), server.registration.due()].into_iter().flatten().min();
         tokio::select! {
             () = &mut shutdown => break,
-            Some(client) = abusive.recv() => server.end(client).await,
+            Some(client) = abusive.recv() => server.end(client),
             event = server.endpoint.event(until) => match event.map_err(ServeError::Socket)? {
-                Some(Event::Request(request)) => server.request(request).await,
-                Some(Event::Answer(token, answer)) => {
-                    if server.registration.answered(&mut server.endpoint, token, answer).await?
+                Some(Event::Invited { leg, is_new, request }) => server.invited(leg, is_new, &request),
+                Some(Event::Ended { leg }) => server.clients.remove(leg),
+                Some(event) => {
+                    if server.registration.answered(&mut server.endpoint, event)?
                         && let Some(ready) = ready.take()
                     {
                         info!(service = server.config.service, frontend = %server.config.frontend, "registered");
@@ -158,83 +156,68 @@ struct Server {
 impl Server {
     /// Ends the registration, and waits until the frontend has taken note.
     async fn leave(&mut self) -> Result<(), ServeError> {
-        self.registration.send(&mut self.endpoint, 0).await;
+        self.registration.send(&mut self.endpoint, 0);
         while self.registration.is_under_way() {
-            if let Some(Event::Answer(token, answer)) = self.endpoint.event(None).await.map_err(ServeError::Socket)? {
-                self.registration.answered(&mut self.endpoint, token, answer).await?;
+            if let Some(event) = self.endpoint.event(None).await.map_err(ServeError::Socket)? {
+                self.registration.answered(&mut self.endpoint, event)?;
             }
         }
         Ok(())
     }
 
-    async fn request(&mut self, incoming: Incoming) {
-        let Incoming { bytes, token: Some(token) } = incoming else { return };
-        let Ok(message) = Message::parse(&bytes) else { return };
-        let mut response = Vec::new();
-        let mut given_up = None;
-        let code = match message.method() {
-            Some(Method::Invite) => self.invite(&message, &mut response, &mut given_up),
-            Some(Method::Bye) => {
-                let code = if self.clients.remove_by_request(&message) { 200 } else { 481 };
-                Response::to(&message, code).begin(&mut response).finish();
-                code
-            }
-            Some(Method::Options) => {
-                Response::to(&message, 200).to_tag(self.registration.tag()).begin(&mut response).finish();
-                200
-            }
-            Some(Method::Cancel) => {
-                Response::to(&message, 481).to_tag(self.registration.tag()).begin(&mut response).finish();
-                481
-            }
-            _ => {
-                Response::to(&message, 405).to_tag(self.registration.tag()).begin(&mut response).finish();
-                405
-            }
+    /// Lets go whom nothing is open for any more.
+    fn expire(&mut self) {
+        let ended = self.clients.expire(Instant::now());
+        if !ended.is_empty() {
+            info!(ended = ended.len(), "what was opened for them is over");
+        }
+        ended.into_iter().for_each(|leg| self.endpoint.forget(leg));
+    }
+
+    fn invited(&mut self, leg: LegId, is_new: bool, request: &[u8]) {
+        let (mut content, mut given_up) = (Content::default(), None);
+        let code = match Message::parse(request) {
+            Ok(message) => match self.admit(leg, is_new, &message) {
+                Ok((description, oldest)) => {
+                    (content, given_up) = (content.body("application/sdp", description), oldest);
+                    200
+                }
+                Err(code) => code,
+            },
+            Err(_) => 400,
         };
-        self.endpoint.respond(token, code, &response).await;
+        self.endpoint.respond(leg, code, &self.config.service, &content);
         if let Some(admission) = given_up {
-            self.hang_up(admission, "its user has as many clients as clients_per_user_max allows").await;
+            self.hang_up(&admission, "its user has as many clients as clients_per_user_max allows");
         }
     }
 
-    /// Decides about an invitation, writes the answer, and returns its code. `given_up`: who has to go for it.
-    fn invite(&mut self, message: &Message<'_>, response: &mut Vec<u8>, given_up: &mut Option<Admission>) -> u16 {
+    /// Decides about an invitation: the session description of the answer and who has to go for it, or the status that
+    /// refuses it.
+    fn admit(&mut self, leg: LegId, is_new: bool, message: &Message<'_>) -> Result<(Vec<u8>, Option<Admission>), u16> {
         let user = asserted_user(message).unwrap_or_default();
         let lifetime = session_expires(message).unwrap_or(LIFETIME_DEFAULT);
-        let is_renewal = self.clients.renew(Instant::now(), message, lifetime);
-        let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok());
-        let Some(offer) = offer else { return refuse(message, 488, response) };
+        let is_renewal = !is_new && self.clients.renew(Instant::now(), leg, lifetime);
+        let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
         let media = self.answers(&offer);
         if !media.iter().any(|media| matches!(media, MediaAnswer::Accepted { .. })) {
             warn!(user, "refused: asks for ports that this service does not offer");
-            return refuse(message, 488, response);
+            return Err(488);
         }
-        let tag = random_token();
+        let mut given_up = None;
         if !is_renewal {
-            let client = offer.media().iter().find_map(|media| media.address).or(offer.address);
-            let (Some(client), Ok(dialog)) = (client, Dialog::from_request(message, tag.as_bytes())) else {
-                return refuse(message, 400, response);
-            };
-            match self.clients.admit(Instant::now(), Admission { user: user.clone(), client, dialog, lifetime }) {
-                Ok(oldest) => *given_up = oldest,
-                Err(refusal) => {
-                    warn!(user, %client, %refusal, "refused");
-                    return refuse(message, if refusal == Refusal::Full { 486 } else { 603 }, response);
-                }
-            }
+            let client = offer.media().iter().find_map(|media| media.address).or(offer.address).ok_or(400_u16)?;
+            let admission = Admission { user: user.clone(), client, leg, lifetime };
+            given_up = self.clients.admit(Instant::now(), admission).map_err(|refusal| {
+                warn!(user, %client, %refusal, "refused");
+                if refusal == Refusal::Full { 486_u16 } else { 603 }
+            })?;
             info!(user, %client, "let in");
         }
         let mut description = Vec::new();
         let answer = Answer { offer: &offer, session_id: 1, version: 1, address: self.config.sip.ip(), media: &media };
         answer.write(&mut description);
-        Response::to(message, 200)
-            .to_tag(tag.as_bytes())
-            .record_route()
-            .begin(response)
-            .header("Contact", format!("<sip:{}@{}>", self.config.service, self.config.sip))
-            .body("application/sdp", &description);
-        200
+        Ok((description, given_up))
     }
 
     /// One answer for each offered media line: ports of this service are accepted as they are.
@@ -259,27 +242,20 @@ impl Server {
     }
 
     /// Ends everything that a client has open: BYE to the frontend, which revokes the grants.
-    async fn end(&mut self, client: IpAddr) {
+    fn end(&mut self, client: IpAddr) {
         for admission in self.clients.remove_client(client) {
-            self.hang_up(admission, "it sent faster than abuse_rate").await;
+            self.hang_up(&admission, "it sent faster than abuse_rate");
         }
     }
 
-    async fn hang_up(&mut self, mut admission: Admission, why: &str) {
+    fn hang_up(&mut self, admission: &Admission, why: &str) {
         let client = admission.client;
         warn!(user = admission.user, %client, why, "ended");
-        let (mut bye, branch) = (Vec::new(), branch());
-        admission.dialog.begin(b"BYE", via(self.endpoint.local(), &branch), &mut bye).finish();
         // The client may never answer, and nobody else waits for it: the frontend acts on the BYE as it passes it on.
-        if let Err(error) = self.endpoint.tell(&bye).await {
+        if let Err(error) = self.endpoint.end(admission.leg, Content::default()) {
             warn!(%client, %error, "the frontend is not told that the client is ended");
         }
     }
-}
-
-fn refuse(message: &Message<'_>, code: u16, response: &mut Vec<u8>) -> u16 {
-    Response::to(message, code).to_tag(random_token().as_bytes()).begin(response).finish();
-    code
 }
 
 /// How long what is opened for this invitation lasts, as the frontend says (the field of RFC 4028).
@@ -294,6 +270,6 @@ fn session_expires(message: &Message<'_>) -> Option<Duration> {
 /// anybody here: the network between gate and service is trusted for that.
 fn asserted_user(message: &Message<'_>) -> Option<String> {
     let value = message.header(HeaderName::PAssertedIdentity)?;
-    let uri = Uri::parse(sluicegate_sip::message::NameAddr::parse(value)?.uri).ok()?;
+    let uri = Uri::parse(NameAddr::parse(value)?.uri).ok()?;
     String::from_utf8(uri.user?.to_vec()).ok()
 }

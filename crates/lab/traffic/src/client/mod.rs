@@ -2,7 +2,6 @@
 
 pub mod answer;
 pub mod call;
-mod dialog;
 pub mod exchange;
 pub mod haul;
 pub mod setup;

@@ -12,10 +12,13 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sluicegate_sip::message::Message;
+use sluicegate_sip::{
+    message::{HeaderName, Message, Method, Transport},
+    sdp::Session,
+    ua::{Content, Event, LegId, Parties, Password, Settings, UserAgent},
+};
 use sluicegate_wire::Instant;
 
-use super::dialog::{Caller, Dialog, State};
 use crate::sample::Percentiles;
 use sluicegate_site::{
     During, LabError,
@@ -26,6 +29,8 @@ use sluicegate_site::{
 /// Calls that may be open at one time; more are not begun, and counted.
 const CALLS_MAX: usize = 65_536;
 const SOCKETS_MAX: u16 = 256;
+/// Requests of one call: its INVITEs, until one has a nonce that is right, and its BYE.
+const REQUESTS_MAX: usize = 8;
 const RECEIVE_MAX: usize = 16_384;
 /// How often timers are looked at; far below T1.
 const TICK: Duration = Duration::from_millis(5);
@@ -159,9 +164,24 @@ pub(crate) fn setup(spec: &SetupSpec, context: &Context) -> Result<(), LabError>
     Ok(())
 }
 
+/// Who calls whom; shared by all calls of one user.
+struct Caller {
+    user: String,
+    password: Password,
+    /// `sip:user@realm`
+    address: String,
+    /// `sip:service@realm`
+    service: String,
+}
+
+/// One call from its first INVITE to the answer of its BYE. Each has a user agent of its own, so that a call that is over
+/// takes its transactions along.
 struct Call {
-    dialog: Dialog,
+    ua: UserAgent<Password>,
+    /// When the user agent has something to do.
+    due: Option<Instant>,
     socket: usize,
+    started: Instant,
     started_ns: u64,
     user: String,
     bye_at: Option<Instant>,
@@ -176,7 +196,7 @@ struct Phone<'a> {
     sockets: Vec<UdpSocket>,
     locals: Vec<SocketAddr>,
     callers: Vec<Arc<Caller>>,
-    calls: HashMap<u64, Call>,
+    calls: HashMap<LegId, Call>,
     random: Random,
     begun: u64,
     not_begun: u64,
@@ -197,17 +217,13 @@ impl<'a> Phone<'a> {
         };
         let sockets: Vec<UdpSocket> = (0..spec.sockets).map(open).collect::<io::Result<_>>()?;
         let locals = sockets.iter().map(UdpSocket::local_addr).collect::<io::Result<_>>()?;
-        let patience_ms = if spec.give_up_ms == 0 { 32_000 } else { spec.give_up_ms };
         let services: Vec<_> = iter::once(&spec.service).chain(&spec.more_services).collect();
         let caller = |service: &str, (user, password): &(String, String)| {
             Arc::new(Caller {
                 user: user.clone(),
-                password: password.clone(),
+                password: Password::new(user, &spec.realm, password),
                 address: format!("sip:{user}@{}", spec.realm),
                 service: format!("sip:{service}@{}", spec.realm),
-                media_port: if spec.media_port == 0 { 40_000 } else { spec.media_port },
-                service_port: spec.service_port,
-                patience: Duration::from_millis(patience_ms.into()),
             })
         };
         Ok(Self {
@@ -244,12 +260,54 @@ impl<'a> Phone<'a> {
         }
         let turn = usize::try_from(number).unwrap_or(0);
         let (socket, caller) = (turn % self.sockets.len(), Arc::clone(&self.callers[turn % self.callers.len()]));
-        let call_id = format!("{number:x}-{:x}", self.random.next());
+        let local = self.locals[socket];
+        let Ok(target) = self.sockets[socket].peer_addr() else { return };
+        let patience_ms = if self.spec.give_up_ms == 0 { 32_000 } else { self.spec.give_up_ms };
+        let settings = Settings {
+            transport: Transport::Udp,
+            local,
+            target,
+            requests_max: REQUESTS_MAX,
+            answers_max: 1,
+            patience: Some(Duration::from_millis(patience_ms.into())),
+            has_short_t2: false,
+        };
+        let mut key = [0; 16];
+        self.random.fill(&mut key);
+        let mut ua = UserAgent::new(settings, key);
+        let parties =
+            Parties { from: &caller.address, to: &caller.service, uri: &caller.service, contact: &caller.user };
+        let content = Content::default().body("application/sdp", self.offer(&caller.user, local.ip()));
+        let started = self.now();
+        let Ok(leg) = ua.start(started, Method::Invite, parties, content, Some(caller.password.clone())) else {
+            return;
+        };
         let user = caller.user.clone();
-        let dialog = Dialog::new(self.now(), caller, self.locals[socket], call_id, self.random.next());
-        let call = Call { dialog, socket, started_ns: unix_ns(), user, bye_at: None, reported: false, recorded: false };
-        self.calls.insert(number, call);
-        self.settle(number);
+        let call = Call {
+            ua,
+            due: None,
+            socket,
+            started,
+            started_ns: unix_ns(),
+            user,
+            bye_at: None,
+            reported: false,
+            recorded: false,
+        };
+        self.calls.insert(leg, call);
+        self.settle(leg);
+    }
+
+    /// The session description that says what to open.
+    fn offer(&self, user: &str, ip: IpAddr) -> Vec<u8> {
+        let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
+        let media_port = if self.spec.media_port == 0 { 40_000 } else { self.spec.media_port };
+        let media = match self.spec.service_port {
+            0 => format!("m=audio {media_port} RTP/AVP 0\r\na=sendrecv"),
+            port => format!("m=application {media_port} UDP sluicegate\r\na=service-ports:{port}"),
+        };
+        format!("v=0\r\no={user} 1 1 IN {family} {ip}\r\ns=-\r\nc=IN {family} {ip}\r\nt=0 0\r\n{media}\r\n")
+            .into_bytes()
     }
 
     /// Waits up to [`TICK`], reads what came, looks at the timers.
@@ -269,15 +327,17 @@ impl<'a> Phone<'a> {
             }
         }
         let now = self.now();
-        let numbers: Vec<u64> = self.calls.keys().copied().collect();
-        for number in numbers {
-            if let Some(call) = self.calls.get_mut(&number) {
-                call.dialog.on_timeout(now);
-                if call.bye_at.is_some_and(|at| now >= at) {
-                    call.dialog.bye(now);
+        let is_due = |call: &Call| [call.due, call.bye_at].into_iter().flatten().any(|at| at <= now);
+        let due: Vec<LegId> = self.calls.iter().filter(|(_, call)| is_due(call)).map(|(leg, _)| *leg).collect();
+        for leg in due {
+            if let Some(call) = self.calls.get_mut(&leg) {
+                call.ua.handle_timeout(now);
+                if call.bye_at.take_if(|at| *at <= now).is_some() {
+                    // A call that cannot be ended ends by itself.
+                    let _ = call.ua.end(now, leg, Content::default());
                 }
             }
-            self.settle(number);
+            self.settle(leg);
         }
         Ok(())
     }
@@ -285,58 +345,66 @@ impl<'a> Phone<'a> {
     fn receive(&mut self, datagram: &[u8]) {
         let now = self.now();
         let Ok(message) = Message::parse(datagram) else { return };
-        let number = message.call_id().ok().and_then(call_number);
-        let Some((number, call)) = number.and_then(|number| Some((number, self.calls.get_mut(&number)?))) else {
-            return;
-        };
-        call.dialog.on_response(now, &message);
-        self.settle(number);
+        let leg = message.from().ok().and_then(|from| LegId::of_tag(from.tag?));
+        let Some((leg, call)) = leg.and_then(|leg| Some((leg, self.calls.get_mut(&leg)?))) else { return };
+        call.ua.handle_input(now, call.ua.target(), datagram);
+        self.settle(leg);
     }
 
     /// Sends what a call has to send and reports what became of it.
-    fn settle(&mut self, number: u64) {
+    fn settle(&mut self, leg: LegId) {
         let now = self.now();
-        let Some(call) = self.calls.get_mut(&number) else { return };
-        while let Some(message) = call.dialog.transmit() {
+        let Some(call) = self.calls.get_mut(&leg) else { return };
+        while let Some(message) = call.ua.poll_output() {
             // What the kernel does not take is lost, and sent again by the timer.
-            let _ = self.sockets[call.socket].send(&message);
+            let _ = self.sockets[call.socket].send(&message.bytes);
         }
-        if let (true, false, Some(invite)) =
-            (self.recorded < self.spec.record, call.recorded, call.dialog.authorised_invite())
-        {
+        call.due = call.ua.poll_timeout();
+        if let (true, false, Some(invite)) = (
+            self.recorded < self.spec.record,
+            call.recorded,
+            call.ua.waiting(leg).filter(|invite| is_authorised(invite)),
+        ) {
             call.recorded = true;
             self.recorded += 1;
             let message = String::from_utf8_lossy(invite);
             self.context.print(&json!({ "event": "authorised", "from": self.locals[call.socket], "message": message }));
         }
-        let status = match call.dialog.state() {
-            State::Inviting => return,
-            State::Established | State::Ending | State::Ended => 200,
-            State::Refused(status) => status,
-            State::TimedOut => 0,
-        };
-        if !call.reported {
-            call.reported = true;
-            let us = call.dialog.setup_time().and_then(|time| u64::try_from(time.as_micros()).ok());
-            call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
-            self.times_us.extend(us);
-            self.established += u64::from(us.is_some());
-            let media = call.dialog.media();
-            let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
-            let mut line = json!(setup);
-            line["event"] = json!("setup");
-            self.context.print(&line);
-        }
-        if matches!(call.dialog.state(), State::Refused(_) | State::TimedOut | State::Ended) {
-            self.calls.remove(&number);
+        while let Some(event) = self.calls.get_mut(&leg).and_then(|call| call.ua.poll_event()) {
+            match event {
+                Event::Answered { code: 200..=299, response, .. } => self.report(now, leg, 200, media(&response)),
+                Event::Answered { code, .. } => self.give_up(now, leg, code),
+                Event::Failed { .. } => self.give_up(now, leg, 0),
+                Event::Ended { .. } => drop(self.calls.remove(&leg)),
+                Event::Invited { .. } => {}
+            }
         }
     }
 
-    /// Ends all calls, and waits a moment for the answers.
+    fn give_up(&mut self, now: Instant, leg: LegId, status: u16) {
+        self.report(now, leg, status, None);
+        self.calls.remove(&leg);
+    }
+
+    fn report(&mut self, now: Instant, leg: LegId, status: u16, media: Option<SocketAddr>) {
+        let Some(call) = self.calls.get_mut(&leg) else { return };
+        call.reported = true;
+        let took = (status == 200).then(|| now.since(call.started));
+        let us = took.and_then(|took| u64::try_from(took.as_micros()).ok());
+        call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
+        self.times_us.extend(us);
+        self.established += u64::from(us.is_some());
+        let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
+        let mut line = json!(setup);
+        line["event"] = json!("setup");
+        self.context.print(&line);
+    }
+
+    /// Ends all calls that stand, and waits a moment for the answers.
     fn hang_up(&mut self) -> io::Result<()> {
         let now = self.now();
-        for call in self.calls.values_mut() {
-            call.dialog.bye(now);
+        for (leg, call) in &mut self.calls {
+            call.bye_at = (call.reported && call.ua.waiting(*leg).is_none()).then_some(now);
         }
         let end = Clock::now() + Duration::from_secs(2);
         while !self.calls.is_empty() && Clock::now() < end {
@@ -346,10 +414,17 @@ impl<'a> Phone<'a> {
     }
 }
 
-/// The number in a Call-ID of ours.
-fn call_number(call_id: &[u8]) -> Option<u64> {
-    let (number, _) = std::str::from_utf8(call_id).ok()?.split_once('-')?;
-    u64::from_str_radix(number, 16).ok()
+/// Whether a request carries credentials.
+fn is_authorised(request: &[u8]) -> bool {
+    let fields = [HeaderName::Authorization, HeaderName::ProxyAuthorization];
+    Message::parse(request).is_ok_and(|request| fields.iter().any(|field| request.header(*field).is_some()))
+}
+
+/// The gate's address and port for the media, from a 200.
+fn media(response: &[u8]) -> Option<SocketAddr> {
+    let session = Session::parse(Message::parse(response).ok()?.body()).ok()?;
+    let media = session.media().iter().find(|media| media.port != 0)?;
+    Some(SocketAddr::new(media.address?, media.port))
 }
 
 #[cfg(test)]
@@ -363,12 +438,5 @@ mod tests {
         let summary = SetupSummary::of(&setups, 0, 9);
         assert_eq!((summary.started, summary.established, summary.us.max), (3, 1, 100));
         assert_eq!(summary.failed, BTreeMap::from([(0, 1), (503, 1)]));
-    }
-
-    #[test]
-    fn only_our_own_call_ids_have_a_number() {
-        assert_eq!(call_number(b"1f-77"), Some(31));
-        assert_eq!(call_number(b"x-77"), None);
-        assert_eq!(call_number(b"\xff"), None);
     }
 }

@@ -18,7 +18,9 @@ use crate::{
 pub struct LegId(pub(super) u128);
 
 impl LegId {
-    pub(super) fn of_tag(tag: &[u8]) -> Option<Self> {
+    /// The leg that a local tag names; `None` if it is not one of ours.
+    #[must_use]
+    pub fn of_tag(tag: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(tag).ok().filter(|text| text.len() == 32)?;
         u128::from_str_radix(text, 16).ok().map(Self)
     }

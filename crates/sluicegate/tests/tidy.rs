@@ -15,7 +15,7 @@ const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "bounded", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "nat", "node"]),
     ("control", &["policy", "keys", "signin", "feed", "proxy", "store"]),
-    ("host", &["datapath", "gate", "frontend", "agent", "admin"]),
+    ("host", &["netlink", "datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["site", "traffic", "experiments", "sim"]),
     ("", &["sluicegate"]),
 ];

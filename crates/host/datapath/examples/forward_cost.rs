@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_datapath::{Action, Backend, Device, Rules, monotonic_now, netlink::IngressFilter, raw};
+use sluicegate_datapath::{Action, Backend, Device, IngressFilter, Rules, monotonic_now, raw};
 use sluicegate_wire::Port;
 use support::site::{Site, State, options};
 

@@ -1,6 +1,6 @@
 use std::{io, path::PathBuf};
 
-use crate::netlink;
+use sluicegate_netlink::Error;
 
 /// Why a [`crate::Device`] could not be opened, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +121,7 @@ pub enum OpenError {
     },
     /// Netlink failed otherwise.
     #[error(transparent)]
-    Netlink(#[from] netlink::Error),
+    Netlink(#[from] Error),
     /// Another system call failed.
     #[error("{action} failed: {source}")]
     System {
@@ -143,7 +143,7 @@ impl OpenError {
     }
 
     /// As [`Self::system`], for netlink.
-    pub(crate) fn netlink(action: &str, error: netlink::Error) -> Self {
+    pub(crate) fn netlink(action: &str, error: Error) -> Self {
         match error.errno() {
             Some(code @ (libc::EPERM | libc::EACCES)) => {
                 Self::NoPermission { action: action.into(), source: io::Error::from_raw_os_error(code) }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::netlink::{Error, read_addresses, read_link};
+use sluicegate_netlink::{Error, Rtnetlink};
 
 /// An Ethernet interface of the calling thread's network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,16 +29,17 @@ impl Interface {
     /// # Errors
     /// [`Error::is_missing`] without such an interface; `EINVAL` if it is no Ethernet interface.
     pub fn read(name: &str) -> Result<Self, Error> {
-        let link = read_link(name)?;
+        let mut netlink = Rtnetlink::open()?;
+        let link = netlink.link(name)?;
         let mac = link.mac.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EINVAL))?;
-        let addresses = read_addresses(link.index)?;
+        let addresses = netlink.addresses(link.index)?;
         Ok(Self {
             name: link.name,
             index: link.index,
             mac,
             mtu: link.mtu,
             up: link.up,
-            is_virtual: link.is_virtual,
+            is_virtual: !link.kind.is_empty() && link.kind != "tun",
             addresses,
         })
     }

@@ -1,4 +1,4 @@
-//! Packet I/O back ends: xdp, packet, loopback, tun; raw sockets; the netlink messages that gates, agents and labs need.
+//! Packet I/O back ends: xdp, packet, loopback, tun; raw sockets; a mirror of the kernel's routes and neighbours.
 //!
 //! The only crate of the workspace with `unsafe` code: system calls and memory shared with the kernel. Every block says
 //! why it is sound, and everything else sees safe types only.
@@ -7,11 +7,11 @@ mod classify;
 mod device;
 mod error;
 pub mod forwarding;
+mod ingress;
 mod interface;
 mod links;
 pub mod loopback;
 pub mod neighbour;
-pub mod netlink;
 pub mod offload;
 pub mod outer;
 mod packet;
@@ -26,6 +26,7 @@ pub use classify::{
 };
 pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare, xdp_works};
 pub use error::OpenError;
+pub use ingress::{IngressCounters, IngressFilter};
 pub use interface::Interface;
 pub use links::Links;
 pub use sys::{monotonic_nanos, monotonic_now};

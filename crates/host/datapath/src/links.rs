@@ -1,9 +1,8 @@
 //! Whether the interfaces that a gate opened are still there, and still those.
 
-use crate::{
-    Interface,
-    netlink::{Error, LinkNews, read_link},
-};
+use sluicegate_netlink::{Error, LinkNews, Rtnetlink};
+
+use crate::Interface;
 
 /// Follows the two interfaces of a gate, in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl Links {
 
 fn problem(port: &Interface) -> Option<String> {
     let name = &port.name;
-    let link = match read_link(name) {
+    let link = match Rtnetlink::open().and_then(|mut netlink| netlink.link(name)) {
         Ok(link) => link,
         Err(error) if error.is_missing() => return Some(format!("interface `{name}` is gone")),
         Err(error) => return Some(format!("interface `{name}` cannot be read: {error}")),

@@ -15,7 +15,7 @@ use sluicegate_wire::{Frame, Port, Reason};
 use crate::{
     Class, Interface, OpenError, Rules, classify,
     device::{Action, BATCH},
-    netlink::IngressFilter,
+    ingress::IngressFilter,
     offload,
     raw::{self, Batch, Ring, Slot, Transmitted, complete_checksum},
     sys,

@@ -1,7 +1,7 @@
 //! The few system calls this crate needs, each behind a safe function.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CString,
     io,
     mem::{MaybeUninit, size_of},
     net::Ipv6Addr,
@@ -44,7 +44,6 @@ macro_rules! plain {
 plain!(
     libc::sock_fprog,
     libc::sockaddr_ll,
-    libc::sockaddr_nl,
     libc::sockaddr_xdp,
     libc::tpacket_req,
     libc::tpacket_stats,
@@ -216,17 +215,6 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
-}
-
-/// The name of a network interface of the calling thread's network namespace.
-pub(crate) fn interface_of(index: u32) -> io::Result<String> {
-    let mut name = [0_u8; libc::IF_NAMESIZE];
-    // SAFETY: `name` is writable for the `IF_NAMESIZE` bytes that the kernel may write.
-    if unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) }.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let text = CStr::from_bytes_until_nul(&name).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok(text.to_string_lossy().into_owned())
 }
 
 /// The result of a system call that returns -1 on error.

@@ -3,6 +3,7 @@
 mod support;
 
 use sluicegate_datapath::{Backend, Device, Kind, OpenError, monotonic_now, neighbour::Table};
+use sluicegate_netlink::{Route, Rtnetlink};
 use sluicegate_wire::{Port, Reason};
 use support::{
     is_root,
@@ -91,10 +92,10 @@ fn the_neighbour_mirror_follows_routes_and_neighbours() {
             std::thread::yield_now();
         }
     };
-    let mut netlink = sluicegate_datapath::netlink::Route::open().unwrap();
+    let mut netlink = Rtnetlink::open().unwrap();
     until("the kernel resolves the client", &mut || table.lookup(Port::OUTSIDE, ip(CLIENT)) == Ok([2, 0, 0, 0, 0, 1]));
     netlink.add_neighbour("g0", ip("198.51.100.9"), [2, 0, 0, 0, 0, 9]).unwrap();
-    netlink.add_default_route(ip("198.51.100.9"), "g0").unwrap();
+    netlink.add_route(&Route::default_by(ip("198.51.100.9"), "g0")).unwrap();
     until("the default route is known", &mut || {
         table.lookup(Port::OUTSIDE, ip("203.0.113.1")) == Ok([2, 0, 0, 0, 0, 9])
     });

@@ -4,7 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use sluicegate_datapath::{Interface, netlink::Route, raw};
+use sluicegate_datapath::{Interface, raw};
+use sluicegate_netlink::Rtnetlink;
 use support::{End, Host, connect, is_root};
 
 fn frame(number: u8) -> Vec<u8> {
@@ -98,7 +99,7 @@ fn interfaces_are_described_as_they_were_configured() {
     let end = End::new("l0", 1, &[("192.0.2.1", 24), ("2001:db8::1", 64)]);
     connect((&left, end.clone()), (&right, End::new("r0", 2, &[])));
     let interface = left.run(|| {
-        Route::open().unwrap().set_mtu("l0", 1400).unwrap();
+        Rtnetlink::open().unwrap().set_mtu("l0", 1400).unwrap();
         Interface::read("l0").unwrap()
     });
     assert_eq!((interface.mac, interface.mtu, interface.up), ([2, 0, 0, 0, 0, 1], 1400, true));
@@ -116,7 +117,7 @@ fn a_limited_link_drops_what_its_queue_cannot_hold() {
     connect((&left, End::new("l0", 1, &[])), (&right, End::new("r0", 2, &[])));
     // 1,000 bytes per second: a burst of 25 frames passes at once, ten wait, the rest is refused. The kernel's own
     // multicast reports may take a few of the places.
-    left.run(|| Route::open().unwrap().limit_rate("l0", 8_000, 1514, 10).unwrap());
+    left.run(|| Rtnetlink::open().unwrap().limit_rate("l0", 8_000, 1514, 10).unwrap());
     let mut receiver = right.run(|| raw::Socket::open("r0", &experimental()).unwrap());
     let options = raw::Options { receive_slots: 0, ..raw::Options::default() };
     let mut sender = left.run(move || raw::Socket::open("l0", &options).unwrap());
@@ -125,27 +126,6 @@ fn a_limited_link_drops_what_its_queue_cannot_hold() {
     assert_eq!(sent.sent + sent.full, 200);
     assert!((10..100).contains(&sent.sent), "{sent:?}");
     assert_eq!(collect(&mut receiver, 5)[..5], frames[..5]);
-    left.run(|| Route::open().unwrap().remove_limit("l0").unwrap());
+    left.run(|| Rtnetlink::open().unwrap().limit_rate("l0", 8_000_000_000, 1 << 20, 1_000).unwrap());
     assert_eq!(sender.send(&frames).unwrap().sent, 200);
-}
-
-#[test]
-fn a_missing_interface_and_a_second_address_are_told_apart() {
-    if !is_root() {
-        return;
-    }
-    let host = Host::new();
-    host.run(|| {
-        let mut route = Route::open().unwrap();
-        route.create_veth("a0", "b0", None).unwrap();
-        let error = route.create_veth("a0", "c0", None).unwrap_err();
-        assert!(error.is_exists(), "{error}");
-        route.add_address("a0", "192.0.2.1".parse().unwrap(), 24).unwrap();
-        assert!(route.add_address("a0", "192.0.2.1".parse().unwrap(), 24).unwrap_err().is_exists());
-        route.set_up("a0").unwrap();
-        route.add_default_route("192.0.2.2".parse().unwrap(), "a0").unwrap();
-        route.add_neighbour("a0", "192.0.2.2".parse().unwrap(), [2; 6]).unwrap();
-        route.delete_link("b0").unwrap();
-        assert!(route.delete_link("a0").unwrap_err().is_missing());
-    });
 }

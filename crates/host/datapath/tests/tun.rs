@@ -10,9 +10,12 @@ use std::{
 
 use sluicegate_datapath::{
     OpenError,
-    netlink::{Masquerade, Route, Untracked},
     outer::{Claim, Receiver, Sender},
     tun::{BUFFER_MARGIN, Tun, wait_readable},
+};
+use sluicegate_netlink::{
+    NextHop, Route, Rtnetlink,
+    nft::{Masquerade, Untracked},
 };
 use sluicegate_wire::{HEADROOM, IpProtocol, ip::Summary, ipv4, ipv6};
 use support::{End, Host, connect, is_root, site::ip};
@@ -32,16 +35,21 @@ fn pair() -> (Host, Host) {
     (left, right)
 }
 
+/// A route of the table that captures, into the device.
+fn into(tun: &Tun, to: (IpAddr, u8)) -> Route<'_> {
+    Route { table: TABLE, ..Route::new(to, NextHop::Interface(tun.name())) }
+}
+
 /// A TUN device that is up and captures `198.51.100.0/24` and `2001:db8:5::/64`.
 fn capturing_tun() -> Tun {
     let tun = Tun::open("sg%d").expect("a TUN device");
-    let mut route = Route::open().expect("netlink");
-    route.set_mtu(tun.name(), 1_400).expect("MTU");
-    route.set_up(tun.name()).expect("up");
+    let mut netlink = Rtnetlink::open().expect("netlink");
+    netlink.set_mtu(tun.name(), 1_400).expect("MTU");
+    netlink.set_up(tun.name()).expect("up");
     for (destination, len, source) in [("198.51.100.0", 24, "192.0.2.1"), ("2001:db8:5::", 64, "2001:db8::1")] {
         let destination = ip(destination);
-        route.add_route_from((destination, len), tun.name(), Some(ip(source)), TABLE).expect("a route");
-        route.add_rule(TABLE, TABLE, destination.is_ipv6()).expect("a rule");
+        netlink.add_route(&Route { source: Some(ip(source)), ..into(&tun, (destination, len)) }).expect("a route");
+        netlink.add_rule(TABLE, TABLE, destination.is_ipv6()).expect("a rule");
     }
     tun
 }
@@ -138,15 +146,15 @@ fn a_bound_sender_bypasses_the_device_and_the_receivers_see_whole_packets() {
     let receivers = right.run(|| Receiver::open_all("e0", UDP_PORT).expect("receivers"));
     left.enter();
     let tun = Tun::open("sg%d").expect("a TUN device");
-    let mut route = Route::open().expect("netlink");
-    route.set_up(tun.name()).expect("up");
+    let mut netlink = Rtnetlink::open().expect("netlink");
+    netlink.set_up(tun.name()).expect("up");
     // The neighbour itself is captured.
     for to in ["192.0.2.2", "2001:db8::2"] {
         let destination = ip(to);
         let len = if destination.is_ipv4() { 32 } else { 128 };
-        route.add_route_from((destination, len), tun.name(), None, TABLE).expect("a route");
-        route.add_rule(TABLE, TABLE, destination.is_ipv6()).expect("a rule");
-        assert_eq!(route.way_to(destination).expect("a route").interface, tun.name());
+        netlink.add_route(&into(&tun, (destination, len))).expect("a route");
+        netlink.add_rule(TABLE, TABLE, destination.is_ipv6()).expect("a rule");
+        assert_eq!(netlink.way_to(destination).expect("a route").interface, tun.name());
     }
     let sender = Sender::open(Some("e0")).expect("a sender");
     let mut buffer = vec![0; 2_048];
@@ -201,15 +209,15 @@ fn rules_and_routes_can_be_taken_away_again() {
     let (left, _right) = pair();
     left.enter();
     let tun = capturing_tun();
-    let mut route = Route::open().expect("netlink");
+    let mut netlink = Rtnetlink::open().expect("netlink");
     let captured = ip("198.51.100.9");
-    assert_eq!(route.way_to(captured).expect("a route").interface, tun.name());
-    assert_eq!(route.way_to(captured).expect("a route").source, Some(ip("192.0.2.1")));
-    assert!(route.add_rule(TABLE, TABLE, false).expect_err("twice").is_exists());
-    route.delete_route((ip("198.51.100.0"), 24), tun.name(), TABLE).expect("removed");
-    assert!(route.way_to(captured).is_err(), "nothing else leads there");
-    route.delete_rule(TABLE, TABLE, false).expect("removed");
-    assert!(route.delete_rule(TABLE, TABLE, false).expect_err("gone").is_missing());
+    assert_eq!(netlink.way_to(captured).expect("a route").interface, tun.name());
+    assert_eq!(netlink.way_to(captured).expect("a route").source, Some(ip("192.0.2.1")));
+    assert!(netlink.add_rule(TABLE, TABLE, false).expect_err("twice").is_exists());
+    netlink.delete_route(&into(&tun, (ip("198.51.100.0"), 24))).expect("removed");
+    assert!(netlink.way_to(captured).is_err(), "nothing else leads there");
+    netlink.delete_rule(TABLE, TABLE, false).expect("removed");
+    assert!(netlink.delete_rule(TABLE, TABLE, false).expect_err("gone").is_missing());
 }
 
 #[test]
@@ -233,11 +241,12 @@ fn a_namespace_reaches_the_world_by_its_hosts_address_even_in_mid_connection() {
     inner.enter();
     std::fs::write("/proc/sys/net/ipv4/conf/uplink/rp_filter", "0").expect("a setting");
     let tun = Tun::open("sg%d").expect("a TUN device");
-    let mut route = Route::open().expect("netlink");
-    route.add_address(tun.name(), ip("192.0.2.1"), 32).expect("the host's address");
-    route.set_up(tun.name()).expect("up");
-    route.add_default_route(ip("169.254.72.53"), "uplink").expect("a default route");
-    route.add_route_from((ip("192.0.2.2"), 32), tun.name(), Some(ip("192.0.2.1")), 254).expect("a route");
+    let mut netlink = Rtnetlink::open().expect("netlink");
+    netlink.add_address(tun.name(), ip("192.0.2.1"), 32).expect("the host's address");
+    netlink.set_up(tun.name()).expect("up");
+    netlink.add_route(&Route::default_by(ip("169.254.72.53"), "uplink")).expect("a default route");
+    let captured = Route::new((ip("192.0.2.2"), 32), NextHop::Interface(tun.name()));
+    netlink.add_route(&Route { source: Some(ip("192.0.2.1")), ..captured }).expect("a route");
     let _untracked = Untracked::install("sluicegate", tun.name(), "uplink").expect("nf_tables");
 
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket");

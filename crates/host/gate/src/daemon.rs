@@ -22,10 +22,11 @@ use crate::{
     state::{Books, Checkpointer, CheckpointerParts, Close, Journal, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
-use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table, netlink};
+use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
 use sluicegate_nat::{self as nat, Translator};
+use sluicegate_netlink::nft;
 use sluicegate_node::{NextHop, Node};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::Port;
@@ -141,7 +142,7 @@ pub fn prepare(config: &Config) -> Result<(), StartError> {
 /// # Errors
 /// [`StartError::Guard`].
 pub fn close(outside: &str, inside: &str) -> Result<(), StartError> {
-    netlink::forbid_forwarding(outside, inside).map_err(StartError::Guard)
+    nft::forbid_forwarding(outside, inside).map_err(StartError::Guard)
 }
 
 /// Whether a gate could start on this host, as far as can be seen without changing anything: interfaces, external
@@ -182,7 +183,7 @@ pub fn release(config: &Config) -> Result<(), StartError> {
     let host = Host::read().map_err(StartError::Interfaces)?;
     let Ground { device, .. } = open(config, &host, &[])?;
     device.close(false)?;
-    netlink::allow_forwarding(&config.outside, &config.inside).map_err(StartError::Guard)
+    nft::allow_forwarding(&config.outside, &config.inside).map_err(StartError::Guard)
 }
 
 /// Refuses if the kernel forwards and the gate may not switch that off.
@@ -531,7 +532,7 @@ impl Gate {
         }
         if ending == Ending::Open {
             let config = &self.shared.config;
-            netlink::allow_forwarding(&config.outside, &config.inside).map_err(|error| failed(error.to_string()))?;
+            nft::allow_forwarding(&config.outside, &config.inside).map_err(|error| failed(error.to_string()))?;
         }
         saved.map_err(RunError::Save)
     }

@@ -241,7 +241,7 @@ pub enum StartError {
     #[error(
         "the kernel's forwarding cannot be closed ({0}); load the module `nf_tables` and give the gate CAP_NET_ADMIN"
     )]
-    Guard(sluicegate_datapath::netlink::Error),
+    Guard(sluicegate_netlink::Error),
     /// The state directory cannot be made or written.
     #[error("state directory {}: {source}; make it writable for the gate's user", path.display())]
     StateDir {
@@ -278,7 +278,7 @@ pub enum StartError {
     Device(#[from] sluicegate_datapath::OpenError),
     /// The routing and neighbour tables of the kernel could not be mirrored.
     #[error("cannot read the kernel's routes and neighbours: {0}")]
-    Neighbours(sluicegate_datapath::netlink::Error),
+    Neighbours(sluicegate_netlink::Error),
     /// A thread could not be started.
     #[error("cannot start the {name} thread: {source}")]
     Thread {

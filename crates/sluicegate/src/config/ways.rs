@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sluicegate_datapath::netlink::{Route, Tunnel};
 use sluicegate_frontend::Listen;
+use sluicegate_netlink::{Rtnetlink, Tunnel};
 use sluicegate_policy::Service;
 
 use super::check::Report;
@@ -37,22 +37,23 @@ pub(super) fn check_listen(report: &mut Report<'_>, listen: &[Listen]) {
 
 /// Whether outside is where the rest of the world is, and whether `services` are behind inside.
 pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, services: &[(usize, &Service)]) {
-    let Ok(mut route) = Route::open() else { return };
-    if gate.role == sluicegate_gate::Role::Gate && route.way_to(ELSEWHERE).is_ok_and(|way| way.interface == gate.inside)
+    let Ok(mut netlink) = Rtnetlink::open() else { return };
+    if gate.role == sluicegate_gate::Role::Gate
+        && netlink.way_to(ELSEWHERE).is_ok_and(|way| way.interface == gate.inside)
     {
         let what = format!("packets to the rest of the world leave by {:?}", gate.inside);
         report.warn(&["gate", "inside"], what, "outside is the side that clients come from; are the two swapped?");
     }
     for name in [&gate.outside, &gate.inside] {
-        if let Ok(Some(tunnel)) = route.tunnel(name) {
-            check_tunnel(report, &mut route, gate, (name, tunnel));
+        if let Ok(Some(tunnel)) = netlink.tunnel(name) {
+            check_tunnel(report, &mut netlink, gate, (name, tunnel));
         }
     }
     for (index, service) in services {
         let (index, address) = (index.to_string(), service.address);
         let path = ["service", &index, "address"];
         let to_inside = format!("ip route add {address} dev {}", gate.inside);
-        match route.way_to(address) {
+        match netlink.way_to(address) {
             Ok(way) if way.interface == gate.inside => {}
             Ok(way) if way.interface == "lo" => {
                 let hint = "what runs on the gate's own host is reached by `local` in [gate], and is in no service";
@@ -75,11 +76,11 @@ pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, ser
 /// from whatever port, so they answer nothing that the host sent.
 fn check_tunnel(
     report: &mut Report<'_>,
-    route: &mut Route,
+    netlink: &mut Rtnetlink,
     gate: &sluicegate_gate::Config,
     (name, tunnel): (&str, Tunnel),
 ) {
-    let Ok(way) = route.way_to(tunnel.remote) else {
+    let Ok(way) = netlink.way_to(tunnel.remote) else {
         let what = format!("{name:?} is a tunnel to {}, and this host has no route there", tunnel.remote);
         return report.warn(&["gate", "local"], what, "`ip route get` says how addresses are reached");
     };
@@ -106,10 +107,10 @@ pub(super) fn ask_neighbours(
     services: &[(usize, &Service)],
     untried: &mut Vec<String>,
 ) {
-    let Ok(mut route) = Route::open() else { return };
+    let Ok(mut netlink) = Rtnetlink::open() else { return };
     let mut silent = BTreeSet::new();
     for (index, service) in services {
-        let is_inside = route.way_to(service.address).is_ok_and(|way| way.interface == inside);
+        let is_inside = netlink.way_to(service.address).is_ok_and(|way| way.interface == inside);
         if !is_inside {
             continue;
         }

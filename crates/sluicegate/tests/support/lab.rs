@@ -10,7 +10,8 @@ use std::{
 };
 
 use nix::mount::umount;
-use sluicegate_datapath::{netlink, offload};
+use sluicegate_datapath::offload;
+use sluicegate_netlink::Rtnetlink;
 use sluicegate_site::{
     Lab as Built, Namespace,
     rtnetlink::Prefix,
@@ -107,18 +108,18 @@ impl Lab {
     pub(crate) fn remake(&self, a: (&str, &str, &[&str]), b: (&str, &str, &[&str])) {
         let there = self.inside(b.0, || File::open("/proc/thread-self/ns/net")).expect("a namespace");
         let made = self.host(a.0).run_in(|| {
-            let peer = Some(netlink::Namespace::File(there.as_fd()));
-            netlink::Route::open().expect("netlink").create_veth(a.1, b.1, peer).expect("a pair");
+            let peer = Some(there.as_fd());
+            Rtnetlink::open().expect("netlink").create_veth(a.1, b.1, peer).expect("a pair");
         });
         made.expect("a namespace");
         for (host, name, addresses) in [a, b] {
             let set_up = self.host(host).run_in(|| {
-                let mut route = netlink::Route::open().expect("netlink");
+                let mut netlink = Rtnetlink::open().expect("netlink");
                 offload::disable(name).expect("offloads");
                 for Prefix { address, len } in addresses.iter().map(|text| prefix(text)) {
-                    route.add_address(name, address, len).expect("an address");
+                    netlink.add_address(name, address, len).expect("an address");
                 }
-                route.set_up(name).expect("up");
+                netlink.set_up(name).expect("up");
             });
             set_up.expect("a namespace");
         }

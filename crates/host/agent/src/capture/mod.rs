@@ -34,7 +34,7 @@ use std::{
 
 use sluicegate_capability::host::ServerConfig;
 use sluicegate_datapath::{
-    OpenError, netlink,
+    OpenError,
     outer::{Claim, Receiver, Sender},
 };
 use sluicegate_wire::capability::UDP_PORT;
@@ -129,7 +129,7 @@ pub enum CaptureError {
     Open(#[from] OpenError),
     /// Routes, addresses, filters.
     #[error("{0}; capturing needs root, or CAP_NET_ADMIN and CAP_NET_RAW")]
-    Netlink(netlink::Error),
+    Netlink(sluicegate_netlink::Error),
     /// No way out.
     #[error("no route leads to the captured destinations; set `interface` in [agent], or connect this host")]
     NoInterface,
@@ -160,8 +160,8 @@ pub enum CaptureError {
 }
 
 /// The message says it all; there is no further cause to tell.
-impl From<netlink::Error> for CaptureError {
-    fn from(error: netlink::Error) -> Self {
+impl From<sluicegate_netlink::Error> for CaptureError {
+    fn from(error: sluicegate_netlink::Error) -> Self {
         Self::Netlink(error)
     }
 }

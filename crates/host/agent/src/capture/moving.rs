@@ -3,10 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_datapath::{
-    netlink::Route,
-    outer::{Receiver, Sender},
-};
+use sluicegate_datapath::outer::{Receiver, Sender};
+use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::capability::UDP_PORT;
 use tokio::{sync::watch, time::sleep};
 use tracing::{info, warn};
@@ -102,7 +100,7 @@ impl Follower {
             Some(tun) => {
                 let_answers_in(settings, &[tun, &outward.interface]);
                 if outward.v6.is_some() && self.outward.v6.is_none() {
-                    settings.rule(&mut Route::open()?, true)?;
+                    settings.rule(&mut Rtnetlink::open()?, true)?;
                 }
                 settings.guard();
                 let plain_sender = Sender::open(Some(&outward.interface))?;

@@ -8,10 +8,10 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, unshare};
-use sluicegate_datapath::{
-    Interface, OpenError,
-    netlink::{self, Masquerade, Namespace, Route, Untracked},
-    tun::Tun,
+use sluicegate_datapath::{Interface, OpenError, tun::Tun};
+use sluicegate_netlink::{
+    Error, NextHop, Route, Rtnetlink, Way,
+    nft::{Masquerade, Untracked},
 };
 use tracing::warn;
 
@@ -25,6 +25,8 @@ use super::{
 pub(super) const TABLE: u32 = 7_253;
 pub(super) const RULE_PRIORITY: u32 = 7_253;
 const TABLE_MAIN: u32 = 254;
+/// Behind the 1,024 that the kernel gives IPv6 routes without a metric.
+const LAST_METRIC: u32 = 9_999;
 
 /// Bytes that a TUN device leaves for headers: a request of eight slots with the trailer that proves who asks, and UDP around
 /// both. A segment that TCP repeats is as long as ever, and may be what has to ask.
@@ -68,13 +70,13 @@ impl Outward {
     }
 
     fn look(config: &Config, known: Option<&Self>, tun: Option<&str>) -> Result<Self, CaptureError> {
-        let mut route = Route::open()?;
+        let mut netlink = Rtnetlink::open()?;
         let mut way = None;
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => {
-                let leads_out = |way: &netlink::Way| way.interface != "lo" && Some(&*way.interface) != tun;
-                way = landmarks(config).into_iter().find_map(|address| route.way_to(address).ok().filter(leads_out));
+                let leads_out = |way: &Way| way.interface != "lo" && Some(&*way.interface) != tun;
+                way = landmarks(config).into_iter().find_map(|address| netlink.way_to(address).ok().filter(leads_out));
                 let found = way.as_ref().map(|way| way.interface.clone());
                 found.or(known.map(|known| known.interface.clone())).ok_or(CaptureError::NoInterface)?
             }
@@ -134,7 +136,7 @@ fn landmarks(config: &Config) -> Vec<IpAddr> {
 pub(super) struct Place {
     pub(super) tun: Tun,
     pub(super) mtu: u32,
-    routes: Route,
+    netlink: Rtnetlink,
     table: u32,
     outward: Outward,
     /// Addresses of this host before; programs may have connections from them. The latest last.
@@ -145,55 +147,56 @@ pub(super) struct Place {
 impl Place {
     /// A TUN device of this host. Nothing is captured before [`Place::capture`].
     pub(super) fn on_host(outward: &Outward, settings: &mut Settings) -> Result<Self, CaptureError> {
-        let (tun, mut routes, mtu) = device(outward)?;
-        settings.rule(&mut routes, false)?;
+        let (tun, mut netlink, mtu) = device(outward)?;
+        settings.rule(&mut netlink, false)?;
         if outward.v6.is_some() {
-            settings.rule(&mut routes, true)?;
+            settings.rule(&mut netlink, true)?;
         }
         let_answers_in(settings, &[tun.name(), &outward.interface]);
-        Ok(Self { tun, mtu, routes, table: TABLE, outward: outward.clone(), former: Vec::new(), _untracked: None })
+        Ok(Self { tun, mtu, netlink, table: TABLE, outward: outward.clone(), former: Vec::new(), _untracked: None })
     }
 
     /// A new network namespace for the calling thread: its TUN device has the host's own addresses, everything else
     /// leaves by a cable to the host, whose namespace is `host`.
     pub(super) fn in_namespace(outward: &Outward, host: &File) -> Result<Self, CaptureError> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| CaptureError::Namespace(error.into()))?;
-        let mut routes = Route::open()?;
-        routes.set_up("lo")?;
+        let mut netlink = Rtnetlink::open()?;
+        netlink.set_up("lo")?;
         // There is one way in for every answer, so the filter would only lose plain ones.
         for name in ["all", "default"] {
             settings::write(&format!("ipv4/conf/{name}/rp_filter"), "0")?;
         }
         let _ = settings::write("ipv6/conf/default/accept_dad", "0");
-        routes.create_veth(CABLE_INSIDE, CABLE_HOST, Some(Namespace::File(host.as_fd())))?;
-        routes.add_address(CABLE_INSIDE, INSIDE_END.into(), CABLE_PREFIX_LEN)?;
-        routes.set_up(CABLE_INSIDE)?;
-        routes.add_default_route(HOST_END.into(), CABLE_INSIDE)?;
-        let (tun, mut routes, mtu) = device(outward)?;
+        netlink.create_veth(CABLE_INSIDE, CABLE_HOST, Some(host.as_fd()))?;
+        netlink.add_address(CABLE_INSIDE, INSIDE_END.into(), CABLE_PREFIX_LEN)?;
+        netlink.set_up(CABLE_INSIDE)?;
+        netlink.add_route(&Route::default_by(HOST_END.into(), CABLE_INSIDE))?;
+        let (tun, mut netlink, mtu) = device(outward)?;
         for address in outward.addresses().into_iter().flatten() {
-            routes.add_address(tun.name(), address, Prefix::host(address).len)?;
+            netlink.add_address(tun.name(), address, Prefix::host(address).len)?;
         }
         let untracked = Untracked::install(NFT_TABLE, tun.name(), CABLE_INSIDE)?;
         let (outward, former) = (outward.clone(), Vec::new());
-        Ok(Self { tun, mtu, routes, table: TABLE_MAIN, outward, former, _untracked: Some(untracked) })
+        Ok(Self { tun, mtu, netlink, table: TABLE_MAIN, outward, former, _untracked: Some(untracked) })
     }
 
     /// Routes a destination into the device.
-    pub(super) fn capture(&mut self, prefix: Prefix) -> Result<(), netlink::Error> {
+    pub(super) fn capture(&mut self, prefix: Prefix) -> Result<(), Error> {
         let Some(source) = self.outward.source(prefix.address) else {
             warn!(%prefix, interface = self.outward.interface, "not captured: the interface has no address of its kind");
             return Ok(());
         };
-        let to = (prefix.address, prefix.len);
+        let route = route(prefix, self.tun.name(), self.table);
         // The kernel takes the other away with its source address, and nothing may pass beside the device then.
-        self.routes.add_route_from(to, self.tun.name(), None, self.table)?;
-        self.routes.add_route_from(to, self.tun.name(), Some(source), self.table)
+        self.netlink.add_route(&Route { metric: LAST_METRIC, ..route })?;
+        self.netlink.add_route(&Route { source: Some(source), ..route })
     }
 
     /// Undoes [`Place::capture`].
-    pub(super) fn release(&mut self, prefix: Prefix) -> Result<(), netlink::Error> {
+    pub(super) fn release(&mut self, prefix: Prefix) -> Result<(), Error> {
+        let route = route(prefix, self.tun.name(), self.table);
         loop {
-            match self.routes.delete_route((prefix.address, prefix.len), self.tun.name(), self.table) {
+            match self.netlink.delete_route(&route) {
                 Err(error) if error.is_missing() => return Ok(()),
                 other => other?,
             }
@@ -212,7 +215,7 @@ impl Place {
 
     /// The way out is another. Connections from former addresses keep these, on the device, so that the kernel goes on
     /// with them.
-    pub(super) fn moved(&mut self, outward: Outward, captured: &[Prefix]) -> Result<(), netlink::Error> {
+    pub(super) fn moved(&mut self, outward: Outward, captured: &[Prefix]) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.outward, outward);
         let now = self.outward.addresses();
         // In a namespace of its own the device has the address of now as well.
@@ -238,23 +241,28 @@ impl Place {
             self.remove(oldest)?;
         }
         self.mtu = device_mtu(&self.outward);
-        self.routes.set_mtu(self.tun.name(), self.mtu)?;
+        self.netlink.set_mtu(self.tun.name(), self.mtu)?;
         captured.iter().try_for_each(|prefix| self.capture(*prefix))
     }
 
-    fn add(&mut self, address: IpAddr) -> Result<(), netlink::Error> {
-        match self.routes.add_address(self.tun.name(), address, Prefix::host(address).len) {
+    fn add(&mut self, address: IpAddr) -> Result<(), Error> {
+        match self.netlink.add_address(self.tun.name(), address, Prefix::host(address).len) {
             Err(error) if error.is_exists() => Ok(()),
             other => other,
         }
     }
 
-    fn remove(&mut self, address: IpAddr) -> Result<(), netlink::Error> {
-        match self.routes.delete_address(self.tun.name(), address, Prefix::host(address).len) {
+    fn remove(&mut self, address: IpAddr) -> Result<(), Error> {
+        match self.netlink.delete_address(self.tun.name(), address, Prefix::host(address).len) {
             Err(error) if error.is_missing() => Ok(()),
             other => other,
         }
     }
+}
+
+/// A route that captures a destination.
+fn route(to: Prefix, tun: &str, table: u32) -> Route<'_> {
+    Route { table, ..Route::new((to.address, to.len), NextHop::Interface(tun)) }
 }
 
 /// A strict reverse path filter drops what comes from a captured destination by the wire: plain answers, and even ARP.
@@ -276,20 +284,20 @@ fn device_mtu(outward: &Outward) -> u32 {
 }
 
 /// A TUN device that is up.
-fn device(outward: &Outward) -> Result<(Tun, Route, u32), CaptureError> {
+fn device(outward: &Outward) -> Result<(Tun, Rtnetlink, u32), CaptureError> {
     let tun = Tun::open(TUN_NAME)?;
-    let mut routes = Route::open()?;
+    let mut netlink = Rtnetlink::open()?;
     let mtu = device_mtu(outward);
     // No link-local address: nothing on a TUN device would answer for it. Best effort, as IPv6 may be off.
     let _ = settings::write(&format!("ipv6/conf/{}/addr_gen_mode", tun.name()), "1");
-    routes.set_mtu(tun.name(), mtu)?;
-    routes.set_up(tun.name())?;
-    Ok((tun, routes, mtu))
+    netlink.set_mtu(tun.name(), mtu)?;
+    netlink.set_up(tun.name())?;
+    Ok((tun, netlink, mtu))
 }
 
 /// Takes away the cable of a command that has ended: the kernel is in no hurry with its namespace.
 pub(super) fn remove_cable() -> Result<(), CaptureError> {
-    match Route::open()?.delete_link(CABLE_HOST) {
+    match Rtnetlink::open()?.delete_link(CABLE_HOST) {
         Err(error) if !error.is_missing() => Err(error.into()),
         _ => Ok(()),
     }
@@ -304,8 +312,8 @@ pub(super) struct HostEnd {
 impl HostEnd {
     /// Connects the namespace of [`Place::in_namespace`] to the world.
     pub(super) fn connect(outward: &Outward, settings: &mut Settings) -> Result<Self, CaptureError> {
-        let mut routes = Route::open()?;
-        routes.add_address(CABLE_HOST, HOST_END.into(), CABLE_PREFIX_LEN)?;
+        let mut netlink = Rtnetlink::open()?;
+        netlink.add_address(CABLE_HOST, HOST_END.into(), CABLE_PREFIX_LEN)?;
         settings::write(&format!("ipv4/conf/{CABLE_HOST}/rp_filter"), "0")?;
         settings::write(&format!("ipv4/conf/{CABLE_HOST}/forwarding"), "1")?;
         let forwarding = format!("ipv4/conf/{}/forwarding", outward.interface);
@@ -313,7 +321,7 @@ impl HostEnd {
         // The filter first: at no time does the host forward for others because of us.
         let masquerade = Masquerade::install(NFT_TABLE, CABLE_HOST, INSIDE_END, alone)?;
         settings.change(&forwarding, "1")?;
-        routes.set_up(CABLE_HOST)?;
+        netlink.set_up(CABLE_HOST)?;
         Ok(Self { _masquerade: masquerade })
     }
 }

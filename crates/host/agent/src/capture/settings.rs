@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use sluicegate_datapath::netlink::Route;
+use sluicegate_netlink::{Error, Rtnetlink};
 use tracing::warn;
 
 use super::place::{RULE_PRIORITY, TABLE};
@@ -43,8 +43,8 @@ impl Settings {
     }
 
     /// Has the capture table asked first for as long as the agent lives.
-    pub(super) fn rule(&mut self, route: &mut Route, is_v6: bool) -> Result<(), sluicegate_datapath::netlink::Error> {
-        match route.add_rule(RULE_PRIORITY, TABLE, is_v6) {
+    pub(super) fn rule(&mut self, netlink: &mut Rtnetlink, is_v6: bool) -> Result<(), Error> {
+        match netlink.add_rule(RULE_PRIORITY, TABLE, is_v6) {
             // Left by an agent whose helper was killed too.
             Err(error) if error.is_exists() => {}
             other => other?,
@@ -106,8 +106,8 @@ pub fn restore(changes: &[String]) {
 fn undo(changes: &[String]) {
     for change in changes.iter().rev() {
         let done = match (change.as_str(), change.split_once('=')) {
-            ("rule4" | "rule6", _) => Route::open().map(|mut route| {
-                let _ = route.delete_rule(RULE_PRIORITY, TABLE, change == "rule6");
+            ("rule4" | "rule6", _) => Rtnetlink::open().map_err(io::Error::from).map(|mut netlink| {
+                let _ = netlink.delete_rule(RULE_PRIORITY, TABLE, change == "rule6");
             }),
             (_, Some((setting, value))) if !setting.contains("..") => write(setting, value),
             _ => Ok(()),

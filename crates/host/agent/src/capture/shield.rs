@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use sluicegate_datapath::netlink::Unheard;
+use sluicegate_netlink::nft::Unheard;
 use sluicegate_policy::PortProtocol;
 use tracing::warn;
 
@@ -73,6 +73,6 @@ impl State {
     }
 }
 
-fn complain(error: &sluicegate_datapath::netlink::Error) {
+fn complain(error: &sluicegate_netlink::Error) {
     warn!(%error, "a packet without a header can end captured connections: the kernel hears it");
 }

@@ -22,13 +22,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use sluicegate_netlink::{Change, Error, Monitor, Rtnetlink};
 use sluicegate_wire::{Port, Reason};
 
-use crate::{
-    Interface,
-    netlink::{Change, Error, Monitor},
-    sys,
-};
+use crate::{Interface, sys};
 pub use snapshot::{NEIGHBOURS_MAX, ROUTES_MAX};
 use snapshot::{Snapshot, State};
 
@@ -68,9 +65,9 @@ impl Table {
     /// # Errors
     /// If netlink or the thread cannot be set up.
     pub fn open(ports: &[Interface; 2]) -> Result<Self, Error> {
-        let mut monitor = Monitor::open()?;
+        let (monitor, mut netlink) = (Monitor::open()?, Rtnetlink::open()?);
         let mut state = State::new([ports[0].index, ports[1].index]);
-        state.read(&mut monitor)?;
+        state.read(&mut netlink)?;
         let (requests, queue) = sync_channel(REQUESTS_MAX);
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::from_pointee(state.snapshot()),
@@ -80,7 +77,9 @@ impl Table {
         });
         let thread = {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name("neighbours".into()).spawn(move || follow(&shared, state, monitor, &queue))?
+            thread::Builder::new()
+                .name("neighbours".into())
+                .spawn(move || follow(&shared, state, (monitor, netlink), &queue))?
         };
         let follower = Follower { shared: Arc::clone(&shared), thread: Some(thread) };
         Ok(Self { shared, _thread: Arc::new(follower) })
@@ -145,12 +144,17 @@ impl Drop for Follower {
 }
 
 /// The thread: waits for notifications and requests, keeps the state, publishes snapshots.
-fn follow(shared: &Shared, mut state: State, mut monitor: Monitor, queue: &Receiver<(Port, IpAddr)>) {
+fn follow(
+    shared: &Shared,
+    mut state: State,
+    (mut monitor, mut netlink): (Monitor, Rtnetlink),
+    queue: &Receiver<(Port, IpAddr)>,
+) {
     let mut routes_changed: Option<Instant> = None;
     let mut refreshed = Instant::now();
     while !shared.stop.load(Ordering::Acquire) {
         let wait = if routes_changed.is_some() { SETTLE } else { REFRESH };
-        let ready = sys::wait_readable(&[monitor.fd(), shared.wake.0.as_fd()], wait);
+        let ready = sys::wait_readable(&[monitor.as_fd(), shared.wake.0.as_fd()], wait);
         shared.wake.clear();
         if ready.is_err() {
             thread::sleep(SETTLE);
@@ -164,7 +168,7 @@ fn follow(shared: &Shared, mut state: State, mut monitor: Monitor, queue: &Recei
         });
         if outcome.is_err() || routes_changed.is_some_and(|since| since.elapsed() >= SETTLE) {
             // Notifications were lost, or routes changed: read everything again.
-            match state.read(&mut monitor) {
+            match state.read(&mut netlink) {
                 Ok(()) => routes_changed = None,
                 Err(error) => tracing::warn!(%error, "cannot read routes and neighbours; keeping the known ones"),
             }
@@ -172,13 +176,13 @@ fn follow(shared: &Shared, mut state: State, mut monitor: Monitor, queue: &Recei
         }
         for (port, address) in queue.try_iter().take(REQUESTS_MAX) {
             if state.may_request(port, address) {
-                resolve(&mut monitor, &state, port, address);
+                resolve(&mut netlink, &state, port, address);
             }
         }
         if refreshed.elapsed() >= REFRESH {
             refreshed = Instant::now();
             for (port, address) in state.stale_in_use() {
-                resolve(&mut monitor, &state, port, address);
+                resolve(&mut netlink, &state, port, address);
             }
         }
         if changed {
@@ -187,9 +191,9 @@ fn follow(shared: &Shared, mut state: State, mut monitor: Monitor, queue: &Recei
     }
 }
 
-fn resolve(monitor: &mut Monitor, state: &State, port: Port, address: IpAddr) {
+fn resolve(netlink: &mut Rtnetlink, state: &State, port: Port, address: IpAddr) {
     let Some(index) = state.index(port) else { return };
-    if let Err(error) = monitor.resolve(index, address) {
+    if let Err(error) = netlink.resolve(index, address) {
         tracing::debug!(%address, %error, "cannot resolve");
     }
 }

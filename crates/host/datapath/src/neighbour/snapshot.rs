@@ -10,9 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sluicegate_netlink::{Error, Neighbour, RouteEntry, Rtnetlink};
 use sluicegate_wire::Port;
-
-use crate::netlink::{Error, Monitor, Neighbour, RouteEntry};
 
 /// Most neighbours kept, over both ports.
 pub const NEIGHBOURS_MAX: usize = 4096;
@@ -133,25 +132,22 @@ impl State {
     }
 
     /// Reads everything from the kernel.
-    pub(super) fn read(&mut self, monitor: &mut Monitor) -> Result<(), Error> {
-        let mut routes: [Vec<RouteEntry>; 2] = Default::default();
-        let mut ignored = 0usize;
-        monitor.routes(&mut |route| {
+    pub(super) fn read(&mut self, netlink: &mut Rtnetlink) -> Result<(), Error> {
+        let (routes, ignored) = netlink.routes(|(routes, ignored): &mut ([Vec<RouteEntry>; 2], usize), route| {
             let Some(port) = self.port(route.index) else { return };
             if routes[port].len() < ROUTES_MAX {
                 routes[port].push(route);
             } else if route.prefix_len == 0 {
                 routes[port][0] = route;
             } else {
-                ignored += 1;
+                *ignored += 1;
             }
         })?;
         if ignored > 0 {
             tracing::warn!(ignored, max = ROUTES_MAX, "more routes than the gate keeps; summarise them");
         }
         self.routes = routes;
-        let mut seen = Vec::new();
-        monitor.neighbours(&mut |neighbour| seen.push(neighbour))?;
+        let seen = netlink.neighbours(|seen: &mut Vec<Neighbour>, neighbour| seen.push(neighbour))?;
         let mut old = std::mem::take(&mut self.neighbours);
         for neighbour in seen {
             if let Some(port) = self.port(neighbour.index)

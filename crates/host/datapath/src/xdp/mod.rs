@@ -11,12 +11,13 @@ mod umem;
 
 use std::{io, os::fd::AsFd, path::Path, time::Duration};
 
+use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
 use crate::{
     Interface, OpenError, Rules,
     device::{Action, BATCH},
-    netlink::{IngressFilter, read_link},
+    ingress::IngressFilter,
     offload,
     packet::install_filter,
     raw::complete_if_partial,
@@ -264,7 +265,7 @@ impl Xdp {
 const ETHERNET_BYTES: usize = 14;
 
 fn is_veth(interface: &Interface) -> Result<bool, OpenError> {
-    Ok(read_link(&interface.name)?.is_veth)
+    Ok(Rtnetlink::open()?.link(&interface.name)?.kind == "veth")
 }
 
 fn queues(interface: &Interface) -> Result<u32, OpenError> {

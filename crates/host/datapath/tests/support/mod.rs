@@ -14,7 +14,8 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns, unshare};
-use sluicegate_datapath::{netlink::Namespace, netlink::Route, offload};
+use sluicegate_datapath::offload;
+use sluicegate_netlink::Rtnetlink;
 
 /// Whether this process may make network namespaces; says so on standard error if not.
 pub fn is_root() -> bool {
@@ -45,7 +46,7 @@ impl Host {
             ready.send(File::open("/proc/thread-self/ns/net").expect("own namespace")).expect("the test waits");
             // Link-local addresses are usable at once.
             std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("no address detection");
-            Route::open().expect("netlink").set_up("lo").expect("loopback up");
+            Rtnetlink::open().expect("netlink").set_up("lo").expect("loopback up");
             for job in queue {
                 job();
             }
@@ -101,22 +102,19 @@ pub fn connect(left: (&Host, End), right: (&Host, End)) {
     let peer = right.0.file.try_clone().expect("a file descriptor");
     let (name, peer_name) = (left.1.name, right.1.name);
     left.0.run(move || {
-        Route::open()
-            .expect("netlink")
-            .create_veth(name, peer_name, Some(Namespace::File(peer.as_fd())))
-            .expect("a veth pair");
+        Rtnetlink::open().expect("netlink").create_veth(name, peer_name, Some(peer.as_fd())).expect("a veth pair");
     });
     for (host, end) in [left, right] {
         host.run(move || {
-            let mut route = Route::open().expect("netlink");
-            route.set_mac(end.name, end.mac).expect("hardware address");
+            let mut netlink = Rtnetlink::open().expect("netlink");
+            netlink.set_mac(end.name, end.mac).expect("hardware address");
             if !end.offloads {
                 offload::disable(end.name).expect("offloads off");
             }
             for (address, len) in end.addresses {
-                route.add_address(end.name, address, len).expect("address");
+                netlink.add_address(end.name, address, len).expect("address");
             }
-            route.set_up(end.name).expect("up");
+            netlink.set_up(end.name).expect("up");
         });
     }
 }

@@ -11,7 +11,8 @@ use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt::SendTimeout},
     time::{TimeVal, TimeValLike},
 };
-use sluicegate_datapath::{Action, Backend, Device, OpenError, monotonic_now, netlink::Route};
+use sluicegate_datapath::{Action, Backend, Device, OpenError, monotonic_now};
+use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::Reason;
 
 use super::{
@@ -203,7 +204,7 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     assert!(sluicegate_datapath::forwarding::is_on("g0").unwrap());
     sluicegate_datapath::forwarding::switch_off("g0").unwrap();
     assert!(!sluicegate_datapath::forwarding::is_on("g0").unwrap());
-    Route::open().unwrap().set_down("g1").unwrap();
+    Rtnetlink::open().unwrap().set_down("g1").unwrap();
     let error = Device::open(&good).unwrap_err();
     assert!(matches!(&error, OpenError::Down { interface } if interface == "g1"), "{error}");
     assert!(error.to_string().contains("ip link set g1 up"));

@@ -8,8 +8,9 @@ use std::{
 
 use sluicegate_datapath::{
     Action, Backend, Device, Interface, LocalRule, Options, OwnAddress, Peer, Side, monotonic_now, neighbour::Table,
-    netlink::Route, raw,
+    raw,
 };
+use sluicegate_netlink::{Route, Rtnetlink};
 use sluicegate_wire::{Frame, Port};
 
 use super::{End, Host, connect};
@@ -66,9 +67,9 @@ impl Site {
 }
 
 fn routes(interface: &str, gateway: &str, gateway6: &str) {
-    let mut route = Route::open().expect("netlink");
-    route.add_default_route(ip(gateway), interface).expect("IPv4 route");
-    route.add_default_route(ip(gateway6), interface).expect("IPv6 route");
+    let mut netlink = Rtnetlink::open().expect("netlink");
+    netlink.add_route(&Route::default_by(ip(gateway), interface)).expect("IPv4 route");
+    netlink.add_route(&Route::default_by(ip(gateway6), interface)).expect("IPv6 route");
 }
 
 pub fn ip(text: &str) -> IpAddr {

@@ -3,8 +3,8 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use sluicegate_datapath::netlink::Route;
 use sluicegate_feed::FromGate;
+use sluicegate_netlink::Rtnetlink;
 
 use crate::{ledger::IssuerId, shared::Shared};
 
@@ -42,8 +42,8 @@ impl Reach {
 
 /// What stands between this gate and each of the services; `None` if nothing does, or if the kernel does not say.
 fn obstacles(announced: Vec<(String, IpAddr)>, inside: &str) -> BTreeMap<String, Option<String>> {
-    let mut route = Route::open().ok();
-    let mut obstacle = |address| match route.as_mut()?.way_to(address) {
+    let mut netlink = Rtnetlink::open().ok();
+    let mut obstacle = |address| match netlink.as_mut()?.way_to(address) {
         Ok(way) if way.interface == inside => None,
         Ok(way) => Some(format!("{address} is reached by {:?}, not by inside", way.interface)),
         Err(error) if error.is_unreachable() => Some(format!("no route to {address}")),

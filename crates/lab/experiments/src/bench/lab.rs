@@ -6,8 +6,7 @@ use std::{
 };
 
 use sluicegate_datapath::{
-    LocalRule, OwnAddress, Rules, Side,
-    netlink::IngressFilter,
+    IngressFilter, LocalRule, OwnAddress, Rules, Side,
     raw::{self, Socket},
 };
 

@@ -3,10 +3,10 @@
 use std::{fs::File, os::fd::AsFd, time::Duration};
 
 use sluicegate_datapath::{
-    netlink::{Namespace, Route},
     offload,
     raw::{Options, Socket},
 };
+use sluicegate_netlink::Rtnetlink;
 
 use crate::support::{
     agent::{UdpEcho, talk},
@@ -68,8 +68,8 @@ fn behind_a_bridge(lab: &Lab) {
     };
     ip("core", "link del to_gate");
     let made = lab.host("gate").run_in(|| {
-        let peer = Some(Namespace::File(core.as_fd()));
-        Route::open().expect("netlink").create_veth("outside", "near", peer).expect("a pair");
+        let peer = Some(core.as_fd());
+        Rtnetlink::open().expect("netlink").create_veth("outside", "near", peer).expect("a pair");
         offload::disable("outside").expect("offloads");
     });
     made.expect("a namespace");

@@ -1,7 +1,7 @@
 //! What the control plane has the packet thread do.
 
 use sluicegate_capability::host::Knowledge;
-use sluicegate_datapath::{monotonic_now, netlink, tun::BUFFER_MARGIN};
+use sluicegate_datapath::{monotonic_now, tun::BUFFER_MARGIN};
 use sluicegate_wire::{Frame, HEADROOM, Instant};
 use tracing::{debug, warn};
 
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// Sets what an entry captures.
-    pub(super) fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), netlink::Error> {
+    pub(super) fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), sluicegate_netlink::Error> {
         let (added, gone) = self.destinations.set(entry, prefixes);
         for prefix in added {
             self.place.capture(prefix)?;

@@ -6,10 +6,8 @@ use super::{
 };
 use crate::{Backend, Config, Ending, StartError};
 use nix::sched::{CloneFlags, setns, unshare};
-use sluicegate_datapath::{
-    netlink::{Namespace, Route},
-    offload,
-};
+use sluicegate_datapath::offload;
+use sluicegate_netlink::{Route, Rtnetlink};
 use std::{
     fs::{self, File},
     net::{SocketAddrV4, UdpSocket},
@@ -27,7 +25,7 @@ impl Space {
     fn new() -> Self {
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            Route::open().unwrap().set_up("lo").unwrap();
+            Rtnetlink::open().unwrap().set_up("lo").unwrap();
             File::open("/proc/thread-self/ns/net").unwrap()
         });
         Self(made.join().unwrap())
@@ -46,24 +44,24 @@ impl Space {
 
     fn connect(&self, name: &str, other: &Self, other_name: &str) {
         self.run(|| {
-            let there = Some(Namespace::File(other.0.as_fd()));
-            Route::open().unwrap().create_veth(name, other_name, there).unwrap();
+            let there = Some(other.0.as_fd());
+            Rtnetlink::open().unwrap().create_veth(name, other_name, there).unwrap();
         });
     }
 
     fn set_up(&self, name: &str, addresses: &[(&str, u8)]) {
         self.run(|| {
-            let mut route = Route::open().unwrap();
+            let mut netlink = Rtnetlink::open().unwrap();
             offload::disable(name).unwrap();
             for (address, len) in addresses {
-                route.add_address(name, address.parse().unwrap(), *len).unwrap();
+                netlink.add_address(name, address.parse().unwrap(), *len).unwrap();
             }
-            route.set_up(name).unwrap();
+            netlink.set_up(name).unwrap();
         });
     }
 
     fn default_route(&self, via: &str, name: &str) {
-        self.run(|| Route::open().unwrap().add_default_route(via.parse().unwrap(), name).unwrap());
+        self.run(|| Rtnetlink::open().unwrap().add_route(&Route::default_by(via.parse().unwrap(), name)).unwrap());
     }
 
     fn socket(&self, address: SocketAddrV4) -> UdpSocket {

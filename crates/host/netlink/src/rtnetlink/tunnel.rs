@@ -2,7 +2,17 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Error, Message, Route, message};
+use netlink_packet_core::{Emitable, parse_ip};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkHeader, LinkMessage},
+};
+
+use super::Rtnetlink;
+use crate::{
+    Error,
+    message::{self, Message},
+};
 
 // Of linux/if_link.h and linux/if_tunnel.h.
 const VXLAN_GROUP: u16 = 2;
@@ -27,40 +37,39 @@ pub struct Tunnel {
     pub port: u16,
 }
 
-impl Route {
+impl Rtnetlink {
     /// What kind of layer-2 tunnel an interface is, if it is one (VXLAN, GENEVE, GRETAP) and has one far end.
     ///
     /// # Errors
     /// `ENODEV` without such an interface.
     pub fn tunnel(&mut self, name: &str) -> Result<Option<Tunnel>, Error> {
-        let mut request = Message::new(libc::RTM_GETLINK, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &[0; 16]);
-        request.put_text(libc::IFLA_IFNAME, name);
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.into())];
         let mut found = None;
-        self.socket.dump(&format!("describe {name}"), request, &mut |received| {
-            let attributes = message::attributes(received.payload.get(16..).unwrap_or_default());
-            let info = attributes.filter(|(kind, _)| *kind == libc::IFLA_LINKINFO).last();
-            found = found.or(info.and_then(|(_, info)| parse(info)));
+        let header_len = LinkHeader::default().buffer_len();
+        let message = Message::route(&RouteNetlinkMessage::GetLink(message), 0);
+        self.socket.ask(&format!("describe {name}"), &message, &mut |answer| {
+            let attributes = answer.payload.get(header_len..).unwrap_or_default();
+            found = message::value(attributes, libc::IFLA_LINKINFO).and_then(parse);
         })?;
         Ok(found)
     }
 }
 
 /// Reads `IFLA_LINKINFO`.
-fn parse(info: &[u8]) -> Option<Tunnel> {
-    let of = |wanted: u16| message::attributes(info).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-    let data = of(libc::IFLA_INFO_DATA)?;
-    let (protocol, remotes, port) = match of(libc::IFLA_INFO_KIND)? {
+pub(super) fn parse(info: &[u8]) -> Option<Tunnel> {
+    let (protocol, remotes, port) = match message::value(info, libc::IFLA_INFO_KIND)? {
         b"vxlan\0" => (UDP, [VXLAN_GROUP, VXLAN_GROUP6], Some(VXLAN_PORT)),
         b"geneve\0" => (UDP, [GENEVE_REMOTE, GENEVE_REMOTE6], Some(GENEVE_PORT)),
         b"gretap\0" | b"ip6gretap\0" | b"erspan\0" => (GRE, [GRE_REMOTE; 2], None),
         _ => return None,
     };
-    let value = |wanted: u16| message::attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-    let remote = remotes.into_iter().find_map(|kind| message::address_of(value(kind)?))?;
+    let data = message::value(info, libc::IFLA_INFO_DATA)?;
+    let remote = remotes.into_iter().find_map(|kind| parse_ip(message::value(data, kind)?).ok())?;
     if remote.is_unspecified() || remote.is_multicast() || remote == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return None;
     }
-    let port = port.and_then(value).and_then(|bytes| bytes.try_into().ok()).map_or(0, u16::from_be_bytes);
+    let port = port.and_then(|kind| message::value(data, kind)?.try_into().ok()).map_or(0, u16::from_be_bytes);
     Some(Tunnel { remote, protocol, port })
 }
 
@@ -69,16 +78,17 @@ mod tests {
     use std::net::Ipv6Addr;
 
     use super::*;
+    use crate::message::Attributes;
 
     /// `IFLA_LINKINFO` of a kind with these attributes, as the kernel writes it.
     fn info(kind: &str, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut message = Message::new(0, 0, &[]);
-        message.put_text(libc::IFLA_INFO_KIND, kind).nest(libc::IFLA_INFO_DATA, |data| {
+        let mut info = Attributes::default();
+        info.put_text(libc::IFLA_INFO_KIND, kind).nest(libc::IFLA_INFO_DATA, |data| {
             for (kind, value) in attributes {
                 data.put(*kind, value);
             }
         });
-        message.finish(0).split_off(16)
+        info.into_bytes()
     }
 
     #[test]

@@ -1,0 +1,221 @@
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{Emitable, parse_u32, parse_u64};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage},
+};
+
+use super::{CHANGE, CREATE, Rtnetlink};
+use crate::{
+    Error,
+    message::{self, Message},
+    socket::Answer,
+};
+
+/// A link as the kernel describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Its number, unique in the namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// What made it, such as `veth`; empty for cards, and for loopback.
+    pub kind: String,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Its Ethernet address, if it has one.
+    pub mac: Option<[u8; 6]>,
+    /// The largest IP packet in bytes.
+    pub mtu: u32,
+    /// What it counted since it was made.
+    pub counters: LinkCounters,
+}
+
+/// Counters of a link (`struct rtnl_link_stats64`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LinkCounters {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, without the preamble and check sequence.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Received packets dropped.
+    pub rx_dropped: u64,
+    /// Sent packets dropped.
+    pub tx_dropped: u64,
+}
+
+impl Rtnetlink {
+    /// The link called `name`.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] if there is none.
+    pub fn link(&mut self, name: &str) -> Result<Link, Error> {
+        let request = format!("find the interface {name}");
+        // The kernel would say that such a name is too long, or take what is before the NUL.
+        if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(Error::refused(&request, libc::ENODEV));
+        }
+        self.one_link(&request, LinkHeader::default(), vec![LinkAttribute::IfName(name.into())])
+    }
+
+    /// The name of the link with this number.
+    pub(super) fn name_of(&mut self, index: u32) -> Result<String, Error> {
+        let header = LinkHeader { index, ..LinkHeader::default() };
+        Ok(self.one_link(&format!("find the interface with the number {index}"), header, Vec::new())?.name)
+    }
+
+    /// The number of the link called `name`.
+    pub(super) fn index(&mut self, name: &str) -> Result<u32, Error> {
+        Ok(self.link(name)?.index)
+    }
+
+    fn one_link(&mut self, request: &str, header: LinkHeader, attributes: Vec<LinkAttribute>) -> Result<Link, Error> {
+        let message = Message::route(&RouteNetlinkMessage::GetLink(link_message(header, attributes)), 0);
+        let mut found = None;
+        self.socket.ask(request, &message, &mut |answer| found = parse_link(answer.payload))?;
+        found.ok_or_else(|| Error::refused(request, libc::ENODEV))
+    }
+
+    /// All links of the namespace.
+    ///
+    /// # Errors
+    /// Those of netlink.
+    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+        let message = Message::route(&RouteNetlinkMessage::GetLink(LinkMessage::default()), 0);
+        self.socket.dump("list the interfaces", &message, |links: &mut Vec<Link>, answer: Answer<'_>| {
+            links.extend(parse_link(answer.payload));
+        })
+    }
+
+    /// Creates a veth pair: `name` here, `peer` in `namespace` (or here too). Both are down.
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] if one of the names is taken.
+    pub fn create_veth(&mut self, name: &str, peer: &str, namespace: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        let namespace = namespace.map(|namespace| LinkAttribute::NetNsFd(namespace.as_raw_fd()));
+        let end = [LinkAttribute::IfName(peer.into())].into_iter().chain(namespace).collect();
+        let end = InfoVeth::Peer(link_message(LinkHeader::default(), end));
+        let info = vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(end))];
+        self.create_link(name, info, &format!("create the veth pair {name} - {peer}"))
+    }
+
+    /// Creates a bridge, down.
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] if the name is taken.
+    pub fn create_bridge(&mut self, name: &str) -> Result<(), Error> {
+        self.create_link(name, vec![LinkInfo::Kind(InfoKind::Bridge)], &format!("create the bridge {name}"))
+    }
+
+    fn create_link(&mut self, name: &str, info: Vec<LinkInfo>, request: &str) -> Result<(), Error> {
+        let attributes = vec![LinkAttribute::IfName(name.into()), LinkAttribute::LinkInfo(info)];
+        let message = link_message(LinkHeader::default(), attributes);
+        self.change(request, RouteNetlinkMessage::NewLink(message), CREATE)
+    }
+
+    /// Makes `name` a port of the bridge `bridge`.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such interfaces.
+    pub fn join_bridge(&mut self, name: &str, bridge: &str) -> Result<(), Error> {
+        let bridge = self.index(bridge)?;
+        self.change_link(name, "join the bridge", None, vec![LinkAttribute::Controller(bridge)])
+    }
+
+    /// Deletes an interface (and the other end of its veth pair).
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such an interface.
+    pub fn delete_link(&mut self, name: &str) -> Result<(), Error> {
+        let header = LinkHeader { index: self.index(name)?, ..LinkHeader::default() };
+        let message = RouteNetlinkMessage::DelLink(link_message(header, Vec::new()));
+        self.change(&format!("delete the interface {name}"), message, CHANGE)
+    }
+
+    /// Sets an interface up.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such an interface.
+    pub fn set_up(&mut self, name: &str) -> Result<(), Error> {
+        self.change_link(name, "set it up", Some(true), Vec::new())
+    }
+
+    /// Sets an interface down.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such an interface.
+    pub fn set_down(&mut self, name: &str) -> Result<(), Error> {
+        self.change_link(name, "set it down", Some(false), Vec::new())
+    }
+
+    /// Sets the hardware address.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such an interface.
+    pub fn set_mac(&mut self, name: &str, mac: [u8; 6]) -> Result<(), Error> {
+        self.change_link(name, "set its hardware address", None, vec![LinkAttribute::Address(mac.into())])
+    }
+
+    /// Sets the MTU in bytes of IP packet.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] without such an interface.
+    pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<(), Error> {
+        self.change_link(name, "set its MTU", None, vec![LinkAttribute::Mtu(mtu)])
+    }
+
+    fn change_link(
+        &mut self,
+        name: &str,
+        what: &str,
+        up: Option<bool>,
+        attributes: Vec<LinkAttribute>,
+    ) -> Result<(), Error> {
+        let flag = |is_set: bool| if is_set { LinkFlags::Up } else { LinkFlags::empty() };
+        let (flags, change_mask) = (flag(up == Some(true)), flag(up.is_some()));
+        let header = LinkHeader { index: self.index(name)?, flags, change_mask, ..LinkHeader::default() };
+        let message = RouteNetlinkMessage::NewLink(link_message(header, attributes));
+        self.change(&format!("change interface {name}: {what}"), message, CHANGE)
+    }
+}
+
+fn link_message(header: LinkHeader, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    (message.header, message.attributes) = (header, attributes);
+    message
+}
+
+pub(super) fn parse_link(payload: &[u8]) -> Option<Link> {
+    let header = LinkHeader::parse(payload).ok()?;
+    let mut link = Link { index: header.index, up: header.flags.contains(LinkFlags::Up), ..Link::default() };
+    for (kind, value) in message::attributes(payload, header.buffer_len()) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = message::text(value),
+            libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            libc::IFLA_MTU => link.mtu = parse_u32(value).ok()?,
+            libc::IFLA_STATS64 => link.counters = parse_counters(value).unwrap_or_default(),
+            libc::IFLA_LINKINFO => {
+                link.kind = message::value(value, libc::IFLA_INFO_KIND).map(message::text).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn parse_counters(value: &[u8]) -> Option<LinkCounters> {
+    let at = |number: usize| parse_u64(value.get(8 * number..8 * (number + 1))?).ok();
+    Some(LinkCounters {
+        rx_packets: at(0)?,
+        tx_packets: at(1)?,
+        rx_bytes: at(2)?,
+        tx_bytes: at(3)?,
+        rx_dropped: at(6)?,
+        tx_dropped: at(7)?,
+    })
+}

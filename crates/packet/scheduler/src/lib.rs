@@ -19,7 +19,7 @@ mod request;
 
 pub use config::{Config, Label, Lane, Merge, Weights};
 pub use known::{KnownPaths, KnownPathsError};
-use sluicegate_bounded::{Bounded, Gauge};
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::{Instant, Reason};
 
 use self::{
@@ -213,8 +213,8 @@ impl<T> LinkScheduler<T> {
             self.request.packets().gauge(),
             self.regular.packets().gauge(),
             self.legacy.packets().gauge(),
-            self.request.queues().gauge(),
-            self.regular.senders().gauge(),
+            self.request.queues(),
+            self.regular.senders(),
         ]
     }
 

@@ -1,6 +1,6 @@
 use alloc::{boxed::Box, vec::Vec};
 
-use sluicegate_bounded::{Bounded, Chained, FreeList, Link, Linked, List};
+use sluicegate_bounded::{Chained, FreeList, Gauge, Link, List, linked};
 
 /// What joining two queues may compare.
 const JOIN_STEPS_MAX: u32 = 64;
@@ -15,17 +15,7 @@ struct Packet<T> {
     link: Link,
 }
 
-impl<T> Linked for Packet<T> {
-    #[inline]
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    #[inline]
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(Packet<T>);
 
 /// While it is free it is in no queue, so that its link serves for both.
 impl<T> Chained for Packet<T> {
@@ -59,6 +49,10 @@ impl<T> Packets<T> {
 
     pub(super) const fn max(&self) -> u32 {
         self.slots.len() as u32
+    }
+
+    pub(super) const fn gauge(&self) -> Gauge {
+        Gauge { name: self.name, used: self.used() as u64, max: self.max() as u64 }
     }
 
     pub(super) const fn used(&self) -> u32 {
@@ -120,20 +114,6 @@ impl<T> Packets<T> {
         let taken = slot.item.take().map(|item| (item, slot.len));
         self.free.give_back(&mut self.slots[..], index);
         taken
-    }
-}
-
-impl<T> Bounded for Packets<T> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn used(&self) -> u32 {
-        self.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.max()
     }
 }
 

@@ -1,6 +1,6 @@
 mod queues;
 
-use sluicegate_bounded::{Bounded, List, NONE, Round};
+use sluicegate_bounded::{Gauge, List, NONE, Round};
 
 use self::queues::Queues;
 use super::packets::Packets;
@@ -72,8 +72,8 @@ impl<T> Regular<T> {
     }
 
     /// The senders that have packets.
-    pub(super) const fn senders(&self) -> &impl Bounded {
-        &self.senders
+    pub(super) const fn senders(&self) -> Gauge {
+        self.senders.gauge()
     }
 
     /// Appends a packet of `sender` in the group `key`.

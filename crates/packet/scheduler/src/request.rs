@@ -2,7 +2,7 @@
 
 mod tree;
 
-use sluicegate_bounded::{Bounded, NONE};
+use sluicegate_bounded::{Gauge, NONE};
 use tree::{Phase, ROOT, Tree};
 
 use super::{Config, DEPTH_MAX, KnownPaths, Lane, QUEUES_MAX, Weights, packets::Packets, regular::Pushed};
@@ -52,8 +52,8 @@ impl<T> Requests<T> {
     }
 
     /// The queues.
-    pub(super) const fn queues(&self) -> &impl Bounded {
-        &self.tree
+    pub(super) const fn queues(&self) -> Gauge {
+        self.tree.gauge()
     }
 
     /// Queues in use at each level, nearest first.

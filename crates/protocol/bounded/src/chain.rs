@@ -11,6 +11,24 @@ pub trait Chained {
     fn chain_mut(&mut self) -> &mut u32;
 }
 
+/// Implements [`Chained`] by a value's field `chain`, a `u32`: `chained!(Peer)`, or `chained!(Peer<T>)`.
+#[macro_export]
+macro_rules! chained {
+    ($value:ident $(<$parameter:ident>)?) => {
+        impl $(<$parameter>)? $crate::Chained for $value $(<$parameter>)? {
+            #[inline]
+            fn chain(&self) -> u32 {
+                self.chain
+            }
+
+            #[inline]
+            fn chain_mut(&mut self) -> &mut u32 {
+                &mut self.chain
+            }
+        }
+    };
+}
+
 /// A value that is in no list can be in a chain by its link.
 impl Chained for Link {
     #[inline]

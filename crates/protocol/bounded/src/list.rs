@@ -21,6 +21,24 @@ pub trait Linked {
     fn link_mut(&mut self) -> &mut Link;
 }
 
+/// Implements [`Linked`] by a value's field `link`: `linked!(Peer)`, or `linked!(Peer<T>)`.
+#[macro_export]
+macro_rules! linked {
+    ($value:ident $(<$parameter:ident>)?) => {
+        impl $(<$parameter>)? $crate::Linked for $value $(<$parameter>)? {
+            #[inline]
+            fn link(&self) -> &$crate::Link {
+                &self.link
+            }
+
+            #[inline]
+            fn link_mut(&mut self) -> &mut $crate::Link {
+                &mut self.link
+            }
+        }
+    };
+}
+
 impl Linked for Link {
     #[inline]
     fn link(&self) -> &Link {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use sluicegate_bounded::{
-    Bounded, Buckets, Cache, Chained, FreeList, Handle, Index, Link, Linked, List, MATCHES_MAX, NONE, Pool, Queue,
-    Round, Slab, Wheel,
+    Bounded, Buckets, Cache, FreeList, Handle, Index, Link, List, MATCHES_MAX, NONE, Pool, Queue, Round, Slab, Wheel,
+    chained, linked,
 };
 use sluicegate_wire::Instant;
 
@@ -19,25 +19,8 @@ struct Node {
     chain: u32,
 }
 
-impl Linked for Node {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
-
-impl Chained for Node {
-    fn chain(&self) -> u32 {
-        self.chain
-    }
-
-    fn chain_mut(&mut self) -> &mut u32 {
-        &mut self.chain
-    }
-}
+linked!(Node);
+chained!(Node);
 
 fn nodes(max: u32) -> Vec<Node> {
     vec![Node { key: 0, link: Link::NONE, chain: NONE }; max as usize]

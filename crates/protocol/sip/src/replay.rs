@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, vec};
 
-use sluicegate_bounded::Bounded;
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::UnixTime;
 
 use crate::nonce::{NonceId, WINDOW_S};
@@ -62,6 +62,17 @@ impl ReplaySet {
         u64::from(age_s) > WINDOW_S || self.previous.contains(key_of(id)) || self.current.contains(key_of(id))
     }
 
+    /// Nonces remembered now, and the most that can be.
+    #[must_use]
+    pub const fn gauge(&self) -> Gauge {
+        let (current, previous) = (&self.current, &self.previous);
+        Gauge {
+            name: "replays",
+            used: (current.used + previous.used) as u64,
+            max: (current.capacity + previous.capacity) as u64,
+        }
+    }
+
     fn turn_over(&mut self) {
         let age_s = self.since.secs_until(self.latest);
         // Strictly later, so that a nonce used at the start of a generation outlives its last valid second.
@@ -74,20 +85,6 @@ impl ReplaySet {
             self.previous.clear();
         }
         self.since = self.latest;
-    }
-}
-
-impl Bounded for ReplaySet {
-    fn name(&self) -> &'static str {
-        "replays"
-    }
-
-    fn used(&self) -> u32 {
-        (self.current.used + self.previous.used) as u32
-    }
-
-    fn max(&self) -> u32 {
-        (self.current.capacity + self.previous.capacity) as u32
     }
 }
 
@@ -178,12 +175,12 @@ mod tests {
             set.accept(id(NOW, counter), NOW).unwrap();
         }
         assert_eq!(set.accept(id(NOW, 100), NOW), Err(ReplayError::Full));
-        assert_eq!((set.used(), set.max()), (100, 200));
+        assert_eq!((set.gauge().used, set.gauge().max), (100, 200));
         let later = NOW.plus_secs(WINDOW_S + 1);
         set.accept(id(later, 0), later).unwrap();
         let much_later = later.plus_secs(3 * WINDOW_S);
         set.accept(id(much_later, 0), much_later).unwrap();
-        assert_eq!(set.used(), 1);
+        assert_eq!(set.gauge().used, 1);
     }
 
     #[test]

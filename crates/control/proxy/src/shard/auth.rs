@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_bounded::Bounded;
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
@@ -250,7 +249,7 @@ impl Authenticator {
     }
 
     /// Used and maximum of the replay set.
-    pub(super) fn gauge(&self) -> (u64, u64) {
+    pub(super) const fn gauge(&self) -> (u64, u64) {
         let replays = self.replays.gauge();
         (replays.used, replays.max)
     }

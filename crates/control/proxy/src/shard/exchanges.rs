@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_bounded::{Bounded, Gauge};
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
 use sluicegate_sip::transaction::{ClientTransactions, ServerTransactions, Token};
 use sluicegate_wire::Instant;

@@ -2,7 +2,7 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_bounded::{Bounded, Buckets, Chained, Gauge, Handle, Link, Linked, List, NONE, Slab};
+use sluicegate_bounded::{Bounded, Buckets, Gauge, Handle, Link, List, NONE, Slab, chained, linked};
 use sluicegate_wire::{Instant, capability::ClientId};
 
 use super::random::Random;
@@ -44,25 +44,8 @@ struct Entry<T> {
     seen: Instant,
 }
 
-impl<T> Linked for Entry<T> {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
-
-impl<T> Chained for Entry<T> {
-    fn chain(&self) -> u32 {
-        self.chain
-    }
-
-    fn chain_mut(&mut self) -> &mut u32 {
-        &mut self.chain
-    }
-}
+linked!(Entry<T>);
+chained!(Entry<T>);
 
 /// A fixed number of peers. Strangers hold at most half of it and push out strangers only, so that no flood of forged
 /// sources costs a live peer its state; others make room when they have been idle.

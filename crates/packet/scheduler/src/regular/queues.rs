@@ -1,6 +1,6 @@
 use alloc::{boxed::Box, vec};
 
-use sluicegate_bounded::{Bounded, Buckets, Chained, FreeList, Link, Linked, NONE, Round};
+use sluicegate_bounded::{Buckets, FreeList, Gauge, Link, NONE, Round, chained, linked};
 
 use super::super::fold;
 
@@ -18,29 +18,8 @@ struct Place {
     bucket: u32,
 }
 
-impl Linked for Place {
-    #[inline]
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    #[inline]
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
-
-impl Chained for Place {
-    #[inline]
-    fn chain(&self) -> u32 {
-        self.chain
-    }
-
-    #[inline]
-    fn chain_mut(&mut self) -> &mut u32 {
-        &mut self.chain
-    }
-}
+linked!(Place);
+chained!(Place);
 
 /// Queues that have packets, found by owner and key, and the rounds in which they take turns.
 ///
@@ -68,6 +47,10 @@ impl<E: Copy> Queues<E> {
             buckets: Buckets::new(max),
             secret,
         }
+    }
+
+    pub(super) const fn gauge(&self) -> Gauge {
+        Gauge { name: self.name, used: self.free.used() as u64, max: self.places.len() as u64 }
     }
 
     #[inline]
@@ -138,19 +121,5 @@ impl<E: Copy> Queues<E> {
     pub(super) fn charge(&mut self, index: u32, bytes: u32) {
         let place = &mut self.places[index as usize];
         place.deficit = place.deficit.saturating_sub_unsigned(bytes);
-    }
-}
-
-impl<E> Bounded for Queues<E> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn used(&self) -> u32 {
-        self.free.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.places.len() as u32
     }
 }

@@ -52,8 +52,8 @@ fn check_below(requests: &Requests<u32>, index: u32) -> u32 {
 fn check(requests: &Requests<u32>) {
     assert_eq!(check_below(requests, ROOT), requests.packets.used());
     let queues = requests.queues();
-    assert!(queues.used() <= queues.max());
-    assert_eq!(requests.queues_by_level().iter().sum::<u32>(), queues.used());
+    assert!(queues.used <= queues.max);
+    assert_eq!(requests.queues_by_level().iter().sum::<u32>(), queues.used as u32);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_queue_is_split_only_when_it_is_congested_and_is_one_again_when_it_is_empty(
     }
     assert_eq!(order.len(), 12);
     assert_eq!(order[0], 0, "who has waited longest goes first");
-    assert_eq!((requests.queues().used(), requests.queues().max()), (0, 100));
+    assert_eq!((requests.queues().used, requests.queues().max), (0, 100));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn full_of_made_up_paths(merge: Merge, weights: Weights, known_paths: &[Tags]) -
         let _ = requests.push(&[1, second, third, third + 1, third + 2], n, 100);
     }
     check(&requests);
-    assert_eq!((requests.queues().used(), requests.queues().max()), (200, 200));
+    assert_eq!((requests.queues().used, requests.queues().max), (200, 200));
     requests
 }
 
@@ -247,6 +247,6 @@ proptest! {
             check(&requests);
         }
         prop_assert!(waiting.is_empty());
-        prop_assert_eq!(requests.queues().used(), 0);
+        prop_assert_eq!(requests.queues().used, 0);
     }
 }

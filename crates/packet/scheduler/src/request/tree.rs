@@ -1,6 +1,6 @@
 use alloc::{boxed::Box, vec};
 
-use sluicegate_bounded::{Bounded, Buckets, Chained, FreeList, Link, Linked, List, NONE, Round};
+use sluicegate_bounded::{Buckets, FreeList, Gauge, Link, List, NONE, Round, chained, linked};
 
 use super::super::{DEPTH_MAX, KnownPaths, Merge, fold, packets::Packets};
 
@@ -51,6 +51,9 @@ pub(super) struct Node {
     score: u32,
 }
 
+linked!(Node);
+chained!(Node);
+
 /// What only making, ending and merging of queues touches.
 #[derive(Debug, Clone)]
 pub(super) struct Merging {
@@ -59,6 +62,8 @@ pub(super) struct Merging {
     bucket: u32,
     pub(super) weight: u32,
 }
+
+linked!(Merging);
 
 /// What only branches with unknown prefixes below have.
 #[derive(Debug, Clone)]
@@ -93,40 +98,6 @@ impl Node {
         fattest: NONE,
         score: 0,
     };
-}
-
-impl Linked for Node {
-    #[inline]
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    #[inline]
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
-
-impl Chained for Node {
-    #[inline]
-    fn chain(&self) -> u32 {
-        self.chain
-    }
-
-    #[inline]
-    fn chain_mut(&mut self) -> &mut u32 {
-        &mut self.chain
-    }
-}
-
-impl Linked for Merging {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
 }
 
 /// The tree of request queues in flat arrays: it has as many nodes as there may be queues, and never more.
@@ -190,6 +161,10 @@ impl Tree {
 
     pub(super) fn know(&mut self, known: KnownPaths) -> KnownPaths {
         core::mem::replace(&mut self.known, known)
+    }
+
+    pub(super) const fn gauge(&self) -> Gauge {
+        Gauge { name: "link_request_queues", used: self.free.used() as u64, max: self.nodes.len() as u64 - 1 }
     }
 
     /// Queues at each level, 1 to [`DEPTH_MAX`].
@@ -455,19 +430,5 @@ impl Tree {
         while self.excess_max > 0 && self.excesses[self.excess_max as usize].is_empty() {
             self.excess_max -= 1;
         }
-    }
-}
-
-impl Bounded for Tree {
-    fn name(&self) -> &'static str {
-        "link_request_queues"
-    }
-
-    fn used(&self) -> u32 {
-        self.free.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.nodes.len() as u32 - 1
     }
 }

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use sluicegate_bounded::Bounded;
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
 use super::{
@@ -80,8 +80,16 @@ impl ClientTransactions {
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
         let table = Table::new("client_transactions", capacity);
-        let timers = Timers::new(table.max());
-        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, is_reliable: false, ack: Vec::new() }
+        let timers = Timers::new(table.gauge().max as usize);
+        Self {
+            key,
+            table,
+            buffers: Buffers::default(),
+            timers,
+            t2: Span::T1Shift3,
+            is_reliable: false,
+            ack: Vec::new(),
+        }
     }
 
     /// With T2 = 1 s instead of 4 s (RFC 3261 section 17.1.2.1): for the few whose registration many others wait for, once
@@ -97,6 +105,12 @@ impl ClientTransactions {
     pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
         self.is_reliable = is_reliable;
         self
+    }
+
+    /// How full the table is.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        self.table.gauge()
     }
 
     /// Notes a request that the caller is sending now, to repeat it until an answer comes. Not for ACK, which has no
@@ -254,19 +268,5 @@ impl ClientTransactions {
         let via = message.top_via()?;
         let method = message.cseq()?.method;
         Ok(Fingerprint::of(&self.key, &[via.branch.unwrap_or_default(), method.as_bytes()]))
-    }
-}
-
-impl Bounded for ClientTransactions {
-    fn name(&self) -> &'static str {
-        self.table.name()
-    }
-
-    fn used(&self) -> u32 {
-        self.table.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.table.max()
     }
 }

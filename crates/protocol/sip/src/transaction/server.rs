@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use sluicegate_bounded::Bounded;
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
 use super::{
@@ -73,7 +73,7 @@ impl ServerTransactions {
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
         let table = Table::new("server_transactions", capacity);
-        let timers = Timers::new(table.max());
+        let timers = Timers::new(table.gauge().max as usize);
         Self { key, table, buffers: Buffers::default(), timers, is_reliable: false }
     }
 
@@ -83,6 +83,12 @@ impl ServerTransactions {
     pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
         self.is_reliable = is_reliable;
         self
+    }
+
+    /// How full the table is.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        self.table.gauge()
     }
 
     /// Tells what a request is, before anything else is done with it.
@@ -277,19 +283,5 @@ impl ServerTransactions {
     fn ack_fingerprint(&self, fields: &Essentials<'_>) -> Fingerprint {
         let number = fields.cseq.number.to_be_bytes();
         Fingerprint::of(&self.key, &[b"ack", fields.call_id, fields.from.tag.unwrap_or_default(), &number])
-    }
-}
-
-impl Bounded for ServerTransactions {
-    fn name(&self) -> &'static str {
-        self.table.name()
-    }
-
-    fn used(&self) -> u32 {
-        self.table.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.table.max()
     }
 }

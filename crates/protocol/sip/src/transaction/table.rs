@@ -3,7 +3,7 @@
 use core::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
-use sluicegate_bounded::{Bounded, Handle, Index, Slab};
+use sluicegate_bounded::{Bounded, Gauge, Handle, Index, Slab};
 
 /// 128 bits of a keyed hash over what identifies a transaction. Without the key nobody can make two that are alike, so
 /// the fingerprint stands for the thing itself and slots have a fixed size whatever the length of a branch.
@@ -57,6 +57,10 @@ impl<T> Table<T> {
         Self { entries: Slab::new(name, max), by_key: Index::new(name, 2 * max, max) }
     }
 
+    pub(super) fn gauge(&self) -> Gauge {
+        self.entries.gauge()
+    }
+
     /// Puts a transaction in; `None` if there is no room.
     pub(super) fn insert(&mut self, keys: [Fingerprint; 2], value: T) -> Option<Token> {
         let handle = self.entries.insert(Entry { keys, value }).ok()?;
@@ -95,20 +99,6 @@ impl<T> Table<T> {
     }
 }
 
-impl<T> Bounded for Table<T> {
-    fn name(&self) -> &'static str {
-        self.entries.name()
-    }
-
-    fn used(&self) -> u32 {
-        self.entries.used()
-    }
-
-    fn max(&self) -> u32 {
-        self.entries.max()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;
@@ -124,9 +114,9 @@ mod tests {
         let mut table = Table::<u32>::new("transactions", 100);
         let tokens: Vec<_> = (0..100).map(|n| table.insert([key(n), key(1_000 + n)], n).unwrap()).collect();
         assert!(table.insert([key(100); 2], 100).is_none());
-        assert_eq!((table.used(), table.max()), (100, 100));
+        assert_eq!((table.gauge().used, table.gauge().max), (100, 100));
         assert_eq!((table.remove(tokens[50]), table.remove(tokens[50])), (Some(50), None));
-        assert_eq!(table.used(), 99);
+        assert_eq!(table.gauge().used, 99);
         assert_eq!((table.find(key(50)), table.find(key(1_050)), table.value(tokens[50])), (None, None, None));
         let token = table.insert([key(100); 2], 100).unwrap();
         assert_ne!(token, tokens[50]);

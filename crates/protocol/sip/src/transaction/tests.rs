@@ -1,7 +1,5 @@
 use std::{format, string::String, vec::Vec};
 
-use sluicegate_bounded::Bounded;
-
 use super::*;
 use crate::{message::Message, write::Response};
 use sluicegate_wire::Instant;
@@ -98,7 +96,7 @@ fn a_refused_invite_is_repeated_until_its_ack() {
     assert_eq!(receive(&mut table, ms(700), &ack), Received::Absorbed);
     assert_eq!(receive(&mut table, ms(700), &invite), Received::Absorbed);
     assert_eq!(drain_server(&mut table), (Vec::new(), None));
-    assert_eq!(table.used(), 0);
+    assert_eq!(table.gauge().used, 0);
     assert_eq!(receive(&mut table, ms(6_000), &invite), Received::New);
 }
 
@@ -164,7 +162,7 @@ fn a_request_that_its_user_forgets_frees_its_slot() {
     let mut table = ServerTransactions::new(4, KEY);
     open(&mut table, ms(0), &request("INVITE", "z9hG4bK1", 1), Role::Proxy);
     assert_eq!(drain_server(&mut table), (Vec::new(), Some(UNANSWERED_MS)));
-    assert_eq!(table.used(), 0);
+    assert_eq!(table.gauge().used, 0);
 }
 
 #[test]
@@ -188,7 +186,7 @@ fn the_same_branch_from_another_sender_or_for_another_method_is_another_transact
     open(&mut table, ms(0), &invite, Role::Proxy);
     open(&mut table, ms(0), &request("BYE", "z9hG4bK1", 1), Role::Proxy);
     open(&mut table, ms(0), &invite.replace("UDP 192.0.2.1", "UDP 192.0.2.2"), Role::Proxy);
-    assert_eq!(table.used(), 3);
+    assert_eq!(table.gauge().used, 3);
 }
 
 #[test]
@@ -211,7 +209,7 @@ fn a_full_table_says_so() {
     let message = Message::parse(text.as_bytes()).unwrap();
     let fields = message.essentials().unwrap();
     assert_eq!(table.open(ms(0), &message, &fields, peer(), Role::Proxy), Err(TableFull));
-    assert_eq!((table.used(), table.max()), (2, 2));
+    assert_eq!((table.gauge().used, table.gauge().max), (2, 2));
 
     let mut table = ClientTransactions::new(1, KEY);
     table.start(ms(0), &message, peer()).unwrap();
@@ -232,7 +230,7 @@ fn an_invite_without_answer_is_repeated_at_doubling_times() {
     start(&mut table, &request("INVITE", "z9hG4bK1", 1));
     let times = [500, 1_500, 3_500, 7_500, 15_500, 31_500];
     assert_eq!(drain_client(&mut table), (times.to_vec(), Some(32_000)));
-    assert_eq!(table.used(), 0);
+    assert_eq!(table.gauge().used, 0);
 }
 
 #[test]
@@ -404,7 +402,7 @@ fn whichever_messages_are_lost_each_user_sees_the_other_once() {
             link.deliver(now);
         }
         assert_eq!((link.requests_seen, link.responses_seen), (1, 1), "lost {lost:#08b}");
-        assert_eq!((link.client.used(), link.server.used()), (0, 0));
+        assert_eq!((link.client.gauge().used, link.server.gauge().used), (0, 0));
     }
 }
 

@@ -4,7 +4,7 @@
 use alloc::{boxed::Box, vec};
 use core::time::Duration;
 
-use sluicegate_bounded::{Link, Linked, List};
+use sluicegate_bounded::{Link, List, linked};
 use sluicegate_wire::Instant;
 
 /// Estimate of the round trip, in milliseconds (RFC 3261 section 17.1.1.1).
@@ -80,15 +80,7 @@ struct Timer {
     span: u8,
 }
 
-impl Linked for Timer {
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+linked!(Timer);
 
 /// Two timers for each of a fixed number of slots.
 #[derive(Debug)]
@@ -99,9 +91,9 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    pub(super) fn new(slots: u32) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         let timer = Timer { deadline: Instant::ZERO, link: Link::NONE, span: UNARMED };
-        Self { timers: vec![timer; slots as usize * 2].into(), lists: [List::EMPTY; SPANS.len()] }
+        Self { timers: vec![timer; slots * 2].into(), lists: [List::EMPTY; SPANS.len()] }
     }
 
     /// Starts a timer, or starts it anew.

@@ -14,7 +14,7 @@ use sluicegate_wire::Reason;
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "bounded", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "nat", "node"]),
-    ("control", &["policy", "keys", "signin", "feed", "proxy", "store"]),
+    ("control", &["policy", "api", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["netlink", "datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["site", "traffic", "experiments", "sim"]),
     ("", &["sluicegate"]),
@@ -148,6 +148,22 @@ fn every_drop_reason_is_documented() {
     }
     let rows = page.lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(rows, Reason::ALL.len(), "docs/src/reference/drop-reasons.md documents a reason that does not exist");
+}
+
+#[test]
+fn every_route_is_documented() {
+    let page = read(&root().join("docs/src/reference/api.md"));
+    let source = read(&root().join("crates/control/api/src/endpoint/routes.rs"));
+    let routes: Vec<String> = source
+        .split("Endpoint::new(")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(", \""))
+        .map(|(method, rest)| format!("| `{} {}` |", method.to_uppercase(), rest.split('"').next().expect("a path")))
+        .collect();
+    for route in &routes {
+        assert!(page.contains(route), "docs/src/reference/api.md lacks {route}");
+    }
+    assert_eq!(page.matches("\n| `").count(), routes.len(), "docs/src/reference/api.md documents a route that is none");
 }
 
 #[test]

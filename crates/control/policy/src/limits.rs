@@ -1,7 +1,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_grant::DataMode;
 
-use crate::{Bytes, Rate, modes};
+use crate::{Bytes, Rate};
 
 /// The rate that stands for no limit.
 pub const RATE_UNLIMITED: u64 = Rate::UNLIMITED.0;
@@ -82,7 +82,7 @@ struct Written {
     lifetime_s: Option<u32>,
     rate: Option<Rate>,
     flows_max: Option<u16>,
-    least_mode: Option<modes::Written>,
+    least_mode: Option<DataMode>,
 }
 
 impl Written {
@@ -92,14 +92,14 @@ impl Written {
             lifetime_s: self.lifetime_s.unwrap_or(otherwise.lifetime_s),
             rate_bps: self.rate.map_or(otherwise.rate_bps, |rate| rate.0),
             flows_max: self.flows_max.unwrap_or(otherwise.flows_max),
-            least_mode: self.least_mode.map_or(otherwise.least_mode, |mode| mode.0),
+            least_mode: self.least_mode.unwrap_or(otherwise.least_mode),
         }
     }
 }
 
 /// The limits of a service: what is left out is as in [`Limits::DEFAULT`].
 pub(crate) mod of_service {
-    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written, modes};
+    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written};
 
     pub(crate) fn serialize<S: Serializer>(limits: &Limits, serializer: S) -> Result<S::Ok, S::Error> {
         Written {
@@ -107,7 +107,7 @@ pub(crate) mod of_service {
             lifetime_s: Some(limits.lifetime_s),
             rate: Some(Rate(limits.rate_bps)),
             flows_max: Some(limits.flows_max),
-            least_mode: Some(modes::Written(limits.least_mode)),
+            least_mode: Some(limits.least_mode),
         }
         .serialize(serializer)
     }
@@ -125,7 +125,7 @@ pub(crate) mod of_service {
 
 /// The limits of a rule: what is left out is not limited.
 pub(crate) mod of_rule {
-    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written, modes};
+    use super::{Bytes, Deserialize, Deserializer, Limits, Rate, Serialize, Serializer, Written};
 
     pub(crate) fn serialize<S: Serializer>(limits: &Option<Limits>, serializer: S) -> Result<S::Ok, S::Error> {
         let none = Limits::UNLIMITED;
@@ -135,7 +135,7 @@ pub(crate) mod of_rule {
                 lifetime_s: (limits.lifetime_s != none.lifetime_s).then_some(limits.lifetime_s),
                 rate: (limits.rate_bps != none.rate_bps).then_some(Rate(limits.rate_bps)),
                 flows_max: (limits.flows_max != none.flows_max).then_some(limits.flows_max),
-                least_mode: (limits.least_mode != none.least_mode).then_some(modes::Written(limits.least_mode)),
+                least_mode: (limits.least_mode != none.least_mode).then_some(limits.least_mode),
             })
             .serialize(serializer)
     }

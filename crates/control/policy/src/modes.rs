@@ -1,6 +1,5 @@
-//! Which data mode a client's packets can have, and how modes are written.
+//! Which data mode a client's packets can have.
 
-use serde::{Deserialize, Serialize};
 use sluicegate_grant::DataMode;
 
 use crate::PortProtocol;
@@ -15,19 +14,6 @@ pub const fn data_mode(client: DataMode, protocol: PortProtocol) -> DataMode {
         _ => DataMode::Pinhole,
     }
 }
-
-/// A mode by its name.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "DataMode", rename_all = "lowercase")]
-enum Name {
-    Pinhole,
-    Mac,
-    Capability,
-}
-
-/// A mode as a limit says it.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Written(#[serde(with = "Name")] pub(crate) DataMode);
 
 #[cfg(test)]
 mod tests {

@@ -2,41 +2,26 @@
 
 use std::{
     collections::VecDeque,
-    net::SocketAddr,
     sync::{Mutex, PoisonError},
 };
 
-use serde::Serialize;
+use sluicegate_api::Decision;
 
-/// What was decided about one request, for a person asking why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// What was decided about one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
-    /// When, in Unix seconds.
-    pub unix: u64,
-    /// The user that the request named. It is proved unless the outcome is `bad_digest`.
-    pub user: String,
-    /// The service asked for.
-    pub service: String,
-    /// Where the request came from.
-    pub client: SocketAddr,
-    /// The outcome's label, as in the metrics.
-    pub outcome: &'static str,
-    /// The status that was answered.
-    pub status: u16,
-    /// Why, in steps.
-    pub steps: Vec<String>,
+    /// What `trace` shows of it.
+    pub decision: Decision,
     /// Whether the request goes on with a call that stands already.
-    #[serde(skip)]
     pub renewal: bool,
     /// How many decisions about unproved senders were not told of since the last one.
-    #[serde(skip)]
     pub left_out: u64,
 }
 
 /// The last decisions of all shards, oldest dropped first.
 #[derive(Debug)]
 pub struct Decisions {
-    ring: Mutex<VecDeque<Decided>>,
+    ring: Mutex<VecDeque<Decision>>,
 }
 
 impl Default for Decisions {
@@ -50,18 +35,18 @@ impl Decisions {
     pub const MAX: usize = 2048;
 
     /// Remembers one; the oldest gives way.
-    pub fn push(&self, decided: Decided) {
+    pub fn push(&self, decision: Decision) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.len() >= Self::MAX {
             ring.pop_front();
         }
-        ring.push_back(decided);
+        ring.push_back(decision);
     }
 
-    /// What was decided about this user, newest first.
-    pub fn of_user(&self, user: &str) -> Vec<Decided> {
+    /// What was decision about this user, newest first.
+    pub fn of_user(&self, user: &str) -> Vec<Decision> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        ring.iter().rev().filter(|decided| decided.user == user).cloned().collect()
+        ring.iter().rev().filter(|decision| decision.user == user).cloned().collect()
     }
 
     /// Used and maximum.
@@ -75,26 +60,24 @@ impl Decisions {
 mod tests {
     use super::*;
 
-    fn decided(user: &str, unix: u64) -> Decided {
-        Decided {
+    fn decision(user: &str, unix: u64) -> Decision {
+        Decision {
             unix,
             user: user.to_owned(),
             service: "web".to_owned(),
             client: "192.0.2.1:5060".parse().unwrap(),
-            outcome: "denied",
+            outcome: "denied".into(),
             status: 403,
             steps: Vec::new(),
-            renewal: false,
-            left_out: 0,
         }
     }
 
     #[test]
     fn a_full_ring_forgets_the_oldest_decision() {
         let decisions = Decisions::default();
-        decisions.push(decided("alice", 1));
+        decisions.push(decision("alice", 1));
         for unix in 0..Decisions::MAX as u64 {
-            decisions.push(decided("bob", unix));
+            decisions.push(decision("bob", unix));
         }
         assert!(decisions.of_user("alice").is_empty());
         assert_eq!(decisions.of_user("bob").len(), Decisions::MAX);

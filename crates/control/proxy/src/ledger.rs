@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use serde::Serialize;
+use sluicegate_api::{GrantState, GrantStatus};
 use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_grant::{DataMode, Grant, GrantId};
 use sluicegate_policy::{PortProtocol, ServiceMode, Share};
@@ -26,63 +26,9 @@ const REVOKES_MAX: usize = 1_024;
 /// Most ended calls that are on their way, and most of one user.
 const CALL_REVOKES_MAX: (usize, usize) = (8_192, 128);
 
-/// Where a grant stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum GrantState {
-    /// Sent to the gate, not answered yet.
-    Opening,
-    /// The gate has opened it.
-    Open,
-}
-
-/// One grant, as `grant ls` shows it.
-#[derive(Debug, Clone, Serialize)]
-pub struct GrantRow {
-    /// Grant id, 32 hexadecimal digits.
-    #[serde(serialize_with = "as_text")]
-    pub id: GrantId,
-    /// Whose it is.
-    pub user: String,
-    /// What it opens.
-    pub service: String,
-    /// The gate that holds its pinhole.
-    pub gate: String,
-    /// The one address that packets may come from.
-    pub client: IpAddr,
-    /// Data mode: `pinhole`, `mac` or `capability`.
-    pub mode: &'static str,
-    /// IP protocol number.
-    pub protocol: u8,
-    /// The service's own address.
-    pub target: IpAddr,
-    /// The service's ports.
-    pub target_ports: (u16, u16),
-    /// The gate's address, once it has answered.
-    pub gate_address: Option<IpAddr>,
-    /// The gate's ports, once it has answered.
-    pub gate_ports: (u16, u16),
-    /// Issued or last renewed, Unix seconds.
-    pub not_before: u64,
-    /// End, Unix seconds.
-    pub not_after: u64,
-    /// Budget N in bytes.
-    pub bytes_max: u64,
-    /// Bytes used, as last reported.
-    pub bytes_used: u64,
-    /// Flows open, as last reported.
-    pub flows: u16,
-    /// Where it stands.
-    pub state: GrantState,
-}
-
-fn as_text<S: serde::Serializer>(id: &GrantId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
-}
-
 #[derive(Debug, Clone)]
 struct Row {
-    shown: GrantRow,
+    shown: GrantStatus,
     delta: GrantDelta,
     client_id: u32,
     share: Share,
@@ -199,7 +145,7 @@ impl Ledger {
     }
 
     /// A grant of this gate, as it is known now.
-    pub fn row(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
+    pub fn row(&self, gate: &str, id: GrantId) -> Option<GrantStatus> {
         self.lock().of_gate(gate, id).map(|row| row.shown.clone())
     }
 
@@ -228,20 +174,20 @@ impl Ledger {
     /// A gate reports how much is used.
     pub fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
         if let Some(row) = self.lock().of_gate(gate, id) {
-            row.shown.bytes_used = bytes;
-            row.shown.flows = flows;
+            row.shown.bytes_used = Some(bytes);
+            row.shown.flows = Some(flows.into());
         }
     }
 
     /// A grant has ended.
-    pub fn ended(&self, gate: &str, id: GrantId) -> Option<GrantRow> {
+    pub fn ended(&self, gate: &str, id: GrantId) -> Option<GrantStatus> {
         let mut rows = self.lock();
         rows.of_gate(gate, id)?;
         rows.remove(id)
     }
 
     /// Removes and gives what has expired.
-    pub fn expire(&self, now: UnixTime) -> Vec<GrantRow> {
+    pub fn expire(&self, now: UnixTime) -> Vec<GrantStatus> {
         let mut rows = self.lock();
         rows.revoked.forget(now);
         rows.ended.forget(now);
@@ -252,7 +198,7 @@ impl Ledger {
     }
 
     /// What a revocation names.
-    pub fn matching(&self, selector: &Selector) -> Vec<GrantRow> {
+    pub fn matching(&self, selector: &Selector) -> Vec<GrantStatus> {
         self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
     }
 
@@ -361,12 +307,12 @@ impl Ledger {
 
     /// Every grant, in order of id.
     #[must_use]
-    pub fn rows(&self) -> Vec<GrantRow> {
+    pub fn rows(&self) -> Vec<GrantStatus> {
         self.lock().by_id.values().map(|row| row.shown.clone()).collect()
     }
 
     /// What a gate that connects must be told: its live grants. A snapshot only adds, so leaving one out closes nothing.
-    pub fn snapshot(&self, is_for_gate: impl Fn(&GrantRow) -> bool) -> Vec<GrantDelta> {
+    pub fn snapshot(&self, is_for_gate: impl Fn(&GrantStatus) -> bool) -> Vec<GrantDelta> {
         self.lock().by_id.values().filter(|row| is_for_gate(&row.shown)).map(|row| row.delta.clone()).collect()
     }
 
@@ -402,7 +348,7 @@ impl Rows {
         self.by_id.range(GrantId::of_call(call, 0)..).next().is_some_and(|(id, _)| id.call() == call)
     }
 
-    fn remove(&mut self, id: GrantId) -> Option<GrantRow> {
+    fn remove(&mut self, id: GrantId) -> Option<GrantStatus> {
         let row = self.by_id.remove(&id)?;
         if let Some(held) = self.per_user.get_mut(&row.shown.user) {
             *held = held.minus(row.share);
@@ -434,14 +380,14 @@ fn take_one(counts: &mut HashMap<u32, u32>, key: &u32) {
     }
 }
 
-fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
-    GrantRow {
+fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantStatus {
+    GrantStatus {
         id: grant.id,
         user: delta.user.clone(),
         service: delta.service.clone(),
         gate: gate.to_owned(),
         client: grant.client_address,
-        mode: grant.least_mode.label(),
+        mode: grant.least_mode,
         protocol: grant.protocol,
         target: delta.target,
         target_ports: delta.target_ports,
@@ -450,8 +396,8 @@ fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantRow {
         not_before: grant.not_before.0,
         not_after: grant.not_after.0,
         bytes_max: grant.bytes,
-        bytes_used: 0,
-        flows: 0,
+        bytes_used: Some(0),
+        flows: Some(0),
         state: GrantState::Opening,
     }
 }
@@ -576,7 +522,7 @@ mod tests {
         let ledger = Ledger::new(10);
         let (report, grant) = active(1);
         ledger.active(&report, &grant, "gate-1").unwrap();
-        assert_eq!(ledger.rows()[0].bytes_used, 5);
+        assert_eq!(ledger.rows()[0].bytes_used, Some(5));
         ledger.revoke(NOW, &Selector::all(Selected::User("alice".into())));
         ledger.active(&report, &grant, "gate-1").unwrap();
         assert!(ledger.rows().is_empty());

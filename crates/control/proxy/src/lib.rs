@@ -18,7 +18,7 @@ pub use agents::{AgentKeys, EpochUsers, LEAD_S};
 pub use calls::CallId;
 pub use decisions::{Decided, Decisions};
 pub use guesses::{GUESSES_MAX, Guesses};
-pub use ledger::{GrantRow, GrantState, Ledger, LedgerFull, share_of};
+pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
 pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Settings, Shard, Tables, derive};

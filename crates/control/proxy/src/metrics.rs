@@ -1,11 +1,13 @@
 //! What a frontend counts. Shards add with relaxed atomics; readers take snapshots.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use serde::Serialize;
+use sluicegate_api::TableStatus;
 
 macro_rules! labelled {
     ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $label:literal,)* }) => {
@@ -255,6 +257,24 @@ impl MetricsSnapshot {
         let labels = vec![("table", table.to_owned())];
         self.samples.push(Sample { name: "table_used", labels: labels.clone(), value: used });
         self.samples.push(Sample { name: "table_max", labels, value: max });
+    }
+
+    /// Counters of this name that are not 0, by their label values in one text.
+    #[must_use]
+    pub fn counted(&self, name: &str) -> BTreeMap<String, u64> {
+        let counted = self.samples.iter().filter(|sample| sample.name == name && sample.value > 0);
+        let labels =
+            |sample: &Sample| sample.labels.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
+        counted.map(|sample| (labels(sample), sample.value)).collect()
+    }
+
+    /// The fill of every table.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableStatus> {
+        let of = |name| self.samples.iter().filter(move |sample| sample.name == name);
+        let label = |sample: &Sample| sample.labels.first().map_or_else(String::new, |(_, value)| value.clone());
+        let pairs = of("table_used").zip(of("table_max"));
+        pairs.map(|(used, max)| TableStatus { table: label(used).into(), used: used.value, max: max.value }).collect()
     }
 
     /// The sum of the samples of this name that carry this label value, for status lines and tests.

@@ -1,26 +1,22 @@
-//! The routes.
+//! What a node answers from, and its routes: status, grants, traces.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
-use axum::{
-    Json, Router,
-    extract::{Path, Query, State},
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::{get, post},
+use axum::{Router, http::StatusCode};
+use sluicegate_api::{
+    self as api, FlowTrace, GrantStatus, JoinToken, NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
 use sluicegate_gate::{Probe, Selected, Selector};
 use sluicegate_grant::DataMode;
+use sluicegate_policy::{Outcome, Step};
 use sluicegate_wire::Port;
 use tokio::sync::Notify;
 
 use crate::{
-    actor::Actor,
     beside::{self, Beside},
     metrics::{self, Series, of_frontend},
     objects,
+    routes::{Asked, Refused, Routes, bad},
 };
 
 /// What a node runs. Cheap to clone.
@@ -42,32 +38,13 @@ pub struct Api {
     pub is_beside: bool,
 }
 
-/// A refusal: status and text.
-pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) String);
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
-}
-
-pub(crate) type Answer = Result<Json<Value>, Refused>;
-
-pub(crate) fn bad(error: impl std::fmt::Display) -> Refused {
-    Refused(StatusCode::BAD_REQUEST, error.to_string())
-}
-
-pub(crate) fn json_of(value: &impl serde::Serialize) -> Answer {
-    serde_json::to_value(value).map(Json).map_err(|error| Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
-}
-
 impl Api {
     fn gate(&self) -> Result<&sluicegate_gate::Control, Refused> {
         self.gate.as_ref().ok_or_else(|| bad("this node is no gate; ask the gate's node"))
     }
 
     pub(crate) fn frontend(&self) -> Result<&sluicegate_frontend::Control, Refused> {
-        self.frontend.as_ref().ok_or_else(|| bad("this node is no frontend; ask the frontend's node"))
+        self.frontend.as_ref().ok_or_else(|| bad(beside::NO_FRONTEND))
     }
 
     /// All metrics, read now.
@@ -78,93 +55,62 @@ impl Api {
 }
 
 pub(crate) fn router(api: Api) -> Router {
-    let router = Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/grants/revoke", post(revoke))
-        .route("/v1/observe", post(observe))
-        .route("/v1/confirm", post(confirm))
-        .route("/v1/trace/flow", post(trace_flow));
-    let router = if api.beside.is_some() {
+    let routes = Routes::default()
+        .on(&api::STATUS, status)
+        .on(&api::GRANTS_REVOKE, revoke)
+        .on(&api::OBSERVE, observe)
+        .on(&api::CONFIRM, confirm)
+        .on(&api::TRACE_FLOW, trace_flow);
+    if api.beside.is_some() {
         // All else is the frontend's to answer.
-        router.fallback(beside::forward)
-    } else {
-        router
-            .route("/v1/grants", get(grants))
-            .route("/v1/trace/user/{user}", get(trace_user))
-            .route("/v1/policy/test", get(policy_test))
-            .route("/v1/join-token", post(join_token))
-            .route(beside::METRICS, get(|State(api): State<Api>| async move { metrics::answer(api).await }))
-            .merge(objects::router())
-    };
-    router.with_state(api)
+        return routes.or(beside::forward).with_state(api);
+    }
+    let routes = routes
+        .on(&api::GRANTS, grants)
+        .on(&api::TRACE_USER, async |asked| Ok(asked.api.frontend()?.trace_user(&asked.name)))
+        .on(&api::POLICY_TEST, policy_test)
+        .on(&api::JOIN_TOKEN, join_token);
+    metrics::beside(objects::routes(routes).or_refused()).with_state(api)
 }
 
-async fn confirm(State(api): State<Api>, actor: Actor) -> Answer {
-    let waits =
-        api.confirmed.as_ref().ok_or_else(|| bad("this node was started without --confirm; it stays as it is"))?;
-    waits.notify_one();
-    api.changed(actor, "confirm", "");
-    Ok(Json(Value::Null))
+async fn confirm(asked: Asked<()>) -> Result<(), Refused> {
+    let waits = asked.api.confirmed.as_ref();
+    waits.ok_or_else(|| bad("this node was started without --confirm; it stays as it is"))?.notify_one();
+    asked.changed("confirm", "");
+    Ok(())
 }
 
-async fn status(State(api): State<Api>) -> Answer {
+async fn status(Asked { api, .. }: Asked<()>) -> Result<NodeStatus, Refused> {
     let frontend = match (&api.frontend, &api.beside) {
-        (Some(frontend), _) => frontend_status(frontend),
-        (None, Some(beside)) => beside.get("/v1/status").await?["frontend"].take(),
-        (None, None) => Value::Null,
+        (Some(frontend), _) => Some(frontend.status()),
+        (None, Some(beside)) => beside.ask(&api::STATUS.ask(&()), None).await?.frontend,
+        (None, None) => None,
     };
-    let mut status = json!({ "gate": api.gate.as_ref().map(sluicegate_gate::Control::status), "frontend": frontend });
+    let mut status = NodeStatus { gate: api.gate.as_ref().map(sluicegate_gate::Control::status), frontend };
     if let Some(error) = api.audit.as_ref().and_then(sluicegate_store::audit::Audit::error) {
-        let alarm = json!(format!("the audit log is not written ({error}); its lines are in this node's log alone"));
-        let part = &mut status[if api.gate.is_some() { "gate" } else { "frontend" }]["alarms"];
-        match part.as_array_mut() {
-            Some(alarms) => alarms.push(alarm),
-            None => *part = json!([alarm]),
+        let alarm = format!("the audit log is not written ({error}); its lines are in this node's log alone");
+        let gate = status.gate.as_mut().map(|gate| &mut gate.alarms);
+        if let Some(alarms) = gate.or(status.frontend.as_mut().map(|frontend| &mut frontend.alarms)) {
+            alarms.push(alarm);
         }
     }
-    json_of(&status)
+    Ok(status)
 }
 
-/// The frontend's status with its requests by method and outcome, other events, and tables; zeros are left out.
-fn frontend_status(frontend: &sluicegate_frontend::Control) -> Value {
-    let mut status = json!(frontend.status());
-    for sample in frontend.metrics().samples {
-        let name: Vec<&str> = sample.labels.iter().map(|(_, value)| value.as_str()).collect();
-        let part = match sample.name {
-            "requests_total" => "requests",
-            "events_total" => "events",
-            "table_used" => "tables",
-            _ => continue,
-        };
-        if sample.value > 0 {
-            status[part][name.join(" ")] = json!(sample.value);
-        }
-    }
-    status
+async fn grants(Asked { api, .. }: Asked<()>) -> Result<Vec<GrantStatus>, Refused> {
+    Ok(match (&api.frontend, &api.gate) {
+        (Some(frontend), _) => frontend.grants(),
+        (None, Some(gate)) => gate.grants().await,
+        (None, None) => Vec::new(),
+    })
 }
 
-async fn grants(State(api): State<Api>) -> Answer {
-    match (&api.frontend, &api.gate) {
-        (Some(frontend), _) => json_of(&frontend.grants()),
-        (None, Some(gate)) => json_of(&gate.grants().await),
-        (None, None) => json_of(&json!([])),
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Revoke {
-    grant: Option<String>,
-    user: Option<String>,
-    service: Option<String>,
-}
-
-async fn revoke(State(api): State<Api>, actor: Actor, Json(body): Json<Value>) -> Answer {
-    let parsed: Revoke = serde_json::from_value(body.clone()).map_err(bad)?;
-    let what = match (parsed.grant, parsed.user, parsed.service) {
-        (Some(grant), None, None) => Selected::Grant(grant.parse().map_err(bad)?),
-        (None, Some(user), None) => Selected::User(user),
-        (None, None, Some(service)) => Selected::Service(service),
+async fn revoke(asked: Asked<Revoke>) -> Result<Revoked, Refused> {
+    let api = &asked.api;
+    let what = match asked.body.clone() {
+        Revoke { grant: Some(grant), user: None, service: None } => Selected::Grant(grant.parse().map_err(bad)?),
+        Revoke { grant: None, user: Some(user), service: None } => Selected::User(user),
+        Revoke { grant: None, user: None, service: Some(service) } => Selected::Service(service),
         _ => return Err(bad("name one of grant, user or service")),
     };
     let of = match &what {
@@ -177,40 +123,25 @@ async fn revoke(State(api): State<Api>, actor: Actor, Json(body): Json<Value>) -
     // The frontend first: it tells every gate, and issues nothing for what it revoked.
     let mut revoked = match (&api.frontend, &api.beside) {
         (Some(frontend), _) => frontend.revoke(selector.clone()).map_err(bad)?.len(),
-        (None, Some(beside)) => beside.revoke(actor, &body).await?,
+        (None, Some(beside)) => beside.ask(&api::GRANTS_REVOKE.ask(&asked.body), Some(asked.actor)).await?.revoked,
         (None, None) => 0,
     };
     if let Some(gate) = &api.gate {
         revoked = revoked.max(gate.revoke(&selector).await.map_err(bad)?);
     }
     if api.beside.is_none() {
-        api.changed(actor, "grant revoke", &of);
+        asked.changed("grant revoke", &of);
     }
-    json_of(&json!({ "revoked": revoked }))
+    Ok(Revoked { revoked })
 }
 
-#[derive(Deserialize)]
-struct Observe {
-    on: bool,
+async fn observe(asked: Asked<Observe>) -> Result<Observe, Refused> {
+    asked.api.gate()?.observe(asked.body.on).await.map_err(bad)?;
+    asked.changed("observe", if asked.body.on { "on" } else { "off" });
+    Ok(asked.body)
 }
 
-async fn observe(State(api): State<Api>, actor: Actor, Json(body): Json<Observe>) -> Answer {
-    api.gate()?.observe(body.on).await.map_err(bad)?;
-    api.changed(actor, "observe", if body.on { "on" } else { "off" });
-    json_of(&json!({ "on": body.on }))
-}
-
-#[derive(Deserialize)]
-struct Flow {
-    protocol: u8,
-    source: IpAddr,
-    source_port: u16,
-    destination: IpAddr,
-    destination_port: u16,
-    inside: bool,
-}
-
-async fn trace_flow(State(api): State<Api>, Json(flow): Json<Flow>) -> Answer {
+async fn trace_flow(Asked { api, body: flow, .. }: Asked<api::Flow>) -> Result<FlowTrace, Refused> {
     let probe = Probe {
         protocol: flow.protocol,
         src: flow.source,
@@ -219,40 +150,34 @@ async fn trace_flow(State(api): State<Api>, Json(flow): Json<Flow>) -> Answer {
         dst_port: flow.destination_port,
         port: if flow.inside { Port::INSIDE } else { Port::OUTSIDE },
     };
-    json_of(&api.gate()?.trace(probe).await.map_err(bad)?)
+    api.gate()?.trace(probe).await.map_err(bad)
 }
 
-async fn trace_user(State(api): State<Api>, Path(user): Path<String>) -> Answer {
-    json_of(&api.frontend()?.trace_user(&user))
-}
-
-#[derive(Deserialize)]
-struct PolicyTest {
-    user: String,
-    service: String,
-    /// The most that the client's packets can prove; everything unless given.
-    proves: Option<String>,
-}
-
-async fn policy_test(State(api): State<Api>, Query(test): Query<PolicyTest>) -> Answer {
-    let proves = test.proves.as_deref().unwrap_or(DataMode::Capability.label());
-    let proves = DataMode::from_label(proves)
-        .ok_or_else(|| bad(format!("there is no data mode {proves:?}; write pinhole, mac or capability")))?;
-    let decision = api.frontend()?.policy_test((&test.user, &test.service), None, &[], proves);
+async fn policy_test(Asked { api, body: test, .. }: Asked<PolicyTest>) -> Result<PolicyAnswer, Refused> {
+    let PolicyTest { user, service, proves } = test;
+    let decision = api.frontend()?.policy_test((&user, &service), None, &[], proves.unwrap_or(DataMode::Capability));
     let outcome = match &decision.outcome {
-        sluicegate_policy::Outcome::Allow(_) => "allow".to_owned(),
-        sluicegate_policy::Outcome::Deny(reason) => format!("deny: {reason}"),
+        Outcome::Allow(_) => "allow".to_owned(),
+        Outcome::Deny(reason) => format!("deny: {reason}"),
     };
-    let steps: Vec<String> = decision
-        .steps
-        .iter()
-        .map(|step| format!("{} {}", if step.passed { "yes:" } else { "no:" }, step.text))
-        .collect();
-    json_of(&json!({ "outcome": outcome, "steps": steps }))
+    let step = |step: &Step| format!("{} {}", if step.passed { "yes:" } else { "no:" }, step.text);
+    Ok(PolicyAnswer { outcome, steps: decision.steps.iter().map(step).collect() })
 }
 
-async fn join_token(State(api): State<Api>, actor: Actor) -> Answer {
-    let token = api.frontend()?.join_token().map_err(bad)?;
-    api.changed(actor, "gate-join --new", "");
-    json_of(&json!({ "token": token.to_text().as_str() }))
+async fn join_token(asked: Asked<()>) -> Result<JoinToken, Refused> {
+    let token = asked.api.frontend()?.join_token().map_err(bad)?.to_text().to_string();
+    asked.changed("gate-join --new", "");
+    Ok(JoinToken { token })
+}
+
+impl Refused {
+    /// What the process beside this one said, or that it said nothing.
+    pub(crate) fn elsewhere(error: crate::client::CallError) -> Self {
+        match error {
+            crate::client::CallError::Refused { status, message } => {
+                Self(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), message)
+            }
+            other => Self(StatusCode::BAD_GATEWAY, format!("the frontend's process: {other}")),
+        }
+    }
 }

@@ -3,24 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use axum::{
-    Json,
     extract::{Request, State},
-    http::{Method, StatusCode},
+    response::Response,
 };
-use http_body_util::{BodyExt, Limited};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use sluicegate_api::Question;
 
 use crate::{
     Api,
     actor::Actor,
-    api::{Answer, Refused, bad},
-    client::{self, CallError},
+    client::{self, ask_for, exchange},
+    routes::{Refused, bad, read},
 };
 
 /// Where a process says its metrics to the one beside it.
 pub(crate) const METRICS: &str = "/v1/metrics";
 /// Longest question that is handed on, in bytes.
-pub(crate) const QUESTION_BYTES_MAX: usize = 32 << 20;
+const QUESTION_BYTES_MAX: usize = 32 << 20;
+/// What a node without a frontend says.
+pub(crate) const NO_FRONTEND: &str = "this node is no frontend; ask the frontend's node";
 
 /// The frontend beside this process. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -35,29 +36,12 @@ impl Beside {
         Self { socket: socket.to_owned() }
     }
 
-    async fn call(
+    pub(crate) async fn ask<A: DeserializeOwned>(
         &self,
-        method: Method,
-        uri: &str,
-        body: Option<&Value>,
+        question: &Question<A>,
         actor: Option<Actor>,
-    ) -> Result<Value, Refused> {
-        client::call_for(&self.socket, method, uri, body, actor).await.map_err(|error| match error {
-            CallError::Refused { status, message } => {
-                Refused(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), message)
-            }
-            other => Refused(StatusCode::BAD_GATEWAY, format!("the frontend's process: {other}")),
-        })
-    }
-
-    pub(crate) async fn get(&self, uri: &str) -> Result<Value, Refused> {
-        self.call(Method::GET, uri, None, None).await
-    }
-
-    /// Has the frontend revoke what `body` selects; how many grants there were.
-    pub(crate) async fn revoke(&self, actor: Actor, body: &Value) -> Result<usize, Refused> {
-        let answer = self.call(Method::POST, "/v1/grants/revoke", Some(body), Some(actor)).await?;
-        Ok(answer["revoked"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
+    ) -> Result<A, Refused> {
+        ask_for(&self.socket, question, actor).await.map_err(Refused::elsewhere)
     }
 
     /// Its metrics as OpenMetrics text; `None`, and a line in the log, if it does not answer.
@@ -68,10 +52,12 @@ impl Beside {
 }
 
 /// Hands a question on, and its answer back.
-pub(crate) async fn forward(State(api): State<Api>, actor: Actor, request: Request) -> Answer {
-    let beside = api.beside.ok_or_else(|| bad("this node is no frontend; ask the frontend's node"))?;
+pub(crate) async fn forward(State(api): State<Api>, actor: Actor, request: Request) -> Result<Response, Refused> {
+    let beside = api.beside.ok_or_else(|| bad(NO_FRONTEND))?;
     let (parts, body) = request.into_parts();
-    let bytes = Limited::new(body, QUESTION_BYTES_MAX).collect().await.map_err(bad)?.to_bytes();
-    let body = if bytes.is_empty() { None } else { Some(serde_json::from_slice(&bytes).map_err(bad)?) };
-    beside.call(parts.method, &parts.uri.to_string(), body.as_ref(), Some(actor)).await.map(Json)
+    let body = read(body, QUESTION_BYTES_MAX).await?;
+    let answer = exchange(&beside.socket, parts.method, &parts.uri.to_string(), body, Some(actor)).await;
+    let (status, body) = answer.map_err(Refused::elsewhere)?;
+    let answer = Response::builder().status(status).header("content-type", "application/json");
+    answer.body(body.into()).map_err(bad)
 }

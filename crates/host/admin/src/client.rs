@@ -5,11 +5,16 @@ use std::path::{Path, PathBuf};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use sluicegate_api::{Question, Refusal};
 use tokio::net::UnixStream;
 use tower::ServiceExt as _;
 
-use crate::actor::{self, Actor};
+use crate::{
+    Api,
+    actor::{self, Actor},
+    api::router,
+};
 
 /// Largest answer read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -44,38 +49,38 @@ pub enum CallError {
     },
 }
 
-/// Calls `method uri` on the node that owns the control socket at `socket`; returns the JSON answer.
+/// Puts a question to the node that owns the control socket at `socket`.
 ///
 /// # Errors
 /// When no node listens there, the connection breaks, or the node refuses.
-pub async fn call(socket: &Path, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, CallError> {
-    call_for(socket, method, uri, body, None).await
+pub async fn ask<A: DeserializeOwned>(socket: &Path, question: &Question<A>) -> Result<A, CallError> {
+    ask_for(socket, question, None).await
 }
 
 /// The same, for somebody else.
-pub(crate) async fn call_for(
+pub(crate) async fn ask_for<A: DeserializeOwned>(
     socket: &Path,
-    method: Method,
-    uri: &str,
-    body: Option<&Value>,
+    question: &Question<A>,
     actor: Option<Actor>,
-) -> Result<Value, CallError> {
-    let bytes = body.map_or_else(Bytes::new, |value| Bytes::from(value.to_string()));
-    let (status, body) = exchange(socket, method, uri, bytes, actor).await?;
-    answer(status, &body).unwrap_or_else(|detail| Err(CallError::Broken { path: socket.to_owned(), detail }))
+) -> Result<A, CallError> {
+    let broken = |detail: String| CallError::Broken { path: socket.to_owned(), detail };
+    let method = Method::from_bytes(question.method.name().as_bytes()).map_err(|error| broken(error.to_string()))?;
+    let body = question.body.clone().map_or_else(Bytes::new, Bytes::from);
+    let (status, body) = exchange(socket, method, &question.uri, body, actor).await?;
+    answer(status, &body).unwrap_or_else(|detail| Err(broken(detail)))
 }
 
 /// Reads a text from the node that owns the control socket at `socket`.
 ///
 /// # Errors
-/// As [`call`].
+/// As [`ask`].
 pub(crate) async fn text(socket: &Path, uri: &str) -> Result<String, CallError> {
     let (status, body) = exchange(socket, Method::GET, uri, Bytes::new(), None).await?;
     let text = String::from_utf8_lossy(&body).into_owned();
     if status == StatusCode::OK { Ok(text) } else { Err(CallError::Refused { status: status.as_u16(), message: text }) }
 }
 
-async fn exchange(
+pub(crate) async fn exchange(
     socket: &Path,
     method: Method,
     uri: &str,
@@ -107,33 +112,26 @@ async fn exchange(
     Ok((status, body))
 }
 
-/// Calls the API of a node that does not run, over what its files hold.
+/// Puts a question to a node that does not run, over what its files hold.
 ///
 /// # Errors
 /// [`CallError::Refused`].
-pub async fn call_here(api: crate::Api, method: Method, uri: &str, body: Option<&Value>) -> Result<Value, CallError> {
+pub async fn ask_here<A: DeserializeOwned>(api: Api, question: &Question<A>) -> Result<A, CallError> {
     let broken = |detail: String| CallError::Refused { status: 500, message: detail };
-    let body = body.map_or_else(axum::body::Body::empty, |value| value.to_string().into());
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header("content-type", "application/json")
-        .body(body)
-        .map_err(|error| broken(error.to_string()))?;
-    let Ok(response) = crate::api::router(api).oneshot(request).await;
+    let body = question.body.clone().map_or_else(axum::body::Body::empty, Into::into);
+    let request = Request::builder().method(question.method.name()).uri(&question.uri).body(body);
+    let Ok(response) = router(api).oneshot(request.map_err(|error| broken(error.to_string()))?).await;
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(|error| broken(error.to_string()))?.to_bytes();
     answer(status, &bytes).unwrap_or_else(|error| Err(broken(error)))
 }
 
-/// The JSON of a 200, or the refusal; `Err` if the body is neither.
-fn answer(status: StatusCode, body: &[u8]) -> Result<Result<Value, CallError>, String> {
+/// The answer of a 200, or the refusal; `Err` if the body is neither.
+fn answer<A: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<Result<A, CallError>, String> {
     if status == StatusCode::OK {
         return serde_json::from_slice(body).map(Ok).map_err(|error| error.to_string());
     }
-    let message = serde_json::from_slice::<Value>(body)
-        .ok()
-        .and_then(|value| value.get("error")?.as_str().map(str::to_owned))
-        .unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
+    let message = refusal.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |refusal| refusal.error);
     Ok(Err(CallError::Refused { status: status.as_u16(), message }))
 }

@@ -9,6 +9,7 @@ mod beside;
 pub mod client;
 mod metrics;
 mod objects;
+mod routes;
 mod server;
 
 pub use api::Api;

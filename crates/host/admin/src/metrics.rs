@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use axum::response::IntoResponse;
+use axum::{Router, extract::State, response::IntoResponse, routing::get};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text::encode},
@@ -12,7 +12,7 @@ use prometheus_client::{
 use sluicegate_gate::{Metric, MetricKind};
 use sluicegate_proxy::SETUP_BUCKETS_MS;
 
-use crate::Api;
+use crate::{Api, beside::METRICS};
 
 /// Type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,6 +30,11 @@ pub(crate) async fn answer(api: Api) -> impl IntoResponse {
         text.push_str(&theirs);
     }
     ([("content-type", CONTENT_TYPE)], text)
+}
+
+/// Adds the route by which the process beside this one reads its metrics.
+pub(crate) fn beside(router: Router<Api>) -> Router<Api> {
+    router.route(METRICS, get(async |State(api): State<Api>| answer(api).await))
 }
 
 /// All metrics of this process, read now.

@@ -1,50 +1,20 @@
 //! Users, groups and services: of a running frontend, or of the store of one that does not run.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use axum::{
-    Json, Router,
-    extract::{DefaultBodyLimit, Path, State},
-    routing::{delete, get, post, put},
+use std::{
+    mem::take,
+    time::{SystemTime, UNIX_EPOCH},
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
-use sluicegate_frontend::{Catalog, Control, NewUser, UserChange};
-use sluicegate_policy::{Group, Rule, Service, User};
-use sluicegate_signin::UserSecret;
-use sluicegate_store::Gate;
+
+use sluicegate_api::{self as api, Configured, Gate, NewUser, User, UserChange};
+use sluicegate_frontend::{Catalog, Control};
+use sluicegate_policy::{Group, Service};
 use sluicegate_wire::UnixTime;
-use zeroize::Zeroizing;
 
 use crate::{
     Api,
-    actor::Actor,
-    api::{Answer, Refused, bad, json_of},
-    beside::QUESTION_BYTES_MAX,
+    beside::NO_FRONTEND,
+    routes::{Asked, Refused, Routes, bad},
 };
-
-pub(crate) fn router() -> Router<Api> {
-    Router::new()
-        .route("/v1/users", get(users).post(add_users))
-        .route("/v1/users/{name}", delete(remove_user).patch(change_user))
-        .route("/v1/users/{name}/password", put(password))
-        .route("/v1/keys", post(load_keys).layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX)))
-        .route("/v1/groups", get(groups).post(add_group))
-        .route("/v1/groups/{name}", delete(remove_group))
-        .route("/v1/services", get(services).post(add_services).put(replace_services))
-        .route("/v1/services/{name}", delete(remove_service))
-        .route("/v1/configured", put(configure).layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX)))
-        .route("/v1/gates", get(gates))
-        .route("/v1/gates/{name}", delete(remove_gate))
-}
-
-/// Where objects are edited.
-enum Objects<'a> {
-    /// In a running frontend, which applies the change at once.
-    Running(&'a Control),
-    /// In the store, for the frontend's next start.
-    Stored(&'a Catalog),
-}
 
 /// Does the same to whichever it is.
 macro_rules! edit {
@@ -56,11 +26,40 @@ macro_rules! edit {
     };
 }
 
+/// Those of objects, besides `routes`.
+pub(crate) fn routes(routes: Routes) -> Routes {
+    routes
+        .on(&api::USERS, users)
+        .on(&api::USERS_ADD, add_users)
+        .on(&api::USER_CHANGE, change_user)
+        .on(&api::USER_PASSWORD, password)
+        .on(&api::USER_REMOVE, remove_user)
+        .on(&api::KEYS_LOAD, load_keys)
+        .on(&api::GROUPS, async |asked| Ok(edit!(&asked.api, groups())))
+        .on(&api::GROUP_ADD, add_group)
+        .on(&api::GROUP_REMOVE, remove_group)
+        .on(&api::SERVICES, async |asked| Ok(edit!(&asked.api, services())))
+        .on(&api::SERVICES_ADD, add_services)
+        .on(&api::SERVICES_REPLACE, replace_services)
+        .on(&api::SERVICE_REMOVE, remove_service)
+        .on(&api::CONFIGURE, configure)
+        .on(&api::GATES, gates)
+        .on(&api::GATE_REMOVE, remove_gate)
+}
+
+/// Where objects are edited.
+enum Objects<'a> {
+    /// In a running frontend, which applies the change at once.
+    Running(&'a Control),
+    /// In the store, for the frontend's next start.
+    Stored(&'a Catalog),
+}
+
 fn objects(api: &Api) -> Result<Objects<'_>, Refused> {
     match (&api.frontend, &api.catalog) {
         (Some(control), _) => Ok(Objects::Running(control)),
         (None, Some(catalog)) => Ok(Objects::Stored(catalog)),
-        (None, None) => Err(bad("this node is no frontend; ask the frontend's node")),
+        (None, None) => Err(bad(NO_FRONTEND)),
     }
 }
 
@@ -68,161 +67,100 @@ fn now() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
-/// A user, with what it signs in with: a password at telephones, a key at agents.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct UserBody {
-    name: String,
-    groups: Vec<String>,
-    password: Option<Zeroizing<String>>,
-    key: Option<Zeroizing<[u8; 32]>>,
+async fn users(asked: Asked<()>) -> Result<Vec<User>, Refused> {
+    let users = edit!(&asked.api, users());
+    let row = |user: sluicegate_policy::User| {
+        let sluicegate_policy::User { name, groups, enabled, phone, .. } = user;
+        User { name, groups, enabled, phone }
+    };
+    Ok(users.into_iter().map(row).collect())
 }
 
-impl From<UserBody> for NewUser {
-    fn from(body: UserBody) -> Self {
-        let UserBody { name, groups, password, key } = body;
-        Self { name, groups, password, secret: key.map(|key| UserSecret::from_bytes(*key)) }
-    }
+async fn add_users(asked: Asked<Vec<NewUser>>) -> Result<(), Refused> {
+    edit!(&asked.api, users_add(&asked.body));
+    asked.body.iter().for_each(|user| asked.changed("user add", &user.name));
+    Ok(())
 }
 
-async fn users(State(api): State<Api>) -> Answer {
-    let users: Vec<User> = edit!(&api, users());
-    let rows = users
-        .iter()
-        .map(|user| json!({ "name": user.name, "groups": user.groups, "enabled": user.enabled, "phone": user.phone }));
-    Ok(Json(Value::Array(rows.collect())))
+async fn change_user(asked: Asked<UserChange>) -> Result<(), Refused> {
+    edit!(&asked.api, user_change(&asked.name, &asked.body));
+    let change = asked.body.enabled.map_or("user mod", |on| if on { "user enable" } else { "user disable" });
+    asked.changed(change, &asked.name);
+    Ok(())
 }
 
-async fn add_users(State(api): State<Api>, actor: Actor, Json(users): Json<Vec<UserBody>>) -> Answer {
-    let users: Vec<NewUser> = users.into_iter().map(NewUser::from).collect();
-    edit!(&api, users_add(&users));
-    users.iter().for_each(|user| api.changed(actor, "user add", &user.name));
-    Ok(Json(Value::Null))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChangeBody {
-    groups: Option<Vec<String>>,
-    #[serde(default)]
-    add: Vec<String>,
-    #[serde(default)]
-    remove: Vec<String>,
-    enabled: Option<bool>,
-}
-
-async fn change_user(
-    State(api): State<Api>,
-    actor: Actor,
-    Path(name): Path<String>,
-    Json(body): Json<ChangeBody>,
-) -> Answer {
-    let ChangeBody { groups, add, remove, enabled } = body;
-    edit!(&api, user_change(&name, &UserChange { groups, add, remove, enabled }));
-    let change = enabled.map_or("user mod", |enabled| if enabled { "user enable" } else { "user disable" });
-    api.changed(actor, change, &name);
-    Ok(Json(Value::Null))
-}
-
-async fn password(
-    State(api): State<Api>,
-    actor: Actor,
-    Path(name): Path<String>,
-    Json(body): Json<UserBody>,
-) -> Answer {
-    if body.name != name {
+async fn password(asked: Asked<NewUser>) -> Result<(), Refused> {
+    if asked.body.name != asked.name {
         return Err(bad("the password is another user's"));
     }
-    edit!(&api, user_password(&body.into()));
-    api.changed(actor, "user passwd", &name);
-    Ok(Json(Value::Null))
+    edit!(&asked.api, user_password(&asked.body));
+    asked.changed("user passwd", &asked.name);
+    Ok(())
 }
 
-async fn remove_user(State(api): State<Api>, actor: Actor, Path(name): Path<String>) -> Answer {
-    edit!(&api, user_remove(&name));
-    api.changed(actor, "user rm", &name);
-    Ok(Json(Value::Null))
+async fn remove_user(asked: Asked<()>) -> Result<(), Refused> {
+    edit!(&asked.api, user_remove(&asked.name));
+    asked.changed("user rm", &asked.name);
+    Ok(())
 }
 
-/// Keys that a key holder on another host issued; answers with pairs of an epoch and a number of users.
-async fn load_keys(State(api): State<Api>, actor: Actor, Json(file): Json<String>) -> Answer {
-    match &api.frontend {
-        Some(control) => {
-            let loaded = control.keys_load(file.as_bytes()).map_err(bad)?;
-            api.changed(actor, "key load", "");
-            json_of(&loaded)
-        }
-        None => Err(bad("no frontend runs here; it reads the file when it starts")),
-    }
+async fn load_keys(asked: Asked<String>) -> Result<Vec<(u32, usize)>, Refused> {
+    let control = asked.api.frontend.as_ref();
+    let control = control.ok_or_else(|| bad("no frontend runs here; it reads the file when it starts"))?;
+    let loaded = control.keys_load(asked.body.as_bytes()).map_err(bad)?;
+    asked.changed("key load", "");
+    Ok(loaded)
 }
 
-async fn groups(State(api): State<Api>) -> Answer {
-    json_of(&edit!(&api, groups()))
+async fn add_group(asked: Asked<Group>) -> Result<(), Refused> {
+    edit!(&asked.api, group_add(&asked.body));
+    asked.changed("group add", &asked.body.name);
+    Ok(())
 }
 
-async fn add_group(State(api): State<Api>, actor: Actor, Json(group): Json<Group>) -> Answer {
-    edit!(&api, group_add(&group));
-    api.changed(actor, "group add", &group.name);
-    Ok(Json(Value::Null))
+async fn remove_group(asked: Asked<()>) -> Result<(), Refused> {
+    edit!(&asked.api, group_remove(&asked.name));
+    asked.changed("group rm", &asked.name);
+    Ok(())
 }
 
-async fn remove_group(State(api): State<Api>, actor: Actor, Path(name): Path<String>) -> Answer {
-    edit!(&api, group_remove(&name));
-    api.changed(actor, "group rm", &name);
-    Ok(Json(Value::Null))
+async fn add_services(asked: Asked<Vec<Service>>) -> Result<(), Refused> {
+    edit!(&asked.api, services_add(&asked.body));
+    asked.body.iter().for_each(|service| asked.changed("service add", &service.name));
+    Ok(())
 }
 
-async fn services(State(api): State<Api>) -> Answer {
-    json_of(&edit!(&api, services()))
+async fn replace_services(asked: Asked<Vec<Service>>) -> Result<Vec<String>, Refused> {
+    let moved = edit!(&asked.api, services_replace(&asked.body));
+    asked.body.iter().for_each(|service| asked.changed("service mod", &service.name));
+    Ok(moved)
 }
 
-async fn add_services(State(api): State<Api>, actor: Actor, Json(services): Json<Vec<Service>>) -> Answer {
-    edit!(&api, services_add(&services));
-    services.iter().for_each(|service| api.changed(actor, "service add", &service.name));
-    Ok(Json(Value::Null))
+async fn remove_service(asked: Asked<()>) -> Result<(), Refused> {
+    edit!(&asked.api, service_remove(&asked.name));
+    asked.changed("service rm", &asked.name);
+    Ok(())
 }
 
-/// Answers with the services whose grants had to end.
-async fn replace_services(State(api): State<Api>, actor: Actor, Json(services): Json<Vec<Service>>) -> Answer {
-    let moved: Vec<String> = edit!(&api, services_replace(&services));
-    services.iter().for_each(|service| api.changed(actor, "service mod", &service.name));
-    json_of(&moved)
+async fn configure(mut asked: Asked<Configured>) -> Result<Vec<String>, Refused> {
+    let (services, rules) = (take(&mut asked.body.services), take(&mut asked.body.rules));
+    let moved = asked.api.frontend()?.configure(services, rules).map_err(bad)?;
+    asked.changed("reload", "");
+    Ok(moved)
 }
 
-async fn remove_service(State(api): State<Api>, actor: Actor, Path(name): Path<String>) -> Answer {
-    edit!(&api, service_remove(&name));
-    api.changed(actor, "service rm", &name);
-    Ok(Json(Value::Null))
-}
-
-/// What a changed configuration file says.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Configured {
-    services: Vec<Service>,
-    rules: Vec<Rule>,
-}
-
-/// Answers with the services whose grants had to end.
-async fn configure(State(api): State<Api>, actor: Actor, Json(body): Json<Configured>) -> Answer {
-    let moved = api.frontend()?.configure(body.services, body.rules).map_err(bad)?;
-    api.changed(actor, "reload", "");
-    json_of(&moved)
-}
-
-/// The gates that have joined.
-async fn gates(State(api): State<Api>) -> Answer {
-    let frontend = api.frontend()?;
+async fn gates(asked: Asked<()>) -> Result<Vec<Gate>, Refused> {
+    let frontend = asked.api.frontend()?;
     let connected = frontend.status().gates;
-    let row = |gate: &Gate| {
+    let row = |gate: sluicegate_store::Gate| {
         let connected = connected.iter().any(|known| known.gate == gate.name && known.connected);
-        json!({ "name": gate.name, "connected": connected, "joined_at": gate.joined_at, "seen_at": gate.seen_at })
+        Gate { name: gate.name, connected, joined_at: gate.joined_at, seen_at: gate.seen_at }
     };
-    json_of(&frontend.gates().map_err(bad)?.iter().map(row).collect::<Vec<_>>())
+    Ok(frontend.gates().map_err(bad)?.into_iter().map(row).collect())
 }
 
-async fn remove_gate(State(api): State<Api>, actor: Actor, Path(name): Path<String>) -> Answer {
-    api.frontend()?.gate_remove(&name).map_err(bad)?;
-    api.changed(actor, "gate rm", &name);
-    Ok(Json(Value::Null))
+async fn remove_gate(asked: Asked<()>) -> Result<(), Refused> {
+    asked.api.frontend()?.gate_remove(&asked.name).map_err(bad)?;
+    asked.changed("gate rm", &asked.name);
+    Ok(())
 }

@@ -7,14 +7,13 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use sluicegate_api::{Configured, NewUser, UserChange};
 use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, Subject, User};
-use sluicegate_signin::UserSecret;
 use sluicegate_store::{
     Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, OPS_MAX, StoreError,
     password::{PasswordError, credentials},
 };
 use sluicegate_wire::UnixTime;
-use zeroize::Zeroizing;
 
 use crate::holder::{Holder, HolderError, KeyHolder};
 
@@ -76,49 +75,15 @@ fn list(findings: &[Finding]) -> String {
         .join("\n")
 }
 
-/// A user to be added.
-#[derive(Debug)]
-pub struct NewUser {
-    /// The name.
-    pub name: String,
-    /// The password of the user's telephones; without one the user has none.
-    pub password: Option<Zeroizing<String>>,
-    /// What the user's agents sign in with; without it no agent of the user is let in.
-    pub secret: Option<UserSecret>,
-    /// Groups that exist.
-    pub groups: Vec<String>,
-}
-
-/// What changes of a user, besides what the user signs in with.
-#[derive(Debug, Default, Clone)]
-pub struct UserChange {
-    /// Exactly these groups.
-    pub groups: Option<Vec<String>>,
-    /// These groups besides.
-    pub add: Vec<String>,
-    /// These groups no longer.
-    pub remove: Vec<String>,
-    /// Whether the user may log in.
-    pub enabled: Option<bool>,
-}
-
-impl UserChange {
-    fn apply(&self, user: &mut User) {
-        let mut groups = self.groups.clone().unwrap_or_else(|| user.groups.clone());
-        groups.extend(self.add.iter().cloned());
-        groups.retain(|group| !self.remove.contains(group));
-        groups.sort();
-        groups.dedup();
-        user.groups = groups;
-        user.enabled = self.enabled.unwrap_or(user.enabled);
-    }
-}
-
-/// What the configuration file says of services and rules.
-#[derive(Debug)]
-struct Configured {
-    services: Vec<Service>,
-    rules: Vec<Rule>,
+/// `user` with its changed groups, or its right to log in.
+fn apply(change: &UserChange, user: &mut User) {
+    let mut groups = change.groups.clone().unwrap_or_else(|| user.groups.clone());
+    groups.extend(change.add.iter().cloned());
+    groups.retain(|group| !change.remove.contains(group));
+    groups.sort();
+    groups.dedup();
+    user.groups = groups;
+    user.enabled = change.enabled.unwrap_or(user.enabled);
 }
 
 /// The site's users, groups, services and rules.
@@ -240,7 +205,7 @@ impl Catalog {
         groups_exist(&draft, users.iter().flat_map(|user| &user.groups))?;
         self.try_change(now, |draft| draft.users.extend(users.iter().cloned()))?;
         self.directory.add_all(now, &users)?;
-        let secrets = new.iter().filter_map(|new| Some((new.name.as_str(), new.secret.as_ref()?)));
+        let secrets = new.iter().filter_map(|new| Some((new.name.as_str(), new.key.as_deref()?)));
         if let Err(error) = self.holder.put(secrets) {
             for user in &users {
                 self.directory.remove::<User>(now, &user.name)?;
@@ -263,7 +228,7 @@ impl Catalog {
     /// If there is no such user or group.
     pub fn user_change(&self, now: UnixTime, name: &str, change: &UserChange) -> Result<(), EditError> {
         groups_exist(&self.draft(now)?, change.groups.iter().flatten().chain(&change.add))?;
-        self.directory.change(now, name, |user: &mut User| change.apply(user))?;
+        self.directory.change(now, name, |user: &mut User| apply(change, user))?;
         Ok(())
     }
 
@@ -281,7 +246,7 @@ impl Catalog {
                 user.credentials.clone_from(&credentials);
             }
         })?;
-        let secret = new.secret.iter().map(|secret| (new.name.as_str(), secret));
+        let secret = new.key.iter().map(|key| (new.name.as_str(), &**key));
         if let Err(error) = self.holder.put(secret) {
             let before = before.flatten();
             self.directory.change(now, &new.name, |user: &mut User| user.credentials.clone_from(&before))?;

@@ -6,22 +6,22 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use serde::Serialize;
+use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, NewUser, UserChange};
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
-use sluicegate_policy::{Decision, Group, Policy, PortRange, Request, Rule, Service, User, decide};
+use sluicegate_policy::{Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
 use crate::{
-    catalog::{Catalog, EditError, NewUser, UserChange},
+    catalog::{Catalog, EditError},
     clock::Clock,
-    feed::{Allowlist, Ask, HubStatus, Places},
+    feed::{Allowlist, Ask, Places},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decided, Decisions, GrantRow, Guesses, Ledger, MetricsSnapshot, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, MetricsSnapshot, ShardMetrics};
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -42,37 +42,6 @@ pub enum ControlError {
     /// The system has no random bytes to give.
     #[error("the system gave no random bytes: {0}")]
     Random(String),
-}
-
-/// A frontend's state in one view.
-#[derive(Debug, Clone, Serialize)]
-pub struct Status {
-    /// Its name.
-    pub name: String,
-    /// Realm of its users.
-    pub realm: String,
-    /// SIP addresses.
-    pub listen: Vec<SocketAddr>,
-    /// The site's key, which agents pin.
-    pub site_key: String,
-    /// This frontend's own key, for a key holder on another host.
-    pub frontend_key: String,
-    /// The epochs whose agents can sign in.
-    pub agent_epochs: Vec<u32>,
-    /// Where gates dial.
-    pub feed: SocketAddr,
-    /// SIP threads.
-    pub shards: usize,
-    /// Seconds since its start.
-    pub uptime_s: u64,
-    /// The gates it knows.
-    pub gates: Vec<HubStatus>,
-    /// Users, services.
-    pub users: usize,
-    /// Services.
-    pub services: usize,
-    /// Grants in the directory.
-    pub grants: u64,
 }
 
 /// What the frontend is reached by and known as.
@@ -99,7 +68,7 @@ pub(crate) struct Inner {
     pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
-    pub(crate) gates: Arc<Mutex<Vec<HubStatus>>>,
+    pub(crate) gates: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) door: Arc<Allowlist>,
     pub(crate) places: Arc<Places>,
     pub(crate) clock: Clock,
@@ -127,10 +96,11 @@ impl Control {
 
     /// Everything at a glance.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> FrontendStatus {
         let inner = &self.inner;
         let policy = inner.policy.load();
-        Status {
+        let metrics = self.metrics();
+        FrontendStatus {
             name: inner.identity.name.clone(),
             realm: inner.identity.realm.clone(),
             listen: inner.identity.listen.clone(),
@@ -144,6 +114,10 @@ impl Control {
             users: policy.users().len(),
             services: policy.services().len(),
             grants: inner.ledger.gauge().0,
+            requests: metrics.counted("requests_total"),
+            events: metrics.counted("events_total"),
+            tables: metrics.tables(),
+            alarms: Vec::new(),
         }
     }
 
@@ -155,7 +129,7 @@ impl Control {
 
     /// Every grant, in order of id.
     #[must_use]
-    pub fn grants(&self) -> Vec<GrantRow> {
+    pub fn grants(&self) -> Vec<GrantStatus> {
         self.inner.ledger.rows()
     }
 
@@ -164,7 +138,7 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Busy`], or if the store fails.
-    pub fn revoke(&self, mut selector: Selector) -> Result<Vec<GrantRow>, ControlError> {
+    pub fn revoke(&self, mut selector: Selector) -> Result<Vec<GrantStatus>, ControlError> {
         let now = self.now();
         selector.issued_before.get_or_insert(now.plus_secs(1));
         let revoke = KeptRevoke { selector: selector.clone(), until: now.plus_secs(REVOKE_KEPT_S).0 };
@@ -258,7 +232,7 @@ impl Control {
         client: Option<IpAddr>,
         wanted: &[PortRange],
         proves: DataMode,
-    ) -> Decision {
+    ) -> sluicegate_policy::Decision {
         let policy = self.inner.policy.load();
         let known = policy.service(service);
         let all: Vec<PortRange> = known.map(|known| known.ports.clone()).unwrap_or_default();
@@ -270,7 +244,7 @@ impl Control {
 
     /// What was decided about a user lately, newest first.
     #[must_use]
-    pub fn trace_user(&self, user: &str) -> Vec<Decided> {
+    pub fn trace_user(&self, user: &str) -> Vec<Decision> {
         self.inner.decisions.of_user(user)
     }
 

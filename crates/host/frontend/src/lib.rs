@@ -19,11 +19,10 @@ mod log_limit;
 mod udp;
 mod worker;
 
-pub use catalog::{Catalog, EditError, NewUser, UserChange};
+pub use catalog::{Catalog, EditError};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
-pub use control::{Control, ControlError, Status};
+pub use control::{Control, ControlError};
 pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
-pub use feed::HubStatus;
 pub use holder::{
     BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory,
 };

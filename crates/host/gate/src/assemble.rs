@@ -1,11 +1,12 @@
 //! Puts a node's packet path together from its configuration.
 
 use crate::{
-    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy, Merge, Role},
+    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy, Merge},
     error::StartError,
     known_paths::{KNOWN_PATHS_MAX, known_paths},
     secrets::Seeds,
 };
+use sluicegate_api::Role;
 use sluicegate_capability::host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy};
 use sluicegate_capability::router::{Router, RouterConfig};
 use sluicegate_grant::Grant;

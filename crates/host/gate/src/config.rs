@@ -1,5 +1,6 @@
 //! What a gate is told at start. The binary's TOML reader fills these; defaults are in [`Config::new`].
 
+use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::Translated;
 
 use crate::error::ConfigError;
@@ -16,7 +17,7 @@ mod issuers;
 
 pub use capabilities::{
     Algorithm, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, EdgePolicy, Merge, PEERS_MAX_MAX,
-    REQUEST_QUEUES_MAX_MAX, Role,
+    REQUEST_QUEUES_MAX_MAX,
 };
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_capability::host::{Renew, ServerConfig};
@@ -208,16 +209,6 @@ pub(crate) fn protocol_label(protocol: u8) -> String {
 
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-}
-
-/// What happens to a packet that no grant covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Enforcement {
-    /// It is dropped.
-    Enforce,
-    /// It is counted as if it were dropped, and forwarded.
-    Observe,
 }
 
 /// One frontend's feed: where it is and by which keys it is known.

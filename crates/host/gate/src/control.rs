@@ -2,7 +2,7 @@
 
 use crate::{
     clock,
-    config::{Role, protocol_label},
+    config::protocol_label,
     error::ControlError,
     feed::usage,
     ledger::Entry,
@@ -10,18 +10,18 @@ use crate::{
     packets::{COMMANDS_MAX, Command},
     shared::{Shared, WAITING_MAX},
     state::Saved,
-    status::{
-        GrantStatus, LaneStatus, PortStatus, RecentDrop, RouterStatus, SavedStatus, ServiceStatus, Status, TableStatus,
-        Trace,
-    },
+};
+use sluicegate_api::{
+    FlowTrace, GateStatus, GrantState, GrantStatus, Label, LaneStatus, PortStatus, RecentDrop, Role, RouterStatus,
+    SavedStatus, ServiceStatus, TableStatus,
 };
 use sluicegate_datapath::LocalRule;
 use sluicegate_feed::Selector;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::Probe;
 use sluicegate_node::{DroppedPacket, KINDS, LANES, LaneReading, Reading};
-use sluicegate_policy::{ServiceDefault, ServiceMode};
-use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
+use sluicegate_policy::ServiceDefault;
+use sluicegate_wire::{Instant, Port, Reason, Verdict};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -47,7 +47,7 @@ impl Control {
 
     /// How the gate is doing. Reads published numbers only; never waits for the packet thread.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> GateStatus {
         let shared = &*self.shared;
         let now = clock::monotonic();
         let reading = shared.published.reading();
@@ -55,18 +55,18 @@ impl Control {
             .published
             .gauges()
             .into_iter()
-            .map(|gauge| TableStatus { table: gauge.name, used: gauge.used, max: gauge.max })
+            .map(|gauge| TableStatus { table: gauge.name.into(), used: gauge.used, max: gauge.max })
             .collect();
         let queues = self.queues();
         let ports = [("outside", Port::OUTSIDE), ("inside", Port::INSIDE)].map(|(port, index)| {
             let sent = reading.sent[usize::from(index.0)];
-            PortStatus { port, sent_packets: sent.packets, sent_bytes: sent.bytes }
+            PortStatus { port: port.into(), sent_packets: sent.packets, sent_bytes: sent.bytes }
         });
         // Each lock is let go of before the next is taken.
         let grants = shared.books.read().grants_len();
         let journal_error = shared.books.error();
         let saved = shared.saved.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut status = Status {
+        let mut status = GateStatus {
             gate: shared.config.name.clone(),
             role: shared.config.role,
             mode: shared.mode(),
@@ -101,7 +101,8 @@ impl Control {
     fn queues(&self) -> Vec<TableStatus> {
         let shared = &*self.shared;
         let outbox = shared.feeds.iter().map(|feed| WAITING_MAX - feed.outbox.capacity()).max().unwrap_or(0);
-        let queue = |table, used, max| TableStatus { table, used: used as u64, max: max as u64 };
+        let queue =
+            |table: &'static str, used, max| TableStatus { table: table.into(), used: used as u64, max: max as u64 };
         vec![
             queue("control_questions", shared.commander.waiting(), COMMANDS_MAX),
             queue("feed_outbox", outbox, WAITING_MAX),
@@ -112,10 +113,7 @@ impl Control {
         let ledger = self.shared.books.read();
         let described = ledger.services().map(|listed| ServiceStatus {
             service: listed.service.name.clone(),
-            mode: match listed.service.mode {
-                ServiceMode::Nat => "nat",
-                ServiceMode::Filter => "filter",
-            },
+            mode: listed.service.mode,
             address: listed.service.address,
             open: listed.service.default == ServiceDefault::Open,
             signalling: self.shared.standing(&listed.service.name).map(|at| at.to_string()),
@@ -127,14 +125,11 @@ impl Control {
     pub async fn grants(&self) -> Vec<GrantStatus> {
         let ids: Vec<GrantId> = self.shared.books.read().grants().map(|(id, _)| id).collect();
         let usage = usage::of(&self.shared, &ids).await;
-        let unix = clock::unix();
         let ledger = self.shared.books.read();
         let described = ids.iter().filter_map(|id| {
-            let mut status = describe(ledger.grant(*id)?, unix)?;
-            if let Some(used) = usage.get(id) {
-                (status.bytes_used, status.flows) = (Some(used.bytes_used), Some(used.flows));
-            }
-            Some(status)
+            let used = usage.get(id);
+            let (bytes_used, flows) = (used.map(|used| used.bytes_used), used.map(|used| used.flows));
+            Some(GrantStatus { bytes_used, flows, ..self.describe(ledger.grant(*id)?)? })
         });
         described.collect()
     }
@@ -161,18 +156,18 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError`] if the packet thread cannot take the request.
-    pub async fn trace(&self, probe: Probe) -> Result<Trace, ControlError> {
+    pub async fn trace(&self, probe: Probe) -> Result<FlowTrace, ControlError> {
         let unix = clock::unix();
         let explained = self.shared.commander.call(|answer| Command::Explain { probe, unix, answer }).await?;
         let now = clock::monotonic();
         let explanation = explained.explanation;
         let reason = if let Verdict::Drop(reason) = explanation.verdict { Some(reason) } else { None };
         let ledger = self.shared.books.read();
-        let grant = explanation.pinhole.and_then(|id| describe(ledger.grant(id)?, unix));
+        let grant = explanation.pinhole.and_then(|id| self.describe(ledger.grant(id)?));
         if reason == Some(Reason::NoPinhole)
             && let Some(entry) = self.local_entry(&probe)
         {
-            return Ok(Trace {
+            return Ok(FlowTrace {
                 verdict: "received by the gate's own host".to_owned(),
                 reason: None,
                 explanation: None,
@@ -181,13 +176,37 @@ impl Control {
                 recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
             });
         }
-        Ok(Trace {
+        Ok(FlowTrace {
             verdict: verdict_text(explanation.verdict),
-            reason: reason.map(Reason::label),
-            explanation: reason.map(Reason::explanation),
+            reason: reason.map(|reason| reason.label().into()),
+            explanation: reason.map(|reason| reason.explanation().into()),
             grant,
             steps: explanation.steps.iter().map(ToString::to_string).collect(),
             recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
+        })
+    }
+
+    /// A grant without what the packet thread knows of it.
+    fn describe(&self, entry: &Entry) -> Option<GrantStatus> {
+        let grant = entry.grant()?;
+        Some(GrantStatus {
+            id: grant.id,
+            user: entry.delta.user.clone(),
+            service: entry.delta.service.clone(),
+            gate: self.shared.config.name.clone(),
+            client: grant.client_address,
+            mode: grant.least_mode,
+            protocol: grant.protocol,
+            target: entry.delta.target,
+            target_ports: entry.delta.target_ports,
+            gate_address: Some(entry.address),
+            gate_ports: entry.ports,
+            not_before: grant.not_before.0,
+            not_after: grant.not_after.0,
+            bytes_max: grant.bytes,
+            bytes_used: None,
+            flows: None,
+            state: GrantState::Open,
         })
     }
 
@@ -214,9 +233,9 @@ fn millis(now: Instant, then: Instant) -> u64 {
     u64::try_from(now.since(then).as_millis()).unwrap_or(u64::MAX)
 }
 
-fn by_reason(counts: &[u64]) -> BTreeMap<&'static str, u64> {
+fn by_reason(counts: &[u64]) -> BTreeMap<Label, u64> {
     let counted = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
-    counted.map(|(reason, count)| (reason.label(), *count)).collect()
+    counted.map(|(reason, count)| (reason.label().into(), *count)).collect()
 }
 
 fn lanes(reading: &Reading) -> Vec<LaneStatus> {
@@ -225,14 +244,17 @@ fn lanes(reading: &Reading) -> Vec<LaneStatus> {
     let lanes = scheduled.flat_map(|(port, lanes)| {
         LANES.into_iter().zip(lanes).map(move |(lane, counts)| {
             let LaneReading { packets, bytes, dropped, waiting } = *counts;
-            LaneStatus { port, lane, packets, bytes, dropped, waiting }
+            LaneStatus { port: port.into(), lane: lane.into(), packets, bytes, dropped, waiting }
         })
     });
     lanes.collect()
 }
 
 fn router(reading: &Reading) -> RouterStatus {
-    RouterStatus { passed: KINDS.into_iter().zip(reading.passed).collect(), demoted: by_reason(&reading.demoted) }
+    RouterStatus {
+        passed: KINDS.map(Label::from).into_iter().zip(reading.passed).collect(),
+        demoted: by_reason(&reading.demoted),
+    }
 }
 
 fn saved_status(now: Instant, saved: Saved, journal_error: Option<String>) -> SavedStatus {
@@ -242,25 +264,6 @@ fn saved_status(now: Instant, saved: Saved, journal_error: Option<String>) -> Sa
         export_us: u64::try_from(saved.export.as_micros()).unwrap_or(u64::MAX),
         error: journal_error.or(saved.error),
     }
-}
-
-fn describe(entry: &Entry, unix: UnixTime) -> Option<GrantStatus> {
-    let grant = entry.grant()?;
-    Some(GrantStatus {
-        grant: grant.id.to_string(),
-        user: entry.delta.user.clone(),
-        service: entry.delta.service.clone(),
-        mode: grant.least_mode.label(),
-        protocol: protocol_label(grant.protocol),
-        client: grant.client_address,
-        gate: (entry.address, entry.ports.0, entry.ports.1),
-        target: (entry.delta.target, entry.delta.target_ports.0, entry.delta.target_ports.1),
-        bytes_max: grant.bytes,
-        bytes_used: None,
-        flows: None,
-        expires_s: unix.secs_until(grant.not_after),
-        issuer: grant.issuer.iter().map(|byte| format!("{byte:02x}")).collect(),
-    })
 }
 
 fn verdict_text(verdict: Verdict) -> String {
@@ -281,9 +284,9 @@ fn recent(now: Instant, drop: &DroppedPacket) -> RecentDrop {
     };
     RecentDrop {
         ago_ms: millis(now, drop.at),
-        port: if drop.port == Port::OUTSIDE { "outside" } else { "inside" },
-        reason: drop.reason.label(),
-        explanation: drop.reason.explanation(),
+        port: if drop.port == Port::OUTSIDE { "outside" } else { "inside" }.into(),
+        reason: drop.reason.label().into(),
+        explanation: drop.reason.explanation().into(),
         protocol: drop.tuple.map(|tuple| protocol_label(tuple.protocol)),
         source: drop.tuple.map(|tuple| end(tuple.source, tuple.source_port)),
         destination: drop.tuple.map(|tuple| end(tuple.destination, tuple.destination_port)),

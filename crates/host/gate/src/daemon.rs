@@ -2,7 +2,7 @@
 
 use crate::{
     assemble, clock,
-    config::{Config, Enforcement, FeedAddress, Role},
+    config::{Config, FeedAddress},
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
@@ -22,6 +22,7 @@ use crate::{
     state::{Books, Checkpointer, CheckpointerParts, Close, Journal, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
+use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;

@@ -30,12 +30,11 @@ mod samples;
 mod secrets;
 mod shared;
 mod state;
-pub mod status;
 
 pub use config::{
-    Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, Enforcement, FEEDS_MAX,
-    FLOWS_MAX_MAX, FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX,
-    PerUser, Prefix, REQUEST_QUEUES_MAX_MAX, Renew, Role, ServerConfig, Side,
+    Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
+    FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser, Prefix,
+    REQUEST_QUEUES_MAX_MAX, Renew, ServerConfig, Side,
 };
 pub use control::Control;
 pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};

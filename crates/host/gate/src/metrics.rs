@@ -1,8 +1,7 @@
 //! The gate's metrics, defined once: name, help and kind. Names are those of `status`.
 
-use crate::{
-    config::Role,
-    status::{LaneStatus, Status},
+use sluicegate_api::{
+    FeedStage, FeedStatus, GateStatus, Label, LaneStatus, PortStatus, Role, ServiceStatus, TableStatus,
 };
 use sluicegate_wire::Reason;
 
@@ -36,7 +35,7 @@ pub struct Metric {
 }
 
 /// What an operator should look at.
-pub(crate) fn alarms(status: &Status) -> Vec<String> {
+pub(crate) fn alarms(status: &GateStatus) -> Vec<String> {
     let mut alarms = Vec::new();
     match status.heartbeat_age_ms {
         None => alarms.push("the packet thread has not started yet".into()),
@@ -50,13 +49,13 @@ pub(crate) fn alarms(status: &Status) -> Vec<String> {
     }
     for feed in &status.feeds {
         if let Some(error) = &feed.last_error {
-            alarms.push(format!("feed {} is {}: {error}", feed.address, feed.state));
+            alarms.push(format!("feed {} is {}: {error}", feed.address, feed.state.label()));
         }
         if let Some(skew_s) = feed.skew_s {
             alarms.push(format!("the clock of frontend {} differs by {skew_s} s; set both by NTP", feed.address));
         }
     }
-    let is_open = |service: &crate::status::ServiceStatus| service.open;
+    let is_open = |service: &ServiceStatus| service.open;
     let needs_feed = status.role == Role::Gate && !status.services.iter().any(is_open);
     if status.feeds.is_empty() && needs_feed {
         alarms.push("no frontend is joined; get a token with `sluicegate gate-join` there".into());
@@ -79,7 +78,7 @@ pub(crate) fn alarms(status: &Status) -> Vec<String> {
 }
 
 /// All metrics of a status.
-pub(crate) fn of(status: &Status) -> Vec<Metric> {
+pub(crate) fn of(status: &GateStatus) -> Vec<Metric> {
     let mut metrics = packets(status);
     metrics.extend(tables(status));
     metrics.extend(feeds(status));
@@ -123,14 +122,14 @@ pub(crate) fn of(status: &Status) -> Vec<Metric> {
     metrics
 }
 
-fn packets(status: &Status) -> Vec<Metric> {
+fn packets(status: &GateStatus) -> Vec<Metric> {
     let counter = |name, help, label, samples| Metric { name, help, kind: MetricKind::Counter, label, samples };
-    let by_reason = |counts: &std::collections::BTreeMap<&'static str, u64>| {
+    let by_reason = |counts: &std::collections::BTreeMap<Label, u64>| {
         let count = |reason: &Reason| counts.get(reason.label()).copied().unwrap_or(0) as f64;
         Reason::ALL.iter().map(|reason| (reason.label().to_owned(), count(reason))).collect()
     };
-    let by_port = |value: fn(&crate::status::PortStatus) -> u64| {
-        status.ports.iter().map(|port| (port.port.to_owned(), value(port) as f64)).collect()
+    let by_port = |value: fn(&PortStatus) -> u64| {
+        status.ports.iter().map(|port| (port.port.to_string(), value(port) as f64)).collect()
     };
     vec![
         counter(
@@ -167,7 +166,7 @@ fn packets(status: &Status) -> Vec<Metric> {
 }
 
 /// Of the lanes of scheduled links; the label is port and lane.
-fn lanes(status: &Status) -> Vec<Metric> {
+fn lanes(status: &GateStatus) -> Vec<Metric> {
     let lane = |name, help, kind, value: fn(&LaneStatus) -> u64| Metric {
         name,
         help,
@@ -199,9 +198,9 @@ fn lanes(status: &Status) -> Vec<Metric> {
 }
 
 /// Of the capability router.
-fn router(status: &Status) -> Vec<Metric> {
+fn router(status: &GateStatus) -> Vec<Metric> {
     let Some(router) = &status.router else { return Vec::new() };
-    let kinds = router.passed.iter().map(|(kind, count)| ((*kind).to_owned(), *count as f64)).collect();
+    let kinds = router.passed.iter().map(|(kind, count)| (kind.to_string(), *count as f64)).collect();
     let demoted = Reason::ALL
         .iter()
         .map(|reason| (reason.label().to_owned(), router.demoted.get(reason.label()).copied().unwrap_or(0) as f64));
@@ -222,13 +221,13 @@ fn router(status: &Status) -> Vec<Metric> {
     ]
 }
 
-fn tables(status: &Status) -> [Metric; 2] {
-    let gauge = |name, help, value: fn(&crate::status::TableStatus) -> u64| Metric {
+fn tables(status: &GateStatus) -> [Metric; 2] {
+    let gauge = |name, help, value: fn(&TableStatus) -> u64| Metric {
         name,
         help,
         kind: MetricKind::Gauge,
         label: "table",
-        samples: status.tables.iter().map(|table| (table.table.to_owned(), value(table) as f64)).collect(),
+        samples: status.tables.iter().map(|table| (table.table.to_string(), value(table) as f64)).collect(),
     };
     [
         gauge("sluicegate_gate_table_used", "Entries in use, by table.", |table| table.used),
@@ -236,8 +235,8 @@ fn tables(status: &Status) -> [Metric; 2] {
     ]
 }
 
-fn feeds(status: &Status) -> [Metric; 4] {
-    let feed = |name, help, kind, value: fn(&crate::status::FeedStatus) -> f64| Metric {
+fn feeds(status: &GateStatus) -> [Metric; 4] {
+    let feed = |name, help, kind, value: fn(&FeedStatus) -> f64| Metric {
         name,
         help,
         kind,
@@ -246,7 +245,7 @@ fn feeds(status: &Status) -> [Metric; 4] {
     };
     [
         feed("sluicegate_gate_feed_connected", "1 while the feed is up to date.", MetricKind::Gauge, |feed| {
-            f64::from(u8::from(feed.state == "connected"))
+            f64::from(u8::from(feed.state == FeedStage::Connected))
         }),
         feed("sluicegate_gate_feed_opened_total", "Grants opened for the feed.", MetricKind::Counter, |feed| {
             feed.opened as f64

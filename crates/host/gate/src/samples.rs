@@ -2,9 +2,10 @@
 
 use crate::{
     assemble, clock,
-    config::{Capabilities, Config, Role},
+    config::{Capabilities, Config},
     secrets::Seeds,
 };
+use sluicegate_api::Role;
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};

@@ -1,7 +1,7 @@
 //! What the tasks of the control side have in common.
 
 use crate::{
-    config::{Config, Enforcement},
+    config::Config,
     error::ControlError,
     feed::Progress,
     ledger::{IssuerId, Listed, Record},
@@ -9,6 +9,7 @@ use crate::{
     published::Published,
     state::{Books, Saved},
 };
+use sluicegate_api::Enforcement;
 use sluicegate_feed::{FeedService, FeedSip, FromGate};
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_nat as nat;

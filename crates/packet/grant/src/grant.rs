@@ -16,6 +16,7 @@ pub const ANY_PORTS: (u16, u16) = (0, u16::MAX);
 
 /// The weakest data mode that a grant's packets may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 #[repr(u8)]
 pub enum DataMode {
     /// Client address and gate ports are the proof; needs no client software.

@@ -62,6 +62,25 @@ impl FromStr for GrantId {
     }
 }
 
+/// The text form where people read it, 16 bytes elsewhere.
+#[cfg(feature = "serde")]
+impl serde::Serialize for GrantId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for GrantId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            alloc::string::String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        } else {
+            <[u8; 16]>::deserialize(deserializer).map(Self)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use sluicegate_grant::DataMode;
 
 use super::{NodeAddress, Password, Reading};
 
@@ -208,9 +209,13 @@ pub(crate) enum PolicyAction {
         /// The service's name.
         service: String,
         /// The most that the client can prove: `pinhole` as a telephone, `mac` as `connect`, or `capability` as `agent tun`.
-        #[arg(long, value_name = "MODE", default_value = "capability")]
-        proves: String,
+        #[arg(long, value_name = "MODE", default_value = "capability", value_parser = data_mode)]
+        proves: DataMode,
         #[command(flatten)]
         reading: Reading,
     },
+}
+
+fn data_mode(label: &str) -> Result<DataMode, String> {
+    DataMode::from_label(label).ok_or_else(|| "there is no such data mode; write pinhole, mac or capability".to_owned())
 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use serde::Deserialize;
+use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::GateSite;
-use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Enforcement, Merge, Role as Place, ServerConfig};
+use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_proxy::DigestName;
 use sluicegate_store::audit::Options;

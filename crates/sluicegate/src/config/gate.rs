@@ -1,8 +1,7 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
-use sluicegate_gate::{
-    Capabilities, Config, EdgePolicy, Enforcement, Issuer, LocalRule, OwnService, Prefix, Role as Place, Side,
-};
+use sluicegate_api::{Enforcement, Role as Place};
+use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, OwnService, Prefix, Side};
 use sluicegate_policy::{Outbound, PortRange, Rate};
 
 use super::{

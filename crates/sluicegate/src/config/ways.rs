@@ -38,7 +38,7 @@ pub(super) fn check_listen(report: &mut Report<'_>, listen: &[Listen]) {
 /// Whether outside is where the rest of the world is, and whether `services` are behind inside.
 pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, services: &[(usize, &Service)]) {
     let Ok(mut netlink) = Rtnetlink::open() else { return };
-    if gate.role == sluicegate_gate::Role::Gate
+    if gate.role == sluicegate_api::Role::Gate
         && netlink.way_to(ELSEWHERE).is_ok_and(|way| way.interface == gate.inside)
     {
         let what = format!("packets to the rest of the world leave by {:?}", gate.inside);

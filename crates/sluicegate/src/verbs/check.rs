@@ -1,10 +1,10 @@
 //! `check`: validates a configuration, tries what can be tried, and changes nothing.
 
-use std::{collections::BTreeSet, path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
-use hyper::Method;
 use serde_json::json;
+use sluicegate_api as api;
 
 use super::control::Node;
 use crate::{
@@ -49,9 +49,7 @@ fn known(file: &Path) -> Option<Known> {
         return None;
     }
     let node = Node::of(file).ok()?;
-    let names = |collection: &str| -> Option<BTreeSet<String>> {
-        let rows = node.call(Method::GET, &format!("/v1/{collection}"), None).ok()?;
-        Some(rows.as_array()?.iter().filter_map(|row| row["name"].as_str().map(str::to_owned)).collect())
-    };
-    Some(Known { users: names("users")?, groups: names("groups")? })
+    let users = node.ask(&api::USERS.ask(&())).ok()?.into_iter().map(|user| user.name).collect();
+    let groups = node.ask(&api::GROUPS.ask(&())).ok()?.into_iter().map(|group| group.name).collect();
+    Some(Known { users, groups })
 }

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use hyper::Method;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sluicegate_admin::{
     Api,
-    client::{CallError, call, call_here},
+    client::{CallError, ask, ask_here},
 };
+use sluicegate_api::Question;
 use sluicegate_frontend::{Catalog, KeyHolder};
 use sluicegate_policy::PerUser;
 use sluicegate_store::audit;
@@ -50,12 +51,12 @@ impl Node {
         })
     }
 
-    /// Calls the node's API.
-    pub(crate) fn call(&self, method: Method, uri: &str, body: Option<Value>) -> Result<Value> {
+    /// Puts a question to the node.
+    pub(crate) fn ask<A: DeserializeOwned>(&self, question: &Question<A>) -> Result<A> {
         let socket = self.outline.control_socket();
-        let answer = self.runtime.block_on(call(&socket, method.clone(), uri, body.as_ref()));
+        let answer = self.runtime.block_on(ask(&socket, question));
         match (answer, &self.outline.realm) {
-            (Err(CallError::NotRunning { .. }), Some(realm)) if is_object(uri) => {
+            (Err(CallError::NotRunning { .. }), Some(realm)) if is_object(&question.uri) => {
                 let dir = self.outline.frontend_state();
                 sluicegate_keys::private_directory(&self.outline.state)?;
                 sluicegate_keys::private_directory(&dir)?;
@@ -66,7 +67,7 @@ impl Node {
                 let audit = self.outline.audit.as_ref().map(audit::Files::open).transpose()?;
                 let audit = audit.map(audit::Files::start).transpose()?;
                 let api = Api { catalog: Some(catalog), audit: audit.clone(), ..Api::default() };
-                let answer = self.runtime.block_on(call_here(api, method, uri, body.as_ref()));
+                let answer = self.runtime.block_on(ask_here(api, question));
                 audit.iter().for_each(audit::Audit::flush);
                 Ok(answer?)
             }
@@ -81,32 +82,34 @@ fn is_object(uri: &str) -> bool {
 }
 
 /// Prints indented JSON.
-pub(crate) fn print_json(value: &Value) -> Result<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     out::line(format_args!("{}", serde_json::to_string_pretty(value)?));
     Ok(())
 }
 
-/// Prints an array of objects as a table of `(heading, key)` columns.
-pub(crate) fn table(rows: &Value, columns: &[(&str, &str)]) {
-    let mut lines = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>()];
-    for row in rows.as_array().into_iter().flatten() {
-        lines.push(columns.iter().map(|(_, key)| cell(row.get(*key))).collect());
-    }
-    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+/// Prints rows under their headings.
+pub(crate) fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) {
+    let lines: Vec<[String; N]> = std::iter::once(headings.map(str::to_owned)).chain(rows).collect();
+    let widths: [usize; N] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0));
     for line in &lines {
-        let padded: Vec<String> = line.iter().zip(&widths).map(|(text, width)| format!("{text:width$}")).collect();
+        let padded: Vec<String> = line.iter().zip(widths).map(|(text, width)| format!("{text:width$}")).collect();
         out::line(format_args!("{}", padded.join("  ").trim_end()));
     }
 }
 
 /// One value as a person writes it.
-pub(crate) fn cell(value: Option<&Value>) -> String {
+pub(crate) fn cell(value: &impl Serialize) -> String {
+    written(&serde_json::to_value(value).unwrap_or_default())
+}
+
+/// The same of what is JSON already.
+pub(crate) fn written(value: &Value) -> String {
     match value {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Bool(flag)) => if *flag { "yes" } else { "no" }.to_owned(),
-        Some(Value::Array(items)) => items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(","),
-        Some(other) => other.to_string(),
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+        Value::Array(items) => items.iter().map(written).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
     }
 }

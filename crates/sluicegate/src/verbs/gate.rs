@@ -2,8 +2,7 @@
 
 use std::{io::Read, path::Path};
 
-use anyhow::{Context, Result, bail};
-use hyper::Method;
+use anyhow::{Result, bail};
 
 use super::control::Node;
 use crate::{
@@ -18,10 +17,7 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 /// `gate-join`: prints a token at the frontend, uses it at the gate.
 pub(super) fn join(join: &GateJoin) -> Result<()> {
     let Some(path) = &join.token_file else {
-        let answer = Node::of(&join.node.config)?.call(Method::POST, "/v1/join-token", None)?;
-        let token =
-            answer.get("token").and_then(serde_json::Value::as_str).context("the node's answer has no token")?;
-        out::line(format_args!("{token}"));
+        out::line(Node::of(&join.node.config)?.ask(&sluicegate_api::JOIN_TOKEN.ask(&()))?.token);
         return Ok(());
     };
     let mut token = zeroize::Zeroizing::new(String::new());

@@ -9,8 +9,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use hyper::Method;
-use serde_json::{Value, json};
 use sluicegate_frontend::Vault;
 use sluicegate_store::audit;
 use sluicegate_wire::UnixTime;
@@ -107,10 +105,8 @@ fn load(config: &Path, file: Option<&Path>) -> Result<()> {
     };
     let path = file.unwrap_or(path);
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys {}", path.display()))?;
-    let epochs = node.call(Method::POST, "/v1/keys", Some(json!(text)))?;
-    for epoch in epochs.as_array().into_iter().flatten() {
-        let number = |at: usize| epoch.get(at).and_then(Value::as_u64).unwrap_or_default();
-        out::line(format_args!("epoch {}: keys of {} users", number(0), number(1)));
+    for (epoch, users) in node.ask(&sluicegate_api::KEYS_LOAD.ask(&text))? {
+        out::line(format_args!("epoch {epoch}: keys of {users} users"));
     }
     Ok(())
 }

@@ -2,30 +2,26 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use hyper::Method;
+use anyhow::{Context, Result, bail};
+use sluicegate_api as api;
 
-use super::control::{Node, cell};
+use super::control::Node;
 use crate::{config::profile::Link, out};
 
 pub(crate) fn run(service: &str, user: &str, frontend: Option<String>, config: &Path) -> Result<()> {
     let node = Node::of(config)?;
     let realm = node.realm()?.to_owned();
-    let has = |collection: &str, name: &str| -> Result<bool> {
-        let rows = node.call(Method::GET, &format!("/v1/{collection}"), None)?;
-        Ok(rows.as_array().into_iter().flatten().any(|row| row["name"] == name))
-    };
-    if !has("services", service)? {
+    if !node.ask(&api::SERVICES.ask(&()))?.iter().any(|known| known.name == service) {
         bail!("there is no service {service:?}; `sluicegate service ls` lists them");
     }
-    if !has("users", user)? {
+    if !node.ask(&api::USERS.ask(&()))?.iter().any(|known| known.name == user) {
         bail!("there is no user {user:?}; `sluicegate user ls` lists them, `sluicegate user add {user}` adds one");
     }
-    let status = node.call(Method::GET, "/v1/status", None)?;
-    let of = |key: &str| cell(status["frontend"].get(key));
-    let frontend = frontend.unwrap_or_else(|| cell(status["frontend"]["listen"].get(0)));
-    let link =
-        Link { user: user.to_owned(), frontend, service: service.to_owned(), realm, site_key: Some(of("site_key")) };
-    out::line(format_args!("{link}"));
+    let status =
+        node.ask(&api::STATUS.ask(&()))?.frontend.context("this node is no frontend; ask the frontend's node")?;
+    let frontend = frontend.or_else(|| status.listen.first().map(ToString::to_string));
+    let frontend = frontend.context("this frontend listens nowhere; name one with --frontend")?;
+    let (user, service, site_key) = (user.to_owned(), service.to_owned(), Some(status.site_key));
+    out::line(format_args!("{}", Link { user, frontend, service, realm, site_key }));
     Ok(())
 }

@@ -5,12 +5,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, ensure};
-use hyper::Method;
-use serde_json::{Value, json};
-use sluicegate_policy::PortProtocol;
+use anyhow::{Result, ensure};
+use sluicegate_api::{self as api, Endpoint, GrantStatus, PolicyTest, Revoke};
+use sluicegate_policy::{Group, PortProtocol, Service};
 
-use super::control::{Node, print_json, table};
+use super::control::{Node, cell, print_json, table};
 use crate::{
     cli::{GateAction, GrantAction, GroupAction, PolicyAction, ServiceAction},
     out,
@@ -19,17 +18,18 @@ use crate::{
 pub(crate) fn group(action: GroupAction) -> Result<()> {
     match action {
         GroupAction::Add { name, node } => {
-            Node::of(&node.config)?.call(Method::POST, "/v1/groups", Some(json!({ "name": name })))?;
-            out::line(format_args!("added group {name}"));
+            let group = Group { name, description: String::new() };
+            Node::of(&node.config)?.ask(&api::GROUP_ADD.ask(&group))?;
+            out::line(format_args!("added group {}", group.name));
         }
         GroupAction::Ls(reading) => {
-            let groups = Node::of(&reading.node.config)?.call(Method::GET, "/v1/groups", None)?;
+            let groups = Node::of(&reading.node.config)?.ask(&api::GROUPS.ask(&()))?;
             if reading.json {
                 return print_json(&groups);
             }
-            table(&groups, &[("GROUP", "name")]);
+            table(["GROUP"], groups.into_iter().map(|group| [group.name]));
         }
-        GroupAction::Rm { name, node } => remove("groups", "group", &name, &Node::of(&node.config)?)?,
+        GroupAction::Rm { name, node } => remove(&api::GROUP_REMOVE, "group", &name, &Node::of(&node.config)?)?,
     }
     Ok(())
 }
@@ -39,35 +39,30 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
         ServiceAction::Add { file, node } => {
             let node = Node::of(&node.config)?;
             let services = crate::config::services(&file)?;
-            node.call(Method::POST, "/v1/services", Some(serde_json::to_value(&services)?))?;
+            node.ask(&api::SERVICES_ADD.ask(&services))?;
             services.iter().for_each(|service| out::line(format_args!("added service {}", service.name)));
         }
         ServiceAction::Mod { file, node } => {
             let node = Node::of(&node.config)?;
             let services = crate::config::services(&file)?;
-            let moved = node.call(Method::PUT, "/v1/services", Some(serde_json::to_value(&services)?))?;
+            let moved = node.ask(&api::SERVICES_REPLACE.ask(&services))?;
             for service in &services {
-                let moved = moved.as_array().is_some_and(|moved| moved.iter().any(|name| *name == service.name));
-                let ended = if moved { "; its grants were revoked" } else { "" };
+                let ended = if moved.contains(&service.name) { "; its grants were revoked" } else { "" };
                 out::line(format_args!("changed service {}{ended}", service.name));
             }
         }
         ServiceAction::Ls(reading) => {
-            let services = Node::of(&reading.node.config)?.call(Method::GET, "/v1/services", None)?;
+            let services = Node::of(&reading.node.config)?.ask(&api::SERVICES.ask(&()))?;
             if reading.json {
                 return print_json(&services);
             }
-            let columns = [
-                ("SERVICE", "name"),
-                ("KIND", "kind"),
-                ("MODE", "mode"),
-                ("ADDRESS", "address"),
-                ("PORTS", "ports"),
-                ("ALLOW", "allow"),
-            ];
-            table(&services, &columns);
+            let row = |service: Service| {
+                let Service { name, kind, mode, address, ports, allow, .. } = service;
+                [name, cell(&kind), cell(&mode), address.to_string(), cell(&ports), cell(&allow)]
+            };
+            table(["SERVICE", "KIND", "MODE", "ADDRESS", "PORTS", "ALLOW"], services.into_iter().map(row));
         }
-        ServiceAction::Rm { name, node } => remove("services", "service", &name, &Node::of(&node.config)?)?,
+        ServiceAction::Rm { name, node } => remove(&api::SERVICE_REMOVE, "service", &name, &Node::of(&node.config)?)?,
     }
     Ok(())
 }
@@ -75,19 +70,20 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
 pub(crate) fn gate(action: GateAction) -> Result<()> {
     match action {
         GateAction::Ls(reading) => {
-            let gates = Node::of(&reading.node.config)?.call(Method::GET, "/v1/gates", None)?;
+            let gates = Node::of(&reading.node.config)?.ask(&api::GATES.ask(&()))?;
             if reading.json {
                 return print_json(&gates);
             }
-            table(&gates, &[("GATE", "name"), ("CONNECTED", "connected"), ("LAST FROM", "seen_at")]);
+            let row = |gate: api::Gate| [gate.name, cell(&gate.connected), cell(&gate.seen_at)];
+            table(["GATE", "CONNECTED", "LAST FROM"], gates.into_iter().map(row));
         }
-        GateAction::Rm { name, node } => remove("gates", "gate", &name, &Node::of(&node.config)?)?,
+        GateAction::Rm { name, node } => remove(&api::GATE_REMOVE, "gate", &name, &Node::of(&node.config)?)?,
     }
     Ok(())
 }
 
-pub(super) fn remove(collection: &str, kind: &str, name: &str, node: &Node) -> Result<()> {
-    node.call(Method::DELETE, &format!("/v1/{collection}/{name}"), None)?;
+pub(super) fn remove(endpoint: &Endpoint<(), ()>, kind: &str, name: &str, node: &Node) -> Result<()> {
+    node.ask(&endpoint.ask_of(name, &()))?;
     out::line(format_args!("removed {kind} {name}"));
     Ok(())
 }
@@ -95,33 +91,20 @@ pub(super) fn remove(collection: &str, kind: &str, name: &str, node: &Node) -> R
 pub(crate) fn grant(action: GrantAction) -> Result<()> {
     match action {
         GrantAction::Ls(reading) => {
-            let grants = Node::of(&reading.node.config)?.call(Method::GET, "/v1/grants", None)?;
+            let grants = Node::of(&reading.node.config)?.ask(&api::GRANTS.ask(&()))?;
             if reading.json {
                 return print_json(&grants);
             }
-            let columns = [
-                ("GRANT", "id"),
-                ("USER", "user"),
-                ("SERVICE", "service"),
-                ("PORTS", "ports"),
-                ("MODE", "mode"),
-                ("CLIENT", "client"),
-                ("GATE", "gate"),
-                ("USED", "bytes_used"),
-                ("OF", "bytes_max"),
-                ("ENDS IN", "ends_in"),
-            ];
-            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let told = grants.as_array().into_iter().flatten().map(|grant| for_people(grant, unix));
-            table(&Value::Array(told.collect()), &columns);
+            let unix = unix();
+            let headings = ["GRANT", "USER", "SERVICE", "PORTS", "MODE", "CLIENT", "GATE", "USED", "OF", "ENDS IN"];
+            table(headings, grants.into_iter().map(|grant| for_people(grant, unix)));
         }
         GrantAction::Revoke { id, user, service, node } => {
             let of = [("grant", &id), ("user", &user), ("service", &service)];
             let of = of.into_iter().filter_map(|(what, which)| Some(format!("{what} {}", which.as_ref()?)));
             let of = of.collect::<Vec<_>>().join(", ");
-            let selector = json!({ "grant": id, "user": user, "service": service });
-            let answer = Node::of(&node.config)?.call(Method::POST, "/v1/grants/revoke", Some(selector))?;
-            let count = answer.get("revoked").and_then(Value::as_u64).context("the node's answer has no count")?;
+            let selected = Revoke { grant: id, user, service };
+            let count = Node::of(&node.config)?.ask(&api::GRANTS_REVOKE.ask(&selected))?.revoked;
             ensure!(count > 0, "nothing revoked: no grant is open of {of}; `sluicegate grant ls` shows those that are");
             out::line(format_args!("revoked {count} grants"));
         }
@@ -129,38 +112,73 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
     Ok(())
 }
 
+/// Seconds since 1970.
+pub(super) fn unix() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 /// A grant with its ports and its end as a person writes them.
-fn for_people(grant: &Value, unix: u64) -> Value {
-    let number = |key: &str| grant.get(key).and_then(Value::as_u64);
-    let port = |at: usize| grant.get("target_ports").and_then(|ports| ports.get(at)).and_then(Value::as_u64);
-    let protocol = number("protocol").and_then(|number| u8::try_from(number).ok()).unwrap_or_default();
-    let protocol = PortProtocol::from_number(protocol).map_or_else(String::new, |known| known.to_string());
-    let ports = match (port(0).unwrap_or(0), port(1).unwrap_or(0)) {
+fn for_people(grant: GrantStatus, unix: u64) -> [String; 10] {
+    let protocol = PortProtocol::from_number(grant.protocol).map_or_else(String::new, |known| known.to_string());
+    let ports = match grant.target_ports {
         (0, _) => protocol,
         (first, last) if first == last => format!("{protocol}/{first}"),
         (first, last) => format!("{protocol}/{first}-{last}"),
     };
-    let left = number("not_after").unwrap_or(0).saturating_sub(unix);
+    let left = grant.not_after.saturating_sub(unix);
     let ends_in = if left < 60 { format!("{left}s") } else { format!("{}m{:02}s", left / 60, left % 60) };
-    let mut told = grant.clone();
-    told["ports"] = ports.into();
-    told["ends_in"] = ends_in.into();
-    told
+    let (used, of) = (cell(&grant.bytes_used), grant.bytes_max.to_string());
+    let GrantStatus { id, user, service, mode, client, gate, .. } = grant;
+    [id.to_string(), user, service, ports, mode.to_string(), client.to_string(), gate, used, of, ends_in]
 }
 
 /// Asks whether a user may use a service; exit status 1 if not.
 pub(crate) fn policy(action: PolicyAction) -> Result<ExitCode> {
     let PolicyAction::Test { user, service, proves, reading } = action;
-    let uri = format!("/v1/policy/test?user={user}&service={service}&proves={proves}");
-    let decision = Node::of(&reading.node.config)?.call(Method::GET, &uri, None)?;
-    let outcome = decision.get("outcome").and_then(Value::as_str).unwrap_or("?");
-    let status = if outcome == "allow" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let test = PolicyTest { user, service, proves: Some(proves) };
+    let decision = Node::of(&reading.node.config)?.ask(&api::POLICY_TEST.ask(&test))?;
+    let status = if decision.outcome == "allow" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if reading.json {
         return print_json(&decision).map(|()| status);
     }
-    out::line(outcome);
-    for step in decision.get("steps").and_then(Value::as_array).into_iter().flatten() {
-        out::line(format_args!("  {}", step.as_str().unwrap_or("?")));
-    }
+    out::line(&decision.outcome);
+    decision.steps.iter().for_each(|step| out::line(format_args!("  {step}")));
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_api::GrantState;
+    use sluicegate_grant::DataMode;
+
+    use super::*;
+
+    #[test]
+    fn a_grant_is_shown_with_what_it_opens_and_when_it_ends() {
+        let grant = GrantStatus {
+            id: "00112233445566778899aabbccddeeff".parse().unwrap(),
+            user: "alice".into(),
+            service: "web".into(),
+            gate: "west".into(),
+            client: [198, 51, 100, 7].into(),
+            mode: DataMode::Mac,
+            protocol: 17,
+            target: [10, 0, 0, 2].into(),
+            target_ports: (5004, 5007),
+            gate_address: None,
+            gate_ports: (0, 0),
+            not_before: 1_000,
+            not_after: 1_100,
+            bytes_max: 10,
+            bytes_used: Some(7),
+            flows: Some(1),
+            state: GrantState::Open,
+        };
+        let shown = for_people(grant.clone(), 1_005);
+        let expected = ["alice", "web", "udp/5004-5007", "mac", "198.51.100.7", "west", "7", "10", "1m35s"];
+        assert_eq!(shown[1..], expected);
+        let esp = GrantStatus { protocol: 50, target_ports: (0, 0), bytes_used: None, ..grant };
+        let shown = for_people(esp, 1_070);
+        assert_eq!((&*shown[3], &*shown[7], &*shown[9]), ("esp", "-", "30s"));
+    }
 }

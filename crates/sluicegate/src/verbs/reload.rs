@@ -9,8 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use hyper::Method;
-use serde_json::{Value, json};
+use sluicegate_api::{self as api, Configured};
 use sluicegate_policy::{Outbound, Service};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
@@ -33,7 +32,7 @@ pub(crate) fn run(file: &Path) -> Result<()> {
 
 /// `confirm`.
 pub(crate) fn confirm(file: &Path) -> Result<()> {
-    Node::of(file)?.call(Method::POST, "/v1/confirm", None)?;
+    Node::of(file)?.ask(&api::CONFIRM.ask(&()))?;
     out::line(format_args!("confirmed"));
     Ok(())
 }
@@ -88,10 +87,9 @@ fn apply(file: &Path) -> Result<Vec<String>> {
     if plan.frontend.is_none() {
         return Ok(Vec::new());
     }
-    let body = json!({ "services": new.services, "rules": new.rules });
-    let ended = Node::of(file)?.call(Method::PUT, "/v1/configured", Some(body))?;
+    let ended = Node::of(file)?.ask(&api::CONFIGURE.ask(&Configured { services: new.services, rules: new.rules }))?;
     remember(file, &plan.state)?;
-    Ok(ended.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect())
+    Ok(ended)
 }
 
 /// Settings that differ and do not change while a node runs, such as `[gate] local`.

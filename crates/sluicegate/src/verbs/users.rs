@@ -7,15 +7,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use hyper::Method;
 use serde_json::{Value, json};
+use sluicegate_api::{self as api, NewUser, UserChange};
 use sluicegate_frontend::Vault;
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{OPS_MAX, password};
 use zeroize::Zeroizing;
 
 use super::{
-    control::{Node, print_json, table},
+    control::{Node, cell, print_json, table},
     keys,
     objects::remove,
 };
@@ -36,26 +36,32 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
         UserAction::Ls(reading) => match keys::holder(&reading.node.config)? {
             Some((vault, _)) => {
                 let users = vault.users(keys::now())?;
-                let rows: Vec<Value> = users.iter().map(|name| json!({ "name": name })).collect();
-                shown(&rows.into(), reading.json, &[("USER", "name")])?;
+                if reading.json {
+                    let rows: Vec<Value> = users.iter().map(|name| json!({ "name": name })).collect();
+                    return print_json(&rows);
+                }
+                table(["USER"], users.into_iter().map(|name| [name]));
             }
             None => {
-                let users = Node::of(&reading.node.config)?.call(Method::GET, "/v1/users", None)?;
-                let columns = [("USER", "name"), ("GROUPS", "groups"), ("PHONE", "phone"), ("ENABLED", "enabled")];
-                shown(&users, reading.json, &columns)?;
+                let users = Node::of(&reading.node.config)?.ask(&api::USERS.ask(&()))?;
+                if reading.json {
+                    return print_json(&users);
+                }
+                let row = |user: api::User| [user.name, user.groups.join(","), cell(&user.phone), cell(&user.enabled)];
+                table(["USER", "GROUPS", "PHONE", "ENABLED"], users.into_iter().map(row));
             }
         },
         UserAction::Mod { name, groups, add_group, remove_group, node } => {
-            let body = json!({ "groups": groups, "add": add_group, "remove": remove_group });
-            change(&name, &node.config, body)?;
+            let body = UserChange { groups, add: add_group, remove: remove_group, enabled: None };
+            change(&name, &node.config, &body)?;
             out::line(format_args!("changed user {name}"));
         }
         UserAction::Disable { name, node } => {
-            change(&name, &node.config, json!({ "enabled": false }))?;
+            change(&name, &node.config, &UserChange { enabled: Some(false), ..UserChange::default() })?;
             out::line(format_args!("disabled user {name}"));
         }
         UserAction::Enable { name, node } => {
-            change(&name, &node.config, json!({ "enabled": true }))?;
+            change(&name, &node.config, &UserChange { enabled: Some(true), ..UserChange::default() })?;
             out::line(format_args!("enabled user {name}"));
         }
         UserAction::Passwd { name, no_agent, password, node } => passwd(&name, no_agent, &password, &node.config)?,
@@ -65,17 +71,17 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
                 out::line(format_args!("removed user {name}"));
             }
             Some(_) => bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them"),
-            None => remove("users", "user", &name, &Node::of(&node.config)?)?,
+            None => remove(&api::USER_REMOVE, "user", &name, &Node::of(&node.config)?)?,
         },
     }
     Ok(())
 }
 
-fn change(name: &str, config: &Path, body: Value) -> Result<()> {
+fn change(name: &str, config: &Path, body: &UserChange) -> Result<()> {
     if keys::holder(config)?.is_some() {
         bail!("a key holder knows of agents' keys only: change {name} at the frontends");
     }
-    Node::of(config)?.call(Method::PATCH, &format!("/v1/users/{name}"), Some(body)).map(drop)
+    Node::of(config)?.ask(&api::USER_CHANGE.ask_of(name, body))
 }
 
 fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result<()> {
@@ -87,9 +93,9 @@ fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result
     let secret = makes_secret.then(|| UserSecret::from_password(name, &realm, given.as_bytes()));
     match &at {
         At::Frontend(node) => {
-            let key = secret.as_ref().map(UserSecret::expose);
-            let body = json!({ "name": name, "groups": [], "password": given.as_str(), "key": key });
-            node.call(Method::PUT, &format!("/v1/users/{name}/password"), Some(body))?;
+            let (key, password) = (secret.as_ref().map(key), Some(given));
+            let new = NewUser { name: name.to_owned(), groups: Vec::new(), password, key };
+            node.ask(&api::USER_PASSWORD.ask_of(name, &new))?;
         }
         At::KeyHolder(vault, _) => {
             if !vault.users(keys::now())?.iter().any(|known| known == name) {
@@ -103,12 +109,9 @@ fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result
     Ok(())
 }
 
-fn shown(users: &Value, as_json: bool, columns: &[(&str, &str)]) -> Result<()> {
-    if as_json {
-        return print_json(users);
-    }
-    table(users, columns);
-    Ok(())
+/// A secret as a frontend is told it.
+fn key(secret: &UserSecret) -> Zeroizing<[u8; 32]> {
+    Zeroizing::new(*secret.expose())
 }
 
 /// Where a user is added, and what of it.
@@ -196,11 +199,13 @@ fn user<'a>(at: &At, new: &NewUsers, name: &'a str, password: &'a str) -> Result
 fn send(at: &At, new: &NewUsers, users: &[User<'_>]) -> Result<()> {
     match at {
         At::Frontend(node) => {
-            let body = |user: &User<'_>| {
-                let key = user.secret.as_ref().map(UserSecret::expose);
-                json!({ "name": user.name, "groups": new.groups, "password": user.password, "key": key })
+            let body = |user: &User<'_>| NewUser {
+                name: user.name.to_owned(),
+                groups: new.groups.clone(),
+                password: user.password.map(|password| Zeroizing::new(password.to_owned())),
+                key: user.secret.as_ref().map(key),
             };
-            node.call(Method::POST, "/v1/users", Some(users.iter().map(body).collect()))?;
+            node.ask(&api::USERS_ADD.ask(&users.iter().map(body).collect()))?;
         }
         At::KeyHolder(vault, _) => {
             let secrets = users.iter().filter_map(|user| Some((user.name.to_owned(), user.secret.clone()?)));

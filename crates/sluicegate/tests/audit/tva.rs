@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_api::Role;
 use sluicegate_capability::host::{Budget, Decision, PATH_MAX, Policy, Received, Request, ServerConfig, ServerPolicy};
-use sluicegate_gate::{Capabilities, Config, ConfigError, Role};
+use sluicegate_gate::{Capabilities, Config, ConfigError};
 use sluicegate_wire::{
     Instant, IpProtocol,
     capability::{ClientId, Limits, PathId},

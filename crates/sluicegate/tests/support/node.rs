@@ -198,8 +198,7 @@ impl Node {
     pub(crate) fn grants(&self) -> Vec<String> {
         let rows = self.json(&["grant", "ls"]);
         let rows = rows.as_array().expect("a list of grants");
-        // A frontend and a gate call it differently.
-        let id = |row: &Value| row.get("id").or_else(|| row.get("grant")).and_then(Value::as_str).map(str::to_owned);
+        let id = |row: &Value| row["id"].as_str().map(str::to_owned);
         let mut ids: Vec<String> = rows.iter().filter(|row| row["state"] != "ended").filter_map(id).collect();
         ids.sort();
         ids

@@ -1,5 +1,6 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
+use sluicegate_api::Decision;
 use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -178,17 +179,16 @@ impl Shard {
             Stage::Opening(opening) => (Some(&**opening), &opening.user, &opening.service),
             Stage::Relaying(relay) => (relay.last_opening(), &relay.user, &relay.service),
         };
-        self.raise(Event::Decided(Decided {
+        let decision = Decision {
             unix: now.unix.0,
             user: user.clone(),
             service: service.name.clone(),
             client: exchange.flow.peer,
-            outcome: Outcome::Unavailable.label(),
+            outcome: Outcome::Unavailable.label().into(),
             status: code,
             steps: vec![format!("- {why}")],
-            renewal: false,
-            left_out: 0,
-        }));
+        };
+        self.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
         if let Some(opening) = opening.filter(|opening| !opening.renewal) {
             self.raise(Event::Revoke(opening.selector()));
         }

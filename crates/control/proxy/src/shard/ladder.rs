@@ -1,5 +1,6 @@
 //! The ladder: what a datagram must pass before anything is done for it, cheap steps first.
 
+use sluicegate_api::Decision;
 use sluicegate_policy::is_name;
 use sluicegate_sip::{
     message::{Essentials, HeaderName, Message, Method, Start},
@@ -217,14 +218,17 @@ impl Shard {
         }
         // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
         let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
-        let decided = Decided {
+        let decision = Decision {
             unix: now.unix.0,
             user: named(user),
             service: named(&asked.service()),
             client: asked.flow.peer,
-            outcome: outcome.label(),
+            outcome: outcome.label().into(),
             status,
             steps: steps.into_iter().map(Into::into).collect(),
+        };
+        let decided = Decided {
+            decision,
             renewal: asked.kind == Kind::Reinvite,
             left_out: if is_unproved { std::mem::take(&mut self.unnoted) } else { 0 },
         };

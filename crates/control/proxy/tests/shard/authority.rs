@@ -215,7 +215,8 @@ fn a_strangers_text_reaches_no_operators_terminal() {
     assert!(!notes.is_empty());
     for note in notes {
         let Event::Decided(decided) = note else { continue };
-        let shown = format!("{} {} {}", decided.user, decided.service, decided.steps.join(" "));
+        let decision = &decided.decision;
+        let shown = format!("{} {} {}", decision.user, decision.service, decision.steps.join(" "));
         assert!(!shown.chars().any(char::is_control) && !shown.contains("FAKE"), "{shown:?}");
     }
 }

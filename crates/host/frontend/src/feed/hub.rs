@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use sluicegate_api::JoinedGate;
 use sluicegate_feed::{
     Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
     SenderOptions, skew_alarm,
@@ -54,29 +54,10 @@ pub(crate) enum Ask {
     Gates(Vec<String>),
 }
 
-/// A gate, as `status` shows it.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct HubStatus {
-    /// Its name.
-    pub gate: String,
-    /// Whether its feed is connected.
-    pub connected: bool,
-    /// Where it dialled from.
-    pub peer: Option<SocketAddr>,
-    /// Whether it runs on the frontend's own host.
-    pub is_local: bool,
-    /// Seconds by which its clock is ahead, if that is an alarm.
-    pub skew_s: Option<i64>,
-    /// Services that it cannot protect, and why.
-    pub refused: BTreeMap<String, String>,
-    /// Services to which no route leads by its inside port, and what is in the way.
-    pub unreached: BTreeMap<String, String>,
-}
-
 struct Gate {
     sender: FeedSender,
     frames: Option<(u64, mpsc::Sender<Arc<[u8]>>)>,
-    status: HubStatus,
+    status: JoinedGate,
 }
 
 /// Everything between shards and gates. Driven by one task; sockets and threads are on the other ends of its queues.
@@ -85,7 +66,7 @@ pub(crate) struct Hub {
     ledger: Arc<Ledger>,
     decisions: Arc<Decisions>,
     shards: Vec<ShardSender>,
-    statuses: Arc<Mutex<Vec<HubStatus>>>,
+    statuses: Arc<Mutex<Vec<JoinedGate>>>,
     holders: Holders,
     registrations: Registrations,
     /// The frontend's own addresses, from which it relays SIP.
@@ -112,7 +93,7 @@ pub(crate) struct HubParts {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) shards: Vec<ShardSender>,
-    pub(crate) statuses: Arc<Mutex<Vec<HubStatus>>>,
+    pub(crate) statuses: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) holders: Holders,
     pub(crate) registrations: Registrations,
     pub(crate) peers: Vec<IpAddr>,
@@ -217,7 +198,7 @@ impl Hub {
             }
             Event::Decided(decided) => {
                 self.audited.decided(&decided);
-                self.decisions.push(decided);
+                self.decisions.push(decided.decision);
             }
         }
     }
@@ -369,8 +350,8 @@ impl Hub {
                 gate.frames = Some((connection, frames));
                 // Until it says otherwise: for the first moments it must not become another service's gate.
                 let unreached = std::mem::take(&mut gate.status.unreached);
-                let known = HubStatus { unreached, ..HubStatus::default() };
-                gate.status = HubStatus { gate: name, connected: true, peer: Some(peer), is_local, ..known };
+                let known = JoinedGate { unreached, ..JoinedGate::default() };
+                gate.status = JoinedGate { gate: name, connected: true, peer: Some(peer), is_local, ..known };
                 pieces(&welcome).into_iter().for_each(|piece| gate.send(piece));
                 // A gate that was started anew goes on where it was, but without keys: they are on no disk.
                 for delta in keyed.into_iter().filter(|_| resume.is_some()) {
@@ -397,7 +378,7 @@ impl Hub {
                 tracing::error!(gate = name, %error, "a gate will not be told of what was revoked before this start");
             }
         }
-        let status = HubStatus { gate: name.to_owned(), ..HubStatus::default() };
+        let status = JoinedGate { gate: name.to_owned(), ..JoinedGate::default() };
         self.gates.insert(name.to_owned(), Gate { sender, frames: None, status });
     }
 

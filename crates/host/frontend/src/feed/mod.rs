@@ -9,7 +9,6 @@ mod places;
 pub(crate) mod registrations;
 
 pub(crate) use allowlist::Allowlist;
-pub use hub::HubStatus;
 pub(crate) use hub::{Ask, Hub, HubParts, Queues};
 pub(crate) use listener::Listener;
 pub(crate) use places::Places;

@@ -20,7 +20,7 @@ use std::{
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sluicegate_grant::epoch::Epoch;
-use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic, UserSecret};
+use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic};
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -244,8 +244,8 @@ impl Holder {
         }
     }
 
-    pub(crate) fn put<'a>(&self, users: impl Iterator<Item = (&'a str, &'a UserSecret)>) -> Result<(), HolderError> {
-        let users: Vec<_> = users.map(|(user, secret)| (user.to_owned(), *secret.expose())).collect();
+    pub(crate) fn put<'a>(&self, users: impl Iterator<Item = (&'a str, &'a [u8; 32])>) -> Result<(), HolderError> {
+        let users: Vec<_> = users.map(|(user, secret)| (user.to_owned(), *secret)).collect();
         if users.is_empty() {
             return Ok(());
         }

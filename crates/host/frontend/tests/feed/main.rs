@@ -10,10 +10,10 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use gate::{Gate, Told};
 use site::{AUDIO, Caller, PASSWORD, REALM, status};
+use sluicegate_api::{GrantState, NewUser};
 use sluicegate_feed::{Selected, Selector};
-use sluicegate_frontend::{Config, Control, Frontend, GateSite, NewUser};
+use sluicegate_frontend::{Config, Control, Frontend, GateSite};
 use sluicegate_policy::Service;
-use sluicegate_proxy::GrantState;
 use tempfile::TempDir;
 use tokio::{net::UdpSocket, task::JoinHandle, time::timeout};
 use zeroize::Zeroizing;
@@ -48,7 +48,7 @@ impl Running {
         let new = NewUser {
             name: name.into(),
             password: Some(Zeroizing::new(PASSWORD.into())),
-            secret: None,
+            key: None,
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         };
         self.control.users_add(&[new]).unwrap();
@@ -159,7 +159,7 @@ async fn a_call_is_opened_at_the_gate_and_its_bye_closes_it() {
     assert_eq!((grants.len(), grants[0].state, grants[0].gate.as_str()), (1, GrantState::Open, "gate-1"));
     assert_eq!((grants[0].client.to_string().as_str(), grants[0].user.as_str()), ("127.0.0.1", "alice"));
     let traced = running.control.trace_user("alice");
-    assert_eq!((traced[0].outcome, traced[0].status), ("admitted", 200));
+    assert_eq!((&*traced[0].outcome, traced[0].status), ("admitted", 200));
     let bye = alice.bye(WEB).await;
     assert_eq!(status(&bye), 200);
     gate.until(|told| matches!(told, Told::Revoke(_))).await;

@@ -1,6 +1,7 @@
 //! What a gate, a router or an edge is told about capabilities and the lanes of its links.
 
 use crate::error::ConfigError;
+use sluicegate_api::Role;
 use sluicegate_capability::host::ServerConfig;
 use sluicegate_capability::lines::lines_needed;
 use sluicegate_node::Fairness;
@@ -27,31 +28,6 @@ const LINK_RATES_BPS: std::ops::RangeInclusive<u64> = 64_000..=100_000_000_000;
 /// What a capability can say: kilobytes and seconds.
 const KILOBYTES: std::ops::RangeInclusive<u16> = 1..=1_023;
 const SECONDS: std::ops::RangeInclusive<u8> = 1..=63;
-
-/// What a node between two interfaces does with packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Drops what no grant covers, and checks capabilities.
-    #[default]
-    Gate,
-    /// Checks capabilities, and forwards everything.
-    Router,
-    /// Gets and renews capabilities for the unmodified hosts behind it.
-    Edge,
-}
-
-impl Role {
-    /// As it is written in the configuration.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Gate => "gate",
-            Self::Router => "router",
-            Self::Edge => "edge",
-        }
-    }
-}
 
 /// Which request queues are merged when all are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]

@@ -8,7 +8,7 @@ mod progress;
 mod reach;
 pub(crate) mod usage;
 
-pub(crate) use progress::{Progress, Stage};
+pub(crate) use progress::Progress;
 
 use crate::{
     clock,
@@ -18,6 +18,7 @@ use apply::Applier;
 use backoff::Backoff;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use reach::Reach;
+use sluicegate_api::FeedStage;
 use sluicegate_feed::{Event, FeedError, FeedReceiver, FromGate, ToGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
 use std::{sync::Arc, time::Duration};
@@ -64,9 +65,9 @@ impl Feed {
         let mut receiver = FeedReceiver::new(self.issuer.clone(), &shared.config.name, resume);
         let mut backoff = Backoff::new();
         loop {
-            slot.progress.enter(clock::monotonic(), Stage::Connecting, None);
+            slot.progress.enter(clock::monotonic(), FeedStage::Connecting, None);
             let Err(error) = self.session(slot, &mut receiver).await;
-            if slot.progress.stage() == Stage::Connected {
+            if slot.progress.stage() == FeedStage::Connected {
                 backoff.reset();
             }
             if let SessionError::Feed(FeedError::Gap { .. } | FeedError::Replay { .. }) = error {
@@ -74,7 +75,7 @@ impl Feed {
             }
             let wait = backoff.next(getrandom::u32().unwrap_or(u32::MAX / 2));
             tracing::warn!(feed = %slot.progress.address().address, %error, ?wait, "feed lost; what is open stays open");
-            slot.progress.enter(clock::monotonic(), Stage::Waiting, Some(error.to_string()));
+            slot.progress.enter(clock::monotonic(), FeedStage::Waiting, Some(error.to_string()));
             sleep(wait).await;
         }
     }
@@ -144,7 +145,7 @@ impl Feed {
             slot.progress.applied(resume.seq);
             if !is_up(slot) {
                 outgoing.send(&apply::active(&self.shared, self.issuer.id()).await).await?;
-                slot.progress.enter(clock::monotonic(), Stage::Connected, None);
+                slot.progress.enter(clock::monotonic(), FeedStage::Connected, None);
                 tracing::info!(feed = %slot.progress.address().address, "feed is up to date");
             }
         }
@@ -153,5 +154,5 @@ impl Feed {
 }
 
 fn is_up(slot: &FeedSlot) -> bool {
-    slot.progress.stage() == Stage::Connected
+    slot.progress.stage() == FeedStage::Connected
 }

@@ -1,29 +1,9 @@
 //! How a feed is doing, for `status`.
 
-use crate::{config::FeedAddress, ledger::IssuerId, status::FeedStatus};
+use crate::{config::FeedAddress, ledger::IssuerId};
+use sluicegate_api::{FeedStage, FeedStatus};
 use sluicegate_wire::Instant;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Where a feed stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Between two attempts.
-    Waiting,
-    /// Dialling, or not welcomed yet.
-    Connecting,
-    /// Up to date.
-    Connected,
-}
-
-impl Stage {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Connecting => "connecting",
-            Self::Connected => "connected",
-        }
-    }
-}
 
 /// Written by the feed's task, read by `status`.
 #[derive(Debug)]
@@ -35,7 +15,7 @@ pub(crate) struct Progress {
 
 #[derive(Debug)]
 struct Inner {
-    stage: Stage,
+    stage: FeedStage,
     since: Instant,
     frontend: Option<String>,
     sequence: Option<u64>,
@@ -50,7 +30,7 @@ struct Inner {
 impl Progress {
     pub(crate) fn new(address: FeedAddress, issuer: IssuerId, now: Instant) -> Self {
         let inner = Inner {
-            stage: Stage::Waiting,
+            stage: FeedStage::Waiting,
             since: now,
             frontend: None,
             sequence: None,
@@ -72,21 +52,21 @@ impl Progress {
         &self.address
     }
 
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> FeedStage {
         self.lock().stage
     }
 
     /// Moves to `stage`, with the reason if it is a step back.
-    pub(crate) fn enter(&self, now: Instant, stage: Stage, error: Option<String>) {
+    pub(crate) fn enter(&self, now: Instant, stage: FeedStage, error: Option<String>) {
         let mut inner = self.lock();
         if inner.stage != stage {
             (inner.stage, inner.since) = (stage, now);
-            inner.connects += u64::from(stage == Stage::Connected);
+            inner.connects += u64::from(stage == FeedStage::Connected);
         }
         match stage {
-            Stage::Connected => inner.last_error = None,
-            Stage::Waiting => inner.last_error = error.or_else(|| inner.last_error.take()),
-            Stage::Connecting => {}
+            FeedStage::Connected => inner.last_error = None,
+            FeedStage::Waiting => inner.last_error = error.or_else(|| inner.last_error.take()),
+            FeedStage::Connecting => {}
         }
     }
 
@@ -123,7 +103,7 @@ impl Progress {
             address: self.address.address.to_string(),
             frontend: inner.frontend.clone(),
             issuer: self.issuer.iter().map(|byte| format!("{byte:02x}")).collect(),
-            state: inner.stage.label(),
+            state: inner.stage,
             state_s: now.since(inner.since).as_secs(),
             sequence: inner.sequence,
             silent_ms: inner.heard.map(millis),

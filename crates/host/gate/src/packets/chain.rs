@@ -6,10 +6,11 @@ mod tables;
 
 use crate::{
     assemble,
-    config::{Capabilities, Config, EdgePolicy, Role},
+    config::{Capabilities, Config, EdgePolicy},
     samples::{self, Hops, NEXT, OWN},
     secrets::Seeds,
 };
+use sluicegate_api::Role;
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Host};
 use sluicegate_grant::{
     DataMode, FLAG_PROVES_ADDRESS, Grant,

@@ -1,9 +1,7 @@
 //! The whole packet path of a node, from frame to frame.
 
-use crate::{
-    config::Role,
-    samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame},
-};
+use crate::samples::{self, Hops, NEXT, OWN, VALID, read_udp, udp_frame};
+use sluicegate_api::Role;
 use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,

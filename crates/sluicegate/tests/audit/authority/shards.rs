@@ -37,7 +37,7 @@ fn security_23_a_strangers_text_reaches_no_operators_terminal() {
     let mut stranger = Caller { password: "wrong".into(), ..Caller::new("alice", STRANGER) };
     stranger.sign_in(&mut site, "INVITE", "sip:%1b%5b31mFAKE%20LINE%0a@example.net", "", AUDIO);
     let notes = site.events.iter().filter_map(|event| match event {
-        Event::Decided(decided) => Some(format!("{} {}", decided.user, decided.service)),
+        Event::Decided(decided) => Some(format!("{} {}", decided.decision.user, decided.decision.service)),
         _ => None,
     });
     assert_eq!(notes.collect::<Vec<_>>(), ["alice (no name)"]);

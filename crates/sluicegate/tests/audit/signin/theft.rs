@@ -10,12 +10,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sluicegate_frontend::{Config, Control, Frontend, KeyHolder, NewUser, Vault, keyholder_directory};
+use sluicegate_api::NewUser;
+use sluicegate_frontend::{Config, Control, Frontend, KeyHolder, Vault, keyholder_directory};
 use sluicegate_grant::epoch::{EPOCH_SECS, Epoch};
 use sluicegate_signin::{Certificate, CertificateError, EpochHa1, ReplicaKey, SitePublic, UserSecret, unseal};
 use sluicegate_sip::digest::{Algorithm, ha1};
 use sluicegate_wire::UnixTime;
 use tempfile::TempDir;
+use zeroize::Zeroizing;
 
 use super::site::{self, Caller, PHONE, PORTS, Site, status};
 use crate::support::BINARY;
@@ -129,8 +131,8 @@ async fn theft_the_whole_directory_of_a_frontend_signs_in_neither_in_the_next_ep
     // Neither a secret of a user nor the site's key was ever on its host.
     assert!(!holds(&state, site::secret_of("dave", site::PASSWORD).expose()));
     assert!(!holds(&state, &fs::read(apart.root.path().join("keyholder/site.key")).unwrap()));
-    let dave = |secret| NewUser { name: "dave".into(), password: None, secret, groups: Vec::new() };
-    let (with, without) = (dave(Some(UserSecret::from_bytes([1; 32]))), dave(None));
+    let dave = |key| NewUser { name: "dave".into(), key, ..NewUser::default() };
+    let (with, without) = (dave(Some(Zeroizing::new([1; 32]))), dave(None));
     assert!(blocking(&control, move |control| control.users_add(&[with])).await.is_err(), "it takes none either");
     blocking(&control, move |control| control.users_add(&[without]).unwrap()).await;
     drop(frontend);
@@ -228,7 +230,8 @@ impl Stolen {
         let frontend = Frontend::start(config).await.unwrap();
         let password = "correct-horse-battery-staple";
         let secret = UserSecret::from_password("dave", site::REALM, password.as_bytes());
-        let dave = NewUser { name: "dave".into(), password: None, secret: Some(secret.clone()), groups: Vec::new() };
+        let key = Some(Zeroizing::new(*secret.expose()));
+        let dave = NewUser { name: "dave".into(), key, ..NewUser::default() };
         let control = frontend.control();
         tokio::task::spawn_blocking(move || control.users_add(&[dave]).unwrap()).await.unwrap();
         Self { directory, secret }

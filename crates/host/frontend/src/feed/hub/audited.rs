@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use sluicegate_api::{GrantState, GrantStatus};
 use sluicegate_feed::{EndCause, Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_store::audit::{Audit, Event, Grant};
 use sluicegate_wire::Instant;
 
-use sluicegate_proxy::{Decided, GrantRow, GrantState, Ledger, Outcome};
+use sluicegate_proxy::{Decided, Ledger, Outcome};
 
 /// How long a gate has to say what a revoked grant used; then what it said last is written.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -17,7 +18,7 @@ const ENDING_MAX: usize = 8_192;
 /// A revoked grant, which is in the directory no more.
 #[derive(Debug)]
 struct Ending {
-    row: GrantRow,
+    row: GrantStatus,
     cause: &'static str,
     until: Instant,
 }
@@ -42,9 +43,10 @@ impl Audited {
 
     /// Somebody signed in, or did not. Requests that go on with a call are told of as renewals of its grants.
     pub(super) fn decided(&self, decided: &Decided) {
-        let (address, port) = (decided.client.ip().to_canonical(), decided.client.port());
-        let (user, service, why) = (decided.user.clone(), decided.service.clone(), decided.steps.join("; "));
-        let is = |outcome: Outcome| decided.outcome == outcome.label();
+        let said = &decided.decision;
+        let (address, port) = (said.client.ip().to_canonical(), said.client.port());
+        let (user, service, why) = (said.user.clone(), said.service.clone(), said.steps.join("; "));
+        let is = |outcome: Outcome| said.outcome == outcome.label();
         let event = if is(Outcome::Admitted) && !decided.renewal {
             Event::SignedIn { address, port, user, service }
         } else if is(Outcome::Denied) {
@@ -58,7 +60,7 @@ impl Audited {
     }
 
     /// A gate has opened or renewed a grant, which stood like this before.
-    pub(super) fn opened(&self, before: Option<GrantRow>) {
+    pub(super) fn opened(&self, before: Option<GrantStatus>) {
         let Some(row) = before else { return };
         let event = match row.state {
             GrantState::Opening => Event::GrantOpened(grant(row)),
@@ -84,7 +86,7 @@ impl Audited {
     }
 
     fn over(&self, Ending { row, cause, .. }: Ending) {
-        let bytes_used = row.bytes_used;
+        let bytes_used = row.bytes_used.unwrap_or(0);
         self.write(&Event::GrantEnded { grant: grant(row), cause, bytes_used }, 0);
     }
 
@@ -92,7 +94,7 @@ impl Audited {
     pub(super) fn ended(
         &mut self,
         gate: &str,
-        (id, row): (GrantId, Option<GrantRow>),
+        (id, row): (GrantId, Option<GrantStatus>),
         cause: EndCause,
         bytes_used: u64,
     ) {
@@ -110,7 +112,7 @@ impl Audited {
     }
 
     /// Writes the ends that no gate has told of.
-    pub(super) fn sweep(&mut self, now: Instant, expired: Vec<GrantRow>) {
+    pub(super) fn sweep(&mut self, now: Instant, expired: Vec<GrantStatus>) {
         for row in expired.into_iter().filter(|row| row.state == GrantState::Open) {
             self.over(Ending { row, cause: "expired", until: now });
         }
@@ -122,7 +124,7 @@ impl Audited {
     }
 }
 
-fn grant(row: GrantRow) -> Grant {
+fn grant(row: GrantStatus) -> Grant {
     Grant {
         grant: row.id.to_string(),
         address: row.client.to_canonical(),

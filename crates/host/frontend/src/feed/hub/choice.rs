@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Hub, HubStatus};
+use sluicegate_api::JoinedGate;
+
+use super::Hub;
 
 impl Hub {
     /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
     /// even while that gate is away.
     pub(super) fn gate_of(&self, service: &str) -> Option<String> {
-        let says = |gate: &str, of: fn(&HubStatus) -> &BTreeMap<String, String>| {
+        let says = |gate: &str, of: fn(&JoinedGate) -> &BTreeMap<String, String>| {
             self.gates.get(gate).is_some_and(|gate| of(&gate.status).contains_key(service))
         };
         let refuses = |gate: &str| says(gate, |status| &status.refused);

@@ -60,7 +60,7 @@ async fn a_restarted_gate_has_no_keys_says_so_and_gets_them_with_a_snapshot() {
     let opened = feed.opened().await;
     send_sealed(&gate, 1, opened).await;
     gate.send_in_vain(CLIENT, opened, &["mac_missing"]).await;
-    assert_eq!(gate.control.grants().await[0].mode, "mac");
+    assert_eq!(gate.control.grants().await[0].mode, DataMode::Mac);
     assert!(!is_key_on_disk(dir.path()), "in no journal");
     gate.stop().await;
     assert!(!is_key_on_disk(dir.path()), "and in no checkpoint");

@@ -2,11 +2,9 @@ mod macs;
 mod real;
 mod site;
 
-use crate::{
-    Issuer, Probe, Selected, Selector, StartError, samples,
-    status::{GrantStatus, Trace},
-};
+use crate::{Issuer, Probe, Selected, Selector, StartError, samples};
 use site::{Frontend, config, install, open, start, until};
+use sluicegate_api::{Enforcement, FeedStage, FlowTrace, GrantStatus};
 use sluicegate_feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
 use sluicegate_grant::IssuerPublic;
 use sluicegate_grant::{
@@ -33,7 +31,7 @@ async fn what_the_frontend_grants_is_opened_answered_and_passes() {
     assert_eq!(gate.send_in(CLIENT, opened).await, (CLIENT, SERVICE, b"ping".to_vec()));
     gate.send_in_vain(STRANGER, opened, &["no_pinhole"]).await;
     let status = gate.control.status();
-    assert_eq!((status.grants, status.feeds[0].state, status.feeds[0].opened), (1, "connected", 1));
+    assert_eq!((status.grants, status.feeds[0].state, status.feeds[0].opened), (1, FeedStage::Connected, 1));
     assert_eq!(status.feeds[0].frontend.as_deref(), Some("frontend-1"));
     gate.stop().await;
 }
@@ -47,7 +45,8 @@ async fn a_lost_feed_closes_nothing_and_is_resumed_where_it_ended() {
     frontend.push(&mut feed, [install(1)]).await;
     let opened = feed.opened().await;
     drop(feed);
-    until("the gate sees the loss", || (gate.control.status().feeds[0].state != "connected").then_some(())).await;
+    until("the gate sees the loss", || (gate.control.status().feeds[0].state != FeedStage::Connected).then_some(()))
+        .await;
     gate.send_in(CLIENT, opened).await;
     let (_feed, resume, before) = frontend.welcome().await;
     assert_eq!(resume.map(|resume| resume.seq), Some(1));
@@ -112,7 +111,7 @@ async fn the_operator_ends_a_users_grants_and_the_frontend_hears_of_it() {
     gate.send_in(CLIENT, opened).await;
     let grants: Vec<GrantStatus> = gate.control.grants().await;
     assert_eq!((grants.len(), grants[0].user.as_str(), grants[0].flows), (1, "alice", Some(1)));
-    assert!(grants[0].bytes_used > Some(0) && grants[0].expires_s > 3_500);
+    assert!(grants[0].bytes_used > Some(0) && grants[0].not_after > crate::clock::unix().plus_secs(3_500).0);
     let ended = gate.control.revoke(&Selector::all(Selected::User("alice".into()))).await;
     assert_eq!(ended, Ok(1));
     assert!(matches!(feed.next().await, FromGate::Ended { cause: EndCause::Revoked, bytes_used: 32.., .. }));
@@ -138,7 +137,7 @@ async fn a_trace_says_why_a_strangers_packet_was_dropped_and_shows_it() {
         dst_port: opened.port(),
         port: Port::OUTSIDE,
     };
-    let refused: Trace = gate.control.trace(probe(STRANGER)).await.unwrap();
+    let refused: FlowTrace = gate.control.trace(probe(STRANGER)).await.unwrap();
     assert_eq!((refused.verdict.as_str(), refused.reason), ("dropped", Some("no_pinhole")));
     assert_eq!((refused.recent.len(), refused.recent[0].reason), (1, "no_pinhole"));
     assert_eq!(refused.recent[0].source.as_deref(), Some("198.51.100.66:4000"));
@@ -234,9 +233,9 @@ async fn a_service_that_is_reached_by_sip_gets_a_standing_pinhole_that_survives(
 async fn observe_mode_is_shown_and_switched() {
     let dir = tempfile::tempdir().unwrap();
     let gate = start(config(dir.path()), &[]).await;
-    assert_eq!(gate.control.status().mode, crate::Enforcement::Enforce);
+    assert_eq!(gate.control.status().mode, Enforcement::Enforce);
     gate.control.observe(true).await.unwrap();
-    assert_eq!(gate.control.status().mode, crate::Enforcement::Observe);
+    assert_eq!(gate.control.status().mode, Enforcement::Observe);
     gate.stop().await;
 }
 

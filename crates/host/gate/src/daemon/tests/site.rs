@@ -250,7 +250,7 @@ impl Running {
     pub(super) async fn send_in_vain(&self, from: SocketAddrV4, to: SocketAddrV4, reasons: &[&'static str]) {
         let count = || -> u64 {
             let dropped = self.control.status().dropped;
-            reasons.iter().filter_map(|reason| dropped.get(reason)).sum()
+            reasons.iter().filter_map(|reason| dropped.get(*reason)).sum()
         };
         let before = count();
         assert!(self.cables.inject(Port::OUTSIDE, &udp_frame(Port::OUTSIDE, from, to, b"ping")));

@@ -1,9 +1,9 @@
 use super::*;
-use crate::config::Role;
 use crate::{
     packets::command::{Commander, EVENTS_MAX},
     samples::{self, Hops, VALID},
 };
+use sluicegate_api::Role;
 use sluicegate_grant::Grant;
 use sluicegate_nat::{Config, EndCause, PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::UnixTime;

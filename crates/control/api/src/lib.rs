@@ -1,0 +1,26 @@
+//! The API of a node: what can be asked over its control socket, and what is answered. Types only; `sluicegate-admin`
+//! carries them.
+//!
+//! An [`Endpoint`] names a route together with the type of what goes in and of what comes out. Server, command line and
+//! tests all go through it, so that none of them can read a field which another does not write. Bodies are JSON. A
+//! refusal is a [`Refusal`] with an HTTP status of 400 or above.
+
+mod endpoint;
+mod grants;
+mod objects;
+mod status;
+mod trace;
+
+use std::borrow::Cow;
+
+pub use endpoint::{Endpoint, Method, Question, Refusal, routes::*};
+pub use grants::{GrantState, GrantStatus, Revoke, Revoked};
+pub use objects::{Configured, Gate, JoinToken, NewUser, User, UserChange};
+pub use status::{
+    Enforcement, FeedStage, FeedStatus, FrontendStatus, GateStatus, JoinedGate, LaneStatus, NodeStatus, PortStatus,
+    Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus,
+};
+pub use trace::{Decision, Flow, FlowTrace, Observe, PolicyAnswer, PolicyTest, RecentDrop};
+
+/// A stable name, such as a reason's or a table's: written from a constant, read into a string.
+pub type Label = Cow<'static, str>;

@@ -1,0 +1,85 @@
+//! Users, gates and what a configuration file says. Groups, services and rules are those of `sluicegate-policy`.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use sluicegate_policy::{Rule, Service};
+use zeroize::Zeroizing;
+
+/// A user, without what its passwords are checked against.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The name, also the user part of the SIP address.
+    pub name: String,
+    /// The groups that the user is in.
+    pub groups: Vec<String>,
+    /// Whether the user may log in.
+    pub enabled: bool,
+    /// Whether the user may log in as telephones do, and not only with an agent.
+    pub phone: bool,
+}
+
+/// A user who is added, or whose password is replaced.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewUser {
+    /// The name.
+    pub name: String,
+    /// Groups that exist.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// The password of the user's telephones; without one the user has none.
+    #[serde(default)]
+    pub password: Option<Zeroizing<String>>,
+    /// What the user's agents sign in with; without it no agent of the user is let in.
+    #[serde(default)]
+    pub key: Option<Zeroizing<[u8; 32]>>,
+}
+
+/// What changes of a user, besides what the user signs in with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserChange {
+    /// Exactly these groups.
+    #[serde(default)]
+    pub groups: Option<Vec<String>>,
+    /// These groups besides.
+    #[serde(default)]
+    pub add: Vec<String>,
+    /// These groups no longer.
+    #[serde(default)]
+    pub remove: Vec<String>,
+    /// Whether the user may log in.
+    #[serde(default)]
+    pub enabled: Option<bool>,
+}
+
+/// What a changed configuration file says of services and rules.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configured {
+    /// All its services.
+    pub services: Vec<Service>,
+    /// All its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// A gate that has joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gate {
+    /// Its name.
+    pub name: String,
+    /// Whether its feed is connected.
+    pub connected: bool,
+    /// When it joined, Unix seconds.
+    pub joined_at: u64,
+    /// Where it dialled from last.
+    pub seen_at: Option<IpAddr>,
+}
+
+/// What a gate joins with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JoinToken {
+    /// The token, in one line.
+    pub token: String,
+}

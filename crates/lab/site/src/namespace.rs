@@ -15,11 +15,9 @@ use nix::{
     unistd::{getegid, geteuid},
 };
 
-use crate::{
-    During, LabError,
-    process::Process,
-    rtnetlink::{Netlink, Prefix},
-};
+use sluicegate_netlink::{Error, Rtnetlink};
+
+use crate::{During, LabError, process::Process};
 
 /// On the loopback interface of every namespace of a lab, and nowhere else: how a process sees that it is in one.
 pub const MARKER: Ipv6Addr = Ipv6Addr::new(0xfd73, 0x6c75, 0x6963, 0x6567, 0x6174, 0x656c, 0x6162, 1);
@@ -148,9 +146,11 @@ impl Namespace {
     pub fn netlink<R: Send>(
         &self,
         what: &str,
-        f: impl FnOnce(&mut Netlink) -> io::Result<R> + Send,
+        f: impl FnOnce(&mut Rtnetlink) -> Result<R, Error> + Send,
     ) -> Result<R, LabError> {
-        self.run_in(|| f(&mut Netlink::open()?)).and_then(|result| result).during(|| format!("{}: {what}", self.name))
+        self.run_in(|| Ok(f(&mut Rtnetlink::open()?)?))
+            .and_then(|result| result)
+            .during(|| format!("{}: {what}", self.name))
     }
 
     /// Writes a kernel setting of the namespace, such as `net/ipv4/ip_forward`.
@@ -207,11 +207,10 @@ fn prepare() -> Result<(), LabError> {
     for (setting, value) in SETTINGS {
         write_setting(setting, value).during(|| format!("writing {value} to {setting}"))?;
     }
-    let mut netlink = Netlink::open().during(|| "opening netlink".to_owned())?;
-    let mut loopback_on = || {
-        let loopback = netlink.link("lo")?.index;
-        netlink.set_up(loopback, true)?;
-        netlink.add_address(loopback, Prefix::host(MARKER.into()))
+    let loopback_on = || {
+        let mut netlink = Rtnetlink::open()?;
+        netlink.set_up("lo")?;
+        netlink.add_address("lo", MARKER.into(), 128)
     };
     loopback_on().during(|| "switching loopback on".to_owned())
 }

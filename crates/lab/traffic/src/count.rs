@@ -10,7 +10,7 @@ use serde_json::json;
 use sluicegate_datapath::raw::{Options, Received, Socket};
 use sluicegate_wire::ip::Summary;
 
-use sluicegate_site::{During, LabError, rtnetlink::Prefix, worker::Context};
+use sluicegate_site::{During, LabError, Prefix, worker::Context};
 
 /// Destination address, source address, EtherType.
 const ETHERNET_LEN: usize = 14;

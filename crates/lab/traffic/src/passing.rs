@@ -10,7 +10,7 @@ use sluicegate_wire::{
     ip::Summary,
 };
 
-use sluicegate_site::{During, LabError, rtnetlink::Prefix, worker::Context};
+use sluicegate_site::{During, LabError, Prefix, worker::Context};
 
 const ETHERNET_LEN: usize = 14;
 const RECEIVE_SLOTS: usize = 16_384;

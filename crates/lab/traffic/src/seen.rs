@@ -12,7 +12,7 @@ use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_wire::capability::Kind;
 
 use crate::attack::header;
-use sluicegate_site::{During, LabError, rtnetlink::Prefix, worker::Context};
+use sluicegate_site::{During, LabError, Prefix, worker::Context};
 
 const RECEIVE_SLOTS: usize = 16_384;
 const SOURCES_MAX: usize = 65_536;

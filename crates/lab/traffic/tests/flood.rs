@@ -2,10 +2,10 @@
 
 use std::{io::Write, net::SocketAddr, path::Path, time::Duration};
 
+use sluicegate_netlink::LinkCounters;
 use sluicegate_site::{
-    Process,
+    Prefix, Process,
     namespace::may_make_namespaces,
-    rtnetlink::{LinkCounters, Prefix},
     topology::{Site, SiteOptions},
     worker,
 };
@@ -128,13 +128,13 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
     assert_eq!(class(&counted, "stranger"), 0);
     assert!(class(&counted, "call") >= wanted / 4);
 
-    let bypass = site.lab.link("bypass", Site::OUTSIDE).unwrap();
-    let core = site.lab.link("core", "to_bypass").unwrap();
+    let bypass = site.lab.mac("bypass", Site::OUTSIDE).unwrap();
+    let core = site.lab.mac("core", "to_bypass").unwrap();
     let flood = FloodSpec {
         mark: 0,
         interface: "to_bypass".to_owned(),
-        destination_mac: bypass.mac,
-        source_mac: core.mac,
+        destination_mac: bypass,
+        source_mac: core,
         targets: [Site::NAT, Site::WEB]
             .map(|address| Target { address: address.into(), first: 1, last: 65_535 })
             .to_vec(),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use sluicegate_site::{
-    rtnetlink::Prefix,
+    Prefix,
     topology::{Host, Plan},
 };
 

@@ -13,8 +13,7 @@ use nix::mount::umount;
 use sluicegate_datapath::offload;
 use sluicegate_netlink::Rtnetlink;
 use sluicegate_site::{
-    Lab as Built, Namespace,
-    rtnetlink::Prefix,
+    Lab as Built, Namespace, Prefix,
     topology::{End, Host, Plan, Via, Wire},
 };
 use tempfile::TempDir;
@@ -82,7 +81,7 @@ impl Lab {
 
     /// Ethernet address of an interface.
     pub(crate) fn mac(&self, host: &str, interface: &str) -> [u8; 6] {
-        self.hosts.link(host, interface).expect("an interface of the lab").mac
+        self.hosts.mac(host, interface).expect("an interface of the lab")
     }
 
     /// Packets that a host has sent by an interface.

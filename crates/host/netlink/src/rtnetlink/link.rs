@@ -49,6 +49,21 @@ pub struct LinkCounters {
     pub tx_dropped: u64,
 }
 
+impl LinkCounters {
+    /// What was added since `earlier`.
+    #[must_use]
+    pub const fn since(&self, earlier: &Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets.saturating_sub(earlier.rx_packets),
+            rx_bytes: self.rx_bytes.saturating_sub(earlier.rx_bytes),
+            tx_packets: self.tx_packets.saturating_sub(earlier.tx_packets),
+            tx_bytes: self.tx_bytes.saturating_sub(earlier.tx_bytes),
+            rx_dropped: self.rx_dropped.saturating_sub(earlier.rx_dropped),
+            tx_dropped: self.tx_dropped.saturating_sub(earlier.tx_dropped),
+        }
+    }
+}
+
 impl Rtnetlink {
     /// The link called `name`.
     ///

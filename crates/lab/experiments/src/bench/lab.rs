@@ -11,9 +11,9 @@ use sluicegate_datapath::{
 };
 
 use super::frame::Macs;
+use sluicegate_netlink::Rtnetlink;
 use sluicegate_site::{
-    During, Lab, LabError, Node, Process,
-    rtnetlink::{Netlink, Prefix},
+    During, Lab, LabError, Node, Prefix, Process,
     topology::{End, Host, Plan, Via, Wire},
 };
 
@@ -40,7 +40,7 @@ pub(super) struct BenchLab {
     pub targets: Vec<SocketAddrV4>,
     pub macs: Macs,
     pub sender: Socket,
-    counter: Netlink,
+    counter: Rtnetlink,
     pub lab: Lab,
     processes: Vec<Process>,
     nodes: Vec<Node>,
@@ -78,10 +78,10 @@ impl BenchLab {
             let install = || IngressFilter::install("bench", &[ETH], &rules).map(drop).map_err(io::Error::other);
             lab.host(host)?.run_in(install).and_then(|done| done).during(|| format!("{host}: keeping it silent"))?;
         }
-        let macs = Macs { source: lab.link("gen", ETH)?.mac, destination: lab.link("gate", "outside")?.mac };
+        let macs = Macs { source: lab.mac("gen", ETH)?, destination: lab.mac("gate", "outside")? };
         let sender = lab.host("gen")?.run_in(|| Socket::open(ETH, &raw::Options::send_only()));
         let sender = sender.and_then(|opened| opened).during(|| "opening the generator's socket".to_owned())?;
-        let counter = lab.host("sink")?.run_in(Netlink::open).and_then(|opened| opened);
+        let counter = lab.host("sink")?.run_in(|| Ok(Rtnetlink::open()?)).and_then(|opened| opened);
         let counter = counter.during(|| "opening netlink".to_owned())?;
         let targets = (FIRST_PORT..FIRST_PORT + PORTS).map(|port| SocketAddrV4::new(SINK, port)).collect();
         Ok(Self {

@@ -120,8 +120,8 @@ pub(super) fn onlooker(options: &Options, site: &Site, client: &str, does: Does)
     Ok(OnlookerSpec {
         interface: "to_gate".to_owned(),
         client_interface: format!("to_{client}"),
-        destination_mac: site.lab.link("gate", Site::OUTSIDE)?.mac,
-        source_mac: site.lab.link("core", "to_gate")?.mac,
+        destination_mac: site.lab.mac("gate", Site::OUTSIDE)?,
+        source_mac: site.lab.mac("core", "to_gate")?,
         client: Site::address(client)?.into(),
         does,
         mark: ONLOOKER.mark,
@@ -153,8 +153,8 @@ fn from(
 ) -> Result<FloodSpec, LabError> {
     Ok(FloodSpec {
         interface: interface.to_owned(),
-        destination_mac: site.lab.link(next_hop.0, next_hop.1)?.mac,
-        source_mac: site.lab.link(host, interface)?.mac,
+        destination_mac: site.lab.mac(next_hop.0, next_hop.1)?,
+        source_mac: site.lab.mac(host, interface)?,
         targets: Vec::new(),
         mix: Vec::new(),
         datagrams: Vec::new(),

@@ -8,7 +8,7 @@ use super::{
     daemons::{Daemons, wait_for},
     files::{REALM, SERVICE_SIP_PORT, SERVICES, Service},
 };
-use sluicegate_site::{LabError, Process, rtnetlink::Prefix, topology::Site};
+use sluicegate_site::{LabError, Prefix, Process, topology::Site};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,

@@ -17,7 +17,8 @@ use super::{
     verdict::{Forgeries, Insider, Measured, SipAttack},
 };
 use crate::report::{Phase, Report};
-use sluicegate_site::{LabError, Process, clock::unix_ns, cpu::StolenWatch, rtnetlink::LinkCounters, topology::Site};
+use sluicegate_netlink::LinkCounters;
+use sluicegate_site::{LabError, Process, clock::unix_ns, cpu::StolenWatch, topology::Site};
 use sluicegate_traffic::{
     attack::{InsiderSpec, SipFloodSpec, SipMix},
     client::{

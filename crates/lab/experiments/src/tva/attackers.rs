@@ -94,8 +94,8 @@ impl Attackers {
             // A request is small; the flood has the same bits in more packets.
             let spec = CapabilityFloodSpec {
                 interface: "eth0".into(),
-                source_mac: plan.lab.link(host, "eth0")?.mac,
-                destination_mac: plan.lab.link(neighbour, "lan")?.mac,
+                source_mac: plan.lab.mac(host, "eth0")?,
+                destination_mac: plan.lab.mac(neighbour, "lan")?,
                 mode,
                 target: plan.family.address(target),
                 target_port: FLOOD_PORT,

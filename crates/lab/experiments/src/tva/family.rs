@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use clap::ValueEnum;
-use sluicegate_site::{LabError, rtnetlink::Prefix, topology::Plan};
+use sluicegate_site::{LabError, Prefix, topology::Plan};
 
 /// An IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

@@ -14,14 +14,12 @@ pub use site::{Site, SiteOptions};
 pub use text::prefix;
 
 use sluicegate_datapath::offload;
+use sluicegate_netlink::{Error, Link, LinkCounters, NextHop, QueueCounters, Route, Rtnetlink};
 
-use crate::{
-    During, LabError, Namespace,
-    rtnetlink::{Destination, Link, LinkCounters, Netlink, Prefix, QueueCounters},
-};
+use crate::{During, LabError, Namespace, Prefix};
 
-/// Largest packet of every wire.
-const MTU: u32 = 1_500;
+/// The bucket of a bottleneck must hold the largest frame and enough for a timer tick of a virtual machine.
+const BURST_BYTES_MIN: u32 = 3_200;
 /// The bridge of a switch.
 const SWITCH: &str = "switch";
 /// Hosts of one lab.
@@ -175,8 +173,7 @@ impl Plan {
             }
             namespace.forward(host.forwards)?;
             namespace.netlink("adding routes", |netlink| {
-                let loopback = netlink.link("lo")?.index;
-                host.routes.iter().try_for_each(|(prefix, via)| netlink.add_route(*prefix, via.destination(loopback)))
+                host.routes.iter().try_for_each(|(prefix, via)| netlink.add_route(&via.route(*prefix)))
             })?;
         }
         Ok(lab)
@@ -184,12 +181,13 @@ impl Plan {
 }
 
 impl Via {
-    const fn destination(self, loopback: u32) -> Destination {
-        match self {
-            Self::Gateway(address) => Destination::Via(address),
-            Self::Itself => Destination::Local(loopback),
-            Self::Blackhole => Destination::Blackhole,
-        }
+    fn route(self, prefix: Prefix) -> Route<'static> {
+        let by = match self {
+            Self::Gateway(address) => NextHop::Gateway(address, None),
+            Self::Itself => NextHop::Local("lo"),
+            Self::Blackhole => NextHop::Blackhole,
+        };
+        Route::new((prefix.network().address, prefix.len), by)
     }
 }
 
@@ -213,12 +211,17 @@ impl Lab {
         self.hosts.values()
     }
 
-    /// An interface of a host with its counters.
+    fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {
+        self.host(host)?.netlink("reading an interface", |netlink| netlink.link(interface))
+    }
+
+    /// Ethernet address of an interface.
     ///
     /// # Errors
-    /// If there is no such host or interface.
-    pub fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {
-        self.host(host)?.netlink("reading an interface", |netlink| netlink.link(interface))
+    /// If there is no such host or interface, or it has none.
+    pub fn mac(&self, host: &str, interface: &str) -> Result<[u8; 6], LabError> {
+        let none = || LabError::Plan(format!("{interface} of {host} has no Ethernet address"));
+        self.link(host, interface)?.mac.ok_or_else(none)
     }
 
     /// Runs a command to its end on a host; what it printed.
@@ -252,10 +255,7 @@ impl Lab {
     /// # Errors
     /// If there is no such host or interface.
     pub fn queue_counters(&self, host: &str, interface: &str) -> Result<QueueCounters, LabError> {
-        self.host(host)?.netlink("reading a queue", |netlink| {
-            let index = netlink.link(interface)?.index;
-            netlink.bottleneck_counters(index)
-        })
+        self.host(host)?.netlink("reading a queue", |netlink| netlink.queue_counters(interface))
     }
 
     /// Adds or replaces a route of a running host.
@@ -263,10 +263,7 @@ impl Lab {
     /// # Errors
     /// If there is no such host or the kernel refuses.
     pub fn add_route(&self, host: &str, prefix: Prefix, via: Via) -> Result<(), LabError> {
-        self.host(host)?.netlink("adding a route", |netlink| {
-            let loopback = netlink.link("lo")?.index;
-            netlink.add_route(prefix, via.destination(loopback))
-        })
+        self.host(host)?.netlink("adding a route", |netlink| netlink.add_route(&via.route(prefix)))
     }
 
     /// Removes a route of a running host.
@@ -274,10 +271,7 @@ impl Lab {
     /// # Errors
     /// If there is no such host or route.
     pub fn remove_route(&self, host: &str, prefix: Prefix, via: Via) -> Result<(), LabError> {
-        self.host(host)?.netlink("removing a route", |netlink| {
-            let loopback = netlink.link("lo")?.index;
-            netlink.remove_route(prefix, via.destination(loopback))
-        })
+        self.host(host)?.netlink("removing a route", |netlink| netlink.delete_route(&via.route(prefix)))
     }
 
     /// Removes a wire of the plan and lays it again, as when a tunnel or a card goes and comes back: the same names,
@@ -291,10 +285,7 @@ impl Lab {
             .zip(&plan.wires)
             .find(|(_, wire)| wire.ends.iter().any(is_end))
             .ok_or_else(|| LabError::Plan(format!("the plan has no wire that ends at {interface} of {host}")))?;
-        self.host(host)?.netlink("removing a wire", |netlink| {
-            let index = netlink.link(interface)?.index;
-            netlink.remove_link(index)
-        })?;
+        self.host(host)?.netlink("removing a wire", |netlink| netlink.delete_link(interface))?;
         self.lay(index, wire)?;
         // The routes over the wire went with it; the others are replaced by themselves.
         for end in &wire.ends {
@@ -309,10 +300,10 @@ impl Lab {
         let (host_a, host_b) = (self.host(&a.host)?, self.host(&b.host)?);
         let (mac_a, mac_b) = (mac(index, 0), mac(index, 1));
         host_a.netlink("making a wire", |netlink| {
-            netlink.add_veth((&a.interface, mac_a, host_a.as_fd()), (&b.interface, mac_b, host_b.as_fd()), MTU)
+            netlink.create_veth(&a.interface, &b.interface, Some(host_b.as_fd()))
         })?;
-        connect(host_a, a, (&b.addresses, mac_b))?;
-        connect(host_b, b, (&a.addresses, mac_a))
+        connect(host_a, (a, mac_a), (b, mac_b))?;
+        connect(host_b, (b, mac_b), (a, mac_a))
     }
 }
 
@@ -327,33 +318,33 @@ pub fn datapath(asked: &str) -> &str {
     }
 }
 
-/// Switches one end of a new wire on; `peer` is what the other end's addresses and Ethernet address are.
-fn connect(host: &Namespace, end: &End, peer: (&[Prefix], [u8; 6])) -> Result<(), LabError> {
+/// Switches one end of a new wire on; each end comes with its Ethernet address.
+fn connect(host: &Namespace, (end, mac): (&End, [u8; 6]), peer: (&End, [u8; 6])) -> Result<(), LabError> {
     host.set(&format!("net/ipv4/conf/{}/rp_filter", end.interface), "0")?;
     host.set(&format!("net/ipv6/conf/{}/accept_dad", end.interface), "0")?;
     host.set(&format!("net/ipv6/conf/{}/router_solicitations", end.interface), "0")?;
     let configure = || -> std::io::Result<()> {
-        let mut netlink = Netlink::open()?;
-        let index = netlink.link(&end.interface)?.index;
-        offload::disable(&end.interface)?;
-        netlink.set_up(index, true)?;
-        end.addresses.iter().try_for_each(|prefix| netlink.add_address(index, *prefix))?;
-        peer.0.iter().try_for_each(|prefix| netlink.add_neighbour(index, prefix.address, peer.1))?;
-        match end.bottleneck {
-            Some(bottleneck) => netlink.add_bottleneck(index, bottleneck.rate_bps, bottleneck.queue_packets),
-            None => Ok(()),
+        let (mut netlink, name) = (Rtnetlink::open()?, end.interface.as_str());
+        offload::disable(name)?;
+        netlink.set_mac(name, mac)?;
+        netlink.set_up(name)?;
+        end.addresses.iter().try_for_each(|prefix| netlink.add_address(name, prefix.address, prefix.len))?;
+        peer.0.addresses.iter().try_for_each(|prefix| netlink.add_neighbour(name, prefix.address, peer.1))?;
+        if let Some(Bottleneck { rate_bps, queue_packets }) = end.bottleneck {
+            let burst_bytes = u32::try_from(rate_bps / 8 / 500).unwrap_or(u32::MAX).max(BURST_BYTES_MIN);
+            netlink.limit_rate(name, rate_bps, burst_bytes, queue_packets)?;
         }
+        Ok(())
     };
     host.run_in(configure).and_then(|done| done).during(|| format!("{}: setting up {}", end.host, end.interface))
 }
 
 /// Makes every wire of this host a port of one bridge.
-fn switch(netlink: &mut Netlink) -> std::io::Result<()> {
+fn switch(netlink: &mut Rtnetlink) -> Result<(), Error> {
     let ports = netlink.links()?;
-    netlink.add_bridge(SWITCH)?;
-    let bridge = netlink.link(SWITCH)?.index;
-    ports.iter().filter(|port| port.kind == "veth").try_for_each(|port| netlink.add_port(bridge, port.index))?;
-    netlink.set_up(bridge, true)
+    netlink.create_bridge(SWITCH)?;
+    ports.iter().filter(|port| port.kind == "veth").try_for_each(|port| netlink.join_bridge(&port.name, SWITCH))?;
+    netlink.set_up(SWITCH)
 }
 
 /// A locally administered Ethernet address for an end of a wire.

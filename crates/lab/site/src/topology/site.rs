@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Bottleneck, End, Host, Lab, Plan, Via, Wire};
-use crate::{LabError, rtnetlink::Prefix};
+use crate::{LabError, Prefix};
 
 /// Sizes of a [`Site`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -28,9 +28,8 @@ use super::{
     require_lab,
 };
 use sluicegate_site::{
-    During, LabError,
+    During, LabError, Prefix,
     clock::{Pacer, Random, paced, unix_ns},
-    rtnetlink::Prefix,
     worker::Context,
 };
 

@@ -2,7 +2,8 @@ use std::{fs, io};
 
 use rustix::process::setpriority_process;
 
-use sluicegate_site::{LabError, namespace::MARKER, rtnetlink::Netlink};
+use sluicegate_netlink::Rtnetlink;
+use sluicegate_site::{LabError, namespace::MARKER};
 
 /// Kinds of interfaces that a lab has beside loopback.
 const LAB_LINK_KINDS: [&str; 1] = ["veth"];
@@ -28,9 +29,9 @@ pub fn require_lab() -> Result<(), LabError> {
     if !addresses.lines().any(|line| line.starts_with(&marker) && line.ends_with(" lo")) {
         return refuse(format!("loopback does not carry the lab's marker address {MARKER}"));
     }
-    let links = Netlink::open()
+    let links = Rtnetlink::open()
         .and_then(|mut netlink| netlink.links())
-        .map_err(|source| LabError::Kernel { what: "listing interfaces".to_owned(), source })?;
+        .map_err(|error| LabError::Kernel { what: "listing interfaces".to_owned(), source: error.into() })?;
     match links.iter().find(|link| link.up && link.name != "lo" && !LAB_LINK_KINDS.contains(&link.kind.as_str())) {
         Some(link) => refuse(format!("interface {} is no virtual wire of a lab", link.name)),
         None => Ok(()),

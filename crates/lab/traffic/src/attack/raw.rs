@@ -13,9 +13,8 @@ use super::{
     require_lab,
 };
 use sluicegate_site::{
-    During, LabError,
+    During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer, Random, paced},
-    rtnetlink::Prefix,
     worker::Context,
 };
 

@@ -17,9 +17,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::sample::Percentiles;
 use sluicegate_site::{
-    During, LabError,
+    During, LabError, Prefix,
     clock::{Pacer, unix_ns},
-    rtnetlink::Prefix,
     worker::Context,
 };
 

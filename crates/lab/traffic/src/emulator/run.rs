@@ -15,8 +15,7 @@ use sluicegate_wire::Instant;
 use super::{Line, LineCounters, LineOptions};
 use crate::attack::{FloodSpec, Kind, Target};
 use sluicegate_site::{
-    During, LabError,
-    rtnetlink::Prefix,
+    During, LabError, Prefix,
     topology::{End, Host, Plan, Via, Wire},
     worker::Context,
 };
@@ -158,8 +157,8 @@ pub fn ceiling(
 fn flood_spec(lab: &sluicegate_site::Lab, right: Prefix, seconds: u32) -> Result<FloodSpec, LabError> {
     Ok(FloodSpec {
         interface: "eth0".to_owned(),
-        destination_mac: lab.link("right", "eth0")?.mac,
-        source_mac: lab.link("left", "eth0")?.mac,
+        destination_mac: lab.mac("right", "eth0")?,
+        source_mac: lab.mac("left", "eth0")?,
         targets: vec![Target { address: right.address, first: 9, last: 9 }],
         mix: vec![(Kind::Udp, 1)],
         datagrams: Vec::new(),

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, time::Duration};
 use serde_json::Value;
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_site::{
-    rtnetlink::Prefix,
+    Prefix,
     topology::{End, Host, Plan, Via, Wire},
 };
 use sluicegate_wire::{
@@ -120,10 +120,7 @@ fn introduce(lab: &Lab) {
     ];
     for (a, b) in ends.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
         let (address, mac) = (b.2.parse().expect("an address"), lab.mac(b.0, b.1));
-        let known = lab.host(a.0).netlink("adding a neighbour", |netlink| {
-            let interface = netlink.link(a.1)?.index;
-            netlink.add_neighbour(interface, address, mac)
-        });
+        let known = lab.host(a.0).netlink("adding a neighbour", |netlink| netlink.add_neighbour(a.1, address, mac));
         known.expect("a neighbour");
     }
 }

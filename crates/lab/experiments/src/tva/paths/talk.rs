@@ -10,10 +10,9 @@ use serde::Deserialize;
 
 use super::site::{CLIENT, SERVICE, USERS};
 use sluicegate_site::{
-    Lab, LabError, Process,
+    Lab, LabError, Prefix, Process,
     binary::Binary,
     cpu::{Stolen, StolenWatch},
-    rtnetlink::Prefix,
 };
 use sluicegate_traffic::{
     client::call::{CallSpec, Calls, SinkSpec},

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{End, Host, Plan, Via, Wire};
-use crate::{LabError, rtnetlink::Prefix};
+use crate::{LabError, Prefix};
 
 impl Plan {
     /// A lab of these hosts and wires.

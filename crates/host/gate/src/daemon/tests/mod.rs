@@ -138,8 +138,8 @@ async fn a_trace_says_why_a_strangers_packet_was_dropped_and_shows_it() {
         port: Port::OUTSIDE,
     };
     let refused: FlowTrace = gate.control.trace(probe(STRANGER)).await.unwrap();
-    assert_eq!((refused.verdict.as_str(), refused.reason), ("dropped", Some("no_pinhole")));
-    assert_eq!((refused.recent.len(), refused.recent[0].reason), (1, "no_pinhole"));
+    assert_eq!((refused.verdict.as_str(), refused.reason.as_deref()), ("dropped", Some("no_pinhole")));
+    assert_eq!((refused.recent.len(), &*refused.recent[0].reason), (1, "no_pinhole"));
     assert_eq!(refused.recent[0].source.as_deref(), Some("198.51.100.66:4000"));
     let admitted = gate.control.trace(probe(CLIENT)).await.unwrap();
     assert_eq!((admitted.reason, admitted.recent.len()), (None, 0));

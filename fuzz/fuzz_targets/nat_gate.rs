@@ -1,7 +1,7 @@
 //! A gate between clients, strangers and its services, which all send what they like in any order.
 #![no_main]
 
-#[path = "../../crates/packet/nat/tests/site/mod.rs"]
+#[path = "../../crates/packet/node/tests/firewall/site/mod.rs"]
 mod site;
 
 use std::{net::IpAddr, time::Duration};
@@ -69,8 +69,8 @@ impl Play {
         for (port, packet) in self.site.released() {
             self.left(port, packet);
         }
-        for (table, used, max) in self.site.gate.gauges() {
-            assert!(used <= max, "{table}: {used} of {max}");
+        for gauge in self.site.gate.gauges() {
+            assert!(gauge.used <= gauge.max, "{}: {} of {}", gauge.name, gauge.used, gauge.max);
         }
     }
 

@@ -17,7 +17,7 @@ use site::{
     packets::{echo, fragments, ip, tcp, udp, unreachable},
 };
 use sluicegate_nat::Config;
-use sluicegate_node::Node;
+use sluicegate_node::{Forwarding, Node};
 use sluicegate_wire::{
     Instant, IpProtocol, Port,
     capability::shim::Carriage,
@@ -53,10 +53,11 @@ struct Play {
 impl Play {
     fn new(kind: u8) -> Self {
         let small =
-            Config { flows_max: 16, flows_v6_max: 8, fragments_held_max: 4, fragmented_packets_max: 4, ..config() };
+            Config { flows_max: 16, flows_v6_max: 8, ..config() };
+        let forwarding = Forwarding { fragments_held_max: 4, fragmented_packets_max: 4, ..site::forwarding() };
         let carriage = if kind & 1 == 0 { Carriage::Native } else { Carriage::Encapsulated { src_port: 40_000 } };
         let is_gate = kind & 2 == 0;
-        let far = if is_gate { site::a_gate(small).0 } else { site::server_edge() };
+        let far = if is_gate { site::a_gate_with(small, forwarding).0 } else { site::server_edge() };
         let nodes = [site::edge(carriage), site::router(), far];
         Self { now: START, nodes, is_gate, flying: VecDeque::new(), last: Vec::new(), told: HashSet::new() }
     }

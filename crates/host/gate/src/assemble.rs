@@ -10,13 +10,19 @@ use sluicegate_api::Role;
 use sluicegate_capability::host::{self, ClientIds, ClientPolicy, Host, ServerConfig, ServerPolicy};
 use sluicegate_capability::router::{Router, RouterConfig};
 use sluicegate_grant::Grant;
-use sluicegate_node::{EdgePipeline, Egress, GatePipeline, HostPolicy, Labels, Pipeline, RouterPipeline};
+use sluicegate_nat::{self as nat, Translator};
+use sluicegate_node::{
+    EdgePipeline, Egress, Firewall, Forwarder, Forwarding, GatePipeline, HostPolicy, Labels, Pipeline, RouterPipeline,
+};
 use sluicegate_scheduler::{self as scheduler, KnownPaths, Lane, Weights};
 use sluicegate_wire::{
     capability::{self, Limits, shim},
     ethernet,
 };
-use std::ops::Range;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    ops::Range,
+};
 
 /// Revocations within the longest life of a capability.
 const REVOCATIONS_MAX: u32 = 4_096;
@@ -25,6 +31,8 @@ const REVOCATIONS_MAX: u32 = 4_096;
 const WAITING_MAX: [u32; 4] = [256, scheduler::QUEUES_MAX, 16_384, 8_192];
 /// What framing costs on the link: Ethernet header, check sequence, preamble and gap.
 const FRAMING_LEN: u32 = 38;
+/// Flows of IPv6 for each of IPv4: filter services only, so fewer.
+const V6_SHARE: u32 = 8;
 /// Ports that an encapsulating host may send from.
 const EPHEMERAL_PORTS: Range<u16> = 49_152..65_535;
 
@@ -34,30 +42,60 @@ fn random<const N: usize>() -> Result<[u8; N], StartError> {
     Ok(bytes)
 }
 
-/// What the role does with packets; a gate knows the clients of `grants`.
+/// A firewall without services and pinholes.
+pub(crate) fn firewall(config: &Config, mtu: [u16; 2]) -> Result<Firewall, StartError> {
+    let forwarding = forwarding(config, mtu);
+    let defaults = nat::Config::default();
+    let tables = nat::Config {
+        gate_address: forwarding.address,
+        external_ports: (*config.external_ports.start(), *config.external_ports.end()),
+        mtu,
+        flows_max: config.flows_max,
+        flows_v6_max: (config.flows_max / V6_SHARE).max(1),
+        pinholes_max: config.pinholes_max,
+        per_user: config.per_user,
+        services_max: crate::ledger::SERVICES_MAX as u16,
+        ..defaults
+    };
+    let hash_key = random()?;
+    let translator = Translator::new(tables, hash_key, u64::from_le_bytes(random()?));
+    Ok(Firewall::new(translator, forwarding, &hash_key))
+}
+
+fn forwarding(config: &Config, mtu: [u16; 2]) -> Forwarding {
+    let v4 = config.addresses.iter().find_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
+    let v6 = config.addresses.iter().find_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
+    Forwarding { address: v4.unwrap_or(Ipv4Addr::UNSPECIFIED), address_v6: v6, mtu, ..Forwarding::default() }
+}
+
+/// What the role does with packets. `firewall` is the gate's; a router and an edge have none. A gate knows the clients of
+/// `grants`.
 pub(crate) fn pipeline(
     config: &Config,
     seeds: &Seeds,
+    firewall: Firewall,
     mtu: [u16; 2],
     grants: impl Iterator<Item = Grant>,
 ) -> Result<Pipeline, StartError> {
     let told = &config.capabilities;
     let labels = Labels::new(told.fairness);
+    let forwarder = || Ok::<_, StartError>(Forwarder::new(forwarding(config, mtu), &random()?));
     Ok(match config.role {
         Role::Gate => {
             // Clients may be telephones: only who speaks capabilities hears them.
             let host = host::Config { answers_only: true, ..host_config(told, mtu[0])? };
             let host = Host::new(host, random()?);
-            let mut pipeline = GatePipeline::new(router(config, seeds)?, host, labels, told.ingress_verified);
+            let mut pipeline = GatePipeline::new(router(config, seeds)?, host, firewall, labels, told.ingress_verified);
             grants.for_each(|grant| pipeline.opened(&grant));
             Pipeline::Gate(Box::new(pipeline))
         }
         Role::Router => {
-            Pipeline::Router(Box::new(RouterPipeline::new(router(config, seeds)?, labels, told.ingress_verified)))
+            let router = router(config, seeds)?;
+            Pipeline::Router(Box::new(RouterPipeline::new(router, forwarder()?, labels, told.ingress_verified)))
         }
         Role::Edge => {
             let host = Host::new(host_config(told, mtu[0])?, random()?);
-            Pipeline::Edge(Box::new(EdgePipeline::new(host, policy(told, seeds)?)))
+            Pipeline::Edge(Box::new(EdgePipeline::new(host, policy(told, seeds)?, forwarder()?)))
         }
     })
 }

@@ -26,7 +26,7 @@ use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
-use sluicegate_nat::{self as nat, Translator};
+use sluicegate_nat::Translator;
 use sluicegate_netlink::nft;
 use sluicegate_node::{NextHop, Node};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -34,7 +34,6 @@ use sluicegate_wire::Port;
 use std::{
     fs::{File, OpenOptions},
     io,
-    net::IpAddr,
     os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::{
@@ -47,9 +46,6 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-
-/// Flows of IPv6 for each of IPv4: filter services only, so fewer.
-const V6_SHARE: u32 = 8;
 
 /// What a stopped gate leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -279,21 +275,23 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     lock: Flock<File>,
 ) -> Result<Gate, StartError> {
     let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
-    let mut translator = translator(&config, ground.mtu)?;
+    let mut firewall = assemble::firewall(&config, ground.mtu)?;
+    let translator = &mut firewall.translator;
     let (began, unix) = clock::second_began();
     translator.set_clock(began, unix);
-    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &config, &mut translator)?;
+    let restored = restore(&config.state_dir, clock::monotonic(), clock::unix(), &config, translator)?;
     for loss in &restored.losses {
         tracing::error!("{loss}");
     }
     let (slots, outboxes) = slots(&feeds)?;
     let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
-    let restored = open_services(&config, issuers, restored, &mut translator)?;
+    let restored = open_services(&config, issuers, restored, translator)?;
     translator.observe(config.mode == Enforcement::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
     let pipeline = assemble::pipeline(
         &config,
         &seeds,
+        firewall,
         ground.mtu,
         restored.ledger.grants().filter_map(|(_, entry)| entry.grant()),
     )?;
@@ -320,7 +318,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
         ports,
-        node: Node::new(translator, pipeline, egress, next_hop),
+        node: Node::new(pipeline, egress, next_hop),
         questions: Commands::new(events, stamp),
         published,
         commands,
@@ -444,34 +442,13 @@ fn spawn_packets<N: NextHop + Send + 'static>(
     spawn("packets", move || {
         let (packets, result) = packets.run(cpu);
         let mut tables = Vec::new();
-        packets.node.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
+        if let Some(firewall) = packets.node.pipeline.firewall() {
+            firewall.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
+        }
         // Nobody waiting any more: the device is dropped, and the filter stays closed.
         let _ = stopped.send(Stopped { tables, device: packets.ports.device, result });
     })?;
     Ok(has_stopped)
-}
-
-fn translator(config: &Config, mtu: [u16; 2]) -> Result<Translator, StartError> {
-    let random = |error: getrandom::Error| StartError::Random(error.to_string());
-    let mut hash_key = [0; 16];
-    getrandom::fill(&mut hash_key).map_err(random)?;
-    let seed = getrandom::u64().map_err(random)?;
-    let v4 = config.addresses.iter().find_map(|address| if let IpAddr::V4(v4) = address { Some(*v4) } else { None });
-    let v6 = config.addresses.iter().find_map(|address| if let IpAddr::V6(v6) = address { Some(*v6) } else { None });
-    let defaults = nat::Config::default();
-    let tables = nat::Config {
-        gate_address: v4.unwrap_or(defaults.gate_address),
-        gate_address_v6: v6,
-        external_ports: (*config.external_ports.start(), *config.external_ports.end()),
-        mtu,
-        flows_max: config.flows_max,
-        flows_v6_max: (config.flows_max / V6_SHARE).max(1),
-        pinholes_max: config.pinholes_max,
-        per_user: config.per_user,
-        services_max: crate::ledger::SERVICES_MAX as u16,
-        ..defaults
-    };
-    Ok(Translator::new(tables, hash_key, seed))
 }
 
 impl Drop for Gate {

@@ -9,7 +9,8 @@ use sluicegate_api::Role;
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
-use sluicegate_node::{NextHop, Pipeline};
+use sluicegate_nat::{self as nat, Service, Translator};
+use sluicegate_node::{Firewall, Forwarding, NextHop, Node, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
     IpProtocol, Port, Reason, UnixTime,
@@ -104,14 +105,28 @@ impl NextHop for Hops {
     }
 }
 
-/// What the packet path of a gate without grants does, and of other roles; no link is scheduled.
-pub(crate) fn pipeline(role: Role) -> Pipeline {
+/// A firewall with tables of this size, in front of these services.
+pub(crate) fn firewall(tables: nat::Config, services: &[Service]) -> Firewall {
+    let forwarding = Forwarding { address: tables.gate_address, ..Forwarding::default() };
+    let mut translator = Translator::new(tables, [7; 16], 7);
+    translator.set_services(services).unwrap();
+    Firewall::new(translator, forwarding, &[7; 16])
+}
+
+/// What a gate permits.
+pub(crate) fn translator<N>(node: &mut Node<N>) -> &mut Translator {
+    &mut node.pipeline.firewall_mut().unwrap().translator
+}
+
+/// What the packet path of a node does, of a gate with this firewall; no link is scheduled.
+pub(crate) fn pipeline(role: Role, firewall: Firewall) -> Pipeline {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(role) };
     assemble::pipeline(
         &config,
         &Seeds::draw((sluicegate_wire::Instant::ZERO, VALID.0)).unwrap(),
+        firewall,
         [1_500; 2],
         std::iter::empty(),
     )

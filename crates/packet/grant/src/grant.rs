@@ -3,7 +3,7 @@ use core::{
     net::{IpAddr, Ipv6Addr},
 };
 
-use sluicegate_wire::UnixTime;
+use sluicegate_wire::{UnixTime, ip::octets};
 
 use crate::{GrantId, ISSUER_ID_LEN};
 
@@ -200,9 +200,9 @@ impl Grant {
         writer.put(&self.client_id.to_be_bytes());
         writer.put(&self.flows.to_be_bytes());
         writer.put(&self.rate_100kbps.to_be_bytes());
-        writer.put(&mapped(self.client_address));
+        writer.put(&octets(self.client_address));
         writer.put_ports(self.client_ports);
-        writer.put(&mapped(self.gate_address));
+        writer.put(&octets(self.gate_address));
         writer.put_ports(self.gate_ports);
         writer.put(&self.holder);
         writer.put(&self.user_pseudonym);
@@ -329,13 +329,6 @@ impl Reader<'_> {
 
 fn seconds(time: UnixTime) -> [u8; 4] {
     u32::try_from(time.0).unwrap_or(u32::MAX).to_be_bytes()
-}
-
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 fn canonical(octets: [u8; 16]) -> IpAddr {

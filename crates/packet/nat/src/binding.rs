@@ -4,11 +4,11 @@
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::IpAddr;
 
+use sluicegate_bounded::Index;
 use sluicegate_flow::Hasher;
+use sluicegate_wire::ip::octets;
 
 use crate::{
-    index::Index,
-    pinhole::octets,
     ports::{Holder, Ports},
     random::Random,
 };
@@ -36,7 +36,7 @@ impl Bindings {
         Self {
             slots: vec![None; bindings_max as usize].into_boxed_slice(),
             free: (0..bindings_max).rev().collect(),
-            by_inside: Index::new(bindings_max, bindings_max),
+            by_inside: Index::new("bindings", bindings_max, bindings_max),
             hasher: Hasher::new(hash_key),
         }
     }

@@ -9,10 +9,11 @@
 use core::{net::IpAddr, ops::RangeInclusive};
 
 use sluicegate_flow::Hasher;
+use sluicegate_wire::ip::octets;
 
 use crate::{
     mac::demands_proof,
-    pinhole::{Holder, Pinhole, octets},
+    pinhole::{Holder, Pinhole},
     transport::{self, Transports, Tuple},
 };
 

@@ -1,6 +1,6 @@
 use alloc::vec::Vec;
 use core::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
 
@@ -11,9 +11,6 @@ use sluicegate_grant::{Grant, GrantError, GrantId, mac::SessionKeys, relay::Rela
 pub struct Config {
     /// The external IPv4 address of all `nat` services; unspecified if there are none.
     pub gate_address: Ipv4Addr,
-    /// The gate's IPv6 address, as the source of its ICMPv6 errors; without one they come from the packet's
-    /// destination.
-    pub gate_address_v6: Option<Ipv6Addr>,
     /// First and last external port (and ICMP identifier) that may be bound.
     pub external_ports: (u16, u16),
     /// MTU in bytes of the link behind each port, indexed by [`sluicegate_wire::Port`].
@@ -34,11 +31,7 @@ pub struct Config {
     pub ports_per_pinhole: u16,
     /// Services at once.
     pub services_max: u16,
-    /// Packets in virtual reassembly at once.
-    pub fragmented_packets_max: u16,
-    /// Fragments held until their first fragment comes, or until they are sent.
-    pub fragments_held_max: u16,
-    /// ICMP errors translated or made about private services, a second; as many again answer packets of open ones.
+    /// ICMP errors translated or made about private services, a second.
     pub icmp_errors_per_s: u32,
     /// Idle times.
     pub timers: Timers,
@@ -48,7 +41,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             gate_address: Ipv4Addr::UNSPECIFIED,
-            gate_address_v6: None,
             external_ports: (20_000, 32_767),
             mtu: [1_500, 1_500],
             flows_max: 65_536,
@@ -59,8 +51,6 @@ impl Default for Config {
             pinholes_max: 8_192,
             ports_per_pinhole: 256,
             services_max: 256,
-            fragmented_packets_max: 256,
-            fragments_held_max: 256,
             icmp_errors_per_s: 1_000,
             timers: Timers::default(),
         }
@@ -115,8 +105,6 @@ pub struct Timers {
     pub icmp: Duration,
     /// How long a port is not given to another pinhole, and an ended grant is remembered (RFC 6888 REQ-8).
     pub port_rest: Duration,
-    /// How long fragments wait for each other.
-    pub fragments: Duration,
 }
 
 impl Default for Timers {
@@ -127,7 +115,6 @@ impl Default for Timers {
             tcp_transitory: Duration::from_secs(240),
             icmp: Duration::from_secs(60),
             port_rest: Duration::from_secs(120),
-            fragments: Duration::from_secs(5),
         }
     }
 }
@@ -152,7 +139,7 @@ pub struct Service {
     pub address: IpAddr,
     /// Whether it may start flows to anybody.
     pub outbound_all: bool,
-    /// A public service: its packets go through [`crate::Translator::pass`] in both directions and need no pinhole. All
+    /// A public service: its packets are only forwarded, in both directions, and need no pinhole. All
     /// services of one address are open, or none is.
     pub open: bool,
 }

@@ -3,13 +3,11 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use sluicegate_bounded::Index;
 use sluicegate_flow::Hasher;
+use sluicegate_wire::ip::octets;
 
-use crate::{
-    config::{Config, Service, ServiceMode, ServicesError},
-    index::Index,
-    pinhole::octets,
-};
+use crate::config::{Config, Service, ServiceMode, ServicesError};
 
 /// One inside address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +38,7 @@ impl Hosts {
         Self {
             services: Vec::with_capacity(services_max.into()),
             hosts: Vec::with_capacity(services_max.into()),
-            by_address: Index::new(services_max.into(), services_max.into()),
+            by_address: Index::new("services", services_max.into(), services_max.into()),
             hasher: Hasher::new(hash_key),
             services_max,
             open: 0,

@@ -1,11 +1,11 @@
 //! The gate's packet path: who may pass, what is rewritten, what it costs. IPv4 with or without
 //! translation, IPv6 without; every [`transport`] that has a row, and others by their addresses.
 //!
-//! A [`Translator`] takes IP packets (no link-layer header) and says what becomes of them. It does no I/O, reads no
-//! clock, and allocates nothing for a packet; its tables have a fixed size. The caller drives it:
+//! A [`Translator`] says what becomes of IP packets (no link-layer header) and rewrites them. It does no I/O, reads no
+//! clock, and allocates nothing for a packet; its tables have a fixed size. Fragments, the time to live and answers are its
+//! caller's, who drives it:
 //!
-//! 1. [`Translator::on_packet`] for every packet; after [`sluicegate_wire::Verdict::Queue`] or a forwarded fragment,
-//!    [`Translator::poll_output`] until `None`.
+//! 1. [`Translator::begin_packet`], [`Translator::parse`] and [`Translator::translate`] for every packet.
 //! 2. [`Translator::handle_timeout`] at or after [`Translator::poll_timeout`].
 //! 3. [`Translator::poll_event`] until `None`, now and then.
 //!
@@ -27,22 +27,18 @@ mod config;
 mod counters;
 mod explain;
 mod flows;
-mod fragment;
 mod grants;
 mod hosts;
 mod icmp;
 mod inbound;
-mod index;
 mod lifecycle;
 mod mac;
 mod outbound;
-mod pass;
 mod pinhole;
 mod ports;
 mod proof;
 mod random;
 mod relayed;
-mod reply;
 mod revoked;
 mod rewrite;
 mod rules;
@@ -62,6 +58,8 @@ pub use config::{
 pub use counters::Counters;
 pub use explain::{Explanation, LineView, Probe};
 pub use mac::Permission;
+pub use rewrite::Rewrite;
 pub use state::{Export, ImportError, Imported};
-pub use translator::Translator;
+pub use translator::{Passed, Translator};
+pub use transport::Packet;
 pub use view::{PinholeKind, PinholeView, Usage};

@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
+use sluicegate_bounded::{Bounded as _, Index};
 use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket, Wheel};
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::Instant;
@@ -12,7 +13,6 @@ use crate::{
     candidates::{Filed, Keys, Names, Side},
     config::{EndCause, Opened},
     flows::List,
-    index::Index,
     rules::{errors, owns_ports},
     transport::{Transports, Tuple},
 };
@@ -228,9 +228,9 @@ impl Pinholes {
         Self {
             slots: (0..pinholes_max).map(|_| None).collect(),
             free: (0..pinholes_max).rev().collect(),
-            by_id: Index::new(pinholes_max, pinholes_max),
-            by_tuple: Index::new(pinholes_max * ENTRIES_PER_SLOT, pinholes_max),
-            of_client_id: Index::new(pinholes_max, pinholes_max),
+            by_id: Index::new("grants", pinholes_max, pinholes_max),
+            by_tuple: Index::new("pinhole_index", pinholes_max * ENTRIES_PER_SLOT, pinholes_max),
+            of_client_id: Index::new("client_ids", pinholes_max, pinholes_max),
             keys: Keys::new(hash_key, transports),
             filed: Filed::default(),
             reserved: 0,
@@ -505,14 +505,6 @@ impl Pinholes {
         }
         self.ended[list].len -= 1;
         true
-    }
-}
-
-/// An address in 16 bytes, IPv4-mapped.
-pub(crate) const fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

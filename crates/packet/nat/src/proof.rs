@@ -4,14 +4,13 @@
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_grant::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
-use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ipv4, ipv6, udp};
+use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ip::octets, ipv4, ipv6, udp};
 
 use crate::{
     Translator,
     inbound::{check_source, move_client},
     lifecycle::move_flows,
     mac::{claimed, payload},
-    pinhole::octets,
     transport::Packet,
 };
 
@@ -31,6 +30,7 @@ pub(crate) fn is_proof(packet: &Packet, bytes: &[u8]) -> bool {
     let empty = packet.ip.transport_offset + udp::HEADER_LEN + TRAILER_LEN;
     let text_len = packet.ip.total_len.wrapping_sub(empty);
     packet.is_udp()
+        && packet.ip.fragment.is_none()
         && (text_len == 0 || text_len == CHALLENGE_LEN)
         && payload(packet.ip.transport(bytes)).get(text_len + 4) == Some(&(Purpose::Proof as u8))
 }

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, Port, Reason,
+    Frame, Port,
     checksum::Delta,
     icmpv4,
     ip::{Ports, Summary, Version},
@@ -21,7 +21,7 @@ pub(crate) struct LineRef {
 
 /// Where a packet goes and what is written into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rewrite {
+pub struct Rewrite {
     pub(crate) to: Port,
     /// New source address and port (or echo identifier).
     pub(crate) src: Option<(IpAddr, u16)>,
@@ -38,6 +38,13 @@ impl Rewrite {
     /// Out of the other side, unchanged.
     pub(crate) const fn unchanged(to: Port) -> Self {
         Self { to, src: None, dst: None, line: None, strip: false, seal: None }
+    }
+
+    /// The port where it leaves.
+    #[inline]
+    #[must_use]
+    pub const fn to(&self) -> Port {
+        self.to
     }
 
     /// Writes addresses and ports into a whole packet or a first fragment.
@@ -100,19 +107,4 @@ pub(crate) fn set_len(ip: &mut Summary, frame: &mut Frame<'_>, total_len: usize)
         }
     }
     frame.truncate(total_len);
-}
-
-/// Checks what every packet must satisfy before anything is looked up.
-#[inline]
-pub(crate) fn check_header(ip: &Summary) -> Result<(), Reason> {
-    if ip.source_route {
-        return Err(Reason::SourceRoute);
-    }
-    if ip.has_options {
-        return Err(Reason::IpOptions);
-    }
-    if ip.ttl <= 1 {
-        return Err(Reason::TtlExpired);
-    }
-    Ok(())
 }

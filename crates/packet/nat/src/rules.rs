@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use sluicegate_flow::{Hasher, TokenBucket};
 use sluicegate_grant::{Grant, mac::SessionKeys};
-use sluicegate_wire::{Instant, Port, Reason, UnixTime};
+use sluicegate_wire::{Instant, Port, Reason, UnixTime, ip::octets};
 
 use crate::{
     binding::Bindings,
@@ -14,7 +14,7 @@ use crate::{
     hosts::Hosts,
     lifecycle::Paid,
     mac::{Seal, Seals},
-    pinhole::{Life, Pinhole, Pinholes, octets},
+    pinhole::{Life, Pinhole, Pinholes},
     ports::{Holder, Ports},
     random::Random,
     relayed::Relays,
@@ -49,8 +49,6 @@ pub(crate) struct Rules {
     pub(crate) counters: Counters,
     /// ICMP errors about flows of private services.
     icmp: TokenBucket,
-    /// Those that answer packets which need no permission.
-    icmp_public: TokenBucket,
     /// What the packet that was judged last cost.
     pub(crate) paid: Option<Paid>,
     pub(crate) observe: bool,
@@ -87,7 +85,6 @@ impl Rules {
             looks: 0,
             counters: Counters::default(),
             icmp: errors(Instant::ZERO, config.icmp_errors_per_s),
-            icmp_public: errors(Instant::ZERO, config.icmp_errors_per_s),
             paid: None,
             observe: false,
             service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
@@ -124,11 +121,6 @@ impl Rules {
     /// Whether one more ICMP error about a private flow may be sent now. [`Self::admit_error_of`] comes first.
     pub(crate) fn admit_icmp(&mut self, now: Instant) -> bool {
         self.icmp.take(now, 1)
-    }
-
-    /// Whether one more ICMP error may answer a packet that needs no permission.
-    pub(crate) fn admit_icmp_public(&mut self, now: Instant) -> bool {
-        self.icmp_public.take(now, 1)
     }
 
     /// Whether this pinhole's flows may have one more ICMP error now. One grant so leaves the common ones to others.

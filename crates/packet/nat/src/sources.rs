@@ -2,8 +2,7 @@ use alloc::{boxed::Box, vec};
 use core::net::IpAddr;
 
 use sluicegate_flow::Hasher;
-
-use crate::pinhole::octets;
+use sluicegate_wire::ip::octets;
 
 const PLACES: usize = 1 << 16;
 

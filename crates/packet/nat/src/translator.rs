@@ -1,22 +1,20 @@
 use alloc::collections::VecDeque;
 
 use sluicegate_flow::{Line4, Line6};
-use sluicegate_grant::mac::TRAILER_LEN;
-use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict, ip::Summary};
+use sluicegate_wire::{Frame, Instant, Port, Reason, ip::Summary};
 
 use crate::{
-    config::{Config, Event},
+    config::{Config, Event, ServiceMode},
     counters::Counters,
-    flows::{Family, Flows},
-    fragment::Fragments,
+    flows::{CHARGED, Family, Flows},
     grants::Clock,
     icmp,
     inbound::inbound,
-    lifecycle::{LINES, end_flow, refund},
+    lifecycle::{LINES, charge, end_flow, refund},
     mac::{self, Evidence, Permission},
     outbound::outbound,
-    proof, reply,
-    rewrite::{Rewrite, check_header},
+    proof,
+    rewrite::Rewrite,
     rules::Rules,
     transport::{Packet, Signal, TRANSPORTS, Transports},
 };
@@ -28,7 +26,7 @@ const IDLE_FLOWS: [usize; 2] = [150, 50];
 /// What the first packet of a turn looks at of pinholes that are due to end.
 const PACKET_LOOKS: u32 = 100;
 
-/// The gate's packet path over IP packets. See the crate's documentation for how it is driven.
+/// Permissions, bindings and flows. See the crate's documentation for how it is driven.
 ///
 /// **Observe mode** ([`Translator::observe`]) counts what policy would drop and forwards it: strangers' packets, spent
 /// budgets, rates, flow limits, TCP windows. It never forwards what is malformed. For `filter` services everything
@@ -39,7 +37,6 @@ pub struct Translator {
     pub(crate) rules: Rules,
     pub(crate) v4: Flows<Line4>,
     pub(crate) v6: Flows<Line6>,
-    pub(crate) fragments: Fragments,
     pub(crate) clock: Clock,
     /// The latest time that anybody told.
     pub(crate) now: Instant,
@@ -51,10 +48,11 @@ pub struct Translator {
     pub(crate) closing: VecDeque<(u32, u64)>,
 }
 
-/// What became of a packet that was not dropped.
-pub(crate) enum Fate {
-    Forward(Port),
-    Held,
+/// What became of a packet that was not refused.
+#[derive(Debug, Clone, Copy)]
+pub enum Passed {
+    /// It was rewritten; later fragments of it follow alike.
+    Through(Rewrite),
     /// The frame holds an answer to it.
     Answered,
 }
@@ -80,7 +78,6 @@ impl Translator {
         Self {
             v4: Flows::new(config.flows_max, &hash_key, transports),
             v6: Flows::new(config.flows_v6_max, &hash_key, transports),
-            fragments: Fragments::new(&config, &hash_key),
             rules: Rules::new(config, (&hash_key, random_seed), transports),
             clock: Clock::default(),
             now: Instant::ZERO,
@@ -90,65 +87,120 @@ impl Translator {
         }
     }
 
-    /// Judges one IP packet that came in by `port` and rewrites it in place. Bytes behind the IP packet (link-layer
-    /// padding) are cut off. A dropped packet is left as it came.
+    /// Every packet begins with this: ends what is due before a packet could still use it.
     #[inline]
-    pub fn on_packet(&mut self, now: Instant, port: Port, frame: &mut Frame<'_>) -> Verdict {
-        self.on_packet_with(now, port, frame, Permission::NONE)
-    }
-
-    /// As [`Self::on_packet`], for a packet of which more is known than it shows: what came with it was checked, and
-    /// taken off, before.
-    ///
-    /// A grant's least mode decides: what `permission` does not prove, a packet MAC may (UDP under a grant of mode `mac`;
-    /// its trailer is taken off). A forged, replayed or missing MAC costs the grant nothing: it is refused before a flow
-    /// is made and before the budget is charged. The budget pays for the packet as it came, trailer included.
-    #[inline]
-    pub fn on_packet_with(
-        &mut self,
-        now: Instant,
-        port: Port,
-        frame: &mut Frame<'_>,
-        permission: Permission,
-    ) -> Verdict {
-        match Summary::parse(frame.bytes()) {
-            Ok(mut ip) => self.on_parsed(now, port, frame, &mut ip, permission),
-            Err(reason) => {
-                self.rules.counters.count_drop(reason);
-                Verdict::Drop(reason)
-            }
-        }
-    }
-
-    /// As [`Self::on_packet_with`], for a packet that was parsed: `ip` describes it, and what it has become.
-    #[inline]
-    pub fn on_parsed(
-        &mut self,
-        now: Instant,
-        port: Port,
-        frame: &mut Frame<'_>,
-        ip: &mut Summary,
-        permission: Permission,
-    ) -> Verdict {
+    pub fn begin_packet(&mut self, now: Instant) {
         self.now = now;
         self.rules.paid = None;
         self.rules.signalling = false;
         self.sweep(now);
-        match self.judge(now, port, frame, ip, permission) {
-            Ok(Fate::Forward(to)) => {
-                self.rules.counters.count_forward(to, frame.len());
-                Verdict::Forward(to)
-            }
-            Ok(Fate::Held) => {
-                self.rules.counters.count_held();
-                Verdict::Queue
-            }
-            Ok(Fate::Answered) => {
-                self.rules.counters.count_reply();
-                Verdict::Reply
-            }
-            Err(reason) => self.refuse(now, port, frame, ip, reason),
+    }
+
+    /// Reads the transport header of a packet, or of a first fragment.
+    ///
+    /// # Errors
+    /// What no host would take, or none should see.
+    #[inline]
+    pub fn parse(&self, ip: &Summary, bytes: &[u8]) -> Result<Packet, Reason> {
+        Packet::parse(self.rules.transports, *ip, bytes).map_err(|reason| match reason {
+            // RFC 1858: a first fragment without the whole transport header is an attack.
+            Reason::TransportHeaderInvalid if ip.fragment.is_some() => Reason::FragmentInvalid,
+            other => other,
+        })
+    }
+
+    /// Judges one packet, or first fragment, that came in by `port` and rewrites it in place; it is not a hop older yet.
+    /// `permission` is what came with it, was checked, and taken off, before. A refused packet is left as it came.
+    ///
+    /// # Errors
+    /// Why it is refused. [`Reason::PacketTooBig`]: it does not fit and must not be cut.
+    #[inline]
+    pub fn translate(
+        &mut self,
+        now: Instant,
+        port: Port,
+        packet: &mut Packet,
+        frame: &mut Frame<'_>,
+        permission: Permission,
+    ) -> Result<Passed, Reason> {
+        if packet.signal == Signal::Error {
+            let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
+            return Ok(Passed::Through(Rewrite::unchanged(to)));
         }
+        if port == Port::OUTSIDE && proof::is_proof(packet, frame.bytes()) {
+            let answered = self.prove_address(now, packet, frame);
+            if let Some(result) = answered {
+                return result.map(|()| Passed::Answered);
+            }
+        }
+        let evidence = Evidence { permission, bytes: frame.bytes() };
+        let rewrite = self.decide(now, port, packet, &evidence)?;
+        if rewrite.strip {
+            mac::strip(&mut packet.ip, frame);
+        }
+        rewrite.apply(packet, frame.bytes_mut());
+        if let Some(slot) = rewrite.seal {
+            mac::seal(&mut self.rules, slot, &mut packet.ip, frame)?;
+        }
+        Ok(Passed::Through(rewrite))
+    }
+
+    /// Whether a later fragment's addresses can belong to a flow at all.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn check_ends(&self, from: Port, ip: &Summary) -> Result<(), Reason> {
+        let rules = &self.rules;
+        if from == Port::INSIDE {
+            return rules.hosts.find(ip.src).map(|_| ()).ok_or(Reason::AddressInvalid);
+        }
+        if !rules.is_gate(ip.dst) && rules.hosts.find(ip.dst).is_none() {
+            return Err(Reason::NotForService);
+        }
+        if rules.sources.may_contain(ip.src) { Ok(()) } else { Err(Reason::NoPinhole) }
+    }
+
+    /// Whether a later fragment that [`Self::check_ends`] refused passes all the same: to a `filter` service, in observe mode.
+    ///
+    /// # Errors
+    /// The reason, if not.
+    pub fn waive_ends(&mut self, from: Port, ip: &Summary, reason: Reason) -> Result<(), Reason> {
+        let is_filtered = self.rules.hosts.find(ip.dst).is_some_and(|host| host.mode == ServiceMode::Filter);
+        if from == Port::INSIDE || !is_filtered { Err(reason) } else { self.rules.waive(reason) }
+    }
+
+    /// Lets a later fragment follow the first: paid by the same line, rewritten alike.
+    ///
+    /// # Errors
+    /// As [`Self::translate`]; [`Reason::NoPinhole`] if the flow has ended since.
+    pub fn follow(
+        &mut self,
+        now: Instant,
+        rewrite: &Rewrite,
+        ip: &mut Summary,
+        frame: &mut Frame<'_>,
+    ) -> Result<(), Reason> {
+        self.now = now;
+        let len = ip.total_len as u32;
+        if ip.src.is_ipv4() {
+            pay(&mut self.v4, &mut self.rules, now, rewrite, len)?;
+        } else {
+            pay(&mut self.v6, &mut self.rules, now, rewrite, len)?;
+        }
+        rewrite.apply_addresses(ip, frame.bytes_mut());
+        Ok(())
+    }
+
+    /// Whether one more ICMP error about a private flow may be sent now.
+    pub fn admit_error(&mut self, now: Instant) -> bool {
+        self.rules.admit_icmp(now)
+    }
+
+    /// Whether the host at this inside address is that of an open service.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self, address: core::net::IpAddr) -> bool {
+        self.rules.hosts.is_open(address)
     }
 
     /// The packet that was forwarded last did not leave after all: what its grant paid for it goes back.
@@ -163,50 +215,16 @@ impl Translator {
 
     /// Ends what is due before a packet could still use it: once for all packets of the same moment.
     #[inline]
-    pub(crate) fn sweep(&mut self, now: Instant) {
+    fn sweep(&mut self, now: Instant) {
         if now >= self.due && now != self.swept_at {
             self.swept_at = now;
             self.expire(now, PACKET_LOOKS);
         }
     }
 
-    #[inline]
-    fn judge(
-        &mut self,
-        now: Instant,
-        port: Port,
-        frame: &mut Frame<'_>,
-        ip: &mut Summary,
-        permission: Permission,
-    ) -> Result<Fate, Reason> {
-        check_header(ip)?;
-        frame.truncate(ip.total_len);
-        if ip.fragment.is_some() {
-            return self.judge_fragment(now, port, frame, ip, permission);
-        }
-        let mut packet = Packet::parse(self.rules.transports, *ip, frame.bytes())?;
-        if packet.signal == Signal::Error {
-            let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
-            packet.ip.decrement_ttl(frame.bytes_mut())?;
-            *ip = packet.ip;
-            return Ok(Fate::Forward(to));
-        }
-        if port == Port::OUTSIDE && proof::is_proof(&packet, frame.bytes()) {
-            let answered = self.prove_address(now, &packet, frame);
-            if let Some(result) = answered {
-                return result.map(|()| Fate::Answered);
-            }
-        }
-        let evidence = Evidence { permission, bytes: frame.bytes() };
-        let passage = self.decide(now, port, &packet, &evidence)?;
-        let sent = self.send(&passage, &mut packet, frame)?;
-        *ip = packet.ip;
-        Ok(sent)
-    }
-
     /// Who the packet belongs to and where it goes. Accounts for it, and changes nothing in it.
     #[inline]
-    pub(crate) fn decide(
+    fn decide(
         &mut self,
         now: Instant,
         port: Port,
@@ -221,83 +239,20 @@ impl Translator {
         }
     }
 
-    /// Rewrites an admitted packet. One that is too long for the next link is cut into fragments.
-    #[inline]
-    pub(crate) fn send(
-        &mut self,
-        passage: &Rewrite,
-        packet: &mut Packet,
-        frame: &mut Frame<'_>,
-    ) -> Result<Fate, Reason> {
-        if passage.strip {
-            mac::strip(&mut packet.ip, frame);
-        }
-        passage.apply(packet, frame.bytes_mut());
-        if let Some(slot) = passage.seal {
-            mac::seal(&mut self.rules, slot, &mut packet.ip, frame)?;
-        }
-        packet.ip.decrement_ttl(frame.bytes_mut())?;
-        if !self.rules.fits(packet.ip.total_len, passage.to) {
-            let mtu = usize::from(self.rules.config.mtu[usize::from(passage.to.0 & 1)]);
-            self.fragments.split(&mut packet.ip, frame, (passage.to, mtu), &mut self.rules.counters)?;
-        }
-        Ok(Fate::Forward(passage.to))
-    }
-
-    /// Counts a drop; an admitted packet that is too long is answered, so that its sender learns the path's MTU.
-    #[cold]
-    pub(crate) fn refuse(
-        &mut self,
-        now: Instant,
-        port: Port,
-        frame: &mut Frame<'_>,
-        ip: &Summary,
-        reason: Reason,
-    ) -> Verdict {
-        self.rules.counters.count_drop(reason);
-        let mtu = self.rules.config.mtu[usize::from(port.opposite().0 & 1)];
-        // A packet that would fit is too long with the trailer that it would get.
-        let mtu = if frame.len() <= usize::from(mtu) { mtu.saturating_sub(TRAILER_LEN as u16) } else { mtu };
-        if reason == Reason::PacketTooBig
-            && self.rules.admit_icmp(now)
-            && reply::too_big(&self.rules.config, mtu, frame, ip).is_some()
-        {
-            self.rules.counters.count_reply();
-            return Verdict::Reply;
-        }
-        Verdict::Drop(reason)
-    }
-
-    /// A packet that was held: writes it into `frame` (at its start, which keeps its headroom) and says where it
-    /// leaves. Call until `None`.
-    pub fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<Port> {
-        self.now = now;
-        loop {
-            match self.next_held(now, frame)? {
-                Ok(to) => {
-                    self.rules.counters.count_forward(to, frame.len());
-                    return Some(to);
-                }
-                Err(reason) => self.rules.counters.count_drop(reason),
-            }
-        }
-    }
-
     /// When [`Self::handle_timeout`] must be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let pinholes = (self.due != Instant::from_nanos(u64::MAX)).then_some(self.due);
-        [pinholes, self.v4.next_due(), self.v6.next_due(), self.fragments.next_due()].into_iter().flatten().min()
+        [pinholes, self.v4.next_due(), self.v6.next_due()].into_iter().flatten().min()
     }
 
-    /// Ends pinholes, flows and fragments whose time is over. Each call does a bounded part of what is due; call
+    /// Ends pinholes and flows whose time is over. Each call does a bounded part of what is due; call
     /// again while [`Self::poll_timeout`] lies in the past. A pinhole ends within 50 ms of its time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         self.expire(now, EXPIRE_LOOKS);
         end_idle(&mut self.v4, &mut self.rules, now, IDLE_FLOWS[0]);
         end_idle(&mut self.v6, &mut self.rules, now, IDLE_FLOWS[1]);
-        self.fragments.expire(now, &mut self.rules.counters);
     }
 
     /// Identifiers of pings that are translated: a number that changes when they do, and a bit for each external port from the
@@ -329,13 +284,7 @@ impl Translator {
         self.rules.observe = on;
     }
 
-    /// Whether observe mode is on.
-    #[must_use]
-    pub const fn is_observing(&self) -> bool {
-        self.rules.observe
-    }
-
-    /// What happened to packets.
+    /// What happened besides drops, which the caller counts.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.rules.counters
@@ -352,4 +301,22 @@ fn end_idle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, fl
         rules.looks -= LINES;
     }
     rules.looks += (flows_max - looks) as u32 * LINES;
+}
+
+fn pay<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    rewrite: &Rewrite,
+    len: u32,
+) -> Result<(), Reason> {
+    let Some(line) = rewrite.line else { return Ok(()) };
+    if flows.line(line.index).generation() != line.generation {
+        return Err(Reason::NoPinhole);
+    }
+    let (_, _, flags) = flows.line(line.index).rewrite();
+    if rewrite.to != Port::INSIDE || flags & CHARGED == 0 {
+        return Ok(());
+    }
+    charge(flows, rules, now, line.index, len).or_else(|reason| rules.waive(reason))
 }

@@ -3,11 +3,12 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
+use sluicegate_bounded::Index;
 use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
 use sluicegate_grant::Grant;
 use sluicegate_wire::Instant;
 
-use crate::{config::PerUser, index::Index, pinhole::burst};
+use crate::{config::PerUser, pinhole::burst};
 
 /// Whose slot it is: the grant's issuer, and what it calls the user.
 pub(crate) type Key = [u8; 16];
@@ -80,7 +81,7 @@ impl Users {
         Self {
             slots: (0..pinholes_max).map(|_| None).collect(),
             free: (0..pinholes_max).rev().collect(),
-            by_key: Index::new(pinholes_max, pinholes_max),
+            by_key: Index::new("users", pinholes_max, pinholes_max),
             hasher: Hasher::new(hash_key),
             idle_head: NONE,
             idle_tail: NONE,

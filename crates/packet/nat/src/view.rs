@@ -141,9 +141,6 @@ impl Translator {
             gauge("revoked_grants", rules.revoked.used_and_max()),
             ("bindings", rules.bindings.used(), rules.bindings.max()),
             ("services", rules.hosts.services().len() as u32, rules.hosts.max().into()),
-            gauge("fragmented_packets", self.fragments.packets_used_and_max()),
-            gauge("fragmented_packets_waiting", self.fragments.waiting_used_and_max()),
-            gauge("fragments_held", self.fragments.held_used_and_max()),
             gauge("events", rules.events_used_and_max()),
         ];
         tables.into_iter().chain(ports)

@@ -1,20 +1,21 @@
-//! A gate: a capability router in front, and behind it the translator for private services, in whose place the gate
+//! A gate: a capability router in front, and behind it the firewall for private services, in whose place the gate
 //! answers requests for capabilities, or nothing at all for open ones.
 
 use super::{
     clients::Clients,
+    firewall::Firewall,
     labels::Labels,
     node::{Arrived, Outcome},
     router,
 };
 use crate::readings::Reading;
 use alloc::{boxed::Box, vec, vec::Vec};
-use core::{net::IpAddr, time::Duration};
+use core::time::Duration;
 use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
-use sluicegate_nat::{Allowance, Permission, Translator};
+use sluicegate_nat::{Allowance, Ended, Event, Permission, Translator};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Packet, Port, Reason, Verdict,
@@ -36,6 +37,8 @@ const KEPT_MAX: usize = 9_216;
 pub struct GatePipeline {
     router: Router,
     host: Host,
+    /// What passes to private services and back.
+    pub firewall: Firewall,
     kept: Box<[u8]>,
     labels: Labels,
     verified_source: bool,
@@ -49,34 +52,29 @@ struct Header {
 }
 
 impl GatePipeline {
-    /// A gate whose `router` checks capabilities and whose `host` answers requests for them. `verified_source`: the networks in
-    /// front of it refuse forged sources.
+    /// A gate whose `router` checks capabilities, whose `host` answers requests for them, and behind both a `firewall`.
+    /// `verified_source`: the networks in front of it refuse forged sources.
     #[must_use]
-    pub fn new(router: Router, host: Host, labels: Labels, verified_source: bool) -> Self {
+    pub fn new(router: Router, host: Host, firewall: Firewall, labels: Labels, verified_source: bool) -> Self {
         let kept = vec![0; KEPT_MAX].into_boxed_slice();
-        Self { router, host, kept, labels, verified_source, clients: Clients::default() }
+        Self { router, host, firewall, kept, labels, verified_source, clients: Clients::default() }
     }
 
-    pub(crate) fn judge(
-        &mut self,
-        now: Instant,
-        mut arrived: Arrived<'_, '_>,
-        translator: &mut Translator,
-    ) -> Result<Outcome, Reason> {
+    pub(crate) fn judge(&mut self, now: Instant, mut arrived: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         let (port, ip) = (arrived.port, &arrived.packet.ip);
         let inside = if port == Port::INSIDE { ip.src } else { ip.dst };
-        if translator.is_open(inside) {
+        if self.firewall.translator.is_open(inside) {
             let class = self.classify(now, &mut arrived)?;
             let Arrived { frame, packet, .. } = arrived;
-            let verdict = translator.pass_parsed(now, port, frame, &mut packet.ip);
+            let verdict = self.firewall.pass(now, port, frame, &mut packet.ip);
             return Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()));
         }
         if port == Port::INSIDE {
-            return self.outward(now, arrived, translator);
+            return self.outward(now, arrived);
         }
         match self.classify(now, &mut arrived)? {
-            Class::Legacy { demoted: None } => self.plain(now, arrived, translator),
-            class => self.with_header(now, &class, arrived, translator),
+            Class::Legacy { demoted: None } => self.plain(now, arrived),
+            class => self.with_header(now, &class, arrived),
         }
     }
 
@@ -91,44 +89,33 @@ impl GatePipeline {
     }
 
     /// A packet without a header for a private service: what its pinhole allows.
-    fn plain(
-        &mut self,
-        now: Instant,
-        mut arrived: Arrived<'_, '_>,
-        translator: &mut Translator,
-    ) -> Result<Outcome, Reason> {
+    fn plain(&mut self, now: Instant, mut arrived: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         let is_icmp = matches!(arrived.packet.ip.protocol, IpProtocol::ICMP | IpProtocol::ICMPV6);
         if self.host.has_peers() || is_icmp {
             // It may be about a header that this gate sent, or from a client without capabilities at the address of one
             // with: answers to it must stay plain.
-            self.ask_host(now, &mut arrived, translator, false)?;
+            self.ask_host(now, &mut arrived, false)?;
         }
         let Arrived { frame, packet, .. } = arrived;
-        let verdict = translator.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, Permission::NONE);
-        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
+        let verdict = self.firewall.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, Permission::NONE);
+        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(frame.bytes()))
     }
 
     /// A packet with a capability header for a private service: the header ends here.
-    fn with_header(
-        &mut self,
-        now: Instant,
-        class: &Class,
-        mut arrived: Arrived<'_, '_>,
-        translator: &mut Translator,
-    ) -> Result<Outcome, Reason> {
+    fn with_header(&mut self, now: Instant, class: &Class, mut arrived: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         let source = arrived.packet.ip.src;
-        let header = self.header(now, class, &mut arrived, translator)?;
+        let header = self.header(now, class, &mut arrived)?;
         let is_proved = header.permission.mode == DataMode::Capability;
-        let permission = match self.ask_host(now, &mut arrived, translator, is_proved)? {
+        let permission = match self.ask_host(now, &mut arrived, is_proved)? {
             Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
-            Inbound::Refused if !translator.knows(source) => return Err(Reason::RequestRefused),
+            Inbound::Refused if !self.firewall.translator.knows(source) => return Err(Reason::RequestRefused),
             // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
             Inbound::Consumed => return Ok(Outcome::Kept),
         };
         let Arrived { frame, packet, .. } = arrived;
-        let verdict = translator.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, permission);
-        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(translator, frame.bytes()))
+        let verdict = self.firewall.on_parsed(now, Port::OUTSIDE, frame, &mut packet.ip, permission);
+        Outcome::of(verdict, Port::OUTSIDE, || self.inward_label(frame.bytes()))
     }
 
     /// What the header of a packet proves, which the router has judged. A request proves as much as a capability if its
@@ -138,13 +125,12 @@ impl GatePipeline {
         now: Instant,
         class: &Class,
         Arrived { frame, packet, .. }: &mut Arrived<'_, '_>,
-        translator: &mut Translator,
     ) -> Result<Header, Reason> {
         let is_proof = match class {
             Class::Regular { capability } => *capability,
             // Another router forgot the capability, or this one's line was lost: a line that knows the nonce pays.
             Class::Legacy { demoted: Some(_) } => self.router.vouches(now, frame, packet).is_ok(),
-            Class::Request { .. } => is_sealed(now, frame, packet, translator)?,
+            Class::Request { .. } => is_sealed(now, frame, packet, &mut self.firewall.translator)?,
             Class::Legacy { demoted: None } => false,
         };
         let found = packet.header?;
@@ -159,10 +145,9 @@ impl GatePipeline {
         &mut self,
         now: Instant,
         Arrived { frame, packet, .. }: &mut Arrived<'_, '_>,
-        translator: &Translator,
         proved: bool,
     ) -> Result<Inbound, Reason> {
-        let clients = &self.clients;
+        let (clients, translator) = (&self.clients, &self.firewall.translator);
         let mut policy = GrantedPolicy {
             name: |_: &Flow| None,
             budget: |now, request: &Request| budget(clients, translator, now, request, proved),
@@ -172,16 +157,11 @@ impl GatePipeline {
     }
 
     /// A packet of a private service.
-    fn outward(
-        &mut self,
-        now: Instant,
-        Arrived { frame, packet, .. }: Arrived<'_, '_>,
-        translator: &mut Translator,
-    ) -> Result<Outcome, Reason> {
+    fn outward(&mut self, now: Instant, Arrived { frame, packet, .. }: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         let kept = (self.keep(frame), packet.ip);
-        let verdict = translator.on_parsed(now, Port::INSIDE, frame, &mut packet.ip, Permission::NONE);
+        let verdict = self.firewall.on_parsed(now, Port::INSIDE, frame, &mut packet.ip, Permission::NONE);
         if verdict == Verdict::Forward(Port::OUTSIDE) {
-            let clients = &self.clients;
+            let (clients, translator) = (&self.clients, &self.firewall.translator);
             let mut policy = GrantedPolicy {
                 name: |_: &Flow| None,
                 budget: |_: Instant, _: &Request| None,
@@ -190,7 +170,7 @@ impl GatePipeline {
             match self.host.put(now, &mut policy, frame, &packet.ip) {
                 Ok(()) => {}
                 // Without its header it would reach a kernel that knows nothing of this flow.
-                Err(Reason::PacketTooBig) => return self.refuse_too_big(now, kept, frame, translator),
+                Err(Reason::PacketTooBig) => return self.refuse_too_big(now, kept, frame),
                 Err(reason) => return Err(reason),
             }
         }
@@ -212,48 +192,53 @@ impl GatePipeline {
 
     /// Tells the service how long its packets may be.
     fn refuse_too_big(
-        &self,
+        &mut self,
         now: Instant,
         (kept, ip): (usize, Summary),
         frame: &mut Frame<'_>,
-        translator: &mut Translator,
     ) -> Result<Outcome, Reason> {
         let packet = self.kept.get(..kept).filter(|packet| !packet.is_empty());
         packet.and_then(|packet| frame.replace(packet)).ok_or(Reason::PacketTooBig)?;
-        let verdict = translator.refuse_too_big(now, self.host.plain_mtu(), frame, &ip);
+        let verdict = self.firewall.forwarder.refuse_too_big(now, self.host.plain_mtu(), frame, &ip);
         Outcome::of(verdict, Port::INSIDE, || self.labels.regular(frame.bytes()))
     }
 
     /// What a grant let in is wanted; what a frontend says about it, and proves to have said, is signalling.
-    fn inward_label(&self, translator: &Translator, packet: &[u8]) -> Label {
-        if translator.was_signalling() { Label::CONTROL } else { self.labels.regular(packet) }
-    }
-
-    /// The label of a part of a packet that was held.
-    pub(crate) fn held_label(&self, packet: &[u8]) -> Label {
-        self.labels.regular(packet)
+    fn inward_label(&self, packet: &[u8]) -> Label {
+        if self.firewall.translator.was_signalling() { Label::CONTROL } else { self.labels.regular(packet) }
     }
 
     pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
+        if let Some(out) = self.firewall.poll_output(now, frame) {
+            return Some((out, self.labels.regular(frame.bytes())));
+        }
         let is_made = self.host.poll_output(now, frame);
         is_made.then(|| (Port::OUTSIDE, self.labels.regular(frame.bytes())))
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.router.poll_timeout(), self.host.poll_timeout()].into_iter().flatten().min()
+        let due = [self.router.poll_timeout(), self.host.poll_timeout(), self.firewall.poll_timeout()];
+        due.into_iter().flatten().min()
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.firewall.poll_timeout().is_some_and(|due| due <= now) {
+            self.firewall.handle_timeout(now);
+        }
         self.router.handle_timeout(now);
         self.host.handle_timeout(now);
     }
 
     pub(crate) fn report(&self, reading: &mut Reading) {
         router::report(self.router.counters(), reading);
+        let counters = self.firewall.translator.counters();
+        for reason in Reason::ALL {
+            reading.observed[*reason as usize] = counters.observed(*reason);
+        }
     }
 
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
-        self.router.gauges().into_iter().chain(self.host.gauges(now)).collect()
+        self.firewall.gauges().chain(self.router.gauges()).chain(self.host.gauges(now)).collect()
     }
 
     /// A grant was opened or renewed: its client may ask for capabilities.
@@ -261,16 +246,22 @@ impl GatePipeline {
         self.clients.add(grant);
     }
 
-    /// A grant ended by itself; the capabilities made from it are worth no more than it was.
-    pub(crate) fn ended(&mut self, id: GrantId) {
-        self.clients.remove(id);
+    /// What happened unasked. The capabilities made from a grant that ended are worth no more than it was.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.firewall.translator.poll_event()?;
+        let Event::Ended(ended) = &event;
+        self.clients.remove(ended.id);
+        Some(event)
     }
 
-    /// A grant was revoked: capabilities made from it, between its client's address and its own, end now.
-    pub(crate) fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
-        let Some(client_id) = self.clients.remove(id) else { return };
-        let Some((client, address)) = ends else { return };
-        self.router.revoke(now, client, address, ClientId(client_id));
+    /// Revokes a grant: capabilities made from it, between its client's address and its own, end now too.
+    pub(crate) fn revoke(&mut self, now: Instant, id: GrantId) -> Option<Ended> {
+        let left = self.firewall.translator.allowance(now, id);
+        let client_id = self.clients.remove(id);
+        if let (Some(client_id), Some(Allowance { client: Some(client), address, .. })) = (client_id, left) {
+            self.router.revoke(now, client, address, ClientId(client_id));
+        }
+        self.firewall.translator.revoke(now, id)
     }
 }
 

@@ -12,7 +12,6 @@ use crate::{
 };
 use alloc::vec::Vec;
 use sluicegate_bounded::Gauge;
-use sluicegate_nat::Translator;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Packet, Port, Reason, Verdict,
@@ -43,7 +42,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What a translator's verdict means for a packet that came in by `port`.
+    /// What a verdict means for a packet that came in by `port`.
     pub(crate) fn of(verdict: Verdict, port: Port, label: impl FnOnce() -> Label) -> Result<Self, Reason> {
         match verdict {
             Verdict::Forward(out) => Ok(Self::Leave(out, label())),
@@ -57,8 +56,6 @@ impl Outcome {
 
 /// A node: its packet path, and what that counts besides the objects that it is made of.
 pub struct Node<N> {
-    /// Permissions and bindings; of a router and an edge only what forwarding needs.
-    pub translator: Translator,
     /// What the role does.
     pub pipeline: Pipeline,
     /// Where packets go next.
@@ -103,9 +100,8 @@ impl Turns {
 impl<N: NextHop> Node<N> {
     /// A node; `egress` by port, where its link is scheduled.
     #[must_use]
-    pub fn new(translator: Translator, pipeline: Pipeline, egress: [Option<Egress>; 2], next_hop: N) -> Self {
+    pub fn new(pipeline: Pipeline, egress: [Option<Egress>; 2], next_hop: N) -> Self {
         Self {
-            translator,
             pipeline,
             next_hop,
             drops: DropLog::new(),
@@ -120,7 +116,7 @@ impl<N: NextHop> Node<N> {
 
     /// What this turn looked at so far: lines, words of ports, pinholes.
     pub fn looks(&mut self) -> u32 {
-        self.looks += self.translator.take_looks();
+        self.looks += self.pipeline.firewall_mut().map_or(0, |firewall| firewall.translator.take_looks());
         self.looks
     }
 
@@ -169,11 +165,11 @@ impl<N: NextHop> Node<N> {
             }
         };
         let arrived = Arrived { port, neighbour: neighbour(link.src), frame, packet: &mut packet };
-        match self.pipeline.judge(now, arrived, &mut self.translator)? {
+        match self.pipeline.judge(now, arrived)? {
             Outcome::Leave(out, label) => {
                 let left = self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame));
                 // A grant does not pay for what no link took.
-                left.inspect_err(|_| self.translator.refund())
+                left.inspect_err(|_| self.refund())
             }
             Outcome::Dropped(reason) => {
                 self.drops.record(now, port, reason, || tuple(frame.bytes()));
@@ -183,12 +179,12 @@ impl<N: NextHop> Node<N> {
         }
     }
 
-    /// Hands every packet that may leave now to `send`, link header on: those that the translator or the hosts' object
+    /// Hands every packet that may leave now to `send`, link header on: those that the pipeline
     /// released, written into `buffer`, and those whose turn has come.
     pub fn release(&mut self, now: Instant, buffer: &mut [u8], send: &mut dyn FnMut(Port, &[u8])) {
         while let Some(mut frame) = Frame::new(buffer, RELEASE_AT, 0) {
             let frame = &mut frame;
-            let Some((out, label)) = self.pipeline.poll_output(now, frame, &mut self.translator) else { break };
+            let Some((out, label)) = self.pipeline.poll_output(now, frame) else { break };
             match self.address(out, frame).and_then(|()| self.depart(now, out, &label, frame)) {
                 Ok(left) => {
                     if left.is_some() {
@@ -215,14 +211,11 @@ impl<N: NextHop> Node<N> {
     /// When [`Self::release`] or [`Self::handle_timeout`] has something to do next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.egress.iter().flatten().filter_map(Egress::poll_timeout).min();
-        [self.translator.poll_timeout(), self.pipeline.poll_timeout(), links].into_iter().flatten().min()
+        [self.pipeline.poll_timeout(), links].into_iter().flatten().min()
     }
 
     /// Does what is due in the objects that keep time.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.translator.poll_timeout().is_some_and(|due| due <= now) {
-            self.translator.handle_timeout(now);
-        }
         self.pipeline.handle_timeout(now);
     }
 
@@ -233,14 +226,13 @@ impl<N: NextHop> Node<N> {
 
     /// All counters and gauges; `below` are the frames that the device dropped before they got here.
     pub fn published(&self, now: Instant, below: &[(Reason, u64)]) -> (Reading, Vec<Gauge>) {
-        let counters = self.translator.counters();
-        let mut reading =
-            Reading { received: self.received, sent: self.sent, turn: self.turns.most(), ..Reading::default() };
-        for reason in Reason::ALL {
-            let index = *reason as usize;
-            reading.dropped[index] = counters.dropped(*reason) + self.dropped[index];
-            reading.observed[index] = counters.observed(*reason);
-        }
+        let mut reading = Reading {
+            dropped: self.dropped,
+            received: self.received,
+            sent: self.sent,
+            turn: self.turns.most(),
+            ..Reading::default()
+        };
         for (reason, count) in below {
             reading.dropped[*reason as usize] += count;
         }
@@ -248,16 +240,20 @@ impl<N: NextHop> Node<N> {
             *lanes = egress.as_ref().map(Egress::lanes);
         }
         self.pipeline.report(&mut reading);
-        let tables = self.translator.gauges();
-        let mut gauges: Vec<Gauge> =
-            tables.map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() }).collect();
+        let mut gauges = self.pipeline.gauges(now);
         gauges.push(self.drops.gauge());
-        gauges.extend(self.pipeline.gauges(now));
         for (egress, port) in self.egress.iter().zip([Port::OUTSIDE, Port::INSIDE]) {
             gauges.extend(egress.iter().flat_map(|egress| egress.gauges(port)));
         }
         gauges.extend(self.next_hop.gauges());
         (reading, gauges)
+    }
+
+    #[cold]
+    fn refund(&mut self) {
+        if let Some(firewall) = self.pipeline.firewall_mut() {
+            firewall.translator.refund();
+        }
     }
 
     fn address(&mut self, out: Port, frame: &mut Frame<'_>) -> Result<(), Reason> {

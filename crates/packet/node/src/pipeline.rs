@@ -2,18 +2,19 @@
 
 use super::{
     edge::EdgePipeline,
+    firewall::Firewall,
+    forward::Forwarder,
     gate::GatePipeline,
     node::{Arrived, Outcome},
     router::RouterPipeline,
 };
 use crate::readings::Reading;
 use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
-use core::net::IpAddr;
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Explanation, Probe, Translator};
+use sluicegate_nat::{Ended, Event, Explanation, Probe};
 use sluicegate_scheduler::Label;
-use sluicegate_wire::{Frame, Instant, Port, Reason, Verdict};
+use sluicegate_wire::{Frame, Instant, Port, Reason, UnixTime, Verdict};
 
 /// What a node does with IP packets besides sending them on.
 pub enum Pipeline {
@@ -27,16 +28,29 @@ pub enum Pipeline {
 
 impl Pipeline {
     /// Judges an IP packet.
-    pub(crate) fn judge(
-        &mut self,
-        now: Instant,
-        arrived: Arrived<'_, '_>,
-        translator: &mut Translator,
-    ) -> Result<Outcome, Reason> {
+    pub(crate) fn judge(&mut self, now: Instant, arrived: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         match self {
-            Self::Gate(pipeline) => pipeline.judge(now, arrived, translator),
-            Self::Router(pipeline) => pipeline.judge(now, arrived, translator),
-            Self::Edge(pipeline) => pipeline.judge(now, arrived, translator),
+            Self::Gate(pipeline) => pipeline.judge(now, arrived),
+            Self::Router(pipeline) => pipeline.judge(now, arrived),
+            Self::Edge(pipeline) => pipeline.judge(now, arrived),
+        }
+    }
+
+    /// The firewall of a gate; other roles ask nobody for permission.
+    pub const fn firewall(&self) -> Option<&Firewall> {
+        if let Self::Gate(pipeline) = self { Some(&pipeline.firewall) } else { None }
+    }
+
+    /// As [`Self::firewall`], to change what it permits.
+    pub const fn firewall_mut(&mut self) -> Option<&mut Firewall> {
+        if let Self::Gate(pipeline) = self { Some(&mut pipeline.firewall) } else { None }
+    }
+
+    const fn forwarder(&self) -> &Forwarder {
+        match self {
+            Self::Gate(pipeline) => &pipeline.firewall.forwarder,
+            Self::Router(pipeline) => &pipeline.forwarder,
+            Self::Edge(pipeline) => &pipeline.forwarder,
         }
     }
 
@@ -50,24 +64,16 @@ impl Pipeline {
     }
 
     /// A packet that was held or made here: written into `frame`, and where it leaves. Call until `None`.
-    pub(crate) fn poll_output(
-        &mut self,
-        now: Instant,
-        frame: &mut Frame<'_>,
-        translator: &mut Translator,
-    ) -> Option<(Port, Label)> {
-        if let Some(out) = translator.poll_output(now, frame) {
-            let label = match self {
-                Self::Gate(pipeline) => pipeline.held_label(frame.bytes()),
-                // Parts of packets that were too long: nothing of them can be checked further on.
-                Self::Router(_) | Self::Edge(_) => Label::LEGACY,
-            };
-            return Some((out, label));
-        }
+    pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
+        // Parts of packets that were too long: nothing of them can be checked further on.
+        let part = |out| (out, Label::LEGACY);
         match self {
             Self::Gate(pipeline) => pipeline.poll_output(now, frame),
-            Self::Router(_) => None,
-            Self::Edge(pipeline) => pipeline.poll_output(now, frame),
+            Self::Router(pipeline) => pipeline.forwarder.poll_output(frame).map(part),
+            Self::Edge(pipeline) => match pipeline.forwarder.poll_output(frame) {
+                Some(out) => Some(part(out)),
+                None => pipeline.poll_output(now, frame),
+            },
         }
     }
 
@@ -91,6 +97,9 @@ impl Pipeline {
 
     /// Adds what the role counts.
     pub(crate) fn report(&self, reading: &mut Reading) {
+        for (total, dropped) in reading.dropped.iter_mut().zip(self.forwarder().dropped()) {
+            *total += dropped;
+        }
         match self {
             Self::Gate(pipeline) => pipeline.report(reading),
             Self::Router(pipeline) => pipeline.report(reading),
@@ -105,24 +114,20 @@ impl Pipeline {
         }
     }
 
-    /// A grant ended by itself.
-    pub fn ended(&mut self, id: GrantId) {
-        if let Self::Gate(pipeline) = self {
-            pipeline.ended(id);
-        }
+    /// What happened unasked at a gate. Call until `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Self::Gate(pipeline) = self { pipeline.poll_event() } else { None }
     }
 
-    /// A grant to this address was revoked.
-    pub fn revoked(&mut self, now: Instant, id: GrantId, ends: Option<(IpAddr, IpAddr)>) {
-        if let Self::Gate(pipeline) = self {
-            pipeline.revoked(now, id, ends);
-        }
+    /// Ends a grant at a gate, and what was made of it; gives its account, see [`sluicegate_nat::Translator::revoke`].
+    pub fn revoke(&mut self, now: Instant, id: GrantId) -> Option<Ended> {
+        if let Self::Gate(pipeline) = self { pipeline.revoke(now, id) } else { None }
     }
 
-    /// What becomes of any packet, for roles that do not ask who sent it.
-    pub fn explain(&self, probe: &Probe) -> Option<Explanation> {
+    /// What would become of a packet, and why.
+    pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
         let step = match self {
-            Self::Gate(_) => return None,
+            Self::Gate(pipeline) => return pipeline.firewall.translator.explain(now, unix, probe),
             Self::Router(_) => {
                 "This node is a router: it forwards every packet, and its capability header decides the lane."
             }
@@ -131,7 +136,7 @@ impl Pipeline {
             }
         };
         let verdict = Verdict::Forward(probe.port.opposite());
-        Some(Explanation { verdict, pinhole: None, line: None, steps: vec![step.to_owned()] })
+        Explanation { verdict, pinhole: None, line: None, steps: vec![step.to_owned()] }
     }
 
     /// Fill of the role's tables.

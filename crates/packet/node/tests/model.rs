@@ -35,7 +35,7 @@ fn a_gate() -> Node<Anywhere> {
         open: false,
     };
     let config = Config { flows_max: 65_536, pinholes_max: 1_024, flows_v6_max: 4_096, ..site::config() };
-    site::gate_of(config, &[0, 1, 2, 3].map(service))
+    site::gate_of(config, site::forwarding(), &[0, 1, 2, 3].map(service))
 }
 
 /// xorshift64*, so that a failure is the same failure again.
@@ -110,7 +110,7 @@ impl Run {
 
     fn compare_tables(&mut self) {
         let gauge = |name: &str| {
-            let found = self.node.translator.gauges().find(|(gauge, _, _)| *gauge == name);
+            let found = self.node.pipeline.firewall().unwrap().translator.gauges().find(|(gauge, _, _)| *gauge == name);
             found.unwrap_or_else(|| panic!("no gauge {name}")).1 as usize
         };
         let flows = gauge("flows") + gauge("flows_v6");
@@ -155,7 +155,7 @@ impl Run {
         let spec =
             PinholeSpec { grant, service, target: host, target_ports: (port, port), filter: !is_nat, keys: None };
         let now = self.now();
-        let opened = self.node.translator.install(now, unix, spec).unwrap();
+        let opened = site::translator(&mut self.node).install(now, unix, spec).unwrap();
         let ends_s = self.naive.now_s + lifetime_s;
         let gate = (opened.address, opened.ports.0);
         if is_nat && has_ports {
@@ -170,7 +170,7 @@ impl Run {
         }
         let at = self.dice.below(self.naive.grants.len());
         let (id, now) = (self.naive.grants[at].id, self.now());
-        let ended = self.node.translator.revoke(now, id);
+        let ended = site::translator(&mut self.node).revoke(now, id);
         assert_eq!(ended.is_some(), self.naive.grants[at].live);
         self.naive.end_grant(at);
         self.seen.ended += 1;

@@ -22,6 +22,16 @@ pub enum Version {
     V6,
 }
 
+/// An address in 16 bytes, IPv4 as IPv4-mapped (RFC 4291 2.5.5.2).
+#[inline]
+#[must_use]
+pub const fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
 /// How often [`Summary::parse`] was called, in all threads.
 #[cfg(feature = "count-parses")]
 pub static PARSES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);

@@ -1,6 +1,6 @@
 //! Nobody uses up another's share, and no turn of the packet thread is long.
 //!
-//! Each finding in short, on the translator itself; `crates/packet/nat/tests` (`shares`, `memory`, `work`) and the gate's own
+//! Each finding in short, on the translator itself; `crates/packet/node/tests/firewall` (`shares`, `memory`, `work`) and the gate's own
 //! tests of its turns hold the whole of it.
 
 use super::nat::site::{packets::*, *};
@@ -8,7 +8,7 @@ use sluicegate_grant::{
     FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec, Translator};
+use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec};
 use sluicegate_wire::{
     Instant, Port, Reason, Verdict,
     tcp::{Control, Repr},
@@ -55,7 +55,7 @@ fn security_15_a_fresh_grant_brings_no_fresh_burst() {
     for _ in 0..20 {
         let (grant, gate) = open(&mut site, ALICE);
         passed += (0..300).map(|_| send(&mut site, gate, 4_000, 1_250)).sum::<usize>();
-        site.gate.revoke(site.now, grant.id);
+        site.gate.translator.revoke(site.now, grant.id);
     }
     assert!(passed <= RATE.1 / 4, "{passed}");
 }
@@ -66,7 +66,7 @@ fn security_15_one_user_takes_neither_all_ports_nor_all_flows() {
     let mut site = Site::with(Config { per_user, ..config() });
     let call = |site: &mut Site, user| {
         let grant = Grant { user_pseudonym: user, ..site.grant(UDP, CLIENT) };
-        site.gate.install(site.now, site.unix, spec(grant, TARGET, (10_000, 10_199)))
+        site.gate.translator.install(site.now, site.unix, spec(grant, TARGET, (10_000, 10_199)))
     };
     assert!(call(&mut site, ALICE).is_ok());
     assert_eq!(call(&mut site, ALICE), Err(InstallError::UserPorts(300)));
@@ -93,7 +93,7 @@ fn open_to(site: &mut Site, is_agent: bool) -> End {
     let keys = SessionKeys::from_bytes([[7; 16]; 2]);
     let grant = Grant { flags: FLAG_PROVES_ADDRESS, client_id: 7, ..grant };
     let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant, TARGET, (SERVICE, SERVICE)) };
-    let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+    let opened = site.gate.translator.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);
     let ends = Ends { client: (CLIENT, 4_000), gate_port: gate.1 };
     let proof = keys.to_service.trailer(7, Purpose::Proof, 1, &ends, b"");
@@ -190,23 +190,23 @@ fn nat_05_an_export_is_spread_over_turns() {
         exchange(&mut site, (CLIENT, port), gate, (TARGET, port));
     }
     let mut bytes = Vec::new();
-    let mut export = site.gate.export_begin(&mut |part| bytes.extend_from_slice(part));
+    let mut export = site.gate.translator.export_begin(&mut |part| bytes.extend_from_slice(part));
     let mut turns = 1;
-    while !site.gate.export_more(&mut export, &mut 500, &mut |part| bytes.extend_from_slice(part)) {
+    while !site.gate.translator.export_more(&mut export, &mut 500, &mut |part| bytes.extend_from_slice(part)) {
         turns += 1;
         let port = site_port(&site);
         exchange(&mut site, (CLIENT, 1), (GATE.into(), port), (TARGET, 1));
     }
     assert!(turns > 2, "{turns}");
-    let mut again = Translator::new(config(), [5; 16], 5);
-    again.set_services(&services()).unwrap();
-    let imported = again.import_state(Instant::from_secs(2_000), site.unix, &bytes).unwrap();
+    let mut again = firewall(config(), [5; 16], 5);
+    again.translator.set_services(&services()).unwrap();
+    let imported = again.translator.import_state(Instant::from_secs(2_000), site.unix, &bytes).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (199, 199));
 }
 
 /// The external port of the first pinhole.
 fn site_port(site: &Site) -> u16 {
-    site.gate.pinholes().find(|view| view.target_ports == (1, 1)).unwrap().gate.ports.0
+    site.gate.translator.pinholes().find(|view| view.target_ports == (1, 1)).unwrap().gate.ports.0
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn nat_06_ports_rest_for_two_minutes_whatever_was_due_before() {
     let pass = |site: &mut Site, secs| (0..secs).for_each(|_| site.wait(Duration::from_secs(1)));
     pass(&mut site, 95);
     for grant in &grants {
-        site.gate.revoke(site.now, grant.id).unwrap();
+        site.gate.translator.revoke(site.now, grant.id).unwrap();
     }
     pass(&mut site, 119);
     assert_eq!(site.used("external_ports_udp"), 2);
@@ -228,17 +228,17 @@ fn nat_06_ports_rest_for_two_minutes_whatever_was_due_before() {
 fn nat_07_a_revoked_grant_stays_revoked_under_pressure_and_over_a_restart() {
     let mut site = Site::with(Config { pinholes_max: 20, ..config() });
     let (grant, _) = site.open(UDP, SERVICE);
-    site.gate.revoke(site.now, grant.id).unwrap();
+    site.gate.translator.revoke(site.now, grant.id).unwrap();
     for _ in 0..40 {
         let other = site.grant(UDP, OTHER_CLIENT);
-        let _ = site.gate.install(site.now, site.unix, spec(other, TARGET, (53, 53)));
+        let _ = site.gate.translator.install(site.now, site.unix, spec(other, TARGET, (53, 53)));
     }
     let mut saved = Vec::new();
-    site.gate.export_state(&mut |bytes| saved.extend_from_slice(bytes));
-    site.gate = Translator::new(config(), [8; 16], 2);
-    site.gate.set_services(&services()).unwrap();
-    site.gate.import_state(site.now, site.unix, &saved).unwrap();
-    let again = site.gate.install(site.now, site.unix, spec(grant.clone(), TARGET, (SERVICE, SERVICE)));
+    site.gate.translator.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    site.gate = firewall(config(), [8; 16], 2);
+    site.gate.translator.set_services(&services()).unwrap();
+    site.gate.translator.import_state(site.now, site.unix, &saved).unwrap();
+    let again = site.gate.translator.install(site.now, site.unix, spec(grant.clone(), TARGET, (SERVICE, SERVICE)));
     assert_eq!(again, Err(InstallError::Revoked(grant.id)));
 }
 
@@ -247,9 +247,9 @@ fn nat_10_a_search_for_a_port_is_short_however_few_are_left() {
     let mut site = Site::with(Config { external_ports: (20_000, 32_767), pinholes_max: 8_192, ..config() });
     let mut worst = 0;
     for n in 0..20_000u32 {
-        site.gate.take_looks();
+        site.gate.translator.take_looks();
         let _ = site.inside_sends(&udp((TALKER, 1 + n as u16), (STRANGER, 1), b"x"));
-        worst = worst.max(site.gate.take_looks());
+        worst = worst.max(site.gate.translator.take_looks());
     }
     assert!(worst <= 32, "{worst}");
 }
@@ -266,11 +266,11 @@ fn turn_no_call_looks_at_more_than_half_of_what_a_turn_may() {
         }
     }
     site.now = site.now + Duration::from_secs(11);
-    site.gate.take_looks();
+    site.gate.translator.take_looks();
     let mut calls = 0;
     while site.gate.poll_timeout().is_some_and(|due| due <= site.now) {
         site.gate.handle_timeout(site.now);
-        assert!(site.gate.take_looks() <= 1_000);
+        assert!(site.gate.translator.take_looks() <= 1_000);
         calls += 1;
     }
     assert!(calls > 5 && site.used("flows") == 0, "{calls}");

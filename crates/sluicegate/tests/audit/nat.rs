@@ -1,8 +1,8 @@
 //! Translation that no sender can turn against another.
 //!
-//! Each finding in short, on the translator itself; `crates/packet/nat/tests` holds the whole of it.
+//! Each finding in short, on the translator itself; `crates/packet/node/tests/firewall` holds the whole of it.
 
-#[path = "../../../packet/nat/tests/site/mod.rs"]
+#[path = "../../../packet/node/tests/firewall/site/mod.rs"]
 pub(crate) mod site;
 
 mod errors;
@@ -30,7 +30,7 @@ fn nat_01_a_later_sign_in_behind_the_same_address_locks_nobody_out() {
         .map(|client_id| {
             let grant = Grant { least_mode: DataMode::Mac, client_id, ..site.grant(UDP, CLIENT) };
             let spec = PinholeSpec { keys: Some(key(client_id)), ..spec(grant.clone(), FILTERED, (5_004, 5_004)) };
-            site.gate.install(site.now, site.unix, spec).unwrap();
+            site.gate.translator.install(site.now, site.unix, spec).unwrap();
             grant
         })
         .collect();
@@ -39,7 +39,7 @@ fn nat_01_a_later_sign_in_behind_the_same_address_locks_nobody_out() {
         let (ends, keys) = (Ends { client, gate_port: SERVICE.1 }, key(grant.client_id));
         let trailer = keys.to_service.trailer(grant.client_id, Purpose::Datagram, 1, &ends, b"hi");
         site.outside_sends(&udp(client, SERVICE, &[&b"hi"[..], &trailer].concat())).inside();
-        assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 50, "each pays for its own");
+        assert_eq!(site.gate.translator.usage(grant.id).unwrap().bytes_used, 50, "each pays for its own");
     }
     // Without a proof: whose bytes are spent stands in nobody's way.
     let phone = site.grant(UDP, CLIENT);
@@ -48,7 +48,7 @@ fn nat_01_a_later_sign_in_behind_the_same_address_locks_nobody_out() {
     site.install(poor, FILTERED, (5_004, 5_004));
     let _ = site.outside_sends(&udp((CLIENT, 50_000), SERVICE, b"x"));
     site.outside_sends(&udp((CLIENT, 50_001), SERVICE, b"x")).inside();
-    assert_eq!(site.gate.usage(phone.id).unwrap().bytes_used, 29);
+    assert_eq!(site.gate.translator.usage(phone.id).unwrap().bytes_used, 29);
 }
 
 /// A TCP connection through the gate, numbers 1,000 and 9,000, and where it is seen.
@@ -171,7 +171,7 @@ fn security_03_errors_are_paid_by_the_flow_they_are_about() {
         site.wait(Duration::from_millis(100));
     }
     assert_eq!(passed, 3 * 576, "cut, charged, and refused when the bytes are spent");
-    assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 32 + passed);
+    assert_eq!(site.gate.translator.usage(grant.id).unwrap().bytes_used, 32 + passed);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn security_03_a_flow_under_a_mac_takes_no_error_but_too_big() {
     let keys = SessionKeys::from_bytes([[7; 16]; 2]);
     let grant = Grant { least_mode: DataMode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
     let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant, TARGET, (5_004, 5_004)) };
-    let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+    let opened = site.gate.translator.install(site.now, site.unix, spec).unwrap();
     let gate = (opened.address, opened.ports.0);
     let ends = Ends { client: (CLIENT, 9_000), gate_port: gate.1 };
     let trailer = keys.to_service.trailer(7, Purpose::Datagram, 1, &ends, b"hi");
@@ -202,6 +202,6 @@ fn nat_11_what_a_damaged_segment_says_and_what_did_not_leave_count_for_nothing()
     let (grant, gate) = site.open(UDP, 5_004);
     site.outside_sends(&udp((CLIENT, 9_000), gate, b"hello")).inside();
     // A full lane, or no neighbour: the packet path says so.
-    site.gate.refund();
-    assert_eq!(site.gate.usage(grant.id).unwrap().bytes_used, 0);
+    site.gate.translator.refund();
+    assert_eq!(site.gate.translator.usage(grant.id).unwrap().bytes_used, 0);
 }

@@ -16,8 +16,8 @@ use sluicegate_grant::{
     DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{PinholeSpec, Service, ServiceMode, Translator};
-use sluicegate_node::{EdgePipeline, HostPolicy, Node, Pipeline};
+use sluicegate_nat::{PinholeSpec, Service, ServiceMode};
+use sluicegate_node::{EdgePipeline, Firewall, Forwarder, Forwarding, HostPolicy, Node, Pipeline};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,
     capability::{ClientId, Kind, Limits, shim},
@@ -65,25 +65,37 @@ fn grant_for(client_id: u32, least_mode: DataMode) -> (Grant, Option<SessionKeys
 }
 
 fn node(role: Role, change: impl FnOnce(&mut Capabilities)) -> Node<Hops> {
+    node_with(role, firewall(&[]), change)
+}
+
+fn firewall(services: &[Service]) -> Firewall {
+    let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };
+    samples::firewall(tables, services)
+}
+
+fn node_with(role: Role, firewall: Firewall, change: impl FnOnce(&mut Capabilities)) -> Node<Hops> {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.role = role;
     // N/T so small that a packet every 10 ms keeps its line.
     config.capabilities =
         Capabilities { lines_max: Some(1_024), peers_max: 64, limits: (100, 10), ..Capabilities::new(role) };
     change(&mut config.capabilities);
-    let pipeline =
-        assemble::pipeline(&config, &Seeds::draw((START, samples::VALID.0)).unwrap(), [1_500; 2], std::iter::empty())
-            .unwrap();
-    let tables = sluicegate_nat::Config { flows_max: 1_024, flows_v6_max: 64, pinholes_max: 16, ..Default::default() };
+    let seeds = Seeds::draw((START, samples::VALID.0)).unwrap();
+    let pipeline = assemble::pipeline(&config, &seeds, firewall, [1_500; 2], std::iter::empty()).unwrap();
     let egress = assemble::egress(&config, [1_500; 2]).unwrap();
-    Node::new(Translator::new(tables, [7; 16], 7), pipeline, egress, Hops { known: true })
+    Node::new(pipeline, egress, Hops { known: true })
 }
 
 fn gate(open: bool) -> Node<Hops> {
-    let mut node = node(Role::Gate, |_| {});
-    let service = Service { id: 0, mode: ServiceMode::Filter, address: SERVER.into(), outbound_all: false, open };
-    node.translator.set_services(&[service]).unwrap();
-    node
+    node_with(Role::Gate, firewall(&[service(open)]), |_| {})
+}
+
+fn service(open: bool) -> Service {
+    Service { id: 0, mode: ServiceMode::Filter, address: SERVER.into(), outbound_all: false, open }
+}
+
+fn forwarder() -> Forwarder {
+    Forwarder::new(Forwarding::default(), &[7; 16])
 }
 
 /// A node in front of one client that has a grant with this id.
@@ -91,7 +103,7 @@ fn agent(client_id: u32) -> Node<Hops> {
     let mut node = node(Role::Edge, |_| {});
     let host = Host::new(Default::default(), [9; 32]);
     let policy = ClientPolicy::new(ClientIds::Fixed(ClientId(client_id)), Limits::new(100, 10).unwrap());
-    node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy))));
+    node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy), forwarder())));
     node
 }
 
@@ -245,7 +257,7 @@ fn private(client_id: u32, least_mode: DataMode) -> (Chain, End, End) {
         filter: true,
         keys,
     };
-    gate.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
+    samples::translator(&mut gate).install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
     gate.pipeline.opened(&grant);
     let nodes = vec![agent(client_id), node(Role::Router, |_| {}), gate];
     let cables = [((0, Port::OUTSIDE), (1, Port::OUTSIDE)), ((1, Port::INSIDE), (2, Port::OUTSIDE))];
@@ -352,10 +364,9 @@ fn a_revoked_grant_ends_its_capabilities_at_once() {
     assert_eq!(chain.arrivals(server).len(), 2);
     let id = samples::grant(1).id;
     let gate = &mut chain.nodes[2];
-    let ends = gate.translator.allowance(chain.now, id).map(|left| (left.client.expect("proved"), left.address));
-    assert_eq!(ends, Some((CLIENT.into(), SERVER.into())));
-    gate.pipeline.revoked(chain.now, id, ends);
-    gate.translator.revoke(chain.now, id);
+    let left = samples::translator(gate).allowance(chain.now, id).map(|left| (left.client, left.address));
+    assert_eq!(left, Some((Some(CLIENT.into()), SERVER.into())));
+    gate.pipeline.revoke(chain.now, id).expect("it was open");
     chain.send(client, &datagram(CLIENT, SERVER, b"too late"));
     assert_eq!(chain.arrivals(server), Vec::<Vec<u8>>::new());
     let demoted = chain.nodes[2].published(chain.now, &[]).0.demoted;

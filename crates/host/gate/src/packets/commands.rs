@@ -6,9 +6,9 @@ use super::{
 };
 use crate::clock;
 use sluicegate_grant::GrantId;
-use sluicegate_nat::{Event, Export, Probe, Translator};
-use sluicegate_node::{DroppedPacket, NextHop, Node};
-use sluicegate_wire::{Instant, Port};
+use sluicegate_nat::{Event, Export, InstallError, Probe, Translator};
+use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
+use sluicegate_wire::{Instant, Port, UnixTime};
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
@@ -93,9 +93,7 @@ impl Commands {
                 return;
             };
             node.add_looks(1);
-            let ends = node.translator.allowance(now, id).and_then(|left| Some((left.client?, left.address)));
-            node.pipeline.revoked(now, id, ends);
-            if let Some(ended) = node.translator.revoke(now, id) {
+            if let Some(ended) = node.pipeline.revoke(now, id) {
                 revoking.ended += 1;
                 self.tell(ended);
             }
@@ -110,7 +108,9 @@ impl Commands {
         let began = clock::monotonic();
         let mut looks = room;
         let Exporting { export, tables, took, .. } = exporting;
-        let is_complete = node.translator.export_more(export, &mut looks, &mut |bytes| tables.extend_from_slice(bytes));
+        let Some(firewall) = node.pipeline.firewall() else { return };
+        let mut sink = |bytes: &[u8]| tables.extend_from_slice(bytes);
+        let is_complete = firewall.translator.export_more(export, &mut looks, &mut sink);
         *took += clock::monotonic().since(began);
         node.add_looks(room - looks);
         if is_complete && let Some(Exporting { tables, took, answer, .. }) = self.exporting.take() {
@@ -119,7 +119,9 @@ impl Commands {
     }
 
     fn answer_one<N: NextHop>(&mut self, now: Instant, node: &mut Node<N>, command: Command) {
-        let translator = &mut node.translator;
+        let Some(Firewall { translator, .. }) = node.pipeline.firewall_mut() else {
+            return without_firewall(now, node, command);
+        };
         // An answer that nobody waits for any more is dropped with its channel.
         match command {
             Command::Install { spec, unix, answer } => {
@@ -148,10 +150,7 @@ impl Commands {
                 let _ = answer.send(translator.set_services(&services));
             }
             Command::Explain { probe, unix, answer } => {
-                let explanation = node.pipeline.explain(&probe);
-                let explanation = explanation.unwrap_or_else(|| translator.explain(now, unix, &probe));
-                let recent = node.drops.recent(RECENT_MAX, |drop| is_like(drop, &probe));
-                let _ = answer.send(Explained { explanation, recent });
+                let _ = answer.send(explain(now, unix, node, &probe));
             }
             Command::Observe { on, answer } => {
                 translator.observe(on);
@@ -173,9 +172,8 @@ impl Commands {
     fn pass_on<N: NextHop>(&mut self, node: &mut Node<N>, ends: &mut usize) {
         self.retry();
         while self.waiting.is_empty() && *ends > 0 {
-            let Some(Event::Ended(ended)) = node.translator.poll_event() else { return };
+            let Some(Event::Ended(ended)) = node.pipeline.poll_event() else { return };
             *ends -= 1;
-            node.pipeline.ended(ended.id);
             self.tell(ended);
         }
     }
@@ -199,6 +197,25 @@ impl Commands {
         self.stamp += 1;
         self.stamp
     }
+}
+
+/// Answers for a router or an edge, where nothing needs permission.
+fn without_firewall<N>(now: Instant, node: &Node<N>, command: Command) {
+    match command {
+        Command::Install { spec, answer, .. } => drop(answer.send(Err(InstallError::Service(spec.service)))),
+        Command::Standing { spec, answer } => drop(answer.send(Err(InstallError::Service(spec.service)))),
+        Command::Revoke { answer, .. } => drop(answer.send(0)),
+        Command::Services { answer, .. } => drop(answer.send(Ok(()))),
+        Command::Explain { probe, unix, answer } => drop(answer.send(explain(now, unix, node, &probe))),
+        Command::Observe { answer, .. } => drop(answer.send(())),
+        Command::Usage { answer, .. } => drop(answer.send(Vec::new())),
+        Command::Export { buffer, answer } => drop(answer.send(Exported { tables: buffer, took: Duration::ZERO })),
+    }
+}
+
+fn explain<N>(now: Instant, unix: UnixTime, node: &Node<N>, probe: &Probe) -> Explained {
+    let explanation = node.pipeline.explain(now, unix, probe);
+    Explained { explanation, recent: node.drops.recent(RECENT_MAX, |drop| is_like(drop, probe)) }
 }
 
 fn usage(translator: &Translator, id: GrantId) -> Option<GrantUsage> {

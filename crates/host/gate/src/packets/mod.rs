@@ -76,8 +76,8 @@ impl<N: NextHop> PacketThread<N> {
         let mut next_beat = clock::monotonic();
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
-            if let Some(device) = &mut self.ports.device {
-                device.translates_pings(self.node.translator.pings());
+            if let (Some(device), Some(firewall)) = (&mut self.ports.device, self.node.pipeline.firewall()) {
+                device.translates_pings(firewall.translator.pings());
             }
             self.release(now, &mut released);
             // After a batch that looked at much, what is due waits for the next turn, which follows at once.

@@ -6,7 +6,7 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{Config, PinholeSpec, Relay, Service, ServiceMode, StandingSpec, Translator};
+use sluicegate_nat::{Config, PinholeSpec, Relay, Service, ServiceMode, StandingSpec};
 use sluicegate_node::{Egress, Node, Sent};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ethernet, ip::Summary};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -20,9 +20,8 @@ const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 5004
 fn node_with(known: bool, egress: [Option<Egress>; 2]) -> (Node<Hops>, SocketAddrV4) {
     let IpAddr::V4(gate) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address: gate, ..Config::default() };
-    let mut translator = Translator::new(config, [7; 16], 7);
     let service = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
-    translator.set_services(&[service]).unwrap();
+    let mut firewall = samples::firewall(config, &[service]);
     let spec = PinholeSpec {
         grant: samples::grant(1),
         service: 0,
@@ -31,9 +30,9 @@ fn node_with(known: bool, egress: [Option<Egress>; 2]) -> (Node<Hops>, SocketAdd
         filter: false,
         keys: None,
     };
-    let opened = translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
+    let opened = firewall.translator.install(NOW, UnixTime(VALID.0.0 + 10), spec).unwrap();
     (
-        Node::new(translator, samples::pipeline(Role::Gate), egress, Hops { known }),
+        Node::new(samples::pipeline(Role::Gate, firewall), egress, Hops { known }),
         SocketAddrV4::new(gate, opened.ports.0),
     )
 }
@@ -80,7 +79,11 @@ fn a_packet_whose_next_hop_is_unknown_is_dropped_for_that_reason() {
     assert!(pass(&mut node, Port::OUTSIDE, &udp_frame(Port::OUTSIDE, CLIENT, gate, b"hello")).is_none());
     assert_eq!(dropped(&node, Reason::NoNeighbour), 1);
     assert_eq!(node.published(NOW, &[]).0.sent, [Sent::default(); 2]);
-    assert_eq!(node.translator.usage(samples::grant(1).id).unwrap().bytes_used, 0, "and costs its grant nothing");
+    assert_eq!(
+        samples::translator(&mut node).usage(samples::grant(1).id).unwrap().bytes_used,
+        0,
+        "and costs its grant nothing"
+    );
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn scheduled() -> (Node<Hops>, SocketAddrV4) {
         outbound_all: false,
         open: true,
     };
-    node.translator.set_services(&[private, public]).unwrap();
+    samples::translator(&mut node).set_services(&[private, public]).unwrap();
     (node, gate)
 }
 
@@ -188,7 +191,7 @@ fn what_the_frontends_send_rides_the_control_lane() {
     let relays = vec![Relay { peers: peers.clone(), keys: keys.clone(), shards: 1 }];
     let (target, target_port) = (samples::TARGET, SERVICE.port());
     let spec = StandingSpec { service: 0, target, target_port, peers, rate_bytes_per_s: 0, relays };
-    let opened = node.translator.install_standing(NOW, spec).unwrap();
+    let opened = samples::translator(&mut node).install_standing(NOW, spec).unwrap();
     let IpAddr::V4(address) = opened.address else { panic!("{opened:?}") };
     let signalling = SocketAddrV4::new(address, opened.ports.0);
     fill(&mut node);
@@ -218,8 +221,8 @@ fn a_lane_without_room_drops_with_its_own_reason_and_keeps_the_ends() {
 #[test]
 fn a_router_and_an_edge_forward_strangers_and_answer_what_is_too_old() {
     for role in [Role::Router, Role::Edge] {
-        let translator = Translator::new(Config::default(), [7; 16], 7);
-        let mut node = Node::new(translator, samples::pipeline(role), [None, None], Hops { known: true });
+        let pipeline = samples::pipeline(role, samples::firewall(Config::default(), &[]));
+        let mut node = Node::new(pipeline, [None, None], Hops { known: true });
         let stranger = udp_frame(Port::OUTSIDE, STRANGER, SERVICE, b"hello");
         let (out, frame) = pass(&mut node, Port::OUTSIDE, &stranger).unwrap();
         assert_eq!((out, read_udp(&frame).2), (Port::INSIDE, b"hello".to_vec()));

@@ -3,10 +3,10 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use sluicegate_flow::TcpHalf;
 use sluicegate_grant::{GRANT_LEN, GrantId};
-use sluicegate_wire::UnixTime;
+use sluicegate_wire::{UnixTime, ip::octets};
 
 use super::{reader::Fields, writer::Writer};
-use crate::{config::PEERS_MAX, pinhole::octets, revoked::Revoked, transport::Tuple};
+use crate::{config::PEERS_MAX, revoked::Revoked, transport::Tuple};
 
 const GRANT: u8 = 1;
 const STANDING: u8 = 2;

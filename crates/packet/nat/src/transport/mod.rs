@@ -239,8 +239,9 @@ impl Tuple {
 
 /// A whole packet, or a first fragment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Packet {
-    pub(crate) ip: Summary,
+pub struct Packet {
+    /// What is known of it besides its transport header, kept right while it is rewritten.
+    pub ip: Summary,
     pub(crate) transport: &'static Transport,
     pub(crate) tuple: Tuple,
     pub(crate) opens: bool,

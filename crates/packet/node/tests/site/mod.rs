@@ -1,7 +1,7 @@
 //! A gate, routers and edges without links: frames are handed to them, and what leaves is taken.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
-#[path = "../../../nat/tests/site/packets.rs"]
+#[path = "../firewall/site/packets.rs"]
 pub mod packets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,8 @@ use sluicegate_capability::{
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
 use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode, Translator};
 use sluicegate_node::{
-    EdgePipeline, Fairness, GatePipeline, HostPolicy, Labels, NextHop, Node, Pipeline, RouterPipeline,
+    EdgePipeline, Fairness, Firewall, Forwarder, Forwarding, GatePipeline, HostPolicy, Labels, NextHop, Node, Pipeline,
+    RouterPipeline,
 };
 use sluicegate_wire::{
     FrameBuf, HEADROOM, Instant, Port, Reason, UnixTime,
@@ -76,21 +77,35 @@ pub fn config() -> Config {
     Config { gate_address, flows_max: 4_096, flows_v6_max: 512, pinholes_max: 64, ..Config::default() }
 }
 
-pub fn node(config: Config, pipeline: Pipeline) -> Node<Anywhere> {
-    Node::new(Translator::new(config, [4; 16], 4), pipeline, [None, None], Anywhere)
+pub fn node(pipeline: Pipeline) -> Node<Anywhere> {
+    Node::new(pipeline, [None, None], Anywhere)
+}
+
+pub fn forwarding() -> Forwarding {
+    Forwarding { address: config().gate_address, ..Forwarding::default() }
+}
+
+fn forwarder() -> Forwarder {
+    Forwarder::new(forwarding(), &[4; 16])
 }
 
 /// A gate that nothing is granted at yet.
-pub fn gate_of(config: Config, services: &[Service]) -> Node<Anywhere> {
+pub fn gate_of(config: Config, forwarding: Forwarding, services: &[Service]) -> Node<Anywhere> {
     let host = host::Config { answers_only: true, ..host::Config::default() };
-    let gate = GatePipeline::new(a_router(), Host::new(host, [5; 32]), labels(), false);
-    let mut node = node(config, Pipeline::Gate(Box::new(gate)));
-    node.translator.set_services(services).unwrap();
-    node
+    let mut translator = Translator::new(config, [4; 16], 4);
+    translator.set_services(services).unwrap();
+    let firewall = Firewall::new(translator, forwarding, &[4; 16]);
+    let gate = GatePipeline::new(a_router(), Host::new(host, [5; 32]), firewall, labels(), false);
+    node(Pipeline::Gate(Box::new(gate)))
+}
+
+/// What a gate permits.
+pub fn translator<N>(node: &mut Node<N>) -> &mut Translator {
+    &mut node.pipeline.firewall_mut().unwrap().translator
 }
 
 pub fn router() -> Node<Anywhere> {
-    node(config(), Pipeline::Router(Box::new(RouterPipeline::new(a_router(), labels(), false))))
+    node(Pipeline::Router(Box::new(RouterPipeline::new(a_router(), forwarder(), labels(), false))))
 }
 
 pub fn labels() -> Labels {
@@ -123,9 +138,15 @@ pub fn grant(number: u32, client: IpAddr, protocol: u8) -> Grant {
 
 /// A gate with all kinds of services, which the client may use by UDP, TCP and ping; and its external UDP port.
 pub fn a_gate(config: Config) -> (Node<Anywhere>, u16) {
+    a_gate_with(config, forwarding())
+}
+
+/// As [`a_gate`], with other tables for fragments.
+pub fn a_gate_with(config: Config, forwarding: Forwarding) -> (Node<Anywhere>, u16) {
     let service = |id, mode, address, open: bool| Service { id, mode, address, outbound_all: !open, open };
     let mut node = gate_of(
         config,
+        forwarding,
         &[
             service(0, ServiceMode::Filter, FILTERED, false),
             service(1, ServiceMode::Nat, HIDDEN, false),
@@ -147,7 +168,7 @@ pub fn a_gate(config: Config) -> (Node<Anywhere>, u16) {
                 filter: service != 1,
                 keys: None,
             };
-            let opened = node.translator.install(START, UNIX, spec).unwrap();
+            let opened = translator(&mut node).install(START, UNIX, spec).unwrap();
             node.pipeline.opened(&Grant { gate_address: opened.address, ..grant });
             if service == 1 && protocol == 17 {
                 external = opened.ports.0;
@@ -160,13 +181,13 @@ pub fn a_gate(config: Config) -> (Node<Anywhere>, u16) {
 pub fn edge(carriage: Carriage) -> Node<Anywhere> {
     let host = Host::new(host::Config { carriage, ..host::Config::default() }, [6; 32]);
     let policy = ClientPolicy::new(ClientIds::Fixed(ClientId(CLIENT_ID)), Limits::new(100, 10).unwrap());
-    node(config(), Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy)))))
+    node(Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy), forwarder()))))
 }
 
 pub fn server_edge() -> Node<Anywhere> {
     let policy = ServerPolicy::new(ServerConfig::default(), [7; 16]);
     let host = Host::new(host::Config::default(), [8; 32]);
-    node(config(), Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Server(Box::new(policy))))))
+    node(Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Server(Box::new(policy)), forwarder()))))
 }
 
 /// An IP packet for a node that gets it by `port`.

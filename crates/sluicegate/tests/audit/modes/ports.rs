@@ -19,14 +19,14 @@ fn security_32_a_sealed_datagram_counts_for_its_own_ports_and_sender_alone() {
         let grant =
             Grant { flags: FLAG_PROVES_ADDRESS, least_mode: DataMode::Mac, client_id: 7, ..site.grant(UDP, CLIENT) };
         let spec = PinholeSpec { keys: Some(keys.clone()), ..spec(grant.clone(), target, (5_004, 5_011)) };
-        let opened = site.gate.install(site.now, site.unix, spec).unwrap();
+        let opened = site.gate.translator.install(site.now, site.unix, spec).unwrap();
         let (client, gate) = ((CLIENT, 9_000), (opened.address, opened.ports.0));
         let sealed = |purpose, seq| {
             let trailer = keys.to_service.trailer(7, purpose, seq, &Ends { client, gate_port: gate.1 }, b"pay");
             [&b"pay"[..], &trailer].concat()
         };
         site.outside_sends(&udp(client, gate, &sealed(Purpose::Datagram, 1))).inside();
-        let before = site.gate.usage(grant.id).unwrap().bytes_used;
+        let before = site.gate.translator.usage(grant.id).unwrap().bytes_used;
 
         let held = sealed(Purpose::Datagram, 2);
         let other_port = (gate.0, gate.1 + 1);
@@ -39,7 +39,7 @@ fn security_32_a_sealed_datagram_counts_for_its_own_ports_and_sender_alone() {
         for (from, to) in elsewhere {
             assert_eq!(site.outside_sends(&udp(from, to, &held)).dropped(), Reason::MacForged, "{from:?} {to:?}");
         }
-        assert_eq!((site.used("flows"), site.gate.usage(grant.id).unwrap().bytes_used), (1, before));
+        assert_eq!((site.used("flows"), site.gate.translator.usage(grant.id).unwrap().bytes_used), (1, before));
         // It was delivered nowhere, so it is good where it was to go, once.
         site.outside_sends(&udp(client, gate, &held)).inside();
         assert_eq!(site.outside_sends(&udp(client, gate, &held)).dropped(), Reason::MacReplayed);

@@ -39,7 +39,6 @@ fn grant_of(client: usize) -> Grant {
 
 /// The gate, and where it opened each client's grant.
 fn gate() -> (Node<Hops>, Vec<SocketAddrV4>) {
-    let mut node = node(Role::Gate, |told| told.peers_max = 256);
     let IpAddr::V4(gate_address) = GATE_ADDRESS else { panic!() };
     let tables = sluicegate_nat::Config {
         gate_address,
@@ -48,16 +47,15 @@ fn gate() -> (Node<Hops>, Vec<SocketAddrV4>) {
         pinholes_max: 128,
         ..Default::default()
     };
-    node.translator = Translator::new(tables, [7; 16], 7);
     let service = Service { id: 0, mode: ServiceMode::Nat, address: TARGET, outbound_all: false, open: false };
-    node.translator.set_services(&[service]).unwrap();
+    let mut node = node_with(Role::Gate, samples::firewall(tables, &[service]), |told| told.peers_max = 256);
     let opened = (0..CLIENTS).map(|client| {
         let grant = grant_of(client);
         node.pipeline.opened(&grant);
         let target_ports = (SERVICE_PORT, SERVICE_PORT);
         let keys = Some(keys_of(id_of(client)));
         let spec = PinholeSpec { grant, service: 0, target: TARGET, target_ports, filter: false, keys };
-        let opened = node.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
+        let opened = samples::translator(&mut node).install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
         SocketAddrV4::new(gate_address, opened.ports.0)
     });
     let opened = opened.collect();
@@ -113,7 +111,7 @@ impl Crowd {
             );
             let ids = ClientIds::Fixed(ClientId(id_of(client)));
             let policy = HostPolicy::Client(ClientPolicy::new(ids, Limits::new(100, 10).unwrap()));
-            node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, policy)));
+            node.pipeline = Pipeline::Edge(Box::new(EdgePipeline::new(host, policy, forwarder())));
             node
         });
         let nodes = std::iter::once(gate).chain(agents).collect();
@@ -201,7 +199,7 @@ fn one_bad_client_of_a_hundred_behind_one_address_ends_with_its_grant_and_the_ot
     crowd.others_are_served(40);
     let (_, bytes, _) = crowd.served[BAD];
     assert!(bytes > GRANT_BYTES / 2 && bytes <= GRANT_BYTES, "{bytes} of {GRANT_BYTES}");
-    let used = crowd.chain.nodes[0].translator.usage(grant_of(BAD).id);
+    let used = samples::translator(&mut crowd.chain.nodes[0]).usage(grant_of(BAD).id);
     assert!(used.is_none_or(|used| used.bytes_used <= GRANT_BYTES), "{used:?}");
     let sent = 43 * COPIES as u64 * 1_200;
     assert!(bytes * 10 < sent, "it tried {sent}");
@@ -214,8 +212,7 @@ fn revoking_one_of_a_hundred_clients_behind_one_address_ends_that_one_alone() {
     assert!(crowd.served[BAD].0 > 0, "it was a client like any other");
     let (now, id) = (crowd.chain.now, grant_of(BAD).id);
     let gate = &mut crowd.chain.nodes[0];
-    gate.pipeline.revoked(now, id, Some((CLIENT.into(), GATE_ADDRESS)));
-    gate.translator.revoke(now, id);
+    gate.pipeline.revoke(now, id).expect("it was open");
     let before = crowd.served[BAD].0;
     crowd.others_are_served(20);
     assert_eq!(crowd.served[BAD].0, before);

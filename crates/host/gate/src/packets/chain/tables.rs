@@ -9,12 +9,12 @@ use sluicegate_wire::capability::{
 
 /// A gate from these seeds, in front of a private service with one grant.
 fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Node<Hops>, Grant) {
-    let mut node = gate(false);
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(Role::Gate) };
     let (grant, _) = grant_for(CLIENT_ID, least_mode);
-    node.pipeline = assemble::pipeline(&config, seeds, [1_500; 2], std::iter::once(grant.clone())).unwrap();
-    (node, grant)
+    let grants = std::iter::once(grant.clone());
+    let pipeline = assemble::pipeline(&config, seeds, firewall(&[service(false)]), [1_500; 2], grants).unwrap();
+    (Node::new(pipeline, [None, None], Hops { known: true }), grant)
 }
 
 /// Client, agent, router and a gate whose seeds are known.
@@ -30,7 +30,7 @@ fn sealed(seeds: &Seeds, least_mode: DataMode) -> (Chain, End, End) {
         filter: true,
         keys: grant_for(CLIENT_ID, least_mode).1,
     };
-    gate.translator.install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
+    samples::translator(&mut gate).install(START, UnixTime(samples::VALID.0.0 + 10), spec).unwrap();
     chain.nodes[2] = gate;
     (chain, client, server)
 }
@@ -38,10 +38,10 @@ fn sealed(seeds: &Seeds, least_mode: DataMode) -> (Chain, End, End) {
 /// The gate process is killed and comes back with what it has on disk: its seeds, grants and flows.
 fn restart(chain: &mut Chain, seeds: &Seeds, least_mode: DataMode) {
     let mut saved = Vec::new();
-    chain.nodes[2].translator.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    samples::translator(&mut chain.nodes[2]).export_state(&mut |bytes| saved.extend_from_slice(bytes));
     let (mut gate, _) = gate_from(seeds, least_mode);
     let unix = UnixTime(samples::VALID.0.0 + 10 + chain.now.since(START).as_secs());
-    gate.translator.import_state(chain.now, unix, &saved).unwrap();
+    samples::translator(&mut gate).import_state(chain.now, unix, &saved).unwrap();
     chain.nodes[2] = gate;
 }
 

@@ -9,7 +9,7 @@ use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
-use sluicegate_nat::{self as nat, PinholeSpec, Service, Translator};
+use sluicegate_nat::{self as nat, PinholeSpec, Service};
 use sluicegate_node::{NextHop, Node};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
 use std::net::{IpAddr, Ipv4Addr};
@@ -85,25 +85,18 @@ const UNIX: UnixTime = UnixTime(1_900_000_000);
 impl Stage {
     /// Every pinhole, each with its part of all flows.
     fn full() -> Result<Self, StartError> {
-        let config = Config::new("longest", "out", "in", "/nowhere");
-        let tables = nat::Config {
-            gate_address: GATE,
-            external_ports: (*config.external_ports.start(), *config.external_ports.end()),
-            flows_max: config.flows_max,
-            pinholes_max: config.pinholes_max,
-            per_user: config.per_user,
-            ..nat::Config::default()
-        };
+        let mut config = Config::new("longest", "out", "in", "/nowhere");
+        config.addresses = vec![GATE.into()];
         let seeds = Seeds::draw((START, UNIX))?;
-        let pipeline = assemble::pipeline(&config, &seeds, [1_500; 2], std::iter::empty())?;
-        let mut translator = Translator::new(tables, [7; 16], 7);
+        let mut firewall = assemble::firewall(&config, [1_500; 2])?;
         let service =
             Service { id: 0, mode: nat::ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
         // One service fits every table.
-        let _ = translator.set_services(&[service]);
+        let _ = firewall.translator.set_services(&[service]);
+        let pipeline = assemble::pipeline(&config, &seeds, firewall, [1_500; 2], std::iter::empty())?;
         let (events, ended) = mpsc::channel(EVENTS_MAX);
         let (commander, commands) = Commander::new();
-        let node = Node::new(translator, pipeline, [None, None], Nowhere);
+        let node = Node::new(pipeline, [None, None], Nowhere);
         let turn = Commands::new(events, 0);
         let mut stage = Self { node, turn, commander, commands, ended, now: START, ids: Vec::new() };
         stage.fill(config.pinholes_max, config.flows_max);
@@ -114,11 +107,12 @@ impl Stage {
         for number in 0..pinholes {
             let spec = spec(number, (5_004, 5_004));
             let (id, client) = (spec.grant.id, spec.grant.client_address);
-            let Ok(opened) = self.node.translator.install(self.now, UNIX, spec) else { continue };
+            let Some(firewall) = self.node.pipeline.firewall_mut() else { return };
+            let Ok(opened) = firewall.translator.install(self.now, UNIX, spec) else { continue };
             self.ids.push(id);
             for port in 1..=flows / pinholes {
                 let mut frame = FrameBuf::from_bytes(&datagram(client, port as u16, opened.ports.0));
-                frame.with(|frame| self.node.translator.on_packet(self.now, Port::OUTSIDE, frame));
+                frame.with(|frame| firewall.on_packet(self.now, Port::OUTSIDE, frame));
             }
         }
         // Filling is no turn.
@@ -159,7 +153,7 @@ impl Stage {
     fn search_ports(&mut self) -> Longest {
         // Makes room for pinholes, not for ports, which rest.
         for id in self.ids.iter().take(64) {
-            self.node.translator.revoke(self.now, *id);
+            self.node.pipeline.revoke(self.now, *id);
         }
         self.node.looks();
         self.node.end_turn(self.now, self.now);
@@ -237,8 +231,8 @@ mod tests {
     fn no_turn_looks_at_more_than_it_may_with_full_default_tables() {
         let config = Config::new("longest", "out", "in", "/nowhere");
         let stage = Stage::full().unwrap();
-        let gauges: Vec<_> = stage.node.translator.gauges().collect();
-        let used = |name: &str| gauges.iter().find(|(known, ..)| *known == name).unwrap().1;
+        let gauges: Vec<_> = stage.node.pipeline.firewall().unwrap().gauges().collect();
+        let used = |name: &str| gauges.iter().find(|gauge| gauge.name == name).unwrap().used as u32;
         assert!(stage.ids.len() as u32 >= config.pinholes_max * 99 / 100, "{}", stage.ids.len());
         assert!(used("flows") >= config.flows_max * 99 / 100, "{}", used("flows"));
         for longest in longest_turns().unwrap() {

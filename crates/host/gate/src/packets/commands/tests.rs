@@ -14,10 +14,9 @@ const UNIX: UnixTime = UnixTime(VALID.0.0 + 10);
 fn empty_node() -> Node<Hops> {
     let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
-    let mut translator = Translator::new(config, [7; 16], 7);
     let service = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
-    translator.set_services(&[service]).unwrap();
-    Node::new(translator, samples::pipeline(Role::Gate), [None, None], Hops { known: true })
+    let firewall = samples::firewall(config, &[service]);
+    Node::new(samples::pipeline(Role::Gate, firewall), [None, None], Hops { known: true })
 }
 
 fn spec(id: GrantId) -> Box<PinholeSpec> {
@@ -43,7 +42,7 @@ fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let mut nothing = revoke(3).unwrap();
     turn.answer(NOW, &mut node, &mut commands);
     let stamp = |answer: &mut oneshot::Receiver<Result<Installed, _>>| -> u64 {
-        answer.try_recv().unwrap().map_err(|error: sluicegate_nat::InstallError| error).unwrap().stamp
+        answer.try_recv().unwrap().map_err(|error: InstallError| error).unwrap().stamp
     };
     assert_eq!((stamp(&mut first), stamp(&mut second)), (41, 43));
     assert_eq!((revoked.try_recv(), nothing.try_recv()), (Ok(1), Ok(0)));
@@ -101,7 +100,7 @@ fn sends(node: &mut Node<Hops>, source: std::net::IpAddr, port: u16, gate_port: 
     };
     let udp = samples::udp_frame(Port::OUTSIDE, end(source, port), end(samples::GATE_ADDRESS, gate_port), b"x");
     let mut frame = sluicegate_wire::FrameBuf::from_bytes(&udp[14..]);
-    let verdict = frame.with(|frame| node.translator.on_packet(NOW, Port::OUTSIDE, frame));
+    let verdict = frame.with(|frame| node.pipeline.firewall_mut().unwrap().on_packet(NOW, Port::OUTSIDE, frame));
     assert_eq!(verdict, sluicegate_wire::Verdict::Forward(Port::INSIDE));
 }
 
@@ -117,13 +116,13 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
         spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
         spec.grant.client_address = std::net::IpAddr::from((0xc633_0000 + number).to_be_bytes());
         spec.grant.flows = 0;
-        let opened = node.translator.install(NOW, UNIX, *spec.clone()).unwrap();
+        let opened = samples::translator(&mut node).install(NOW, UNIX, *spec.clone()).unwrap();
         for port in 1..=FLOWS {
             sends(&mut node, spec.grant.client_address, port, opened.ports.0);
         }
     }
     // Filling the tables was no turn.
-    node.translator.take_looks();
+    samples::translator(&mut node).take_looks();
     let exported = commander.ask(|answer| Command::Export { buffer: Vec::new(), answer }).unwrap();
     let exported = std::cell::RefCell::new(exported);
     let tables = std::cell::RefCell::new(None);
@@ -134,7 +133,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     let spread = turns(&mut node, &mut turn, &mut commands, saved);
     assert!(spread > 50, "{spread}");
     let mut again = empty_node();
-    let imported = again.translator.import_state(NOW, UNIX, &tables.take().unwrap().tables).unwrap();
+    let imported = samples::translator(&mut again).import_state(NOW, UNIX, &tables.take().unwrap().tables).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (GRANTS, GRANTS * u32::from(FLOWS)));
 
     let ids = (0..GRANTS).map(id).collect();

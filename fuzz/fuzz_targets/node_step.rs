@@ -52,8 +52,14 @@ struct Play {
 
 impl Play {
     fn new(kind: u8) -> Self {
-        let small =
-            Config { flows_max: 16, flows_v6_max: 8, ..config() };
+        let small = Config {
+            external_ports: (20_000, 20_063),
+            flows_max: 16,
+            flows_v6_max: 8,
+            pinholes_max: 16,
+            services_max: 8,
+            ..config()
+        };
         let forwarding = Forwarding { fragments_held_max: 4, fragmented_packets_max: 4, ..site::forwarding() };
         let carriage = if kind & 1 == 0 { Carriage::Native } else { Carriage::Encapsulated { src_port: 40_000 } };
         let is_gate = kind & 2 == 0;

@@ -55,11 +55,16 @@ impl NextHop for Anywhere {
     }
 }
 
+/// Few peers: whoever makes nodes by the thousand waits for nothing but their tables.
+fn host(config: host::Config, key: u8) -> Host {
+    Host::new(host::Config { peers_max: 64, remotes_max: 64, ..config }, [key; 32])
+}
+
 pub fn a_router() -> Router {
     Router::new(
         RouterConfig {
-            lines_max: 1_024,
-            lines6_max: 1_024,
+            lines_max: 256,
+            lines6_max: 256,
             revocations_max: 16,
             boundary: [true, true],
             least: Limits::LEAST,
@@ -91,11 +96,11 @@ fn forwarder() -> Forwarder {
 
 /// A gate that nothing is granted at yet.
 pub fn gate_of(config: Config, forwarding: Forwarding, services: &[Service]) -> Node<Anywhere> {
-    let host = host::Config { answers_only: true, ..host::Config::default() };
+    let host = host(host::Config { answers_only: true, ..host::Config::default() }, 5);
     let mut translator = Translator::new(config, [4; 16], 4);
     translator.set_services(services).unwrap();
     let firewall = Firewall::new(translator, forwarding, &[4; 16]);
-    let gate = GatePipeline::new(a_router(), Host::new(host, [5; 32]), firewall, labels(), false);
+    let gate = GatePipeline::new(a_router(), host, firewall, labels(), false);
     node(Pipeline::Gate(Box::new(gate)))
 }
 
@@ -179,14 +184,14 @@ pub fn a_gate_with(config: Config, forwarding: Forwarding) -> (Node<Anywhere>, u
 }
 
 pub fn edge(carriage: Carriage) -> Node<Anywhere> {
-    let host = Host::new(host::Config { carriage, ..host::Config::default() }, [6; 32]);
+    let host = host(host::Config { carriage, ..host::Config::default() }, 6);
     let policy = ClientPolicy::new(ClientIds::Fixed(ClientId(CLIENT_ID)), Limits::new(100, 10).unwrap());
     node(Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Client(policy), forwarder()))))
 }
 
 pub fn server_edge() -> Node<Anywhere> {
-    let policy = ServerPolicy::new(ServerConfig::default(), [7; 16]);
-    let host = Host::new(host::Config::default(), [8; 32]);
+    let policy = ServerPolicy::new(ServerConfig { paths_max: 64, senders_max: 64, ..ServerConfig::default() }, [7; 16]);
+    let host = host(host::Config::default(), 8);
     node(Pipeline::Edge(Box::new(EdgePipeline::new(host, HostPolicy::Server(Box::new(policy)), forwarder()))))
 }
 

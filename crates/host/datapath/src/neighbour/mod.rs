@@ -170,7 +170,10 @@ fn follow(
             // Notifications were lost, or routes changed: read everything again.
             match state.read(&mut netlink) {
                 Ok(()) => routes_changed = None,
-                Err(error) => tracing::warn!(%error, "cannot read routes and neighbours; keeping the known ones"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read routes and neighbours; keeping the known ones, reading again");
+                    routes_changed.get_or_insert_with(Instant::now);
+                }
             }
             changed = true;
         }

@@ -26,7 +26,7 @@ pub use classify::{
 };
 pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare, xdp_works};
 pub use error::OpenError;
-pub use ingress::{IngressCounters, IngressFilter};
+pub use ingress::IngressFilter;
 pub use interface::Interface;
 pub use links::Links;
 pub use sys::{monotonic_nanos, monotonic_now};

@@ -28,13 +28,11 @@ const PRIORITY: i32 = -500;
 
 /// What the filter counted since it was installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct IngressCounters {
+pub(crate) struct IngressCounters {
     /// Packets for the gate's own host above the rate.
-    pub local_rate: u64,
-    /// Packets kept from the kernel that are the gate's to judge.
-    pub kept_from_kernel: u64,
+    pub(crate) local_rate: u64,
     /// Packets to the host that answer nothing it sent.
-    pub strangers: u64,
+    pub(crate) strangers: u64,
 }
 
 /// An installed filter. Dropping the value leaves the filter in place; [`IngressFilter::remove`] takes it away.
@@ -63,16 +61,16 @@ impl IngressFilter {
     ///
     /// # Errors
     /// Those of netlink.
-    pub fn counters(&mut self) -> Result<IngressCounters, Error> {
+    pub(crate) fn counters(&mut self) -> Result<IngressCounters, Error> {
         let mut counters = IngressCounters::default();
         let counts = self.nftables.counts(NFPROTO_NETDEV, &self.table)?;
         for rule in &counts {
-            let counter = match rule.chain.as_str() {
-                "own4" | "own6" | CHAIN_GATE => &mut counters.kept_from_kernel,
-                answers::STRANGERS => &mut counters.strangers,
-                _ => &mut counters.local_rate,
-            };
-            *counter += rule.packets;
+            match rule.chain.as_str() {
+                // Kept from the kernel, and the gate's to judge.
+                "own4" | "own6" | CHAIN_GATE => {}
+                answers::STRANGERS => counters.strangers += rule.packets,
+                _ => counters.local_rate += rule.packets,
+            }
         }
         if counts.is_empty() {
             tracing::error!(table = self.table, "somebody removed the gate's nf_tables filter; installing it again");
@@ -85,7 +83,7 @@ impl IngressFilter {
     ///
     /// # Errors
     /// Those of netlink; a filter that is gone already is no error.
-    pub fn remove(mut self) -> Result<(), Error> {
+    pub(crate) fn remove(mut self) -> Result<(), Error> {
         let mut batch = Batch::new(NFPROTO_NETDEV, &self.table);
         match self.nftables.commit("remove the ingress filter", batch.delete_table()) {
             Err(error) if error.is_missing() => Ok(()),

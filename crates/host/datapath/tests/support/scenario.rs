@@ -204,10 +204,10 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     assert!(sluicegate_datapath::forwarding::is_on("g0").unwrap());
     sluicegate_datapath::forwarding::switch_off("g0").unwrap();
     assert!(!sluicegate_datapath::forwarding::is_on("g0").unwrap());
-    Rtnetlink::open().unwrap().set_down("g1").unwrap();
-    let error = Device::open(&good).unwrap_err();
-    assert!(matches!(&error, OpenError::Down { interface } if interface == "g1"), "{error}");
-    assert!(error.to_string().contains("ip link set g1 up"));
+    Rtnetlink::open().unwrap().create_veth("down0", "down1", None).unwrap();
+    let error = Device::open(&sluicegate_datapath::Options { inside: "down0".into(), ..good }).unwrap_err();
+    assert!(matches!(&error, OpenError::Down { interface } if interface == "down0"), "{error}");
+    assert!(error.to_string().contains("ip link set down0 up"));
 }
 
 pub fn stale_heartbeat_drops() {

@@ -139,7 +139,7 @@ impl Rtnetlink {
     /// [`Error::is_missing`] without such interfaces.
     pub fn join_bridge(&mut self, name: &str, bridge: &str) -> Result<(), Error> {
         let bridge = self.index(bridge)?;
-        self.change_link(name, "join the bridge", None, vec![LinkAttribute::Controller(bridge)])
+        self.change_link(name, "join the bridge", LinkFlags::empty(), vec![LinkAttribute::Controller(bridge)])
     }
 
     /// Deletes an interface (and the other end of its veth pair).
@@ -157,15 +157,7 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::is_missing`] without such an interface.
     pub fn set_up(&mut self, name: &str) -> Result<(), Error> {
-        self.change_link(name, "set it up", Some(true), Vec::new())
-    }
-
-    /// Sets an interface down.
-    ///
-    /// # Errors
-    /// [`Error::is_missing`] without such an interface.
-    pub fn set_down(&mut self, name: &str) -> Result<(), Error> {
-        self.change_link(name, "set it down", Some(false), Vec::new())
+        self.change_link(name, "set it up", LinkFlags::Up, Vec::new())
     }
 
     /// Sets the hardware address.
@@ -173,7 +165,7 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::is_missing`] without such an interface.
     pub fn set_mac(&mut self, name: &str, mac: [u8; 6]) -> Result<(), Error> {
-        self.change_link(name, "set its hardware address", None, vec![LinkAttribute::Address(mac.into())])
+        self.change_link(name, "set its hardware address", LinkFlags::empty(), vec![LinkAttribute::Address(mac.into())])
     }
 
     /// Sets the MTU in bytes of IP packet.
@@ -181,19 +173,17 @@ impl Rtnetlink {
     /// # Errors
     /// [`Error::is_missing`] without such an interface.
     pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<(), Error> {
-        self.change_link(name, "set its MTU", None, vec![LinkAttribute::Mtu(mtu)])
+        self.change_link(name, "set its MTU", LinkFlags::empty(), vec![LinkAttribute::Mtu(mtu)])
     }
 
     fn change_link(
         &mut self,
         name: &str,
         what: &str,
-        up: Option<bool>,
+        flags: LinkFlags,
         attributes: Vec<LinkAttribute>,
     ) -> Result<(), Error> {
-        let flag = |is_set: bool| if is_set { LinkFlags::Up } else { LinkFlags::empty() };
-        let (flags, change_mask) = (flag(up == Some(true)), flag(up.is_some()));
-        let header = LinkHeader { index: self.index(name)?, flags, change_mask, ..LinkHeader::default() };
+        let header = LinkHeader { index: self.index(name)?, flags, change_mask: flags, ..LinkHeader::default() };
         let message = RouteNetlinkMessage::NewLink(link_message(header, attributes));
         self.change(&format!("change interface {name}: {what}"), message, CHANGE)
     }

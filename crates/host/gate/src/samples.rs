@@ -13,7 +13,7 @@ use sluicegate_nat::{self as nat, Service, Translator};
 use sluicegate_node::{Firewall, Forwarding, NextHop, Node, Pipeline};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
-    IpProtocol, Port, Reason, UnixTime,
+    Port, Reason, UnixTime, build,
     ethernet::{self, EtherType},
     ipv4, udp,
 };
@@ -135,17 +135,11 @@ pub(crate) fn pipeline(role: Role, firewall: Firewall) -> Pipeline {
 
 /// A UDP datagram as it arrives at `port`.
 pub(crate) fn udp_frame(port: Port, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
-    let udp = udp::Repr { src_port: from.port(), dst_port: to.port(), payload };
-    let ip = ipv4::Repr::new(*from.ip(), *to.ip(), IpProtocol::UDP, udp.buffer_len() as u16);
     let link =
         ethernet::Repr { dst: OWN[usize::from(port.0)], src: NEXT[usize::from(port.0)], ethertype: EtherType::IPV4 };
-    let packet_at = ethernet::HEADER_LEN;
-    let datagram_at = packet_at + ip.buffer_len();
-    let mut bytes = vec![0; datagram_at + udp.buffer_len()];
+    let mut bytes = vec![0; ethernet::HEADER_LEN];
     link.emit(&mut ethernet::Packet::new_unchecked(&mut bytes[..]));
-    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[packet_at..]));
-    let ends = (IpAddr::V4(*from.ip()), IpAddr::V4(*to.ip()));
-    udp.emit(&mut udp::Packet::new_unchecked(&mut bytes[datagram_at..]), ends.0, ends.1);
+    bytes.extend(build::datagram(from, to, payload));
     bytes
 }
 

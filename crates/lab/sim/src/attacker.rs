@@ -117,7 +117,7 @@ impl Attacker {
 
     fn packet(&self, pool: &mut Pool, payload: &[u8], header: Option<&Repr>) -> FrameBuf {
         let datagram = udp::Repr { src_port: 5_004, dst_port: 5_004, payload };
-        let mut packet = pool.udp(self.address, self.target, &datagram);
+        let mut packet = pool.ip(self.address, self.target, &datagram);
         if let Some(header) = header {
             packet
                 .with(|frame| shim::insert(frame, header, shim::Carriage::Native))

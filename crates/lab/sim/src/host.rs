@@ -136,14 +136,14 @@ impl Host {
         let now = io.now();
         for index in 0..self.uploads.len() {
             while let Some((peer, segment)) = self.uploads[index].poll_transmit(now) {
-                let packet = io.pool().tcp(self.address, peer, &segment);
+                let packet = io.pool().ip(self.address, peer, &segment);
                 self.send(io, packet);
             }
         }
         for index in 0..self.streams.len() {
             while let Some(datagram) = self.streams[index].poll_transmit(now, io.rng()) {
                 let src = datagram.src.unwrap_or(self.address);
-                let packet = io.pool().udp(src, datagram.dst, &datagram.repr);
+                let packet = io.pool().ip(src, datagram.dst, &datagram.repr);
                 self.send(io, packet);
             }
         }
@@ -191,7 +191,7 @@ impl Host {
             }
         };
         if let Some(answer) = answer {
-            let packet = io.pool().tcp(self.address, peer, &answer);
+            let packet = io.pool().ip(self.address, peer, &answer);
             self.send(io, packet);
         }
     }

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use sluicegate_wire::{FrameBuf, HEADROOM, IpProtocol, ipv4, ipv6, tcp, udp};
+use sluicegate_wire::{
+    FrameBuf, HEADROOM,
+    build::{self, Body},
+};
 
 /// The longest packet that a pool's buffer holds, in bytes; capability headers go into the headroom.
 pub const PACKET_BYTES_MAX: usize = 1_600;
@@ -33,52 +36,17 @@ impl Pool {
         copy
     }
 
-    /// A TCP segment in an IP packet.
-    pub fn tcp(&mut self, src: IpAddr, dst: IpAddr, segment: &tcp::Repr<'_>) -> FrameBuf {
-        self.ip(src, dst, IpProtocol::TCP, segment.buffer_len(), |payload| {
-            segment.emit(&mut tcp::Packet::new_unchecked(payload), src, dst);
-        })
-    }
-
-    /// A UDP datagram in an IP packet.
-    pub fn udp(&mut self, src: IpAddr, dst: IpAddr, datagram: &udp::Repr<'_>) -> FrameBuf {
-        self.ip(src, dst, IpProtocol::UDP, datagram.buffer_len(), |payload| {
-            datagram.emit(&mut udp::Packet::new_unchecked(payload), src, dst);
-        })
-    }
-
-    /// An IP packet whose payload of `len` bytes `fill` writes. Addresses of different versions make no packet that
-    /// anyone forwards: the source decides.
-    pub fn ip(
-        &mut self,
-        src: IpAddr,
-        dst: IpAddr,
-        protocol: IpProtocol,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> FrameBuf {
+    /// An IP packet that carries this.
+    ///
+    /// # Panics
+    /// If the addresses are of different versions, or the packet is longer than [`PACKET_BYTES_MAX`].
+    pub fn ip(&mut self, src: IpAddr, dst: IpAddr, body: &impl Body) -> FrameBuf {
         let mut packet = self.take();
-        let payload_len = u16::try_from(len).expect("the simulator builds no jumbograms");
-        packet.with(|frame| match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let bytes = fits(frame.extend_back(ipv4::HEADER_LEN + len));
-                fill(&mut bytes[ipv4::HEADER_LEN..]);
-                ipv4::Repr::new(src, dst, protocol, payload_len).emit(&mut ipv4::Packet::new_unchecked(bytes));
-            }
-            (src, dst) => {
-                let bytes = fits(frame.extend_back(ipv6::HEADER_LEN + len));
-                fill(&mut bytes[ipv6::HEADER_LEN..]);
-                ipv6::Repr::new(v6(src), v6(dst), protocol, payload_len).emit(&mut ipv6::Packet::new_unchecked(bytes));
-            }
+        packet.with(|frame| {
+            let bytes = fits(frame.extend_back(build::header_len(src) + body.len()));
+            build::write(bytes, src, dst, body).expect("two addresses of one version");
         });
         packet
-    }
-}
-
-fn v6(address: IpAddr) -> std::net::Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
     }
 }
 
@@ -104,7 +72,7 @@ fn empty(packet: &mut FrameBuf) {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_wire::ip::Summary;
+    use sluicegate_wire::{ip::Summary, tcp, udp};
 
     use super::*;
 
@@ -114,7 +82,7 @@ mod tests {
         let (src, dst) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let datagram = udp::Repr { src_port: 1, dst_port: 2, payload: b"data" };
         for shift in [0, 40] {
-            let mut packet = pool.udp(src, dst, &datagram);
+            let mut packet = pool.ip(src, dst, &datagram);
             assert_eq!(Summary::parse(packet.bytes()).unwrap().total_len, 32);
             packet.with(|frame| {
                 assert_eq!(frame.start(), HEADROOM);
@@ -123,10 +91,10 @@ mod tests {
             });
             pool.put(packet);
         }
-        let mut pulled = pool.udp(src, dst, &datagram);
+        let mut pulled = pool.ip(src, dst, &datagram);
         pulled.with(|frame| frame.pull_front(32)).unwrap();
         pool.put(pulled);
-        pool.udp(src, dst, &datagram).with(|frame| assert_eq!((frame.start(), frame.len()), (HEADROOM, 32)));
+        pool.ip(src, dst, &datagram).with(|frame| assert_eq!((frame.start(), frame.len()), (HEADROOM, 32)));
     }
 
     #[test]
@@ -135,7 +103,7 @@ mod tests {
         let segment = tcp::Repr::new(1, 2, tcp::Control::Syn, 7);
         for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8::2")] {
             let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-            let packet = pool.tcp(src, dst, &segment);
+            let packet = pool.ip(src, dst, &segment);
             let summary = Summary::parse(packet.bytes()).unwrap();
             let parsed = tcp::Packet::new_checked(summary.transport(packet.bytes())).unwrap();
             assert_eq!(tcp::Repr::parse(&parsed, src, dst), Ok(segment));

@@ -141,7 +141,7 @@ impl Spoofer {
 
     fn send(io: &mut Io<'_>, header: &Repr, payload: &[u8]) {
         let datagram = udp::Repr { src_port: 7, dst_port: 7, payload };
-        let mut packet = io.pool().udp(SENDER, COLLUDER, &datagram);
+        let mut packet = io.pool().ip(SENDER, COLLUDER, &datagram);
         packet.with(|frame| shim::insert(frame, header, Carriage::Native)).unwrap();
         io.send(Interface(0), packet);
     }

@@ -8,6 +8,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod build;
 pub mod capability;
 pub mod checksum;
 pub mod dccp;

@@ -3,15 +3,14 @@
 mod capability;
 mod ports;
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_grant::mac::{Ends, Purpose, SessionKeys, client_id_of};
 use sluicegate_wire::{
-    Reason,
+    Reason, build,
     capability::{Algorithm, CAPABILITY_ONLY, ClientId, PROTOCOL, Repr, shim},
     ip::Summary,
-    ipv4,
 };
 
 use crate::support::{
@@ -34,13 +33,8 @@ const REQUESTS: usize = 20;
 
 /// A request for a capability in the client's name, on nothing.
 fn request(seen: &Seen, client_id: u32) -> Vec<u8> {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (seen.from, seen.to) else { panic!("IPv4") };
     let repr = Repr::request(Algorithm::SipHash, ClientId(client_id), 4, CAPABILITY_ONLY);
-    let header = ipv4::Repr::new(src, dst, PROTOCOL, u16::try_from(repr.buffer_len()).expect("short"));
-    let mut packet = vec![0; ipv4::HEADER_LEN + repr.buffer_len()];
-    header.emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-    repr.emit(&mut sluicegate_wire::capability::Packet::new_unchecked(&mut packet[ipv4::HEADER_LEN..]));
-    packet
+    build::packet(seen.from, seen.to, &repr)
 }
 
 /// Whether a packet of the gate brings capabilities.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, ipv4, tcp};
+use sluicegate_wire::{build, tcp};
 
 use crate::support::{
     BINARY,
@@ -86,17 +86,8 @@ fn download(datapath: &'static str) {
 
 /// A segment without a header, as a gate that has forgotten the connection, or anybody who forges its address, may send.
 fn plain_segment(gate: SocketAddr, port: u16) -> Vec<u8> {
-    let IpAddr::V4(source) = gate.ip() else { panic!("IPv4") };
-    let mut packet = vec![0; ipv4::HEADER_LEN + tcp::HEADER_LEN];
-    ipv4::Repr::new(source, CLIENT, IpProtocol::TCP, tcp::HEADER_LEN as u16)
-        .emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-    let segment = &mut packet[ipv4::HEADER_LEN..];
-    segment[..2].copy_from_slice(&gate.port().to_be_bytes());
-    segment[2..4].copy_from_slice(&port.to_be_bytes());
-    // Header length, ACK, a window.
-    (segment[12], segment[13], segment[14]) = (0x50, 0x10, 0x20);
-    tcp::Packet::new_unchecked(segment).fill_checksum(source.into(), CLIENT.into());
-    packet
+    let ack = tcp::Repr { ack: Some(0), ..tcp::Repr::new(gate.port(), port, tcp::Control::None, 0) };
+    build::packet(gate.ip(), CLIENT, &ack)
 }
 
 fn plain_packet(datapath: &'static str) {

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    FrameBuf, IpProtocol,
+    FrameBuf, IpProtocol, build,
     capability::{
         Algorithm, CAPABILITY_ONLY, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr,
         Return, Slot, shim,
     },
-    icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
+    icmpv4, icmpv6, ip, ipv4, tcp,
 };
 
 const CLIENT: ClientId = ClientId(0x0000_2a17);
@@ -91,22 +91,7 @@ fn addresses(v6: bool) -> (IpAddr, IpAddr) {
 }
 
 fn ip_packet((src, dst): (IpAddr, IpAddr), protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    let mut bytes;
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            bytes = vec![0; ipv4::HEADER_LEN];
-            ipv4::Repr::new(src, dst, protocol, payload.len() as u16)
-                .emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            bytes = vec![0; ipv6::HEADER_LEN];
-            ipv6::Repr::new(src, dst, protocol, payload.len() as u16)
-                .emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-        }
-        _ => unreachable!("addresses of one version"),
-    }
-    bytes.extend_from_slice(payload);
-    bytes
+    build::packet(src, dst, &(protocol, payload))
 }
 
 fn tcp_packet(path: (IpAddr, IpAddr), number: u32) -> Vec<u8> {

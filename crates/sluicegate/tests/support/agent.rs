@@ -9,7 +9,7 @@ use std::{
 };
 
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, ipv4, udp};
+use sluicegate_wire::{build, ipv4, udp};
 
 use super::{
     BINARY,
@@ -129,13 +129,7 @@ pub(crate) fn payload(packet: &[u8]) -> &[u8] {
 
 /// The packet with another payload and source port, checksums right.
 pub(crate) fn with_payload(seen: &Seen, src_port: u16, payload: &[u8]) -> Vec<u8> {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (seen.from, seen.to) else { panic!("IPv4") };
-    let datagram = udp::Repr { src_port, dst_port: seen.ports.1, payload };
-    let len = u16::try_from(datagram.buffer_len()).expect("short");
-    let mut packet = vec![0; ipv4::HEADER_LEN + datagram.buffer_len()];
-    ipv4::Repr::new(src, dst, IpProtocol::UDP, len).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-    datagram.emit(&mut udp::Packet::new_unchecked(&mut packet[ipv4::HEADER_LEN..]), src.into(), dst.into());
-    packet
+    build::datagram((seen.from, src_port), (seen.to, seen.ports.1), payload)
 }
 
 /// One datagram through the agent's SOCKS5 proxy and back (RFC 1928 section 7).

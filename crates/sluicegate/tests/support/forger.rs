@@ -1,11 +1,7 @@
 //! Somebody on the way to the gate who writes whatever he likes into an IP packet, its source included.
 
-use std::net::{IpAddr, SocketAddr};
-
-use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, ipv4, udp};
-
 use super::lab::Lab;
+use sluicegate_datapath::raw::{Options, Socket};
 
 /// A raw socket on the wire in front of the gate's outside port.
 #[derive(Debug)]
@@ -26,15 +22,4 @@ impl Forger {
         let frames: Vec<Vec<u8>> = packets.iter().map(|packet| [&self.ethernet[..], packet].concat()).collect();
         assert_eq!(self.socket.send(&frames).expect("the interface is up").sent, frames.len());
     }
-}
-
-/// A UDP datagram over IPv4, checksums right.
-pub(crate) fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (from.ip(), to.ip()) else { panic!("IPv4") };
-    let datagram = udp::Repr { src_port: from.port(), dst_port: to.port(), payload };
-    let len = u16::try_from(datagram.buffer_len()).expect("short");
-    let mut packet = vec![0; ipv4::HEADER_LEN + datagram.buffer_len()];
-    ipv4::Repr::new(src, dst, IpProtocol::UDP, len).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-    datagram.emit(&mut udp::Packet::new_unchecked(&mut packet[ipv4::HEADER_LEN..]), src.into(), dst.into());
-    packet
 }

@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol,
+    IpProtocol, build,
     icmpv4::{self, Unreachable},
     icmpv6,
     ip::Summary,
-    ipv4, ipv6,
 };
 
 /// The smallest IPv6 MTU, which no error exceeds (RFC 4443 2.4c); errors for IPv4 are shorter still.
@@ -33,11 +32,7 @@ pub(super) fn about(packet: &[u8], why: Why) -> Option<Vec<u8>> {
                 Why::Prohibited => Unreachable::CommunicationProhibited,
             };
             let message = icmpv4::Repr::Unreachable { why, quote: icmpv4::Quote::new(packet).ok()? };
-            let header = ipv4::Repr::new(from, to, IpProtocol::ICMP, u16::try_from(message.buffer_len()).ok()?);
-            let (head, rest) = bytes.split_at_mut_checked(header.buffer_len())?;
-            header.emit(&mut ipv4::Packet::new_unchecked(head));
-            message.emit(&mut icmpv4::Packet::new_unchecked(rest.get_mut(..message.buffer_len())?));
-            header.buffer_len() + message.buffer_len()
+            build::write(&mut bytes, from, to, &message)?
         }
         (IpAddr::V6(to), IpAddr::V6(from)) if summary.protocol != IpProtocol::ICMPV6 => {
             let quote = icmpv6::Quote::new(packet).ok()?;
@@ -45,12 +40,7 @@ pub(super) fn about(packet: &[u8], why: Why) -> Option<Vec<u8>> {
                 Why::TooBig(mtu) => icmpv6::Repr::PacketTooBig { mtu: mtu.into(), quote },
                 Why::Prohibited => icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Prohibited, quote },
             };
-            let header = ipv6::Repr::new(from, to, IpProtocol::ICMPV6, u16::try_from(message.buffer_len()).ok()?);
-            let (head, rest) = bytes.split_at_mut_checked(header.buffer_len())?;
-            header.emit(&mut ipv6::Packet::new_unchecked(head));
-            let rest = rest.get_mut(..message.buffer_len())?;
-            message.emit(&mut icmpv6::Packet::new_unchecked(rest), from.into(), to.into());
-            header.buffer_len() + message.buffer_len()
+            build::write(&mut bytes, from, to, &message)?
         }
         _ => return None,
     };
@@ -60,15 +50,14 @@ pub(super) fn about(packet: &[u8], why: Why) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_wire::udp;
+    use std::net::Ipv4Addr;
 
     use super::*;
 
     #[test]
     fn an_error_goes_back_to_the_program_and_quotes_its_packet() {
-        let (src, dst) = ("192.0.2.1".parse().unwrap(), "198.51.100.1".parse().unwrap());
-        let mut packet = vec![0; ipv4::HEADER_LEN + udp::HEADER_LEN];
-        ipv4::Repr::new(src, dst, IpProtocol::UDP, 8).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
+        let (src, dst): (Ipv4Addr, Ipv4Addr) = ("192.0.2.1".parse().unwrap(), "198.51.100.1".parse().unwrap());
+        let packet = build::packet(src, dst, &(IpProtocol::UDP, &[0; 8][..]));
         let error = about(&packet, Why::TooBig(1_300)).unwrap();
         let summary = Summary::parse(&error).unwrap();
         assert_eq!((summary.src, summary.dst), (IpAddr::V4(dst), IpAddr::V4(src)));

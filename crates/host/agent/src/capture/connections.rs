@@ -157,7 +157,7 @@ pub(super) fn bare_ack(frame: &Frame<'_>) -> Option<([u8; ACK_LEN_MAX], usize)> 
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_wire::{FrameBuf, ip::Ports, ipv4};
+    use sluicegate_wire::{FrameBuf, build, ip::Ports};
 
     use super::*;
 
@@ -167,14 +167,9 @@ mod tests {
 
     fn segment(from: &str, to: &str, payload: &[u8]) -> FrameBuf {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-        let (IpAddr::V4(src), IpAddr::V4(dst)) = (from.ip(), to.ip()) else { panic!("IPv4") };
         let ack = Some(1);
         let segment = tcp::Repr { ack, payload, ..tcp::Repr::new(from.port(), to.port(), tcp::Control::None, 1) };
-        let mut bytes = vec![0; ipv4::HEADER_LEN + segment.buffer_len()];
-        ipv4::Repr::new(src, dst, IpProtocol::TCP, segment.buffer_len() as u16)
-            .emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        segment.emit(&mut tcp::Packet::new_unchecked(&mut bytes[ipv4::HEADER_LEN..]), from.ip(), to.ip());
-        FrameBuf::from_bytes(&bytes)
+        FrameBuf::from_bytes(&build::packet(from.ip(), to.ip(), &segment))
     }
 
     fn ends(frame: &FrameBuf) -> (String, String) {

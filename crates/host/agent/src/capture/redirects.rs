@@ -178,7 +178,7 @@ fn set_port(summary: &Summary, frame: &mut Frame<'_>, at: usize, new: u16, delta
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_wire::{FrameBuf, ipv4, udp};
+    use sluicegate_wire::{FrameBuf, build};
 
     use super::*;
 
@@ -186,15 +186,7 @@ mod tests {
 
     fn datagram(from: &str, to: &str) -> FrameBuf {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
-        let (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) = (from.ip(), to.ip()) else { panic!("IPv4") };
-        let mut bytes = vec![0; ipv4::HEADER_LEN + udp::HEADER_LEN + 5];
-        ipv4::Repr::new(src, dst, IpProtocol::UDP, 13).emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        let mut udp = udp::Packet::new_unchecked(&mut bytes[ipv4::HEADER_LEN..]);
-        udp.set_src_port(from.port());
-        udp.set_dst_port(to.port());
-        udp.set_total_len(13);
-        udp.fill_checksum(from.ip(), to.ip());
-        FrameBuf::from_bytes(&bytes)
+        FrameBuf::from_bytes(&build::datagram(from, to, &[0; 5]))
     }
 
     fn ends(frame: &FrameBuf) -> (SocketAddr, SocketAddr) {

@@ -19,7 +19,7 @@ use sluicegate_grant::{
 use sluicegate_nat::{PinholeSpec, Service, ServiceMode};
 use sluicegate_node::{EdgePipeline, Firewall, Forwarder, Forwarding, HostPolicy, Node, Pipeline};
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime,
+    FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, build,
     capability::{ClientId, Kind, Limits, shim},
     ethernet::{self, EtherType},
     ip::Summary,
@@ -108,13 +108,7 @@ fn agent(client_id: u32) -> Node<Hops> {
 }
 
 fn datagram(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
-    let udp = udp::Repr { src_port: 5_000, dst_port: 5_000, payload };
-    let ip = ipv4::Repr::new(from, to, IpProtocol::UDP, udp.buffer_len() as u16);
-    let mut bytes = vec![0; ip.buffer_len() + udp.buffer_len()];
-    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-    let datagram = &mut bytes[ip.buffer_len()..];
-    udp.emit(&mut udp::Packet::new_unchecked(datagram), from.into(), to.into());
-    bytes
+    build::datagram((IpAddr::V4(from), 5_000), (IpAddr::V4(to), 5_000), payload)
 }
 
 /// The payload of a plain datagram whose checksums are right.

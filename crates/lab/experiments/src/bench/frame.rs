@@ -1,8 +1,8 @@
 //! The generator's frames: UDP over IPv4, valid to the last checksum.
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
-use sluicegate_wire::{IpProtocol, ipv4, udp};
+use sluicegate_wire::{IpProtocol, build, ipv4, udp};
 
 const ETHERNET_LEN: usize = 14;
 /// Where the UDP payload of a frame starts; IPv4 options are not used.
@@ -20,15 +20,7 @@ pub(super) struct Macs {
 pub(super) fn datagram(macs: Macs, from: SocketAddrV4, to: SocketAddrV4, len: usize, stamp: u64) -> Vec<u8> {
     let mut payload = vec![0; len.saturating_sub(PAYLOAD).max(size_of::<u64>())];
     payload[..size_of::<u64>()].copy_from_slice(&stamp.to_be_bytes());
-    let segment = udp::Repr { src_port: from.port(), dst_port: to.port(), payload: &payload };
-    let segment_len = u16::try_from(segment.buffer_len()).unwrap_or(u16::MAX);
-    let mut frame = [&macs.destination[..], &macs.source, &IPV4].concat();
-    frame.resize(PAYLOAD + payload.len(), 0);
-    let (header, data) = frame[ETHERNET_LEN..].split_at_mut(ipv4::HEADER_LEN);
-    let header_of = ipv4::Repr::new(*from.ip(), *to.ip(), IpProtocol::UDP, segment_len);
-    header_of.emit(&mut ipv4::Packet::new_unchecked(header));
-    segment.emit(&mut udp::Packet::new_unchecked(data), IpAddr::V4(*from.ip()), IpAddr::V4(*to.ip()));
-    frame
+    [&macs.destination[..], &macs.source, &IPV4, &build::datagram(from, to, &payload)].concat()
 }
 
 /// The stamp of a received frame; `None` if it is no such frame.
@@ -52,6 +44,8 @@ pub(super) fn answer(frame: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use sluicegate_wire::ip::Summary;
+
+    use std::net::IpAddr;
 
     use super::*;
 

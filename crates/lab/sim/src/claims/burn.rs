@@ -125,7 +125,7 @@ fn burn_time() -> Option<Duration> {
 /// A packet of 1,000 bytes with its capability header.
 fn with_header(pool: &mut Pool, (src, dst): (IpAddr, IpAddr), header: &Repr, header_len: usize) -> Option<FrameBuf> {
     let payload = vec![0; PACKET_BYTES - 28 - header_len];
-    let mut packet = pool.udp(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
+    let mut packet = pool.ip(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
     packet.with(|frame| shim::insert(frame, header, shim::Carriage::Native)).ok()?;
     (packet.bytes().len() == PACKET_BYTES).then_some(packet)
 }

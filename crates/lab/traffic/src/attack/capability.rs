@@ -12,14 +12,14 @@ use serde_json::json;
 use sluicegate_capability::secrets::seal;
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_wire::{
-    IpProtocol,
+    IpProtocol, build,
     capability::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits,
         Packet, PathId, Repr, Return, Slot, SlotList,
         shim::{self, Carriage},
     },
     ip::Summary,
-    ipv4, ipv6, udp,
+    udp,
 };
 
 use super::{
@@ -207,7 +207,7 @@ impl<'a> Flood<'a> {
 
     /// A datagram without a header, as long as a flooding packet.
     fn plain(&self, path: &Path) -> Forged {
-        let header = ETHERNET_LEN + if path.dst.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        let header = ETHERNET_LEN + build::header_len(path.dst);
         let payload = vec![0; usize::from(self.spec.packet_bytes) - header - udp::HEADER_LEN];
         Forged::datagram(path, self.spec.target_port, &payload)
     }

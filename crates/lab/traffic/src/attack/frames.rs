@@ -3,6 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use sluicegate_wire::{
     IpProtocol,
+    build::{self, Body},
     capability::{self, shim::Carriage},
     checksum::Delta,
     icmpv4, icmpv6,
@@ -60,7 +61,7 @@ impl Forged {
     /// A frame of `kind` with about `frame_len` bytes.
     #[must_use]
     pub fn new(kind: Kind, path: &Path, frame_len: usize, random: &mut Random) -> Self {
-        let payload_len = frame_len.saturating_sub(ETHERNET_LEN + ip_header_len(path));
+        let payload_len = frame_len.saturating_sub(ETHERNET_LEN + build::header_len(path.dst));
         let packet = match kind {
             Kind::Syn => syn(path, random),
             Kind::Udp => udp(path, payload_len, random),
@@ -90,7 +91,8 @@ impl Forged {
         let mut payload = vec![0; header.buffer_len()];
         header.emit(&mut capability::Packet::new_unchecked(&mut payload[..]));
         if capability::Packet::new_unchecked(&payload[..]).upper_protocol() == IpProtocol::UDP {
-            let before = ETHERNET_LEN + ip_header_len(path) + carriage.outer_len() + payload.len() + udp::HEADER_LEN;
+            let before =
+                ETHERNET_LEN + build::header_len(path.dst) + carriage.outer_len() + payload.len() + udp::HEADER_LEN;
             // Encapsulated, the checksum inside knows no addresses.
             let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
             let (src, dst) = if carriage == Carriage::Native { (path.src, path.dst) } else { (nobody, nobody) };
@@ -98,7 +100,7 @@ impl Forged {
             payload.extend(udp_datagram(&inside, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
         }
         let (src_port, dst_port) = match carriage {
-            Carriage::Native => return Self::frame(path, &packet(path, capability::PROTOCOL, &payload)),
+            Carriage::Native => return Self::frame(path, &packet(path, &(capability::PROTOCOL, &payload[..]))),
             Carriage::Encapsulated { src_port } => (src_port, capability::UDP_PORT),
             Carriage::Answer { dst_port } => (capability::UDP_PORT, dst_port),
         };
@@ -148,32 +150,9 @@ impl AsRef<[u8]> for Forged {
     }
 }
 
-const fn ip_header_len(path: &Path) -> usize {
-    if path.dst.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
-}
-
-/// An IP packet of either version with this payload.
-fn packet(path: &Path, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(payload.len()).unwrap_or(u16::MAX);
-    match (path.src, path.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut bytes = [&[0; ipv4::HEADER_LEN], payload].concat();
-            ipv4::Repr::new(src, dst, protocol, len).emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-            bytes
-        }
-        (src, dst) => {
-            let mut bytes = [&[0; ipv6::HEADER_LEN], payload].concat();
-            ipv6::Repr::new(v6(src), v6(dst), protocol, len).emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-            bytes
-        }
-    }
-}
-
-fn v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
+/// An IP packet of either version that carries this.
+fn packet(path: &Path, body: &impl Body) -> Vec<u8> {
+    build::packet(path.src, path.dst, body)
 }
 
 fn ephemeral_port(random: &mut Random) -> u16 {
@@ -187,9 +166,7 @@ fn random_u32(random: &mut Random) -> u32 {
 fn syn(path: &Path, random: &mut Random) -> Vec<u8> {
     let mut segment = tcp::Repr::new(ephemeral_port(random), path.dst_port, tcp::Control::Syn, random_u32(random));
     segment.mss = Some(1_460);
-    let mut bytes = vec![0; segment.buffer_len()];
-    segment.emit(&mut tcp::Packet::new_unchecked(&mut bytes[..]), path.src, path.dst);
-    packet(path, IpProtocol::TCP, &bytes)
+    packet(path, &segment)
 }
 
 fn udp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
@@ -199,7 +176,7 @@ fn udp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
 }
 
 fn udp_packet(path: &Path, src_port: u16, payload: &[u8]) -> Vec<u8> {
-    packet(path, IpProtocol::UDP, &udp_datagram(path, src_port, payload))
+    packet(path, &udp::Repr { src_port, dst_port: path.dst_port, payload })
 }
 
 fn udp_datagram(path: &Path, src_port: u16, payload: &[u8]) -> Vec<u8> {
@@ -222,17 +199,13 @@ fn icmp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
             Ok(quote) if forged_error => icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote },
             _ => icmpv4::Repr::EchoRequest { ident, seq, data: &data },
         };
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut icmpv4::Packet::new_unchecked(&mut bytes[..]));
-        packet(path, IpProtocol::ICMP, &bytes)
+        packet(path, &message)
     } else {
         let message = match icmpv6::Quote::new(&quoted) {
             Ok(quote) if forged_error => icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Port, quote },
             _ => icmpv6::Repr::EchoRequest { ident, seq, data: &data },
         };
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut icmpv6::Packet::new_unchecked(&mut bytes[..]), path.src, path.dst);
-        packet(path, IpProtocol::ICMPV6, &bytes)
+        packet(path, &message)
     }
 }
 
@@ -257,7 +230,7 @@ fn fragment(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
         }
         _ => {
             let header = ipv6::FragmentRepr { next_header: IpProtocol::UDP, fragment: place }.to_bytes();
-            packet(path, IpProtocol::IPV6_FRAGMENT, &[&header[..], &data].concat())
+            packet(path, &(IpProtocol::IPV6_FRAGMENT, &[&header[..], &data].concat()[..]))
         }
     }
 }
@@ -271,15 +244,15 @@ fn garbage(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
     };
     match random.below(6) {
         // An unknown protocol.
-        0 => packet(path, IpProtocol(u8::try_from(140 + random.below(110)).unwrap_or(255)), &payload),
+        0 => packet(path, &(IpProtocol(u8::try_from(140 + random.below(110)).unwrap_or(255)), &payload[..])),
         // A transport header of random bytes, wrong checksum included.
-        1 => packet(path, IpProtocol::TCP, &payload),
-        2 => packet(path, IpProtocol::UDP, &payload),
+        1 => packet(path, &(IpProtocol::TCP, &payload[..])),
+        2 => packet(path, &(IpProtocol::UDP, &payload[..])),
         // A packet that is shorter than it says.
-        3 => cut(packet(path, IpProtocol::UDP, &payload), ipv4::HEADER_LEN + 4),
+        3 => cut(packet(path, &(IpProtocol::UDP, &payload[..])), ipv4::HEADER_LEN + 4),
         // A header length that reaches past the header, which IPv4 takes for options.
         4 => {
-            let mut bytes = packet(path, IpProtocol::UDP, &payload);
+            let mut bytes = packet(path, &(IpProtocol::UDP, &payload[..]));
             bytes[0] |= 0x0f;
             bytes
         }

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_datapath::raw::{Options, Socket};
 use sluicegate_wire::{
-    IpProtocol,
+    IpProtocol, build,
     capability::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, Return,
         shim::Carriage,
     },
     icmpv4,
     ip::Summary,
-    ipv4, tcp,
+    tcp,
 };
 
 use super::{
@@ -292,9 +292,7 @@ impl<'a> Onlooker<'a> {
         bytes.resize(bytes.len().max(ERROR_BYTES), 0x58);
         icmpv4::Packet::new_unchecked(&mut bytes[..]).fill_checksum();
         let IpAddr::V4(client) = self.spec.client else { return None };
-        let mut packet = [&[0; ipv4::HEADER_LEN], &bytes[..]].concat();
-        let len = u16::try_from(bytes.len()).ok()?;
-        ipv4::Repr::new(client, gate, IpProtocol::ICMP, len).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
+        let packet = build::packet(client, gate, &(IpProtocol::ICMP, &bytes[..]));
         let path = Path { src: client.into(), dst: gate.into(), ..self.path(&seen.summary) };
         Some(Forged::of(&path, &packet))
     }
@@ -308,12 +306,6 @@ impl<'a> Onlooker<'a> {
         let seq = segment.seq().wrapping_add(1 + step);
         let forged = tcp::Repr::new(segment.src_port(), segment.dst_port(), control, seq);
         let summary = seen.summary;
-        let mut bytes = vec![0; forged.buffer_len()];
-        forged.emit(&mut tcp::Packet::new_unchecked(&mut bytes[..]), summary.src, summary.dst);
-        let (IpAddr::V4(src), IpAddr::V4(dst)) = (summary.src, summary.dst) else { return None };
-        let mut packet = [&[0; ipv4::HEADER_LEN], &bytes[..]].concat();
-        let len = u16::try_from(bytes.len()).ok()?;
-        ipv4::Repr::new(src, dst, IpProtocol::TCP, len).emit(&mut ipv4::Packet::new_unchecked(&mut packet[..]));
-        Some(Forged::of(&self.path(&summary), &packet))
+        Some(Forged::of(&self.path(&summary), &build::packet(summary.src, summary.dst, &forged)))
     }
 }

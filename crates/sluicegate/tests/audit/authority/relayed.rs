@@ -11,9 +11,11 @@ use std::{
 };
 
 use super::{apart, far_frontend};
+use sluicegate_wire::build;
+
 use crate::support::{
     capture::Capture,
-    forger::{Forger, datagram},
+    forger::Forger,
     lab::{CLIENT, FRONTEND, Lab},
     let_run,
     node::{Config, Node, service},
@@ -93,7 +95,7 @@ fn forged(number: u64, standing: SocketAddr) -> Vec<u8> {
     );
     let mut payload = head.into_bytes();
     payload.resize(FORGED_LEN - 28, b'x');
-    datagram(SocketAddr::new(FRONTEND.into(), 5060), standing, &payload)
+    build::datagram(SocketAddr::new(FRONTEND.into(), 5060), standing, &payload)
 }
 
 /// Where the gate takes SIP for the first service.

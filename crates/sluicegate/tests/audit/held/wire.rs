@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, checksum, icmpv4, ip::FragmentOffset, ipv4, ipv6, tcp, udp};
+use sluicegate_wire::{IpProtocol, build, checksum, icmpv4, ip::FragmentOffset, ipv4, tcp, udp};
 
 use crate::support::lab::Lab;
 
@@ -43,11 +43,7 @@ impl Wire {
 
 /// An IPv4 packet with any payload.
 pub(super) fn packet(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; ipv4::HEADER_LEN + payload.len()];
-    let len = u16::try_from(payload.len()).expect("short");
-    ipv4::Repr::new(src, dst, IpProtocol(protocol), len).emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-    bytes[ipv4::HEADER_LEN..].copy_from_slice(payload);
-    bytes
+    build::packet(src, dst, &(IpProtocol(protocol), payload))
 }
 
 /// The same packet with its header changed, and the checksum right again.
@@ -93,7 +89,7 @@ pub(super) fn udp(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u
 
 /// A UDP datagram.
 pub(super) fn datagram(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
-    packet(*from.ip(), *to.ip(), 17, &udp(from, to, payload))
+    build::datagram(from, to, payload)
 }
 
 /// A TCP segment with some payload.
@@ -126,13 +122,5 @@ pub(super) fn icmp(src: Ipv4Addr, dst: Ipv4Addr, kind: u8, code: u8, rest: &[u8]
 
 /// An IPv6 packet with any next header.
 pub(super) fn packet_v6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; ipv6::HEADER_LEN + payload.len()];
-    bytes[0] = 0x60;
-    bytes[4..6].copy_from_slice(&u16::try_from(payload.len()).expect("short").to_be_bytes());
-    bytes[6] = next;
-    bytes[7] = 64;
-    bytes[8..24].copy_from_slice(&src.octets());
-    bytes[24..40].copy_from_slice(&dst.octets());
-    bytes[40..].copy_from_slice(payload);
-    bytes
+    build::packet(src, dst, &(IpProtocol(next), payload))
 }

@@ -7,6 +7,7 @@ use std::{
 
 use sluicegate_grant::mac::{Ends, Purpose, SessionKeys};
 use sluicegate_wire::{
+    build,
     capability::{Capability, Kind, shim},
     ip::Summary,
     ipv4, udp,
@@ -17,7 +18,6 @@ use crate::support::{
     BINARY,
     agent::{Sniffer, TRAILER, UdpEcho, exchange, talk},
     capture::{Capture, Seen},
-    forger::datagram,
     lab::{CLIENT, GATE, Lab, SERVICE, STRANGER},
     let_run,
     node::{Config, Node, REALM, password_file, service},
@@ -159,7 +159,7 @@ fn forgeries(taken: &[Taken], (echo, other): (u16, u16)) -> Vec<(&'static str, V
         let (client, gate) = ends(at);
         let ends = Ends { client, gate_port: gate.port() };
         let trailer = own_keys.to_service.trailer(id, Purpose::Datagram, at as u64 + 1, &ends, b"FORGED");
-        datagram(client.into(), gate, &[b"FORGED", &trailer[..]].concat())
+        build::datagram(client, gate, &[b"FORGED", &trailer[..]].concat())
     };
     let unsealed = |at: usize| {
         // The honest request with another payload, and with nothing that seals it.
@@ -172,7 +172,7 @@ fn forgeries(taken: &[Taken], (echo, other): (u16, u16)) -> Vec<(&'static str, V
     let resealed = |at: usize| asked.with(|bytes| bytes[asked.payload_at + 8] ^= 1 + at as u8);
     let all = |make: &dyn Fn(usize) -> Vec<u8>| (0..COPIES).map(make).collect::<Vec<_>>();
     vec![
-        ("plain", all(&|at| datagram(ends(at).0.into(), ends(at).1, b"FORGED"))),
+        ("plain", all(&|at| build::datagram(ends(at).0, ends(at).1, b"FORGED"))),
         ("a packet MAC and no capability", all(&sealed)),
         ("a capability from another address", all(&|_| listed.from(STRANGER))),
         ("a nonce from another address", all(&|_| nonce_only.from(STRANGER))),

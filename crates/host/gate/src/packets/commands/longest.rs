@@ -11,7 +11,7 @@ use sluicegate_bounded::Gauge;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
 use sluicegate_nat::{self as nat, PinholeSpec, Service};
 use sluicegate_node::{NextHop, Node};
-use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ipv4, udp};
+use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, build};
 use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::{mpsc, oneshot};
 
@@ -207,13 +207,7 @@ fn spec(number: u32, target_ports: (u16, u16)) -> PinholeSpec {
 }
 
 fn datagram(client: IpAddr, port: u16, gate_port: u16) -> Vec<u8> {
-    let IpAddr::V4(source) = client else { return Vec::new() };
-    let udp = udp::Repr { src_port: port, dst_port: gate_port, payload: b"x" };
-    let ip = ipv4::Repr::new(source, GATE, IpProtocol::UDP, udp.buffer_len() as u16);
-    let mut bytes = vec![0; ip.buffer_len() + udp.buffer_len()];
-    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-    udp.emit(&mut udp::Packet::new_unchecked(&mut bytes[ip.buffer_len()..]), client, GATE.into());
-    bytes
+    build::datagram((client, port), (IpAddr::V4(GATE), gate_port), b"x")
 }
 
 /// What the processor spent on this thread.

@@ -10,7 +10,7 @@ use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX};
 use sluicegate_wire::{
-    Frame, FrameBuf, HEADROOM, Instant, IpProtocol, Port, Reason,
+    Frame, FrameBuf, HEADROOM, Instant, IpProtocol, Port, Reason, build,
     capability::{
         Algorithm, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr, Slot, SlotList,
         shim::{self, Carriage},
@@ -332,10 +332,7 @@ fn regular(kind: Kind) -> Repr {
 /// The shortest IPv4 packet with this header that fills a 64-byte Ethernet frame.
 fn packet(repr: &Repr) -> FrameBuf {
     let payload = vec![0x55; SHORTEST.saturating_sub(ipv4::HEADER_LEN + repr.buffer_len())];
-    let ip = ipv4::Repr::new(Ipv4Addr::new(10, 0, 0, 0), SERVER, IpProtocol::UDP, payload.len() as u16);
-    let mut bytes = vec![0; ip.buffer_len()];
-    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes));
-    bytes.extend_from_slice(&payload);
+    let bytes = build::packet(Ipv4Addr::new(10, 0, 0, 0), SERVER, &(IpProtocol::UDP, &payload[..]));
     let mut frame = FrameBuf::from_bytes(&bytes);
     frame.with(|frame| shim::insert(frame, repr, Carriage::Native)).expect("a packet takes a header");
     frame

@@ -104,7 +104,7 @@ fn join(all: &mut Table, part: Table) {
         match (all.get_mut(&key), value) {
             (Some(Toml::Table(before)), Toml::Table(more)) => join(before, more),
             (Some(Toml::Array(before)), Toml::Array(more)) if !more.is_empty() && more.iter().all(Toml::is_table) => {
-                before.extend(more)
+                before.extend(more);
             }
             (_, value) => drop(all.insert(key, value)),
         }

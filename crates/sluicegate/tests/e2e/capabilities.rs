@@ -20,11 +20,11 @@ use std::{
 };
 
 use serde_json::Value;
-use sluicegate_site::topology::{Host, Plan};
+use sluicegate_site::topology::Host;
 
 use crate::support::{
     BINARY,
-    lab::{Lab, prefix, via, wire},
+    lab::{Lab, host},
     program::{Program, run},
     until,
 };
@@ -44,32 +44,32 @@ const TRANSFERS: usize = 25;
 /// Longer than any transfer that is not starved.
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn plan() -> Plan {
-    let behind = |name: &str, router: [u8; 4]| Host::new(name).route(prefix("0.0.0.0/0"), via(Ipv4Addr::from(router)));
+fn lab() -> Lab {
+    let behind = |name: &str, router: &str| host(name, &[("0.0.0.0/0", router)]);
     let hosts = vec![
-        behind("one", [10, 1, 0, 1]),
-        behind("two", [10, 1, 0, 1]),
+        behind("one", "10.1.0.1"),
+        behind("two", "10.1.0.1"),
         Host::new("lan").switching(),
-        behind("edge", [10, 2, 0, 2]),
+        behind("edge", "10.2.0.2"),
         Host::new("ix").switching(),
-        behind("attacker", [10, 2, 0, 2]),
-        behind("router", [10, 3, 0, 2]).route(prefix("10.1.0.0/24"), via(Ipv4Addr::new(10, 2, 0, 1))),
-        behind("gate", [10, 3, 0, 1]).route(prefix("10.5.0.0/24"), via(Ipv4Addr::new(10, 4, 0, 2))),
-        behind("edge-s", [10, 4, 0, 1]),
-        behind("service", [10, 5, 0, 1]),
+        behind("attacker", "10.2.0.2"),
+        host("router", &[("0.0.0.0/0", "10.3.0.2"), ("10.1.0.0/24", "10.2.0.1")]),
+        host("gate", &[("0.0.0.0/0", "10.3.0.1"), ("10.5.0.0/24", "10.4.0.2")]),
+        behind("edge-s", "10.4.0.1"),
+        behind("service", "10.5.0.1"),
     ];
-    let wires = vec![
-        wire(("one", "eth0", &["10.1.0.2/24"]), ("lan", "one", &[])),
-        wire(("two", "eth0", &["10.1.0.3/24"]), ("lan", "two", &[])),
-        wire(("edge", "inside", &["10.1.0.1/24"]), ("lan", "edge", &[])),
-        wire(("edge", "outside", &["10.2.0.1/24"]), ("ix", "edge", &[])),
-        wire(("attacker", "eth0", &["10.2.0.66/24"]), ("ix", "attacker", &[])),
-        wire(("router", "outside", &["10.2.0.2/24"]), ("ix", "router", &[])),
-        wire(("router", "inside", &["10.3.0.1/24"]), ("gate", "outside", &["10.3.0.2/24"])),
-        wire(("gate", "inside", &["10.4.0.1/24"]), ("edge-s", "outside", &["10.4.0.2/24"])),
-        wire(("edge-s", "inside", &["10.5.0.1/24"]), ("service", "eth0", &["10.5.0.2/24"])),
+    let wires = [
+        ("one:eth0 10.1.0.2/24", "lan:one"),
+        ("two:eth0 10.1.0.3/24", "lan:two"),
+        ("edge:inside 10.1.0.1/24", "lan:edge"),
+        ("edge:outside 10.2.0.1/24", "ix:edge"),
+        ("attacker:eth0 10.2.0.66/24", "ix:attacker"),
+        ("router:outside 10.2.0.2/24", "ix:router"),
+        ("router:inside 10.3.0.1/24", "gate:outside 10.3.0.2/24"),
+        ("gate:inside 10.4.0.1/24", "edge-s:outside 10.4.0.2/24"),
+        ("edge-s:inside 10.5.0.1/24", "service:eth0 10.5.0.2/24"),
     ];
-    Plan { hosts, wires }
+    Lab::of(hosts, &wires)
 }
 
 /// A running node between two interfaces.
@@ -195,7 +195,7 @@ fn fetch(lab: &Lab, host: &str, len: u64) -> Option<Duration> {
 }
 
 fn transfer(datapath: &'static str) {
-    let lab = Lab::of(&plan());
+    let lab = lab();
     serve(lab.listen("service", SERVICE, PORT));
     let chain = Chain::start(&lab, datapath);
     for node in [&chain.router, &chain.gate] {
@@ -270,7 +270,7 @@ fn transfers(lab: &Lab) -> Vec<Duration> {
 }
 
 fn flood(datapath: &'static str) {
-    let lab = Lab::of(&plan());
+    let lab = lab();
     serve(lab.listen("service", SERVICE, PORT));
     let chain = Chain::start(&lab, datapath);
     let quiet = transfers(&lab);
@@ -287,7 +287,7 @@ fn flood(datapath: &'static str) {
 }
 
 fn restart(datapath: &str) {
-    let lab = Lab::of(&plan());
+    let lab = lab();
     serve(lab.listen("service", SERVICE, PORT));
     let mut chain = Chain::start(&lab, datapath);
     let all = thread::scope(|scope| {

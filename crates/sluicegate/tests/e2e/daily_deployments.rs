@@ -10,15 +10,12 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_site::{
-    Prefix,
-    topology::{Host, Plan},
-};
+use sluicegate_site::topology::Host;
 
 use crate::support::{
     BINARY, PATIENCE,
     agent::connect_to,
-    lab::{Lab, prefix, via, wire},
+    lab::{Lab, host},
     node::Node,
     program::{Done, Program, run_on},
     until,
@@ -78,22 +75,21 @@ fn said(blocks: &[Block], language: &str, hosts: &[&str]) -> String {
 /// site ─────┘
 /// ```
 fn lab() -> Lab {
-    let everywhere: Prefix = prefix("0.0.0.0/0");
-    let host = |name: &str, router: [u8; 4]| Host::new(name).route(everywhere, via(router));
+    let host = |name: &str, router: &str| host(name, &[("0.0.0.0/0", router)]);
     let hosts = vec![
         Host::new("core").forwarding(),
-        host("rented", [203, 0, 113, 254]),
-        host("site", [198, 51, 100, 254]),
-        host("client", [192, 0, 2, 1]),
-        host("stranger", [192, 0, 2, 65]),
+        host("rented", "203.0.113.254"),
+        host("site", "198.51.100.254"),
+        host("client", "192.0.2.1"),
+        host("stranger", "192.0.2.65"),
     ];
-    let wires = vec![
-        wire(("core", "to_rented", &["203.0.113.254/24"]), ("rented", "eth0", &["203.0.113.1/24"])),
-        wire(("core", "to_site", &["198.51.100.254/24"]), ("site", "eth0", &["198.51.100.7/24"])),
-        wire(("core", "to_client", &["192.0.2.1/26"]), ("client", "eth0", &["192.0.2.2/26"])),
-        wire(("core", "to_stranger", &["192.0.2.65/26"]), ("stranger", "eth0", &["192.0.2.66/26"])),
+    let wires = [
+        ("core:to_rented 203.0.113.254/24", "rented:eth0 203.0.113.1/24"),
+        ("core:to_site 198.51.100.254/24", "site:eth0 198.51.100.7/24"),
+        ("core:to_client 192.0.2.1/26", "client:eth0 192.0.2.2/26"),
+        ("core:to_stranger 192.0.2.65/26", "stranger:eth0 192.0.2.66/26"),
     ];
-    Lab::of(&Plan { hosts, wires })
+    Lab::of(hosts, &wires)
 }
 
 /// Starts a shell on a host, with directories of its own where WireGuard keeps keys and sockets. What it starts ends with it.

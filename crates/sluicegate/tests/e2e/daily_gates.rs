@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_site::topology::{Host, Plan};
+use sluicegate_site::topology::Host;
 
 use crate::support::{
     agent::connect_to,
-    lab::{FRONTEND, Lab, prefix, via, wire},
+    lab::{FRONTEND, Lab, host},
     node::{Node, REALM, join_on, service},
     program::Program,
     until,
@@ -27,25 +27,25 @@ const FILES: Ipv4Addr = Ipv4Addr::new(10, 6, 0, 2);
 /// frontend ─┘         └─ outside [west] inside ── eth0 [files]
 /// ```
 fn lab() -> Lab {
-    let host = |name: &str, router: [u8; 4]| Host::new(name).route(prefix("0.0.0.0/0"), via(router));
+    let host = |name: &str, router: &str| host(name, &[("0.0.0.0/0", router)]);
     let hosts = vec![
         Host::new("core").forwarding(),
-        host("client", [198, 51, 100, 1]),
-        host("frontend", [198, 51, 100, 129]),
-        host("east", [203, 0, 113, 254]),
-        host("west", [192, 0, 2, 254]),
-        host("web", [10, 4, 0, 1]),
-        host("files", [10, 6, 0, 1]),
+        host("client", "198.51.100.1"),
+        host("frontend", "198.51.100.129"),
+        host("east", "203.0.113.254"),
+        host("west", "192.0.2.254"),
+        host("web", "10.4.0.1"),
+        host("files", "10.6.0.1"),
     ];
-    let wires = vec![
-        wire(("core", "to_client", &["198.51.100.1/26"]), ("client", "eth0", &["198.51.100.2/26"])),
-        wire(("core", "to_frontend", &["198.51.100.129/26"]), ("frontend", "eth0", &["198.51.100.130/26"])),
-        wire(("core", "to_east", &["203.0.113.254/24"]), ("east", "outside", &["203.0.113.1/24"])),
-        wire(("core", "to_west", &["192.0.2.254/24"]), ("west", "outside", &["192.0.2.1/24"])),
-        wire(("east", "inside", &["10.4.0.1/24"]), ("web", "eth0", &["10.4.0.2/24"])),
-        wire(("west", "inside", &["10.6.0.1/24"]), ("files", "eth0", &["10.6.0.2/24"])),
+    let wires = [
+        ("core:to_client 198.51.100.1/26", "client:eth0 198.51.100.2/26"),
+        ("core:to_frontend 198.51.100.129/26", "frontend:eth0 198.51.100.130/26"),
+        ("core:to_east 203.0.113.254/24", "east:outside 203.0.113.1/24"),
+        ("core:to_west 192.0.2.254/24", "west:outside 192.0.2.1/24"),
+        ("east:inside 10.4.0.1/24", "web:eth0 10.4.0.2/24"),
+        ("west:inside 10.6.0.1/24", "files:eth0 10.6.0.2/24"),
     ];
-    Lab::of(&Plan { hosts, wires })
+    Lab::of(hosts, &wires)
 }
 
 /// Says its name to whoever connects.

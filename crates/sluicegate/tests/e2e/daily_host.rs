@@ -211,7 +211,7 @@ fn made_again(datapath: &'static str) {
     run_on(&lab, "gate", "ip", &["link", "del", "inside"], Duration::from_secs(5)).expect("ip link del");
     let closed = |node: &Node| node.json(&["status"])["gate"]["closed"].clone();
     until("the alarm says what is gone", || closed(&node).as_str()?.contains("inside").then_some(()));
-    lab.remake(("gate", "inside", &["10.4.0.1/24"]), ("service", "eth0", &["10.4.0.2/24"]));
+    lab.lay("gate:inside 10.4.0.1/24", "service:eth0 10.4.0.2/24");
     let back = Instant::now();
     let ip = ["route", "replace", "default", "via", "10.4.0.1"];
     run_on(&lab, "service", "ip", &ip, Duration::from_secs(5)).expect("ip route");

@@ -154,7 +154,7 @@ fn another_interface(datapath: &'static str) {
     let lab = Lab::new();
     let peers = stream(&lab);
     let _node = Node::up(&lab, &Config::new(datapath, &service("web", "\"tcp/80\"", "")));
-    lab.remake(("client", "phone", &["198.51.100.194/26"]), ("core", "to_phone", &["198.51.100.193/26"]));
+    lab.lay("client:phone 198.51.100.194/26", "core:to_phone 198.51.100.193/26");
     let agent = Program::start(&lab, "client", "tun", BINARY, &["agent", "tun", &capture_file(&lab, "")]);
     agent.says("capturing");
     let mut client = lab.connect("client", SocketAddr::new(KNOWN, 80)).expect("the service answers");
@@ -222,7 +222,7 @@ fn two_networks(datapath: &'static str) {
     let gate = Node::start(&lab, "gate", "gate", &gate_file);
     gate.ready();
     frontend.has_gate();
-    lab.remake(("client", "phone", &["198.51.100.194/26"]), ("core", "to_phone", &["198.51.100.193/26"]));
+    lab.lay("client:phone 198.51.100.194/26", "core:to_phone 198.51.100.193/26");
     let to_gate = format!("{GATE}/32");
     let words = ["route", "add", &to_gate, "via", "198.51.100.193", "dev", "phone"];
     run_on(&lab, "client", "ip", &words, LIMIT).expect("another way to the gate");

@@ -5,8 +5,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use sluicegate_site::clock::unix_ns;
+
 use crate::support::{
-    capture::{Capture, Seen, unix_ns},
+    capture::{Capture, Seen},
     lab::{CLIENT, Lab, SERVICE},
     let_run,
     node::{Config, Node, service},

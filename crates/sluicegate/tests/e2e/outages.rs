@@ -5,8 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sluicegate_site::clock::unix_ns;
+
 use crate::support::{
-    capture::{Capture, unix_ns},
+    capture::Capture,
     lab::{CLIENT, FRONTEND, GATE, Lab, SERVICE},
     let_run,
     node::{Config, Node, join, service},

@@ -10,9 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sluicegate_site::clock::unix_ns;
+
 use crate::support::{
     BINARY,
-    capture::{Capture, unix_ns},
+    capture::Capture,
     lab::{CLIENT, CLIENT_ALIAS, GATE, Lab, SERVICE},
     let_run,
     node::{Config, Node, REALM, password_file, service},

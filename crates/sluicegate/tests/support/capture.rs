@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use sluicegate_datapath::raw::{Options, Socket};
@@ -118,12 +118,6 @@ impl Drop for Capture {
             let _ = thread.join();
         }
     }
-}
-
-/// Nanoseconds since 1970, on the clock of the kernel's time stamps.
-pub(crate) fn unix_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-    u64::try_from(now.as_nanos()).expect("a date before 2554")
 }
 
 fn parse(frame: &[u8], at_ns: u64) -> Option<Seen> {

@@ -295,10 +295,15 @@ impl Lab {
         Ok(())
     }
 
-    fn lay(&self, index: u8, wire: &Wire) -> Result<(), LabError> {
+    /// Lays a wire. No other of the lab may have its number, which is in the Ethernet addresses of its ends; those of a plan
+    /// are numbered from zero.
+    ///
+    /// # Errors
+    /// If a host is missing or the kernel refuses.
+    pub fn lay(&self, number: u8, wire: &Wire) -> Result<(), LabError> {
         let [a, b] = &wire.ends;
         let (host_a, host_b) = (self.host(&a.host)?, self.host(&b.host)?);
-        let (mac_a, mac_b) = (mac(index, 0), mac(index, 1));
+        let (mac_a, mac_b) = (mac(number, 0), mac(number, 1));
         host_a.netlink("making a wire", |netlink| {
             netlink.create_veth(&a.interface, &b.interface, Some(host_b.as_fd()))
         })?;

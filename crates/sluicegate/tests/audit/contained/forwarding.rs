@@ -72,7 +72,7 @@ fn default_forwards(datapath: &'static str) {
 
 /// The interface `outside` of the gate, made anew with its old address, as a tunnel or a card would come back.
 fn recreate_outside(lab: &Lab) {
-    lab.remake(("gate", "outside", &["203.0.113.1/24"]), ("core", "to_gate", &["203.0.113.254/24"]));
+    lab.lay("gate:outside 203.0.113.1/24", "core:to_gate 203.0.113.254/24");
     let ip = |host: &str, arguments: &[&str]| run_on(lab, host, "ip", arguments, Duration::from_secs(5)).expect("ip");
     ip("core", &["route", "replace", "10.4.0.0/24", "via", "203.0.113.1"]);
     ip("gate", &["route", "replace", "default", "via", "203.0.113.254"]);

@@ -1,21 +1,27 @@
 //! A path of edges and routers with places to stand beside it.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use serde_json::Value;
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_site::{
-    Prefix,
-    topology::{End, Host, Plan, Via, Wire},
-};
+use sluicegate_site::topology::Host;
 use sluicegate_wire::{
-    FrameBuf, IpProtocol,
+    FrameBuf, build,
     capability::{Repr, shim},
     ip::Summary,
     ipv4, udp,
 };
 
-use crate::support::{capture::Seen, lab::Lab, let_run, node::Node, until};
+use crate::support::{
+    capture::Seen,
+    lab::{Lab, host},
+    let_run,
+    node::Node,
+    until,
+};
 
 pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 /// An address on the LAN of the sniffer, which is not the client's.
@@ -50,7 +56,7 @@ pub(super) struct Site {
 impl Site {
     /// The site with grants that last so many seconds.
     pub(super) fn new(datapath: &str, grant_s: u8) -> Self {
-        let lab = Lab::of(&plan());
+        let lab = lab();
         introduce(&lab);
         let start = |name: &str, lines: &str| {
             let state = lab.path(&format!("{name}.state"));
@@ -174,22 +180,13 @@ pub(super) fn header(seen: &Seen) -> Option<Repr> {
 /// A datagram with this header, so long that `len` bytes are charged for it.
 pub(super) fn packet(src: Ipv4Addr, dst: Ipv4Addr, header: &Repr, len: usize) -> Vec<u8> {
     let payload = vec![0; len - ipv4::HEADER_LEN - udp::HEADER_LEN - header.buffer_len()];
-    let datagram = udp::Repr { src_port: UDP_PORT, dst_port: UDP_PORT, payload: &payload };
-    let ip = ipv4::Repr::new(src, dst, IpProtocol::UDP, datagram.buffer_len() as u16);
-    let mut bytes = vec![0; ip.buffer_len() + datagram.buffer_len()];
-    ip.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-    datagram.emit(&mut udp::Packet::new_unchecked(&mut bytes[ip.buffer_len()..]), src.into(), dst.into());
+    let bytes = build::datagram((IpAddr::V4(src), UDP_PORT), (IpAddr::V4(dst), UDP_PORT), &payload);
     let mut frame = FrameBuf::from_bytes(&bytes);
     frame.with(|frame| shim::insert(frame, header, shim::Carriage::Native)).expect("room for the header");
     frame.bytes().to_vec()
 }
 
-fn plan() -> Plan {
-    let host = |name: &str, routes: &[(&str, &str)]| {
-        routes.iter().fold(Host::new(name), |host, (to, next)| {
-            host.route(to.parse().expect("a prefix"), Via::Gateway(next.parse().expect("an address")))
-        })
-    };
+fn lab() -> Lab {
     let all = "0.0.0.0/0";
     let hosts = vec![
         host("client", &[(all, "10.1.0.1")]),
@@ -208,20 +205,16 @@ fn plan() -> Plan {
         host("service", &[(all, "10.7.0.1")]),
     ];
     let wires = [
-        (("client", "eth0", &["10.1.0.2/24"][..]), ("edge", "lan", &["10.1.0.1/24"][..])),
-        (("edge", "wan", &["10.2.0.2/24"]), ("snoop", "to_edge", &[])),
-        (("r1", "lan", &["10.2.0.1/24"]), ("snoop", "to_r1", &[])),
-        (("r1", "wan", &["10.5.0.3/24"]), ("ix", "to_r1", &[])),
-        (("elsewhere", "eth0", &["10.3.0.2/24"]), ("r2", "lan", &["10.3.0.1/24"])),
-        (("r2", "wan", &["10.5.0.4/24"]), ("ix", "to_r2", &[])),
-        (("gate", "wan", &["10.5.0.1/24"]), ("ix", "to_gate", &[])),
-        (("gate", "down", &["10.6.0.1/24"]), ("site", "to_gate", &[])),
-        (("edge-s", "wan", &["10.6.0.2/24"]), ("site", "to_edge", &[])),
-        (("edge-s", "lan", &["10.7.0.1/24"]), ("service", "eth0", &["10.7.0.2/24", "10.7.0.3/24"])),
+        ("client:eth0 10.1.0.2/24", "edge:lan 10.1.0.1/24"),
+        ("edge:wan 10.2.0.2/24", "snoop:to_edge"),
+        ("r1:lan 10.2.0.1/24", "snoop:to_r1"),
+        ("r1:wan 10.5.0.3/24", "ix:to_r1"),
+        ("elsewhere:eth0 10.3.0.2/24", "r2:lan 10.3.0.1/24"),
+        ("r2:wan 10.5.0.4/24", "ix:to_r2"),
+        ("gate:wan 10.5.0.1/24", "ix:to_gate"),
+        ("gate:down 10.6.0.1/24", "site:to_gate"),
+        ("edge-s:wan 10.6.0.2/24", "site:to_edge"),
+        ("edge-s:lan 10.7.0.1/24", "service:eth0 10.7.0.2/24 10.7.0.3/24"),
     ];
-    let end = |(host, interface, addresses): (&str, &str, &[&str])| {
-        let addresses: Vec<Prefix> = addresses.iter().map(|text| text.parse().expect("a prefix")).collect();
-        End::new(host, interface, &addresses)
-    };
-    Plan { hosts, wires: wires.into_iter().map(|(a, b)| Wire { ends: [end(a), end(b)] }).collect() }
+    Lab::of(hosts, &wires)
 }

@@ -1,8 +1,8 @@
-//! Flow lines, budgets, token buckets and timers, all in tables whose size is fixed at start.
+//! Flow lines, budgets and token buckets, all in tables whose size is fixed at start.
 //!
 //! A [`Table`] of lines answers "is this packet part of something already allowed, and what is done to it" with one
 //! keyed hash and one line. A [`Budget`] is the N bytes of a grant, lent to lines in slices, so that a packet touches
-//! only its own line. A [`Wheel`] ends what was not renewed. Nothing here reads a clock, draws randomness or allocates after
+//! only its own line. Nothing here reads a clock, draws randomness or allocates after
 //! construction.
 #![no_std]
 
@@ -19,7 +19,6 @@ mod line;
 mod state;
 mod table;
 mod token_bucket;
-mod wheel;
 
 pub use budget::{Budget, SLICE_MAX};
 pub use fair_bucket::{FairBucket, Share};
@@ -30,4 +29,3 @@ pub use line::{Body, Line, Line4, Line6};
 pub use state::{Entry, Flow, FlowLine, TcpHalf, Tick};
 pub use table::{NO_LINE, Table, WAYS};
 pub use token_bucket::TokenBucket;
-pub use wheel::Wheel;

@@ -6,7 +6,8 @@ use core::{
     time::Duration,
 };
 
-use sluicegate_flow::{Entry, FlowLine, Key, Kind, Line4, Line6, NO_LINE, Share, Table, Tick, Wheel};
+use sluicegate_bounded::{Link, Wheel};
+use sluicegate_flow::{Entry, FlowLine, Key, Kind, Line4, Line6, Share, Table, Tick};
 use sluicegate_wire::Instant;
 
 use crate::{
@@ -106,23 +107,6 @@ impl Family for Line6 {
     }
 }
 
-/// A list of flows, oldest first.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct List {
-    pub(crate) head: u32,
-    pub(crate) tail: u32,
-}
-
-impl List {
-    pub(crate) const EMPTY: Self = Self { head: NO_LINE, tail: NO_LINE };
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    next: u32,
-    prev: u32,
-}
-
 /// What a flow is made of, as seen from outside and from inside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewFlow {
@@ -140,7 +124,8 @@ pub(crate) struct NewFlow {
 #[derive(Debug)]
 pub(crate) struct Flows<L> {
     pub(crate) table: Table<L>,
-    links: Box<[Link]>,
+    /// Neighbours of each flow in a list of its pinhole.
+    pub(crate) links: Box<[Link]>,
     pub(crate) asides: Asides,
     /// What each flow took of its pinhole's rate.
     pub(crate) shares: Box<[Share]>,
@@ -157,10 +142,10 @@ impl<L: Family> Flows<L> {
         let ids = table.index_end();
         Self {
             table,
-            links: vec![Link { next: NO_LINE, prev: NO_LINE }; ids as usize].into_boxed_slice(),
+            links: vec![Link::NONE; ids as usize].into_boxed_slice(),
             asides: Asides::new(ids),
             shares: vec![Share::NONE; ids as usize].into_boxed_slice(),
-            wheel: Wheel::new(ids, GRANULARITY_NANOS),
+            wheel: Wheel::new("flow_timers", ids, GRANULARITY_NANOS),
             transports,
             flows: 0,
             flows_max,
@@ -272,31 +257,6 @@ impl<L: Family> Flows<L> {
         self.table.free(back);
         self.table.free(flow);
         self.flows -= 1;
-    }
-
-    pub(crate) fn push_back(&mut self, list: &mut List, flow: u32) {
-        self.links[flow as usize] = Link { next: NO_LINE, prev: list.tail };
-        if list.tail == NO_LINE {
-            list.head = flow;
-        } else {
-            self.links[list.tail as usize].next = flow;
-        }
-        list.tail = flow;
-    }
-
-    pub(crate) fn unlink(&mut self, list: &mut List, flow: u32) {
-        let Link { next, prev } = self.links[flow as usize];
-        if prev == NO_LINE {
-            list.head = next;
-        } else {
-            self.links[prev as usize].next = next;
-        }
-        if next == NO_LINE {
-            list.tail = prev;
-        } else {
-            self.links[next as usize].prev = prev;
-        }
-        self.links[flow as usize] = Link { next: NO_LINE, prev: NO_LINE };
     }
 
     /// What the line's protocol is. Only of those that have a row are there lines.

@@ -2,13 +2,14 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_flow::{Kind, NO_LINE, Share, Tick};
+use sluicegate_bounded::List;
+use sluicegate_flow::{Kind, Share, Tick};
 use sluicegate_wire::{Instant, Reason};
 
 use crate::{
     borrowers::Borrowers,
     config::{EndCause, Event},
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, List, NewFlow},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, NewFlow},
     rules::{Rules, account},
     transport::{Selector, State, Transport},
 };
@@ -50,7 +51,7 @@ pub(crate) fn establish<L: Family>(
     let flow = flows.insert(now, new).ok_or(Reason::FlowTableFull)?;
     if let Some(pinhole) = rules.pinholes.at_mut(new.owner) {
         pinhole.flows += 1;
-        flows.push_back(&mut pinhole.recent, flow);
+        pinhole.recent.push_back(&mut flows.links[..], flow);
     }
     if let Some(user) = rules.users.at_mut(user) {
         user.flows += 1;
@@ -65,24 +66,20 @@ pub(crate) fn establish<L: Family>(
 /// Ends the oldest flow that may be recycled; `false` if there is none.
 fn recycle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slot: u32) -> bool {
     let Some(pinhole) = rules.pinholes.at_mut(slot) else { return false };
-    if pinhole.recent.head != NO_LINE {
-        let flow = pinhole.recent.head;
+    if let Some(flow) = pinhole.recent.front() {
         end_flow(flows, rules, flow);
         return true;
     }
     for _ in 0..RECYCLE_TRIES {
         rules.looks += 1;
-        let flow = pinhole.lasting.head;
-        if flow == NO_LINE {
-            return false;
-        }
+        let Some(flow) = pinhole.lasting.front() else { return false };
         let has_state = flows.line(flow).state() != State::None as u8;
         if !has_state && flows.idle(flow, now) >= RECYCLE_IDLE_MIN {
             end_flow(flows, rules, flow);
             return true;
         }
-        flows.unlink(&mut pinhole.lasting, flow);
-        flows.push_back(&mut pinhole.lasting, flow);
+        pinhole.lasting.remove(&mut flows.links[..], flow);
+        pinhole.lasting.push_back(&mut flows.links[..], flow);
     }
     false
 }
@@ -97,7 +94,7 @@ pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow:
     if let Some(pinhole) = rules.pinholes.at_mut(owner) {
         pinhole.borrowers.remove(flow);
         pinhole.flows -= 1;
-        flows.unlink(pinhole.list(notes & LASTING != 0), flow);
+        pinhole.list(notes & LASTING != 0).remove(&mut flows.links[..], flow);
         if let Some(user) = rules.users.at_mut(pinhole.user) {
             user.flows -= 1;
         }
@@ -115,10 +112,7 @@ pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow:
 /// Ends flows of a pinhole until `looks_max` has been looked at in this turn; `true`: it has none left.
 pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32, looks_max: u32) -> bool {
     while let Some(pinhole) = rules.pinholes.at(slot) {
-        let flow = if pinhole.recent.head == NO_LINE { pinhole.lasting.head } else { pinhole.recent.head };
-        if flow == NO_LINE {
-            return true;
-        }
+        let Some(flow) = pinhole.recent.front().or(pinhole.lasting.front()) else { return true };
         if rules.looks >= looks_max {
             return false;
         }
@@ -133,9 +127,7 @@ pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now
     for lasting in [false, true] {
         let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
         let mut waiting = core::mem::replace(pinhole.list(lasting), List::EMPTY);
-        while waiting.head != NO_LINE {
-            let flow = waiting.head;
-            flows.unlink(&mut waiting, flow);
+        while let Some(flow) = waiting.pop_front(&flows.links[..]) {
             rules.looks += LINES;
             let tuple = L::tuple_of(&flows.line(flow).key());
             // What turns round at the gate has another end there.
@@ -150,7 +142,7 @@ pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now
                 if moves {
                     pinhole.borrowers.remove(flow);
                 }
-                flows.push_back(pinhole.list(lasting), name);
+                pinhole.list(lasting).push_back(&mut flows.links[..], name);
             }
             flows.schedule(now, name, &rules.config.timers);
             if moves && moved.is_err() {
@@ -174,8 +166,8 @@ pub(crate) fn settle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: In
         return;
     }
     if let Some(pinhole) = rules.pinholes.at_mut(owner) {
-        flows.unlink(pinhole.list(lasted), flow);
-        flows.push_back(pinhole.list(lasts), flow);
+        pinhole.list(lasted).remove(&mut flows.links[..], flow);
+        pinhole.list(lasts).push_back(&mut flows.links[..], flow);
     }
     flows.set_state(flow, state, if lasts { notes | LASTING } else { notes & !LASTING });
     if !lasts {

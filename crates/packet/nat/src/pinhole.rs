@@ -3,8 +3,8 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_bounded::{Bounded as _, Index};
-use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket, Wheel};
+use sluicegate_bounded::{Bounded as _, Gauge, Index, Link, List, Wheel};
+use sluicegate_flow::{Budget, FairBucket, Share, TokenBucket};
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::Instant;
 
@@ -12,7 +12,6 @@ use crate::{
     borrowers::Borrowers,
     candidates::{Filed, Keys, Names, Side},
     config::{EndCause, Opened},
-    flows::List,
     rules::{errors, owns_ports},
     transport::{Transports, Tuple},
 };
@@ -92,8 +91,6 @@ pub(crate) struct Pinhole {
     pub(crate) serial: u64,
     /// When it is forgotten, once it has ended.
     pub(crate) forget_at: Instant,
-    ended_next: u32,
-    ended_prev: u32,
 }
 
 pub(crate) const fn contains((first, last): (u16, u16), port: u16) -> bool {
@@ -192,14 +189,6 @@ impl Found {
     }
 }
 
-/// Pinholes that ended, in the order of their ends.
-#[derive(Debug, Clone, Copy)]
-struct Ended {
-    first: u32,
-    last: u32,
-    len: u32,
-}
-
 /// The fixed table of pinholes with its indices.
 #[derive(Debug)]
 pub(crate) struct Pinholes {
@@ -214,8 +203,10 @@ pub(crate) struct Pinholes {
     /// Entries of `by_tuple` that the pinholes may need at most.
     reserved: usize,
     wheel: Wheel,
-    /// Those that ended, by whose ports they hold.
-    ended: Box<[Ended]>,
+    /// Those that ended, by whose ports they hold, in the order of their ends.
+    ended: Box<[List]>,
+    /// Neighbours of each slot in these lists.
+    links: Box<[Link]>,
     transports: &'static Transports,
     live: u32,
     serial: u64,
@@ -223,7 +214,6 @@ pub(crate) struct Pinholes {
 
 impl Pinholes {
     pub(crate) fn new(pinholes_max: u32, hash_key: &[u8; 16], transports: &'static Transports) -> Self {
-        let none = Ended { first: NO_SLOT, last: NO_SLOT, len: 0 };
         let pinholes_max = pinholes_max.clamp(1, 1 << 24);
         Self {
             slots: (0..pinholes_max).map(|_| None).collect(),
@@ -234,8 +224,9 @@ impl Pinholes {
             keys: Keys::new(hash_key, transports),
             filed: Filed::default(),
             reserved: 0,
-            wheel: Wheel::new(pinholes_max, GRANULARITY_NANOS),
-            ended: core::iter::repeat_n(none, transports.spaces().count() + 1).collect(),
+            wheel: Wheel::new("pinhole_timers", pinholes_max, GRANULARITY_NANOS),
+            ended: core::iter::repeat_n(List::EMPTY, transports.spaces().count() + 1).collect(),
+            links: core::iter::repeat_n(Link::NONE, pinholes_max as usize).collect(),
             transports,
             live: 0,
             serial: 0,
@@ -256,20 +247,19 @@ impl Pinholes {
         self.slots.iter().enumerate().filter_map(|(slot, pinhole)| Some((slot as u32, pinhole.as_ref()?)))
     }
 
-    pub(crate) const fn live(&self) -> u32 {
-        self.live
-    }
-
-    pub(crate) fn ended(&self) -> u32 {
-        self.ended.iter().map(|list| list.len).sum()
-    }
-
     pub(crate) fn max(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    pub(crate) fn index_used_and_max(&self) -> (u32, u32) {
-        (self.reserved as u32, self.by_tuple.max())
+    /// Live pinholes, those that ended and are remembered, and the entries that all of them may need of the index.
+    pub(crate) fn gauges(&self) -> [Gauge; 3] {
+        let max = self.slots.len() as u64;
+        let ended = self.ended.iter().map(|list| u64::from(list.len())).sum();
+        [
+            Gauge { name: "pinholes", used: self.live.into(), max },
+            Gauge { name: "pinholes_remembered", used: ended, max },
+            Gauge { used: self.reserved as u64, ..self.by_tuple.gauge() },
+        ]
     }
 
     /// The slot of a grant, live or remembered.
@@ -435,37 +425,24 @@ impl Pinholes {
         let Some(pinhole) = self.at(slot).filter(|pinhole| pinhole.is_live()) else { return };
         debug_assert_eq!(pinhole.flows, 0, "flows end before their pinhole");
         let list = self.ended_list(pinhole);
-        let tail = self.ended[list].last;
         self.change(slot, |pinhole| {
             pinhole.life = Life::Ended(cause);
             pinhole.forget_at = now + forget_after;
-            (pinhole.ended_prev, pinhole.ended_next) = (tail, NO_SLOT);
         });
-        if let Some(before) = self.at_mut(tail) {
-            before.ended_next = slot;
-        } else {
-            self.ended[list].first = slot;
-        }
-        self.ended[list].last = slot;
-        self.ended[list].len += 1;
+        self.ended[list].push_back(&mut self.links[..], slot);
         self.live -= 1;
         self.wheel.schedule(slot, now, now + forget_after);
     }
 
     /// The pinhole that ended longest ago.
     pub(crate) fn oldest_ended(&self) -> Option<u32> {
-        let firsts = self.ended.iter().filter_map(|list| Some((self.at(list.first)?.forget_at, list.first)));
-        firsts.min().map(|(_, slot)| slot)
+        let firsts = self.ended.iter().filter_map(List::front);
+        firsts.min_by_key(|slot| (self.at(*slot).map(|pinhole| pinhole.forget_at), *slot))
     }
 
     /// The pinholes whose external ports of a protocol rest, the one that ended longest ago first.
     pub(crate) fn resting(&self, protocol: u8) -> impl Iterator<Item = u32> {
-        let mut next = self.transports.space(protocol).map_or(NO_SLOT, |space| self.ended[space].first);
-        core::iter::from_fn(move || {
-            let slot = next;
-            next = self.at(slot)?.ended_next;
-            Some(slot)
-        })
+        self.transports.space(protocol).into_iter().flat_map(|space| self.ended[space].iter(&self.links[..]))
     }
 
     /// Makes a remembered pinhole live again: a renewal that came late.
@@ -494,16 +471,8 @@ impl Pinholes {
         let Some(pinhole) = self.at(slot).filter(|pinhole| matches!(pinhole.life, Life::Ended(_))) else {
             return false;
         };
-        let (prev, next, list) = (pinhole.ended_prev, pinhole.ended_next, self.ended_list(pinhole));
-        match self.at_mut(prev) {
-            Some(before) => before.ended_next = next,
-            None => self.ended[list].first = next,
-        }
-        match self.at_mut(next) {
-            Some(behind) => behind.ended_prev = prev,
-            None => self.ended[list].last = prev,
-        }
-        self.ended[list].len -= 1;
+        let list = self.ended_list(pinhole);
+        self.ended[list].remove(&mut self.links[..], slot);
         true
     }
 }
@@ -568,8 +537,6 @@ impl NewPinhole {
             lasting: List::EMPTY,
             serial: 0,
             forget_at: Instant::ZERO,
-            ended_next: NO_SLOT,
-            ended_prev: NO_SLOT,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Everything the translator knows besides flows.
 
-use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
+use sluicegate_bounded::{Bounded, Gauge, Queue};
 use sluicegate_flow::{Hasher, TokenBucket};
 use sluicegate_grant::{Grant, mac::SessionKeys};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, ip::octets};
@@ -56,8 +56,7 @@ pub(crate) struct Rules {
     pub(crate) service_slots: alloc::vec::Vec<(u16, u32)>,
     /// The slots of standing pinholes, at most one or two a service.
     pub(crate) standing_slots: alloc::vec::Vec<u32>,
-    events: VecDeque<Event>,
-    events_max: usize,
+    events: Queue<Event>,
 }
 
 impl Rules {
@@ -68,7 +67,6 @@ impl Rules {
     ) -> Self {
         let ports = Ports::new(config.external_ports, transports);
         let per_user = config.per_user.for_ports(ports.max());
-        let events_max = config.pinholes_max.max(1) as usize;
         Self {
             hosts: Hosts::new(config.services_max, hash_key),
             pinholes: Pinholes::new(config.pinholes_max, hash_key, transports),
@@ -89,8 +87,7 @@ impl Rules {
             observe: false,
             service_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
             standing_slots: alloc::vec::Vec::with_capacity(config.services_max.into()),
-            events: VecDeque::with_capacity(events_max),
-            events_max,
+            events: Queue::new("events", config.pinholes_max.max(1)),
             transports,
             config,
         }
@@ -135,19 +132,17 @@ impl Rules {
     }
 
     pub(crate) fn push_event(&mut self, event: Event) {
-        if self.events.len() >= self.events_max {
-            self.events.pop_front();
+        if self.events.push_over(event).is_some() {
             self.counters.count_event_lost();
         }
-        self.events.push_back(event);
     }
 
     pub(crate) fn pop_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
-    pub(crate) fn events_used_and_max(&self) -> (u32, u32) {
-        (self.events.len() as u32, self.events_max as u32)
+    pub(crate) fn events_gauge(&self) -> Gauge {
+        self.events.gauge()
     }
 
     /// The slot that holds the flows which this service starts.

@@ -1,9 +1,7 @@
 //! What one user holds of this gate, over all grants: flows, external ports, rate and bytes. So a user that asks for
 //! many grants gets no more than one that asks for one, and a fresh grant brings no fresh burst.
 
-use alloc::{boxed::Box, vec::Vec};
-
-use sluicegate_bounded::Index;
+use sluicegate_bounded::{Bounded, Gauge, Index, Link, List, Slab, linked};
 use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
 use sluicegate_grant::Grant;
 use sluicegate_wire::Instant;
@@ -12,8 +10,6 @@ use crate::{config::PerUser, pinhole::burst};
 
 /// Whose slot it is: the grant's issuer, and what it calls the user.
 pub(crate) type Key = [u8; 16];
-
-const NONE: u32 = u32::MAX;
 
 /// One user of one issuer.
 #[derive(Debug)]
@@ -31,9 +27,11 @@ pub(crate) struct User {
     rate: u64,
     bucket: FairBucket,
     bytes: Option<TokenBucket>,
-    idle_next: u32,
-    idle_prev: u32,
+    /// Neighbours among the idle.
+    link: Link,
 }
+
+linked!(User);
 
 impl User {
     /// Takes `tokens` bytes of the user's rate and bytes; `share` is that of the grant that asks.
@@ -64,14 +62,11 @@ impl User {
 /// All users that hold a pinhole, and those that held one last.
 #[derive(Debug)]
 pub(crate) struct Users {
-    slots: Box<[Option<User>]>,
-    free: Vec<u32>,
+    slots: Slab<User>,
     by_key: Index,
     hasher: Hasher,
     /// Users without pinholes, oldest first: what they took lately is remembered until their place is needed.
-    idle_head: u32,
-    idle_tail: u32,
-    used: u32,
+    idle: List,
     pub(crate) limits: PerUser,
 }
 
@@ -79,28 +74,26 @@ impl Users {
     /// As many users as pinholes: each user that is not idle has one.
     pub(crate) fn new(pinholes_max: u32, limits: PerUser, hash_key: &[u8; 16]) -> Self {
         Self {
-            slots: (0..pinholes_max).map(|_| None).collect(),
-            free: (0..pinholes_max).rev().collect(),
+            slots: Slab::new("users", pinholes_max),
             by_key: Index::new("users", pinholes_max, pinholes_max),
             hasher: Hasher::new(hash_key),
-            idle_head: NONE,
-            idle_tail: NONE,
-            used: 0,
+            idle: List::EMPTY,
             limits,
         }
     }
 
     pub(crate) fn at(&self, slot: u32) -> Option<&User> {
-        self.slots.get(slot as usize)?.as_ref()
+        self.slots.get(slot)
     }
 
     pub(crate) fn at_mut(&mut self, slot: u32) -> Option<&mut User> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+        self.slots.get_mut(slot)
     }
 
-    /// Users that hold a pinhole, and the most there can be.
-    pub(crate) fn used_and_max(&self) -> (u32, u32) {
-        (self.used, self.slots.len() as u32)
+    /// Users that hold a pinhole.
+    pub(crate) fn gauge(&self) -> Gauge {
+        let slots = self.slots.gauge();
+        Gauge { used: slots.used - u64::from(self.idle.len()), ..slots }
     }
 
     /// The user of a grant, if it is known.
@@ -116,10 +109,8 @@ impl Users {
             Some(slot) => slot,
             None => self.insert(now, key(grant))?,
         };
-        let is_idle = self.at(slot)?.pinholes == 0;
-        if is_idle {
-            self.take_off_idle(slot);
-            self.used += 1;
+        if self.at(slot)?.pinholes == 0 {
+            self.idle.remove(&mut self.slots, slot);
         }
         self.at_mut(slot)?.pinholes += 1;
         self.begin(now, slot, grant);
@@ -165,27 +156,20 @@ impl Users {
         let Some(user) = self.at_mut(slot) else { return };
         user.pinholes = user.pinholes.saturating_sub(1);
         if user.pinholes == 0 {
-            self.used -= 1;
-            self.push_idle(slot);
+            self.idle.push_back(&mut self.slots, slot);
         }
     }
 
     fn insert(&mut self, now: Instant, key: Key) -> Option<u32> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                let oldest = self.idle_head;
-                self.at(oldest)?;
-                self.take_off_idle(oldest);
-                self.by_key.remove(oldest);
-                oldest
-            }
-        };
+        if self.slots.is_full() {
+            let oldest = self.idle.pop_front(&self.slots)?;
+            self.by_key.remove(oldest);
+            self.slots.remove(oldest);
+        }
         let bytes = (self.limits.bytes != 0).then(|| {
             TokenBucket::new(now, (self.limits.bytes / self.limits.window_s.max(1)).max(1), self.limits.bytes)
         });
-        self.by_key.insert(self.hasher.hash(&key), slot);
-        self.slots[slot as usize] = Some(User {
+        let user = User {
             key,
             pinholes: 0,
             live: 0,
@@ -196,36 +180,12 @@ impl Users {
             // Deep enough for any rate: `reshape` only ever lowers what is in it.
             bucket: FairBucket::new(now, 1, TokenBucket::DEPTH_MAX),
             bytes,
-            idle_next: NONE,
-            idle_prev: NONE,
-        });
-        self.push_idle(slot);
+            link: Link::NONE,
+        };
+        let slot = self.slots.insert(user).ok()?.index();
+        self.by_key.insert(self.hasher.hash(&key), slot);
+        self.idle.push_back(&mut self.slots, slot);
         Some(slot)
-    }
-
-    fn push_idle(&mut self, slot: u32) {
-        let tail = self.idle_tail;
-        if let Some(user) = self.at_mut(slot) {
-            (user.idle_prev, user.idle_next) = (tail, NONE);
-        }
-        match self.at_mut(tail) {
-            Some(before) => before.idle_next = slot,
-            None => self.idle_head = slot,
-        }
-        self.idle_tail = slot;
-    }
-
-    fn take_off_idle(&mut self, slot: u32) {
-        let Some(user) = self.at(slot) else { return };
-        let (prev, next) = (user.idle_prev, user.idle_next);
-        match self.at_mut(prev) {
-            Some(before) => before.idle_next = next,
-            None => self.idle_head = next,
-        }
-        match self.at_mut(next) {
-            Some(behind) => behind.idle_prev = prev,
-            None => self.idle_tail = prev,
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::{DataMode, GrantId};
 use sluicegate_wire::Instant;
 
@@ -125,24 +126,21 @@ impl Translator {
         }
     }
 
-    /// How full each table is: (name, used, maximum). Ended pinholes that are only remembered give way to new ones.
-    pub fn gauges(&self) -> impl Iterator<Item = (&'static str, u32, u32)> {
+    /// How full each table is. Ended pinholes that are only remembered give way to new ones.
+    pub fn gauges(&self) -> impl Iterator<Item = Gauge> {
         let rules = &self.rules;
-        let gauge = |name, (used, max): (u32, u32)| (name, used, max);
-        let ports = rules.ports.used().map(|(name, used)| (name, used, rules.ports.max()));
-        let tables = [
-            ("flows", self.v4.flows, self.v4.flows_max),
-            ("flows_v6", self.v6.flows, self.v6.flows_max),
-            ("pinholes", rules.pinholes.live(), rules.pinholes.max()),
-            ("pinholes_remembered", rules.pinholes.ended(), rules.pinholes.max()),
-            gauge("pinhole_index", rules.pinholes.index_used_and_max()),
+        let gauge = |name, (used, max): (u32, u32)| Gauge { name, used: used.into(), max: max.into() };
+        let ports = rules.ports.used().map(move |(name, used)| gauge(name, (used, rules.ports.max())));
+        let flows =
+            [gauge("flows", (self.v4.flows, self.v4.flows_max)), gauge("flows_v6", (self.v6.flows, self.v6.flows_max))];
+        let others = [
             gauge("packet_macs", rules.seals.used_and_max()),
-            gauge("users", rules.users.used_and_max()),
+            rules.users.gauge(),
             gauge("revoked_grants", rules.revoked.used_and_max()),
-            ("bindings", rules.bindings.used(), rules.bindings.max()),
-            ("services", rules.hosts.services().len() as u32, rules.hosts.max().into()),
-            gauge("events", rules.events_used_and_max()),
+            rules.bindings.gauge(),
+            gauge("services", (rules.hosts.services().len() as u32, rules.hosts.max().into())),
+            rules.events_gauge(),
         ];
-        tables.into_iter().chain(ports)
+        flows.into_iter().chain(rules.pinholes.gauges()).chain(others).chain(ports)
     }
 }

@@ -282,10 +282,7 @@ impl Firewall {
 
     /// How full each table is.
     pub fn gauges(&self) -> impl Iterator<Item = Gauge> {
-        let tables = self.translator.gauges();
-        tables
-            .map(|(name, used, max)| Gauge { name, used: used.into(), max: max.into() })
-            .chain(self.forwarder.gauges())
+        self.translator.gauges().chain(self.forwarder.gauges())
     }
 }
 

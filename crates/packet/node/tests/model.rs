@@ -110,8 +110,8 @@ impl Run {
 
     fn compare_tables(&mut self) {
         let gauge = |name: &str| {
-            let found = self.node.pipeline.firewall().unwrap().translator.gauges().find(|(gauge, _, _)| *gauge == name);
-            found.unwrap_or_else(|| panic!("no gauge {name}")).1 as usize
+            let found = self.node.pipeline.firewall().unwrap().translator.gauges().find(|gauge| gauge.name == name);
+            found.unwrap_or_else(|| panic!("no gauge {name}")).used as usize
         };
         let flows = gauge("flows") + gauge("flows_v6");
         assert_eq!(flows, self.naive.flows_len(), "flows at {} s", self.naive.now_s);

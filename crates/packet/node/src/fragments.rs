@@ -4,10 +4,10 @@
 //! first fragment has not come or proved nothing. The sender of the second kind may be anybody who forges a client's
 //! address, so they can take nothing from the first, and nothing from other sources: the source with the most gives way.
 
-use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
+use alloc::{boxed::Box, vec};
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_bounded::{Gauge, Index};
+use sluicegate_bounded::{Bounded, Buffer, Gauge, Index, Pool, Queue, Slab};
 use sluicegate_flow::Hasher;
 use sluicegate_nat::Rewrite;
 use sluicegate_wire::{
@@ -21,12 +21,11 @@ use crate::{forward::Forwarding, readings::REASONS};
 /// Packets of one source whose first fragment has not come.
 const WAITING_PER_SOURCE_MAX: u16 = 8;
 /// Fragments of one packet held before its first fragment came.
-const HELD_PER_PACKET_MAX: u8 = 8;
+const HELD_PER_PACKET_MAX: usize = 8;
 /// Sources are told apart by so many values of a keyed hash.
 const SOURCES: usize = 256;
 /// Units of 8 bytes in the largest packet.
 const UNITS: usize = 8_192;
-const NO_BUFFER: u32 = u32::MAX;
 
 /// Drops by [`Reason`] code.
 type Dropped = [u64; REASONS];
@@ -57,7 +56,10 @@ impl State {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Fragments that wait for the first of their packet.
+type Held = [Option<Buffer>; HELD_PER_PACKET_MAX];
+
+#[derive(Debug)]
 struct Entry {
     id: PacketId,
     /// The source's place among [`SOURCES`].
@@ -69,14 +71,8 @@ struct Entry {
     /// End of the last unit that has come, and of the packet when it is known.
     end_seen: u16,
     end: Option<u16>,
-    held: u32,
-    held_len: u8,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Buffer {
-    len: u16,
-    next: u32,
+    held: Held,
+    held_len: usize,
 }
 
 /// What leaves next.
@@ -91,23 +87,19 @@ pub(crate) enum Released {
 /// Packets in virtual reassembly and the fragments that wait.
 #[derive(Debug)]
 pub(crate) struct Fragments {
-    entries: Box<[Option<Entry>]>,
+    entries: Slab<Entry>,
     /// Which units of each entry's packet have come.
     maps: Box<[[u64; UNITS / 64]]>,
     by_id: Index,
-    free_entries: Vec<u32>,
     /// Packets of each budget, in all and by source.
     used: [u32; 2],
     by_source: [Box<[u16]>; 2],
     /// Buffers that wait for a first fragment, by source.
     held_by_source: Box<[u16]>,
     packets_max: u32,
-    buffers: Box<[Buffer]>,
-    bytes: Box<[u8]>,
-    buffer_len: usize,
-    free: Vec<u32>,
+    buffers: Pool,
     /// Buffers that leave next.
-    ready: VecDeque<(u32, Released)>,
+    ready: Queue<(Buffer, Released)>,
     hasher: Hasher,
     timeout: Duration,
     due: Option<Instant>,
@@ -117,23 +109,19 @@ impl Fragments {
     pub(crate) fn new(config: &Forwarding, hash_key: &[u8; 16]) -> Self {
         let packets_max = u32::from(config.fragmented_packets_max.max(1));
         let entries = packets_max * 2;
-        let buffers = usize::from(config.fragments_held_max);
+        let buffers = u32::from(config.fragments_held_max);
         let buffer_len = usize::from(config.mtu[0].max(config.mtu[1]));
         let by_source = || vec![0; SOURCES].into_boxed_slice();
         Self {
-            entries: vec![None; entries as usize].into_boxed_slice(),
+            entries: Slab::new("fragmented_packets", entries),
             maps: vec![[0; UNITS / 64]; entries as usize].into_boxed_slice(),
             by_id: Index::new("fragmented_packets", entries, entries),
-            free_entries: (0..entries).rev().collect(),
             used: [0; 2],
             by_source: [by_source(), by_source()],
             held_by_source: by_source(),
             packets_max,
-            buffers: vec![Buffer { len: 0, next: NO_BUFFER }; buffers].into_boxed_slice(),
-            bytes: vec![0; buffers * buffer_len].into_boxed_slice(),
-            buffer_len,
-            free: (0..buffers as u32).rev().collect(),
-            ready: VecDeque::with_capacity(buffers),
+            buffers: Pool::new("fragments_held", buffers, buffer_len),
+            ready: Queue::new("fragments_ready", buffers),
             hasher: Hasher::new(hash_key),
             timeout: config.fragments_wait,
             due: None,
@@ -142,12 +130,11 @@ impl Fragments {
 
     /// Packets whose first fragment proved a flow, those whose first fragment has not come or was refused, and buffers.
     pub(crate) fn gauges(&self) -> [Gauge; 3] {
-        let gauge = |name, used: u32, max: u32| Gauge { name, used: used.into(), max: max.into() };
-        let buffers = self.buffers.len() as u32;
+        let gauge = |name, used: u32| Gauge { name, used: used.into(), max: self.packets_max.into() };
         [
-            gauge("fragmented_packets", self.used[1], self.packets_max),
-            gauge("fragmented_packets_waiting", self.used[0], self.packets_max),
-            gauge("fragments_held", buffers - self.free.len() as u32, buffers),
+            gauge("fragmented_packets", self.used[1]),
+            gauge("fragmented_packets_waiting", self.used[0]),
+            self.buffers.gauge(),
         ]
     }
 
@@ -164,37 +151,35 @@ impl Fragments {
         self.hasher.hash(&input)
     }
 
-    pub(crate) fn find(&self, id: &PacketId) -> Option<usize> {
-        let is_it = |at: &usize| self.entries.get(*at).is_some_and(|entry| entry.is_some_and(|entry| entry.id == *id));
-        self.by_id.matches(self.hash(id)).map(|at| at as usize).find(is_it)
+    pub(crate) fn find(&self, id: &PacketId) -> Option<u32> {
+        let is_it = |at: &u32| self.entries.get(*at).is_some_and(|entry| entry.id == *id);
+        self.by_id.matches(self.hash(id)).find(is_it)
     }
 
-    pub(crate) fn state(&self, at: usize) -> Option<State> {
-        self.entries.get(at)?.map(|entry| entry.state)
+    pub(crate) fn state(&self, at: u32) -> Option<State> {
+        self.entries.get(at).map(|entry| entry.state)
     }
 
     /// The packet's entry, made now if there is none. One that waits always finds a place.
-    pub(crate) fn find_or_add(&mut self, now: Instant, id: PacketId, dropped: &mut Dropped) -> Result<usize, Reason> {
+    pub(crate) fn find_or_add(&mut self, now: Instant, id: PacketId, dropped: &mut Dropped) -> Result<u32, Reason> {
         if let Some(at) = self.find(&id) {
             return Ok(at);
         }
         let source = self.hasher.hash(&octets(id.src)) as usize % SOURCES;
         let state = State::Waiting;
         self.make_room(state.budget(), source, dropped);
-        let at = self.free_entries.pop().ok_or(Reason::FragmentTableFull)?;
-        let entry =
-            Entry { id, source, born: now, state, units: 0, end_seen: 0, end: None, held: NO_BUFFER, held_len: 0 };
-        self.entries[at as usize] = Some(entry);
+        let held = Held::default();
+        let entry = Entry { id, source, born: now, state, units: 0, end_seen: 0, end: None, held, held_len: 0 };
+        let at = self.entries.insert(entry).map_err(|_| Reason::FragmentTableFull)?.index();
         self.maps[at as usize].fill(0);
         self.by_id.insert(self.hash(&id), at);
-        self.count(&entry, true);
+        self.count(state.budget(), source, true);
         self.due = Some(self.due.unwrap_or(now + self.timeout).min(now + self.timeout));
-        Ok(at as usize)
+        Ok(at)
     }
 
-    fn count(&mut self, entry: &Entry, is_in: bool) {
-        let budget = entry.state.budget();
-        let by_source = &mut self.by_source[budget][entry.source];
+    fn count(&mut self, budget: usize, source: usize, is_in: bool) {
+        let by_source = &mut self.by_source[budget][source];
         if is_in {
             self.used[budget] += 1;
             *by_source += 1;
@@ -218,55 +203,61 @@ impl Fragments {
 
     /// Gives up the oldest packet of a source.
     fn evict(&mut self, budget: usize, source: usize, dropped: &mut Dropped) {
-        let of_source = |entry: &Entry| entry.source == source && entry.state.budget() == budget;
-        let entries = self.entries.iter().enumerate();
-        let found = entries.filter_map(|(at, entry)| Some((at, entry.filter(of_source)?.born)));
-        if let Some((at, _)) = found.min_by_key(|(_, born)| *born) {
-            for _ in 0..self.remove(at) {
-                dropped[Reason::FragmentTableFull as usize] += 1;
-            }
+        if let Some(at) = self.oldest(|entry| entry.source == source && entry.state.budget() == budget) {
+            dropped[Reason::FragmentTableFull as usize] += self.remove(at);
         }
+    }
+
+    /// The oldest of those packets that are `meant`.
+    fn oldest(&self, meant: impl Fn(&Entry) -> bool) -> Option<u32> {
+        self.entries.iter().filter(|(_, entry)| meant(entry)).min_by_key(|(_, entry)| entry.born).map(|(at, _)| at)
     }
 
     /// Forgets a packet and what is held of it; gives how many fragments that were.
-    pub(crate) fn remove(&mut self, at: usize) -> u32 {
-        let Some(entry) = self.entries[at].take() else { return 0 };
-        self.count(&entry, false);
-        self.by_id.remove(at as u32);
-        self.free_entries.push(at as u32);
-        self.free_held(&entry)
+    pub(crate) fn remove(&mut self, at: u32) -> u64 {
+        let Some(entry) = self.entries.remove(at) else { return 0 };
+        self.count(entry.state.budget(), entry.source, false);
+        self.by_id.remove(at);
+        self.free_held(entry.source, entry.held)
     }
 
-    /// Frees what is held of a packet; gives how many fragments that were.
-    fn free_held(&mut self, entry: &Entry) -> u32 {
-        self.held_by_source[entry.source] -= u16::from(entry.held_len);
+    /// Frees what was held of a packet; gives how many fragments that were.
+    fn free_held(&mut self, source: usize, held: Held) -> u64 {
         let mut count = 0;
-        let mut buffer = entry.held;
-        while buffer != NO_BUFFER {
-            let next = self.buffers[buffer as usize].next;
-            self.free.push(buffer);
-            buffer = next;
+        for buffer in held.into_iter().flatten() {
+            self.buffers.free(buffer);
             count += 1;
         }
-        count
+        self.held_by_source[source] -= count;
+        count.into()
+    }
+
+    /// Gives a packet another state, and what was held of it to the caller.
+    fn change(&mut self, at: u32, state: State) -> Option<(usize, Held)> {
+        let entry = self.entries.get_mut(at)?;
+        let (source, before) = (entry.source, core::mem::replace(&mut entry.state, state).budget());
+        entry.held_len = 0;
+        let held = core::mem::take(&mut entry.held);
+        self.count(before, source, false);
+        self.count(state.budget(), source, true);
+        Some((source, held))
+    }
+
+    fn free_buffers(&self) -> usize {
+        (self.buffers.max() - self.buffers.used()) as usize
     }
 
     /// Frees `count` buffers, if need be at the cost of the sources that hold most of them.
     fn make_free(&mut self, count: usize, source: usize, dropped: &mut Dropped) {
-        while self.free.len() < count {
+        while self.free_buffers() < count {
             let most = most(&self.held_by_source, source);
             if self.held_by_source[most] == 0 {
                 return;
             }
-            let before = self.free.len();
-            let holds = |entry: &Entry| entry.source == most && entry.held_len > 0;
-            let entries = self.entries.iter().enumerate();
-            let found = entries.filter_map(|(at, entry)| Some((at, entry.filter(holds)?.born)));
-            let Some((at, _)) = found.min_by_key(|(_, born)| *born) else { return };
-            for _ in 0..self.remove(at) {
-                dropped[Reason::FragmentTableFull as usize] += 1;
-            }
-            debug_assert!(self.free.len() > before, "what held buffers gave them back");
+            let before = self.free_buffers();
+            let Some(at) = self.oldest(|entry| entry.source == most && entry.held_len > 0) else { return };
+            dropped[Reason::FragmentTableFull as usize] += self.remove(at);
+            debug_assert!(self.free_buffers() > before, "what held buffers gave them back");
         }
     }
 
@@ -274,8 +265,8 @@ impl Fragments {
     ///
     /// # Errors
     /// [`Reason::FragmentInvalid`] if part of it was there already (RFC 5722), or it lies behind the end.
-    pub(crate) fn note(&mut self, at: usize, fragment: &Fragment, len: usize) -> Result<(), Reason> {
-        let Some(entry) = self.entries[at].as_mut() else { return Err(Reason::FragmentInvalid) };
+    pub(crate) fn note(&mut self, at: u32, fragment: &Fragment, len: usize) -> Result<(), Reason> {
+        let Some(entry) = self.entries.get_mut(at) else { return Err(Reason::FragmentInvalid) };
         let start = usize::from(fragment.offset.units());
         let end = start + len.div_ceil(8);
         let known_end = entry.end.map(usize::from);
@@ -288,7 +279,7 @@ impl Fragments {
         if !fits || end > UNITS {
             return Err(Reason::FragmentInvalid);
         }
-        let map = &mut self.maps[at];
+        let map = &mut self.maps[at as usize];
         let has = |unit: usize| map[unit / 64] >> (unit % 64) & 1 != 0;
         if (start..end).any(has) {
             return Err(Reason::FragmentInvalid);
@@ -302,53 +293,35 @@ impl Fragments {
         Ok(())
     }
 
-    pub(crate) fn is_complete(&self, at: usize) -> bool {
-        self.entries[at].is_some_and(|entry| entry.end == Some(entry.units))
+    pub(crate) fn is_complete(&self, at: u32) -> bool {
+        self.entries.get(at).is_some_and(|entry| entry.end == Some(entry.units))
     }
 
-    /// Copies a packet into a free buffer.
-    fn store(&mut self, bytes: &[u8]) -> Option<u32> {
-        if bytes.len() > self.buffer_len {
-            return None;
-        }
-        let buffer = self.free.pop()?;
-        let start = buffer as usize * self.buffer_len;
-        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
-        self.buffers[buffer as usize] = Buffer { len: bytes.len() as u16, next: NO_BUFFER };
-        Some(buffer)
-    }
-
-    pub(crate) fn hold(&mut self, at: usize, bytes: &[u8], dropped: &mut Dropped) -> Result<(), Reason> {
-        let Some(entry) = self.entries[at].filter(|entry| entry.held_len < HELD_PER_PACKET_MAX) else {
-            return Err(Reason::FragmentTableFull);
-        };
-        self.make_free(1, entry.source, dropped);
+    pub(crate) fn hold(&mut self, at: u32, bytes: &[u8], dropped: &mut Dropped) -> Result<(), Reason> {
+        let full = Reason::FragmentTableFull;
+        let packet = self.entries.handle(at).ok_or(full)?;
+        let source = self.entries.get(at).filter(|entry| entry.held_len < HELD_PER_PACKET_MAX).ok_or(full)?.source;
+        self.make_free(1, source, dropped);
         // Its own packet may have given way.
-        let still = self.entries[at].is_some_and(|other| other.id == entry.id);
-        let buffer = still.then(|| self.store(bytes)).flatten().ok_or(Reason::FragmentTableFull)?;
-        if let Some(entry) = self.entries[at].as_mut() {
-            self.buffers[buffer as usize].next = entry.held;
-            entry.held = buffer;
-            entry.held_len += 1;
-            self.held_by_source[entry.source] += 1;
-        }
+        let entry = self.entries.at_mut(packet).ok_or(full)?;
+        let place = entry.held.get_mut(entry.held_len).ok_or(full)?;
+        *place = Some(self.buffers.store(bytes).ok_or(full)?);
+        entry.held_len += 1;
+        self.held_by_source[source] += 1;
         Ok(())
     }
 
     /// The first fragment was admitted: what waited for it may leave. It always finds a place.
-    pub(crate) fn admit(&mut self, at: usize, passage: Rewrite, dropped: &mut Dropped) {
-        let Some(old) = self.entries[at] else { return };
-        self.make_room(1, old.source, dropped);
-        let new = Entry { state: State::Admitted(passage), held: NO_BUFFER, held_len: 0, ..old };
-        self.count(&old, false);
-        self.count(&new, true);
-        self.held_by_source[old.source] -= u16::from(old.held_len);
-        self.entries[at] = Some(new);
-        let mut buffer = old.held;
-        while buffer != NO_BUFFER {
-            let next = self.buffers[buffer as usize].next;
-            self.ready.push_back((buffer, Released::Fragment(passage)));
-            buffer = next;
+    pub(crate) fn admit(&mut self, at: u32, passage: Rewrite, dropped: &mut Dropped) {
+        let Some(source) = self.entries.get(at).map(|entry| entry.source) else { return };
+        self.make_room(1, source, dropped);
+        let Some((_, held)) = self.change(at, State::Admitted(passage)) else { return };
+        for buffer in held.into_iter().rev().flatten() {
+            self.held_by_source[source] -= 1;
+            if let Err((buffer, _)) = self.ready.push((buffer, Released::Fragment(passage))) {
+                // Cannot be: there is room for every buffer.
+                self.buffers.free(buffer);
+            }
         }
         if self.is_complete(at) {
             self.remove(at);
@@ -356,12 +329,9 @@ impl Fragments {
     }
 
     /// The first fragment was refused: so is what waited for it, and what comes of it still.
-    pub(crate) fn refuse(&mut self, at: usize, reason: Reason, dropped: &mut Dropped) {
-        let Some(old) = self.entries[at] else { return };
-        for _ in 0..self.free_held(&old) {
-            dropped[reason as usize] += 1;
-        }
-        self.entries[at] = Some(Entry { state: State::Refused(reason), held: NO_BUFFER, held_len: 0, ..old });
+    pub(crate) fn refuse(&mut self, at: u32, reason: Reason, dropped: &mut Dropped) {
+        let Some((source, held)) = self.change(at, State::Refused(reason)) else { return };
+        dropped[reason as usize] += self.free_held(source, held);
     }
 
     /// Gives up packets whose fragments did not come in time.
@@ -370,13 +340,11 @@ impl Fragments {
             return;
         }
         self.due = None;
-        for at in 0..self.entries.len() {
-            let Some(entry) = self.entries[at] else { continue };
+        for at in 0..self.entries.max() {
+            let Some(entry) = self.entries.get(at) else { continue };
             let end = entry.born + self.timeout;
             if end <= now {
-                for _ in 0..self.remove(at) {
-                    dropped[Reason::FragmentTimeout as usize] += 1;
-                }
+                dropped[Reason::FragmentTimeout as usize] += self.remove(at);
             } else {
                 self.due = Some(self.due.unwrap_or(end).min(end));
             }
@@ -400,8 +368,8 @@ impl Fragments {
             return Err(Reason::PacketTooBig);
         }
         let parts = data_len.div_ceil(part_len) - 1;
-        self.make_free(parts.min(self.buffers.len()), 0, dropped);
-        if parts > self.free.len() {
+        self.make_free(parts.min(self.buffers.max() as usize), 0, dropped);
+        if parts > self.free_buffers() {
             return Err(Reason::PacketTooBig);
         }
         let base = ip.fragment.map_or(0, |fragment| fragment.offset.bytes());
@@ -412,8 +380,10 @@ impl Fragments {
             let bytes = frame.bytes();
             let data = bytes.get(ipv4::HEADER_LEN + at..ipv4::HEADER_LEN + end).unwrap_or_default();
             let more = end < data_len || !is_last;
-            let piece = self.store_piece(bytes.get(..ipv4::HEADER_LEN).unwrap_or_default(), data, base + at, more);
-            self.ready.push_back((piece.ok_or(Reason::FragmentTableFull)?, Released::Piece(to)));
+            let header = bytes.get(..ipv4::HEADER_LEN).unwrap_or_default();
+            let piece = self.buffers.store_parts(&[header, data]).ok_or(Reason::FragmentTableFull)?;
+            cut(self.buffers.bytes_mut(&piece), base + at, more);
+            self.ready.push((piece, Released::Piece(to))).map_err(|_| Reason::FragmentTableFull)?;
             at = end;
         }
         frame.truncate(ipv4::HEADER_LEN + part_len);
@@ -423,27 +393,14 @@ impl Fragments {
         Ok(())
     }
 
-    fn store_piece(&mut self, header: &[u8], data: &[u8], offset: usize, more: bool) -> Option<u32> {
-        let buffer = self.store(header)?;
-        let start = buffer as usize * self.buffer_len;
-        let end = start + header.len() + data.len();
-        let place = self.bytes.get_mut(start..end)?;
-        place[header.len()..].copy_from_slice(data);
-        cut(place, offset, more);
-        self.buffers[buffer as usize].len = (header.len() + data.len()) as u16;
-        Some(buffer)
-    }
-
     /// Moves the next packet that leaves into `frame`. Call until `None`.
     ///
     /// # Errors
     /// [`Reason::TransmitFull`] if the frame has no room for it.
     pub(crate) fn release(&mut self, frame: &mut Frame<'_>) -> Option<Result<Released, Reason>> {
-        let (buffer, what) = self.ready.pop_front()?;
-        let start = buffer as usize * self.buffer_len;
-        let len = usize::from(self.buffers[buffer as usize].len);
-        let copied = frame.replace(&self.bytes[start..start + len]);
-        self.free.push(buffer);
+        let (buffer, what) = self.ready.pop()?;
+        let copied = frame.replace(self.buffers.bytes(&buffer));
+        self.buffers.free(buffer);
         Some(copied.map(|()| what).ok_or(Reason::TransmitFull))
     }
 }

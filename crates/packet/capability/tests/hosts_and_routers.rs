@@ -8,9 +8,8 @@ use sluicegate_capability::{
     secrets::Seed,
 };
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Port, Reason,
+    FrameBuf, Instant, Port, Reason, build,
     capability::{ClientId, Limits},
-    ipv4, udp,
 };
 
 const ONE_WAY: Duration = Duration::from_millis(10);
@@ -50,14 +49,7 @@ fn address(side: usize) -> IpAddr {
 }
 
 fn datagram(from: usize, len: usize) -> FrameBuf {
-    let (IpAddr::V4(src), IpAddr::V4(dst)) = (address(from), address(1 - from)) else { unreachable!() };
-    let payload = vec![1; len];
-    let repr = udp::Repr { src_port: 9, dst_port: 9, payload: &payload };
-    let mut bytes = vec![0; ipv4::HEADER_LEN + repr.buffer_len()];
-    repr.emit(&mut udp::Packet::new_unchecked(&mut bytes[ipv4::HEADER_LEN..]), src.into(), dst.into());
-    let header = ipv4::Repr::new(src, dst, IpProtocol::UDP, repr.buffer_len() as u16);
-    header.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-    FrameBuf::from_bytes(&bytes)
+    FrameBuf::from_bytes(&build::datagram((address(from), 9), (address(1 - from), 9), &vec![1; len]))
 }
 
 impl Pair {

@@ -4,7 +4,7 @@
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_grant::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
-use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, ip::octets, ipv4, ipv6, udp};
+use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, build, ip::octets, ipv6, udp};
 
 use crate::{
     Translator,
@@ -156,20 +156,7 @@ impl Translator {
         text[ACK_LEN..].copy_from_slice(&trailer);
         let datagram = udp::Repr { src_port: gate.1, dst_port: client.1, payload: &text };
         let mut buffer = [0; ipv6::HEADER_LEN + udp::HEADER_LEN + ACK_LEN + TRAILER_LEN];
-        let (head, len) = match (gate.0, client.0) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let header = ipv4::Repr::new(src, dst, IpProtocol::UDP, datagram.buffer_len() as u16);
-                header.emit(&mut ipv4::Packet::new_unchecked(&mut buffer[..]));
-                (ipv4::HEADER_LEN, ipv4::HEADER_LEN + datagram.buffer_len())
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let header = ipv6::Repr::new(src, dst, IpProtocol::UDP, datagram.buffer_len() as u16);
-                header.emit(&mut ipv6::Packet::new_unchecked(&mut buffer[..]));
-                (ipv6::HEADER_LEN, ipv6::HEADER_LEN + datagram.buffer_len())
-            }
-            _ => return None,
-        };
-        datagram.emit(&mut udp::Packet::new_unchecked(buffer.get_mut(head..len)?), gate.0, client.0);
+        let len = build::write(&mut buffer, gate.0, client.0, &datagram)?;
         frame.replace(buffer.get(..len)?)
     }
 }

@@ -1,13 +1,12 @@
 //! ICMP errors of the node's own.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, IpProtocol,
+    Frame, build,
     icmpv4::{self, Unreachable},
     icmpv6,
     ip::Summary,
-    ipv4, ipv6,
 };
 
 use crate::forward::Forwarding;
@@ -47,30 +46,13 @@ fn answer(
     let len = match (ip.src, ip.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let own = if config.address.is_unspecified() { dst } else { config.address };
-            write_v4(&v4(icmpv4::Quote::new(frame.bytes()).ok()?), own, src, &mut buffer)?
+            build::write(&mut buffer, own, src, &v4(icmpv4::Quote::new(frame.bytes()).ok()?))?
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let own = config.address_v6.unwrap_or(dst);
-            write_v6(&v6(icmpv6::Quote::new(frame.bytes()).ok()?), own, src, &mut buffer)?
+            build::write(&mut buffer, own, src, &v6(icmpv6::Quote::new(frame.bytes()).ok()?))?
         }
         _ => return None,
     };
     frame.replace(buffer.get(..len)?)
-}
-
-fn write_v4(message: &icmpv4::Repr<'_>, own: Ipv4Addr, to: Ipv4Addr, buffer: &mut [u8]) -> Option<usize> {
-    let header = ipv4::Repr::new(own, to, IpProtocol::ICMP, message.buffer_len() as u16);
-    let (head, rest) = buffer.split_at_mut_checked(header.buffer_len())?;
-    header.emit(&mut ipv4::Packet::new_unchecked(head));
-    message.emit(&mut icmpv4::Packet::new_unchecked(rest.get_mut(..message.buffer_len())?));
-    Some(ipv4::HEADER_LEN + message.buffer_len())
-}
-
-fn write_v6(message: &icmpv6::Repr<'_>, own: Ipv6Addr, to: Ipv6Addr, buffer: &mut [u8]) -> Option<usize> {
-    let header = ipv6::Repr::new(own, to, IpProtocol::ICMPV6, message.buffer_len() as u16);
-    let (head, rest) = buffer.split_at_mut_checked(header.buffer_len())?;
-    header.emit(&mut ipv6::Packet::new_unchecked(head));
-    let rest = rest.get_mut(..message.buffer_len())?;
-    message.emit(&mut icmpv6::Packet::new_unchecked(rest), own.into(), to.into());
-    Some(ipv6::HEADER_LEN + message.buffer_len())
 }

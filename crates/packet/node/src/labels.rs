@@ -116,15 +116,11 @@ pub(crate) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
 mod tests {
     use super::*;
     use core::net::Ipv4Addr;
-    use sluicegate_wire::{IpProtocol, ipv4};
-    use std::vec;
+    use sluicegate_wire::{IpProtocol, build};
     use std::vec::Vec;
 
     fn packet(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
-        let header = ipv4::Repr::new(Ipv4Addr::from(source), Ipv4Addr::from(destination), IpProtocol::UDP, 0);
-        let mut bytes = vec![0; header.buffer_len()];
-        header.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        bytes
+        build::packet(Ipv4Addr::from(source), Ipv4Addr::from(destination), &(IpProtocol::UDP, &[][..]))
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
 
-use crate::{IpProtocol, capability, icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
+use crate::{IpProtocol, capability, dccp, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, udplite};
 
 /// What an IP packet carries.
 pub trait Body {
@@ -57,6 +57,8 @@ macro_rules! body {
 }
 
 body!(udp, UDP, src, dst);
+body!(udplite, UDPLITE, src, dst);
+body!(dccp, DCCP, src, dst);
 body!(tcp, TCP, src, dst);
 body!(icmpv4, ICMP);
 body!(icmpv6, ICMPV6, src, dst);

@@ -3,12 +3,12 @@ use std::vec::Vec;
 
 use crate::secrets::{Seed, seal};
 use sluicegate_wire::{
-    Frame, FrameBuf, Instant, IpProtocol, Packet, Port, Reason,
+    Frame, FrameBuf, Instant, IpProtocol, Packet, Port, Reason, build,
     capability::{
         Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr, SlotList,
         shim::{self, Carriage},
     },
-    icmpv4, ip, ipv4, ipv6, udp,
+    icmpv4, ip, ipv4, udp,
 };
 
 use super::{Arrival, Class, PATH_MAX, Router, RouterConfig};
@@ -163,27 +163,9 @@ pub(super) fn is_intact(frame: &FrameBuf) -> bool {
 pub(super) fn udp_packet(src: IpAddr, dst: IpAddr, dst_port: u16, payload: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..payload).map(|n| n as u8).collect();
     let repr = udp::Repr { src_port: 9_999, dst_port, payload: &payload };
-    let mut datagram = std::vec![0; repr.buffer_len()];
-    repr.emit(&mut udp::Packet::new_unchecked(&mut datagram), src, dst);
-    ip_packet(src, dst, IpProtocol::UDP, &datagram)
+    build::packet(src, dst, &repr)
 }
 
 pub(super) fn ip_packet(src: IpAddr, dst: IpAddr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    let mut packet = match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let repr = ipv4::Repr::new(src, dst, protocol, payload.len() as u16);
-            let mut packet = std::vec![0; repr.buffer_len()];
-            repr.emit(&mut ipv4::Packet::new_unchecked(&mut packet));
-            packet
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = ipv6::Repr::new(src, dst, protocol, payload.len() as u16);
-            let mut packet = std::vec![0; repr.buffer_len()];
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut packet));
-            packet
-        }
-        _ => panic!("one version"),
-    };
-    packet.extend_from_slice(payload);
-    packet
+    build::packet(src, dst, &(protocol, payload))
 }

@@ -11,12 +11,12 @@ use sluicegate_capability::{
     secrets::{PathTagger, Secrets, Seed},
 };
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Reason,
+    FrameBuf, Instant, IpProtocol, Reason, build,
     capability::{
         Capability, ClientId, FlowNonce, Kind, Limits, PathId, Repr,
         shim::{self, Found},
     },
-    ip, ipv4, ipv6, tcp, udp,
+    ip, tcp, udp,
 };
 
 pub(crate) const A: usize = 0;
@@ -348,24 +348,7 @@ pub(crate) fn packet(from: usize, protocol: IpProtocol, transport: &[u8]) -> Vec
 }
 
 pub(crate) fn packet_between(src: IpAddr, dst: IpAddr, protocol: IpProtocol, transport: &[u8]) -> Vec<u8> {
-    let len = transport.len() as u16;
-    let mut bytes = match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let repr = ipv4::Repr::new(src, dst, protocol, len);
-            let mut bytes = vec![0; ipv4::HEADER_LEN];
-            repr.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-            bytes
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = ipv6::Repr::new(src, dst, protocol, len);
-            let mut bytes = vec![0; ipv6::HEADER_LEN];
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-            bytes
-        }
-        _ => panic!("addresses of one version"),
-    };
-    bytes.extend_from_slice(transport);
-    bytes
+    build::packet(src, dst, &(protocol, transport))
 }
 
 /// A UDP packet with `len` bytes of payload.

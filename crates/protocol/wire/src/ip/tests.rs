@@ -4,6 +4,7 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::build;
 
 const CLIENT4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const GATE4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -13,22 +14,7 @@ const SERVICE6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 
 
 /// A packet of this protocol; the transport is the caller's.
 fn packet(src: IpAddr, dst: IpAddr, protocol: IpProtocol, transport: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            bytes.resize(ipv4::HEADER_LEN, 0);
-            let repr = ipv4::Repr::new(src, dst, protocol, transport.len() as u16);
-            repr.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            bytes.resize(ipv6::HEADER_LEN, 0);
-            let repr = ipv6::Repr::new(src, dst, protocol, transport.len() as u16);
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-        }
-        _ => unreachable!("addresses of one version"),
-    }
-    bytes.extend_from_slice(transport);
-    bytes
+    build::packet(src, dst, &(protocol, transport))
 }
 
 fn udp_packet(src: IpAddr, dst: IpAddr, payload: &[u8]) -> Vec<u8> {

@@ -3,28 +3,16 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol, dccp, icmpv4, icmpv6,
+    IpProtocol, build, dccp, icmpv4, icmpv6,
     ip::{Fragment, FragmentOffset},
-    ipv4, ipv6, tcp, udp, udplite,
+    ipv4, ipv6, tcp, udplite,
 };
 
 pub type End = (IpAddr, u16);
 
 /// An IP packet with a time to live of 64 that must not be fragmented (IPv4).
 pub fn ip(src: IpAddr, dst: IpAddr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            ipv4_packet(&ipv4::Repr::new(src, dst, protocol, payload.len() as u16), payload)
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = ipv6::Repr::new(src, dst, protocol, payload.len() as u16);
-            let mut packet = vec![0; repr.buffer_len()];
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut packet));
-            packet.extend_from_slice(payload);
-            packet
-        }
-        _ => panic!("mixed families"),
-    }
+    build::packet(src, dst, &(protocol, payload))
 }
 
 pub fn ipv4_packet(repr: &ipv4::Repr, payload: &[u8]) -> Vec<u8> {
@@ -35,31 +23,20 @@ pub fn ipv4_packet(repr: &ipv4::Repr, payload: &[u8]) -> Vec<u8> {
 }
 
 pub fn udp(src: End, dst: End, payload: &[u8]) -> Vec<u8> {
-    let repr = udp::Repr { src_port: src.1, dst_port: dst.1, payload };
-    let mut datagram = vec![0; repr.buffer_len()];
-    repr.emit(&mut udp::Packet::new_unchecked(&mut datagram), src.0, dst.0);
-    ip(src.0, dst.0, IpProtocol::UDP, &datagram)
+    build::datagram(src, dst, payload)
 }
 
 pub fn udplite(src: End, dst: End, payload: &[u8]) -> Vec<u8> {
-    let repr = udplite::Repr { src_port: src.1, dst_port: dst.1, covered: 0, payload };
-    let mut datagram = vec![0; repr.buffer_len()];
-    repr.emit(&mut udplite::Packet::new_unchecked(&mut datagram), src.0, dst.0);
-    ip(src.0, dst.0, IpProtocol::UDPLITE, &datagram)
+    build::packet(src.0, dst.0, &udplite::Repr { src_port: src.1, dst_port: dst.1, covered: 0, payload })
 }
 
 pub fn dccp(src: End, dst: End, kind: dccp::Type) -> Vec<u8> {
     let repr = dccp::Repr { src_port: src.1, dst_port: dst.1, kind, seq: 7, header_rest_len: 8, rest: &[1; 12] };
-    let mut packet = vec![0; repr.buffer_len()];
-    repr.emit(&mut dccp::Packet::new_unchecked(&mut packet), src.0, dst.0);
-    ip(src.0, dst.0, IpProtocol::DCCP, &packet)
+    build::packet(src.0, dst.0, &repr)
 }
 
 pub fn tcp(src: End, dst: End, repr: tcp::Repr<'_>) -> Vec<u8> {
-    let repr = tcp::Repr { src_port: src.1, dst_port: dst.1, ..repr };
-    let mut segment = vec![0; repr.buffer_len()];
-    repr.emit(&mut tcp::Packet::new_unchecked(&mut segment), src.0, dst.0);
-    ip(src.0, dst.0, IpProtocol::TCP, &segment)
+    build::packet(src.0, dst.0, &tcp::Repr { src_port: src.1, dst_port: dst.1, ..repr })
 }
 
 pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, is_request: bool) -> Vec<u8> {
@@ -69,15 +46,13 @@ pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, is_request: bool) -> Vec<u8> {
             true => icmpv4::Repr::EchoRequest { ident, seq, data },
             false => icmpv4::Repr::EchoReply { ident, seq, data },
         };
-        ip(src, dst, IpProtocol::ICMP, &icmp(&repr))
+        build::packet(src, dst, &repr)
     } else {
         let repr = match is_request {
             true => icmpv6::Repr::EchoRequest { ident, seq, data },
             false => icmpv6::Repr::EchoReply { ident, seq, data },
         };
-        let mut message = vec![0; repr.buffer_len()];
-        repr.emit(&mut icmpv6::Packet::new_unchecked(&mut message), src, dst);
-        ip(src, dst, IpProtocol::ICMPV6, &message)
+        build::packet(src, dst, &repr)
     }
 }
 
@@ -97,16 +72,14 @@ pub fn icmp(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
 pub fn unreachable(src: IpAddr, dst: IpAddr, quoted: &[u8], len: usize) -> Vec<u8> {
     let quoted = &quoted[..quoted.len().min(20 + len)];
     let quote = icmpv4::Quote::new(quoted).unwrap();
-    ip(src, dst, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote }))
+    build::packet(src, dst, &icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote })
 }
 
 /// "Packet too big" about `quoted`.
 pub fn too_big_v6(src: IpAddr, dst: IpAddr, quoted: &[u8]) -> Vec<u8> {
     let quote = icmpv6::Quote::new(quoted).unwrap();
     let repr = icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
-    let mut message = vec![0; repr.buffer_len()];
-    repr.emit(&mut icmpv6::Packet::new_unchecked(&mut message), src, dst);
-    ip(src, dst, IpProtocol::ICMPV6, &message)
+    build::packet(src, dst, &repr)
 }
 
 /// Cuts a packet into fragments with `len` bytes of payload each, a multiple of 8.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    FrameBuf,
+    FrameBuf, build,
     capability::{Algorithm, CAPABILITY_ONLY, Capability, ClientId, FlowNonce, Kind, Return, tests::arbitrary},
     icmpv4, icmpv6, tcp,
 };
@@ -23,22 +23,7 @@ const CARRIAGES: [Carriage; 3] =
 
 /// An IP packet of this protocol.
 fn packet(src: IpAddr, dst: IpAddr, protocol: IpProtocol, transport: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            bytes.resize(ipv4::HEADER_LEN, 0);
-            let repr = ipv4::Repr::new(src, dst, protocol, transport.len() as u16);
-            repr.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            bytes.resize(ipv6::HEADER_LEN, 0);
-            let repr = ipv6::Repr::new(src, dst, protocol, transport.len() as u16);
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-        }
-        _ => unreachable!("addresses of one version"),
-    }
-    bytes.extend_from_slice(transport);
-    bytes
+    build::packet(src, dst, &(protocol, transport))
 }
 
 fn udp_transport(src: IpAddr, dst: IpAddr, payload: &[u8]) -> Vec<u8> {

@@ -17,7 +17,7 @@ use sluicegate_netlink::{
     NextHop, Route, Rtnetlink,
     nft::{Masquerade, Untracked},
 };
-use sluicegate_wire::{HEADROOM, IpProtocol, ip::Summary, ipv4, ipv6};
+use sluicegate_wire::{HEADROOM, IpProtocol, build, ip::Summary};
 use support::{End, Host, connect, is_root, site::ip};
 
 const TABLE: u32 = 7253;
@@ -67,32 +67,7 @@ fn first<R>(fd: &impl AsFd, mut read: impl FnMut() -> Option<R>) -> R {
 }
 
 fn packet(protocol: u8, src: &str, dst: &str, payload: &[u8]) -> Vec<u8> {
-    match (ip(src), ip(dst)) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut bytes = vec![0; ipv4::HEADER_LEN + payload.len()];
-            bytes[0] = 0x45;
-            let len = bytes.len() as u16;
-            bytes[2..4].copy_from_slice(&len.to_be_bytes());
-            bytes[8..10].copy_from_slice(&[64, protocol]);
-            bytes[12..16].copy_from_slice(&src.octets());
-            bytes[16..20].copy_from_slice(&dst.octets());
-            let checksum = sluicegate_wire::checksum::internet(&bytes[..20]);
-            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
-            bytes[20..].copy_from_slice(payload);
-            bytes
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let mut bytes = vec![0; ipv6::HEADER_LEN + payload.len()];
-            bytes[0] = 0x60;
-            bytes[4..6].copy_from_slice(&(payload.len() as u16).to_be_bytes());
-            bytes[6..8].copy_from_slice(&[protocol, 64]);
-            bytes[8..24].copy_from_slice(&src.octets());
-            bytes[24..40].copy_from_slice(&dst.octets());
-            bytes[40..].copy_from_slice(payload);
-            bytes
-        }
-        _ => panic!("two versions in one packet"),
-    }
+    build::packet(ip(src), ip(dst), &(IpProtocol(protocol), payload))
 }
 
 #[test]
@@ -118,18 +93,7 @@ fn captured_packets_come_out_of_the_device_with_the_hosts_own_source_address() {
 
         // And an answer, as if it had come from there.
         let port = socket.local_addr().expect("an address").port();
-        let mut udp = Vec::new();
-        udp.extend([0, 9]);
-        udp.extend(port.to_be_bytes());
-        udp.extend([0, 14, 0, 0]);
-        udp.extend(b"answer");
-        if to.contains(':') {
-            let sum = sluicegate_wire::checksum::pseudo(ip(to), ip(source), IpProtocol::UDP, 14);
-            let whole = sluicegate_wire::checksum::ones_complement(&udp);
-            let checksum = !sluicegate_wire::checksum::combine(&[sum, whole]);
-            udp[6..8].copy_from_slice(&checksum.to_be_bytes());
-        }
-        tun.write(&packet(17, to, source, &udp)).expect("a write");
+        tun.write(&build::datagram((ip(to), 9), (ip(source), port), b"answer")).expect("a write");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut answer = [0; 64];
         let (len, from) = socket.recv_from(&mut answer).expect("the answer arrives");

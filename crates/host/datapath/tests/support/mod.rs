@@ -4,18 +4,12 @@
 pub mod scenario;
 pub mod site;
 
-use std::{
-    fs::File,
-    io::Write,
-    net::IpAddr,
-    os::fd::AsFd,
-    sync::mpsc,
-    thread::{self, JoinHandle},
-};
+use std::{io::Write, net::IpAddr, os::fd::AsFd};
 
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use sluicegate_datapath::offload;
 use sluicegate_netlink::Rtnetlink;
+use sluicegate_site::Namespace;
 
 /// Whether this process may make network namespaces; says so on standard error if not.
 pub fn is_root() -> bool {
@@ -27,56 +21,22 @@ pub fn is_root() -> bool {
     false
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A network namespace with a thread in it that runs what it is given.
-pub struct Host {
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-    file: File,
-}
+/// A host in a network namespace of its own.
+pub struct Host(Namespace);
 
 impl Host {
-    /// A new namespace with its loopback up.
     pub fn new() -> Self {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let (ready, file) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
-            ready.send(File::open("/proc/thread-self/ns/net").expect("own namespace")).expect("the test waits");
-            // Link-local addresses are usable at once.
-            std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("no address detection");
-            Rtnetlink::open().expect("netlink").set_up("lo").expect("loopback up");
-            for job in queue {
-                job();
-            }
-        });
-        let file = file.recv().expect("the namespace");
-        Self { jobs: Some(jobs), thread: Some(thread), file }
+        Self(Namespace::new("host").expect("a network namespace"))
     }
 
     /// Runs `job` in the namespace and returns its result.
-    pub fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
-        let (send, receive) = mpsc::channel();
-        let job: Job = Box::new(move || {
-            let _ = send.send(job());
-        });
-        self.jobs.as_ref().expect("alive").send(job).expect("the host's thread lives");
-        receive.recv().expect("the job panicked")
+    pub fn run<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
+        self.0.run_in(job).expect("the namespace can be entered")
     }
 
     /// Enters the namespace with the calling thread.
     pub fn enter(&self) {
-        setns(&self.file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).expect("enter the namespace");
     }
 }
 
@@ -99,10 +59,9 @@ impl End {
 
 /// Connects two hosts by a veth pair without offloads, both ends up.
 pub fn connect(left: (&Host, End), right: (&Host, End)) {
-    let peer = right.0.file.try_clone().expect("a file descriptor");
-    let (name, peer_name) = (left.1.name, right.1.name);
-    left.0.run(move || {
-        Rtnetlink::open().expect("netlink").create_veth(name, peer_name, Some(peer.as_fd())).expect("a veth pair");
+    left.0.run(|| {
+        let mut netlink = Rtnetlink::open().expect("netlink");
+        netlink.create_veth(left.1.name, right.1.name, Some(right.0.0.as_fd())).expect("a veth pair");
     });
     for (host, end) in [left, right] {
         host.run(move || {

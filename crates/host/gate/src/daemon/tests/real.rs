@@ -5,104 +5,54 @@ use super::{
     site::{Frontend, config, install},
 };
 use crate::{Backend, Config, Ending, StartError};
-use nix::sched::{CloneFlags, setns, unshare};
-use sluicegate_datapath::offload;
-use sluicegate_netlink::{Route, Rtnetlink};
+use sluicegate_site::{
+    Lab,
+    topology::{Host, Plan},
+};
 use std::{
-    fs::{self, File},
+    fs,
     net::{SocketAddrV4, UdpSocket},
-    os::fd::AsFd,
     path::Path,
     thread,
     time::Duration,
 };
 use tokio::sync::oneshot;
 
-/// A network namespace, which ends with this.
-struct Space(File);
-
-impl Space {
-    fn new() -> Self {
-        let made = thread::spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            Rtnetlink::open().unwrap().set_up("lo").unwrap();
-            File::open("/proc/thread-self/ns/net").unwrap()
-        });
-        Self(made.join().unwrap())
-    }
-
-    /// Runs `job` inside.
-    fn run<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
-        thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
-                job()
-            });
-            inside.join().unwrap()
-        })
-    }
-
-    fn connect(&self, name: &str, other: &Self, other_name: &str) {
-        self.run(|| {
-            let there = Some(other.0.as_fd());
-            Rtnetlink::open().unwrap().create_veth(name, other_name, there).unwrap();
-        });
-    }
-
-    fn set_up(&self, name: &str, addresses: &[(&str, u8)]) {
-        self.run(|| {
-            let mut netlink = Rtnetlink::open().unwrap();
-            offload::disable(name).unwrap();
-            for (address, len) in addresses {
-                netlink.add_address(name, address.parse().unwrap(), *len).unwrap();
-            }
-            netlink.set_up(name).unwrap();
-        });
-    }
-
-    fn default_route(&self, via: &str, name: &str) {
-        self.run(|| Rtnetlink::open().unwrap().add_route(&Route::default_by(via.parse().unwrap(), name)).unwrap());
-    }
-
-    fn socket(&self, address: SocketAddrV4) -> UdpSocket {
-        self.run(|| {
-            let socket = UdpSocket::bind(address).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            socket
-        })
-    }
-}
-
 /// Clients, gate and service, each in its own namespace.
 struct Network {
-    gate: Space,
     client: UdpSocket,
     stranger: UdpSocket,
     service: UdpSocket,
-    _spaces: [Space; 2],
+    lab: Lab,
 }
 
 impl Network {
     fn new() -> Self {
-        let (clients, gate, service) = (Space::new(), Space::new(), Space::new());
-        gate.connect("out", &clients, "eth0");
-        gate.connect("in", &service, "eth0");
-        gate.set_up("out", &[("198.51.100.1", 24), ("203.0.113.1", 32)]);
-        gate.set_up("in", &[("10.0.0.1", 24)]);
-        clients.set_up("eth0", &[("198.51.100.7", 24), ("198.51.100.66", 24)]);
-        clients.default_route("198.51.100.1", "eth0");
-        service.set_up("eth0", &[("10.0.0.2", 24)]);
-        service.default_route("10.0.0.1", "eth0");
-        Self {
-            client: clients.socket(CLIENT),
-            stranger: clients.socket(STRANGER),
-            service: service.socket(SERVICE),
-            gate,
-            _spaces: [clients, service],
-        }
+        let hosts = vec![
+            Host::new("gate"),
+            Host::with_routes("clients", &[("0.0.0.0/0", "198.51.100.1")]).unwrap(),
+            Host::with_routes("service", &[("0.0.0.0/0", "10.0.0.1")]).unwrap(),
+        ];
+        let wires = [
+            ("gate:out 198.51.100.1/24 203.0.113.1/32", "clients:eth0 198.51.100.7/24 198.51.100.66/24"),
+            ("gate:in 10.0.0.1/24", "service:eth0 10.0.0.2/24"),
+        ];
+        let lab = Plan::of(hosts, &wires).unwrap().build().unwrap();
+        let socket = |host: &str, address: SocketAddrV4| {
+            let socket = lab.host(host).unwrap().run_in(|| UdpSocket::bind(address)).unwrap().unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            socket
+        };
+        let (client, stranger) = (socket("clients", CLIENT), socket("clients", STRANGER));
+        Self { client, stranger, service: socket("service", SERVICE), lab }
     }
 
-    /// A datagram goes in and its answer comes back. The first ones may be lost to address resolution.
+    /// Runs `job` on the gate's host.
+    fn on_gate<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
+        self.lab.host("gate").unwrap().run_in(job).unwrap()
+    }
+
+    /// A datagram goes in and its answer comes back. The first ones may be lost before the gate knows its neighbours.
     fn exchange(&self, gate: SocketAddrV4) {
         let mut buffer = [0; 64];
         for _ in 0..100 {
@@ -128,9 +78,8 @@ fn run_gate(network: &Network, config: Config, meanwhile: impl FnOnce(SocketAddr
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel::<Ending>();
-        let gate = &network.gate;
         scope.spawn(move || {
-            gate.run(move || {
+            network.on_gate(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let mut frontend = Frontend::new().await;
@@ -213,7 +162,7 @@ fn a_gate_beside_which_the_kernel_forwards_does_not_start_unless_it_may_switch_t
     }
     let network = Network::new();
     let dir = tempfile::tempdir().unwrap();
-    network.gate.run(|| {
+    network.on_gate(|| {
         let switch = "/proc/sys/net/ipv4/conf/out/forwarding";
         fs::write(switch, "1").unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -26,14 +26,32 @@ const REVOKES_MAX: usize = 1_024;
 /// Most ended calls that are on their way, and most of one user.
 const CALL_REVOKES_MAX: (usize, usize) = (8_192, 128);
 
+/// What one gate was told of a grant, and what it said.
+#[derive(Debug, Clone)]
+struct AtGate {
+    /// Told last.
+    delta: GrantDelta,
+    state: GrantState,
+    address: Option<IpAddr>,
+    ports: (u16, u16),
+    bytes_used: u64,
+    flows: u16,
+    /// The shard that waits for its answer.
+    shard: Option<u8>,
+}
+
+/// One grant. Each gate that it was sent to, or that reported it first, has its own state: what one gate answers says
+/// nothing of what another does.
 #[derive(Debug, Clone)]
 struct Row {
-    shown: GrantStatus,
-    delta: GrantDelta,
-    client_id: u32,
+    /// As issued last.
+    grant: Grant,
+    user: String,
+    service: String,
+    not_before: u64,
+    not_after: u64,
     share: Share,
-    /// The shard that waits for the gate's answer.
-    shard: Option<u8>,
+    gates: BTreeMap<String, AtGate>,
 }
 
 #[derive(Debug)]
@@ -100,7 +118,8 @@ impl Ledger {
         if self.lock().is_revoked(grant, delta) {
             return Ok(());
         }
-        if self.lock().by_id.get(&grant.id).is_some_and(|row| row.shown.gate != gate) {
+        // Nor does a gate get a grant, with its keys, by saying that it has it.
+        if self.lock().by_id.get(&grant.id).is_some_and(|row| !row.gates.contains_key(gate)) {
             return Ok(());
         }
         self.put(delta, grant, gate, None)?;
@@ -114,76 +133,80 @@ impl Ledger {
         let rows = &mut *rows;
         rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
         if let Some(row) = rows.by_id.get_mut(&grant.id) {
-            row.shown.not_before = row.shown.not_before.max(grant.not_before.0);
-            row.shown.not_after = row.shown.not_after.max(grant.not_after.0);
-            row.shown.gate.clear();
-            row.shown.gate.push_str(gate);
-            row.shard = shard.or(row.shard);
+            row.not_before = row.not_before.max(grant.not_before.0);
+            row.not_after = row.not_after.max(grant.not_after.0);
+            let at_gate = row.gates.entry(gate.to_owned()).or_insert_with(|| AtGate::new(delta));
+            at_gate.shard = shard.or(at_gate.shard);
             if shard.is_some() {
+                at_gate.delta = delta.clone();
                 let share = share_of(delta, grant);
                 let before = std::mem::replace(&mut row.share, share);
-                if let Some(held) = rows.per_user.get_mut(&row.shown.user) {
+                if let Some(held) = rows.per_user.get_mut(&row.user) {
                     *held = held.minus(before).plus(share);
                 }
-                row.delta = delta.clone();
-                let before = std::mem::replace(&mut row.client_id, grant.client_id);
                 *rows.per_client.entry(grant.client_id).or_default() += 1;
-                take_one(&mut rows.per_client, &before);
+                take_one(&mut rows.per_client, &row.grant.client_id);
+                row.grant = grant.clone();
             }
             return Ok(());
         }
         if rows.by_id.len() >= self.grants_max {
             return Err(LedgerFull(self.grants_max));
         }
-        let (client_id, share) = (grant.client_id, share_of(delta, grant));
+        let share = share_of(delta, grant);
         let held = rows.per_user.entry(delta.user.clone()).or_default();
         *held = held.plus(share);
-        *rows.per_client.entry(client_id).or_default() += 1;
-        let row = Row { shown: row_of(delta, grant, gate), delta: delta.clone(), client_id, share, shard };
+        *rows.per_client.entry(grant.client_id).or_default() += 1;
+        let row = Row {
+            grant: grant.clone(),
+            user: delta.user.clone(),
+            service: delta.service.clone(),
+            not_before: grant.not_before.0,
+            not_after: grant.not_after.0,
+            share,
+            gates: BTreeMap::from([(gate.to_owned(), AtGate { shard, ..AtGate::new(delta) })]),
+        };
         rows.by_id.insert(grant.id, row);
         Ok(())
     }
 
-    /// A grant of this gate, as it is known now.
+    /// A grant at this gate, as it is known now.
     pub fn row(&self, gate: &str, id: GrantId) -> Option<GrantStatus> {
-        self.lock().of_gate(gate, id).map(|row| row.shown.clone())
+        let rows = self.lock();
+        let row = rows.by_id.get(&id)?;
+        row.gates.get(gate).map(|at_gate| row.shown(gate, at_gate))
     }
 
-    /// The gate has opened a grant. Returns the shard that waits for it. What a gate says about another gate's grants
+    /// The gate has opened a grant. Returns the shard that waits for it. What a gate says about grants that it was not sent
     /// counts for nothing, here and below.
     pub fn opened(&self, gate: &str, id: GrantId, address: IpAddr, ports: (u16, u16)) -> Option<u8> {
         let mut rows = self.lock();
-        let row = rows.of_gate(gate, id)?;
-        row.shown.state = GrantState::Open;
-        row.shown.gate_address = Some(address);
-        row.shown.gate_ports = ports;
-        row.shard.take()
+        let at_gate = rows.at_gate(gate, id)?;
+        (at_gate.state, at_gate.address, at_gate.ports) = (GrantState::Open, Some(address), ports);
+        at_gate.shard.take()
     }
 
-    /// The gate has refused a grant. A grant that was already open stays: only its renewal failed.
+    /// The gate has refused a grant. A grant that was already open there stays: only its renewal failed.
     pub fn refused(&self, gate: &str, id: GrantId) -> Option<u8> {
         let mut rows = self.lock();
-        let row = rows.of_gate(gate, id)?;
-        let shard = row.shard.take();
-        if row.shown.state == GrantState::Opening {
-            rows.remove(id);
+        let at_gate = rows.at_gate(gate, id)?;
+        let shard = at_gate.shard.take();
+        if at_gate.state == GrantState::Opening {
+            rows.remove_at(gate, id);
         }
         shard
     }
 
     /// A gate reports how much is used.
     pub fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
-        if let Some(row) = self.lock().of_gate(gate, id) {
-            row.shown.bytes_used = Some(bytes);
-            row.shown.flows = Some(flows.into());
+        if let Some(at_gate) = self.lock().at_gate(gate, id) {
+            (at_gate.bytes_used, at_gate.flows) = (bytes, flows);
         }
     }
 
-    /// A grant has ended.
+    /// A grant has ended at a gate.
     pub fn ended(&self, gate: &str, id: GrantId) -> Option<GrantStatus> {
-        let mut rows = self.lock();
-        rows.of_gate(gate, id)?;
-        rows.remove(id)
+        self.lock().remove_at(gate, id)
     }
 
     /// Removes and gives what has expired.
@@ -192,14 +215,15 @@ impl Ledger {
         rows.revoked.forget(now);
         rows.ended.forget(now);
         rows.calls.expire(now);
-        let is_over = |row: &Row| UnixTime(row.shown.not_after).plus_secs(GRACE_SECS) <= now;
+        let is_over = |row: &Row| UnixTime(row.not_after).plus_secs(GRACE_SECS) <= now;
         let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
-        over.into_iter().filter_map(|id| rows.remove(id)).collect()
+        over.into_iter().filter_map(|id| rows.remove(id)).flat_map(|row| row.all_shown().collect::<Vec<_>>()).collect()
     }
 
     /// What a revocation names.
     pub fn matching(&self, selector: &Selector) -> Vec<GrantStatus> {
-        self.lock().by_id.values().filter(|row| row.is_selected(selector)).map(|row| row.shown.clone()).collect()
+        let rows = self.lock();
+        rows.selected(selector).into_iter().filter_map(|id| rows.by_id.get(&id)).flat_map(Row::all_shown).collect()
     }
 
     /// Removes what a revocation names, and gives the calls that are over by it. Grants issued after `now` are not meant.
@@ -209,13 +233,12 @@ impl Ledger {
         let (until, kept) = (now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() });
         match selector.what {
             Selected::Call(call) => {
-                let user = rows.of_call(call).map(|row| row.shown.user.clone()).unwrap_or_default();
+                let user = rows.of_call(call).next().map(|(_, row)| row.user.clone()).unwrap_or_default();
                 rows.ended.keep(now, &user, until, kept);
             }
             _ => rows.revoked.keep(now, "", until, kept),
         }
-        let ids: Vec<GrantId> =
-            rows.by_id.iter().filter(|(_, row)| row.is_selected(selector)).map(|(id, _)| *id).collect();
+        let ids = rows.selected(selector);
         let mut over: Vec<CallId> = ids.iter().map(GrantId::call).collect();
         ids.into_iter().for_each(|id| drop(rows.remove(id)));
         match &selector.what {
@@ -226,7 +249,7 @@ impl Ledger {
         }
         over.sort_unstable();
         over.dedup();
-        over.retain(|call| !rows.has_grants(*call));
+        over.retain(|call| rows.of_call(*call).next().is_none());
         for call in &over {
             rows.calls.end(*call);
         }
@@ -236,9 +259,8 @@ impl Ledger {
     /// Whose call this is, and when the last of its grants ends by itself.
     pub fn end_of_call(&self, call: [u8; 12]) -> Option<(String, UnixTime)> {
         let rows = self.lock();
-        let of_call = || rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
-        let user = of_call().next()?.1.shown.user.clone();
-        Some((user, UnixTime(of_call().map(|(_, row)| row.shown.not_after).max()?)))
+        let user = rows.of_call(call).next()?.1.user.clone();
+        Some((user, UnixTime(rows.of_call(call).map(|(_, row)| row.not_after).max()?)))
     }
 
     /// A relayed call lives, with grants or before it has any, until `until` at least. `false` if there is no room.
@@ -276,9 +298,13 @@ impl Ledger {
         (self.lock().calls.len() as u64, self.grants_max as u64)
     }
 
-    /// What the gate was told last of this grant, with its session key if this frontend has it.
+    /// What gates were told last of this grant, with its session key if this frontend has it.
     pub fn delta(&self, id: GrantId) -> Option<GrantDelta> {
-        self.lock().by_id.get(&id).map(|row| row.delta.clone())
+        let rows = self.lock();
+        let row = rows.by_id.get(&id)?;
+        let body = row.grant.encode();
+        let latest = row.gates.values().find(|at_gate| at_gate.delta.body == body);
+        latest.or_else(|| row.gates.values().next()).map(|at_gate| at_gate.delta.clone())
     }
 
     /// Whether a grant has this client id.
@@ -288,9 +314,7 @@ impl Ledger {
 
     /// The weakest least mode of a call's grants; `None` if none is known.
     pub(crate) fn least_mode_of(&self, call: [u8; 12]) -> Option<DataMode> {
-        let rows = self.lock();
-        let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
-        of_call.filter_map(|(_, row)| row.delta.grant().ok()).map(|grant| grant.least_mode).min()
+        self.lock().of_call(call).map(|(_, row)| row.grant.least_mode).min()
     }
 
     /// What the user's grants hold together, without those of the call `besides`.
@@ -298,22 +322,22 @@ impl Ledger {
         let rows = self.lock();
         let all = rows.per_user.get(user).copied().unwrap_or_default();
         let renewed = besides.map_or(Share::default(), |call| {
-            let of_call = rows.by_id.range(GrantId::of_call(call, 0)..).take_while(|(id, _)| id.call() == call);
-            let own = of_call.map(|(_, row)| row).filter(|row| row.shown.user == user);
+            let own = rows.of_call(call).map(|(_, row)| row).filter(|row| row.user == user);
             own.fold(Share::default(), |sum, row| sum.plus(row.share))
         });
         all.minus(renewed)
     }
 
-    /// Every grant, in order of id.
+    /// Every grant at every gate, in order of id.
     #[must_use]
     pub fn rows(&self) -> Vec<GrantStatus> {
-        self.lock().by_id.values().map(|row| row.shown.clone()).collect()
+        self.lock().by_id.values().flat_map(Row::all_shown).collect()
     }
 
     /// What a gate that connects must be told: its live grants. A snapshot only adds, so leaving one out closes nothing.
-    pub fn snapshot(&self, is_for_gate: impl Fn(&GrantStatus) -> bool) -> Vec<GrantDelta> {
-        self.lock().by_id.values().filter(|row| is_for_gate(&row.shown)).map(|row| row.delta.clone()).collect()
+    pub fn snapshot(&self, gate: &str) -> Vec<GrantDelta> {
+        let rows = self.lock();
+        rows.by_id.values().filter_map(|row| row.gates.get(gate)).map(|at_gate| at_gate.delta.clone()).collect()
     }
 
     /// Used and maximum.
@@ -323,16 +347,66 @@ impl Ledger {
     }
 }
 
+impl AtGate {
+    fn new(delta: &GrantDelta) -> Self {
+        Self {
+            delta: delta.clone(),
+            state: GrantState::Opening,
+            address: None,
+            ports: (0, 0),
+            bytes_used: 0,
+            flows: 0,
+            shard: None,
+        }
+    }
+}
+
 impl Row {
     fn is_selected(&self, selector: &Selector) -> bool {
-        self.delta.grant().is_ok_and(|grant| selector.selects(&grant, &self.shown.user, &self.shown.service))
+        selector.selects(&self.grant, &self.user, &self.service)
+    }
+
+    fn all_shown(&self) -> impl Iterator<Item = GrantStatus> {
+        self.gates.iter().map(|(gate, at_gate)| self.shown(gate, at_gate))
+    }
+
+    fn shown(&self, gate: &str, at_gate: &AtGate) -> GrantStatus {
+        GrantStatus {
+            id: self.grant.id,
+            user: self.user.clone(),
+            service: self.service.clone(),
+            gate: gate.to_owned(),
+            client: self.grant.client_address,
+            mode: self.grant.least_mode,
+            protocol: self.grant.protocol,
+            target: at_gate.delta.target,
+            target_ports: at_gate.delta.target_ports,
+            gate_address: at_gate.address,
+            gate_ports: at_gate.ports,
+            not_before: self.not_before,
+            not_after: self.not_after,
+            bytes_max: self.grant.bytes,
+            bytes_used: Some(at_gate.bytes_used),
+            flows: Some(at_gate.flows.into()),
+            state: at_gate.state,
+        }
     }
 }
 
 impl Rows {
-    fn of_call(&self, call: [u8; 12]) -> Option<&Row> {
-        let (id, row) = self.by_id.range(GrantId::of_call(call, 0)..).next()?;
-        (id.call() == call).then_some(row)
+    /// The grants of a call, by the part of their ids that they share.
+    fn of_call(&self, call: CallId) -> impl Iterator<Item = (&GrantId, &Row)> {
+        self.by_id.range(GrantId::of_call(call, 0)..).take_while(move |(id, _)| id.call() == call)
+    }
+
+    /// What a selector names. Only what names a user or a service looks at every grant.
+    fn selected(&self, selector: &Selector) -> Vec<GrantId> {
+        let is_selected = |(id, row): (&GrantId, &Row)| row.is_selected(selector).then_some(*id);
+        match &selector.what {
+            Selected::Grant(id) => self.by_id.get_key_value(id).and_then(is_selected).into_iter().collect(),
+            Selected::Call(call) => self.of_call(*call).filter_map(is_selected).collect(),
+            Selected::User(_) | Selected::Service(_) => self.by_id.iter().filter_map(is_selected).collect(),
+        }
     }
 
     fn is_revoked(&self, grant: &Grant, delta: &GrantDelta) -> bool {
@@ -340,24 +414,31 @@ impl Rows {
         lately.any(|selector| selector.selects(grant, &delta.user, &delta.service))
     }
 
-    fn of_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut Row> {
-        self.by_id.get_mut(&id).filter(|row| row.shown.gate == gate)
+    fn at_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut AtGate> {
+        self.by_id.get_mut(&id)?.gates.get_mut(gate)
     }
 
-    fn has_grants(&self, call: CallId) -> bool {
-        self.by_id.range(GrantId::of_call(call, 0)..).next().is_some_and(|(id, _)| id.call() == call)
+    /// Removes a grant at one gate, and all of it with the last.
+    fn remove_at(&mut self, gate: &str, id: GrantId) -> Option<GrantStatus> {
+        let row = self.by_id.get_mut(&id)?;
+        let at_gate = row.gates.remove(gate)?;
+        let shown = row.shown(gate, &at_gate);
+        if row.gates.is_empty() {
+            self.remove(id);
+        }
+        Some(shown)
     }
 
-    fn remove(&mut self, id: GrantId) -> Option<GrantStatus> {
+    fn remove(&mut self, id: GrantId) -> Option<Row> {
         let row = self.by_id.remove(&id)?;
-        if let Some(held) = self.per_user.get_mut(&row.shown.user) {
+        if let Some(held) = self.per_user.get_mut(&row.user) {
             *held = held.minus(row.share);
             if held.grants == 0 {
-                self.per_user.remove(&row.shown.user);
+                self.per_user.remove(&row.user);
             }
         }
-        take_one(&mut self.per_client, &row.client_id);
-        Some(row.shown)
+        take_one(&mut self.per_client, &row.grant.client_id);
+        Some(row)
     }
 }
 
@@ -380,154 +461,5 @@ fn take_one(counts: &mut HashMap<u32, u32>, key: &u32) {
     }
 }
 
-fn row_of(delta: &GrantDelta, grant: &Grant, gate: &str) -> GrantStatus {
-    GrantStatus {
-        id: grant.id,
-        user: delta.user.clone(),
-        service: delta.service.clone(),
-        gate: gate.to_owned(),
-        client: grant.client_address,
-        mode: grant.least_mode,
-        protocol: grant.protocol,
-        target: delta.target,
-        target_ports: delta.target_ports,
-        gate_address: None,
-        gate_ports: (0, 0),
-        not_before: grant.not_before.0,
-        not_after: grant.not_after.0,
-        bytes_max: grant.bytes,
-        bytes_used: Some(0),
-        flows: Some(0),
-        state: GrantState::Opening,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use sluicegate_feed::Selected;
-    use sluicegate_grant::ANY_PORTS;
-
-    const NOW: UnixTime = UnixTime(1_000);
-
-    fn delta(call: u8, index: u32, user: &str) -> (GrantDelta, Grant) {
-        let grant = Grant {
-            flags: 0,
-            least_mode: DataMode::Pinhole,
-            protocol: 17,
-            id: GrantId::of_call([call; 12], index),
-            issuer: [1; 8],
-            epoch: 0,
-            not_before: NOW,
-            not_after: NOW.plus_secs(60),
-            bytes: 1_000_000,
-            client_id: 1,
-            flows: 0,
-            rate_100kbps: 0,
-            client_address: IpAddr::from([198, 51, 100, 7]),
-            client_ports: ANY_PORTS,
-            gate_address: IpAddr::from([0, 0, 0, 0]),
-            gate_ports: (0, 0),
-            holder: [0; 32],
-            user_pseudonym: [0; 8],
-        };
-        let delta = GrantDelta {
-            body: grant.encode(),
-            user: user.into(),
-            service: "web".into(),
-            target: IpAddr::from([10, 0, 0, 1]),
-            target_ports: (80, 80),
-            mode: ServiceMode::Nat,
-            keys: None,
-        };
-        (delta, grant)
-    }
-
-    fn open(ledger: &Ledger, call: u8, index: u32, user: &str) -> Result<(), LedgerFull> {
-        let (delta, grant) = delta(call, index, user);
-        ledger.opening(&delta, &grant, "gate-1", 3)
-    }
-
-    fn active(call: u8) -> (ActiveGrant, Grant) {
-        let (delta, grant) = delta(call, 0, "alice");
-        let address = IpAddr::from([203, 0, 113, 9]);
-        (ActiveGrant { delta, address, ports: (20_000, 20_000), bytes_used: 5, flows: 1 }, grant)
-    }
-
-    #[test]
-    fn a_full_directory_refuses_new_grants_and_renews_old_ones() {
-        let ledger = Ledger::new(2);
-        open(&ledger, 1, 0, "alice").unwrap();
-        open(&ledger, 2, 0, "alice").unwrap();
-        assert!(open(&ledger, 3, 0, "alice").is_err());
-        open(&ledger, 2, 0, "alice").unwrap();
-        assert_eq!(ledger.gauge(), (2, 2));
-    }
-
-    #[test]
-    fn a_users_grants_are_counted_without_the_call_that_is_renewed() {
-        let ledger = Ledger::new(10);
-        let held = |besides| ledger.held_by("alice", besides);
-        open(&ledger, 1, 0, "alice").unwrap();
-        open(&ledger, 1, 1, "alice").unwrap();
-        open(&ledger, 2, 0, "alice").unwrap();
-        open(&ledger, 3, 0, "bob").unwrap();
-        assert_eq!(held(None).grants, 3);
-        assert_eq!(held(Some([1; 12])).grants, 1);
-        ledger.ended("gate-1", GrantId::of_call([2; 12], 0));
-        assert_eq!(held(None).grants, 2);
-        assert_eq!(ledger.call([1; 12]), Some(("alice".into(), "web".into())));
-        // A budget that is spent can be renewed: the call lives until its time is over.
-        assert_eq!(ledger.call([2; 12]), Some(("alice".into(), "web".into())));
-        ledger.expire(NOW.plus_secs(60));
-        assert_eq!(ledger.call([2; 12]), None);
-    }
-
-    #[test]
-    fn an_answer_goes_to_the_shard_that_asked_and_only_once() {
-        let ledger = Ledger::new(10);
-        open(&ledger, 1, 0, "alice").unwrap();
-        let id = GrantId::of_call([1; 12], 0);
-        let address = IpAddr::from([203, 0, 113, 9]);
-        assert_eq!(ledger.opened("gate-1", id, address, (20_000, 20_000)), Some(3));
-        assert_eq!(ledger.opened("gate-1", id, address, (20_000, 20_000)), None);
-        assert_eq!(ledger.rows()[0].state, GrantState::Open);
-        // A refused renewal ends nothing.
-        open(&ledger, 1, 0, "alice").unwrap();
-        assert_eq!(ledger.refused("gate-1", id), Some(3));
-        assert_eq!(ledger.rows().len(), 1);
-    }
-
-    #[test]
-    fn a_gate_has_no_say_in_another_gates_grants() {
-        let ledger = Ledger::new(10);
-        open(&ledger, 1, 0, "alice").unwrap();
-        let id = GrantId::of_call([1; 12], 0);
-        assert_eq!(ledger.opened("gate-2", id, IpAddr::from([203, 0, 113, 66]), (1, 1)), None);
-        assert_eq!(ledger.refused("gate-2", id), None);
-        assert!(ledger.ended("gate-2", id).is_none());
-        assert_eq!(ledger.rows()[0].gate_address, None);
-    }
-
-    #[test]
-    fn expired_grants_go_after_a_grace() {
-        let ledger = Ledger::new(10);
-        open(&ledger, 1, 0, "alice").unwrap();
-        assert_eq!(ledger.expire(NOW.plus_secs(64)).len(), 0);
-        assert_eq!(ledger.expire(NOW.plus_secs(65)).len(), 1);
-    }
-
-    #[test]
-    fn a_report_that_crossed_a_revoke_brings_nothing_back() {
-        let ledger = Ledger::new(10);
-        let (report, grant) = active(1);
-        ledger.active(&report, &grant, "gate-1").unwrap();
-        assert_eq!(ledger.rows()[0].bytes_used, Some(5));
-        ledger.revoke(NOW, &Selector::all(Selected::User("alice".into())));
-        ledger.active(&report, &grant, "gate-1").unwrap();
-        assert!(ledger.rows().is_empty());
-        ledger.expire(NOW.plus_secs(REVOKE_SECS));
-        ledger.active(&report, &grant, "gate-1").unwrap();
-        assert_eq!(ledger.rows().len(), 1);
-    }
-}
+mod tests;

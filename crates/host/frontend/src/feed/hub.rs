@@ -341,7 +341,7 @@ impl Hub {
             self.services.values().map(|service| Delta::Service(self.sealed(&name, service))).collect();
         let is_keyed = |delta: &&Delta| matches!(delta, Delta::Service(service) if service.sip.is_some());
         let (now, keyed) = (self.clock.now(), services.iter().filter(is_keyed).cloned().collect::<Vec<_>>());
-        let grants = self.ledger.snapshot(|row| row.gate == name);
+        let grants = self.ledger.snapshot(&name);
         let Some(gate) = self.gates.get_mut(&name) else { return };
         let state = services.into_iter().chain(grants.into_iter().map(|delta| Delta::Install(Box::new(delta))));
         match gate.sender.welcome(unix, resume, || state) {

@@ -27,7 +27,7 @@ struct Ending {
 #[derive(Debug)]
 pub(super) struct Audited {
     audit: Option<Audit>,
-    ending: BTreeMap<GrantId, Ending>,
+    ending: BTreeMap<(GrantId, String), Ending>,
 }
 
 impl Audited {
@@ -78,7 +78,7 @@ impl Audited {
         for row in ledger.matching(selector).into_iter().filter(|row| row.state == GrantState::Open) {
             let ending = Ending { row, cause, until: now + PATIENCE };
             if self.ending.len() < ENDING_MAX {
-                self.ending.insert(ending.row.id, ending);
+                self.ending.insert((ending.row.id, ending.row.gate.clone()), ending);
             } else {
                 self.over(ending);
             }
@@ -98,8 +98,7 @@ impl Audited {
         cause: EndCause,
         bytes_used: u64,
     ) {
-        let revoked = self.ending.get(&id).is_some_and(|ending| ending.row.gate == gate);
-        let ending = revoked.then(|| self.ending.remove(&id)).flatten();
+        let ending = self.ending.remove(&(id, gate.to_owned()));
         let cause = match cause {
             EndCause::Expired => "expired",
             EndCause::Spent => "spent",
@@ -116,11 +115,8 @@ impl Audited {
         for row in expired.into_iter().filter(|row| row.state == GrantState::Open) {
             self.over(Ending { row, cause: "expired", until: now });
         }
-        let late: Vec<GrantId> =
-            self.ending.iter().filter(|(_, ending)| ending.until <= now).map(|(id, _)| *id).collect();
-        for ending in late.iter().filter_map(|id| self.ending.remove(id)).collect::<Vec<_>>() {
-            self.over(ending);
-        }
+        let late: Vec<_> = self.ending.extract_if(.., |_, ending| ending.until <= now).collect();
+        late.into_iter().for_each(|(_, ending)| self.over(ending));
     }
 }
 

@@ -46,11 +46,11 @@ impl Links {
     /// From now on these are all. One whose keys are the same goes on counting.
     pub(crate) fn set<'s>(
         &mut self,
-        own: &[SocketAddr],
+        own: impl Iterator<Item = SocketAddr>,
         shard: u8,
         standing: impl Iterator<Item = &'s Standing> + Clone,
     ) {
-        self.own = own.to_vec();
+        self.own = own.collect();
         self.shard = shard;
         let kept: HashSet<SocketAddr> = standing.clone().map(|standing| standing.address).collect();
         self.by_peer.retain(|peer, _| kept.contains(peer));

@@ -9,6 +9,8 @@ use std::{
 use serde::Serialize;
 use sluicegate_api::TableStatus;
 
+use crate::shard::Rung;
+
 macro_rules! labelled {
     ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $label:literal,)* }) => {
         $(#[$doc])*
@@ -135,6 +137,7 @@ pub const SETUP_BUCKETS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 100
 pub struct ShardMetrics {
     requests: Vec<AtomicU64>,
     counts: Vec<AtomicU64>,
+    left: [AtomicU64; Rung::ALL.len()],
     setups: [AtomicU64; SETUP_BUCKETS_MS.len() + 1],
     setup_us_sum: AtomicU64,
 }
@@ -145,6 +148,7 @@ impl Default for ShardMetrics {
         Self {
             requests: zeroes(Kind::ALL.len() * Outcome::ALL.len()),
             counts: zeroes(Count::ALL.len()),
+            left: Default::default(),
             setups: Default::default(),
             setup_us_sum: AtomicU64::new(0),
         }
@@ -155,6 +159,13 @@ impl ShardMetrics {
     /// Counts one request and what became of it.
     pub fn request(&self, kind: Kind, outcome: Outcome) {
         if let Some(cell) = self.requests.get(kind as usize * Outcome::ALL.len() + outcome as usize) {
+            cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts one datagram that left the ladder at this rung.
+    pub fn left(&self, rung: Rung) {
+        if let Some(cell) = self.left.get(rung as usize) {
             cell.fetch_add(1, Relaxed);
         }
     }
@@ -241,6 +252,11 @@ impl MetricsSnapshot {
             let value = shards.clone().map(|shard| shard.count(*count)).sum();
             let labels = vec![("event", count.label().to_owned())];
             samples.push(Sample { name: "events_total", labels, value });
+        }
+        for rung in Rung::ALL {
+            let value = shards.clone().filter_map(|shard| shard.left.get(rung as usize)).map(|cell| cell.load(Relaxed));
+            let labels = vec![("rung", rung.label().to_owned())];
+            samples.push(Sample { name: "left_total", labels, value: value.sum() });
         }
         let mut setup = SetupLatency { buckets: vec![0; SETUP_BUCKETS_MS.len() + 1], sum_us: 0 };
         for shard in shards {

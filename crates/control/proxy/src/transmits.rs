@@ -1,16 +1,49 @@
 //! Datagrams on their way out: one reused byte arena, so that answering a flood allocates nothing.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, num::NonZeroU32};
+
+use sluicegate_sip::message::Transport;
 
 use crate::links::Links;
 
-/// Where a datagram came from or goes to: a peer, seen through one of the frontend's listening sockets.
+/// Where the frontend takes SIP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Listening {
+    /// What carries the messages.
+    pub transport: Transport,
+    /// The address as peers know it.
+    pub address: SocketAddr,
+}
+
+impl Listening {
+    /// A UDP socket.
+    #[must_use]
+    pub const fn udp(address: SocketAddr) -> Self {
+        Self { transport: Transport::Udp, address }
+    }
+}
+
+/// Names one connection of a transport that has some, for as long as the process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConnectionId(pub NonZeroU32);
+
+/// Where a message came from or goes to. Two messages of one flow reach the same peer by the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
-    /// Index of the listening address in the configuration.
+    /// Transport and local address: the index of a [`Listening`] in the settings, which is what fits into a cookie.
     pub listener: u8,
     /// The peer's address and port.
     pub peer: SocketAddr,
+    /// The connection; `None` where the transport has none.
+    pub connection: Option<ConnectionId>,
+}
+
+impl Flow {
+    /// Datagrams between a listening socket and a peer.
+    #[must_use]
+    pub const fn datagrams(listener: u8, peer: SocketAddr) -> Self {
+        Self { listener, peer, connection: None }
+    }
 }
 
 #[derive(Debug)]
@@ -104,7 +137,7 @@ mod tests {
     use super::*;
 
     fn flow() -> Flow {
-        Flow { listener: 0, peer: "192.0.2.1:5060".parse().unwrap() }
+        Flow::datagrams(0, "192.0.2.1:5060".parse().unwrap())
     }
 
     #[test]

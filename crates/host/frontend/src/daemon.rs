@@ -42,7 +42,7 @@ use crate::{
     udp::Udp,
     worker::{Gauges, Worker},
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Settings, Shard, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";
@@ -420,7 +420,7 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),
-        addresses: addresses.to_vec(),
+        listening: addresses.iter().copied().map(Listening::udp).collect(),
         // Nonces of different frontends must not be taken for each other's; the MAC sees to it where this does not.
         replica: u16::from_be_bytes([public[0], public[1]]),
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),

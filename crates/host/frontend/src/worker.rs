@@ -132,7 +132,7 @@ impl Worker {
             let now = Now { instant: self.clock.now(), unix: self.clock.unix() };
             let shard = &mut self.shard;
             let received = memory.receive(socket, |peer, bytes| {
-                shard.on_datagram(now, Flow { listener, peer }, bytes, out);
+                shard.on_datagram(now, Flow::datagrams(listener, peer), bytes, out);
             });
             match received {
                 Ok(BATCH) => {}

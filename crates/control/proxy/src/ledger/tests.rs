@@ -114,7 +114,8 @@ fn what_each_of_two_gates_answers_is_kept_and_a_revoke_goes_to_both() {
     assert_eq!(ledger.opened("gate-2", grant.id, second, (30_000, 30_000)), Some(4));
     ledger.used("gate-2", grant.id, 7, 1);
     let shown = |row: GrantStatus| (row.gate, row.gate_address, row.gate_ports.0, row.bytes_used);
-    let (one, two) = (("gate-1".to_owned(), Some(first), 20_000, Some(0)), ("gate-2".to_owned(), Some(second), 30_000, Some(7)));
+    let (one, two) =
+        (("gate-1".to_owned(), Some(first), 20_000, Some(0)), ("gate-2".to_owned(), Some(second), 30_000, Some(7)));
     assert_eq!(ledger.rows().into_iter().map(shown).collect::<Vec<_>>(), [one, two.clone()]);
     assert_eq!((ledger.snapshot("gate-1").len(), ledger.snapshot("gate-2").len(), ledger.gauge().0), (1, 1, 1));
     assert_eq!(ledger.held_by("alice", None).grants, 1, "one grant, wherever it stands");

@@ -42,21 +42,32 @@ pub(super) struct Admitted {
 
 impl Shard {
     /// An INVITE without a dialog.
-    pub(super) fn on_invite(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
+    pub(super) fn on_invite(&mut self, now: Now, asked: Asked<'_, '_>, proof: Proof, out: &mut Transmits) {
         let service = if self.is_for_us(asked.message) { asked.service() } else { String::new() };
-        self.on_authentic(now, asked, &service, None, out);
+        self.on_authentic(now, asked, proof, (&service, None), out);
     }
 
-    /// Authenticates and decides; carries out a yes. `renewed` is the call that a re-INVITE belongs to.
-    pub(super) fn on_authentic(
+    /// Authenticates a re-INVITE of a call, and decides anew.
+    pub(super) fn on_reinvite(
         &mut self,
         now: Now,
         asked: Asked<'_, '_>,
-        service: &str,
-        renewed: Option<[u8; 12]>,
+        (service, call): (&str, [u8; 12]),
         out: &mut Transmits,
     ) {
-        let Some(Proof { user, agent }) = self.authenticate(now, asked, out) else { return };
+        let Some(proof) = self.authenticate(now, asked, out) else { return };
+        self.on_authentic(now, asked, proof, (service, Some(call)), out);
+    }
+
+    /// Decides; carries out a yes. `renewed` is the call that a re-INVITE belongs to.
+    fn on_authentic(
+        &mut self,
+        now: Now,
+        asked: Asked<'_, '_>,
+        Proof { user, agent }: Proof,
+        (service, renewed): (&str, Option<[u8; 12]>),
+        out: &mut Transmits,
+    ) {
         // The call's own user and service, or it is someone else's call.
         let other = |(owner, of): (String, String)| owner != user || of != service;
         if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {
@@ -216,7 +227,7 @@ impl Shard {
             return false;
         }
         if let Some((_, peer)) = tables.server.response(id.token) {
-            out.push(crate::transmits::Flow { listener: id.listener, peer }, answer);
+            out.push(crate::transmits::Flow::datagrams(id.listener, peer), answer);
         }
         true
     }

@@ -22,12 +22,16 @@ use sluicegate_wire::{Instant, UnixTime};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
+    Now, Shard,
+    answer::credential_fields,
     exchanges::Users,
-    settings::{DigestName, Settings},
+    ladder::Asked,
+    settings::{DigestName, RETRY_AFTER_SECS, Settings},
 };
 use crate::{
     guesses::{Attempt, Claim},
-    metrics::Outcome,
+    metrics::{Count, Kind, Outcome},
+    transmits::Transmits,
 };
 
 /// What the credentials of a request are worth.
@@ -202,7 +206,7 @@ impl Authenticator {
         claim: &AgentClaim,
     ) -> Result<AgentSession, SignInError> {
         let hello = Hello::of(message)?;
-        if !settings.addresses.iter().chain(&settings.advertise).any(|own| *own == hello.dialled) {
+        if !settings.addresses().chain(settings.advertise.iter().copied()).any(|own| own == hello.dialled) {
             return Err(SignInError::Handshake);
         }
         let seed = super::derive(&self.ephemerals, b"key");
@@ -252,6 +256,75 @@ impl Authenticator {
     pub(super) const fn gauge(&self) -> (u64, u64) {
         let replays = self.replays.gauge();
         (replays.used, replays.max)
+    }
+}
+
+impl Shard {
+    /// Who proved to have sent this, or `None` after having asked for (other) credentials.
+    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<Proof> {
+        let Asked { flow, message, method, kind, .. } = asked;
+        let (_, _, field) = credential_fields(method);
+        let verdict = self.authenticator.judge(
+            (now.instant, now.unix),
+            &self.settings,
+            &self.policy,
+            (field, message),
+            flow.peer,
+        );
+        match verdict {
+            Verdict::Proved(claimed) => {
+                // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
+                // the set of used nonces, and nobody could sign in.
+                let charged = self.exchanges.charge(now.instant, &claimed.user)
+                    && self.authenticator.accept(now.instant, &claimed).is_ok();
+                if charged {
+                    self.unproved.proved(now.instant, flow.peer.ip());
+                    return self.shake_hands(now, asked, claimed, out);
+                }
+                self.metrics.one(Count::TableFull);
+                self.unavailable_once(asked, out);
+            }
+            Verdict::Challenge { stale, outcome, claimed } => {
+                self.metrics.request(kind, outcome);
+                if let Some(user) = claimed {
+                    let why = match outcome {
+                        Outcome::Replay => "these credentials had been used before",
+                        _ => "wrong password, disabled, or not allowed to log in this way",
+                    };
+                    self.decided(now, asked, &user, (outcome, if kind == Kind::Register { 401 } else { 407 }), [why]);
+                }
+                self.challenge(now, flow, message, method, stale, out);
+            }
+            Verdict::Malformed => {
+                self.metrics.request(kind, Outcome::Malformed);
+                self.answer_stranger(flow, message, 400, out, |headers| headers);
+            }
+            Verdict::Guessing(user) => {
+                self.metrics.request(kind, Outcome::Guessing);
+                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
+                self.decided(now, asked, &user, (Outcome::Guessing, 503), [why]);
+                self.answer_stranger(flow, message, 503, out, |headers| {
+                    headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
+                });
+            }
+        }
+        None
+    }
+
+    /// The handshake of an agent; of a telephone there is none.
+    fn shake_hands(&mut self, now: Now, asked: Asked<'_, '_>, claimed: Claimed, out: &mut Transmits) -> Option<Proof> {
+        let Claimed { user, agent, .. } = claimed;
+        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
+        match self.authenticator.handshake(&self.settings, asked.message, &claim) {
+            Ok(session) => Some(Proof { user, agent: Some(session) }),
+            Err(error) => {
+                self.metrics.request(asked.kind, Outcome::Handshake);
+                let why = error.to_string();
+                self.decided(now, asked, &user, (Outcome::Handshake, 403), [why]);
+                self.refuse_with(now, asked, 403, None, out);
+                None
+            }
+        }
     }
 }
 

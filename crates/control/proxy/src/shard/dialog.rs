@@ -3,7 +3,7 @@
 
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method, Transport},
+    message::{HeaderName, Message, Method},
     sdp::Session,
     transaction::Received,
     uri::Uri,
@@ -97,7 +97,7 @@ impl Shard {
         match asked.method {
             Method::Invite => {
                 let service = asked.service();
-                self.on_authentic(now, asked, &service, Some(tagged.call), out);
+                self.on_reinvite(now, asked, (&service, tagged.call), out);
             }
             Method::Bye => {
                 if !self.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(now, asked, tagged.call, out) {
@@ -152,7 +152,7 @@ impl Shard {
         match (asked.method, direction) {
             // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
-                return self.on_authentic(now, asked, &route.service, Some(route.call), out);
+                return self.on_reinvite(now, asked, (&route.service, route.call), out);
             }
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
             (Method::Invite, Direction::ToClient) => return self.not_acceptable(asked, out),
@@ -255,7 +255,7 @@ impl Shard {
             request: message,
             source: asked.flow.peer,
             via: ViaLine {
-                transport: Transport::Udp,
+                transport: self.settings.listening(to.listener).transport,
                 sent_by: self.settings.address(to.listener),
                 branch: &branch,
                 rport: true,
@@ -299,7 +299,7 @@ impl Shard {
             let host = uri.host.and_then(|host| host.address());
             let port = uri.port.unwrap_or(5060);
             uri.host_is(&self.settings.realm)
-                || self.settings.addresses.iter().any(|own| Some(own.ip()) == host && own.port() == port)
+                || self.settings.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
         })
     }
 }

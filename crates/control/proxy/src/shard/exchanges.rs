@@ -16,7 +16,7 @@ use super::{
     relay::Relay,
     settings::{OPENING_MAX, TRANSACTION_LIFE, Tables},
 };
-use crate::transmits::Flow;
+use crate::transmits::{Flow, Listening};
 
 /// Names a transaction: tokens are unique within one listener's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,13 +71,16 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    pub(super) fn new(listeners: usize, tables: &Tables, key: [u8; 16]) -> Self {
-        let listener = |_| Listener {
-            server: ServerTransactions::new(tables.transactions_max, key),
-            client: ClientTransactions::new(tables.transactions_max, key),
+    pub(super) fn new(listening: &[Listening], tables: &Tables, key: [u8; 16]) -> Self {
+        let listener = |listening: &Listening| {
+            let is_reliable = listening.transport.is_reliable();
+            Listener {
+                server: ServerTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
+                client: ClientTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
+            }
         };
         Self {
-            listeners: (0..listeners).map(listener).collect(),
+            listeners: listening.iter().map(listener).collect(),
             pending: HashMap::new(),
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),

@@ -208,15 +208,26 @@ impl Keys {
         Some(mac(&self.branch, b"stateless", &[named, &flow_bytes(next), message.call_id().ok()?, &number]))
     }
 
+    /// Whether a branch can have been made here: by its own MAC, or as far as its length goes if its MAC covers more.
+    pub(super) fn may_have_made(&self, branch: &[u8]) -> bool {
+        let Some(text) = branch.strip_prefix(MAGIC_COOKIE) else { return false };
+        self.stateful(text).is_some() || decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text).is_some()
+    }
+
+    /// The shard whose relayed request has this branch.
+    fn stateful(&self, text: &[u8]) -> Option<u8> {
+        let [kind, shard, rest @ ..] = decode::<{ 2 + 8 + MAC_LEN }>(text)?;
+        let (number, sent) = rest.split_at_checked(8)?;
+        let expected = mac(&self.branch, b"stateful", &[&[shard], number]);
+        (kind == 0 && bool::from(expected.ct_eq(sent))).then_some(shard)
+    }
+
     /// Whose transaction the topmost Via of a response from `source` names; `None` if the branch is not ours, or the
     /// request that it was for went elsewhere.
     pub(super) fn owner_of(&self, source: Flow, response: &Message<'_>) -> Option<BranchOwner> {
         let text = response.top_via().ok()?.branch?.strip_prefix(MAGIC_COOKIE)?;
-        if let Some([kind, shard, rest @ ..]) = decode::<{ 2 + 8 + MAC_LEN }>(text) {
-            let (number, sent) = rest.split_at_checked(8)?;
-            let expected = mac(&self.branch, b"stateful", &[&[shard], number]);
-            let valid = kind == 0 && bool::from(expected.ct_eq(sent));
-            return valid.then_some(BranchOwner::Shard(shard));
+        if let Some(shard) = self.stateful(text) {
+            return Some(BranchOwner::Shard(shard));
         }
         let bytes = decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text)?;
         let (named, sent) = bytes.split_at_checked(1 + FLOW_LEN + MAC_LEN)?;
@@ -257,6 +268,7 @@ fn put(hash: &mut impl std::hash::Hasher, part: &[u8]) {
     hash.write(part);
 }
 
+/// A connection is left out: it ends before its dialog does, and another takes its place.
 fn flow_bytes(flow: Flow) -> [u8; FLOW_LEN] {
     let mut bytes = [0; FLOW_LEN];
     let ip = match flow.peer.ip() {
@@ -272,5 +284,5 @@ fn flow_bytes(flow: Flow) -> [u8; FLOW_LEN] {
 fn flow_of(bytes: &[u8; FLOW_LEN]) -> Option<Flow> {
     let [listener, high, low, ip @ ..] = bytes;
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(ip.as_slice()).ok()?).to_canonical();
-    Some(Flow { listener: *listener, peer: SocketAddr::new(ip, u16::from_be_bytes([*high, *low])) })
+    Some(Flow::datagrams(*listener, SocketAddr::new(ip, u16::from_be_bytes([*high, *low]))))
 }

@@ -1,30 +1,22 @@
 //! The ladder: what a datagram must pass before anything is done for it, cheap steps first.
 
-use sluicegate_api::Decision;
-use sluicegate_policy::is_name;
+use std::convert::Infallible;
+
 use sluicegate_sip::{
-    message::{Essentials, HeaderName, Message, Method, Start},
+    message::{Essentials, HeaderName, Message, Method, Peek, Start},
     transaction::Received,
     uri::Uri,
 };
 
 use super::{
     Now, Shard,
-    answer::{ALLOW, credential_fields, kind_of},
-    auth::{Claimed, Proof, Verdict},
-    events::Event,
+    answer::{ALLOW, kind_of},
     settings::RETRY_AFTER_SECS,
 };
 use crate::{
-    decisions::Decided,
     metrics::{Count, Kind, Outcome},
     transmits::{Flow, Transmits},
 };
-
-/// Notes for `trace user` about senders that are not proved, per second.
-const UNPROVED_NOTES_PER_SEC: u32 = 20;
-/// Stands in notes for what is no name of a user or service.
-const NO_NAME: &str = "(no name)";
 
 /// One request on its way up the ladder.
 #[derive(Clone, Copy)]
@@ -46,72 +38,211 @@ impl Asked<'_, '_> {
     }
 }
 
+/// Where a datagram leaves the ladder. In the order in which it is climbed; before [`Rung::Credentials`] nothing is
+/// allocated or remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rung {
+    /// Is it a distant gate's? Needs the bytes and their source. One look-up, and for those gates one SipHash over all of it.
+    Seal,
+    /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks.
+    KeepAlive,
+    /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
+    Glance,
+    /// Does it follow the grammar? Needs all of it, and reads it once: some 300 ns.
+    Grammar,
+    /// A response: has the topmost Via a branch of ours? Needs the fields that make a transaction. One MAC, then a look-up.
+    Response,
+    /// ACK and CANCEL, which nobody is asked for credentials of: are they of a transaction or dialog? One or two look-ups.
+    Transaction,
+    /// Was it answered before? One keyed hash and a look-up; its answer is sent again.
+    Retransmission,
+    /// Within a dialog: was its tag or cookie made here, does the call live, who speaks? One MAC, one look-up under the lock
+    /// of the directory.
+    Dialog,
+    /// Is it to be answered without a thought, such as OPTIONS? Writes one answer.
+    Method,
+    /// Who is it? One MAC for a nonce, three hashes for a digest, a look-up for a replay; for agents a handshake of three
+    /// X25519.
+    Credentials,
+    /// What may it? Whatever the rules cost; what passes has a transaction, and is relayed or opened.
+    Rules,
+}
+
+impl Rung {
+    /// All of them, from the ground up.
+    pub const ALL: [Self; 11] = [
+        Self::Seal,
+        Self::KeepAlive,
+        Self::Glance,
+        Self::Grammar,
+        Self::Response,
+        Self::Transaction,
+        Self::Retransmission,
+        Self::Dialog,
+        Self::Method,
+        Self::Credentials,
+        Self::Rules,
+    ];
+
+    /// The stable name in metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Seal => "seal",
+            Self::KeepAlive => "keep_alive",
+            Self::Glance => "glance",
+            Self::Grammar => "grammar",
+            Self::Response => "response",
+            Self::Transaction => "transaction",
+            Self::Retransmission => "retransmission",
+            Self::Dialog => "dialog",
+            Self::Method => "method",
+            Self::Credentials => "credentials",
+            Self::Rules => "rules",
+        }
+    }
+}
+
+/// What a rung lets pass, or that it ends here.
+type Passed<T> = Result<T, Rung>;
+
 impl Shard {
     /// Takes one datagram from `flow`.
     pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) {
         self.instant = now.instant;
         self.metrics.one(Count::Datagrams);
-        // The shard that a datagram was handed over by has looked at its trailer.
-        let opened = if self.handed_over { Ok(datagram) } else { out.links.open(flow, datagram) };
-        let Ok(datagram) = opened else { return self.metrics.one(Count::RelayUnproved) };
-        if is_keepalive(datagram) {
-            self.metrics.one(Count::Keepalives);
-            return;
-        }
-        match Message::parse(datagram) {
-            Err(error) => self.answer_malformed(flow, datagram, error.status(), out),
-            Ok(message) => match message.start() {
-                Start::Response { code, .. } => self.on_response(now, flow, &message, code, out),
-                Start::Request { method, .. } => self.on_request(now, flow, &message, method, out),
-            },
-        }
+        let Err(left) = self.climb(now, flow, datagram, out);
+        self.metrics.left(left);
         self.metrics.add(Count::TransmitDropped, out.take_dropped());
     }
 
-    fn on_request(&mut self, now: Now, flow: Flow, message: &Message<'_>, method: Method<'_>, out: &mut Transmits) {
-        let essentials = match message.essentials() {
-            Ok(essentials) => essentials,
-            Err(error) => return self.answer_malformed(flow, message.as_bytes(), error.status(), out),
-        };
-        let in_dialog = essentials.to.tag.is_some();
-        let kind = kind_of(method, in_dialog);
-        let asked = Asked { flow, message, essentials: &essentials, method, kind };
+    /// The ladder. A verdict that needs no more than a rung has found out goes behind that rung.
+    fn climb(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) -> Passed<Infallible> {
+        let datagram = self.unseal(flow, datagram, out)?;
+        self.skip_keep_alive(datagram)?;
+        self.glance(datagram)?;
+        let message = self.parse(flow, datagram, out)?;
+        let method = self.take_response(now, flow, &message, out)?;
+        let essentials = self.essentials(flow, &message, out)?;
+        let kind = kind_of(method, essentials.to.tag.is_some());
+        let asked = Asked { flow, message: &message, essentials: &essentials, method, kind };
+        self.end_transaction(now, asked, out)?;
+        self.absorb(now, asked, out)?;
+        self.take_in_dialog(now, asked, out)?;
+        self.answer_method(asked, out)?;
+        let proof = self.authenticate(now, asked, out).ok_or(Rung::Credentials)?;
         match method {
-            Method::Ack => return self.on_ack(now, asked, out),
-            Method::Cancel => return self.on_cancel(now, asked, out),
-            _ => {}
+            Method::Register => self.on_register(now, asked, proof, out),
+            _ => self.on_invite(now, asked, proof, out),
         }
-        if self.absorb(now, asked, out) {
-            self.metrics.request(kind, Outcome::Absorbed);
-            return;
+        Err(Rung::Rules)
+    }
+
+    fn unseal<'d>(&self, flow: Flow, datagram: &'d [u8], out: &mut Transmits) -> Passed<&'d [u8]> {
+        // The shard that a datagram was handed over by has looked at its trailer.
+        let opened = if self.handed_over { Ok(datagram) } else { out.links.open(flow, datagram) };
+        opened.map_err(|_| {
+            self.metrics.one(Count::RelayUnproved);
+            Rung::Seal
+        })
+    }
+
+    fn skip_keep_alive(&self, datagram: &[u8]) -> Passed<()> {
+        if is_keepalive(datagram) {
+            self.metrics.one(Count::Keepalives);
+            return Err(Rung::KeepAlive);
         }
-        match method {
-            _ if in_dialog => self.on_in_dialog(now, asked, out),
-            Method::Options => self.on_options(asked, out),
-            Method::Invite => self.on_invite(now, asked, out),
-            Method::Register => self.on_register(now, asked, out),
-            Method::Bye => self.unmatched(asked, out),
-            _ => {
-                self.metrics.request(kind, Outcome::Unsupported);
-                self.answer_stranger(flow, message, 405, out, |headers| headers.header("Allow", ALLOW));
+        Ok(())
+    }
+
+    /// A flood of made-up responses costs no more than this.
+    fn glance(&self, datagram: &[u8]) -> Passed<()> {
+        let Some(Peek { method: None, branch, .. }) = Peek::at(datagram) else { return Ok(()) };
+        if branch.is_some_and(|branch| self.keys.may_have_made(branch)) {
+            return Ok(());
+        }
+        self.metrics.one(Count::ResponsesUnmatched);
+        Err(Rung::Glance)
+    }
+
+    fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8], out: &mut Transmits) -> Passed<Message<'d>> {
+        Message::parse(datagram).map_err(|error| {
+            self.answer_malformed(flow, datagram, error.status(), out);
+            Rung::Grammar
+        })
+    }
+
+    fn essentials<'d>(&mut self, flow: Flow, message: &Message<'d>, out: &mut Transmits) -> Passed<Essentials<'d>> {
+        message.essentials().map_err(|error| {
+            self.answer_malformed(flow, message.as_bytes(), error.status(), out);
+            Rung::Grammar
+        })
+    }
+
+    /// Responses end here; the method of a request.
+    fn take_response<'d>(
+        &mut self,
+        now: Now,
+        flow: Flow,
+        message: &Message<'d>,
+        out: &mut Transmits,
+    ) -> Passed<Method<'d>> {
+        match message.start() {
+            Start::Request { method, .. } => Ok(method),
+            Start::Response { code, .. } => {
+                self.on_response(now, flow, message, code, out);
+                Err(Rung::Response)
             }
         }
     }
 
+    fn end_transaction(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+        match asked.method {
+            Method::Ack => self.on_ack(now, asked, out),
+            Method::Cancel => self.on_cancel(now, asked, out),
+            _ => return Ok(()),
+        }
+        Err(Rung::Transaction)
+    }
+
+    fn take_in_dialog(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+        if asked.essentials.to.tag.is_none() {
+            return Ok(());
+        }
+        self.on_in_dialog(now, asked, out);
+        Err(Rung::Dialog)
+    }
+
+    /// Only INVITE and REGISTER are worth asking for credentials.
+    fn answer_method(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+        match asked.method {
+            Method::Invite | Method::Register => return Ok(()),
+            Method::Options => self.on_options(asked, out),
+            Method::Bye => self.unmatched(asked, out),
+            _ => {
+                self.metrics.request(asked.kind, Outcome::Unsupported);
+                self.answer_stranger(asked.flow, asked.message, 405, out, |headers| headers.header("Allow", ALLOW));
+            }
+        }
+        Err(Rung::Method)
+    }
+
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.
-    fn absorb(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> bool {
+    fn absorb(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
         let listener = asked.flow.listener;
-        let Some(tables) = self.exchanges.listener(listener) else { return true };
+        let Some(tables) = self.exchanges.listener(listener) else { return Err(Rung::Retransmission) };
         match tables.server.receive(now.instant, asked.message, asked.essentials) {
-            Received::New => return false,
+            Received::New => return Ok(()),
             Received::Resend(token) => {
                 if let Some((bytes, peer)) = tables.server.response(token) {
-                    out.push(Flow { listener, peer }, bytes);
+                    out.push(Flow::datagrams(listener, peer), bytes);
                 }
             }
             Received::Absorbed | Received::Acknowledged(_) => {}
         }
-        true
+        self.metrics.request(asked.kind, Outcome::Absorbed);
+        Err(Rung::Retransmission)
     }
 
     /// 481: names a dialog or transaction that it does not prove to know.
@@ -135,116 +266,6 @@ impl Shard {
         });
     }
 
-    /// Who proved to have sent this, or `None` after having asked for (other) credentials.
-    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<Proof> {
-        let Asked { flow, message, method, kind, .. } = asked;
-        let (_, _, field) = credential_fields(method);
-        let verdict = self.authenticator.judge(
-            (now.instant, now.unix),
-            &self.settings,
-            &self.policy,
-            (field, message),
-            flow.peer,
-        );
-        match verdict {
-            Verdict::Proved(claimed) => {
-                // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
-                // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.charge(now.instant, &claimed.user)
-                    && self.authenticator.accept(now.instant, &claimed).is_ok();
-                if charged {
-                    self.unproved.proved(now.instant, flow.peer.ip());
-                    return self.shake_hands(now, asked, claimed, out);
-                }
-                self.metrics.one(Count::TableFull);
-                self.unavailable_once(asked, out);
-            }
-            Verdict::Challenge { stale, outcome, claimed } => {
-                self.metrics.request(kind, outcome);
-                if let Some(user) = claimed {
-                    let why = match outcome {
-                        Outcome::Replay => "these credentials had been used before",
-                        _ => "wrong password, disabled, or not allowed to log in this way",
-                    };
-                    self.decided(now, asked, &user, (outcome, if kind == Kind::Register { 401 } else { 407 }), [why]);
-                }
-                self.challenge(now, flow, message, method, stale, out);
-            }
-            Verdict::Malformed => {
-                self.metrics.request(kind, Outcome::Malformed);
-                self.answer_stranger(flow, message, 400, out, |headers| headers);
-            }
-            Verdict::Guessing(user) => {
-                self.metrics.request(kind, Outcome::Guessing);
-                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
-                self.decided(now, asked, &user, (Outcome::Guessing, 503), [why]);
-                self.answer_stranger(flow, message, 503, out, |headers| {
-                    headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
-                });
-            }
-        }
-        None
-    }
-
-    /// The handshake of an agent; of a telephone there is none.
-    fn shake_hands(&mut self, now: Now, asked: Asked<'_, '_>, claimed: Claimed, out: &mut Transmits) -> Option<Proof> {
-        let Claimed { user, agent, .. } = claimed;
-        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
-        match self.authenticator.handshake(&self.settings, asked.message, &claim) {
-            Ok(session) => Some(Proof { user, agent: Some(session) }),
-            Err(error) => {
-                self.metrics.request(asked.kind, Outcome::Handshake);
-                let why = error.to_string();
-                self.decided(now, asked, &user, (Outcome::Handshake, 403), [why]);
-                self.refuse_with(now, asked, 403, None, out);
-                None
-            }
-        }
-    }
-
-    /// Leaves a note for `trace user`.
-    pub(super) fn decided<S: Into<String>>(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        user: &str,
-        (outcome, status): (Outcome, u16),
-        steps: impl IntoIterator<Item = S>,
-    ) {
-        let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
-        if is_unproved && !self.may_note(now) {
-            self.unnoted += 1;
-            return;
-        }
-        // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
-        let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
-        let decision = Decision {
-            unix: now.unix.0,
-            user: named(user),
-            service: named(&asked.service()),
-            client: asked.flow.peer,
-            outcome: outcome.label().into(),
-            status,
-            steps: steps.into_iter().map(Into::into).collect(),
-        };
-        let decided = Decided {
-            decision,
-            renewal: asked.kind == Kind::Reinvite,
-            left_out: if is_unproved { std::mem::take(&mut self.unnoted) } else { 0 },
-        };
-        self.raise(Event::Decided(decided));
-    }
-
-    /// Whether one more note about an unproved sender may be left: a flood of wrong passwords must not push out everything
-    /// else.
-    const fn may_note(&mut self, now: Now) -> bool {
-        if self.notes.0 != now.unix.0 {
-            self.notes = (now.unix.0, 0);
-        }
-        self.notes.1 += 1;
-        self.notes.1 <= UNPROVED_NOTES_PER_SEC
-    }
-
     /// Whether the request names us or our realm: no one else's calls are carried.
     pub(super) fn is_for_us(&self, message: &Message<'_>) -> bool {
         let Some(Ok(uri)) = message.request_uri().map(Uri::parse) else { return false };
@@ -252,7 +273,7 @@ impl Shard {
             || uri
                 .host
                 .and_then(|host| host.address())
-                .is_some_and(|ip| self.settings.addresses.iter().any(|own| own.ip() == ip))
+                .is_some_and(|ip| self.settings.addresses().any(|own| own.ip() == ip))
     }
 
     /// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).

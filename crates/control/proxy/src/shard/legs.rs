@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use sluicegate_sip::{
-    message::{Message, NameAddr, Transport},
+    message::{Message, NameAddr},
     write::{Party, Request, ViaLine},
 };
 use sluicegate_wire::Instant;
@@ -13,7 +13,7 @@ use sluicegate_wire::Instant;
 use super::{Now, Shard};
 use crate::{
     calls::CallId,
-    transmits::{Flow, Transmits},
+    transmits::{Flow, Listening, Transmits},
 };
 
 /// What our own BYE counts up from the last request that we know of: those of the caller that were passed on without being
@@ -127,12 +127,12 @@ impl Shard {
     fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {
         let number = self.next_number();
         let branch = self.keys.branch(self.settings.shard, number);
-        let sent_by = self.settings.address(leg.hop.listener);
+        let Listening { transport, address: sent_by } = self.settings.listening(leg.hop.listener);
         let mut bytes = Vec::new();
         let request = Request {
             method,
             uri: &leg.contact,
-            via: ViaLine { transport: Transport::Udp, sent_by, branch: &branch, rport: true },
+            via: ViaLine { transport, sent_by, branch: &branch, rport: true },
             from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
             to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
             call_id: &leg.call_id,

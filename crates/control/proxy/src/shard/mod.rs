@@ -20,6 +20,7 @@ mod ladder;
 mod legs;
 mod media;
 mod names;
+mod notes;
 mod register;
 mod relay;
 mod responses;
@@ -27,6 +28,7 @@ mod settings;
 mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
+pub use ladder::Rung;
 pub use settings::{DigestName, Settings, Tables};
 
 use std::{
@@ -45,6 +47,8 @@ use self::{
     exchanges::{Exchanges, Id, Stage},
     keys::Keys,
     legs::Legs,
+    notes::UnprovedNotes,
+    register::Registrar,
     unproved::Unproved,
 };
 use crate::{
@@ -75,17 +79,14 @@ pub struct Shard {
     exchanges: Exchanges,
     legs: Legs,
     unproved: Unproved,
-    bindings: HashMap<String, Binding>,
+    registrar: Registrar,
     /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
     standing: HashMap<String, Standing>,
     events: VecDeque<Event>,
     scratch: Vec<u8>,
     /// Counts calls and requests of our own, for names that are never used twice.
     numbers: u64,
-    /// Second and number of the notes left about unproved senders in it.
-    notes: (u64, u32),
-    /// Those that were not left since the last one.
-    unnoted: u64,
+    unproved_notes: UnprovedNotes,
     /// When the present datagram, input or timer came.
     instant: Instant,
     /// Whether the present datagram came from another shard, so that it is not handed over again.
@@ -100,17 +101,16 @@ impl Shard {
         let keys = Keys::new(&settings);
         Self {
             authenticator: Authenticator::new(&settings),
-            exchanges: Exchanges::new(settings.addresses.len(), &tables, keys.tables),
+            exchanges: Exchanges::new(&settings.listening, &tables, keys.tables),
             legs: Legs::new(tables.legs_max),
             unproved: Unproved::new(keys.unproved, settings.unproved_answers_per_s),
             keys,
-            bindings: HashMap::new(),
+            registrar: Registrar::new(tables.bindings_max),
             standing: HashMap::new(),
             events: VecDeque::new(),
             scratch: Vec::new(),
             numbers: 0,
-            notes: (0, 0),
-            unnoted: 0,
+            unproved_notes: UnprovedNotes::default(),
             instant: Instant::ZERO,
             handed_over: false,
             settings,
@@ -127,7 +127,8 @@ impl Shard {
             Input::Agents(agents) => self.settings.agents = agents,
             Input::Gate(answer) => self.on_gate_answer(now, answer, out),
             Input::Over(calls) => self.on_over(now, &calls, out),
-            Input::Bind(binding) => drop(self.bind(now, binding)),
+            // One that finds no room is told again when its agent registers anew.
+            Input::Bind(binding) => drop(self.registrar.bind(now.instant, binding)),
             Input::Datagram { flow, bytes } => {
                 self.handed_over = true;
                 self.on_datagram(now, flow, &bytes, out);
@@ -138,11 +139,11 @@ impl Shard {
                     Some(standing) => drop(self.standing.insert(service, standing)),
                     None => drop(self.standing.remove(&service)),
                 }
-                out.links.set(&self.settings.addresses, self.settings.shard, self.standing.values());
+                out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
             }
             Input::Policy(policy) => {
                 self.standing.retain(|service, _| policy.service(service).is_some());
-                out.links.set(&self.settings.addresses, self.settings.shard, self.standing.values());
+                out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
                 self.policy = policy;
             }
         }
@@ -169,7 +170,7 @@ impl Shard {
             match due {
                 Due::Transmit { peer, bytes } => {
                     self.metrics.one(Count::Retransmitted);
-                    out.push(Flow { listener, peer }, bytes);
+                    out.push(Flow::datagrams(listener, peer), bytes);
                 }
                 Due::TimedOut(token) => self.on_unacknowledged(now, Id { listener, token }),
             }
@@ -181,7 +182,7 @@ impl Shard {
             match due {
                 Due::Transmit { peer, bytes } => {
                     self.metrics.one(Count::Retransmitted);
-                    out.push(Flow { listener, peer }, bytes);
+                    out.push(Flow::datagrams(listener, peer), bytes);
                 }
                 Due::TimedOut(token) => self.on_relay_timeout(now, listener, token, out),
             }
@@ -218,13 +219,13 @@ impl Shard {
     #[must_use]
     pub fn gauges(&self) -> [(&'static str, u64, u64); 6] {
         let [server, client] = self.exchanges.gauges();
-        let (replays, legs) = (self.authenticator.gauge(), self.legs.gauge());
+        let (replays, legs, bindings) = (self.authenticator.gauge(), self.legs.gauge(), self.registrar.gauge());
         [
             ("server_transactions", server.0, server.1),
             ("client_transactions", client.0, client.1),
             ("replays", replays.0, replays.1),
             ("service_legs", legs.0, legs.1),
-            ("bindings", self.bindings.len() as u64, self.settings.tables.bindings_max as u64),
+            ("bindings", bindings.0, bindings.1),
             ("events", self.events.len() as u64, self.settings.tables.events_max as u64),
         ]
     }

@@ -38,7 +38,7 @@ impl Shard {
     pub(super) fn is_our_host(&self, uri: &Uri<'_>) -> bool {
         let address = uri.host.and_then(|host| host.address());
         uri.host_is(&self.settings.realm)
-            || address.is_some_and(|ip| self.settings.addresses.iter().any(|own| own.ip() == ip))
+            || address.is_some_and(|ip| self.settings.addresses().any(|own| own.ip() == ip))
     }
 
     /// A service's Contact as a client may know it: the same user here. `None` if there is none that can be written so.

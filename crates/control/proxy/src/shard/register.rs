@@ -1,6 +1,6 @@
 //! Agents register their services: a bounded table of where each service is reached.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use sluicegate_policy::ServiceKind;
 use sluicegate_signin::HEADER;
@@ -10,6 +10,7 @@ use sluicegate_sip::{
     uri::{Uri, unescape},
     write::Response,
 };
+use sluicegate_wire::Instant;
 
 use super::{
     Now, Shard,
@@ -27,11 +28,55 @@ const REGISTRATION_SECS_DEFAULT: u32 = 3_600;
 /// Shortest registration but 0 (RFC 3261 section 10.3).
 const REGISTRATION_SECS_MIN: u32 = 10;
 
+/// Where services are reached that register. Bounded.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    bindings: HashMap<String, Binding>,
+    max: usize,
+}
+
+impl Registrar {
+    pub(super) fn new(max: usize) -> Self {
+        Self { bindings: HashMap::new(), max }
+    }
+
+    /// Where a service is registered now.
+    pub(super) fn at(&self, now: Instant, service: &str) -> Option<&Binding> {
+        self.bindings.get(service).filter(|binding| binding.expires > now)
+    }
+
+    /// Takes a registration, or its end; `false` if there is no room. One that has ended frees its place.
+    pub(super) fn bind(&mut self, now: Instant, binding: Binding) -> bool {
+        if binding.expires <= now {
+            self.bindings.remove(&binding.service);
+            return true;
+        }
+        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.max {
+            self.bindings.retain(|_, other| other.expires > now);
+            if self.bindings.len() >= self.max {
+                return false;
+            }
+        }
+        self.bindings.insert(binding.service.clone(), binding);
+        true
+    }
+
+    /// Used and maximum.
+    pub(super) fn gauge(&self) -> (u64, u64) {
+        (self.bindings.len() as u64, self.max as u64)
+    }
+}
+
 impl Shard {
     /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
     /// from, whatever its Contact says.
-    pub(super) fn on_register(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
-        let Some(Proof { user, agent }) = self.authenticate(now, asked, out) else { return };
+    pub(super) fn on_register(
+        &mut self,
+        now: Now,
+        asked: Asked<'_, '_>,
+        Proof { user, agent }: Proof,
+        out: &mut Transmits,
+    ) {
         let name = user_part(&asked.essentials.to);
         let service = name.and_then(|name| self.policy.service(&name).cloned());
         let registrar = |kind, registrar: &Option<String>| {
@@ -70,8 +115,8 @@ impl Shard {
             contact: contact.uri.to_vec(),
             expires: now.instant + Duration::from_secs(secs.into()),
         };
-        let is_known = self.bindings.get(&service.name).is_some_and(|known| known.expires > now.instant);
-        if !self.bind(now, binding.clone()) {
+        let is_known = self.registrar.at(now.instant, &service.name).is_some();
+        if !self.registrar.bind(now.instant, binding.clone()) {
             self.metrics.one(Count::TableFull);
             self.metrics.request(asked.kind, Outcome::Unavailable);
             return self.refuse_with(now, asked, 503, None, out);
@@ -89,22 +134,6 @@ impl Shard {
         asked_secs.min(self.settings.registration_secs_max)
     }
 
-    /// Writes a registration into the table; `false` if there is no room. One that has ended frees its place.
-    pub(super) fn bind(&mut self, now: Now, binding: Binding) -> bool {
-        if binding.expires <= now.instant {
-            self.bindings.remove(&binding.service);
-            return true;
-        }
-        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.settings.tables.bindings_max {
-            self.bindings.retain(|_, other| other.expires > now.instant);
-            if self.bindings.len() >= self.settings.tables.bindings_max {
-                return false;
-            }
-        }
-        self.bindings.insert(binding.service.clone(), binding);
-        true
-    }
-
     /// 200 with what is registered now.
     fn confirm(
         &mut self,
@@ -116,7 +145,7 @@ impl Shard {
         self.metrics.request(asked.kind, Outcome::Admitted);
         let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
         let tag = self.keys.stateless_tag(asked.message);
-        let binding = self.bindings.get(service).filter(|binding| binding.expires > now.instant);
+        let binding = self.registrar.at(now.instant, service);
         let contact = binding.map(|binding| {
             let secs = binding.expires.since(now.instant).as_secs();
             [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()

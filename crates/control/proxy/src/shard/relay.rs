@@ -9,7 +9,7 @@ use std::{
 use sluicegate_grant::GrantId;
 use sluicegate_policy::{Limits, Service, ServiceKind};
 use sluicegate_sip::{
-    message::{HeaderName, Message, Transport},
+    message::{HeaderName, Message},
     sdp::Session,
     transaction::Role,
     write::{ForwardError, ForwardRequest, NewBody, ViaLine, cancel_for},
@@ -83,7 +83,7 @@ impl Shard {
     /// Where a service takes SIP: where its agent registered from; or for a SIP server under the address that its gate
     /// told, or its own.
     pub(super) fn hop(&self, now: Now, service: &Service) -> Option<Hop> {
-        if let Some(binding) = self.bindings.get(&service.name).filter(|binding| binding.expires > now.instant) {
+        if let Some(binding) = self.registrar.at(now.instant, &service.name) {
             return Some(Hop { flow: binding.flow, uri: binding.contact.clone() });
         }
         if service.kind != ServiceKind::Sip {
@@ -91,7 +91,7 @@ impl Shard {
         }
         let own = SocketAddr::new(service.address, service.sip_port_or_default()?);
         let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
-        let flow = Flow { listener: self.settings.listener_for(peer.ip()), peer };
+        let flow = Flow::datagrams(self.settings.listener_for(peer.ip()), peer);
         Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
     }
 
@@ -185,7 +185,7 @@ impl Shard {
             request: message,
             source: flow.peer,
             via: ViaLine {
-                transport: Transport::Udp,
+                transport: self.settings.listening(hop.flow.listener).transport,
                 sent_by: self.settings.address(hop.flow.listener),
                 branch: &branch,
                 rport: true,

@@ -85,7 +85,7 @@ impl Shard {
 
     fn send_request(&mut self, Id { listener, token }: Id, out: &mut Transmits) {
         if let Some((bytes, peer)) = self.exchanges.listener(listener).and_then(|tables| tables.client.request(token)) {
-            out.push(Flow { listener, peer }, bytes);
+            out.push(Flow::datagrams(listener, peer), bytes);
         }
     }
 
@@ -127,7 +127,7 @@ impl Shard {
         if let Some((bytes, peer)) =
             self.exchanges.listener(owed.listener).and_then(|tables| tables.server.response(owed.token))
         {
-            out.push(Flow { listener: owed.listener, peer }, bytes);
+            out.push(Flow::datagrams(owed.listener, peer), bytes);
         }
     }
 

@@ -10,7 +10,7 @@ use sluicegate_grant::IssuerKey;
 use sluicegate_signin::ReplicaKey;
 use zeroize::Zeroizing;
 
-use crate::{agents::AgentKeys, guesses::Guesses};
+use crate::{agents::AgentKeys, guesses::Guesses, transmits::Listening};
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
@@ -60,8 +60,8 @@ pub struct Settings {
     pub realm: String,
     /// Digest algorithms offered to telephones, preferred first.
     pub algorithms: Vec<DigestName>,
-    /// The listening addresses as peers know them, in the order of [`crate::Flow::listener`].
-    pub addresses: Vec<SocketAddr>,
+    /// Where it listens, in the order of [`crate::Flow::listener`].
+    pub listening: Vec<Listening>,
     /// Differs between the frontends of a site.
     pub replica: u16,
     /// Differs between the starts of this frontend.
@@ -80,7 +80,7 @@ pub struct Settings {
     pub dialog_key: Arc<Zeroizing<[u8; 32]>>,
     /// Key of nonces and call ids. New at every start, and different in every shard.
     pub start_key: Arc<Zeroizing<[u8; 32]>>,
-    /// Further addresses that agents dial, which a NAT in front of this frontend makes into `addresses`.
+    /// Further addresses that agents dial, which a NAT in front of this frontend makes into those of `listening`.
     pub advertise: Vec<SocketAddr>,
     /// This frontend's own key, which the site certified.
     pub replica_key: Arc<ReplicaKey>,
@@ -93,15 +93,26 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The listening address number `listener`; the first one for numbers that there are not.
+    /// Transport and local address of a flow; the first ones for numbers that there are not.
+    pub(crate) fn listening(&self, listener: u8) -> Listening {
+        let listening = self.listening.get(usize::from(listener)).or(self.listening.first());
+        let nowhere = || Listening::udp(SocketAddr::from(([127, 0, 0, 1], 5060)));
+        listening.copied().unwrap_or_else(nowhere)
+    }
+
+    /// The listening address number `listener`.
     pub(crate) fn address(&self, listener: u8) -> SocketAddr {
-        let address = self.addresses.get(usize::from(listener)).or(self.addresses.first());
-        address.copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5060)))
+        self.listening(listener).address
+    }
+
+    /// Our own addresses.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.listening.iter().map(|listening| listening.address)
     }
 
     /// The listener for peers at `ip`: the first of its address family.
     pub(crate) fn listener_for(&self, ip: IpAddr) -> u8 {
-        let position = self.addresses.iter().position(|own| own.is_ipv4() == ip.is_ipv4());
+        let position = self.addresses().position(|own| own.is_ipv4() == ip.is_ipv4());
         position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0)
     }
 }
@@ -110,7 +121,7 @@ impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings")
             .field("realm", &self.realm)
-            .field("addresses", &self.addresses)
+            .field("listening", &self.listening)
             .field("shard", &self.shard)
             .finish_non_exhaustive()
     }

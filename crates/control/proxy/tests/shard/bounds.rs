@@ -1,7 +1,7 @@
 //! Every table has a maximum, and what happens there is stated.
 
 use sluicegate_policy::PerUser;
-use sluicegate_proxy::{Count, Kind, Outcome, Tables};
+use sluicegate_proxy::{Count, Kind, MetricsSnapshot, Outcome, Rung, Tables};
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
 
@@ -188,4 +188,24 @@ fn security_15_a_users_calls_hold_no_more_than_its_share_and_a_renewal_counts_on
     let two = format!("{AUDIO}m=application 9 TCP sluicegate\r\na=service-ports:80\r\n");
     assert_eq!(status(&callers[2].invite(&mut site, &two)), 403);
     assert_eq!(status(&callers[2].invite(&mut site, AUDIO)), 100);
+}
+
+#[test]
+fn every_datagram_is_counted_at_the_rung_of_the_ladder_where_it_leaves() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE);
+    let signed = alice.signed(&mut site, "INVITE", "sip:web@example.net", "", AUDIO);
+    let response = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 203.0.113.1;branch=z9hG4bKguess\r\nTo: <sip:a@b>;tag=1\r\n\r\n";
+    alice.to_tag = Some("of-no-call".into());
+    let in_dialog = alice.request("BYE", "sip:web@example.net", "", "");
+    let ack = alice.request("ACK", "sip:web@example.net", "", "");
+    alice.to_tag = None;
+    let options = alice.request("OPTIONS", "sip:web@example.net", "", "");
+    let sent = ["\r\n\r\n", response, "no SIP at all\r\n\r\n", &signed, &signed, &in_dialog, &ack, &options];
+    sent.iter().for_each(|datagram| drop(site.send(PHONE, datagram)));
+    let snapshot = MetricsSnapshot::of(site.metrics.iter().map(|metrics| &**metrics));
+    // The INVITE without credentials left at the last but one.
+    let left = Rung::ALL.map(|rung| snapshot.total("left_total", rung.label()));
+    assert_eq!(left, [0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1], "{:?}", Rung::ALL.map(Rung::label));
+    assert_eq!(left.iter().sum::<u64>(), site.metrics[0].count(Count::Datagrams));
 }

@@ -7,8 +7,8 @@ use sluicegate_feed::GrantDelta;
 use sluicegate_grant::{DataMode, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Now, Settings, Shard, ShardMetrics, Tables,
-    Transmits,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Now, Settings, Shard,
+    ShardMetrics, Tables, Transmits,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -125,7 +125,7 @@ impl Site {
         Settings {
             realm: REALM.into(),
             algorithms: vec![DigestName::Sha256, DigestName::Md5],
-            addresses: vec![FRONTEND.parse().unwrap()],
+            listening: vec![Listening::udp(FRONTEND.parse().unwrap())],
             replica: 1,
             boot: self.starts.into(),
             shard,
@@ -153,7 +153,7 @@ impl Site {
     }
 
     pub(crate) fn send_to(&mut self, shard: usize, from: &str, datagram: impl AsRef<[u8]>) -> Sent {
-        let flow = Flow { listener: 0, peer: from.parse().unwrap() };
+        let flow = Flow::datagrams(0, from.parse().unwrap());
         let now = self.now();
         self.shards[shard].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
         self.drain(shard)
@@ -161,7 +161,7 @@ impl Site {
 
     /// One datagram to shard 0, and what came of it, byte by byte.
     pub(crate) fn send_raw(&mut self, from: &str, datagram: impl AsRef<[u8]>) -> Vec<(SocketAddr, Vec<u8>)> {
-        let flow = Flow { listener: 0, peer: from.parse().unwrap() };
+        let flow = Flow::datagrams(0, from.parse().unwrap());
         let now = self.now();
         self.shards[0].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
         let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, bytes.to_vec())).collect();

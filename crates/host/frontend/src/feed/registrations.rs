@@ -59,7 +59,7 @@ pub(crate) fn restore(directory: &Directory, clock: Clock, listeners: usize, sha
     for registration in registrations.into_iter().filter(|known| usize::from(known.listener) < listeners) {
         let binding = Binding {
             service: registration.service,
-            flow: Flow { listener: registration.listener, peer: registration.peer },
+            flow: Flow::datagrams(registration.listener, registration.peer),
             contact: registration.contact,
             expires: now + std::time::Duration::from_secs(registration.expires_at.saturating_sub(unix.0)),
         };

@@ -10,6 +10,7 @@ mod essentials;
 mod headers;
 mod index;
 mod name;
+mod peek;
 pub(crate) mod scan;
 mod start;
 mod via;
@@ -20,6 +21,7 @@ pub use essentials::{CSeq, Essentials};
 pub use headers::{Lines, Values};
 pub use index::Line;
 pub use name::HeaderName;
+pub use peek::Peek;
 pub use start::{Method, Start};
 pub use via::{MAGIC_COOKIE, Rport, Transport, Via};
 

@@ -8,7 +8,7 @@ use sluicegate_sip::{
     cookie::CookieKey,
     dialog::Dialog,
     digest::{Algorithm, Authorization, Challenge, VALUE_LEN_MAX, ha1, strongest, verify},
-    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Transport, Via},
+    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, Transport, Via},
     nonce::NonceKey,
     sdp::{self, MediaAnswer, MediaEdit, Session},
     uri::{Host, Uri, unescape},
@@ -19,6 +19,7 @@ const SOURCE: &str = "198.51.100.7:40000";
 
 /// Parses a datagram, reads every field, answers it and forwards it; what is written can be read back.
 pub(crate) fn message(datagram: &[u8]) {
+    let peek = Peek::at(datagram);
     let message = match Message::parse(datagram) {
         Ok(message) => message,
         Err(error) => {
@@ -30,6 +31,7 @@ pub(crate) fn message(datagram: &[u8]) {
             return;
         }
     };
+    assert!(peek.is_none_or(|peek| peek.method == message.method()));
     assert!(message.as_bytes().len() <= datagram.len());
     assert!(message.as_bytes().ends_with(message.body()));
     let again = Message::parse(message.as_bytes()).expect("a message without the noise around it");

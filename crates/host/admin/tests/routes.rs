@@ -84,7 +84,7 @@ fn service(name: &str) -> Service {
         name: name.into(),
         kind: ServiceKind::Declared,
         mode: ServiceMode::Nat,
-        address: [10, 0, 0, 2].into(),
+        address: [10, 0, 0, if name == "web" { 2 } else { 4 }].into(),
         default: ServiceDefault::Off,
         ports: vec!["udp/5004".parse::<PortRange>().unwrap()],
         sip_port: None,

@@ -27,5 +27,5 @@ pub use key::{Key, Key4, Key6, Kind};
 pub use lent::Lent;
 pub use line::{Body, Line, Line4, Line6};
 pub use state::{Entry, Flow, FlowLine, TcpHalf, Tick};
-pub use table::{NO_LINE, Table, WAYS};
+pub use table::{Table, WAYS};
 pub use token_bucket::TokenBucket;

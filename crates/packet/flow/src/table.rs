@@ -5,8 +5,6 @@ use crate::{Hasher, Key, Line};
 
 /// Lines in a set.
 pub const WAYS: usize = 8;
-/// The index that names no line.
-pub const NO_LINE: u32 = u32::MAX;
 
 /// Lines of a set in use, on average, when the table is at its maximum.
 const LOAD_MAX: u64 = 5;

@@ -3,7 +3,7 @@ use alloc::{boxed::Box, vec};
 use crate::{Bounded, NONE};
 
 /// How many entries of one key a look-up visits: bounds the work that a crowd behind one address can cause.
-pub const MATCHES_MAX: usize = 64;
+const MATCHES_MAX: usize = 64;
 
 /// In [`Entry::before`]: the entry is the first of this bucket.
 const FIRST: u32 = 1 << 31;
@@ -87,7 +87,7 @@ impl Index {
         }
     }
 
-    /// The newest [`MATCHES_MAX`] values with this hash, newest first. Costs as much as the bucket has entries, which is one
+    /// The newest 64 values with this hash, newest first. Costs as much as the bucket has entries, which is one
     /// on average and those of this hash.
     pub fn matches(&self, hash: u64) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.buckets[hash as usize & (self.buckets.len() - 1)];
@@ -115,5 +115,18 @@ impl Bounded for Index {
 
     fn max(&self) -> u32 {
         self.entries.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_under_one_key_costs_a_bounded_look_up() {
+        let mut index = Index::new("table", 1_000, 1_000);
+        assert!((0..1_000).all(|value| index.insert(5, value)));
+        assert_eq!(index.matches(5).count(), MATCHES_MAX);
+        assert_eq!(index.matches(5).next(), Some(999));
     }
 }

@@ -33,7 +33,7 @@ mod wheel;
 
 pub use cache::{Cache, Entry};
 pub use chain::{Buckets, Chained, FreeList};
-pub use index::{Index, MATCHES_MAX};
+pub use index::Index;
 pub use list::{Link, Linked, List, Round};
 pub use pool::{Buffer, Pool};
 pub use queue::Queue;

@@ -23,12 +23,6 @@ impl<T> Queue<T> {
         self.values.len() as u32 >= self.max
     }
 
-    /// Whether nothing waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
     /// Appends a value. O(1).
     ///
     /// # Errors

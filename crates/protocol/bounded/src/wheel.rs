@@ -53,12 +53,6 @@ impl Wheel {
         }
     }
 
-    /// Whether no id is scheduled.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.used == 0
-    }
-
     /// Schedules `id` for `at`, in place of an earlier schedule. O(1).
     pub fn schedule(&mut self, id: u32, now: Instant, at: Instant) {
         self.cancel(id);
@@ -205,7 +199,7 @@ mod tests {
         assert_eq!(wheel.next_due(), Some(Instant::from_millis(150)));
         assert_eq!(drain(&mut wheel, Instant::from_millis(149)), []);
         assert_eq!(drain(&mut wheel, Instant::from_millis(150)), [0]);
-        assert!(wheel.is_empty());
+        assert_eq!(wheel.used(), 0);
     }
 
     #[test]

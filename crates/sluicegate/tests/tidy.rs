@@ -13,7 +13,7 @@ use sluicegate_wire::Reason;
 /// The wings and their crates; a crate may depend only on those before it.
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "bounded", "sip"]),
-    ("packet", &["grant", "flow", "capability", "scheduler", "nat", "node"]),
+    ("packet", &["grant", "flow", "capability", "scheduler", "pinhole", "nat", "node"]),
     ("control", &["policy", "api", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["netlink", "datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["site", "traffic", "experiments", "sim"]),
@@ -22,7 +22,7 @@ const WINGS: &[(&str, &[&str])] = &[
 
 /// Crates that do no I/O: `no_std`, no clock, socket or thread.
 const SANS_IO: &[&str] =
-    &["wire", "bounded", "sip", "grant", "flow", "capability", "scheduler", "nat", "node", "signin"];
+    &["wire", "bounded", "sip", "grant", "flow", "capability", "scheduler", "pinhole", "nat", "node", "signin"];
 
 /// A file is one screenful of ideas.
 const LINES_MAX: usize = 600;

@@ -22,7 +22,7 @@ pub use capabilities::{
 pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_capability::host::{Renew, ServerConfig};
 pub use sluicegate_datapath::{Backend, LocalRule, Side};
-pub use sluicegate_nat::PerUser;
+pub use sluicegate_pinhole::PerUser;
 
 /// Feeds a gate holds at once.
 pub const FEEDS_MAX: usize = 16;

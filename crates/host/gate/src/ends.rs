@@ -6,7 +6,7 @@ use crate::{
     shared::Shared,
 };
 use sluicegate_feed::{EndCause, FromGate};
-use sluicegate_nat as nat;
+use sluicegate_pinhole as pinhole;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -45,9 +45,9 @@ fn tell(shared: &Shared, issuer: IssuerId, message: FromGate) {
 
 fn message(end: &Ended) -> FromGate {
     let cause = match end.cause {
-        nat::EndCause::Expired => EndCause::Expired,
-        nat::EndCause::Spent => EndCause::Spent,
-        nat::EndCause::Revoked => EndCause::Revoked,
+        pinhole::EndCause::Expired => EndCause::Expired,
+        pinhole::EndCause::Spent => EndCause::Spent,
+        pinhole::EndCause::Revoked => EndCause::Revoked,
     };
     FromGate::Ended { id: end.id, cause, bytes_used: end.bytes_used }
 }

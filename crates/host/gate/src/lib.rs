@@ -1,6 +1,6 @@
 //! The gate daemon: it stands at the upstream end of the protected link and drops every packet without permission.
 //!
-//! The logic lives below: `sluicegate-nat` judges packets, `sluicegate-datapath` moves them, `sluicegate-store` speaks
+//! The logic lives below: `sluicegate-node` judges packets, `sluicegate-datapath` moves them, `sluicegate-store` speaks
 //! the feed. This crate is threads, sockets and glue:
 //!
 //! - one **packet thread**, pinned, without locks or allocation per packet: `packets`;

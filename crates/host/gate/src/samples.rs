@@ -9,8 +9,9 @@ use sluicegate_api::Role;
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{FeedService, GrantDelta};
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
-use sluicegate_nat::{self as nat, Service, Translator};
+use sluicegate_nat::{self as nat, Translator};
 use sluicegate_node::{Firewall, Forwarding, NextHop, Node, Pipeline};
+use sluicegate_pinhole::Service;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::{
     Port, Reason, UnixTime, build,

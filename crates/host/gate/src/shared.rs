@@ -12,7 +12,7 @@ use crate::{
 use sluicegate_api::Enforcement;
 use sluicegate_feed::{FeedService, FeedSip, FromGate};
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
-use sluicegate_nat as nat;
+use sluicegate_pinhole as pinhole;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
 use sluicegate_wire::Instant;
 use std::{
@@ -127,7 +127,7 @@ impl Shared {
         service: &str,
         issuer: IssuerId,
         (peers, sip): (Vec<IpAddr>, &FeedSip),
-    ) -> Result<(Vec<IpAddr>, Vec<nat::Relay>, u64), String> {
+    ) -> Result<(Vec<IpAddr>, Vec<pinhole::Relay>, u64), String> {
         let mut fresh = [0; 8];
         getrandom::fill(&mut fresh).map_err(|error| format!("the system gave no random bytes: {error}"))?;
         let mut standing = self.lock_standing();
@@ -138,12 +138,12 @@ impl Shared {
         let mut all: Vec<IpAddr> = named.values().flat_map(|named| named.peers.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
-        all.truncate(nat::PEERS_MAX);
+        all.truncate(pinhole::PEERS_MAX);
         let relay = |named: &Named| {
             let keys = RelayKeys::derive(named.keys.as_ref()?, named.salt);
-            Some(nat::Relay { peers: named.peers.clone(), keys, shards: named.shards })
+            Some(pinhole::Relay { peers: named.peers.clone(), keys, shards: named.shards })
         };
-        let relays = named.values().filter_map(relay).take(nat::PEERS_MAX).collect();
+        let relays = named.values().filter_map(relay).take(pinhole::PEERS_MAX).collect();
         Ok((all, relays, salt))
     }
 
@@ -185,8 +185,8 @@ struct Named {
 }
 
 /// A service as the packet thread knows it.
-pub(crate) fn service_spec(listed: &Listed) -> nat::Service {
-    nat::Service {
+pub(crate) fn service_spec(listed: &Listed) -> pinhole::Service {
+    pinhole::Service {
         id: listed.number,
         mode: mode(&listed.service),
         address: listed.service.address,
@@ -195,9 +195,9 @@ pub(crate) fn service_spec(listed: &Listed) -> nat::Service {
     }
 }
 
-fn mode(service: &FeedService) -> nat::ServiceMode {
+fn mode(service: &FeedService) -> pinhole::ServiceMode {
     match service.mode {
-        ServiceMode::Nat => nat::ServiceMode::Nat,
-        ServiceMode::Filter => nat::ServiceMode::Filter,
+        ServiceMode::Nat => pinhole::ServiceMode::Nat,
+        ServiceMode::Filter => pinhole::ServiceMode::Filter,
     }
 }

@@ -4,19 +4,17 @@ use alloc::{format, string::String, vec::Vec};
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_flow::Kind;
-use sluicegate_grant::{DataMode, Grant, GrantId, Protocol};
+use sluicegate_grant::GrantId;
+use sluicegate_pinhole::{Holder, Located, Names, Tuple};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 
 use crate::{
     Translator,
-    candidates::Names,
     flows::{ANSWERED, Family, Flows, TRANSLATED},
-    inbound::{Located, locate},
-    mac::{self, Seal},
+    inbound::locate,
     outbound::{locate_hairpin, locate_outbound},
-    pinhole::Holder,
     rules::Rules,
-    transport::{Selector, State, Transports, Tuple, icmp},
+    transport::{Selector, State, Transports, icmp},
 };
 
 /// A packet to ask about.
@@ -75,53 +73,11 @@ impl Translator {
         let mut explanation =
             if probe.src.is_ipv4() { explain(self, &self.v4, now, probe) } else { explain(self, &self.v6, now, probe) };
         if let Some(id) = explanation.pinhole
-            && let Some(slot) = self.rules.pinholes.by_id(id)
+            && let Some(slot) = self.rules.pinholes.table.by_id(id)
         {
-            explanation.steps.extend(self.tell_pinhole(now, unix, slot));
+            explanation.steps.extend(self.rules.pinholes.explain(now, unix, slot, self.lent(slot)));
         }
         explanation
-    }
-
-    fn tell_pinhole(&self, now: Instant, unix: UnixTime, slot: u32) -> Vec<String> {
-        let mut steps = Vec::new();
-        let Some(pinhole) = self.rules.pinholes.at(slot) else { return steps };
-        let Some(grant) = pinhole.grant() else { return steps };
-        let (used, lent) = (pinhole.budget.taken(), self.lent(slot));
-        steps.push(format!(
-            "Grant {}: {} of {} bytes used, {} of {} flows, valid from {} to {} (now {unix}).",
-            grant.id,
-            used.saturating_sub(lent),
-            grant.bytes,
-            pinhole.flows,
-            pinhole.flows_max,
-            grant.not_before,
-            grant.not_after,
-        ));
-        if pinhole.is_live() && now < pinhole.not_before {
-            steps.push(String::from("The grant is not valid yet: compare the clocks of frontend and gate."));
-        }
-        steps.extend(self.tell_mode(slot, grant));
-        if pinhole.spent {
-            steps.push(String::from(Reason::BudgetSpent.explanation()));
-        }
-        steps
-    }
-
-    fn tell_mode(&self, slot: u32, grant: &Grant) -> Option<String> {
-        let text = match (grant.least_mode, self.rules.seals.at(slot).is_some_and(Seal::has_key)) {
-            (DataMode::Pinhole, _) => "Mode pinhole: address and ports are the proof.",
-            (DataMode::Mac, true) if grant.protocol == Protocol::UDP => {
-                "Mode mac: a datagram from outside must carry a packet MAC, or a capability of this client."
-            }
-            (DataMode::Mac, _) if grant.protocol == Protocol::UDP => {
-                "Mode mac, but this gate has not got the key (again): it comes with the frontend's feed."
-            }
-            (DataMode::Mac, _) => {
-                "Mode mac, which only UDP has: a packet from outside needs a capability of this client."
-            }
-            (DataMode::Capability, _) => "Mode capability: a packet from outside needs a capability of this client.",
-        };
-        Some(String::from(text))
     }
 }
 
@@ -129,7 +85,7 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
     let rules = &translator.rules;
     let from_inside = probe.port == Port::INSIDE;
     let kind = if from_inside { Kind::Outbound } else { Kind::Inbound };
-    let to = if from_inside && !rules.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };
+    let to = if from_inside && !rules.pinholes.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };
     for tuple in tuples(rules.transports, probe).into_iter().flatten() {
         if let Some(index) = flows.find(kind, &tuple) {
             return explain_line(rules, flows, now, index, to);
@@ -148,47 +104,37 @@ fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, p
     };
     if let Verdict::Drop(reason) = verdict {
         steps.push(String::from(reason.explanation()));
-        if rules.observe && slot.is_none() {
+        if rules.pinholes.observe && slot.is_none() {
             steps.push(String::from("Observe mode is on: for a `filter` service it would be counted and forwarded."));
         }
     } else {
         steps.push(String::from("A pinhole admits it."));
     }
-    let pinhole = slot.and_then(|slot| rules.pinholes.at(slot));
+    let pinhole = slot.and_then(|slot| rules.pinholes.table.at(slot));
     if let Some(pinhole) = pinhole {
-        let ports = |(first, last): (u16, u16)| {
-            if pinhole.has_ports { format!(" port {first}-{last}") } else { String::new() }
-        };
-        steps.push(format!(
-            "Pinhole of service {}: {}{} stands for {}{}.",
-            pinhole.service,
-            pinhole.gate.address,
-            ports(pinhole.gate.ports),
-            pinhole.target,
-            ports(pinhole.target_ports),
-        ));
+        steps.push(pinhole.describe());
     }
     Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), line: None, steps }
 }
 
 /// What stands in the way of a new flow under a pinhole that is open.
 fn admitted(rules: &Rules, slot: u32, to: Port, from_inside: bool) -> Verdict {
-    let Some(pinhole) = rules.pinholes.at(slot) else { return Verdict::Drop(Reason::NoPinhole) };
+    let Some(pinhole) = rules.pinholes.table.at(slot) else { return Verdict::Drop(Reason::NoPinhole) };
     if from_inside {
         return Verdict::Forward(to);
     }
-    if let Some(reason) = mac::unprovable(rules, slot, pinhole.protocol) {
+    if let Some(reason) = rules.pinholes.unprovable(slot, pinhole.protocol) {
         return Verdict::Drop(reason);
     }
     if pinhole.spent { Verdict::Drop(Reason::BudgetSpent) } else { Verdict::Forward(to) }
 }
 
 fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
-    let Some(host) = rules.hosts.find(tuple.src.0) else { return Err((Reason::AddressInvalid, None)) };
-    if rules.is_gate(tuple.dst.0) {
+    let Some(host) = rules.pinholes.hosts.find(tuple.src.0) else { return Err((Reason::AddressInvalid, None)) };
+    if rules.pinholes.is_gate(tuple.dst.0) {
         return locate_hairpin(rules, now, tuple, Names::NONE);
     }
-    if rules.hosts.find(tuple.dst.0).is_some() {
+    if rules.pinholes.hosts.find(tuple.dst.0).is_some() {
         return Err((Reason::NotForService, None));
     }
     locate_outbound(rules, now, tuple, &host)
@@ -228,7 +174,7 @@ fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index:
             Selector::None => format!("It is translated to {address}."),
         });
     }
-    let pinhole = rules.pinholes.at(line.owner());
+    let pinhole = rules.pinholes.table.at(line.owner());
     let verdict = admitted(rules, line.owner(), to, to == Port::OUTSIDE);
     if let Some(Holder::Service) = pinhole.map(|pinhole| &pinhole.holder) {
         steps.push(String::from("The service started it."));

@@ -8,12 +8,13 @@ use core::{
 
 use sluicegate_bounded::{Link, Wheel};
 use sluicegate_flow::{Entry, FlowLine, Key, Kind, Line4, Line6, Share, Table, Tick};
+use sluicegate_pinhole::Tuple;
 use sluicegate_wire::Instant;
 
 use crate::{
     aside::Asides,
     config::Timers,
-    transport::{Selector, State, Transport, Transports, Tuple},
+    transport::{Selector, State, Transport, Transports},
 };
 
 const GRANULARITY_NANOS: u64 = 50_000_000;
@@ -26,7 +27,7 @@ pub(crate) const CHARGED: u16 = 2;
 pub(crate) const FROM_INSIDE: u16 = 4;
 /// The external port belongs to a binding, not to the pinhole.
 pub(crate) const BOUND: u16 = 8;
-/// What comes from outside must prove more than its addresses, see [`crate::mac`].
+/// What comes from outside must prove more than its addresses, see [`sluicegate_pinhole::Pinholes::prove`].
 pub(crate) const GUARDED: u16 = 16;
 
 /// Set in a line's notes: the side that did not start the flow has answered.
@@ -186,7 +187,7 @@ impl<L: Family> Flows<L> {
         // A packet from outside goes where those from inside come from, and the other way round. An echo identifier
         // stands in the source's port on both ways.
         let selector = self.transports.selector(new.inbound.protocol);
-        let (in_port, out_port) = (new.outbound.src.1, new.inbound.external(selector));
+        let (in_port, out_port) = (new.outbound.src.1, selector.external(&new.inbound));
         let inbound = L::key_of(Kind::Inbound, &new.inbound);
         let to = entry((new.outbound.src.0, in_port), new.flags);
         let flow = self.table.insert(self.table.hash(&inbound), &inbound, &to)?;

@@ -1,25 +1,21 @@
 //! Installing, renewing and revoking grants.
 
 use alloc::vec::Vec;
-use core::time::Duration;
-
 use sluicegate_flow::Budget;
-use sluicegate_grant::{Grant, GrantError, GrantId};
+use sluicegate_grant::{Grant, GrantId};
+use sluicegate_pinhole::{
+    EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, Holder, InstallError, Life, NO_SLOT, NewPinhole, Opened, Pinhole,
+    PinholeSpec,
+};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
     Translator,
-    config::{EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PinholeSpec, ServiceMode},
     lifecycle::{end_flows, reclaim},
-    pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole, burst, rate},
     ports,
-    revoked::Revoked,
-    rules::account,
     transport::{Selector, Transport},
 };
 
-/// How much earlier than its `not_before` a grant opens: the clock skew between frontend and gate that is no alarm.
-const SKEW_MAX: Duration = Duration::from_secs(2);
 /// What a packet, or a command, looks at of what is due to end, so that a mass expiry does not stall packets.
 const SWEEP_LOOKS: u32 = 100;
 /// Ended pinholes that are looked at when ports are needed.
@@ -28,38 +24,12 @@ const RESTING_LOOKS: usize = 64;
 const RESTING_PORT_LOOKS: u32 = 256;
 /// The port for datagrams that mean nothing (RFC 863).
 const DISCARD: u16 = 9;
-const NANOS_PER_SEC: i128 = 1_000_000_000;
-
-/// Where Unix time lies on the monotonic clock.
-///
-/// Unix time comes in whole seconds, so each look is up to a second late; the earliest of all looks is kept.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Clock {
-    offset_nanos: Option<i128>,
-}
-
-impl Clock {
-    pub(crate) fn look(&mut self, now: Instant, unix: UnixTime) {
-        let seen = i128::from(now.as_nanos()) - i128::from(unix.0) * NANOS_PER_SEC;
-        self.offset_nanos = match self.offset_nanos {
-            // More than the skew apart: somebody set the wall clock.
-            Some(known) if (seen - known).abs() <= SKEW_MAX.as_nanos() as i128 => Some(known.min(seen)),
-            _ => Some(seen),
-        };
-    }
-
-    /// When `unix` is, or was; the start of the clock if it was before that.
-    pub(crate) fn instant(&self, unix: UnixTime) -> Instant {
-        let nanos = i128::from(unix.0) * NANOS_PER_SEC + self.offset_nanos.unwrap_or(0);
-        Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX - 1))
-    }
-}
 
 impl Translator {
     /// Says when exactly the second `unix` began. Without it grants end up to a second late, because the other calls name
     /// Unix time in whole seconds only.
     pub fn set_clock(&mut self, began: Instant, unix: UnixTime) {
-        self.clock.look(began, unix);
+        self.rules.pinholes.clock.look(began, unix);
     }
 
     /// Opens what a grant permits, or renews it.
@@ -72,60 +42,27 @@ impl Translator {
     /// See [`InstallError`]; nothing was changed then.
     pub fn install(&mut self, now: Instant, unix: UnixTime, spec: PinholeSpec) -> Result<Opened, InstallError> {
         self.expire(now, SWEEP_LOOKS);
-        self.clock.look(now, unix);
-        self.rules.revoked.expire(unix, 2);
         let grant = &spec.grant;
-        grant.check()?;
         let can_open = |transport: &Transport| spec.filter || transport.is_translatable;
-        if !self.rules.transports.of(grant.protocol).is_some_and(can_open) {
-            return Err(InstallError::Protocol(grant.protocol));
-        }
-        if grant.client_address.is_ipv4() != spec.target.is_ipv4() {
-            return Err(GrantError::AddressFamily.into());
-        }
-        if unix >= grant.not_after {
-            return Err(InstallError::Expired);
-        }
-        if let Some(slot) = self.rules.pinholes.by_id(grant.id) {
-            return self.renew((now, unix), slot, spec);
-        }
-        if self.rules.revoked.refuses(grant) {
-            return Err(InstallError::Revoked(grant.id));
-        }
-        let mode = if spec.filter { ServiceMode::Filter } else { ServiceMode::Nat };
-        let service = self.rules.hosts.service(spec.service);
-        if !service.is_some_and(|service| service.address == spec.target && service.mode == mode) {
-            return Err(InstallError::Service(spec.service));
-        }
+        let can_open = self.rules.transports.of(grant.protocol).is_some_and(can_open);
+        let known = self.rules.pinholes.check(now, unix, &spec, can_open)?;
         let target_ports = self.target_ports(grant, spec.target_ports)?;
-        let times = self.times(grant);
-        let budget = Budget::new(grant.bytes);
-        self.open((now, unix), spec, target_ports, times, budget)
+        let flows_max = self.flows_max(grant);
+        let Some(slot) = known else { return self.open((now, unix), spec, target_ports, flows_max) };
+        if self.rules.pinholes.is_extended_by(slot, grant) {
+            self.reclaim(slot);
+        }
+        let renewed = self.rules.pinholes.renew((now, unix), slot, spec, target_ports, flows_max)?;
+        self.note_due();
+        Ok(renewed)
     }
 
     /// Ends a grant now, and for good: it is refused until its end, over restarts too. Gives its account, which does not
     /// come as an event; `None` if it is not installed (any more). Looks at all its lines.
     pub fn revoke(&mut self, now: Instant, id: GrantId) -> Option<Ended> {
         self.expire(now, SWEEP_LOOKS);
-        let slot = self.rules.pinholes.by_id(id)?;
-        let pinhole = self.rules.pinholes.at_mut(slot)?;
-        if let Some(grant) = pinhole.grant() {
-            self.rules.revoked.add(id, Revoked::of(grant));
-        }
-        let pinhole = self.rules.pinholes.at_mut(slot)?;
-        match pinhole.life {
-            Life::Live => self.end_pinhole(now, slot, EndCause::Revoked),
-            _ => {
-                // A renewal that comes late must not open it again.
-                pinhole.life = Life::Ended(EndCause::Revoked);
-                self.rules.seals.forget_key(slot);
-                None
-            }
-        }
-    }
-
-    pub(crate) fn times(&self, grant: &Grant) -> (Instant, Instant) {
-        (self.clock.instant(grant.not_before) - SKEW_MAX, self.clock.instant(grant.not_after))
+        let slot = self.rules.pinholes.revoke(id)?;
+        self.end_pinhole(now, slot, EndCause::Revoked)
     }
 
     pub(crate) fn target_ports(&self, grant: &Grant, ports: (u16, u16)) -> Result<(u16, u16), InstallError> {
@@ -143,17 +80,17 @@ impl Translator {
         (now, unix): (Instant, UnixTime),
         spec: PinholeSpec,
         target_ports: (u16, u16),
-        times: (Instant, Instant),
-        budget: Budget,
+        flows_max: u32,
     ) -> Result<Opened, InstallError> {
         let PinholeSpec { grant, service, target, filter, keys, .. } = spec;
         let (protocol, wanted) = (grant.protocol, grant.gate_ports);
-        let flows_max = self.flows_max(&grant);
+        let times = self.rules.pinholes.times(&grant);
+        let budget = Budget::new(grant.bytes);
         let needed =
             if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
-        let ports_max = self.rules.users.limits.ports_max;
-        let user = self.rules.users.find(&grant);
-        let held = user.and_then(|user| self.rules.users.at(user)).map_or(0, |user| user.ports);
+        let ports_max = self.rules.pinholes.users.limits.ports_max;
+        let user = self.rules.pinholes.users.find(&grant);
+        let held = user.and_then(|user| self.rules.pinholes.users.at(user)).map_or(0, |user| user.ports);
         if held + needed > ports_max {
             return Err(InstallError::UserPorts(ports_max));
         }
@@ -167,13 +104,13 @@ impl Translator {
             self.external(slot, protocol, target_ports, wanted)
         };
         let Some(gate) = opened else {
-            self.rules.pinholes.give_up(slot);
+            self.rules.pinholes.table.give_up(slot);
             return Err(InstallError::NoExternalPort);
         };
         let seal = grant.clone();
         // There is a place: every other user that is not idle has a pinhole, and this one has its slot already.
-        let user = self.rules.users.join(now, &grant).unwrap_or(NO_SLOT);
-        if let Some(user) = self.rules.users.at_mut(user) {
+        let user = self.rules.pinholes.users.join(now, &grant).unwrap_or(NO_SLOT);
+        if let Some(user) = self.rules.pinholes.users.at_mut(user) {
             user.ports += needed;
         }
         let new = NewPinhole {
@@ -182,46 +119,45 @@ impl Translator {
             has_ports: self.has_ports(protocol),
             service,
             filter,
+            space: self.space(protocol, filter),
             gate,
             target,
             target_ports,
             times,
             budget,
             rate_bytes_per_s,
-            flows_max: flows_max.into(),
+            flows_max,
             user,
         };
         self.put(now, slot, new.build(now))?;
-        self.rules.put_seal(slot, unix, &seal, keys);
-        if let Some(client) = self.rules.pinholes.at(slot).and_then(|pinhole| pinhole.client) {
-            self.rules.sources.add(client);
+        self.rules.pinholes.put_seal(slot, unix, &seal, keys);
+        if let Some(client) = self.rules.pinholes.table.at(slot).and_then(|pinhole| pinhole.client) {
+            self.rules.pinholes.sources.add(client);
         }
         Ok(gate)
     }
 
     /// A slot: a free one, or that of the pinhole that ended longest ago.
     pub(crate) fn reserve(&mut self) -> Option<u32> {
-        if let Some(slot) = self.rules.pinholes.reserve() {
+        if let Some(slot) = self.rules.pinholes.table.reserve() {
             return Some(slot);
         }
-        let oldest = self.rules.pinholes.oldest_ended()?;
+        let oldest = self.rules.pinholes.table.oldest_ended()?;
         self.rules.forget(oldest);
-        self.rules.pinholes.reserve()
+        self.rules.pinholes.table.reserve()
     }
 
     /// Fills a reserved slot; if the index is full, remembered pinholes make room.
     pub(crate) fn put(&mut self, now: Instant, slot: u32, pinhole: Pinhole) -> Result<(), InstallError> {
-        while !self.rules.pinholes.put(now, slot, pinhole.clone()) {
-            let Some(oldest) = self.rules.pinholes.oldest_ended() else {
-                if crate::rules::owns_ports(&pinhole) {
-                    self.rules.ports.give_back(pinhole.protocol, pinhole.gate.ports);
-                }
-                if let Some(user) = self.rules.users.at_mut(pinhole.user) {
+        while !self.rules.pinholes.table.put(now, slot, pinhole.clone()) {
+            let Some(oldest) = self.rules.pinholes.table.oldest_ended() else {
+                self.rules.free_ports(&pinhole);
+                if let Some(user) = self.rules.pinholes.users.at_mut(pinhole.user) {
                     user.ports -= pinhole.ports_len();
                 }
-                self.rules.users.end(pinhole.user);
-                self.rules.users.leave(pinhole.user);
-                self.rules.pinholes.give_up(slot);
+                self.rules.pinholes.users.end(pinhole.user);
+                self.rules.pinholes.users.leave(pinhole.user);
+                self.rules.pinholes.table.give_up(slot);
                 return Err(InstallError::Full(self.rules.config.pinholes_max));
             };
             self.rules.forget(oldest);
@@ -261,11 +197,12 @@ impl Translator {
     fn resting_block(&mut self, protocol: u8, more: u16, like: u16) -> Option<(u16, u16)> {
         let rules = &mut self.rules;
         let weighed = |slot: u32| {
-            let pinhole = rules.pinholes.at(slot)?;
-            Some((rules.users.at(pinhole.user)?.ports_resting, pinhole.gate.ports))
+            let pinhole = rules.pinholes.table.at(slot)?;
+            Some((rules.pinholes.users.at(pinhole.user)?.ports_resting, pinhole.gate.ports))
         };
         let mut found: Vec<(u32, (u16, u16))> = Vec::with_capacity(RESTING_LOOKS);
-        found.extend(rules.pinholes.resting(protocol).take(RESTING_LOOKS).filter_map(weighed));
+        let space = rules.transports.space(protocol)? as u8;
+        found.extend(rules.pinholes.table.resting(space).take(RESTING_LOOKS).filter_map(weighed));
         rules.looks += found.len() as u32;
         // Stable: of those with the same weight the one that ended first.
         found.sort_by_key(|(weight, ..)| core::cmp::Reverse(*weight));
@@ -295,86 +232,19 @@ impl Translator {
         if self.rules.transports.selector(protocol) == Selector::None { (port, port) } else { (0, 0) }
     }
 
+    /// Of which space the external ports of a pinhole are, if it gets some.
+    pub(crate) fn space(&self, protocol: u8, filter: bool) -> Option<u8> {
+        let space = self.rules.transports.space(protocol).filter(|_| !filter && self.has_ports(protocol))?;
+        Some(space as u8)
+    }
+
     fn has_ports(&self, protocol: u8) -> bool {
         self.rules.transports.selector(protocol) == Selector::Ports
     }
 
-    fn flows_max(&self, grant: &Grant) -> u16 {
+    fn flows_max(&self, grant: &Grant) -> u32 {
         let flows = if grant.flows == 0 { self.rules.config.flows_per_grant } else { grant.flows };
-        flows.min(FLOWS_PER_GRANT_MAX)
-    }
-
-    fn renew(
-        &mut self,
-        (now, unix): (Instant, UnixTime),
-        slot: u32,
-        spec: PinholeSpec,
-    ) -> Result<Opened, InstallError> {
-        let times = self.times(&spec.grant);
-        let conflict = InstallError::Conflict(spec.grant.id);
-        let target_ports = self.target_ports(&spec.grant, spec.target_ports)?;
-        let pinhole = self.rules.pinholes.at(slot).ok_or(conflict)?;
-        let known = pinhole.grant().ok_or(conflict)?;
-        // Where a client signs in from may change if that is not where its packets come from.
-        let same_client = known.client_address == spec.grant.client_address || known.proves_address();
-        let is_same = same_client
-            && (known.protocol, known.flags) == (spec.grant.protocol, spec.grant.flags)
-            && (pinhole.target, pinhole.target_ports) == (spec.target, target_ports)
-            && (pinhole.service, pinhole.filter) == (spec.service, spec.filter)
-            // Its lines would not know of another mode.
-            && known.least_mode == spec.grant.least_mode;
-        if !is_same {
-            return Err(conflict);
-        }
-        let (gate, life, is_later) = (pinhole.gate, pinhole.life, spec.grant.not_after > known.not_after);
-        match life {
-            Life::Ended(EndCause::Revoked) => return Err(InstallError::Revoked(spec.grant.id)),
-            Life::Ended(_) if !is_later => return Err(InstallError::Expired),
-            Life::Ended(_) => {
-                let client = pinhole.client;
-                self.rules.pinholes.revive(slot);
-                if let Some(client) = client {
-                    self.rules.sources.add(client);
-                }
-                self.rest_ports(slot, false);
-                let user = self.rules.pinholes.at(slot).map_or(NO_SLOT, |pinhole| pinhole.user);
-                self.rules.users.begin(now, user, &spec.grant);
-            }
-            _ if !is_later => {
-                // A snapshot after a restart: what it brings is the key.
-                if spec.grant.client_id == known.client_id {
-                    self.rules.put_seal(slot, unix, &spec.grant, spec.keys);
-                }
-                return Ok(gate);
-            }
-            _ => self.reclaim(slot),
-        }
-        let flows_max = self.flows_max(&spec.grant);
-        let pinhole = self.rules.pinholes.at_mut(slot).ok_or(conflict)?;
-        self.rules.users.renew(now, pinhole.user, &spec.grant);
-        let rate_changed = pinhole.grant().is_none_or(|grant| grant.rate_100kbps != spec.grant.rate_100kbps);
-        if rate_changed {
-            let bytes_per_s = u64::from(spec.grant.rate_100kbps) * 12_500;
-            let before = pinhole.bucket.take();
-            (pinhole.bucket, pinhole.slice_max) = rate(now, bytes_per_s);
-            // A renewal brings no fresh burst.
-            if let (Some(bucket), Some(before)) = (&mut pinhole.bucket, before) {
-                *bucket = before;
-                bucket.reshape(now, bytes_per_s, burst(bytes_per_s));
-            }
-        }
-        (pinhole.not_before, pinhole.not_after) = times;
-        pinhole.budget.renew(spec.grant.bytes);
-        pinhole.flows_max = flows_max.into();
-        let PinholeSpec { grant, keys, .. } = spec;
-        self.rules.put_seal(slot, unix, &grant, keys);
-        self.rules.pinholes.change(slot, |pinhole| {
-            pinhole.spent = false;
-            pinhole.holder = Holder::Granted(grant.into());
-        });
-        self.rules.pinholes.schedule(now, slot);
-        self.note_due();
-        Ok(gate)
+        flows.min(FLOWS_PER_GRANT_MAX).into()
     }
 
     fn reclaim(&mut self, slot: u32) {
@@ -386,42 +256,15 @@ impl Translator {
     }
 
     pub(crate) fn is_ipv4(&self, slot: u32) -> bool {
-        self.rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.target.is_ipv4())
+        self.rules.pinholes.table.at(slot).is_some_and(|pinhole| pinhole.target.is_ipv4())
     }
 
     /// Ends a pinhole with all its flows and remembers it.
     pub(crate) fn end_pinhole(&mut self, now: Instant, slot: u32, cause: EndCause) -> Option<Ended> {
         self.end_flows(slot, u32::MAX);
-        let rest = self.rules.config.timers.port_rest;
-        let pinhole = self.rules.pinholes.at(slot)?;
-        let ended = account(pinhole, cause);
-        let user = pinhole.user;
-        if let Some(client) = pinhole.client {
-            self.rules.sources.remove(client);
-        }
-        if cause == EndCause::Revoked {
-            self.rules.seals.forget_key(slot);
-        }
-        self.rest_ports(slot, true);
-        self.rules.users.end(user);
-        self.rules.pinholes.end(now, slot, cause, rest);
+        let ended = self.rules.pinholes.end(now, slot, cause, self.rules.config.timers.port_rest);
         self.note_due();
         ended
-    }
-
-    /// The user's ports of this pinhole rest from now on, or are in use again.
-    fn rest_ports(&mut self, slot: u32, rest: bool) {
-        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
-        let (ports, user) = (pinhole.ports_len(), pinhole.user);
-        if let Some(user) = self.rules.users.at_mut(user) {
-            let (from, to) = if rest {
-                (&mut user.ports, &mut user.ports_resting)
-            } else {
-                (&mut user.ports_resting, &mut user.ports)
-            };
-            *from -= ports;
-            *to += ports;
-        }
     }
 
     fn end_flows(&mut self, slot: u32, looks_max: u32) -> bool {
@@ -443,9 +286,11 @@ impl Translator {
             self.rules.looks += 1;
             let slot = match self.closing.pop_front() {
                 // Its slot may have become another's meanwhile.
-                Some((slot, serial)) if self.rules.pinholes.at(slot).is_some_and(|at| at.serial == serial) => slot,
+                Some((slot, serial)) if self.rules.pinholes.table.at(slot).is_some_and(|at| at.serial == serial) => {
+                    slot
+                }
                 Some(_) => continue,
-                None => match self.rules.pinholes.pop_due(now) {
+                None => match self.rules.pinholes.table.pop_due(now) {
                     Some(slot) => slot,
                     None => break,
                 },
@@ -456,7 +301,7 @@ impl Translator {
     }
 
     fn end_or_forget(&mut self, now: Instant, slot: u32, looks_max: u32) {
-        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
+        let Some(pinhole) = self.rules.pinholes.table.at(slot) else { return };
         let (not_after, forget_at, serial) = (pinhole.not_after, pinhole.forget_at, pinhole.serial);
         match pinhole.life {
             Life::Live if now >= not_after => {
@@ -467,15 +312,15 @@ impl Translator {
                     self.close(now, slot);
                 }
             }
-            Life::Live => self.rules.pinholes.schedule(now, slot),
-            Life::Ended(_) if now < forget_at => self.rules.pinholes.schedule_at(now, slot, forget_at),
+            Life::Live => self.rules.pinholes.table.schedule(now, slot),
+            Life::Ended(_) if now < forget_at => self.rules.pinholes.table.schedule_at(now, slot, forget_at),
             Life::Ended(_) => self.rules.forget(slot),
         }
     }
 
     /// Ends a pinhole whose time is over and whose flows have ended.
     fn close(&mut self, now: Instant, slot: u32) {
-        let Some(pinhole) = self.rules.pinholes.at(slot) else { return };
+        let Some(pinhole) = self.rules.pinholes.table.at(slot) else { return };
         let (is_granted, spent) = (pinhole.grant().is_some(), pinhole.spent);
         if !is_granted {
             return self.drop_pinhole(now, slot);
@@ -483,14 +328,14 @@ impl Translator {
         let ended = self.end_pinhole(now, slot, EndCause::Expired);
         // Spending the budget was reported when it happened.
         if let Some(ended) = ended.filter(|_| !spent) {
-            self.rules.push_event(Event::Ended(ended));
+            self.rules.pinholes.push_event(Event::Ended(ended));
         }
     }
 
     pub(crate) fn note_due(&mut self) {
         self.due = match self.closing.front() {
             Some(_) => Instant::ZERO,
-            None => self.rules.pinholes.next_due().unwrap_or(Instant::from_nanos(u64::MAX)),
+            None => self.rules.pinholes.table.next_due().unwrap_or(Instant::from_nanos(u64::MAX)),
         };
     }
 }

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 
 use sluicegate_flow::Kind;
 use sluicegate_grant::mac::TRAILER_LEN;
+use sluicegate_pinhole::{ServiceMode, Tuple};
 use sluicegate_wire::{
     Frame, Instant, Port, Reason,
     checksum::Delta,
@@ -15,13 +16,11 @@ use sluicegate_wire::{
 use crate::{
     Translator,
     aside::Seldom,
-    config::ServiceMode,
     flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
-    mac,
     rewrite::set_len,
     rules::Rules,
-    transport::{Selector, State, Transport, Transports, Tuple},
+    transport::{Selector, State, Transport, Transports},
 };
 
 /// Code of the ICMP type "unreachable".
@@ -62,19 +61,19 @@ fn error<L: Family>(
     frame: &mut Frame<'_>,
 ) -> Result<Port, Reason> {
     ip.check_addresses()?;
-    if from != Port::INSIDE && (rules.is_gate(ip.src) || rules.hosts.find(ip.src).is_some()) {
+    if from != Port::INSIDE && (rules.pinholes.is_gate(ip.src) || rules.pinholes.hosts.find(ip.src).is_some()) {
         return Err(Reason::AddressInvalid);
     }
     if !ip.verify_transport_checksum(frame.bytes()) {
         return Err(Reason::TransportHeaderInvalid);
     }
     let kind = if from == Port::INSIDE { Kind::Outbound } else { Kind::Inbound };
-    let turns = kind == Kind::Outbound && rules.is_gate(ip.dst);
+    let turns = kind == Kind::Outbound && rules.pinholes.is_gate(ip.dst);
     let to = if turns { Port::INSIDE } else { from.opposite() };
     let crossings = match crossings(flows, rules, ip, frame.bytes(), kind, turns) {
         Ok(crossings) => crossings,
         Err(reason) if is_filtered(rules, ip) => {
-            rules.waive(reason)?;
+            rules.pinholes.waive(reason)?;
             return Ok(to);
         }
         Err(reason) => return Err(reason),
@@ -90,7 +89,7 @@ fn error<L: Family>(
         cut(ip, frame, len);
     }
     for crossing in crossings.iter().flatten() {
-        if crossing.kind == Kind::Inbound && mac::seals_answers(rules, flows.line(crossing.line).owner()) {
+        if crossing.kind == Kind::Inbound && rules.pinholes.seals_answers(flows.line(crossing.line).owner()) {
             leave_room(ip, frame.bytes_mut());
         }
         crossing.apply(ip, frame.bytes_mut());
@@ -99,7 +98,9 @@ fn error<L: Family>(
 }
 
 fn is_filtered(rules: &Rules, ip: &Summary) -> bool {
-    [ip.src, ip.dst].iter().any(|end| rules.hosts.find(*end).is_some_and(|host| host.mode == ServiceMode::Filter))
+    [ip.src, ip.dst]
+        .iter()
+        .any(|end| rules.pinholes.hosts.find(*end).is_some_and(|host| host.mode == ServiceMode::Filter))
 }
 
 /// One crossing of the gate by an error.
@@ -133,7 +134,7 @@ fn crossings<L: Family>(
         return Err(Reason::IcmpNoFlow);
     }
     let first = crossing(flows, rules, kind, (&tuple, seq))?;
-    if first.translated.is_none() && kind == Kind::Outbound && rules.is_gate(ip.src) {
+    if first.translated.is_none() && kind == Kind::Outbound && rules.pinholes.is_gate(ip.src) {
         return Err(Reason::AddressInvalid);
     }
     let second = match first.translated {
@@ -152,7 +153,7 @@ fn crossing<L: Family>(
 ) -> Result<Crossing, Reason> {
     let transport = rules.transports.of(tuple.protocol).ok_or(Reason::IcmpNoFlow)?;
     // The quoted packet went the other way; its answers have the line that the error travels by.
-    let index = flows.find(kind, &tuple.reversed(transport.selector)).ok_or(Reason::IcmpNoFlow)?;
+    let index = flows.find(kind, &transport.selector.reversed(tuple)).ok_or(Reason::IcmpNoFlow)?;
     let line = flows.line(index);
     if let Some(seq) = seq {
         let half = line.tcp();
@@ -190,14 +191,14 @@ fn admit<L: Family>(
             return Err(Reason::IcmpRate);
         }
     }
-    if !rules.admit_error_of(now, owner) {
+    if !rules.pinholes.admit_error_of(now, owner) {
         return Err(Reason::IcmpRate);
     }
     if crossing.kind == Kind::Inbound && flags & CHARGED != 0 {
         let charged = charge(flows, rules, now, crossing.line, len as u32);
         // RFC 4787 REQ-6: an error keeps no flow alive.
         flows.line(crossing.line).touch(seen);
-        charged.or_else(|reason| rules.waive(reason))?;
+        charged.or_else(|reason| rules.pinholes.waive(reason))?;
     }
     Ok(())
 }

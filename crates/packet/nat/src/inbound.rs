@@ -1,26 +1,23 @@
 //! Packets from outside.
 
-use core::{net::IpAddr, time::Duration};
+use core::time::Duration;
 
 use sluicegate_flow::{FlowLine, Kind};
 use sluicegate_grant::mac::TRAILER_LEN;
+use sluicegate_pinhole::{Evidence, Found, Located, Names, Pinhole, Proof, Tuple, names};
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
     aside::Seldom,
-    candidates::Names,
-    config::ServiceMode,
     flows::{
         ANCHORED, ANSWERED, CHARGED, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, TRANSLATED, UNHEARD, WAITING,
     },
     lifecycle::{charge, establish, settle},
-    mac::{self, Evidence, Proof},
-    pinhole::{Found, Holder as PinholeHolder, Pinhole},
     ports::Holder,
     rewrite::{LineRef, Rewrite},
-    rules::{Rules, closed_reason},
+    rules::Rules,
     transport::{
-        Packet, Segment, Selector, Signal, State, Tracking, Tuple,
+        Packet, Segment, Selector, Signal, State, Tracking,
         tcp::{self, Attempt, Connection, Resync},
     },
 };
@@ -42,7 +39,7 @@ pub(crate) fn inbound<L: Family>(
 ) -> Result<Rewrite, Reason> {
     // Only what turns round at the gate comes from its address, and that does not come in here: nobody outside may use the
     // lines of it.
-    if rules.is_gate(packet.tuple.src.0) {
+    if rules.pinholes.is_gate(packet.tuple.src.0) {
         return Err(Reason::AddressInvalid);
     }
     // A closed port needs no look-up: what a flood hits most costs least.
@@ -70,36 +67,15 @@ pub(crate) fn follow<L: Family>(
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
     let (flags, owner) = (flows.line(index).rewrite().2, flows.line(index).owner());
-    let (index, strip) = match rightful(rules, now, packet, evidence, (owner, flags)) {
+    // Where nothing is translated, all pinholes of a client have the same line.
+    let is_shared = flags & TRANSLATED == 0;
+    let rightful = if is_shared { rules.pinholes.rightful(now, &packet.tuple, evidence, owner) } else { None };
+    let (index, strip) = match rightful {
         Some(slot) => open_inbound(flows, rules, now, packet, slot, evidence)?,
-        None => (index, flags & GUARDED != 0 && mac::prove(rules, owner, packet, evidence)?.strip),
+        None => (index, flags & GUARDED != 0 && rules.pinholes.prove(owner, &packet.tuple, evidence)?.strip),
     };
     let passage = pass(flows, rules, now, index, packet, evidence, Kind::Inbound)?;
     Ok(Rewrite { strip, ..passage })
-}
-
-/// The guarded pinhole that a packet names, if its line belongs to another: the service spoke first, under whichever
-/// grant of that address was found, or the address gave the client's port to another. Nothing is translated there, so
-/// both have the same line; whoever proves itself gets it.
-#[inline]
-fn rightful(
-    rules: &Rules,
-    now: Instant,
-    packet: &Packet,
-    evidence: &Evidence<'_>,
-    (owner, flags): (u32, u16),
-) -> Option<u32> {
-    if flags & TRANSLATED != 0 || rules.seals.used_and_max().0 == 0 {
-        return None;
-    }
-    let names = mac::names(packet, evidence);
-    if rules.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.is_of(id))) {
-        return None;
-    }
-    match rules.pinholes.by_name(now, &packet.tuple, names) {
-        Found::Open(slot) if slot != owner && rules.seals.at(slot).is_some() => Some(slot),
-        _ => None,
-    }
 }
 
 /// Whether nobody holds the gate's port that a packet is for, so that no line can know it.
@@ -107,7 +83,7 @@ fn rightful(
 fn is_closed(rules: &Rules, packet: &Packet) -> bool {
     let (address, port) = packet.tuple.dst;
     packet.transport.selector == Selector::Ports
-        && rules.is_gate(address)
+        && rules.pinholes.is_gate(address)
         && rules.ports.holder(packet.tuple.protocol, port).is_none()
 }
 
@@ -139,7 +115,7 @@ pub(crate) fn pass<L: Family>(
     let added = if seal.is_some() { TRAILER_LEN } else { 0 };
     if packet.ip.dont_fragment && !rules.fits(packet.ip.total_len + added, to) {
         // Answered, if its grant has not had its share of answers.
-        let is_answered = rules.admit_error_of(now, line.owner());
+        let is_answered = rules.pinholes.admit_error_of(now, line.owner());
         return Err(if is_answered { Reason::PacketTooBig } else { Reason::IcmpRate });
     }
     let (address, port, flags) = line.rewrite();
@@ -148,7 +124,7 @@ pub(crate) fn pass<L: Family>(
         // A translator where the client is now knows nothing of the connection before the client has said something there,
         // and resets what it does not know.
         Signal::Tcp(segment) if segment.is_reset() && from == Kind::Inbound && line.notes() & UNHEARD != 0 => {
-            rules.waive(Reason::TcpState).map(|()| Step::Nothing)?
+            rules.pinholes.waive(Reason::TcpState).map(|()| Step::Nothing)?
         }
         Signal::Tcp(segment) => match judge(flows, now, index, segment, from) {
             Ok((step, moves)) => {
@@ -157,12 +133,12 @@ pub(crate) fn pass<L: Family>(
                 }
                 step
             }
-            Err(reason) => rules.waive(reason).map(|()| Step::Nothing)?,
+            Err(reason) => rules.pinholes.waive(reason).map(|()| Step::Nothing)?,
         },
         Signal::Typed(kind) => match judge_type(line.state(), packet, *kind, from) {
             Ok(Step::Nothing) => Step::Nothing,
             Ok(step) => packet.verify(evidence.bytes).map(|()| step)?,
-            Err(reason) => rules.waive(reason).map(|()| Step::Nothing)?,
+            Err(reason) => rules.pinholes.waive(reason).map(|()| Step::Nothing)?,
         },
         Signal::None | Signal::Error => Step::Nothing,
     };
@@ -172,7 +148,7 @@ pub(crate) fn pass<L: Family>(
     if flags & CHARGED == 0 || from == Kind::Outbound {
         flows.line(index).touch(sluicegate_flow::Tick::at(now));
     } else if let Err(reason) = charge(flows, rules, now, index, packet.len()) {
-        rules.waive(reason)?;
+        rules.pinholes.waive(reason)?;
     }
     match step {
         Step::Nothing => {}
@@ -207,11 +183,11 @@ pub(crate) fn pass<L: Family>(
 #[inline]
 fn sealer<L: FlowLine>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
     let slot = line.owner();
-    if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !mac::seals_answers(rules, slot) {
+    if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !rules.pinholes.seals_answers(slot) {
         return Ok(None);
     }
     if packet.ip.fragment.is_some() {
-        return rules.waive(Reason::MacMissing).map(|()| None);
+        return rules.pinholes.waive(Reason::MacMissing).map(|()| None);
     }
     Ok(Some(slot))
 }
@@ -309,43 +285,25 @@ fn change<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, inde
     settle(flows, rules, now, flow);
 }
 
-/// What stands in the way of a new flow from outside, and the pinhole it is about.
-pub(crate) type Located = Result<u32, (Reason, Option<u32>)>;
-
 /// The pinhole for a packet from outside that no line knows.
 pub(crate) fn locate(rules: &Rules, now: Instant, tuple: &Tuple, names: Names) -> Located {
-    let found = if rules.is_gate(tuple.dst.0) {
-        match rules.ports.holder(tuple.protocol, tuple.dst.1) {
-            _ if rules.transports.selector(tuple.protocol) != Selector::Ports => {
-                rules.pinholes.by_inbound(now, tuple, names)
-            }
-            Some(Holder::Pinhole(slot)) => match rules.pinholes.at(slot) {
-                Some(pinhole) if !pinhole.admits_inbound(tuple) => Found::Nothing,
-                Some(pinhole) if pinhole.is_open(now) => Found::Open(slot),
-                Some(_) => Found::Closed(slot),
-                None => Found::Nothing,
-            },
-            Some(Holder::Binding(_)) | None => Found::Nothing,
-        }
-    } else {
-        match rules.hosts.find(tuple.dst.0) {
-            Some(host) if host.mode == ServiceMode::Filter => rules.pinholes.by_inbound(now, tuple, names),
-            _ => return Err((Reason::NotForService, None)),
-        }
-    };
-    opened(rules, now, found)
-}
-
-/// The slot if it is open, else why not.
-pub(crate) fn opened(rules: &Rules, now: Instant, found: Found) -> Located {
-    match found {
-        Found::Open(slot) => Ok(slot),
-        Found::Closed(slot) => {
-            let reason = rules.pinholes.at(slot).map_or(Reason::NoPinhole, |pinhole| closed_reason(pinhole, now));
-            Err((reason, Some(slot)))
-        }
-        Found::Nothing => Err((Reason::NoPinhole, None)),
+    let pinholes = &rules.pinholes;
+    if !pinholes.is_gate(tuple.dst.0) {
+        return pinholes.locate_filtered(now, tuple, names);
     }
+    let found = match rules.ports.holder(tuple.protocol, tuple.dst.1) {
+        _ if rules.transports.selector(tuple.protocol) != Selector::Ports => {
+            pinholes.table.by_inbound(now, tuple, names)
+        }
+        Some(Holder::Pinhole(slot)) => match pinholes.table.at(slot) {
+            Some(pinhole) if !pinhole.admits_inbound(tuple) => Found::Nothing,
+            Some(pinhole) if pinhole.is_open(now) => Found::Open(slot),
+            Some(_) => Found::Closed(slot),
+            None => Found::Nothing,
+        },
+        Some(Holder::Binding(_)) | None => Found::Nothing,
+    };
+    pinholes.opened(now, found)
 }
 
 /// Makes the flow of a packet that no line knows, and says whether it carries a trailer. `None`: a `filter` service in observe mode, forwarded all the same.
@@ -358,29 +316,26 @@ fn open_from_outside<L: Family>(
     evidence: &Evidence<'_>,
 ) -> Result<Option<(u32, bool)>, Reason> {
     packet.ip.check_addresses()?;
-    check_source(rules, packet.tuple.src.0)?;
+    rules.pinholes.check_source(packet.tuple.src.0)?;
     // Its own client id says best whose it is, and it may be what proves where its client is.
-    let located = match mac::claimed(rules, now, packet, evidence.bytes) {
-        Some(slot) if rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.protocol == packet.tuple.protocol) => {
+    let located = match rules.pinholes.claimed(now, &packet.tuple, evidence) {
+        Some(slot)
+            if rules.pinholes.table.at(slot).is_some_and(|pinhole| pinhole.protocol == packet.tuple.protocol) =>
+        {
             Ok(slot)
         }
-        _ => locate(rules, now, &packet.tuple, mac::names(packet, evidence)),
+        _ => locate(rules, now, &packet.tuple, names(evidence)),
     };
     let result =
         located.map_err(|(reason, _)| reason).and_then(|slot| open_inbound(flows, rules, now, packet, slot, evidence));
     match result {
         Ok(opened) => Ok(Some(opened)),
         // Without a translation there is nothing to forward; what the packet itself lacks is no policy either.
-        Err(reason) if !rules.is_gate(packet.tuple.dst.0) && reason != Reason::NotForService => {
-            rules.waive(reason).map(|()| None)
+        Err(reason) if !rules.pinholes.is_gate(packet.tuple.dst.0) && reason != Reason::NotForService => {
+            rules.pinholes.waive(reason).map(|()| None)
         }
         Err(reason) => Err(reason),
     }
-}
-
-/// Nobody outside may use an address of this side.
-pub(crate) fn check_source(rules: &Rules, source: IpAddr) -> Result<(), Reason> {
-    if rules.is_gate(source) || rules.hosts.find(source).is_some() { Err(Reason::AddressInvalid) } else { Ok(()) }
 }
 
 /// Makes the flow of an admitted packet that proves what the grant demands; `true`: by a trailer.
@@ -393,21 +348,21 @@ pub(crate) fn open_inbound<L: Family>(
     evidence: &Evidence<'_>,
 ) -> Result<(u32, bool), Reason> {
     check_opens(packet, Reason::NoPinhole)?;
-    let pinhole = rules.pinholes.at(slot).ok_or(Reason::NoPinhole)?;
+    let pinhole = rules.pinholes.table.at(slot).ok_or(Reason::NoPinhole)?;
     if pinhole.spent {
         return Err(Reason::BudgetSpent);
     }
     packet.verify(evidence.bytes)?;
     let tuple = packet.tuple;
     let port = if pinhole.has_ports { pinhole.target_port(tuple.dst.1) } else { tuple.dst.1 };
-    let outbound = Tuple { dst: (pinhole.target, port), ..tuple }.reversed(packet.transport.selector);
+    let outbound = packet.transport.selector.reversed(&Tuple { dst: (pinhole.target, port), ..tuple });
     let new = NewFlow { owner: slot, inbound: tuple, outbound, flags: flags_of(pinhole) };
-    let proof = if new.flags & GUARDED != 0 { mac::prove(rules, slot, packet, evidence)? } else { Proof::NONE };
-    if !is_client(rules, slot, packet) {
+    let proof = if new.flags & GUARDED != 0 { rules.pinholes.prove(slot, &tuple, evidence)? } else { Proof::NONE };
+    if !rules.pinholes.is_client(slot, tuple.src.0) {
         if !proof.sealed {
             return Err(Reason::NoPinhole);
         }
-        move_client(rules, slot, packet.tuple.src.0);
+        rules.pinholes.move_client(slot, tuple.src.0);
     }
     let strip = proof.strip;
     let flow = establish(flows, rules, now, &new)?;
@@ -415,45 +370,10 @@ pub(crate) fn open_inbound<L: Family>(
     Ok((flow, strip))
 }
 
-/// Whether a packet comes from where this pinhole's packets may come from. Of a hairpin packet the gate's own address
-/// stands for its sender.
-fn is_client(rules: &Rules, slot: u32, packet: &Packet) -> bool {
-    let address = packet.tuple.src.0;
-    rules.pinholes.at(slot).is_some_and(|pinhole| match &pinhole.holder {
-        PinholeHolder::Granted(_) => pinhole.client == Some(address) || rules.is_gate(address),
-        PinholeHolder::Standing { .. } | PinholeHolder::Service => true,
-    })
-}
-
-/// The client of a grant has proved that it sends from `address`. What it had open from where it was before stays there until
-/// it has shown that it also hears: else it could have a service send to anybody.
-pub(crate) fn move_client(rules: &mut Rules, slot: u32, address: IpAddr) {
-    let Some(pinhole) = rules.pinholes.at(slot) else { return };
-    let (before, has_flows) = (pinhole.client, pinhole.flows > 0);
-    if before == Some(address) {
-        return;
-    }
-    if let Some(before) = before {
-        rules.sources.remove(before);
-    }
-    rules.pinholes.change(slot, |pinhole| {
-        pinhole.client = Some(address);
-        pinhole.follows |= has_flows;
-    });
-    rules.sources.add(address);
-}
-
 /// The flags that lines under this pinhole have.
 pub(crate) fn flags_of(pinhole: &Pinhole) -> u16 {
-    let charged = match &pinhole.holder {
-        PinholeHolder::Granted(_) => true,
-        PinholeHolder::Standing { .. } => pinhole.bucket.is_some(),
-        PinholeHolder::Service => false,
-    };
-    let is_standing = matches!(pinhole.holder, PinholeHolder::Standing { .. });
-    let guarded = is_standing || pinhole.grant().is_some_and(mac::demands_proof);
     let flag = |on: bool, flag: u16| if on { flag } else { 0 };
-    flag(!pinhole.filter, TRANSLATED) | flag(charged, CHARGED) | flag(guarded, GUARDED)
+    flag(!pinhole.filter, TRANSLATED) | flag(pinhole.is_charged(), CHARGED) | flag(pinhole.is_guarded(), GUARDED)
 }
 
 /// Whether a flow may begin with this packet; if not, `closed` where its protocol keeps no state.

@@ -1,5 +1,6 @@
-//! The gate's packet path: who may pass, what is rewritten, what it costs. IPv4 with or without
-//! translation, IPv6 without; every [`transport`] that has a row, and others by their addresses.
+//! Flows of those who have permission: their lines, bindings and external ports, and how their packets are rewritten. IPv4
+//! with or without translation, IPv6 without; every [`transport`] that has a row, and others by their addresses. Who has
+//! permission, and for how much, is [`sluicegate_pinhole`]'s.
 //!
 //! A [`Translator`] says what becomes of IP packets (no link-layer header) and rewrites them. It does no I/O, reads no
 //! clock, and allocates nothing for a packet; its tables have a fixed size. Fragments, the time to live and answers are its
@@ -18,48 +19,31 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod allowance;
 mod aside;
 mod binding;
-mod borrowers;
-mod candidates;
 mod config;
-mod counters;
 mod explain;
 mod flows;
 mod grants;
-mod hosts;
 mod icmp;
 mod inbound;
 mod lifecycle;
-mod mac;
 mod outbound;
-mod pinhole;
+mod owner;
 mod ports;
-mod proof;
 mod random;
-mod relayed;
-mod revoked;
 mod rewrite;
 mod rules;
 mod services;
-mod sources;
 mod state;
+mod trailer;
 mod translator;
 pub mod transport;
-mod users;
 mod view;
 
-pub use allowance::Allowance;
-pub use config::{
-    Config, EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, PerUser, PinholeSpec, Relay,
-    Service, ServiceMode, ServicesError, StandingSpec, Timers,
-};
-pub use counters::Counters;
+pub use config::{Config, Timers};
 pub use explain::{Explanation, LineView, Probe};
-pub use mac::Permission;
 pub use rewrite::Rewrite;
 pub use state::{Export, ImportError, Imported};
 pub use translator::{Passed, Translator};
 pub use transport::Packet;
-pub use view::{PinholeKind, PinholeView, Usage};

@@ -3,14 +3,13 @@
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_bounded::List;
-use sluicegate_flow::{Kind, Share, Tick};
+use sluicegate_flow::{Kind, Tick};
 use sluicegate_wire::{Instant, Reason};
 
 use crate::{
-    borrowers::Borrowers,
-    config::{EndCause, Event},
     flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, NewFlow},
-    rules::{Rules, account},
+    owner::Borrowers,
+    rules::Rules,
     transport::{Selector, State, Transport},
 };
 
@@ -42,22 +41,17 @@ pub(crate) fn establish<L: Family>(
             end_flow(flows, rules, other);
         }
     }
-    let pinhole = rules.pinholes.at(new.owner).ok_or(Reason::NoPinhole)?;
-    let user = pinhole.user;
-    let user_is_full = rules.users.at(user).is_some_and(|user| user.flows >= rules.users.limits.flows_max);
-    if (user_is_full || pinhole.flows >= pinhole.flows_max) && !recycle(flows, rules, now, new.owner) {
+    rules.pinholes.table.at(new.owner).ok_or(Reason::NoPinhole)?;
+    if !rules.pinholes.has_room(new.owner) && !recycle(flows, rules, now, new.owner) {
         return Err(Reason::FlowLimit);
     }
     let flow = flows.insert(now, new).ok_or(Reason::FlowTableFull)?;
-    if let Some(pinhole) = rules.pinholes.at_mut(new.owner) {
-        pinhole.flows += 1;
-        pinhole.recent.push_back(&mut flows.links[..], flow);
-    }
-    if let Some(user) = rules.users.at_mut(user) {
-        user.flows += 1;
+    rules.pinholes.join(new.owner);
+    if let Some(owner) = rules.owner_mut(new.owner) {
+        owner.recent.push_back(&mut flows.links[..], flow);
     }
     if new.flags & FROM_INSIDE != 0 {
-        rules.sources.add(new.inbound.src.0);
+        rules.pinholes.sources.add(new.inbound.src.0);
     }
     flows.schedule(now, flow, &rules.config.timers);
     Ok(flow)
@@ -65,21 +59,21 @@ pub(crate) fn establish<L: Family>(
 
 /// Ends the oldest flow that may be recycled; `false` if there is none.
 fn recycle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slot: u32) -> bool {
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return false };
-    if let Some(flow) = pinhole.recent.front() {
+    if let Some(flow) = rules.owner(slot).and_then(|owner| owner.recent.front()) {
         end_flow(flows, rules, flow);
         return true;
     }
     for _ in 0..RECYCLE_TRIES {
         rules.looks += 1;
-        let Some(flow) = pinhole.lasting.front() else { return false };
+        let Some(owner) = rules.owner_mut(slot) else { return false };
+        let Some(flow) = owner.lasting.front() else { return false };
         let has_state = flows.line(flow).state() != State::None as u8;
         if !has_state && flows.idle(flow, now) >= RECYCLE_IDLE_MIN {
             end_flow(flows, rules, flow);
             return true;
         }
-        pinhole.lasting.remove(&mut flows.links[..], flow);
-        pinhole.lasting.push_back(&mut flows.links[..], flow);
+        owner.lasting.remove(&mut flows.links[..], flow);
+        owner.lasting.push_back(&mut flows.links[..], flow);
     }
     false
 }
@@ -91,28 +85,25 @@ pub(crate) fn end_flow<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow:
     let line = flows.line(flow);
     let (owner, notes, (_, _, flags)) = (line.owner(), line.notes(), line.rewrite());
     let tuple = L::tuple_of(&line.key());
-    if let Some(pinhole) = rules.pinholes.at_mut(owner) {
-        pinhole.borrowers.remove(flow);
-        pinhole.flows -= 1;
-        pinhole.list(notes & LASTING != 0).remove(&mut flows.links[..], flow);
-        if let Some(user) = rules.users.at_mut(pinhole.user) {
-            user.flows -= 1;
-        }
+    rules.pinholes.leave(owner);
+    if let Some(owner) = rules.owner_mut(owner) {
+        owner.borrowers.remove(flow);
+        owner.list(notes & LASTING != 0).remove(&mut flows.links[..], flow);
     }
     if flags & BOUND != 0 {
-        let port = tuple.external(flows.selector(flow));
+        let port = flows.selector(flow).external(&tuple);
         rules.bindings.leave(tuple.protocol, port, &mut rules.ports);
     }
     if flags & FROM_INSIDE != 0 {
-        rules.sources.remove(tuple.src.0);
+        rules.pinholes.sources.remove(tuple.src.0);
     }
     flows.free(flow);
 }
 
 /// Ends flows of a pinhole until `looks_max` has been looked at in this turn; `true`: it has none left.
 pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32, looks_max: u32) -> bool {
-    while let Some(pinhole) = rules.pinholes.at(slot) {
-        let Some(flow) = pinhole.recent.front().or(pinhole.lasting.front()) else { return true };
+    while let Some(owner) = rules.owner(slot) {
+        let Some(flow) = owner.recent.front().or(owner.lasting.front()) else { return true };
         if rules.looks >= looks_max {
             return false;
         }
@@ -125,31 +116,31 @@ pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot
 /// that it knows. Pings end: the next is another flow.
 pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slot: u32, to: IpAddr) {
     for lasting in [false, true] {
-        let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
-        let mut waiting = core::mem::replace(pinhole.list(lasting), List::EMPTY);
+        let Some(owner) = rules.owner_mut(slot) else { return };
+        let mut waiting = core::mem::replace(owner.list(lasting), List::EMPTY);
         while let Some(flow) = waiting.pop_front(&flows.links[..]) {
             rules.looks += LINES;
             let tuple = L::tuple_of(&flows.line(flow).key());
             // What turns round at the gate has another end there.
-            let moves = tuple.src.0 != to && !rules.is_gate(tuple.src.0);
+            let moves = tuple.src.0 != to && !rules.pinholes.is_gate(tuple.src.0);
             if moves {
                 take_back(flows, rules, flow);
             }
             let moved =
                 if moves && flows.selector(flow) != Selector::Ident { flows.move_outside(flow, to) } else { Err(flow) };
             let (Ok(name) | Err(name)) = moved;
-            if let Some(pinhole) = rules.pinholes.at_mut(slot) {
+            if let Some(owner) = rules.owner_mut(slot) {
                 if moves {
-                    pinhole.borrowers.remove(flow);
+                    owner.borrowers.remove(flow);
                 }
-                pinhole.list(lasting).push_back(&mut flows.links[..], name);
+                owner.list(lasting).push_back(&mut flows.links[..], name);
             }
             flows.schedule(now, name, &rules.config.timers);
             if moves && moved.is_err() {
                 end_flow(flows, rules, name);
             } else if moved.is_ok() && flows.line(name).rewrite().2 & FROM_INSIDE != 0 {
-                rules.sources.remove(tuple.src.0);
-                rules.sources.add(to);
+                rules.pinholes.sources.remove(tuple.src.0);
+                rules.pinholes.sources.add(to);
             }
         }
     }
@@ -165,9 +156,9 @@ pub(crate) fn settle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: In
     if lasts == lasted {
         return;
     }
-    if let Some(pinhole) = rules.pinholes.at_mut(owner) {
-        pinhole.list(lasted).remove(&mut flows.links[..], flow);
-        pinhole.list(lasts).push_back(&mut flows.links[..], flow);
+    if let Some(owner) = rules.owner_mut(owner) {
+        owner.list(lasted).remove(&mut flows.links[..], flow);
+        owner.list(lasts).push_back(&mut flows.links[..], flow);
     }
     flows.set_state(flow, state, if lasts { notes | LASTING } else { notes & !LASTING });
     if !lasts {
@@ -222,93 +213,47 @@ fn charge_pinhole<L: Family>(
     len: u32,
 ) -> Result<(), Reason> {
     let slot = flows.line(index).owner();
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return Err(Reason::NoPinhole) };
+    let Some(pinhole) = rules.pinholes.table.at(slot) else { return Err(Reason::NoPinhole) };
     if pinhole.spent {
         return Err(Reason::BudgetSpent);
     }
-    if let Some(first) = pinhole.borrowers.add(index) {
+    let first = rules.owner_mut(slot).and_then(|owner| owner.borrowers.add(index));
+    if let Some(first) = first {
         rules.looks += 1;
         take_back(flows, rules, first);
     }
-    let slice = match lend(flows, rules, slot, index, len) {
-        Some(slice) => slice,
+    let need = len.saturating_sub(flows.line(index).lent().get());
+    let (slice, need) = match rules.pinholes.lend(slot, need) {
+        Some(slice) => (slice, need),
         None => {
             // Other flows may hold what they do not need.
             reclaim(flows, rules, slot);
-            if let Some(pinhole) = rules.pinholes.at_mut(slot) {
-                pinhole.borrowers.add(index);
+            if let Some(owner) = rules.owner_mut(slot) {
+                owner.borrowers.add(index);
             }
-            lend(flows, rules, slot, index, len).ok_or_else(|| spent(rules, slot))?
+            let need = len.saturating_sub(flows.line(index).lent().get());
+            (rules.pinholes.lend(slot, need).ok_or_else(|| rules.pinholes.spend_all(slot))?, need)
         }
     };
     let line = flows.table.line(index);
-    let need = len.saturating_sub(line.lent().get());
-    let share = &mut flows.shares[index as usize];
-    let paid = if take(rules, now, slot, share, slice) { Some(slice) } else { None };
-    let paid = paid.or_else(|| take(rules, now, slot, share, need).then_some(need));
-    if let Some(pinhole) = rules.pinholes.at_mut(slot) {
-        pinhole.budget.give_back(slice - paid.unwrap_or(0));
-    }
-    line.lent().add(paid.ok_or(Reason::RateExceeded)?);
+    let paid = rules.pinholes.pay(now, slot, &mut flows.shares[index as usize], slice, need)?;
+    line.lent().add(paid);
     if line.spend(len, Tick::at(now)) { Ok(()) } else { Err(Reason::RateExceeded) }
-}
-
-/// A slice of the pinhole's budget, for what this packet needs more than its line holds.
-fn lend<L: Family>(flows: &Flows<L>, rules: &mut Rules, slot: u32, index: u32, len: u32) -> Option<u32> {
-    let need = len.saturating_sub(flows.line(index).lent().get());
-    let pinhole = rules.pinholes.at_mut(slot)?;
-    pinhole.budget.lend(need, pinhole.slice_max)
-}
-
-/// The budget is spent; says so once.
-fn spent(rules: &mut Rules, slot: u32) -> Reason {
-    let ended = rules.pinholes.at(slot).and_then(|pinhole| account(pinhole, EndCause::Spent));
-    rules.pinholes.change(slot, |pinhole| pinhole.spent = true);
-    if let Some(ended) = ended {
-        rules.push_event(Event::Ended(ended));
-    }
-    Reason::BudgetSpent
-}
-
-/// Takes bytes of the rate of a pinhole and of its user, for one flow.
-fn take(rules: &mut Rules, now: Instant, slot: u32, share: &mut Share, tokens: u32) -> bool {
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return false };
-    if let Some(bucket) = &mut pinhole.bucket
-        && !bucket.take(now, share, tokens)
-    {
-        return false;
-    }
-    let Some(user) = rules.users.at_mut(pinhole.user) else { return true };
-    if user.take(now, &mut pinhole.share, tokens) {
-        return true;
-    }
-    if let Some(bucket) = &mut pinhole.bucket {
-        bucket.give_back(share, tokens);
-    }
-    false
 }
 
 /// Takes back what a flow holds and has not spent.
 fn take_back<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, flow: u32) {
     let line = flows.table.line(flow);
-    let Some(pinhole) = rules.pinholes.at_mut(line.owner()) else { return };
     let lent = line.lent().reclaim();
-    if lent == 0 {
-        return;
-    }
-    pinhole.budget.give_back(lent);
-    if let Some(bucket) = &mut pinhole.bucket {
-        bucket.give_back(&mut flows.shares[flow as usize], lent);
-    }
-    if let Some(user) = rules.users.at_mut(pinhole.user) {
-        user.give_back(&mut pinhole.share, lent);
+    if lent != 0 {
+        rules.pinholes.give_back(line.owner(), &mut flows.shares[flow as usize], lent);
     }
 }
 
 /// Takes back every slice that flows of a pinhole hold.
 pub(crate) fn reclaim<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: u32) {
-    let Some(pinhole) = rules.pinholes.at_mut(slot) else { return };
-    let borrowers = core::mem::replace(&mut pinhole.borrowers, Borrowers::NONE);
+    let Some(owner) = rules.owner_mut(slot) else { return };
+    let borrowers = core::mem::replace(&mut owner.borrowers, Borrowers::NONE);
     for flow in borrowers.iter() {
         rules.looks += 1;
         take_back(flows, rules, flow);
@@ -317,6 +262,6 @@ pub(crate) fn reclaim<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot: 
 
 /// What flows of a pinhole hold and have not spent.
 pub(crate) fn lent<L: Family>(flows: &Flows<L>, rules: &Rules, slot: u32) -> u64 {
-    let Some(pinhole) = rules.pinholes.at(slot) else { return 0 };
-    pinhole.borrowers.iter().map(|flow| u64::from(flows.line(flow).lent().get())).sum()
+    let Some(owner) = rules.owner(slot) else { return 0 };
+    owner.borrowers.iter().map(|flow| u64::from(flows.line(flow).lent().get())).sum()
 }

@@ -3,19 +3,16 @@
 use core::net::IpAddr;
 
 use sluicegate_flow::Kind;
+use sluicegate_pinhole::{Evidence, Host, Located, Names, ServiceMode, Tuple, names};
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
-    candidates::Names,
-    config::ServiceMode,
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
-    hosts::Host,
-    inbound::{Located, check_opens, flags_of, follow, locate, open_inbound, opened, pass, start},
+    inbound::{check_opens, flags_of, follow, locate, open_inbound, pass, start},
     lifecycle::establish,
-    mac::{self, Evidence},
     rewrite::Rewrite,
     rules::Rules,
-    transport::{Packet, Selector, Tuple},
+    transport::{Packet, Selector},
 };
 
 /// Decides about a packet from inside and keeps account of it. A packet to the gate's own external address turns round
@@ -28,7 +25,7 @@ pub(crate) fn outbound<L: Family>(
     packet: &Packet,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
-    if rules.is_gate(packet.tuple.dst.0) {
+    if rules.pinholes.is_gate(packet.tuple.dst.0) {
         return hairpin(flows, rules, now, packet, evidence);
     }
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
@@ -44,8 +41,8 @@ pub(crate) fn outbound<L: Family>(
 /// The pinhole under which a packet from inside may start a flow: that of the client it is for, or else that of its
 /// own service.
 pub(crate) fn locate_outbound(rules: &Rules, now: Instant, tuple: &Tuple, host: &Host) -> Located {
-    let found = opened(rules, now, rules.pinholes.by_outbound(now, tuple));
-    match (found, host.outbound.and_then(|service| rules.service_slot(service))) {
+    let found = rules.pinholes.opened(now, rules.pinholes.table.by_outbound(now, tuple));
+    match (found, host.outbound.and_then(|service| rules.pinholes.service_slot(service))) {
         (Ok(slot), _) | (Err(_), Some(slot)) => Ok(slot),
         (Err((Reason::NoPinhole, slot)), None) => Err((Reason::OutboundDisabled, slot)),
         (Err(closed), None) => Err(closed),
@@ -62,8 +59,8 @@ fn open_from_inside<L: Family>(
 ) -> Result<Option<u32>, Reason> {
     packet.ip.check_addresses()?;
     packet.verify(evidence.bytes)?;
-    let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
-    if rules.hosts.find(packet.tuple.dst.0).is_some() {
+    let host = rules.pinholes.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
+    if rules.pinholes.hosts.find(packet.tuple.dst.0).is_some() {
         // From one service to another by their own addresses: that is no way through the gate.
         return Err(Reason::NotForService);
     }
@@ -73,7 +70,7 @@ fn open_from_inside<L: Family>(
     match result {
         Ok(index) => Ok(Some(index)),
         // An untranslated packet never leaves, so observe mode has nothing to forward for `nat`.
-        Err(reason) if host.mode == ServiceMode::Filter => rules.waive(reason).map(|()| None),
+        Err(reason) if host.mode == ServiceMode::Filter => rules.pinholes.waive(reason).map(|()| None),
         Err(reason) => Err(reason),
     }
 }
@@ -88,11 +85,11 @@ fn open_outbound<L: Family>(
     flags: Option<u16>,
 ) -> Result<u32, Reason> {
     check_opens(packet, Reason::OutboundDisabled)?;
-    let pinhole = rules.pinholes.at(slot).ok_or(Reason::OutboundDisabled)?;
+    let pinhole = rules.pinholes.table.at(slot).ok_or(Reason::OutboundDisabled)?;
     let tuple = packet.tuple;
     let mut flags = flags.unwrap_or(flags_of(pinhole)) | FROM_INSIDE;
     let selector = packet.transport.selector;
-    let mut inbound = tuple.reversed(selector);
+    let mut inbound = selector.reversed(&tuple);
     let mut bound = None;
     if !pinhole.filter {
         if !packet.transport.is_translatable {
@@ -147,7 +144,7 @@ fn hairpin<L: Family>(
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
         Some(index) => follow(flows, rules, now, index, &turned, evidence)?,
         None => {
-            let names = mac::names(packet, evidence);
+            let names = names(evidence);
             let slot = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
             let (index, strip) = open_inbound(flows, rules, now, &turned, slot, evidence)?;
             Rewrite { strip, ..pass(flows, rules, now, index, &turned, evidence, Kind::Inbound)? }
@@ -177,14 +174,14 @@ fn open_hairpin<L: Family>(
 ) -> Result<u32, Reason> {
     packet.ip.check_addresses()?;
     packet.verify(evidence.bytes)?;
-    let host = rules.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
+    let host = rules.pinholes.hosts.find(packet.tuple.src.0).ok_or(Reason::AddressInvalid)?;
     if host.mode != ServiceMode::Nat || packet.transport.selector != Selector::Ports {
         return Err(Reason::NoPinhole);
     }
-    let names = mac::names(packet, evidence);
+    let names = names(evidence);
     let target = locate_hairpin(rules, now, &packet.tuple, names).map_err(|(reason, _)| reason)?;
-    let knows_inside = rules.pinholes.at(target).is_some_and(|pinhole| pinhole.admits_client(packet.tuple.src));
-    let slot = match host.outbound.and_then(|service| rules.service_slot(service)) {
+    let knows_inside = rules.pinholes.table.at(target).is_some_and(|pinhole| pinhole.admits_client(packet.tuple.src));
+    let slot = match host.outbound.and_then(|service| rules.pinholes.service_slot(service)) {
         Some(slot) => slot,
         None if knows_inside => target,
         None => return Err(Reason::OutboundDisabled),

@@ -6,16 +6,13 @@ use alloc::vec::Vec;
 
 use sluicegate_flow::Budget;
 use sluicegate_grant::Protocol;
+use sluicegate_pinhole::{
+    EndCause, FLOWS_PER_GRANT_MAX, Holder, InstallError, NO_SLOT, NewPinhole, Opened, PEERS_MAX, Service, ServiceMode,
+    ServicesError, StandingSpec,
+};
 use sluicegate_wire::Instant;
 
-use crate::{
-    Translator,
-    config::{
-        EndCause, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, Service, ServiceMode, ServicesError,
-        StandingSpec,
-    },
-    pinhole::{Holder, NO_SLOT, NewPinhole},
-};
+use crate::Translator;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 const EVER: (Instant, Instant) = (Instant::ZERO, NEVER);
@@ -30,7 +27,7 @@ impl Translator {
     /// See [`ServicesError`]; the old list stays in force then.
     pub fn set_services(&mut self, services: &[Service]) -> Result<(), ServicesError> {
         let now = self.now;
-        self.rules.hosts.check(services, &self.rules.config)?;
+        self.rules.pinholes.hosts.check(services, self.rules.config.gate_address)?;
         let mut starting: Vec<u16> = Vec::with_capacity(services.len());
         for service in services.iter().filter(|service| service.outbound_all && !service.open) {
             self.open_for_service(now, service)?;
@@ -38,23 +35,24 @@ impl Translator {
         }
         starting.sort_unstable();
         let starts = |id: u16| starting.binary_search(&id).is_ok();
-        let gone: Vec<u16> = self.rules.service_slots.iter().map(|(id, _)| *id).filter(|id| !starts(*id)).collect();
+        let gone: Vec<u16> =
+            self.rules.pinholes.service_slots.iter().map(|(id, _)| *id).filter(|id| !starts(*id)).collect();
         for id in gone {
             self.close_for_service(now, id);
         }
         let mut known: Vec<(u16, IpAddr)> = services.iter().map(|service| (service.id, service.address)).collect();
         known.sort_unstable();
         let is_gone = |slot: &u32| {
-            let pinhole = self.rules.pinholes.at(*slot);
+            let pinhole = self.rules.pinholes.table.at(*slot);
             pinhole.is_some_and(|pinhole| known.binary_search(&(pinhole.service, pinhole.target)).is_err())
         };
-        let gone: Vec<u32> = self.rules.standing_slots.iter().copied().filter(is_gone).collect();
+        let gone: Vec<u32> = self.rules.pinholes.standing_slots.iter().copied().filter(is_gone).collect();
         for slot in gone {
-            self.rules.standing_slots.retain(|known| *known != slot);
+            self.rules.pinholes.standing_slots.retain(|known| *known != slot);
             self.close_soon(now, slot);
         }
         self.rules.looks += services.len() as u32;
-        self.rules.hosts.replace(services);
+        self.rules.pinholes.hosts.replace(services);
         Ok(())
     }
 
@@ -75,7 +73,7 @@ impl Translator {
         spec: StandingSpec,
         mut wanted: (u16, u16),
     ) -> Result<Opened, InstallError> {
-        let service = self.rules.hosts.service(spec.service);
+        let service = self.rules.pinholes.hosts.service(spec.service);
         let unknown = InstallError::Service(spec.service);
         let filter =
             service.filter(|service| service.address == spec.target).ok_or(unknown)?.mode == ServiceMode::Filter;
@@ -88,11 +86,11 @@ impl Translator {
         }
         if let Some((slot, opened, is_same)) = self.find_standing(&spec) {
             if is_same {
-                self.rules.relays.put(slot, &spec.relays);
+                self.rules.pinholes.relays.put(slot, &spec.relays);
                 return Ok(opened);
             }
             wanted = opened.ports;
-            self.rules.standing_slots.retain(|known| *known != slot);
+            self.rules.pinholes.standing_slots.retain(|known| *known != slot);
             self.drop_pinhole(now, slot);
         }
         let target_ports = (spec.target_port, spec.target_port);
@@ -103,7 +101,7 @@ impl Translator {
             self.external(slot, Protocol::UDP, target_ports, wanted)
         };
         let Some(gate) = opened else {
-            self.rules.pinholes.give_up(slot);
+            self.rules.pinholes.table.give_up(slot);
             return Err(InstallError::NoExternalPort);
         };
         let new = NewPinhole {
@@ -112,6 +110,7 @@ impl Translator {
             has_ports: true,
             service: spec.service,
             filter,
+            space: self.space(Protocol::UDP, filter),
             gate,
             target: spec.target,
             target_ports,
@@ -122,15 +121,15 @@ impl Translator {
             user: NO_SLOT,
         };
         self.put(now, slot, new.build(now))?;
-        self.rules.standing_slots.push(slot);
-        self.rules.relays.put(slot, &spec.relays);
-        spec.peers.iter().for_each(|peer| self.rules.sources.add(*peer));
+        self.rules.pinholes.standing_slots.push(slot);
+        self.rules.pinholes.relays.put(slot, &spec.relays);
+        spec.peers.iter().for_each(|peer| self.rules.pinholes.sources.add(*peer));
         Ok(gate)
     }
 
     fn find_standing(&self, spec: &StandingSpec) -> Option<(u32, Opened, bool)> {
-        self.rules.standing_slots.iter().find_map(|slot| {
-            let (slot, pinhole) = (*slot, self.rules.pinholes.at(*slot)?);
+        self.rules.pinholes.standing_slots.iter().find_map(|slot| {
+            let (slot, pinhole) = (*slot, self.rules.pinholes.table.at(*slot)?);
             let Holder::Standing { peers, rate_bytes_per_s } = &pinhole.holder else { return None };
             let is_it = pinhole.is_live()
                 && (pinhole.service, pinhole.target) == (spec.service, spec.target)
@@ -141,8 +140,8 @@ impl Translator {
     }
 
     fn open_for_service(&mut self, now: Instant, service: &Service) -> Result<(), ServicesError> {
-        if let Some(slot) = self.rules.service_slot(service.id) {
-            let is_same = self.rules.pinholes.at(slot).is_some_and(|pinhole| pinhole.target == service.address);
+        if let Some(slot) = self.rules.pinholes.service_slot(service.id) {
+            let is_same = self.rules.pinholes.table.at(slot).is_some_and(|pinhole| pinhole.target == service.address);
             if is_same {
                 return Ok(());
             }
@@ -156,6 +155,7 @@ impl Translator {
             has_ports: true,
             service: service.id,
             filter: service.mode == ServiceMode::Filter,
+            space: None,
             gate: Opened { address: service.address, ports: (0, 0) },
             target: service.address,
             // No port: nothing from outside is ever meant for it.
@@ -167,22 +167,22 @@ impl Translator {
             user: NO_SLOT,
         };
         self.put(now, slot, new.build(now)).map_err(|_| full)?;
-        let slots = &mut self.rules.service_slots;
+        let slots = &mut self.rules.pinholes.service_slots;
         let at = slots.partition_point(|(id, _)| *id < service.id);
         slots.insert(at, (service.id, slot));
         Ok(())
     }
 
     fn close_for_service(&mut self, now: Instant, id: u16) {
-        if let Some(slot) = self.rules.service_slot(id) {
-            self.rules.service_slots.retain(|(known, _)| *known != id);
+        if let Some(slot) = self.rules.pinholes.service_slot(id) {
+            self.rules.pinholes.service_slots.retain(|(known, _)| *known != id);
             self.close_soon(now, slot);
         }
     }
 
     /// Closes a pinhole without grant to new flows; those that it has end in the next turns.
     fn close_soon(&mut self, now: Instant, slot: u32) {
-        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
+        if let Some(pinhole) = self.rules.pinholes.table.at_mut(slot) {
             pinhole.not_after = now;
             let serial = pinhole.serial;
             self.closing.push_back((slot, serial));
@@ -193,11 +193,11 @@ impl Translator {
 
     /// Ends a pinhole without grant and forgets it at once.
     pub(crate) fn drop_pinhole(&mut self, now: Instant, slot: u32) {
-        let peers = match self.rules.pinholes.at(slot).map(|pinhole| &pinhole.holder) {
+        let peers = match self.rules.pinholes.table.at(slot).map(|pinhole| &pinhole.holder) {
             Some(Holder::Standing { peers, .. }) => peers.to_vec(),
             _ => Vec::new(),
         };
-        peers.iter().for_each(|peer| self.rules.sources.remove(*peer));
+        peers.iter().for_each(|peer| self.rules.pinholes.sources.remove(*peer));
         self.end_pinhole(now, slot, EndCause::Revoked);
         self.rules.forget(slot);
     }

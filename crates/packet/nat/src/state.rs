@@ -14,6 +14,7 @@ use core::time::Duration;
 pub use self::export::Export;
 use sluicegate_flow::{Budget, Tick};
 use sluicegate_grant::{Grant, GrantId};
+use sluicegate_pinhole::{EndCause, Holder, PinholeSpec, StandingSpec, Tuple};
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
@@ -22,12 +23,11 @@ use self::{
 };
 use crate::{
     Translator,
-    config::{EndCause, PinholeSpec, StandingSpec},
     flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, WAITING},
+    inbound::flags_of,
     lifecycle::{end_flow, establish, settle},
-    pinhole::Holder,
     rules::Rules,
-    transport::{State, Tuple},
+    transport::State,
 };
 
 const MAGIC: [u8; 8] = *b"SGTABLES";
@@ -68,7 +68,7 @@ impl Translator {
     /// See [`ImportError`]; nothing was changed then.
     pub fn import_state(&mut self, now: Instant, unix: UnixTime, bytes: &[u8]) -> Result<Imported, ImportError> {
         self.now = now;
-        self.clock.look(now, unix);
+        self.rules.pinholes.clock.look(now, unix);
         let records = Reader::new(bytes)?;
         // All records are read before the first is applied.
         records.clone().check()?;
@@ -79,7 +79,7 @@ impl Translator {
                 Record::Pinhole(place, pinhole) => {
                     pinholes.insert(place, pinhole);
                 }
-                Record::Revoked(id, revoked) => self.rules.revoked.add(id, revoked),
+                Record::Revoked(id, revoked) => self.rules.pinholes.revoked.add(id, revoked),
                 Record::Forgotten(_) | Record::Flow(_) | Record::End => {}
             }
         }
@@ -105,7 +105,7 @@ impl Translator {
                     }
                 }
                 // Now that what was open is open again: of that it is known that nobody had revoked it.
-                Record::Forgotten(revoked) => self.rules.revoked.forget_which(revoked),
+                Record::Forgotten(revoked) => self.rules.pinholes.revoked.forget_which(revoked),
                 Record::Pinhole(..) | Record::Revoked(..) | Record::End => {}
             }
         }
@@ -117,7 +117,7 @@ impl Translator {
         match record {
             PinholeRecord::Grant(grant) => self.import_grant(now, unix, &grant),
             PinholeRecord::Standing(standing) => self.import_standing(now, standing),
-            PinholeRecord::Service(service) => self.rules.service_slot(service),
+            PinholeRecord::Service(service) => self.rules.pinholes.service_slot(service),
         }
     }
 
@@ -129,30 +129,30 @@ impl Translator {
         let spec =
             PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, keys: None };
         let opened = self.install(now, unix, spec).ok()?;
-        let slot = self.rules.pinholes.by_id(id)?;
+        let slot = self.rules.pinholes.table.by_id(id)?;
         if opened.ports != wanted && !record.filter {
             // Its old ports are taken: better no pinhole than one that the client does not know.
             self.end_pinhole(now, slot, EndCause::Expired);
             self.rules.forget(slot);
             return None;
         }
-        let pinhole = self.rules.pinholes.at_mut(slot)?;
+        let pinhole = self.rules.pinholes.table.at_mut(slot)?;
         if let Holder::Granted(grant) = &mut pinhole.holder {
             grant.gate_ports = body_ports;
             pinhole.budget = Budget::restored(grant.bytes, record.left, record.taken);
         }
-        self.rules.pinholes.change(slot, |pinhole| pinhole.spent = record.spent);
+        self.rules.pinholes.table.change(slot, |pinhole| pinhole.spent = record.spent);
         if let Some(highest) = record.window {
-            self.rules.seals.resume(slot, highest);
+            self.rules.pinholes.seals.resume(slot, highest);
         }
-        let known = self.rules.pinholes.at(slot)?.client;
+        let known = self.rules.pinholes.table.at(slot)?.client;
         if let Some(client) =
             record.client.filter(|client| client.is_ipv4() == target.is_ipv4() && known != Some(*client))
         {
-            self.rules.pinholes.change(slot, |pinhole| pinhole.client = Some(client));
-            self.rules.sources.add(client);
+            self.rules.pinholes.table.change(slot, |pinhole| pinhole.client = Some(client));
+            self.rules.pinholes.sources.add(client);
         }
-        if let Some(pinhole) = self.rules.pinholes.at_mut(slot) {
+        if let Some(pinhole) = self.rules.pinholes.table.at_mut(slot) {
             // Whether they do is not written down.
             pinhole.follows = pinhole.grant().is_some_and(Grant::proves_address);
         }
@@ -171,8 +171,8 @@ impl Translator {
             relays: Vec::new(),
         };
         self.open_standing(now, spec, record.gate_ports).ok()?;
-        self.rules.standing_slots.iter().copied().find(|slot| {
-            let pinhole = self.rules.pinholes.at(*slot);
+        self.rules.pinholes.standing_slots.iter().copied().find(|slot| {
+            let pinhole = self.rules.pinholes.table.at(*slot);
             pinhole.is_some_and(|at| (at.service, at.target, at.target_ports.0) == (service, target, port))
         })
     }
@@ -193,7 +193,7 @@ fn import_flow<L: Family>(
     slot: u32,
     record: &FlowRecord,
 ) -> Option<()> {
-    let pinhole = rules.pinholes.at(slot)?;
+    let pinhole = rules.pinholes.table.at(slot)?;
     let (inbound, outbound) = (record.inbound, record.outbound);
     let is_bound = record.flags & BOUND != 0;
     let fits = match &pinhole.holder {
@@ -216,11 +216,11 @@ fn import_flow<L: Family>(
         return None;
     }
     let protocol = inbound.protocol;
-    let port = inbound.external(rules.transports.selector(protocol));
+    let port = rules.transports.selector(protocol).external(&inbound);
     if is_bound && !rules.bindings.rejoin(protocol, outbound.src, port, &mut rules.ports) {
         return None;
     }
-    let flags = record.flags & !GUARDED | crate::inbound::flags_of(pinhole) & GUARDED;
+    let flags = record.flags & !GUARDED | flags_of(pinhole) & GUARDED;
     let new = NewFlow { owner: slot, inbound, outbound, flags };
     let Ok(flow) = establish(flows, rules, now, &new) else {
         if is_bound {

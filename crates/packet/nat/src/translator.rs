@@ -1,21 +1,20 @@
 use alloc::collections::VecDeque;
+use core::net::IpAddr;
 
 use sluicegate_flow::{Line4, Line6};
-use sluicegate_wire::{Frame, Instant, Port, Reason, ip::Summary};
+use sluicegate_pinhole::{Counters, Event, Evidence, Permission, Proved, ServiceMode, is_proof};
+use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, ip::Summary};
 
 use crate::{
-    config::{Config, Event, ServiceMode},
-    counters::Counters,
+    config::Config,
     flows::{CHARGED, Family, Flows},
-    grants::Clock,
     icmp,
     inbound::inbound,
-    lifecycle::{LINES, charge, end_flow, refund},
-    mac::{self, Evidence, Permission},
+    lifecycle::{LINES, charge, end_flow, move_flows, refund},
     outbound::outbound,
-    proof,
     rewrite::Rewrite,
     rules::Rules,
+    trailer,
     transport::{Packet, Signal, TRANSPORTS, Transports},
 };
 
@@ -37,7 +36,6 @@ pub struct Translator {
     pub(crate) rules: Rules,
     pub(crate) v4: Flows<Line4>,
     pub(crate) v6: Flows<Line6>,
-    pub(crate) clock: Clock,
     /// The latest time that anybody told.
     pub(crate) now: Instant,
     /// When a pinhole may expire.
@@ -79,7 +77,6 @@ impl Translator {
             v4: Flows::new(config.flows_max, &hash_key, transports),
             v6: Flows::new(config.flows_v6_max, &hash_key, transports),
             rules: Rules::new(config, (&hash_key, random_seed), transports),
-            clock: Clock::default(),
             now: Instant::ZERO,
             due: Instant::from_nanos(u64::MAX),
             swept_at: Instant::ZERO,
@@ -92,7 +89,7 @@ impl Translator {
     pub fn begin_packet(&mut self, now: Instant) {
         self.now = now;
         self.rules.paid = None;
-        self.rules.signalling = false;
+        self.rules.pinholes.signalling = false;
         self.sweep(now);
     }
 
@@ -127,22 +124,48 @@ impl Translator {
             let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
             return Ok(Passed::Through(Rewrite::unchanged(to)));
         }
-        if port == Port::OUTSIDE && proof::is_proof(packet, frame.bytes()) {
-            let answered = self.prove_address(now, packet, frame);
-            if let Some(result) = answered {
-                return result.map(|()| Passed::Answered);
-            }
+        let evidence = Evidence { permission, ip: &packet.ip, bytes: frame.bytes() };
+        if port == Port::OUTSIDE
+            && is_proof(&evidence)
+            && let Some(proved) = self.rules.pinholes.prove_address(now, &packet.tuple, &evidence)
+        {
+            return self.acknowledge(now, &proved?, frame);
         }
-        let evidence = Evidence { permission, bytes: frame.bytes() };
         let rewrite = self.decide(now, port, packet, &evidence)?;
         if rewrite.strip {
-            mac::strip(&mut packet.ip, frame);
+            trailer::strip(&mut packet.ip, frame);
         }
         rewrite.apply(packet, frame.bytes_mut());
         if let Some(slot) = rewrite.seal {
-            mac::seal(&mut self.rules, slot, &mut packet.ip, frame)?;
+            trailer::add(&mut self.rules.pinholes, slot, &mut packet.ip, frame)?;
         }
         Ok(Passed::Through(rewrite))
+    }
+
+    /// Answers a proof of an address with what was seen. Who has shown to hear there has its flows go on from there.
+    #[cold]
+    fn acknowledge(&mut self, now: Instant, proved: &Proved, frame: &mut Frame<'_>) -> Result<Passed, Reason> {
+        let (slot, client) = (proved.slot, proved.client());
+        if proved.hears && self.rules.pinholes.may_follow(now, slot) {
+            if client.is_ipv4() {
+                move_flows(&mut self.v4, &mut self.rules, now, slot, client);
+            } else {
+                move_flows(&mut self.v6, &mut self.rules, now, slot, client);
+            }
+        }
+        self.rules.pinholes.acknowledge(proved, frame).map(|()| Passed::Answered).ok_or(Reason::ModeTooWeak)
+    }
+
+    /// Checks a request for a capability that ends in a trailer, see [`Pinholes::open_request`].
+    pub fn open_request(
+        &mut self,
+        now: Instant,
+        client_id: u32,
+        ends: (IpAddr, IpAddr),
+        upper: IpProtocol,
+        sealed: &[u8],
+    ) -> Option<Result<(), Reason>> {
+        self.rules.pinholes.open_request(now, client_id, ends, upper, sealed)
     }
 
     /// Whether a later fragment's addresses can belong to a flow at all.
@@ -152,12 +175,12 @@ impl Translator {
     pub fn check_ends(&self, from: Port, ip: &Summary) -> Result<(), Reason> {
         let rules = &self.rules;
         if from == Port::INSIDE {
-            return rules.hosts.find(ip.src).map(|_| ()).ok_or(Reason::AddressInvalid);
+            return rules.pinholes.hosts.find(ip.src).map(|_| ()).ok_or(Reason::AddressInvalid);
         }
-        if !rules.is_gate(ip.dst) && rules.hosts.find(ip.dst).is_none() {
+        if !rules.pinholes.is_gate(ip.dst) && rules.pinholes.hosts.find(ip.dst).is_none() {
             return Err(Reason::NotForService);
         }
-        if rules.sources.may_contain(ip.src) { Ok(()) } else { Err(Reason::NoPinhole) }
+        if rules.pinholes.sources.may_contain(ip.src) { Ok(()) } else { Err(Reason::NoPinhole) }
     }
 
     /// Whether a later fragment that [`Self::check_ends`] refused passes all the same: to a `filter` service, in observe mode.
@@ -165,8 +188,8 @@ impl Translator {
     /// # Errors
     /// The reason, if not.
     pub fn waive_ends(&mut self, from: Port, ip: &Summary, reason: Reason) -> Result<(), Reason> {
-        let is_filtered = self.rules.hosts.find(ip.dst).is_some_and(|host| host.mode == ServiceMode::Filter);
-        if from == Port::INSIDE || !is_filtered { Err(reason) } else { self.rules.waive(reason) }
+        let is_filtered = self.rules.pinholes.hosts.find(ip.dst).is_some_and(|host| host.mode == ServiceMode::Filter);
+        if from == Port::INSIDE || !is_filtered { Err(reason) } else { self.rules.pinholes.waive(reason) }
     }
 
     /// Lets a later fragment follow the first: paid by the same line, rewritten alike.
@@ -199,8 +222,8 @@ impl Translator {
     /// Whether the host at this inside address is that of an open service.
     #[inline]
     #[must_use]
-    pub fn is_open(&self, address: core::net::IpAddr) -> bool {
-        self.rules.hosts.is_open(address)
+    pub fn is_open(&self, address: IpAddr) -> bool {
+        self.rules.pinholes.hosts.is_open(address)
     }
 
     /// The packet that was forwarded last did not leave after all: what its grant paid for it goes back.
@@ -270,24 +293,24 @@ impl Translator {
 
     /// What happened unasked. Call until `None`.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.rules.pop_event()
+        self.rules.pinholes.pop_event()
     }
 
     /// Whether the packet that was judged last was SIP that a frontend relays, and proved to be that.
     #[must_use]
     pub const fn was_signalling(&self) -> bool {
-        self.rules.signalling
+        self.rules.pinholes.signalling
     }
 
     /// Switches observe mode.
     pub const fn observe(&mut self, on: bool) {
-        self.rules.observe = on;
+        self.rules.pinholes.observe = on;
     }
 
     /// What happened besides drops, which the caller counts.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
-        &self.rules.counters
+        &self.rules.pinholes.counters
     }
 }
 
@@ -318,5 +341,5 @@ fn pay<L: Family>(
     if rewrite.to != Port::INSIDE || flags & CHARGED == 0 {
         return Ok(());
     }
-    charge(flows, rules, now, line.index, len).or_else(|reason| rules.waive(reason))
+    charge(flows, rules, now, line.index, len).or_else(|reason| rules.pinholes.waive(reason))
 }

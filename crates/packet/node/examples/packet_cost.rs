@@ -10,8 +10,9 @@ use std::{
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
-use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode, Translator};
+use sluicegate_nat::{Config, Translator};
 use sluicegate_node::{Firewall, Forwarding};
+use sluicegate_pinhole::{PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Port, UnixTime, Verdict,
     checksum::Delta,

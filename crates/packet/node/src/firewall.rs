@@ -5,7 +5,8 @@
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::mac::TRAILER_LEN;
-use sluicegate_nat::{Packet, Passed, Permission, Rewrite, Translator};
+use sluicegate_nat::{Packet, Passed, Rewrite, Translator};
+use sluicegate_pinhole::Permission;
 use sluicegate_wire::{
     Frame, Instant, Port, Reason, Verdict,
     ip::{Fragment, Summary},

@@ -15,7 +15,8 @@ use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
-use sluicegate_nat::{Allowance, Ended, Event, Permission, Translator};
+use sluicegate_nat::Translator;
+use sluicegate_pinhole::{Allowance, Ended, Event, Permission};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Packet, Port, Reason, Verdict,

@@ -12,7 +12,8 @@ use crate::readings::Reading;
 use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Ended, Event, Explanation, Probe};
+use sluicegate_nat::{Explanation, Probe};
+use sluicegate_pinhole::{Ended, Event};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, UnixTime, Verdict};
 

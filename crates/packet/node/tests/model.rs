@@ -15,8 +15,9 @@ use std::{
 use naive::{CLIENTS, FILTERED, FILTERED6, GATE, Gate, Grant as Permission, HOSTS, Step, TALKER, TARGET, Talk, Tuple};
 use site::{Anywhere, START, UNIX, packets};
 use sluicegate_grant::Grant;
-use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode};
+use sluicegate_nat::Config;
 use sluicegate_node::Node;
+use sluicegate_pinhole::{PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{Instant, IpProtocol, Port, dccp, icmpv4, ip::Summary, ipv4, tcp};
 
 const PACKETS: u64 = if cfg!(debug_assertions) { 100_000 } else { 10_000_000 };

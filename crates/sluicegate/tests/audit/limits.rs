@@ -8,7 +8,8 @@ use sluicegate_grant::{
     FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{Config, InstallError, PerUser, PinholeSpec};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{InstallError, PerUser, PinholeSpec};
 use sluicegate_wire::{
     Instant, Port, Reason, Verdict,
     tcp::{Control, Repr},

@@ -12,7 +12,7 @@ use sluicegate_grant::{
     DataMode, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::PinholeSpec;
+use sluicegate_pinhole::PinholeSpec;
 use sluicegate_wire::{
     Reason, Verdict,
     tcp::{Control, Repr},

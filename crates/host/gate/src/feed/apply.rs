@@ -8,7 +8,7 @@ use crate::{
 };
 use sluicegate_feed::{ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{InstallError, PinholeSpec, StandingSpec};
+use sluicegate_pinhole::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
 use std::net::SocketAddr;
 use tokio::sync::oneshot;

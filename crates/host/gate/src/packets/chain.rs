@@ -16,8 +16,8 @@ use sluicegate_grant::{
     DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{PinholeSpec, Service, ServiceMode};
 use sluicegate_node::{EdgePipeline, Firewall, Forwarder, Forwarding, HostPolicy, Node, Pipeline};
+use sluicegate_pinhole::{PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, build,
     capability::{ClientId, Kind, Limits, shim},

@@ -3,10 +3,9 @@
 
 use crate::error::ControlError;
 use sluicegate_grant::GrantId;
-use sluicegate_nat::{
-    EndCause, Explanation, InstallError, Opened, PinholeSpec, Probe, Service, ServicesError, StandingSpec,
-};
+use sluicegate_nat::{Explanation, Probe};
 use sluicegate_node::DroppedPacket;
+use sluicegate_pinhole::{EndCause, InstallError, Opened, PinholeSpec, Service, ServicesError, StandingSpec};
 use sluicegate_wire::UnixTime;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};

@@ -6,8 +6,9 @@ use super::{
 };
 use crate::clock;
 use sluicegate_grant::GrantId;
-use sluicegate_nat::{Event, Export, InstallError, Probe, Translator};
+use sluicegate_nat::{Export, Probe, Translator};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
+use sluicegate_pinhole::{Event, InstallError};
 use sluicegate_wire::{Instant, Port, UnixTime};
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::{
@@ -187,7 +188,7 @@ impl Commands {
         }
     }
 
-    fn tell(&mut self, ended: sluicegate_nat::Ended) {
+    fn tell(&mut self, ended: sluicegate_pinhole::Ended) {
         let stamp = self.next_stamp();
         self.waiting.push_back(Ended { id: ended.id, cause: ended.cause, bytes_used: ended.bytes_used, stamp });
         self.retry();

@@ -6,8 +6,9 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{Config, PinholeSpec, Relay, Service, ServiceMode, StandingSpec};
+use sluicegate_nat::Config;
 use sluicegate_node::{Egress, Node, Sent};
+use sluicegate_pinhole::{PinholeSpec, Relay, Service, ServiceMode, StandingSpec};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, Port, Reason, UnixTime, ethernet, ip::Summary};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 

@@ -8,7 +8,8 @@ use crate::{
     shared::service_spec,
 };
 use sluicegate_grant::DataMode;
-use sluicegate_nat::{PinholeSpec, Service, Translator};
+use sluicegate_nat::Translator;
+use sluicegate_pinhole::{PinholeSpec, Service};
 use sluicegate_policy::ServiceMode;
 use sluicegate_wire::{Instant, UnixTime};
 use std::{fs, path::Path};

@@ -1,6 +1,7 @@
 use core::time::Duration;
 
 use sluicegate_grant::GrantId;
+use sluicegate_pinhole::{Holder, Pinhole, Seal, Table};
 use sluicegate_wire::Instant;
 
 use super::{
@@ -12,7 +13,6 @@ use crate::{
     Translator,
     flows::{Family, Flows},
     lifecycle::LINES,
-    pinhole::{Holder, Pinhole, Pinholes},
 };
 
 /// An export under way, see [`Translator::export_begin`].
@@ -51,7 +51,7 @@ impl Translator {
         let mut writer = Writer::new(Sum::default(), sink);
         writer.put(&MAGIC);
         writer.put(&VERSION.to_le_bytes());
-        for forgotten in self.rules.revoked.forgotten() {
+        for forgotten in self.rules.pinholes.revoked.forgotten() {
             Record::Forgotten(forgotten).write(&mut writer);
         }
         Export { sum: writer.finish(), next: Next::Revoked(None) }
@@ -67,12 +67,12 @@ impl Translator {
                 Next::Revoked(after) => Some(self.export_revoked(after, looks, &mut writer)),
                 Next::Pinhole(slot) => Some(self.export_pinhole(slot, looks, &mut writer)),
                 Next::Lines4(set) if set < self.v4.table.sets_len() => {
-                    export_flows(&self.v4, &self.rules.pinholes, self.now, set, looks, &mut writer);
+                    export_flows(&self.v4, &self.rules.pinholes.table, self.now, set, looks, &mut writer);
                     Some(Next::Lines4(set + 1))
                 }
                 Next::Lines4(_) => Some(Next::Lines6(0)),
                 Next::Lines6(set) if set < self.v6.table.sets_len() => {
-                    export_flows(&self.v6, &self.rules.pinholes, self.now, set, looks, &mut writer);
+                    export_flows(&self.v6, &self.rules.pinholes.table, self.now, set, looks, &mut writer);
                     Some(Next::Lines6(set + 1))
                 }
                 Next::Lines6(_) => None,
@@ -91,7 +91,7 @@ impl Translator {
 
     fn export_revoked(&self, after: Option<GrantId>, looks: &mut u32, writer: &mut Writer<'_>) -> Next {
         let mut last = after;
-        for (id, revoked) in self.rules.revoked.iter_after(after) {
+        for (id, revoked) in self.rules.pinholes.revoked.iter_after(after) {
             if *looks == 0 {
                 return Next::Revoked(last);
             }
@@ -104,11 +104,12 @@ impl Translator {
 
     fn export_pinhole(&self, slot: u32, looks: &mut u32, writer: &mut Writer<'_>) -> Next {
         *looks -= 1;
-        if slot >= self.rules.pinholes.max() {
+        if slot >= self.rules.pinholes.table.max() {
             return Next::Lines4(0);
         }
-        if let Some(pinhole) = self.rules.pinholes.at(slot).filter(|pinhole| pinhole.is_live()) {
-            *looks = looks.saturating_sub(pinhole.borrowers.iter().count() as u32);
+        if let Some(pinhole) = self.rules.pinholes.table.at(slot).filter(|pinhole| pinhole.is_live()) {
+            *looks =
+                looks.saturating_sub(self.rules.owner(slot).map_or(0, |owner| owner.borrowers.iter().count()) as u32);
             Record::Pinhole((pinhole.serial, slot), self.pinhole_record(slot, pinhole)).write(writer);
         }
         Next::Pinhole(slot + 1)
@@ -128,7 +129,7 @@ impl Translator {
                 client: pinhole.client,
                 left: pinhole.budget.left().saturating_add(lent),
                 taken: pinhole.budget.taken().saturating_sub(lent),
-                window: self.rules.seals.at(slot).map(crate::mac::Seal::highest),
+                window: self.rules.pinholes.seals.at(slot).map(Seal::highest),
             }),
             Holder::Standing { peers, rate_bytes_per_s } => PinholeRecord::Standing(StandingRecord {
                 service: pinhole.service,
@@ -146,7 +147,7 @@ impl Translator {
 /// Writes the flows whose inbound line is in one set. Those of a pinhole that is not in the export find none at the import.
 fn export_flows<L: Family>(
     flows: &Flows<L>,
-    pinholes: &Pinholes,
+    pinholes: &Table,
     now: Instant,
     set: u32,
     looks: &mut u32,

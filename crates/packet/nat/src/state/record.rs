@@ -6,7 +6,7 @@ use sluicegate_grant::{GRANT_LEN, GrantId};
 use sluicegate_wire::{UnixTime, ip::octets};
 
 use super::{reader::Fields, writer::Writer};
-use crate::{config::PEERS_MAX, revoked::Revoked, transport::Tuple};
+use sluicegate_pinhole::{PEERS_MAX, Revoked, Tuple};
 
 const GRANT: u8 = 1;
 const STANDING: u8 = 2;

@@ -6,6 +6,7 @@
 use core::time::Duration;
 
 use sluicegate_flow::Kind;
+use sluicegate_pinhole::{Protocols, Tuple};
 use sluicegate_wire::{
     Checksum, IpProtocol, Reason,
     ip::{Ports, Summary, Version},
@@ -195,6 +196,12 @@ impl Transports {
         self.of(protocol).map_or(Selector::None, |transport| transport.selector)
     }
 
+    /// Those that have ports.
+    pub(crate) fn with_ports(&self) -> Protocols {
+        let rows = self.rows.iter().filter(|row| row.selector == Selector::Ports);
+        rows.fold(Protocols::NONE, |with, row| with.with(row.protocol.0))
+    }
+
     /// The gauges of external ports and identifiers.
     pub(crate) fn spaces(&self) -> impl Iterator<Item = &'static str> {
         self.rows.iter().filter_map(|row| row.space)
@@ -211,29 +218,19 @@ impl Transports {
 pub static TRANSPORTS: Transports =
     Transports::new(&[udp::UDP, tcp::TCP, ICMP, ICMPV6, udplite::UDPLITE, dccp::DCCP, gre::GRE, ipsec::ESP, ipsec::AH]);
 
-/// Both ends of a packet. For ICMP echo the source port is the identifier and the destination port the ICMP type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tuple {
-    pub(crate) protocol: u8,
-    pub(crate) src: (core::net::IpAddr, u16),
-    pub(crate) dst: (core::net::IpAddr, u16),
-}
-
-impl Tuple {
-    /// The tuple of an answer.
-    pub(crate) fn reversed(&self, selector: Selector) -> Self {
-        let protocol = self.protocol;
-        match selector {
-            Selector::Ident => {
-                Self { protocol, src: (self.dst.0, self.src.1), dst: (self.src.0, icmp::opposite(self.dst.1)) }
-            }
-            Selector::Ports | Selector::None => Self { protocol, src: self.dst, dst: self.src },
+impl Selector {
+    /// The ends of an answer to a packet.
+    pub(crate) fn reversed(self, of: &Tuple) -> Tuple {
+        let protocol = of.protocol;
+        match self {
+            Self::Ident => Tuple { protocol, src: (of.dst.0, of.src.1), dst: (of.src.0, icmp::opposite(of.dst.1)) },
+            Self::Ports | Self::None => Tuple { protocol, src: of.dst, dst: of.src },
         }
     }
 
-    /// The external port or identifier of a flow, of the tuple of its packets from outside.
-    pub(crate) const fn external(&self, selector: Selector) -> u16 {
-        if matches!(selector, Selector::Ident) { self.src.1 } else { self.dst.1 }
+    /// The external port or identifier of a flow, of the ends of its packets from outside.
+    pub(crate) const fn external(self, of: &Tuple) -> u16 {
+        if matches!(self, Self::Ident) { of.src.1 } else { of.dst.1 }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::site::{packets::*, *};
 use proptest::prelude::*;
-use sluicegate_nat::{EndCause, Ended, Event, InstallError};
+use sluicegate_pinhole::{EndCause, Ended, Event, InstallError};
 use sluicegate_wire::{Port, Reason, UnixTime, Verdict};
 
 const PORT: u16 = 5_004;
@@ -234,7 +234,7 @@ fn a_flood_of_new_flows_in_one_grant_hurts_no_other_grant() {
 fn wrong_grants_and_targets_are_refused_with_a_reason() {
     let mut site = Site::new();
     let grant = site.grant(UDP, CLIENT);
-    let mut refuse = |change: &dyn Fn(&mut sluicegate_nat::PinholeSpec)| {
+    let mut refuse = |change: &dyn Fn(&mut sluicegate_pinhole::PinholeSpec)| {
         let mut wrong = spec(grant.clone(), TARGET, (PORT, PORT));
         change(&mut wrong);
         site.gate.translator.install(site.now, site.unix, wrong).unwrap_err()

@@ -11,8 +11,9 @@ use sluicegate_grant::{
     DataMode, Grant,
     mac::{Ends, Purpose, SEQ_MAX, SessionKey, SessionKeys, TRAILER_LEN},
 };
-use sluicegate_nat::{InstallError, Permission, PinholeSpec, Probe};
+use sluicegate_nat::Probe;
 use sluicegate_node::Forwarding;
+use sluicegate_pinhole::{InstallError, Permission, PinholeSpec};
 use sluicegate_wire::{Port, Reason, Verdict, tcp, udp};
 
 const CLIENT_ID: u32 = 0x00c0_ffee;

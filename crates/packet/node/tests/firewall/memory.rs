@@ -4,7 +4,8 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Config, InstallError, PinholeKind};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{InstallError, PinholeKind};
 use sluicegate_wire::Reason;
 
 fn client(n: u32) -> IpAddr {

@@ -7,7 +7,7 @@ use sluicegate_grant::{
     FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::PinholeSpec;
+use sluicegate_pinhole::PinholeSpec;
 use sluicegate_wire::{
     IpProtocol, Reason, Verdict, icmpv4,
     ip::Summary,

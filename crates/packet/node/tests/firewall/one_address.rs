@@ -7,7 +7,8 @@ use sluicegate_grant::{
     DataMode, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::{Config, Permission, PinholeSpec};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{Permission, PinholeSpec};
 use sluicegate_wire::{Port, Reason, Verdict};
 
 const PORT: u16 = 5_004;

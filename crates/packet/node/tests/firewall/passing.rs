@@ -1,7 +1,7 @@
 //! What needs no permission is forwarded as a router forwards it.
 
 use crate::site::{packets::*, *};
-use sluicegate_nat::{Service, ServiceMode, ServicesError};
+use sluicegate_pinhole::{Service, ServiceMode, ServicesError};
 use sluicegate_wire::{FrameBuf, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary, ipv4};
 use std::net::IpAddr;
 

@@ -7,7 +7,7 @@ use sluicegate_grant::{
     DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, Sealed, SessionKeys, TRAILER_LEN},
 };
-use sluicegate_nat::PinholeSpec;
+use sluicegate_pinhole::PinholeSpec;
 use sluicegate_wire::{Port, Reason, Verdict, tcp, udp};
 
 const CLIENT_ID: u32 = 0x00c0_ffee;

@@ -8,7 +8,7 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{InstallError, Opened, Relay, StandingSpec};
+use sluicegate_pinhole::{InstallError, Opened, Relay, StandingSpec};
 use sluicegate_wire::{Reason, Verdict};
 
 const SIP: u16 = 5_060;

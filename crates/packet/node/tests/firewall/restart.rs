@@ -7,8 +7,9 @@ use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys},
     relay::RelayKeys,
 };
-use sluicegate_nat::{ImportError, Imported, Relay, StandingSpec};
+use sluicegate_nat::{ImportError, Imported};
 use sluicegate_node::Firewall;
+use sluicegate_pinhole::{Relay, StandingSpec};
 use sluicegate_wire::{
     Reason, Verdict,
     tcp::{Control, Repr, WindowScale},

@@ -4,7 +4,8 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
 use sluicegate_grant::Grant;
-use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, InstallError, PerUser};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{FLOWS_PER_GRANT_MAX, InstallError, PerUser};
 use sluicegate_wire::{Reason, Verdict};
 
 const ALICE: [u8; 8] = *b"alice---";

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
-use sluicegate_nat::{Config, InstallError, Service, ServiceMode, ServicesError};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{InstallError, Service, ServiceMode, ServicesError};
 use sluicegate_wire::{Reason, Verdict};
 
 fn client(n: u32) -> IpAddr {

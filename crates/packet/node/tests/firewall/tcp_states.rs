@@ -503,7 +503,7 @@ fn out_of_window_segments_never_pass() {
                     .translator
                     .pinholes()
                     .find_map(|p| match p.kind {
-                        sluicegate_nat::PinholeKind::Granted(id) => Some(id),
+                        sluicegate_pinhole::PinholeKind::Granted(id) => Some(id),
                         _ => None,
                     })
                     .unwrap()

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
-use sluicegate_nat::{Config, InstallError};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::InstallError;
 use sluicegate_wire::{IpProtocol, Reason, dccp::Type, ip::Summary};
 
 const ESP: IpProtocol = IpProtocol::ESP;
@@ -151,7 +152,7 @@ fn of_two_services_that_speak_by_addresses_with_the_same_host_the_first_keeps_it
     const SECOND: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 21));
     let mut site = Site::new();
     let mut all = services();
-    all.push(sluicegate_nat::Service { id: 9, address: SECOND, outbound_all: true, ..all[1] });
+    all.push(sluicegate_pinhole::Service { id: 9, address: SECOND, outbound_all: true, ..all[1] });
     site.gate.translator.set_services(&all).unwrap();
     site.inside_sends(&plain(GRE, TALKER, CLIENT)).outside();
     assert_eq!(site.inside_sends(&plain(GRE, SECOND, CLIENT)).dropped(), Reason::NoExternalPort);

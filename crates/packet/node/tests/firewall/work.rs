@@ -4,7 +4,8 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
 use sluicegate_grant::{Grant, GrantId};
-use sluicegate_nat::{Config, FLOWS_PER_GRANT_MAX, PerUser, Service, ServiceMode, StandingSpec};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{FLOWS_PER_GRANT_MAX, PerUser, Service, ServiceMode, StandingSpec};
 use sluicegate_wire::{Instant, Reason};
 
 /// What one call may look at of lines, words of ports, and pinholes.

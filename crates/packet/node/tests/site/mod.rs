@@ -13,11 +13,12 @@ use sluicegate_capability::{
     secrets::Seed,
 };
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
-use sluicegate_nat::{Config, PinholeSpec, Service, ServiceMode, Translator};
+use sluicegate_nat::{Config, Translator};
 use sluicegate_node::{
     EdgePipeline, Fairness, Firewall, Forwarder, Forwarding, GatePipeline, HostPolicy, Labels, NextHop, Node, Pipeline,
     RouterPipeline,
 };
+use sluicegate_pinhole::{PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{
     FrameBuf, HEADROOM, Instant, Port, Reason, UnixTime,
     capability::{ClientId, Limits, shim::Carriage},

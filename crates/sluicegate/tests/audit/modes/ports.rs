@@ -4,7 +4,7 @@ use sluicegate_grant::{
     DataMode, FLAG_PROVES_ADDRESS, Grant,
     mac::{Ends, Purpose, SessionKeys},
 };
-use sluicegate_nat::PinholeSpec;
+use sluicegate_pinhole::PinholeSpec;
 use sluicegate_wire::Reason;
 
 use crate::nat::site::{packets::udp, *};

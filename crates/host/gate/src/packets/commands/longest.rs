@@ -9,8 +9,8 @@ use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, Protocol};
-use sluicegate_nat::{self as nat, PinholeSpec, Service};
 use sluicegate_node::{NextHop, Node};
+use sluicegate_pinhole::{PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, build};
 use std::net::{IpAddr, Ipv4Addr};
 use tokio::sync::{mpsc, oneshot};
@@ -90,7 +90,7 @@ impl Stage {
         let seeds = Seeds::draw((START, UNIX))?;
         let mut firewall = assemble::firewall(&config, [1_500; 2])?;
         let service =
-            Service { id: 0, mode: nat::ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
+            Service { id: 0, mode: ServiceMode::Nat, address: TARGET.into(), outbound_all: false, open: false };
         // One service fits every table.
         let _ = firewall.translator.set_services(&[service]);
         let pipeline = assemble::pipeline(&config, &seeds, firewall, [1_500; 2], std::iter::empty())?;

@@ -5,7 +5,8 @@ use crate::{
 };
 use sluicegate_api::Role;
 use sluicegate_grant::Grant;
-use sluicegate_nat::{Config, EndCause, PinholeSpec, Service, ServiceMode};
+use sluicegate_nat::Config;
+use sluicegate_pinhole::{EndCause, PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 const NOW: Instant = Instant::from_secs(100);

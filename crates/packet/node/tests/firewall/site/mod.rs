@@ -10,10 +10,11 @@ use std::time::Duration;
 use packets::*;
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
 use sluicegate_nat::{
-    Config, Opened, Permission, PinholeSpec, Service, ServiceMode, Translator,
+    Config, Translator,
     transport::{TRANSPORTS, Transports},
 };
 use sluicegate_node::{Firewall, Forwarding};
+use sluicegate_pinhole::{Opened, Permission, PinholeSpec, Service, ServiceMode};
 use sluicegate_wire::{FrameBuf, Instant, Port, Reason, UnixTime, Verdict, ip::Summary};
 
 pub const GATE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

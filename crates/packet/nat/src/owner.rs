@@ -1,6 +1,26 @@
-//! The flows of a pinhole that hold a part of its budget.
+//! The flows of a pinhole: in which order they give way to new ones, and which hold a part of its budget.
 
-use crate::pinhole::NO_SLOT;
+use sluicegate_bounded::{List, NONE};
+
+/// What a pinhole owns of the flows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner {
+    /// Flows that may be recycled: half-open, closing, or not answered.
+    pub(crate) recent: List,
+    /// The others.
+    pub(crate) lasting: List,
+    /// Those that were lent something.
+    pub(crate) borrowers: Borrowers,
+}
+
+impl Owner {
+    pub(crate) const NONE: Self = Self { recent: List::EMPTY, lasting: List::EMPTY, borrowers: Borrowers::NONE };
+
+    /// The two lists of flows.
+    pub(crate) const fn list(&mut self, lasting: bool) -> &mut List {
+        if lasting { &mut self.lasting } else { &mut self.recent }
+    }
+}
 
 /// Flows of one pinhole that hold a slice of its budget at once: all that a packet looks at when the budget runs short,
 /// whatever the number of flows.
@@ -13,10 +33,10 @@ pub(crate) struct Borrowers {
 }
 
 impl Borrowers {
-    pub(crate) const NONE: Self = Self { flows: [NO_SLOT; BORROWERS_MAX] };
+    pub(crate) const NONE: Self = Self { flows: [NONE; BORROWERS_MAX] };
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + use<> {
-        self.flows.into_iter().filter(|flow| *flow != NO_SLOT)
+        self.flows.into_iter().filter(|flow| *flow != NONE)
     }
 
     /// Adds a flow at the end. Gives the one in whose place it is, which has to give back what it holds.
@@ -24,7 +44,7 @@ impl Borrowers {
         if self.flows.contains(&flow) {
             return None;
         }
-        if let Some(free) = self.flows.iter_mut().find(|known| **known == NO_SLOT) {
+        if let Some(free) = self.flows.iter_mut().find(|known| **known == NONE) {
             *free = flow;
             return None;
         }
@@ -38,7 +58,7 @@ impl Borrowers {
     pub(crate) fn remove(&mut self, flow: u32) {
         if let Some(at) = self.flows.iter().position(|known| *known == flow) {
             self.flows.copy_within(at + 1.., at);
-            self.flows[BORROWERS_MAX - 1] = NO_SLOT;
+            self.flows[BORROWERS_MAX - 1] = NONE;
         }
     }
 }

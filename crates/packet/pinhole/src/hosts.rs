@@ -1,28 +1,30 @@
 //! The hosts behind the gate: what the services' addresses may do.
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use sluicegate_bounded::Index;
 use sluicegate_flow::Hasher;
 use sluicegate_wire::ip::octets;
 
-use crate::config::{Config, Service, ServiceMode, ServicesError};
+use crate::config::{Service, ServiceMode, ServicesError};
 
 /// One inside address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Host {
-    pub(crate) address: IpAddr,
-    pub(crate) mode: ServiceMode,
+pub struct Host {
+    /// Its own address.
+    pub address: IpAddr,
+    /// Translated or only filtered.
+    pub mode: ServiceMode,
     /// Whether it needs no pinholes.
-    pub(crate) open: bool,
+    pub open: bool,
     /// The first service at this address that may start flows.
-    pub(crate) outbound: Option<u16>,
+    pub outbound: Option<u16>,
 }
 
 /// The services' addresses, replaced as a whole.
 #[derive(Debug)]
-pub(crate) struct Hosts {
+pub struct Hosts {
     services: Vec<Service>,
     hosts: Vec<Host>,
     by_address: Index,
@@ -33,7 +35,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    pub(crate) fn new(services_max: u16, hash_key: &[u8; 16]) -> Self {
+    /// So many services, none yet.
+    pub fn new(services_max: u16, hash_key: &[u8; 16]) -> Self {
         let services_max = services_max.max(1);
         Self {
             services: Vec::with_capacity(services_max.into()),
@@ -45,7 +48,11 @@ impl Hosts {
         }
     }
 
-    pub(crate) fn check(&self, services: &[Service], config: &Config) -> Result<(), ServicesError> {
+    /// Whether a list of services may take the place of this one.
+    ///
+    /// # Errors
+    /// See [`ServicesError`].
+    pub fn check(&self, services: &[Service], gate_address: Ipv4Addr) -> Result<(), ServicesError> {
         if services.len() > self.services_max.into() {
             return Err(ServicesError::TooMany(self.services_max));
         }
@@ -55,13 +62,13 @@ impl Hosts {
         for service in services {
             let address = service.address;
             let first = by_address[by_address.partition_point(|other| other.address < address)];
-            if !is_host(address) || address == IpAddr::V4(config.gate_address) {
+            if !is_host(address) || address == IpAddr::V4(gate_address) {
                 return Err(ServicesError::Address(address));
             }
             if service.mode == ServiceMode::Nat && !address.is_ipv4() {
                 return Err(ServicesError::NatIpv6(address));
             }
-            if service.mode == ServiceMode::Nat && config.gate_address.is_unspecified() {
+            if service.mode == ServiceMode::Nat && gate_address.is_unspecified() {
                 return Err(ServicesError::NoGateAddress);
             }
             if service.mode == ServiceMode::Nat && service.open {
@@ -78,7 +85,7 @@ impl Hosts {
     }
 
     /// Replaces the list, which was checked.
-    pub(crate) fn replace(&mut self, services: &[Service]) {
+    pub fn replace(&mut self, services: &[Service]) {
         for index in 0..self.hosts.len() {
             self.by_address.remove(index as u32);
         }
@@ -103,8 +110,9 @@ impl Hosts {
         self.open = self.hosts.iter().filter(|host| host.open).count();
     }
 
+    /// The host at an inside address.
     #[inline]
-    pub(crate) fn find(&self, address: IpAddr) -> Option<Host> {
+    pub fn find(&self, address: IpAddr) -> Option<Host> {
         let hash = self.hasher.hash(&octets(address));
         let hosts = self.by_address.matches(hash).filter_map(|index| self.hosts.get(index as usize));
         hosts.copied().find(|host| host.address == address)
@@ -112,19 +120,22 @@ impl Hosts {
 
     /// Whether the host at this address needs no pinholes.
     #[inline]
-    pub(crate) fn is_open(&self, address: IpAddr) -> bool {
+    pub fn is_open(&self, address: IpAddr) -> bool {
         self.open > 0 && self.find(address).is_some_and(|host| host.open)
     }
 
-    pub(crate) fn service(&self, id: u16) -> Option<&Service> {
+    /// The service with this number.
+    pub fn service(&self, id: u16) -> Option<&Service> {
         self.services.iter().find(|service| service.id == id)
     }
 
-    pub(crate) fn services(&self) -> &[Service] {
+    /// All services.
+    pub fn services(&self) -> &[Service] {
         &self.services
     }
 
-    pub(crate) const fn max(&self) -> u16 {
+    /// Services that there is room for.
+    pub const fn max(&self) -> u16 {
         self.services_max
     }
 }

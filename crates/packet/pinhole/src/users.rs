@@ -9,20 +9,21 @@ use sluicegate_wire::Instant;
 use crate::{config::PerUser, pinhole::burst};
 
 /// Whose slot it is: the grant's issuer, and what it calls the user.
-pub(crate) type Key = [u8; 16];
+pub type Key = [u8; 16];
 
 /// One user of one issuer.
 #[derive(Debug)]
-pub(crate) struct User {
+pub struct User {
     key: Key,
     /// Pinholes, live and remembered. Without any, the slot waits for the next user that needs one.
     pinholes: u32,
     live: u32,
-    pub(crate) flows: u32,
+    /// Flows under all its pinholes.
+    pub flows: u32,
     /// External ports of live pinholes.
-    pub(crate) ports: u32,
+    pub ports: u32,
     /// External ports that rest after their grants ended.
-    pub(crate) ports_resting: u32,
+    pub ports_resting: u32,
     /// Bytes a second; 0: no limit.
     rate: u64,
     bucket: FairBucket,
@@ -35,7 +36,7 @@ linked!(User);
 
 impl User {
     /// Takes `tokens` bytes of the user's rate and bytes; `share` is that of the grant that asks.
-    pub(crate) fn take(&mut self, now: Instant, share: &mut Share, tokens: u32) -> bool {
+    pub fn take(&mut self, now: Instant, share: &mut Share, tokens: u32) -> bool {
         if self.rate != 0 && !self.bucket.take(now, share, tokens) {
             return false;
         }
@@ -49,7 +50,7 @@ impl User {
     }
 
     /// Puts back what a grant took and did not use.
-    pub(crate) fn give_back(&mut self, share: &mut Share, tokens: u32) {
+    pub fn give_back(&mut self, share: &mut Share, tokens: u32) {
         if self.rate != 0 {
             self.bucket.give_back(share, tokens);
         }
@@ -61,18 +62,19 @@ impl User {
 
 /// All users that hold a pinhole, and those that held one last.
 #[derive(Debug)]
-pub(crate) struct Users {
+pub struct Users {
     slots: Slab<User>,
     by_key: Index,
     hasher: Hasher,
     /// Users without pinholes, oldest first: what they took lately is remembered until their place is needed.
     idle: List,
-    pub(crate) limits: PerUser,
+    /// What each may hold.
+    pub limits: PerUser,
 }
 
 impl Users {
     /// As many users as pinholes: each user that is not idle has one.
-    pub(crate) fn new(pinholes_max: u32, limits: PerUser, hash_key: &[u8; 16]) -> Self {
+    pub fn new(pinholes_max: u32, limits: PerUser, hash_key: &[u8; 16]) -> Self {
         Self {
             slots: Slab::new("users", pinholes_max),
             by_key: Index::new("users", pinholes_max, pinholes_max),
@@ -82,11 +84,13 @@ impl Users {
         }
     }
 
-    pub(crate) fn at(&self, slot: u32) -> Option<&User> {
+    /// The user in a slot.
+    pub fn at(&self, slot: u32) -> Option<&User> {
         self.slots.get(slot)
     }
 
-    pub(crate) fn at_mut(&mut self, slot: u32) -> Option<&mut User> {
+    /// As [`Self::at`], to count.
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut User> {
         self.slots.get_mut(slot)
     }
 
@@ -97,14 +101,14 @@ impl Users {
     }
 
     /// The user of a grant, if it is known.
-    pub(crate) fn find(&self, grant: &Grant) -> Option<u32> {
+    pub fn find(&self, grant: &Grant) -> Option<u32> {
         let key = key(grant);
         let is_it = |slot: &u32| self.at(*slot).is_some_and(|user| user.key == key);
         self.by_key.matches(self.hasher.hash(&key)).find(is_it)
     }
 
     /// One more pinhole of the grant's user, and its slot.
-    pub(crate) fn join(&mut self, now: Instant, grant: &Grant) -> Option<u32> {
+    pub fn join(&mut self, now: Instant, grant: &Grant) -> Option<u32> {
         let slot = match self.find(grant) {
             Some(slot) => slot,
             None => self.insert(now, key(grant))?,
@@ -118,7 +122,7 @@ impl Users {
     }
 
     /// A pinhole of this user is live (again), on this grant's terms.
-    pub(crate) fn begin(&mut self, now: Instant, slot: u32, grant: &Grant) {
+    pub fn begin(&mut self, now: Instant, slot: u32, grant: &Grant) {
         if let Some(user) = self.at_mut(slot) {
             user.live += 1;
         }
@@ -126,7 +130,7 @@ impl Users {
     }
 
     /// The user has, for all its grants together, the rate of the fastest, unless the gate's configuration names one.
-    pub(crate) fn renew(&mut self, now: Instant, slot: u32, grant: &Grant) {
+    pub fn renew(&mut self, now: Instant, slot: u32, grant: &Grant) {
         let (named, granted) = (self.limits.rate_bytes_per_s, u64::from(grant.rate_100kbps) * 12_500);
         let Some(user) = self.at_mut(slot) else { return };
         let is_first = user.live <= 1;
@@ -145,14 +149,14 @@ impl Users {
     }
 
     /// A pinhole of this user ended; its ports rest.
-    pub(crate) fn end(&mut self, slot: u32) {
+    pub fn end(&mut self, slot: u32) {
         if let Some(user) = self.at_mut(slot) {
             user.live = user.live.saturating_sub(1);
         }
     }
 
     /// An ended pinhole of this user was forgotten.
-    pub(crate) fn leave(&mut self, slot: u32) {
+    pub fn leave(&mut self, slot: u32) {
         let Some(user) = self.at_mut(slot) else { return };
         user.pinholes = user.pinholes.saturating_sub(1);
         if user.pinholes == 0 {
@@ -189,6 +193,7 @@ impl Users {
     }
 }
 
+/// Whose a grant is: its issuer, and what that calls the user.
 pub(crate) fn key(grant: &Grant) -> Key {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&grant.issuer);

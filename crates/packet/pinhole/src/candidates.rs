@@ -14,7 +14,7 @@ use sluicegate_wire::ip::octets;
 use crate::{
     mac::demands_proof,
     pinhole::{Holder, Pinhole},
-    transport::{self, Transports, Tuple},
+    protocol::{Protocols, Tuple},
 };
 
 /// Ports of services are filed in groups of 16, so that a range of 100 ports takes 7 or 8 groups.
@@ -48,12 +48,12 @@ enum Selector {
 #[derive(Debug)]
 pub(crate) struct Keys {
     hasher: Hasher,
-    transports: &'static Transports,
+    with_ports: Protocols,
 }
 
 impl Keys {
-    pub(crate) fn new(hash_key: &[u8; 16], transports: &'static Transports) -> Self {
-        Self { hasher: Hasher::new(hash_key), transports }
+    pub(crate) fn new(hash_key: &[u8; 16], with_ports: Protocols) -> Self {
+        Self { hasher: Hasher::new(hash_key), with_ports }
     }
 
     pub(crate) fn bytes(&self, bytes: &[u8]) -> u64 {
@@ -108,8 +108,7 @@ impl Keys {
     }
 
     fn key(&self, side: Side, protocol: u8, service: (IpAddr, u16), client: IpAddr, selector: Selector) -> u64 {
-        let has_ports = self.transports.selector(protocol) == transport::Selector::Ports;
-        let group = if has_ports { service.1 >> PORT_GROUP_SHIFT } else { 0 };
+        let group = if self.with_ports.contains(protocol) { service.1 >> PORT_GROUP_SHIFT } else { 0 };
         let (kind, number) = match selector {
             Selector::Apart => (0xff, 0),
             Selector::Named(client_id) => (0xfe, client_id),
@@ -186,11 +185,11 @@ const fn block(port: u16, shift: u32) -> u16 {
 
 /// The client ids that a packet names, the stronger first.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Names(pub(crate) [Option<u32>; 2]);
+pub struct Names(pub(crate) [Option<u32>; 2]);
 
 impl Names {
     /// None.
-    pub(crate) const NONE: Self = Self([None; 2]);
+    pub const NONE: Self = Self([None; 2]);
 
     pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
         self.0.into_iter().flatten().filter(|id| *id != 0)

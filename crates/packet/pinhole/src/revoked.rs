@@ -19,14 +19,18 @@ const EVERYBODY: users::Key = [0; 16];
 /// A grant that was revoked, or several: whose, when the last of them was issued, and when nobody would have taken any of
 /// them any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Revoked {
-    pub(crate) user: users::Key,
-    pub(crate) not_before: UnixTime,
-    pub(crate) not_after: UnixTime,
+pub struct Revoked {
+    /// Whose: see [`crate::Users`].
+    pub user: users::Key,
+    /// When the last of them was issued.
+    pub not_before: UnixTime,
+    /// When the last of them ends.
+    pub not_after: UnixTime,
 }
 
 impl Revoked {
-    pub(crate) fn of(grant: &Grant) -> Self {
+    /// What is remembered of a grant.
+    pub fn of(grant: &Grant) -> Self {
         Self { user: users::key(grant), not_before: grant.not_before, not_after: grant.not_after }
     }
 
@@ -45,7 +49,7 @@ impl Revoked {
 /// until that grant's end it refuses *every* grant of this user that is new here and was issued no later than that one: it
 /// may refuse too much, and never too little, and who ends grants without end does it to nobody else.
 #[derive(Debug)]
-pub(crate) struct RevokedGrants {
+pub struct RevokedGrants {
     by_id: BTreeMap<GrantId, Revoked>,
     by_end: BTreeSet<(UnixTime, GrantId)>,
     /// Each user's, those first that end first.
@@ -58,7 +62,8 @@ pub(crate) struct RevokedGrants {
 }
 
 impl RevokedGrants {
-    pub(crate) const fn new(max: usize) -> Self {
+    /// Remembers so many one by one.
+    pub const fn new(max: usize) -> Self {
         Self {
             by_id: BTreeMap::new(),
             by_end: BTreeSet::new(),
@@ -71,7 +76,7 @@ impl RevokedGrants {
     }
 
     /// Remembers a grant.
-    pub(crate) fn add(&mut self, id: GrantId, revoked: Revoked) {
+    pub fn add(&mut self, id: GrantId, revoked: Revoked) {
         self.remove(id);
         self.by_id.insert(id, revoked);
         self.by_end.insert((revoked.not_after, id));
@@ -111,7 +116,7 @@ impl RevokedGrants {
 
     /// Refuses everything that was issued to this user no later than `lost`, until its end; to everybody if there are too
     /// many such users.
-    pub(crate) fn forget_which(&mut self, lost: Revoked) {
+    pub fn forget_which(&mut self, lost: Revoked) {
         if self.forgotten.len() >= FORGETTING_MAX && !self.forgotten.contains_key(&lost.user) {
             let first = self.forgotten.values().filter(|one| one.user != EVERYBODY).min_by_key(|one| one.not_after);
             if let Some(first) = first.copied() {
@@ -127,7 +132,7 @@ impl RevokedGrants {
     }
 
     /// Forgets at most `looks` grants that are over at `unix`; a call forgets more than a call adds.
-    pub(crate) fn expire(&mut self, unix: UnixTime, looks: usize) {
+    pub fn expire(&mut self, unix: UnixTime, looks: usize) {
         for _ in 0..looks {
             let Some((_, id)) = self.by_end.first().copied().filter(|(end, _)| *end <= unix) else { break };
             self.remove(id);
@@ -136,24 +141,25 @@ impl RevokedGrants {
     }
 
     /// Whether a grant that is not installed here must stay so.
-    pub(crate) fn refuses(&self, grant: &Grant) -> bool {
+    pub fn refuses(&self, grant: &Grant) -> bool {
         let is_among =
             |user: &users::Key| self.forgotten.get(user).is_some_and(|lost| grant.not_before <= lost.not_before);
         self.by_id.contains_key(&grant.id) || is_among(&users::key(grant)) || is_among(&EVERYBODY)
     }
 
     /// What is remembered of a full table's past.
-    pub(crate) fn forgotten(&self) -> impl Iterator<Item = Revoked> + '_ {
+    pub fn forgotten(&self) -> impl Iterator<Item = Revoked> + '_ {
         self.forgotten.values().copied()
     }
 
     /// The grants behind `after`, in the order of their ids.
-    pub(crate) fn iter_after(&self, after: Option<GrantId>) -> impl Iterator<Item = (GrantId, Revoked)> + '_ {
+    pub fn iter_after(&self, after: Option<GrantId>) -> impl Iterator<Item = (GrantId, Revoked)> + '_ {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_id.range((from, Bound::Unbounded)).map(|(id, revoked)| (*id, *revoked))
     }
 
-    pub(crate) fn used_and_max(&self) -> (u32, u32) {
+    /// Those remembered one by one, and the most there can be.
+    pub fn used_and_max(&self) -> (u32, u32) {
         (self.by_id.len() as u32, self.max as u32)
     }
 }

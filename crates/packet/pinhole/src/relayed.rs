@@ -26,18 +26,18 @@ struct Sender {
 /// The frontends of all standing pinholes, by slot. As many as there are services with SIP, and at most
 /// [`crate::PEERS_MAX`] for each.
 #[derive(Debug, Default)]
-pub(crate) struct Relays {
+pub struct Relays {
     by_slot: Vec<(u32, Vec<Sender>)>,
 }
 
 impl Relays {
     /// Whether what this slot holds belongs to frontends.
-    pub(crate) fn holds(&self, slot: u32) -> bool {
+    pub fn holds(&self, slot: u32) -> bool {
         self.position(slot).is_ok()
     }
 
     /// Whether nobody could prove anything here: the feed has not brought a key (again).
-    pub(crate) fn is_mute(&self, slot: u32) -> bool {
+    pub fn is_mute(&self, slot: u32) -> bool {
         self.position(slot).is_ok_and(|at| self.by_slot[at].1.is_empty())
     }
 
@@ -46,7 +46,7 @@ impl Relays {
     }
 
     /// Writes down a slot's frontends. One whose keys are the same goes on counting.
-    pub(crate) fn put(&mut self, slot: u32, relays: &[Relay]) {
+    pub fn put(&mut self, slot: u32, relays: &[Relay]) {
         let mut known = match self.position(slot) {
             Ok(at) => core::mem::take(&mut self.by_slot[at].1),
             Err(at) => {
@@ -72,7 +72,8 @@ impl Relays {
         }
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) {
+    /// Forgets the frontends of a slot.
+    pub fn remove(&mut self, slot: u32) {
         if let Ok(at) = self.position(slot) {
             self.by_slot.remove(at);
         }
@@ -89,7 +90,7 @@ impl Relays {
     ///
     /// # Errors
     /// [`Reason::MacMissing`], [`Reason::MacForged`], [`Reason::MacReplayed`]; [`Reason::ModeTooWeak`] while there is no key.
-    pub(crate) fn open(&mut self, slot: u32, ends: &Ends, datagram: &[u8]) -> Result<(), Reason> {
+    pub fn open(&mut self, slot: u32, ends: &Ends, datagram: &[u8]) -> Result<(), Reason> {
         let senders = self.senders(slot);
         if senders.is_empty() {
             return Err(Reason::ModeTooWeak);
@@ -110,7 +111,7 @@ impl Relays {
     }
 
     /// The trailer of the next datagram to the frontend at `ends.client`; `None` if there is no key for it.
-    pub(crate) fn seal(&mut self, slot: u32, ends: &Ends, payload: &[u8]) -> Option<[u8; TRAILER_LEN]> {
+    pub fn seal(&mut self, slot: u32, ends: &Ends, payload: &[u8]) -> Option<[u8; TRAILER_LEN]> {
         let sender = self.senders(slot).iter_mut().find(|sender| sender.peers.contains(&ends.client.0))?;
         let seq = sender.next;
         sender.next += 1;

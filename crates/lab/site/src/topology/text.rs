@@ -68,7 +68,7 @@ mod tests {
         let [a, b] = &wire.ends;
         assert_eq!((a.host.as_str(), a.interface.as_str(), a.addresses.len()), ("gate", "inside", 2));
         assert_eq!((b.host.as_str(), b.addresses.len()), ("switch", 0));
-        for wrong in ["gate", "gate:inside 10.4.0.1", "gate:inside x/8"] {
+        for wrong in ["gate", "gate:inside 10.4.0.1/33", "gate:inside x/8"] {
             assert!(matches!(Wire::between(wrong, "b:eth0"), Err(LabError::Plan(_))), "{wrong}");
         }
     }

@@ -21,5 +21,7 @@ pub use guesses::{GUESSES_MAX, Guesses};
 pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
 pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
-pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Rung, Settings, Shard, Tables, derive};
+pub use shard::{
+    Binding, DigestName, Event, GateAnswer, GateControl, GateOrder, Input, Now, Rung, Settings, Shard, Tables, derive,
+};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

@@ -19,6 +19,7 @@ use super::{
     grants::{Opening, Terms},
     ladder::Asked,
     media,
+    openings::GateOrder,
     settings::RETRY_AFTER_SECS,
 };
 use crate::{
@@ -48,11 +49,11 @@ impl Shard {
         let opening = self.opening(now, asked.flow, &admitted);
         let request = asked.message.as_bytes().to_vec();
         let ids: Vec<GrantId> = opening.ids().collect();
-        let event = Event::Open { service: opening.service.name.clone(), deltas: opening.deltas() };
+        let order = GateOrder::Open { service: opening.service.name.clone(), deltas: opening.deltas() };
         let stage = Stage::Opening(Box::new(opening));
         let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
         self.exchanges.begin(id, exchange);
-        if !self.raise(event) {
+        if !self.raise(Event::Gates(order)) {
             self.metrics.request(asked.kind, Outcome::Unavailable);
             return self.fail(now, id, 503, NO_ROOM, out);
         }
@@ -190,7 +191,7 @@ impl Shard {
         };
         self.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
         if let Some(opening) = opening.filter(|opening| !opening.renewal) {
-            self.raise(Event::Revoke(opening.selector()));
+            self.revoke(opening.selector());
         }
         if let Stage::Relaying(relay) = &exchange.stage {
             self.exchanges.forget(relay.sent);

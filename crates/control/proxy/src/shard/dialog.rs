@@ -215,9 +215,7 @@ impl Shard {
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
     fn end_call(&mut self, now: Now, call: CallId, bye: Option<u32>) {
         self.legs.take(call);
-        if self.ledger.end_call(now.instant, call, bye)
-            && self.raise(Event::Revoke(Selector::all(Selected::Call(call))))
-        {
+        if self.ledger.end_call(now.instant, call, bye) && self.revoke(Selector::all(Selected::Call(call))) {
             self.metrics.one(Count::CallsEnded);
         }
     }

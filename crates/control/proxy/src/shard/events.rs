@@ -2,25 +2,18 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use sluicegate_feed::{GrantDelta, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
+use super::openings::GateOrder;
 use crate::{agents::AgentKeys, decisions::Decided, links::Standing, transmits::Flow};
 
 /// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// Have these grants of one call opened at the gate of this service; each is answered by a [`GateAnswer`].
-    Open {
-        /// The service.
-        service: String,
-        /// One delta per grant.
-        deltas: Vec<GrantDelta>,
-    },
-    /// End grants at once.
-    Revoke(Selector),
+    /// What is wanted of gates.
+    Gates(GateOrder),
     /// An agent registered a service, or took it back: to be told to all other shards.
     Bind(Binding),
     /// A datagram that belongs to a transaction of another shard.
@@ -36,7 +29,7 @@ pub enum Event {
     Decided(Decided),
 }
 
-/// A gate's answer to one grant of an [`Event::Open`].
+/// A gate's answer to one grant of a [`GateOrder::Open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GateAnswer {
     /// The pinhole is open.

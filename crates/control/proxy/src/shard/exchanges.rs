@@ -13,8 +13,9 @@ use sluicegate_wire::Instant;
 
 use super::{
     grants::Opening,
+    openings::Openings,
     relay::Relay,
-    settings::{OPENING_MAX, TRANSACTION_LIFE, Tables},
+    settings::{TRANSACTION_LIFE, Tables},
 };
 use crate::transmits::{Flow, Listening};
 
@@ -64,9 +65,7 @@ pub(super) struct Exchanges {
     relayed: HashMap<Id, Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
-    /// Which exchange waits for which grant.
-    openings: HashMap<GrantId, Id>,
-    gate_deadlines: VecDeque<(Instant, Id)>,
+    openings: Openings,
     users: Users,
 }
 
@@ -85,8 +84,7 @@ impl Exchanges {
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
             lingering: VecDeque::new(),
-            openings: HashMap::new(),
-            gate_deadlines: VecDeque::new(),
+            openings: Openings::default(),
             users: Users::new(tables.transactions_per_user_max, TRANSACTION_LIFE),
         }
     }
@@ -115,43 +113,32 @@ impl Exchanges {
             Stage::Opening(opening) => Some(&**opening),
             Stage::Relaying(relay) => relay.last_opening(),
         };
-        for grant in opening.into_iter().flat_map(Opening::ids) {
-            self.openings.remove(&grant);
+        if let Some(opening) = opening {
+            self.openings.stop(opening);
         }
         Some(exchange)
     }
 
     /// No exchange waits for these grants any more.
     pub(super) fn stop_waiting(&mut self, opening: &Opening) {
-        for grant in opening.ids() {
-            self.openings.remove(&grant);
-        }
+        self.openings.stop(opening);
     }
 
-    /// From now on the gate's answers for `grants` belong to this exchange, and are missed after [`OPENING_MAX`].
+    /// From now on the gate's answers for `grants` belong to this exchange.
     pub(super) fn await_gate(&mut self, now: Instant, id: Id, grants: impl Iterator<Item = GrantId>) {
-        let deadline = now + OPENING_MAX;
-        for grant in grants {
-            self.openings.insert(grant, id);
-        }
         if let Some(exchange) = self.pending.get_mut(&id) {
-            exchange.gate_deadline = Some(deadline);
-            self.gate_deadlines.push_back((deadline, id));
+            exchange.gate_deadline = Some(self.openings.expect(now, id, grants));
         }
     }
 
     /// The exchange that waits for this grant; it no longer does.
     pub(super) fn waiting_for(&mut self, grant: GrantId) -> Option<Id> {
-        self.openings.remove(&grant)
+        self.openings.answered(grant)
     }
 
     /// An exchange whose gate has not answered in time.
     pub(super) fn missed_gate(&mut self, now: Instant) -> Option<Id> {
-        while let Some((deadline, id)) = self.gate_deadlines.front().copied() {
-            if deadline > now {
-                return None;
-            }
-            self.gate_deadlines.pop_front();
+        while let Some((deadline, id)) = self.openings.missed(now) {
             // A later opening of the same exchange has a later deadline.
             if self.pending.get(&id).is_some_and(|exchange| exchange.gate_deadline == Some(deadline)) {
                 return Some(id);
@@ -201,9 +188,8 @@ impl Exchanges {
     /// When something is due: a transaction's timer or a gate's answer.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let timers = self.listeners.iter().flat_map(|l| [l.server.poll_timeout(), l.client.poll_timeout()]).flatten();
-        let gate = self.gate_deadlines.front().map(|(at, _)| *at);
         let lingering = self.lingering.front().map(|(at, _)| *at);
-        timers.chain(gate).chain(lingering).min()
+        timers.chain(self.openings.next_deadline()).chain(lingering).min()
     }
 
     /// Used and maximum slots of server transactions, and of client transactions.

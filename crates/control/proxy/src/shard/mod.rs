@@ -21,6 +21,7 @@ mod legs;
 mod media;
 mod names;
 mod notes;
+mod openings;
 mod register;
 mod relay;
 mod responses;
@@ -29,6 +30,7 @@ mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
+pub use openings::{GateControl, GateOrder};
 pub use settings::{DigestName, Settings, Tables};
 
 use std::{
@@ -200,7 +202,7 @@ impl Shard {
         });
         if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
             self.ledger.end_call(now.instant, call, None);
-            self.raise(Event::Revoke(Selector::all(Selected::Call(call))));
+            self.revoke(Selector::all(Selected::Call(call)));
         }
     }
 
@@ -243,6 +245,10 @@ impl Shard {
         }
         self.events.push_back(event);
         true
+    }
+
+    fn revoke(&mut self, selector: Selector) -> bool {
+        self.raise(Event::Gates(GateOrder::Revoke(selector)))
     }
 
     /// A number that this shard uses once.

@@ -27,6 +27,7 @@ use super::{
     ladder::Asked,
     media,
     names::NOT_FORWARDED,
+    openings::GateOrder,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -272,8 +273,8 @@ impl Shard {
         };
         let opening = self.opening(now, flow, &admitted);
         let ids: Vec<GrantId> = opening.ids().collect();
-        let event = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
-        let raised = self.raise(event);
+        let order = GateOrder::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
+        let raised = self.raise(Event::Gates(order));
         let mut before = None;
         if let Some(Exchange { stage: Stage::Relaying(relay), .. }) = self.exchanges.pending(owed) {
             before = relay.opening.replace(opening);

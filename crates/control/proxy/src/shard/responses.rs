@@ -205,7 +205,7 @@ impl Shard {
             300.. => {
                 self.exchanges.forget(sent);
                 if let Some(selector) = failed {
-                    self.raise(Event::Revoke(selector));
+                    self.revoke(selector);
                 }
             }
             _ => {}

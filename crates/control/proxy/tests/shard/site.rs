@@ -3,12 +3,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_feed::GrantDelta;
+use sluicegate_feed::{GrantDelta, Selector};
 use sluicegate_grant::{DataMode, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Now, Settings, Shard,
-    ShardMetrics, Tables, Transmits,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, GateControl, Guesses, Input, Ledger, Listening, Now, Settings,
+    Shard, ShardMetrics, Tables, Transmits,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -38,6 +38,7 @@ pub(crate) struct Site {
     pub(crate) instant: Instant,
     pub(crate) unix: UnixTime,
     pub(crate) events: Vec<Event>,
+    pub(crate) gates: Gates,
     /// The last datagram sent, byte by byte.
     pub(crate) last: Vec<u8>,
     pub(crate) agents: Arc<AgentKeys>,
@@ -49,6 +50,26 @@ pub(crate) struct Site {
     out: Transmits,
     tables: Tables,
     starts: u8,
+}
+
+/// Gates that note what they are asked for, and answer when told to.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    asked: Vec<GrantDelta>,
+    /// The service of the last opening.
+    pub(crate) service: String,
+    revokes: usize,
+}
+
+impl GateControl for Gates {
+    fn open(&mut self, _: u8, service: &str, deltas: Vec<GrantDelta>) {
+        self.service = service.to_owned();
+        self.asked.extend(deltas);
+    }
+
+    fn revoke(&mut self, _: Selector) {
+        self.revokes += 1;
+    }
 }
 
 /// What one call of the machine sent: where to, and what.
@@ -68,6 +89,7 @@ impl Site {
             instant: Instant::from_secs(1_000),
             unix: START,
             events: Vec::new(),
+            gates: Gates::default(),
             last: Vec::new(),
             agents: Arc::new(agent_keys(&[Epoch::at(START)])),
             advertise: Vec::new(),
@@ -206,29 +228,22 @@ impl Site {
         }
         self.out.clear();
         while let Some(event) = self.shards[shard].poll_event() {
-            self.events.push(event);
+            match event {
+                Event::Gates(order) => order.carry_out(u8::try_from(shard).unwrap(), &mut self.gates),
+                other => self.events.push(other),
+            }
         }
         sent
     }
 
     /// What gates were asked to open since the last call.
     pub(crate) fn asked(&mut self) -> Vec<GrantDelta> {
-        let mut asked = Vec::new();
-        self.events.retain(|event| match event {
-            Event::Open { deltas, .. } => {
-                asked.extend(deltas.iter().cloned());
-                false
-            }
-            _ => true,
-        });
-        asked
+        std::mem::take(&mut self.gates.asked)
     }
 
     /// How many revokes were asked for since the last call.
     pub(crate) fn revokes(&mut self) -> usize {
-        let before = self.events.len();
-        self.events.retain(|event| !matches!(event, Event::Revoke(_)));
-        before - self.events.len()
+        std::mem::take(&mut self.gates.revokes)
     }
 
     /// The gate opens everything that it was asked for, on ports from 20000.

@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 use audited::Audited;
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, derive, share_of};
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, GateControl, Input, Ledger, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -114,6 +114,40 @@ pub(crate) struct Queues {
     pub(crate) asks: mpsc::Receiver<Ask>,
 }
 
+/// Gates by their feeds: one for each service.
+impl GateControl for Hub {
+    fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        if let Some(reason) = self.too_many(&deltas) {
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        }
+        let name = self.gate_of(service);
+        let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
+            let reason = self.why_no_gate(service);
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        };
+        let mut refused = Vec::new();
+        for delta in deltas {
+            let Ok(grant) = delta.grant() else { continue };
+            let booked = self.ledger.opening(&delta, &grant, &name, shard).map_err(|full| full.to_string());
+            let install = Delta::Install(Box::new(delta.clone()));
+            let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
+            if let Err(reason) = pushed {
+                self.ledger.refused(&name, grant.id);
+                refused.push((delta, reason));
+            }
+        }
+        for (delta, reason) in refused {
+            self.refuse(shard, &delta, &reason);
+        }
+    }
+
+    /// The shard has told the service, or never let it have the call.
+    fn revoke(&mut self, selector: Selector) {
+        self.end(selector);
+    }
+}
+
 impl Hub {
     pub(crate) fn new(parts: HubParts) -> Self {
         Self {
@@ -186,9 +220,7 @@ impl Hub {
 
     fn on_shard(&mut self, shard: u8, event: Event) {
         match event {
-            Event::Open { service, deltas } => self.open(shard, &service, deltas),
-            // The shard has told the service, or never let it have the call.
-            Event::Revoke(selector) => drop(self.revoke(selector)),
+            Event::Gates(order) => order.carry_out(shard, self),
             Event::Bind(binding) => {
                 self.registrations.note(&binding, self.clock.now(), self.clock.unix());
                 self.tell_others(shard, &Input::Bind(binding));
@@ -220,33 +252,6 @@ impl Hub {
         }
     }
 
-    /// Has the grants of one call opened, all or none.
-    fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
-        let (now, unix) = (self.clock.now(), self.clock.unix());
-        if let Some(reason) = self.too_many(&deltas) {
-            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
-        }
-        let name = self.gate_of(service);
-        let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
-            let reason = self.why_no_gate(service);
-            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
-        };
-        let mut refused = Vec::new();
-        for delta in deltas {
-            let Ok(grant) = delta.grant() else { continue };
-            let booked = self.ledger.opening(&delta, &grant, &name, shard).map_err(|full| full.to_string());
-            let install = Delta::Install(Box::new(delta.clone()));
-            let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
-            if let Err(reason) = pushed {
-                self.ledger.refused(&name, grant.id);
-                refused.push((delta, reason));
-            }
-        }
-        for (delta, reason) in refused {
-            self.refuse(shard, &delta, &reason);
-        }
-    }
-
     /// Shards decide at the same time, each without the other's latest calls; here they are counted one after the other.
     fn too_many(&self, deltas: &[GrantDelta]) -> Option<String> {
         let first = deltas.first()?;
@@ -270,7 +275,7 @@ impl Hub {
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
     /// Gives the calls that are over by it.
-    fn revoke(&mut self, selector: Selector) -> Vec<CallId> {
+    fn end(&mut self, selector: Selector) -> Vec<CallId> {
         let (now, unix) = (self.clock.now(), self.clock.unix());
         let ended = match selector.what {
             Selected::Call(call) => Some(self.ledger.end_of_call(call).unwrap_or_default()),
@@ -435,7 +440,7 @@ impl Hub {
     fn on_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Revoke(selector) => {
-                let over = Input::Over(self.revoke(selector).into());
+                let over = Input::Over(self.end(selector).into());
                 for shard in &self.shards {
                     shard.send(over.clone());
                 }

@@ -1,7 +1,6 @@
 //! The few system calls this crate needs, each behind a safe function.
 
 use std::{
-    ffi::CString,
     io,
     mem::{MaybeUninit, size_of},
     net::Ipv6Addr,
@@ -11,6 +10,10 @@ use std::{
 };
 
 use libc::{c_int, c_void, socklen_t};
+use nix::{
+    sys::time::TimeSpec,
+    time::{ClockId, clock_gettime},
+};
 use sluicegate_wire::Instant;
 
 /// Opens a close-on-exec, non-blocking socket in the calling thread's network namespace.
@@ -164,6 +167,8 @@ pub(crate) fn receive(fd: &OwnedFd, buffer: &mut [u8], flags: c_int) -> io::Resu
 
 /// Most descriptors to wait for at once.
 const WAIT_MAX: usize = 32;
+/// 68 years, which every `time_t` holds.
+const TIMEOUT_MAX: Duration = Duration::from_secs(i32::MAX as u64);
 
 /// Waits until one of `fds` (at most 32) is readable; `true` if so, `false` on timeout or signal.
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
@@ -171,10 +176,10 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Re
     for (slot, fd) in polled.iter_mut().zip(fds) {
         slot.fd = fd.as_raw_fd();
     }
-    let time = timespec(timeout);
+    let time = TimeSpec::from_duration(timeout.min(TIMEOUT_MAX));
     // SAFETY: `polled` is a live array of the length passed; a null signal mask is allowed.
     let ready = unsafe {
-        libc::ppoll(polled.as_mut_ptr(), fds.len().min(WAIT_MAX) as libc::nfds_t, &raw const time, std::ptr::null())
+        libc::ppoll(polled.as_mut_ptr(), fds.len().min(WAIT_MAX) as libc::nfds_t, time.as_ref(), std::ptr::null())
     };
     match check(ready) {
         Ok(count) => Ok(count > 0),
@@ -183,38 +188,18 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Re
     }
 }
 
-fn timespec(duration: Duration) -> libc::timespec {
-    // A zeroed timespec with both fields set: 32-bit targets have private padding.
-    // SAFETY: all-zero bytes are a valid timespec.
-    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
-    time.tv_sec = libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX);
-    time.tv_nsec = duration.subsec_nanos() as _;
-    time
-}
-
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the kernel program reads.
 #[must_use]
 pub fn monotonic_nanos() -> u64 {
-    let mut time = timespec(Duration::ZERO);
-    // SAFETY: `time` is writable; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+    // The clock always exists.
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// [`monotonic_nanos`] as an [`Instant`]: the clock for [`crate::Device::heartbeat`].
 #[must_use]
 pub fn monotonic_now() -> Instant {
     Instant::from_nanos(monotonic_nanos())
-}
-
-/// The index of a network interface in the calling thread's network namespace.
-pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
-    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: `name` is a NUL-terminated string.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => Err(io::Error::last_os_error()),
-        index => Ok(index),
-    }
 }
 
 /// The result of a system call that returns -1 on error.

@@ -8,10 +8,9 @@
 mod snapshot;
 
 use std::{
-    fs::File,
     io::{self, Read, Write},
     net::IpAddr,
-    os::fd::{AsFd, FromRawFd, OwnedFd},
+    os::{fd::AsFd, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -201,24 +200,24 @@ fn resolve(netlink: &mut Rtnetlink, state: &State, port: Port, address: IpAddr) 
     }
 }
 
-/// An event file descriptor which ends the thread's wait.
+/// A pair of sockets, of which one ends the thread's wait.
 #[derive(Debug)]
-struct Wake(File);
+struct Wake(UnixStream, UnixStream);
 
 impl Wake {
     fn new() -> io::Result<Self> {
-        // SAFETY: `eventfd` takes no pointers.
-        let fd = sys::check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: `fd` was just returned by the kernel and nobody else owns it.
-        Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
+        let (waiting, waking) = UnixStream::pair()?;
+        waiting.set_nonblocking(true)?;
+        waking.set_nonblocking(true)?;
+        Ok(Self(waiting, waking))
     }
 
     fn wake(&self) {
-        // Fails only when the counter is full, that is when the thread is being woken already.
-        let _ = (&self.0).write(&1u64.to_ne_bytes());
+        // Fails only when much is unread, that is when the thread is being woken already.
+        let _ = (&self.1).write(&[0]);
     }
 
     fn clear(&self) {
-        let _ = (&self.0).read(&mut [0; 8]);
+        let _ = (&self.0).read(&mut [0; REQUESTS_MAX]);
     }
 }

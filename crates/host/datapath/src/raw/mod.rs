@@ -23,6 +23,8 @@ pub(crate) use ring::{Ring, Slot};
 pub(crate) use transmit::Batch;
 pub use transmit::{BATCH, Transmitted};
 
+use nix::net::if_::if_nametoindex;
+
 use crate::sys;
 
 /// The default stops a fast sender after some hundred frames in flight.
@@ -104,7 +106,7 @@ impl Socket {
     /// # Errors
     /// No such interface; no `CAP_NET_RAW` in the namespace; not enough memory for the ring.
     pub fn open(interface: &str, options: &Options) -> io::Result<Self> {
-        let index = sys::interface_index(interface)?;
+        let index = if_nametoindex(interface)?;
         // Protocol 0: nothing arrives before filter and ring are in place.
         let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         if let Some(filter) = &options.filter {

@@ -14,7 +14,7 @@ use sluicegate_wire::Reason;
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "bounded", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "pinhole", "nat", "node"]),
-    ("control", &["policy", "api", "keys", "signin", "feed", "proxy", "store"]),
+    ("control", &["policy", "api", "telemetry", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["netlink", "datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["site", "traffic", "experiments", "sim"]),
     ("", &["sluicegate"]),

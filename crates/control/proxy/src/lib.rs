@@ -20,7 +20,7 @@ pub use decisions::{Decided, Decisions};
 pub use guesses::{GUESSES_MAX, Guesses};
 pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
-pub use metrics::{Count, Kind, MetricsSnapshot, Outcome, SETUP_BUCKETS_MS, Sample, SetupLatency, ShardMetrics};
+pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
 pub use shard::{
     Binding, DigestName, Event, GateAnswer, GateControl, GateOrder, Input, Now, Rung, Settings, Shard, Tables, derive,
 };

@@ -1,13 +1,8 @@
-//! What a frontend counts. Shards add with relaxed atomics; readers take snapshots.
+//! What a frontend counts: a shard adds, readers sum over all shards.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::time::Duration;
 
-use serde::Serialize;
-use sluicegate_api::TableStatus;
+use sluicegate_telemetry::{Counters, Family, Histogram, Metric};
 
 use crate::shard::Rung;
 
@@ -130,27 +125,38 @@ labelled! {
 }
 
 /// Upper bounds of the set-up latency buckets, in milliseconds; one more bucket holds the rest.
-pub const SETUP_BUCKETS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+const SETUP_BUCKETS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
+const REQUESTS: Family = Family::counter(
+    "sluicegate_frontend_requests_total",
+    &["method", "outcome"],
+    "SIP requests by method and outcome.",
+);
+const EVENTS: Family = Family::counter("sluicegate_frontend_events_total", &["event"], "What else happened, by event.");
+const LEFT: Family =
+    Family::counter("sluicegate_frontend_left_total", &["rung"], "Datagrams by the check that was the last for them.");
+const SETUPS: Family = Family::counter(
+    "sluicegate_frontend_setups_total",
+    &["le"],
+    "Set-ups from the authenticated INVITE to its 200 OK, by upper bound in seconds.",
+);
 
 /// One shard's counters.
 #[derive(Debug)]
 pub struct ShardMetrics {
-    requests: Vec<AtomicU64>,
-    counts: Vec<AtomicU64>,
-    left: [AtomicU64; Rung::ALL.len()],
-    setups: [AtomicU64; SETUP_BUCKETS_MS.len() + 1],
-    setup_us_sum: AtomicU64,
+    requests: Counters,
+    counts: Counters,
+    left: Counters,
+    setups: Histogram,
 }
 
 impl Default for ShardMetrics {
     fn default() -> Self {
-        let zeroes = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect();
         Self {
-            requests: zeroes(Kind::ALL.len() * Outcome::ALL.len()),
-            counts: zeroes(Count::ALL.len()),
-            left: Default::default(),
-            setups: Default::default(),
-            setup_us_sum: AtomicU64::new(0),
+            requests: Counters::new(Kind::ALL.len() * Outcome::ALL.len()),
+            counts: Counters::new(Count::ALL.len()),
+            left: Counters::new(Rung::ALL.len()),
+            setups: Histogram::new(&SETUP_BUCKETS_MS),
         }
     }
 }
@@ -158,23 +164,17 @@ impl Default for ShardMetrics {
 impl ShardMetrics {
     /// Counts one request and what became of it.
     pub fn request(&self, kind: Kind, outcome: Outcome) {
-        if let Some(cell) = self.requests.get(kind as usize * Outcome::ALL.len() + outcome as usize) {
-            cell.fetch_add(1, Relaxed);
-        }
+        self.requests.add(place(kind, outcome), 1);
     }
 
     /// Counts one datagram that left the ladder at this rung.
     pub fn left(&self, rung: Rung) {
-        if let Some(cell) = self.left.get(rung as usize) {
-            cell.fetch_add(1, Relaxed);
-        }
+        self.left.add(rung as usize, 1);
     }
 
     /// Adds `n` to one counter.
     pub fn add(&self, count: Count, n: u64) {
-        if let Some(cell) = self.counts.get(count as usize) {
-            cell.fetch_add(n, Relaxed);
-        }
+        self.counts.add(count as usize, n);
     }
 
     /// Adds one to one counter.
@@ -184,121 +184,54 @@ impl ShardMetrics {
 
     /// Records the time from the first request with a right digest to the 200 OK.
     pub fn setup(&self, took: Duration) {
-        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let bucket = SETUP_BUCKETS_MS.iter().position(|bound| millis < *bound).unwrap_or(SETUP_BUCKETS_MS.len());
-        if let Some(cell) = self.setups.get(bucket) {
-            cell.fetch_add(1, Relaxed);
-        }
-        self.setup_us_sum.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.setups.observe(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
     }
 
     /// How many requests of this kind had this outcome.
     #[must_use]
     pub fn requests(&self, kind: Kind, outcome: Outcome) -> u64 {
-        self.requests.get(kind as usize * Outcome::ALL.len() + outcome as usize).map_or(0, |cell| cell.load(Relaxed))
+        self.requests.at(place(kind, outcome))
     }
 
     /// The value of one counter.
     #[must_use]
     pub fn count(&self, count: Count) -> u64 {
-        self.counts.get(count as usize).map_or(0, |cell| cell.load(Relaxed))
+        self.counts.at(count as usize)
     }
 }
 
-/// One figure: a name, its labels, its value. Counters end in `_total`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Sample {
-    /// Metric name without the `sluicegate_frontend_` prefix.
-    pub name: &'static str,
-    /// Label names and values.
-    pub labels: Vec<(&'static str, String)>,
-    /// The figure.
-    pub value: u64,
+const fn place(kind: Kind, outcome: Outcome) -> usize {
+    kind as usize * Outcome::ALL.len() + outcome as usize
 }
 
-/// Distribution of the time from an authenticated INVITE to its 200 OK.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct SetupLatency {
-    /// Set-ups per bucket of [`SETUP_BUCKETS_MS`], not cumulative; the last bucket has no upper bound.
-    pub buckets: Vec<u64>,
-    /// Sum of all set-up times, in microseconds.
-    pub sum_us: u64,
+/// Requests by method and outcome, of all shards; those that never happened are left out.
+pub fn requests<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
+    let sum = |kind, outcome| shards.clone().map(|shard| shard.requests(kind, outcome)).sum();
+    let all = Kind::ALL.iter().flat_map(|kind| Outcome::ALL.iter().map(move |outcome| (*kind, *outcome)));
+    let counted = all.map(|(kind, outcome)| ([kind.label(), outcome.label()], sum(kind, outcome)));
+    REQUESTS.by_two(counted.filter(|(_, count)| *count > 0))
 }
 
-/// Everything that all shards have counted so far.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct MetricsSnapshot {
-    /// Counters and gauges.
-    pub samples: Vec<Sample>,
-    /// Set-up latency.
-    pub setup: SetupLatency,
+/// Other events, of all shards.
+pub fn events<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
+    let sum = |count: &Count| shards.clone().map(|shard| shard.count(*count)).sum();
+    EVENTS.by(Count::ALL.iter().map(|count| (count.label(), sum(count))))
 }
 
-impl MetricsSnapshot {
-    /// Sums the shards' counters. Requests that never happened are left out.
-    #[must_use]
-    pub fn of<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Self {
-        let mut samples = Vec::new();
-        for kind in Kind::ALL {
-            for outcome in Outcome::ALL {
-                let value = shards.clone().map(|shard| shard.requests(*kind, *outcome)).sum();
-                if value > 0 {
-                    let labels = vec![("method", kind.label().to_owned()), ("outcome", outcome.label().to_owned())];
-                    samples.push(Sample { name: "requests_total", labels, value });
-                }
-            }
-        }
-        for count in Count::ALL {
-            let value = shards.clone().map(|shard| shard.count(*count)).sum();
-            let labels = vec![("event", count.label().to_owned())];
-            samples.push(Sample { name: "events_total", labels, value });
-        }
-        for rung in Rung::ALL {
-            let value = shards.clone().filter_map(|shard| shard.left.get(rung as usize)).map(|cell| cell.load(Relaxed));
-            let labels = vec![("rung", rung.label().to_owned())];
-            samples.push(Sample { name: "left_total", labels, value: value.sum() });
-        }
-        let mut setup = SetupLatency { buckets: vec![0; SETUP_BUCKETS_MS.len() + 1], sum_us: 0 };
-        for shard in shards {
-            for (sum, cell) in setup.buckets.iter_mut().zip(&shard.setups) {
-                *sum += cell.load(Relaxed);
-            }
-            setup.sum_us = setup.sum_us.saturating_add(shard.setup_us_sum.load(Relaxed));
-        }
-        Self { samples, setup }
-    }
+/// Datagrams by the rung of the ladder at which they left it, of all shards.
+pub fn datagrams_left<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
+    let sum = |rung: Rung| shards.clone().map(|shard| shard.left.at(rung as usize)).sum();
+    LEFT.by(Rung::ALL.map(|rung| (rung.label(), sum(rung))))
+}
 
-    /// Adds a gauge pair `NAME_used` and `NAME_max` as `table_used` and `table_max` with a `table` label.
-    pub fn push_gauge(&mut self, table: &str, used: u64, max: u64) {
-        let labels = vec![("table", table.to_owned())];
-        self.samples.push(Sample { name: "table_used", labels: labels.clone(), value: used });
-        self.samples.push(Sample { name: "table_max", labels, value: max });
-    }
-
-    /// Counters of this name that are not 0, by their label values in one text.
-    #[must_use]
-    pub fn counted(&self, name: &str) -> BTreeMap<String, u64> {
-        let counted = self.samples.iter().filter(|sample| sample.name == name && sample.value > 0);
-        let labels =
-            |sample: &Sample| sample.labels.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" ");
-        counted.map(|sample| (labels(sample), sample.value)).collect()
-    }
-
-    /// The fill of every table.
-    #[must_use]
-    pub fn tables(&self) -> Vec<TableStatus> {
-        let of = |name| self.samples.iter().filter(move |sample| sample.name == name);
-        let label = |sample: &Sample| sample.labels.first().map_or_else(String::new, |(_, value)| value.clone());
-        let pairs = of("table_used").zip(of("table_max"));
-        pairs.map(|(used, max)| TableStatus { table: label(used).into(), used: used.value, max: max.value }).collect()
-    }
-
-    /// The sum of the samples of this name that carry this label value, for status lines and tests.
-    #[must_use]
-    pub fn total(&self, name: &str, label: &str) -> u64 {
-        let has = |sample: &&Sample| sample.name == name && sample.labels.iter().any(|(_, value)| value == label);
-        self.samples.iter().filter(has).map(|sample| sample.value).sum()
-    }
+/// How long set-ups took, of all shards: how many at most so long.
+pub fn setups<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
+    let bounds = SETUP_BUCKETS_MS.iter().map(|ms| (*ms as f64 / 1e3).to_string()).chain(["+Inf".to_owned()]);
+    let mut below = 0;
+    SETUPS.by(bounds.enumerate().map(|(bucket, bound)| {
+        below += shards.clone().map(|shard| shard.setups.at(bucket)).sum::<u64>();
+        (bound, below)
+    }))
 }
 
 #[cfg(test)]
@@ -312,10 +245,10 @@ mod tests {
         b.request(Kind::Invite, Outcome::Challenged);
         b.one(Count::Garbage);
         b.setup(Duration::from_millis(3));
-        let snapshot = MetricsSnapshot::of([&a, &b].into_iter());
-        assert_eq!(snapshot.total("requests_total", "challenged"), 2);
-        assert_eq!(snapshot.total("events_total", "garbage"), 1);
-        assert_eq!(snapshot.setup.buckets[2], 1);
-        assert_eq!(snapshot.setup.sum_us, 3000);
+        let shards = || [&a, &b].into_iter();
+        assert_eq!(requests(shards()).counted(), [("invite challenged".to_owned(), 2)].into());
+        assert_eq!(events(shards()).counted(), [("garbage".to_owned(), 1)].into());
+        let setups = setups(shards()).samples;
+        assert_eq!((setups[1].1, &*setups[2].0[0], setups[2].1, setups[10].1), (0.0, "0.005", 1.0, 1.0));
     }
 }

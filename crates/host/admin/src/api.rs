@@ -9,13 +9,13 @@ use sluicegate_api::{
 use sluicegate_gate::{Probe, Selected, Selector};
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{Outcome, Step};
+use sluicegate_telemetry::Metric;
 use sluicegate_wire::Port;
 use tokio::sync::Notify;
 
 use crate::{
     beside::{self, Beside},
-    metrics::{self, Series, of_frontend},
-    objects,
+    metrics, objects,
     routes::{Asked, Refused, Routes, bad},
 };
 
@@ -48,9 +48,9 @@ impl Api {
     }
 
     /// All metrics, read now.
-    pub(crate) fn metrics(&self) -> Vec<Series> {
-        let gate = self.gate.iter().flat_map(sluicegate_gate::Control::metrics).map(Series::from);
-        gate.chain(self.frontend.iter().flat_map(of_frontend)).collect()
+    pub(crate) fn metrics(&self) -> Vec<Metric> {
+        let gate = self.gate.iter().flat_map(sluicegate_gate::Control::metrics);
+        gate.chain(self.frontend.iter().flat_map(sluicegate_frontend::Control::metrics)).collect()
     }
 }
 

@@ -6,12 +6,13 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, NewUser, UserChange};
+use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, NewUser, TableStatus, UserChange};
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
 use sluicegate_policy::{Group, Policy, PortRange, Request, Rule, Service, User, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
+use sluicegate_telemetry::{Family, Metric};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
@@ -21,7 +22,10 @@ use crate::{
     feed::{Allowlist, Ask, Places},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, MetricsSnapshot, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics};
+
+const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
+const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +103,6 @@ impl Control {
     pub fn status(&self) -> FrontendStatus {
         let inner = &self.inner;
         let policy = inner.policy.load();
-        let metrics = self.metrics();
         FrontendStatus {
             name: inner.identity.name.clone(),
             realm: inner.identity.realm.clone(),
@@ -110,13 +113,13 @@ impl Control {
             feed: inner.identity.feed,
             shards: inner.metrics.len(),
             uptime_s: inner.clock.now().as_nanos() / 1_000_000_000,
-            gates: inner.gates.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            gates: self.gates_known(),
             users: policy.users().len(),
             services: policy.services().len(),
             grants: inner.ledger.gauge().0,
-            requests: metrics.counted("requests_total"),
-            events: metrics.counted("events_total"),
-            tables: metrics.tables(),
+            requests: sluicegate_proxy::requests(self.shards()).counted(),
+            events: sluicegate_proxy::events(self.shards()).counted(),
+            tables: self.tables(),
             alarms: Vec::new(),
         }
     }
@@ -250,9 +253,27 @@ impl Control {
 
     /// All counters and gauges.
     #[must_use]
-    pub fn metrics(&self) -> MetricsSnapshot {
+    pub fn metrics(&self) -> Vec<Metric> {
+        let (shards, tables) = (self.shards(), self.tables());
+        let used = tables.iter().map(|table| (table.table.clone(), table.used));
+        let max = tables.iter().map(|table| (table.table.clone(), table.max));
+        vec![
+            sluicegate_proxy::requests(shards.clone()),
+            sluicegate_proxy::events(shards.clone()),
+            sluicegate_proxy::datagrams_left(shards.clone()),
+            TABLE_USED.by(used),
+            TABLE_MAX.by(max),
+            sluicegate_proxy::setups(shards),
+        ]
+    }
+
+    fn shards(&self) -> impl Iterator<Item = &ShardMetrics> + Clone {
+        self.inner.metrics.iter().map(|metrics| &**metrics)
+    }
+
+    /// Fill of every bounded table; those that each shard has are summed.
+    fn tables(&self) -> Vec<TableStatus> {
         let inner = &self.inner;
-        let mut snapshot = MetricsSnapshot::of(inner.metrics.iter().map(|metrics| &**metrics));
         let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
         for gauges in &inner.gauges {
             for (name, used, max) in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -262,23 +283,22 @@ impl Control {
                 }
             }
         }
-        let (grants, grants_max) = inner.ledger.gauge();
-        let (decisions, decisions_max) = inner.decisions.gauge();
-        let (calls, calls_max) = inner.ledger.calls_gauge();
-        let (guesses, guesses_max) = inner.guesses.gauge(inner.clock.now());
+        let connected = self.gates_known().iter().filter(|gate| gate.connected).count();
+        let named = |name, (used, max)| (name, used, max);
         sums.extend([
-            ("grants", grants, grants_max),
-            ("calls", calls, calls_max),
-            ("decisions", decisions, decisions_max),
-            ("guesses", guesses, guesses_max),
+            named("grants", inner.ledger.gauge()),
+            named("calls", inner.ledger.calls_gauge()),
+            named("decisions", inner.decisions.gauge()),
+            named("guesses", inner.guesses.gauge(inner.clock.now())),
+            named("gates", (connected as u64, crate::config::GATES_MAX as u64)),
         ]);
         sums.extend(inner.policy.load().gauges());
         sums.extend(inner.places.gauges());
-        sums.into_iter().for_each(|(name, used, max)| snapshot.push_gauge(name, used, max));
-        let connected =
-            inner.gates.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|g| g.connected).count();
-        snapshot.push_gauge("gates", connected as u64, crate::config::GATES_MAX as u64);
-        snapshot
+        sums.into_iter().map(|(name, used, max)| TableStatus { table: name.into(), used, max }).collect()
+    }
+
+    fn gates_known(&self) -> Vec<JoinedGate> {
+        self.inner.gates.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The policy that shards decide by.

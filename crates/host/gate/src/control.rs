@@ -6,7 +6,7 @@ use crate::{
     error::ControlError,
     feed::usage,
     ledger::Entry,
-    metrics::{self, Metric},
+    metrics,
     packets::{COMMANDS_MAX, Command},
     shared::{Shared, WAITING_MAX},
     state::Saved,
@@ -21,6 +21,7 @@ use sluicegate_grant::GrantId;
 use sluicegate_nat::Probe;
 use sluicegate_node::{DroppedPacket, KINDS, LANES, LaneReading, Reading};
 use sluicegate_policy::ServiceDefault;
+use sluicegate_telemetry::Metric;
 use sluicegate_wire::{Instant, Port, Reason, Verdict};
 use std::{
     collections::BTreeMap,

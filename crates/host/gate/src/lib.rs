@@ -41,7 +41,6 @@ pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, 
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{BACKUP_FILES, JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
-pub use metrics::{Metric, MetricKind};
 pub use packets::{Longest, longest_turns};
 pub use sluicegate_feed::{Selected, Selector};
 pub use sluicegate_nat::Probe;

@@ -1,38 +1,94 @@
-//! The gate's metrics, defined once: name, help and kind. Names are those of `status`.
+//! The gate's metrics, each registered once: name, labels and help. Their figures are those of `status`.
 
 use sluicegate_api::{
     FeedStage, FeedStatus, GateStatus, Label, LaneStatus, PortStatus, Role, ServiceStatus, TableStatus,
 };
+use sluicegate_telemetry::{Family, Metric};
 use sluicegate_wire::Reason;
+use std::collections::BTreeMap;
 
 /// A table is nearly full from this share on, in percent.
 const NEARLY_FULL_PERCENT: u64 = 90;
 /// A heartbeat older than this is an alarm, in milliseconds; the kernel program closes at 2,000.
 const HEARTBEAT_LATE_MS: u64 = 1_000;
 
-/// Whether a metric only grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only grows, until the gate restarts.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-}
-
-/// One metric with all its samples.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Metric {
-    /// Its name; counters end in `_total`.
-    pub name: &'static str,
-    /// What it counts, in a sentence.
-    pub help: &'static str,
-    /// Whether it only grows.
-    pub kind: MetricKind,
-    /// Name of the label that tells the samples apart; empty if there is only one.
-    pub label: &'static str,
-    /// Label value and number.
-    pub samples: Vec<(String, f64)>,
-}
+const RECEIVED_PACKETS: Family =
+    Family::counter("sluicegate_gate_received_packets_total", &[], "Frames received on both ports.");
+const SENT_PACKETS: Family =
+    Family::counter("sluicegate_gate_sent_packets_total", &["port"], "Packets sent, by the port that they left by.");
+const SENT_BYTES: Family = Family::counter(
+    "sluicegate_gate_sent_bytes_total",
+    &["port"],
+    "Bytes sent, Ethernet headers included, by the port that they left by.",
+);
+const DROPPED_PACKETS: Family =
+    Family::counter("sluicegate_gate_dropped_packets_total", &["reason"], "Packets dropped, by reason.");
+const OBSERVED_PACKETS: Family = Family::counter(
+    "sluicegate_gate_observed_packets_total",
+    &["reason"],
+    "Packets forwarded in observe mode that would have been dropped, by reason.",
+);
+const TABLE_USED: Family = Family::gauge("sluicegate_gate_table_used", &["table"], "Entries in use, by table.");
+const TABLE_MAX: Family = Family::gauge("sluicegate_gate_table_max", &["table"], "Entries possible, by table.");
+const FEED_CONNECTED: Family =
+    Family::gauge("sluicegate_gate_feed_connected", &["feed"], "1 while the feed is up to date.");
+const FEED_OPENED: Family =
+    Family::counter("sluicegate_gate_feed_opened_total", &["feed"], "Grants opened for the feed.");
+const FEED_REFUSED: Family =
+    Family::counter("sluicegate_gate_feed_refused_total", &["feed"], "Grants refused to the feed.");
+const FEED_SKEW: Family = Family::gauge(
+    "sluicegate_gate_feed_skew_seconds",
+    &["feed"],
+    "Difference of the frontend's clock from the gate's; 0 while it is small.",
+);
+const LANE_PACKETS: Family = Family::counter(
+    "sluicegate_gate_lane_packets_total",
+    &["lane"],
+    "Packets sent, by the port and lane of a scheduled link.",
+);
+const LANE_BYTES: Family =
+    Family::counter("sluicegate_gate_lane_bytes_total", &["lane"], "Bytes sent with framing, by port and lane.");
+const LANE_DROPPED: Family =
+    Family::counter("sluicegate_gate_lane_dropped_packets_total", &["lane"], "Packets without room, by port and lane.");
+const LANE_WAITING: Family =
+    Family::gauge("sluicegate_gate_lane_waiting_packets", &["lane"], "Packets that wait, by port and lane.");
+const ROUTER_PASSED: Family = Family::counter(
+    "sluicegate_gate_router_passed_packets_total",
+    &["kind"],
+    "Packets that the capability router let pass, by kind.",
+);
+const ROUTER_DEMOTED: Family = Family::counter(
+    "sluicegate_gate_router_demoted_packets_total",
+    &["reason"],
+    "Packets that the capability router demoted to legacy, by reason.",
+);
+const GRANTS: Family = Family::gauge("sluicegate_gate_grants", &[], "Grants that are open.");
+const SERVICES: Family = Family::gauge("sluicegate_gate_services", &[], "Services that the feeds announced.");
+const UPTIME: Family = Family::gauge("sluicegate_gate_uptime_seconds", &[], "Time since the gate started.");
+const ALARMS: Family =
+    Family::gauge("sluicegate_gate_alarms", &[], "Things that an operator should look at; `status` lists them.");
+const CLOSED: Family = Family::gauge(
+    "sluicegate_gate_closed",
+    &[],
+    "1 while nothing is forwarded because an interface is gone, was replaced or is down.",
+);
+const LONGEST_TURN: Family = Family::gauge(
+    "sluicegate_gate_longest_turn_seconds",
+    &[],
+    "Longest turn of the packet thread in the last one to two minutes.",
+);
+const TURN_LOOKS: Family = Family::gauge(
+    "sluicegate_gate_turn_looks",
+    &[],
+    "Most lines, words of ports and pinholes that one turn looked at in the last one to two minutes.",
+);
+const HEARTBEAT_AGE: Family = Family::gauge(
+    "sluicegate_gate_heartbeat_age_seconds",
+    &[],
+    "Time since the packet thread last gave a sign of life.",
+);
+const CHECKPOINT_AGE: Family =
+    Family::gauge("sluicegate_gate_checkpoint_age_seconds", &[], "Time since the state was last saved.");
 
 /// What an operator should look at.
 pub(crate) fn alarms(status: &GateStatus) -> Vec<String> {
@@ -79,189 +135,50 @@ pub(crate) fn alarms(status: &GateStatus) -> Vec<String> {
 
 /// All metrics of a status.
 pub(crate) fn of(status: &GateStatus) -> Vec<Metric> {
-    let mut metrics = packets(status);
-    metrics.extend(tables(status));
-    metrics.extend(feeds(status));
-    metrics.extend(lanes(status));
-    metrics.extend(router(status));
-    metrics.push(single("sluicegate_gate_grants", "Grants that are open.", status.grants as f64));
-    metrics.push(single(
-        "sluicegate_gate_services",
-        "Services that the feeds announced.",
-        status.services.len() as f64,
-    ));
-    metrics.push(single("sluicegate_gate_uptime_seconds", "Time since the gate started.", status.uptime_s as f64));
-    metrics.push(single(
-        "sluicegate_gate_alarms",
-        "Things that an operator should look at; `status` lists them.",
-        status.alarms.len() as f64,
-    ));
-    metrics.push(single(
-        "sluicegate_gate_closed",
-        "1 while nothing is forwarded because an interface is gone, was replaced or is down.",
-        f64::from(u8::from(status.closed.is_some())),
-    ));
-    metrics.push(single(
-        "sluicegate_gate_longest_turn_seconds",
-        "Longest turn of the packet thread in the last one to two minutes.",
-        status.longest_turn_us as f64 / 1e6,
-    ));
-    metrics.push(single(
-        "sluicegate_gate_turn_looks",
-        "Most lines, words of ports and pinholes that one turn looked at in the last one to two minutes.",
-        status.turn_looks as f64,
-    ));
-    if let Some(age) = status.heartbeat_age_ms {
-        let help = "Time since the packet thread last gave a sign of life.";
-        metrics.push(single("sluicegate_gate_heartbeat_age_seconds", help, age as f64 / 1e3));
+    let ports = |value: fn(&PortStatus) -> u64| status.ports.iter().map(move |port| (port.port.clone(), value(port)));
+    let tables =
+        |value: fn(&TableStatus) -> u64| status.tables.iter().map(move |table| (table.table.clone(), value(table)));
+    let feeds =
+        |value: fn(&FeedStatus) -> u64| status.feeds.iter().map(move |feed| (feed.address.clone(), value(feed)));
+    let lanes = |value: fn(&LaneStatus) -> u64| {
+        status.lanes.iter().map(move |lane| (format!("{}/{}", lane.port, lane.lane), value(lane)))
+    };
+    let skews = status.feeds.iter().map(|feed| (vec![feed.address.clone().into()], feed.skew_s.unwrap_or(0) as f64));
+    let mut metrics = vec![
+        RECEIVED_PACKETS.single(status.received_packets as f64),
+        SENT_PACKETS.by(ports(|port| port.sent_packets)),
+        SENT_BYTES.by(ports(|port| port.sent_bytes)),
+        DROPPED_PACKETS.by(by_reason(&status.dropped)),
+        OBSERVED_PACKETS.by(by_reason(&status.observed)),
+        TABLE_USED.by(tables(|table| table.used)),
+        TABLE_MAX.by(tables(|table| table.max)),
+        FEED_CONNECTED.by(feeds(|feed| u64::from(feed.state == FeedStage::Connected))),
+        FEED_OPENED.by(feeds(|feed| feed.opened)),
+        FEED_REFUSED.by(feeds(|feed| feed.refused)),
+        Metric { family: &FEED_SKEW, samples: skews.collect() },
+        LANE_PACKETS.by(lanes(|lane| lane.packets)),
+        LANE_BYTES.by(lanes(|lane| lane.bytes)),
+        LANE_DROPPED.by(lanes(|lane| lane.dropped)),
+        LANE_WAITING.by(lanes(|lane| lane.waiting)),
+        GRANTS.single(status.grants as f64),
+        SERVICES.single(status.services.len() as f64),
+        UPTIME.single(status.uptime_s as f64),
+        ALARMS.single(status.alarms.len() as f64),
+        CLOSED.single(f64::from(u8::from(status.closed.is_some()))),
+        LONGEST_TURN.single(status.longest_turn_us as f64 / 1e6),
+        TURN_LOOKS.single(status.turn_looks as f64),
+    ];
+    if let Some(router) = &status.router {
+        metrics.push(ROUTER_PASSED.by(router.passed.clone()));
+        metrics.push(ROUTER_DEMOTED.by(by_reason(&router.demoted)));
     }
-    if let Some(age) = status.saved.checkpoint_age_ms {
-        let help = "Time since the state was last saved.";
-        metrics.push(single("sluicegate_gate_checkpoint_age_seconds", help, age as f64 / 1e3));
-    }
+    metrics.extend(status.heartbeat_age_ms.map(|age| HEARTBEAT_AGE.single(age as f64 / 1e3)));
+    metrics.extend(status.saved.checkpoint_age_ms.map(|age| CHECKPOINT_AGE.single(age as f64 / 1e3)));
     metrics
 }
 
-fn packets(status: &GateStatus) -> Vec<Metric> {
-    let counter = |name, help, label, samples| Metric { name, help, kind: MetricKind::Counter, label, samples };
-    let by_reason = |counts: &std::collections::BTreeMap<Label, u64>| {
-        let count = |reason: &Reason| counts.get(reason.label()).copied().unwrap_or(0) as f64;
-        Reason::ALL.iter().map(|reason| (reason.label().to_owned(), count(reason))).collect()
-    };
-    let by_port = |value: fn(&PortStatus) -> u64| {
-        status.ports.iter().map(|port| (port.port.to_string(), value(port) as f64)).collect()
-    };
-    vec![
-        counter(
-            "sluicegate_gate_received_packets_total",
-            "Frames received on both ports.",
-            "",
-            vec![(String::new(), status.received_packets as f64)],
-        ),
-        counter(
-            "sluicegate_gate_sent_packets_total",
-            "Packets sent, by the port that they left by.",
-            "port",
-            by_port(|port| port.sent_packets),
-        ),
-        counter(
-            "sluicegate_gate_sent_bytes_total",
-            "Bytes sent, Ethernet headers included, by the port that they left by.",
-            "port",
-            by_port(|port| port.sent_bytes),
-        ),
-        counter(
-            "sluicegate_gate_dropped_packets_total",
-            "Packets dropped, by reason.",
-            "reason",
-            by_reason(&status.dropped),
-        ),
-        counter(
-            "sluicegate_gate_observed_packets_total",
-            "Packets forwarded in observe mode that would have been dropped, by reason.",
-            "reason",
-            by_reason(&status.observed),
-        ),
-    ]
-}
-
-/// Of the lanes of scheduled links; the label is port and lane.
-fn lanes(status: &GateStatus) -> Vec<Metric> {
-    let lane = |name, help, kind, value: fn(&LaneStatus) -> u64| Metric {
-        name,
-        help,
-        kind,
-        label: "lane",
-        samples: status.lanes.iter().map(|lane| (format!("{}/{}", lane.port, lane.lane), value(lane) as f64)).collect(),
-    };
-    let (counter, gauge) = (MetricKind::Counter, MetricKind::Gauge);
-    vec![
-        lane(
-            "sluicegate_gate_lane_packets_total",
-            "Packets sent, by the port and lane of a scheduled link.",
-            counter,
-            |lane| lane.packets,
-        ),
-        lane("sluicegate_gate_lane_bytes_total", "Bytes sent with framing, by port and lane.", counter, |lane| {
-            lane.bytes
-        }),
-        lane(
-            "sluicegate_gate_lane_dropped_packets_total",
-            "Packets without room, by port and lane.",
-            counter,
-            |lane| lane.dropped,
-        ),
-        lane("sluicegate_gate_lane_waiting_packets", "Packets that wait, by port and lane.", gauge, |lane| {
-            lane.waiting
-        }),
-    ]
-}
-
-/// Of the capability router.
-fn router(status: &GateStatus) -> Vec<Metric> {
-    let Some(router) = &status.router else { return Vec::new() };
-    let kinds = router.passed.iter().map(|(kind, count)| (kind.to_string(), *count as f64)).collect();
-    let demoted = Reason::ALL
-        .iter()
-        .map(|reason| (reason.label().to_owned(), router.demoted.get(reason.label()).copied().unwrap_or(0) as f64));
-    let counter = |name, help, label, samples| Metric { name, help, kind: MetricKind::Counter, label, samples };
-    vec![
-        counter(
-            "sluicegate_gate_router_passed_packets_total",
-            "Packets that the capability router let pass, by kind.",
-            "kind",
-            kinds,
-        ),
-        counter(
-            "sluicegate_gate_router_demoted_packets_total",
-            "Packets that the capability router demoted to legacy, by reason.",
-            "reason",
-            demoted.collect(),
-        ),
-    ]
-}
-
-fn tables(status: &GateStatus) -> [Metric; 2] {
-    let gauge = |name, help, value: fn(&TableStatus) -> u64| Metric {
-        name,
-        help,
-        kind: MetricKind::Gauge,
-        label: "table",
-        samples: status.tables.iter().map(|table| (table.table.to_string(), value(table) as f64)).collect(),
-    };
-    [
-        gauge("sluicegate_gate_table_used", "Entries in use, by table.", |table| table.used),
-        gauge("sluicegate_gate_table_max", "Entries possible, by table.", |table| table.max),
-    ]
-}
-
-fn feeds(status: &GateStatus) -> [Metric; 4] {
-    let feed = |name, help, kind, value: fn(&FeedStatus) -> f64| Metric {
-        name,
-        help,
-        kind,
-        label: "feed",
-        samples: status.feeds.iter().map(|feed| (feed.address.clone(), value(feed))).collect(),
-    };
-    [
-        feed("sluicegate_gate_feed_connected", "1 while the feed is up to date.", MetricKind::Gauge, |feed| {
-            f64::from(u8::from(feed.state == FeedStage::Connected))
-        }),
-        feed("sluicegate_gate_feed_opened_total", "Grants opened for the feed.", MetricKind::Counter, |feed| {
-            feed.opened as f64
-        }),
-        feed("sluicegate_gate_feed_refused_total", "Grants refused to the feed.", MetricKind::Counter, |feed| {
-            feed.refused as f64
-        }),
-        feed(
-            "sluicegate_gate_feed_skew_seconds",
-            "Difference of the frontend's clock from the gate's; 0 while it is small.",
-            MetricKind::Gauge,
-            |feed| feed.skew_s.unwrap_or(0) as f64,
-        ),
-    ]
-}
-
-fn single(name: &'static str, help: &'static str, value: f64) -> Metric {
-    Metric { name, help, kind: MetricKind::Gauge, label: "", samples: vec![(String::new(), value)] }
+/// Every reason, with 0 for those that never happened.
+fn by_reason(counts: &BTreeMap<Label, u64>) -> impl Iterator<Item = (&'static str, u64)> {
+    let count = |reason: &Reason| counts.get(reason.label()).copied().unwrap_or(0);
+    Reason::ALL.iter().map(move |reason| (reason.label(), count(reason)))
 }

@@ -1,30 +1,21 @@
-//! Counters and gauges as the packet thread last published them: written by it alone every 100 ms with plain stores,
-//! read by anyone without a lock. Numbers of one reading may be one publication apart.
+//! Counters and gauges as the packet thread last published them, every 100 ms: it waits for nobody, and allocates nothing.
 
 use sluicegate_bounded::Gauge;
-use sluicegate_node::{KINDS, LANES, LaneReading, Lanes, REASONS, Reading, Sent};
-use sluicegate_wire::{Instant, Port};
+use sluicegate_node::Reading;
+use sluicegate_telemetry as telemetry;
+use sluicegate_wire::Instant;
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 /// Tables that can be published.
 pub(crate) const GAUGES_MAX: usize = 64;
+
 /// The published numbers.
 #[derive(Debug)]
 pub(crate) struct Published {
-    dropped: [AtomicU64; REASONS],
-    observed: [AtomicU64; REASONS],
-    sent: [[AtomicU64; 2]; 2],
-    received: AtomicU64,
-    turn: [AtomicU64; 2],
-    scheduled: [AtomicBool; 2],
-    lanes: [[[AtomicU64; 4]; LANES.len()]; 2],
-    passed: [AtomicU64; KINDS.len()],
-    demoted: [AtomicU64; REASONS],
-    gauge_names: OnceLock<Vec<&'static str>>,
-    gauges: [[AtomicU64; 2]; GAUGES_MAX],
+    figures: telemetry::Published<(Reading, Vec<Gauge>)>,
     heartbeat_nanos: AtomicU64,
     /// Why nothing is forwarded; `None` while the device is open.
     closed: Mutex<Option<String>>,
@@ -32,20 +23,9 @@ pub(crate) struct Published {
 
 impl Published {
     pub(crate) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
         Self {
-            dropped: std::array::from_fn(|_| zero()),
-            observed: std::array::from_fn(|_| zero()),
-            sent: std::array::from_fn(|_| [zero(), zero()]),
-            received: zero(),
-            turn: [zero(), zero()],
-            scheduled: Default::default(),
-            lanes: std::array::from_fn(|_| std::array::from_fn(|_| std::array::from_fn(|_| zero()))),
-            passed: std::array::from_fn(|_| zero()),
-            demoted: std::array::from_fn(|_| zero()),
-            gauge_names: OnceLock::new(),
-            gauges: std::array::from_fn(|_| [zero(), zero()]),
-            heartbeat_nanos: zero(),
+            figures: telemetry::Published::new((Reading::default(), Vec::with_capacity(GAUGES_MAX))),
+            heartbeat_nanos: AtomicU64::new(0),
             closed: Mutex::new(None),
         }
     }
@@ -60,83 +40,25 @@ impl Published {
         self.closed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Publishes; only the packet thread does. The gauges' names and order are those of the first call.
+    /// Publishes; only the packet thread does.
     pub(crate) fn publish(&self, now: Instant, reading: &Reading, gauges: &[Gauge]) {
-        for (shown, value) in self.dropped.iter().zip(reading.dropped) {
-            shown.store(value, Relaxed);
-        }
-        for (shown, value) in self.observed.iter().zip(reading.observed) {
-            shown.store(value, Relaxed);
-        }
-        for (shown, value) in self.sent.iter().zip(reading.sent) {
-            shown[0].store(value.packets, Relaxed);
-            shown[1].store(value.bytes, Relaxed);
-        }
-        self.received.store(reading.received, Relaxed);
-        for (shown, value) in self.turn.iter().zip(reading.turn) {
-            shown.store(value, Relaxed);
-        }
-        for (port, lanes) in reading.lanes.iter().enumerate() {
-            self.scheduled[port].store(lanes.is_some(), Relaxed);
-            for (shown, lane) in self.lanes[port].iter().zip(lanes.iter().flatten()) {
-                for (shown, value) in shown.iter().zip([lane.packets, lane.bytes, lane.dropped, lane.waiting]) {
-                    shown.store(value, Relaxed);
-                }
-            }
-        }
-        for (shown, value) in self.passed.iter().zip(reading.passed) {
-            shown.store(value, Relaxed);
-        }
-        for (shown, value) in self.demoted.iter().zip(reading.demoted) {
-            shown.store(value, Relaxed);
-        }
-        self.gauge_names.get_or_init(|| gauges.iter().map(|gauge| gauge.name).collect());
-        for (shown, gauge) in self.gauges.iter().zip(gauges) {
-            shown[0].store(gauge.used, Relaxed);
-            shown[1].store(gauge.max, Relaxed);
-        }
+        self.figures.publish(|(shown, tables)| {
+            shown.clone_from(reading);
+            tables.clear();
+            tables.extend(gauges.iter().take(GAUGES_MAX));
+        });
+        // Apart: this must not wait for the next time because somebody reads just now.
         self.heartbeat_nanos.store(now.as_nanos(), Relaxed);
     }
 
     /// The counters as last published.
     pub(crate) fn reading(&self) -> Reading {
-        let sent = |port: Port| {
-            let [packets, bytes] = &self.sent[usize::from(port.0 & 1)];
-            Sent { packets: packets.load(Relaxed), bytes: bytes.load(Relaxed) }
-        };
-        Reading {
-            dropped: std::array::from_fn(|index| self.dropped[index].load(Relaxed)),
-            observed: std::array::from_fn(|index| self.observed[index].load(Relaxed)),
-            sent: [sent(Port::OUTSIDE), sent(Port::INSIDE)],
-            received: self.received.load(Relaxed),
-            turn: std::array::from_fn(|index| self.turn[index].load(Relaxed)),
-            lanes: std::array::from_fn(|port| self.lanes_of(port)),
-            passed: std::array::from_fn(|index| self.passed[index].load(Relaxed)),
-            demoted: std::array::from_fn(|index| self.demoted[index].load(Relaxed)),
-        }
-    }
-
-    fn lanes_of(&self, port: usize) -> Lanes {
-        let lane = |lane: usize| {
-            let [packets, bytes, dropped, waiting] = &self.lanes[port][lane];
-            LaneReading {
-                packets: packets.load(Relaxed),
-                bytes: bytes.load(Relaxed),
-                dropped: dropped.load(Relaxed),
-                waiting: waiting.load(Relaxed),
-            }
-        };
-        self.scheduled[port].load(Relaxed).then(|| std::array::from_fn(lane))
+        self.figures.read(|(reading, _)| reading.clone())
     }
 
     /// The tables' fill as last published.
     pub(crate) fn gauges(&self) -> Vec<Gauge> {
-        let names = self.gauge_names.get().map_or(&[][..], Vec::as_slice);
-        names
-            .iter()
-            .zip(&self.gauges)
-            .map(|(name, [used, max])| Gauge { name, used: used.load(Relaxed), max: max.load(Relaxed) })
-            .collect()
+        self.figures.read(|(_, gauges)| gauges.clone())
     }
 
     /// When the packet thread last published; `None` before the first time.
@@ -148,6 +70,7 @@ impl Published {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_node::{LaneReading, Sent};
     use sluicegate_wire::Reason;
 
     #[test]

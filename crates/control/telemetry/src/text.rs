@@ -1,0 +1,78 @@
+//! Figures as OpenMetrics text.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+
+use crate::{Kind, Metric};
+
+/// The media type of [`text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// `metrics` as OpenMetrics text, which ends in `# EOF`.
+#[must_use]
+pub fn text(metrics: Vec<Metric>) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Now(metrics)));
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Now(Vec<Metric>);
+
+impl Collector for Now {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for Metric { family, samples } in &self.0 {
+            // The encoder adds `_total` to counters and a full stop to the help text itself.
+            let name = family.name.strip_suffix("_total").unwrap_or(family.name);
+            let help = family.help.trim_end_matches('.');
+            let kind = match family.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
+            for (values, number) in samples {
+                let labels: Vec<(&str, &str)> =
+                    family.labels.iter().copied().zip(values.iter().map(AsRef::as_ref)).collect();
+                let sample = encoder.encode_family(&labels)?;
+                match family.kind {
+                    Kind::Counter => ConstCounter::new(*number).encode(sample)?,
+                    Kind::Gauge => ConstGauge::new(*number).encode(sample)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Family;
+
+    const SEEN: Family = Family::counter("seen_total", &["method", "outcome"], "What was seen.");
+    const OPEN: Family = Family::gauge("open", &[], "What is open.");
+
+    #[test]
+    fn names_labels_and_help_are_those_of_the_family() {
+        let text = text(vec![SEEN.by_two([(["invite", "stale"], 3)]), OPEN.single(0.5)]);
+        let expected = [
+            "# HELP seen What was seen.",
+            "# TYPE seen counter",
+            "seen_total{method=\"invite\",outcome=\"stale\"} 3.0",
+            "# HELP open What is open.",
+            "# TYPE open gauge",
+            "open 0.5",
+            "# EOF",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+}

@@ -2,6 +2,8 @@
 
 #[path = "tidy/promises.rs"]
 mod promises;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::{
     fs,

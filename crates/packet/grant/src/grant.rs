@@ -277,18 +277,6 @@ impl Grant {
         }
         Ok(())
     }
-
-    /// Whether `now` lies in the grant's validity.
-    #[must_use]
-    pub fn is_valid_at(&self, now: UnixTime) -> bool {
-        self.not_before <= now && now < self.not_after
-    }
-
-    /// Whether the gate has already chosen its address for this grant.
-    #[must_use]
-    pub const fn is_opened(&self) -> bool {
-        !self.gate_address.is_unspecified()
-    }
 }
 
 struct Writer<'a> {

@@ -149,11 +149,6 @@ impl Dialog {
         self.local_number
     }
 
-    /// Counts a request of ours that was written outside, such as the INVITE repeated with credentials.
-    pub fn set_local_number(&mut self, number: u32) {
-        self.local_number = self.local_number.max(number);
-    }
-
     /// Whether a request from the other side is in this dialog and in order; notes its number and, for INVITE, its
     /// Contact.
     ///

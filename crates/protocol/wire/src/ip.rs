@@ -189,13 +189,6 @@ impl Summary {
         self.total_len.saturating_sub(self.transport_offset)
     }
 
-    /// The sum of the pseudo-header for this packet's transport.
-    #[inline]
-    #[must_use]
-    pub fn pseudo_header(&self) -> u16 {
-        checksum::pseudo(self.src, self.dst, self.protocol, self.transport_len() as u32)
-    }
-
     /// Whether the addresses may cross a gate: unicast, of global or private scope, and different.
     ///
     /// # Errors

@@ -149,7 +149,7 @@ fn summary(bytes: &[u8]) {
     assert_eq!(Summary::parse_quoted(bytes), Ok(whole));
     assert_eq!(whole.transport(bytes).len(), whole.transport_len());
     assert_eq!(Summary::parse(&bytes[..whole.total_len]), Ok(whole), "padding does not count");
-    look((whole.version(), whole.has_transport_header(), whole.pseudo_header(), whole.check_addresses()));
+    look((whole.version(), whole.has_transport_header(), whole.check_addresses()));
 
     let rewritten = rewrite(whole, bytes);
     let again = Summary::parse(&rewritten).unwrap();

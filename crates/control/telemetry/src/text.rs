@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
+    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text::encode},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
@@ -31,25 +31,32 @@ struct Now(Vec<Metric>);
 impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for Metric { family, samples } in &self.0 {
-            // The encoder adds `_total` to counters and a full stop to the help text itself.
+            // The encoder adds `_total` to counters itself.
             let name = family.name.strip_suffix("_total").unwrap_or(family.name);
-            let help = family.help.trim_end_matches('.');
             let kind = match family.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
             };
-            let mut encoder = encoder.encode_descriptor(name, help, None, kind)?;
+            let mut encoder = encoder.encode_descriptor(name, family.help, None, kind)?;
+            // An empty list of labels would be written as `{}`.
+            if let ([], [(_, number)]) = (family.labels, &samples[..]) {
+                encode_sample(family.kind, *number, encoder)?;
+                continue;
+            }
             for (values, number) in samples {
                 let labels: Vec<(&str, &str)> =
                     family.labels.iter().copied().zip(values.iter().map(AsRef::as_ref)).collect();
-                let sample = encoder.encode_family(&labels)?;
-                match family.kind {
-                    Kind::Counter => ConstCounter::new(*number).encode(sample)?,
-                    Kind::Gauge => ConstGauge::new(*number).encode(sample)?,
-                }
+                encode_sample(family.kind, *number, encoder.encode_family(&labels)?)?;
             }
         }
         Ok(())
+    }
+}
+
+fn encode_sample(kind: Kind, number: f64, encoder: MetricEncoder<'_>) -> fmt::Result {
+    match kind {
+        Kind::Counter => ConstCounter::new(number).encode(encoder),
+        Kind::Gauge => ConstGauge::new(number).encode(encoder),
     }
 }
 

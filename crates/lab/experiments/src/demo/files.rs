@@ -4,7 +4,9 @@ use std::{
 };
 
 use super::Options;
-use sluicegate_site::{During, LabError, NodeFile, clock::Random, scratch::write_private, topology::Site};
+use sluicegate_site::{
+    During, LabError, NodeFile, clock::Random, node::SIP_PORT, scratch::write_private, topology::Site,
+};
 
 pub(super) const REALM: &str = "lab.example";
 /// Where the front end takes gates' feeds.
@@ -194,7 +196,7 @@ fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {
     let service = service.ok_or_else(|| LabError::Plan("the demo has no service of kind agent".to_owned()))?;
     let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
     Ok(format!(
-        "[agent]\nfrontend = \"{frontend}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
+        "[agent]\nfrontend = \"{frontend}:{SIP_PORT}\"\nrealm = \"{REALM}\"\nuser = \"{REGISTRAR}\"\n\
          password_file = {:?}\nservice = \"{}\"\naddress = \"{}\"\nsip_port = {SERVICE_SIP_PORT}\nclients_max = {AGENT_PLACES}\n\
          clients_per_user_max = {AGENT_PLACES_PER_USER}\n\
          ports = [\"udp/{}-{}\"{tcp}]\n",

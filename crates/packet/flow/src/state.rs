@@ -3,6 +3,7 @@ use core::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use sluicegate_wire::Instant;
 
 use crate::{Body, Lent, Line, Table};
@@ -55,7 +56,7 @@ pub struct Entry {
 
 /// What a line knows about the TCP connection: numbers of its own direction, and those of the other direction that its
 /// own packets are checked against, so that a packet reads one line and writes two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TcpHalf {
     /// One past the highest sequence number that this direction's sender has sent.
     pub end: u32,

@@ -1,12 +1,11 @@
 //! State that survives a restart of the gate: pinholes and flows as a flat list of records.
 //!
-//! `magic 8 | version 3 | records | end record | checksum 8`, little-endian; a record is a kind byte and fields of
-//! fixed length. The checksum (SipHash-2-4 under a fixed key) finds damage, not forgery: the file is the gate's own.
+//! `magic 8 | version 2 | records | end record | checksum 8`, little-endian; records are in the form of `postcard`. The
+//! checksum (SipHash-2-4 under a fixed key) finds damage, not forgery: the file is the gate's own.
 
 mod export;
-mod reader;
+mod file;
 mod record;
-mod writer;
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::time::Duration;
@@ -18,7 +17,7 @@ use sluicegate_pinhole::{EndCause, Holder, PinholeSpec, StandingSpec, Tuple};
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
-    reader::Reader,
+    file::Records,
     record::{FlowRecord, GrantRecord, PinholeRecord, Record, StandingRecord},
 };
 use crate::{
@@ -31,7 +30,7 @@ use crate::{
 };
 
 const MAGIC: [u8; 8] = *b"SGTABLES";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// What an import brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +51,7 @@ pub enum ImportError {
     #[error("this is no exported gate state; delete the file and restart the gate")]
     Magic,
     /// Written by another version.
-    #[error("exported gate state of version {0} is unknown; this gate reads version 3; delete the file to start empty")]
+    #[error("exported gate state of version {0} is unknown; this gate reads version 4; delete the file to start empty")]
     Version(u16),
     /// Cut short or damaged.
     #[error("the exported gate state is damaged; delete the file, the frontends' snapshot opens the grants again")]
@@ -69,9 +68,8 @@ impl Translator {
     pub fn import_state(&mut self, now: Instant, unix: UnixTime, bytes: &[u8]) -> Result<Imported, ImportError> {
         self.now = now;
         self.rules.pinholes.clock.look(now, unix);
-        let records = Reader::new(bytes)?;
         // All records are read before the first is applied.
-        records.clone().check()?;
+        let records = Records::of(bytes)?;
         let mut imported = Imported::default();
         let mut pinholes = BTreeMap::new();
         for record in records.clone() {
@@ -79,7 +77,7 @@ impl Translator {
                 Record::Pinhole(place, pinhole) => {
                     pinholes.insert(place, pinhole);
                 }
-                Record::Revoked(id, revoked) => self.rules.pinholes.revoked.add(id, revoked),
+                Record::Revoked(id, revoked) => self.rules.pinholes.revoked.add(GrantId(id), revoked),
                 Record::Forgotten(_) | Record::Flow(_) | Record::End => {}
             }
         }
@@ -113,7 +111,7 @@ impl Translator {
         Ok(imported)
     }
 
-    fn import_pinhole(&mut self, now: Instant, unix: UnixTime, record: PinholeRecord) -> Option<u32> {
+    fn import_pinhole(&mut self, now: Instant, unix: UnixTime, record: PinholeRecord<'_>) -> Option<u32> {
         match record {
             PinholeRecord::Grant(grant) => self.import_grant(now, unix, &grant),
             PinholeRecord::Standing(standing) => self.import_standing(now, standing),
@@ -121,8 +119,8 @@ impl Translator {
         }
     }
 
-    fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord) -> Option<u32> {
-        let mut grant = Grant::decode(&record.body).ok()?;
+    fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord<'_>) -> Option<u32> {
+        let mut grant = Grant::decode(record.body.try_into().ok()?).ok()?;
         let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
         grant.gate_ports = wanted;
         let (target, target_ports) = (record.target, record.target_ports);

@@ -2,8 +2,10 @@
 
 use core::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 /// Both ends of a packet. For ICMP echo the source port is the identifier and the destination port the ICMP type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuple {
     /// IP protocol number.
     pub protocol: u8,

@@ -4,6 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
 
+use serde::{Deserialize, Serialize};
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_wire::UnixTime;
 
@@ -18,7 +19,7 @@ const EVERYBODY: users::Key = [0; 16];
 
 /// A grant that was revoked, or several: whose, when the last of them was issued, and when nobody would have taken any of
 /// them any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
     /// Whose: see [`crate::Users`].
     pub user: users::Key,

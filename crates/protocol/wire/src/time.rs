@@ -61,6 +61,7 @@ impl Sub<Duration> for Instant {
 
 /// Wall-clock time in whole seconds since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UnixTime(pub u64);
 
 impl UnixTime {

@@ -1,13 +1,12 @@
 use core::time::Duration;
 
-use sluicegate_grant::GrantId;
+use sluicegate_grant::{GRANT_LEN, Grant, GrantId};
 use sluicegate_pinhole::{Holder, Pinhole, Seal, Table};
 use sluicegate_wire::Instant;
 
 use super::{
-    MAGIC, VERSION,
+    file::{Sum, Writer},
     record::{FlowRecord, GrantRecord, PinholeRecord, Record, StandingRecord},
-    writer::{Sum, Writer},
 };
 use crate::{
     Translator,
@@ -48,11 +47,9 @@ impl Translator {
     /// Starts an export. Packets may pass and commands be answered between this and every [`Self::export_more`]; what
     /// changes meanwhile is written as it is when its turn comes. What is opened after its turn is not in the export.
     pub fn export_begin(&self, sink: &mut dyn FnMut(&[u8])) -> Export {
-        let mut writer = Writer::new(Sum::default(), sink);
-        writer.put(&MAGIC);
-        writer.put(&VERSION.to_le_bytes());
+        let mut writer = Writer::new(sink);
         for forgotten in self.rules.pinholes.revoked.forgotten() {
-            Record::Forgotten(forgotten).write(&mut writer);
+            writer.put(&Record::Forgotten(forgotten));
         }
         Export { sum: writer.finish(), next: Next::Revoked(None) }
     }
@@ -60,7 +57,7 @@ impl Translator {
     /// Goes on with an export until `looks` is used up: one for a revoked grant, a pinhole, each line in use, and a word
     /// that says which of eight lines are (a thousand cost about 0.1 ms). `true`: the export is complete.
     pub fn export_more(&self, export: &mut Export, looks: &mut u32, sink: &mut dyn FnMut(&[u8])) -> bool {
-        let mut writer = Writer::new(export.sum.clone(), sink);
+        let mut writer = Writer::resume(export.sum.clone(), sink);
         let mut next = Some(export.next);
         while let Some(at) = next.filter(|_| *looks != 0) {
             next = match at {
@@ -79,12 +76,12 @@ impl Translator {
             };
         }
         if next.is_none() {
-            Record::End.write(&mut writer);
+            writer.put(&Record::End);
         }
         export.sum = writer.finish();
         match next {
             Some(next) => export.next = next,
-            None => sink(&export.sum.value().to_le_bytes()),
+            None => sink(&export.sum.to_bytes()),
         }
         next.is_none()
     }
@@ -96,7 +93,7 @@ impl Translator {
                 return Next::Revoked(last);
             }
             *looks -= 1;
-            Record::Revoked(id, revoked).write(writer);
+            writer.put(&Record::Revoked(id.0, revoked));
             last = Some(id);
         }
         Next::Pinhole(0)
@@ -110,16 +107,17 @@ impl Translator {
         if let Some(pinhole) = self.rules.pinholes.table.at(slot).filter(|pinhole| pinhole.is_live()) {
             *looks =
                 looks.saturating_sub(self.rules.owner(slot).map_or(0, |owner| owner.borrowers.iter().count()) as u32);
-            Record::Pinhole((pinhole.serial, slot), self.pinhole_record(slot, pinhole)).write(writer);
+            let body = pinhole.grant().map_or([0; GRANT_LEN], Grant::encode);
+            writer.put(&Record::Pinhole((pinhole.serial, slot), self.pinhole_record(slot, pinhole, &body)));
         }
         Next::Pinhole(slot + 1)
     }
 
-    fn pinhole_record(&self, slot: u32, pinhole: &Pinhole) -> PinholeRecord {
+    fn pinhole_record<'a>(&self, slot: u32, pinhole: &Pinhole, body: &'a [u8]) -> PinholeRecord<'a> {
         let lent = self.lent(slot);
         match &pinhole.holder {
-            Holder::Granted(grant) => PinholeRecord::Grant(GrantRecord {
-                body: grant.encode(),
+            Holder::Granted(_) => PinholeRecord::Grant(GrantRecord {
+                body,
                 service: pinhole.service,
                 target: pinhole.target,
                 target_ports: pinhole.target_ports,
@@ -170,6 +168,6 @@ fn export_flows<L: Family>(
             halves: [line.tcp(), back.tcp()],
             idle_ms: [millis(line.seen().age(now)), millis(back.seen().age(now))],
         };
-        Record::Flow(record).write(writer);
+        writer.put(&Record::Flow(record));
     }
 }

@@ -157,13 +157,8 @@ impl<N: NextHop> Node<N> {
             return Err(Reason::NotForService);
         }
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
-        let mut packet = match Packet::parse(frame.bytes()) {
-            Ok(packet) => packet,
-            Err(reason) => {
-                self.pipeline.count_malformed(reason);
-                return Err(reason);
-            }
-        };
+        let mut packet = Packet::UNREAD;
+        packet.read(frame.bytes()).inspect_err(|reason| self.pipeline.count_malformed(*reason))?;
         let arrived = Arrived { port, neighbour: neighbour(link.src), frame, packet: &mut packet };
         match self.pipeline.judge(now, arrived)? {
             Outcome::Leave(out, label) => {

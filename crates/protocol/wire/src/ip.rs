@@ -1,6 +1,6 @@
 //! What the gate asks of every IP packet, whatever its version: one [`Summary`], parsed once, and rewriting with it.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use crate::{
     Checksum, IpProtocol, Reason,
@@ -65,6 +65,20 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// Of no packet yet.
+    pub(crate) const UNREAD: Self = Self {
+        src: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        protocol: IpProtocol(0),
+        ttl: 0,
+        dont_fragment: false,
+        has_options: false,
+        source_route: false,
+        transport_offset: 0,
+        total_len: 0,
+        fragment: None,
+    };
+
     /// Parses a packet that starts at `bytes[0]`; bytes behind its total length are left alone.
     ///
     /// Costs one pass over the headers, and over the payload nothing. The IPv4 header checksum is verified
@@ -78,19 +92,29 @@ impl Summary {
     ///   no multiple of 8 bytes long.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, Reason> {
+        let mut summary = Self::UNREAD;
+        summary.read(bytes)?;
+        Ok(summary)
+    }
+
+    /// [`Self::parse`] in place: a summary that moves from where it is made to where it stays is copied in other pieces
+    /// than it was written in, and the processor waits for each of them longer than the whole header takes to parse. What
+    /// stands here after an error means nothing.
+    #[inline]
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Reason> {
         #[cfg(feature = "count-parses")]
         PARSES.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-        let summary = match bytes.first().map(|byte| byte >> 4) {
-            Some(4) => Self::of_ipv4(&ipv4::Packet::new_checked(bytes)?),
-            Some(6) => Self::of_ipv6(&ipv6::Packet::new_checked(bytes)?),
-            Some(_) => Err(Reason::IpHeaderInvalid),
-            None => Err(Reason::FrameTruncated),
-        }?;
-        if let Some(fragment) = summary.fragment {
-            let header_len = if summary.src.is_ipv4() { summary.transport_offset } else { 0 };
-            fragment.check(header_len, summary.transport_len())?;
+        match bytes.first().map(|byte| byte >> 4) {
+            Some(4) => self.read_ipv4(&ipv4::Packet::new_checked(bytes)?)?,
+            Some(6) => self.read_ipv6(&ipv6::Packet::new_checked(bytes)?)?,
+            Some(_) => return Err(Reason::IpHeaderInvalid),
+            None => return Err(Reason::FrameTruncated),
         }
-        Ok(summary)
+        if let Some(fragment) = self.fragment {
+            let header_len = if self.src.is_ipv4() { self.transport_offset } else { 0 };
+            fragment.check(header_len, self.transport_len())?;
+        }
+        Ok(())
     }
 
     /// Parses a packet as an ICMP error quotes it: cut short anywhere behind its IP header. `total_len` is what the
@@ -100,29 +124,31 @@ impl Summary {
     /// As [`Self::parse`], except that the payload may be missing. RFC 5508 REQ-3a: a quoted IPv4 header with a wrong
     /// checksum is [`Reason::IpHeaderInvalid`].
     pub fn parse_quoted(bytes: &[u8]) -> Result<Self, Reason> {
+        let mut summary = Self::UNREAD;
         match bytes.first().map(|byte| byte >> 4) {
             Some(4) => {
                 let packet = ipv4::Packet::new_unchecked(bytes);
                 packet.check_header()?;
-                Self::of_ipv4(&packet)
+                summary.read_ipv4(&packet)?;
             }
             Some(6) => {
                 let packet = ipv6::Packet::new_unchecked(bytes);
                 packet.check_header()?;
-                Self::of_ipv6(&packet)
+                summary.read_ipv6(&packet)?;
             }
-            Some(_) => Err(Reason::IpHeaderInvalid),
-            None => Err(Reason::FrameTruncated),
+            Some(_) => return Err(Reason::IpHeaderInvalid),
+            None => return Err(Reason::FrameTruncated),
         }
+        Ok(summary)
     }
 
     #[inline]
-    fn of_ipv4(packet: &ipv4::Packet<&[u8]>) -> Result<Self, Reason> {
+    fn read_ipv4(&mut self, packet: &ipv4::Packet<&[u8]>) -> Result<(), Reason> {
         if !packet.verify_checksum() {
             return Err(Reason::IpHeaderInvalid);
         }
         let has_options = packet.header_len() > ipv4::HEADER_LEN;
-        Ok(Self {
+        *self = Self {
             src: IpAddr::V4(packet.src()),
             dst: IpAddr::V4(packet.dst()),
             protocol: packet.protocol(),
@@ -133,13 +159,14 @@ impl Summary {
             transport_offset: packet.header_len(),
             total_len: packet.total_len(),
             fragment: packet.fragment(),
-        })
+        };
+        Ok(())
     }
 
     #[inline]
-    fn of_ipv6(packet: &ipv6::Packet<&[u8]>) -> Result<Self, Reason> {
+    fn read_ipv6(&mut self, packet: &ipv6::Packet<&[u8]>) -> Result<(), Reason> {
         let upper = packet.upper()?;
-        Ok(Self {
+        *self = Self {
             src: IpAddr::V6(packet.src()),
             dst: IpAddr::V6(packet.dst()),
             protocol: upper.protocol,
@@ -150,7 +177,8 @@ impl Summary {
             transport_offset: upper.offset,
             total_len: packet.total_len(),
             fragment: upper.fragment.filter(Fragment::is_partial),
-        })
+        };
+        Ok(())
     }
 
     /// The packet's version.

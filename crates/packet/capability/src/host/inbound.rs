@@ -59,7 +59,8 @@ impl Host {
     /// Those of [`ip::Summary::parse`], [`Reason::CapabilityHeader`] and [`Reason::AddressInvalid`]; such packets are
     /// dropped.
     pub fn inbound(&mut self, now: Instant, policy: &mut dyn Policy, frame: &mut Frame<'_>) -> Result<Inbound, Reason> {
-        let mut packet = Packet::parse(frame.bytes())?;
+        let mut packet = Packet::UNREAD;
+        packet.read(frame.bytes())?;
         self.take(now, policy, frame, &mut packet)
     }
 

@@ -167,7 +167,8 @@ impl Router {
     /// Those of [`Packet::parse`]: it is no valid IP packet.
     #[inline]
     pub fn on_packet(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
-        let mut packet = Packet::parse(frame.bytes()).inspect_err(|reason| self.count_malformed(*reason))?;
+        let mut packet = Packet::UNREAD;
+        packet.read(frame.bytes()).inspect_err(|reason| self.count_malformed(*reason))?;
         self.judge(now, arrival, frame, &mut packet)
     }
 

@@ -112,40 +112,44 @@ pub const fn overhead(repr: &Repr, carriage: Carriage) -> usize {
 /// [`Reason::CapabilityHeader`] if protocol or destination port announce a header and there is no valid one.
 #[inline]
 pub fn find(summary: &ip::Summary, bytes: &[u8]) -> Result<Option<Found>, Reason> {
-    let at = summary.transport_offset;
-    match summary.protocol {
-        _ if summary.fragment.is_some() || summary.source_route => Ok(None),
-        PROTOCOL => found(Carriage::Native, at, summary.transport(bytes)).map(Some),
-        IpProtocol::UDP => {
-            let transport = summary.transport(bytes);
-            let Ok(ports) = ip::Ports::parse(transport) else { return Ok(None) };
-            let carriage = match (ports.src, ports.dst) {
-                (src_port, UDP_PORT) => Carriage::Encapsulated { src_port },
-                (UDP_PORT, dst_port) => Carriage::Answer { dst_port },
-                _ => return Ok(None),
-            };
-            match (found_in_udp(carriage, at, transport), carriage) {
-                (Err(_), Carriage::Answer { .. }) => Ok(None),
-                (found, _) => found.map(Some),
-            }
-        }
-        _ => Ok(None),
+    if summary.fragment.is_some() || summary.source_route {
+        return Ok(None);
+    }
+    let transport = summary.transport(bytes);
+    let Some(carriage) = carriage(summary.protocol, transport) else { return Ok(None) };
+    match found(carriage, summary.transport_offset, transport) {
+        Err(_) if matches!(carriage, Carriage::Answer { .. }) => Ok(None),
+        found => found.map(Some),
     }
 }
 
+/// How protocol and ports announce a header.
 #[inline]
-fn found_in_udp(carriage: Carriage, at: usize, datagram: &[u8]) -> Result<Found, Reason> {
-    let header = datagram.get(ENCAPSULATION_LEN..).ok_or(MALFORMED)?;
+fn carriage(protocol: IpProtocol, transport: &[u8]) -> Option<Carriage> {
+    match protocol {
+        PROTOCOL => Some(Carriage::Native),
+        IpProtocol::UDP => match ip::Ports::parse(transport).map(|ports| (ports.src, ports.dst)) {
+            Ok((src_port, UDP_PORT)) => Some(Carriage::Encapsulated { src_port }),
+            Ok((UDP_PORT, dst_port)) => Some(Carriage::Answer { dst_port }),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn found(carriage: Carriage, at: usize, transport: &[u8]) -> Result<Found, Reason> {
     // A datagram shorter than its packet would leave bytes that belong to no one.
-    if udp::Packet::new_unchecked(datagram).total_len() != datagram.len() {
-        return Err(MALFORMED);
-    }
-    found(carriage, at + ENCAPSULATION_LEN, header)
+    let is_whole = || udp::Packet::new_checked(transport).is_ok_and(|datagram| datagram.total_len() == transport.len());
+    if carriage == Carriage::Native || is_whole() { located(carriage, at, transport) } else { Err(MALFORMED) }
 }
 
-#[inline]
-fn found(carriage: Carriage, header_at: usize, header: &[u8]) -> Result<Found, Reason> {
-    let header_len = Layout::of(header)?.len;
+/// As [`found`], whatever a datagram's length field says.
+#[inline(always)]
+fn located(carriage: Carriage, at: usize, transport: &[u8]) -> Result<Found, Reason> {
+    let before = if carriage == Carriage::Native { 0 } else { ENCAPSULATION_LEN };
+    let header = transport.get(before..).ok_or(MALFORMED)?;
+    let (header_at, header_len) = (at + before, Layout::of(header)?.len);
     Ok(Found { carriage, header_at, header_len, payload_at: header_at + header_len })
 }
 

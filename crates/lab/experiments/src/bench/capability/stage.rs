@@ -308,7 +308,7 @@ impl Stage {
 
 #[inline]
 fn on_packet(router: &mut Router, now: Instant, buffer: &mut [u8; BUFFER], len: usize) -> Result<Class, Reason> {
-    let mut frame = Frame::new(buffer, HEADROOM, len).ok_or(Reason::FrameTruncated)?;
+    let Some(mut frame) = Frame::new(buffer, HEADROOM, len) else { return Err(Reason::FrameTruncated) };
     router.on_packet(now, &ARRIVAL, &mut frame)
 }
 

@@ -2,10 +2,10 @@
 
 use core::net::IpAddr;
 
-use super::{Carriage, Found, UNKNOWN_V4, found, found_in_udp, protocol_at};
+use super::{Carriage, Found, UNKNOWN_V4, carriage, found, located, protocol_at};
 use crate::{
     Frame, IpProtocol,
-    capability::{PROTOCOL, UDP_PORT, packet::UPPER_AT},
+    capability::packet::UPPER_AT,
     checksum::Delta,
     field::{length, put, u8_at, u16_at},
     icmpv4, icmpv6, ip, ipv4, ipv6,
@@ -71,28 +71,13 @@ fn quoted(summary: &ip::Summary, bytes: &[u8]) -> Option<(usize, usize)> {
 
 /// As [`super::find`], where the packet may end before its length field says.
 fn find_quoted(inner: &ip::Summary, quote: &[u8]) -> Option<Found> {
-    let transport = inner.transport(quote);
-    let at = inner.transport_offset;
     if inner.fragment.is_some() {
         return None;
     }
-    match inner.protocol {
-        PROTOCOL => found(Carriage::Native, at, transport).ok(),
-        IpProtocol::UDP => {
-            let ports = ip::Ports::parse(transport).ok()?;
-            let carriage = match (ports.src, ports.dst) {
-                (src_port, UDP_PORT) => Carriage::Encapsulated { src_port },
-                (UDP_PORT, dst_port) => Carriage::Answer { dst_port },
-                _ => return None,
-            };
-            if transport.len() == inner.transport_len() {
-                return found_in_udp(carriage, at, transport).ok();
-            }
-            let header = transport.get(super::ENCAPSULATION_LEN..)?;
-            found(carriage, at + super::ENCAPSULATION_LEN, header).ok()
-        }
-        _ => None,
-    }
+    let transport = inner.transport(quote);
+    let carriage = carriage(inner.protocol, transport)?;
+    let found = if transport.len() == inner.transport_len() { found } else { located };
+    found(carriage, inner.transport_offset, transport).ok()
 }
 
 /// Writes the plain packet's protocol, length and checksums into the quote, whose header is about to go.

@@ -34,7 +34,7 @@ pub(crate) fn inbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
     // Only what turns round at the gate comes from its address, and that does not come in here: nobody outside may use the
@@ -63,7 +63,7 @@ pub(crate) fn follow<L: Family>(
     rules: &mut Rules,
     now: Instant,
     index: u32,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
     let (flags, owner) = (flows.line(index).rewrite().2, flows.line(index).owner());
@@ -80,7 +80,7 @@ pub(crate) fn follow<L: Family>(
 
 /// Whether nobody holds the gate's port that a packet is for, so that no line can know it.
 #[inline]
-fn is_closed(rules: &Rules, packet: &Packet) -> bool {
+fn is_closed(rules: &Rules, packet: &Packet<'_>) -> bool {
     let (address, port) = packet.tuple.dst;
     packet.transport.selector == Selector::Ports
         && rules.pinholes.is_gate(address)
@@ -105,7 +105,7 @@ pub(crate) fn pass<L: Family>(
     rules: &mut Rules,
     now: Instant,
     index: u32,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
     from: Kind,
 ) -> Result<Rewrite, Reason> {
@@ -181,7 +181,7 @@ pub(crate) fn pass<L: Family>(
 /// # Errors
 /// [`Reason::MacMissing`] for a fragment: a trailer covers a whole datagram, and the rest of this one is elsewhere.
 #[inline]
-fn sealer<L: FlowLine>(rules: &mut Rules, line: &L, packet: &Packet) -> Result<Option<u32>, Reason> {
+fn sealer<L: FlowLine>(rules: &mut Rules, line: &L, packet: &Packet<'_>) -> Result<Option<u32>, Reason> {
     let slot = line.owner();
     if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !rules.pinholes.seals_answers(slot) {
         return Ok(None);
@@ -211,7 +211,7 @@ fn judge<L: Family>(
 }
 
 /// What a packet does to a connection whose packets have types.
-fn judge_type(state: u8, packet: &Packet, kind: u8, from: Kind) -> Result<Step, Reason> {
+fn judge_type(state: u8, packet: &Packet<'_>, kind: u8, from: Kind) -> Result<Step, Reason> {
     let Tracking::ByType(advance) = packet.transport.tracking else { return Ok(Step::Nothing) };
     let state = State::from_code(state);
     let next = advance(state, from, kind)?;
@@ -312,7 +312,7 @@ fn open_from_outside<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Option<(u32, bool)>, Reason> {
     packet.ip.check_addresses()?;
@@ -343,7 +343,7 @@ pub(crate) fn open_inbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     slot: u32,
     evidence: &Evidence<'_>,
 ) -> Result<(u32, bool), Reason> {
@@ -377,7 +377,7 @@ pub(crate) fn flags_of(pinhole: &Pinhole) -> u16 {
 }
 
 /// Whether a flow may begin with this packet; if not, `closed` where its protocol keeps no state.
-pub(crate) const fn check_opens(packet: &Packet, closed: Reason) -> Result<(), Reason> {
+pub(crate) const fn check_opens(packet: &Packet<'_>, closed: Reason) -> Result<(), Reason> {
     match packet.opens {
         true => Ok(()),
         false if packet.transport.is_tracked() => Err(Reason::TcpState),
@@ -386,7 +386,7 @@ pub(crate) const fn check_opens(packet: &Packet, closed: Reason) -> Result<(), R
 }
 
 /// Writes the first numbers of a new connection. Where types of packets tell, the packet itself does, as it passes.
-pub(crate) fn start<L: Family>(flows: &Flows<L>, flow: u32, from: Kind, packet: &Packet) {
+pub(crate) fn start<L: Family>(flows: &Flows<L>, flow: u32, from: Kind, packet: &Packet<'_>) {
     if let Signal::Tcp(segment) = &packet.signal {
         let connection = tcp::open(from, segment);
         let (inside, outside) =

@@ -22,7 +22,7 @@ pub(crate) fn outbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
     if rules.pinholes.is_gate(packet.tuple.dst.0) {
@@ -54,7 +54,7 @@ fn open_from_inside<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Option<u32>, Reason> {
     packet.ip.check_addresses()?;
@@ -80,7 +80,7 @@ fn open_outbound<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     slot: u32,
     flags: Option<u16>,
 ) -> Result<u32, Reason> {
@@ -131,7 +131,7 @@ fn hairpin<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<Rewrite, Reason> {
     let index = match flows.find(Kind::Outbound, &packet.tuple) {
@@ -140,7 +140,8 @@ fn hairpin<L: Family>(
     };
     let out = pass(flows, rules, now, index, packet, evidence, Kind::Outbound)?;
     let src = out.src.ok_or(Reason::NoPinhole)?;
-    let turned = Packet { tuple: Tuple { src, ..packet.tuple }, ..*packet };
+    let (transport, opens, signal) = (packet.transport, packet.opens, packet.signal);
+    let turned = Packet { ip: &mut { *packet.ip }, transport, tuple: Tuple { src, ..packet.tuple }, opens, signal };
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
         Some(index) => follow(flows, rules, now, index, &turned, evidence)?,
         None => {
@@ -169,7 +170,7 @@ fn open_hairpin<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,
-    packet: &Packet,
+    packet: &Packet<'_>,
     evidence: &Evidence<'_>,
 ) -> Result<u32, Reason> {
     packet.ip.check_addresses()?;

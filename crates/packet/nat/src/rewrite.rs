@@ -49,11 +49,11 @@ impl Rewrite {
 
     /// Writes addresses and ports into a whole packet or a first fragment.
     #[inline]
-    pub(crate) fn apply(&self, packet: &mut Packet, bytes: &mut [u8]) {
+    pub(crate) fn apply(&self, packet: &mut Packet<'_>, bytes: &mut [u8]) {
         if self.src.is_none() && self.dst.is_none() {
             return;
         }
-        let mut delta = self.apply_addresses(&mut packet.ip, bytes);
+        let mut delta = self.apply_addresses(packet.ip, bytes);
         match packet.transport.selector {
             _ if packet.signal == Signal::Error => {}
             Selector::Ident => {

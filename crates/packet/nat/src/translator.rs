@@ -98,10 +98,11 @@ impl Translator {
     /// # Errors
     /// What no host would take, or none should see.
     #[inline]
-    pub fn parse(&self, ip: &Summary, bytes: &[u8]) -> Result<Packet, Reason> {
-        Packet::parse(self.rules.transports, *ip, bytes).map_err(|reason| match reason {
+    pub fn parse<'a>(&self, ip: &'a mut Summary, bytes: &[u8]) -> Result<Packet<'a>, Reason> {
+        let is_fragment = ip.fragment.is_some();
+        Packet::parse(self.rules.transports, ip, bytes).map_err(|reason| match reason {
             // RFC 1858: a first fragment without the whole transport header is an attack.
-            Reason::TransportHeaderInvalid if ip.fragment.is_some() => Reason::FragmentInvalid,
+            Reason::TransportHeaderInvalid if is_fragment => Reason::FragmentInvalid,
             other => other,
         })
     }
@@ -116,15 +117,15 @@ impl Translator {
         &mut self,
         now: Instant,
         port: Port,
-        packet: &mut Packet,
+        packet: &mut Packet<'_>,
         frame: &mut Frame<'_>,
         permission: Permission,
     ) -> Result<Passed, Reason> {
         if packet.signal == Signal::Error {
-            let to = icmp::translate(self, now, port, &mut packet.ip, frame)?;
+            let to = icmp::translate(self, now, port, packet.ip, frame)?;
             return Ok(Passed::Through(Rewrite::unchanged(to)));
         }
-        let evidence = Evidence { permission, ip: &packet.ip, bytes: frame.bytes() };
+        let evidence = Evidence { permission, ip: &*packet.ip, bytes: frame.bytes() };
         if port == Port::OUTSIDE
             && is_proof(&evidence)
             && let Some(proved) = self.rules.pinholes.prove_address(now, &packet.tuple, &evidence)
@@ -133,11 +134,11 @@ impl Translator {
         }
         let rewrite = self.decide(now, port, packet, &evidence)?;
         if rewrite.strip {
-            trailer::strip(&mut packet.ip, frame);
+            trailer::strip(packet.ip, frame);
         }
         rewrite.apply(packet, frame.bytes_mut());
         if let Some(slot) = rewrite.seal {
-            trailer::add(&mut self.rules.pinholes, slot, &mut packet.ip, frame)?;
+            trailer::add(&mut self.rules.pinholes, slot, packet.ip, frame)?;
         }
         Ok(Passed::Through(rewrite))
     }
@@ -251,7 +252,7 @@ impl Translator {
         &mut self,
         now: Instant,
         port: Port,
-        packet: &Packet,
+        packet: &Packet<'_>,
         evidence: &Evidence<'_>,
     ) -> Result<Rewrite, Reason> {
         match (packet.ip.src.is_ipv4(), port == Port::INSIDE) {

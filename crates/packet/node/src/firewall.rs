@@ -105,21 +105,14 @@ impl Firewall {
         }
         let mut packet = self.translator.parse(ip, frame.bytes())?;
         match self.translator.translate(now, port, &mut packet, frame, permission)? {
-            Passed::Through(rewrite) => self.send(&rewrite, &packet, frame, ip),
+            Passed::Through(rewrite) => self.send(&rewrite, frame, ip),
             Passed::Answered => Ok(Fate::Answered),
         }
     }
 
     /// Lets a translated packet leave.
     #[inline]
-    fn send(
-        &mut self,
-        rewrite: &Rewrite,
-        packet: &Packet,
-        frame: &mut Frame<'_>,
-        ip: &mut Summary,
-    ) -> Result<Fate, Reason> {
-        *ip = packet.ip;
+    fn send(&mut self, rewrite: &Rewrite, frame: &mut Frame<'_>, ip: &mut Summary) -> Result<Fate, Reason> {
         self.forwarder.send_on(rewrite.to(), frame, ip)?;
         Ok(Fate::Forward(rewrite.to()))
     }
@@ -187,9 +180,9 @@ impl Firewall {
         (id, permission): (PacketId, Permission),
     ) -> Result<Fate, Reason> {
         let mut packet = self.translator.parse(ip, frame.bytes())?;
-        if self.translator.check_ends(id.from, ip).is_err() {
+        if self.translator.check_ends(id.from, packet.ip).is_err() {
             let rewrite = self.translate_first(now, id.from, &mut packet, frame, permission)?;
-            return self.send(&rewrite, &packet, frame, ip);
+            return self.send(&rewrite, frame, packet.ip);
         }
         let Forwarder { fragments, dropped, .. } = &mut self.forwarder;
         let at = fragments.find_or_add(now, id, dropped)?;
@@ -198,13 +191,13 @@ impl Firewall {
             Some(State::Admitted(_)) => return Err(Reason::FragmentInvalid),
             _ => {}
         }
-        let noted = fragments.note(at, fragment, ip.transport_len());
+        let noted = fragments.note(at, fragment, packet.ip.transport_len());
         let judged = noted.and_then(|()| self.translate_first(now, id.from, &mut packet, frame, permission));
         let Forwarder { fragments, dropped, .. } = &mut self.forwarder;
         match judged {
             Ok(rewrite) => {
                 fragments.admit(at, rewrite, dropped);
-                self.send(&rewrite, &packet, frame, ip)
+                self.send(&rewrite, frame, packet.ip)
             }
             Err(reason) => {
                 fragments.refuse(at, reason, dropped);
@@ -218,7 +211,7 @@ impl Firewall {
         &mut self,
         now: Instant,
         from: Port,
-        packet: &mut Packet,
+        packet: &mut Packet<'_>,
         frame: &mut Frame<'_>,
         permission: Permission,
     ) -> Result<Rewrite, Reason> {

@@ -235,20 +235,20 @@ impl Selector {
 }
 
 /// A whole packet, or a first fragment.
-#[derive(Debug, Clone, Copy)]
-pub struct Packet {
+#[derive(Debug)]
+pub struct Packet<'a> {
     /// What is known of it besides its transport header, kept right while it is rewritten.
-    pub ip: Summary,
+    pub ip: &'a mut Summary,
     pub(crate) transport: &'static Transport,
     pub(crate) tuple: Tuple,
     pub(crate) opens: bool,
     pub(crate) signal: Signal,
 }
 
-impl Packet {
+impl<'a> Packet<'a> {
     /// Reads the transport header.
     #[inline]
-    pub(crate) fn parse(transports: &Transports, ip: Summary, bytes: &[u8]) -> Result<Self, Reason> {
+    pub(crate) fn parse(transports: &Transports, ip: &'a mut Summary, bytes: &[u8]) -> Result<Self, Reason> {
         let transport = transports.of(ip.protocol.0).ok_or(Reason::ProtocolUnsupported)?;
         if transport.version.is_some_and(|version| version != ip.version()) {
             return Err(Reason::ProtocolUnsupported);

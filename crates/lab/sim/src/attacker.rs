@@ -11,7 +11,7 @@ use sluicegate_wire::{
     udp,
 };
 
-use crate::{Interface, Io, Node, packet::Pool, rng::Rng};
+use crate::{Interface, Io, Node, packet, rng::Rng};
 
 /// Payload of a flood's datagrams at most, in bytes.
 const PAYLOAD_MAX: usize = 1_400;
@@ -110,14 +110,14 @@ impl Attacker {
     }
 
     fn send(&mut self, io: &mut Io<'_>, payload: &[u8], header: Option<&Repr>) {
-        let packet = self.packet(io.pool(), payload, header);
+        let packet = self.packet(payload, header);
         self.sent += 1;
         io.send(Interface(0), packet);
     }
 
-    fn packet(&self, pool: &mut Pool, payload: &[u8], header: Option<&Repr>) -> FrameBuf {
+    fn packet(&self, payload: &[u8], header: Option<&Repr>) -> FrameBuf {
         let datagram = udp::Repr { src_port: 5_004, dst_port: 5_004, payload };
-        let mut packet = pool.ip(self.address, self.target, &datagram);
+        let mut packet = packet::ip(self.address, self.target, &datagram);
         if let Some(header) = header {
             packet
                 .with(|frame| shim::insert(frame, header, shim::Carriage::Native))
@@ -169,7 +169,6 @@ fn forged_request(forged: u8, rng: &mut Rng) -> Repr {
 impl Node for Attacker {
     fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, packet: FrameBuf) {
         self.learn(io, packet.bytes());
-        io.discard(packet);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

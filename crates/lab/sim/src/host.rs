@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, ip::Summary, tcp, udp};
 
 use crate::{
-    Interface, Io, Node,
+    Interface, Io, Node, packet,
     tcp::{Config, End, Receiver},
 };
 
@@ -125,9 +125,8 @@ impl Host {
 
     fn send(&mut self, io: &mut Io<'_>, mut packet: FrameBuf) {
         let now = io.now();
-        match self.shim.as_mut().is_none_or(|shim| shim.outbound(now, &mut packet)) {
-            true => io.send(LINK, packet),
-            false => io.discard(packet),
+        if self.shim.as_mut().is_none_or(|shim| shim.outbound(now, &mut packet)) {
+            io.send(LINK, packet);
         }
     }
 
@@ -136,23 +135,18 @@ impl Host {
         let now = io.now();
         for index in 0..self.uploads.len() {
             while let Some((peer, segment)) = self.uploads[index].poll_transmit(now) {
-                let packet = io.pool().ip(self.address, peer, &segment);
+                let packet = packet::ip(self.address, peer, &segment);
                 self.send(io, packet);
             }
         }
         for index in 0..self.streams.len() {
             while let Some(datagram) = self.streams[index].poll_transmit(now, io.rng()) {
                 let src = datagram.src.unwrap_or(self.address);
-                let packet = io.pool().ip(src, datagram.dst, &datagram.repr);
+                let packet = packet::ip(src, datagram.dst, &datagram.repr);
                 self.send(io, packet);
             }
         }
-        while let Some(shim) = &mut self.shim {
-            let mut packet = io.pool().take();
-            if !shim.poll_output(now, &mut packet) {
-                io.discard(packet);
-                break;
-            }
+        while let Some(packet) = self.shim.as_mut().and_then(|shim| shim.poll_output(now)) {
             io.send(LINK, packet);
         }
     }
@@ -191,7 +185,7 @@ impl Host {
             }
         };
         if let Some(answer) = answer {
-            let packet = io.pool().ip(self.address, peer, &answer);
+            let packet = packet::ip(self.address, peer, &answer);
             self.send(io, packet);
         }
     }
@@ -221,7 +215,6 @@ impl Node for Host {
         if is_mine && self.take_in(io, packet.bytes()).is_none() {
             self.malformed += 1;
         }
-        io.discard(packet);
         self.drive(io);
     }
 

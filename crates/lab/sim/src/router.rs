@@ -53,9 +53,8 @@ impl PlainRouter {
 
 impl Node for PlainRouter {
     fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, mut packet: FrameBuf) {
-        match next_hop(&self.routes, &mut packet) {
-            Some((to, _)) => io.send(to, packet),
-            None => io.discard(packet),
+        if let Some((to, _)) = next_hop(&self.routes, &mut packet) {
+            io.send(to, packet);
         }
     }
 }

@@ -11,6 +11,7 @@ use sluicegate_scheduler::{self as scheduler, Label};
 use sluicegate_sim::{
     Interface, Io, LinkConfig, LinkId, Node, NodeId, World,
     host::{Host, Shim, Tally, Uploads},
+    packet,
     router::Routes,
     tcp::Config,
 };
@@ -79,9 +80,8 @@ impl Node for FairRouter {
             Class::Regular { .. } => Label::regular(queue.to_bits().into(), 1),
             Class::Legacy { .. } => Label::LEGACY,
         };
-        match self.routes.towards(ip.dst) {
-            Some(to) => io.send_as(to, label, packet),
-            None => io.discard(packet),
+        if let Some(to) = self.routes.towards(ip.dst) {
+            io.send_as(to, label, packet);
         }
     }
 
@@ -108,7 +108,7 @@ struct Colluder {
 }
 
 impl Node for Colluder {
-    fn on_packet(&mut self, io: &mut Io<'_>, _: Interface, packet: FrameBuf) {
+    fn on_packet(&mut self, _: &mut Io<'_>, _: Interface, packet: FrameBuf) {
         let ip = Summary::parse(packet.bytes()).unwrap();
         if let Ok(Some(found)) = shim::find(&ip, packet.bytes()) {
             let header = found.packet(packet.bytes());
@@ -120,7 +120,6 @@ impl Node for Colluder {
                 *self.bytes.borrow_mut() += ip.total_len as u64;
             }
         }
-        io.discard(packet);
     }
 }
 
@@ -141,7 +140,7 @@ impl Spoofer {
 
     fn send(io: &mut Io<'_>, header: &Repr, payload: &[u8]) {
         let datagram = udp::Repr { src_port: 7, dst_port: 7, payload };
-        let mut packet = io.pool().ip(SENDER, COLLUDER, &datagram);
+        let mut packet = packet::ip(SENDER, COLLUDER, &datagram);
         packet.with(|frame| shim::insert(frame, header, Carriage::Native)).unwrap();
         io.send(Interface(0), packet);
     }
@@ -154,9 +153,7 @@ impl Spoofer {
 }
 
 impl Node for Spoofer {
-    fn on_packet(&mut self, io: &mut Io<'_>, _: Interface, packet: FrameBuf) {
-        io.discard(packet);
-    }
+    fn on_packet(&mut self, _: &mut Io<'_>, _: Interface, _: FrameBuf) {}
 
     fn poll_timeout(&self) -> Option<Instant> {
         (self.next < END).then_some(self.next)

@@ -20,7 +20,7 @@ use crate::{
     Interface, LinkConfig, NodeId, Rng, World,
     attacker::{Attacker, Flood},
     host::{Host, Shim, Transfer, Uploads},
-    packet::Pool,
+    packet,
     router::{CapabilityRouter, CapabilityRouterConfig, Routes},
 };
 
@@ -89,9 +89,8 @@ fn burn_time() -> Option<Duration> {
     };
     let mut router = Router::new(config, [3; 16]);
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
-    let mut pool = Pool::default();
     let request = Repr::request(Algorithm::SipHash, ClientId::NONE, 1, IpProtocol::UDP);
-    let mut packet = with_header(&mut pool, (src, dst), &request, request_len(1))?;
+    let mut packet = with_header((src, dst), &request, request_len(1))?;
     packet.with(|frame| router.on_packet(Instant::ZERO, &arrival, frame)).ok()?;
     let summary = Summary::parse(packet.bytes()).ok()?;
     let pre = shim::find(&summary, packet.bytes()).ok()??.packet(packet.bytes()).capability(0)?;
@@ -112,9 +111,9 @@ fn burn_time() -> Option<Duration> {
     let gap = Duration::from_nanos(PACKET_BYTES as u64 * 8_000_000_000 / ATTACKER_BPS);
     for sent in 0..1_000 {
         let now = Instant::ZERO + gap * sent;
-        let mut packet = with_header(&mut pool, (src, dst), &regular, regular_len(1))?;
+        let mut packet = with_header((src, dst), &regular, regular_len(1))?;
         match packet.with(|frame| router.on_packet(now, &arrival, frame)).ok()? {
-            Class::Regular { .. } => pool.put(packet),
+            Class::Regular { .. } => {}
             Class::Legacy { demoted: Some(Reason::CapabilitySpent) } => return Some(now.since(Instant::ZERO)),
             _ => return None,
         }
@@ -123,9 +122,9 @@ fn burn_time() -> Option<Duration> {
 }
 
 /// A packet of 1,000 bytes with its capability header.
-fn with_header(pool: &mut Pool, (src, dst): (IpAddr, IpAddr), header: &Repr, header_len: usize) -> Option<FrameBuf> {
+fn with_header((src, dst): (IpAddr, IpAddr), header: &Repr, header_len: usize) -> Option<FrameBuf> {
     let payload = vec![0; PACKET_BYTES - 28 - header_len];
-    let mut packet = pool.ip(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
+    let mut packet = packet::ip(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
     packet.with(|frame| shim::insert(frame, header, shim::Carriage::Native)).ok()?;
     (packet.bytes().len() == PACKET_BYTES).then_some(packet)
 }

@@ -5,6 +5,9 @@ use sluicegate_wire::{FrameBuf, Instant};
 
 use crate::Rng;
 
+/// The longest packet that a shim sends of itself, in bytes.
+const OWN_BYTES_MAX: usize = 1_600;
+
 /// The product's capability shim between a host and its link, with the policy by which the host lets others send.
 pub struct Shim {
     host: Host,
@@ -46,9 +49,14 @@ impl Shim {
         judged.is_ok_and(|inbound| inbound != Inbound::Consumed)
     }
 
-    /// Writes the next packet of the shim itself; whether there was one.
-    pub(super) fn poll_output(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
-        packet.with(|frame| self.host.poll_output(now, frame))
+    /// The next packet of the shim itself.
+    pub(super) fn poll_output(&mut self, now: Instant) -> Option<FrameBuf> {
+        let mut packet = FrameBuf::from_bytes(&[0; OWN_BYTES_MAX]);
+        let is_written = packet.with(|frame| {
+            frame.truncate(0);
+            self.host.poll_output(now, frame)
+        });
+        is_written.then_some(packet)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

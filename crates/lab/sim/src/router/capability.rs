@@ -105,10 +105,7 @@ impl Node for CapabilityRouter {
         let judged = packet.with(|frame| self.router.on_packet(now, &arrival, frame));
         match (judged, next_hop(&self.config.routes, &mut packet)) {
             (Ok(class), Some((to, dst))) => io.send_as(to, label(&class, dst), packet),
-            _ => {
-                self.dropped += 1;
-                io.discard(packet);
-            }
+            _ => self.dropped += 1,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A host with one interface: uploads files over TCP, receives them, sends and counts datagrams.
+//! A host with one interface: uploads files over TCP, and receives them.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -10,10 +10,8 @@ use crate::{
 };
 
 mod shim;
-mod stream;
 mod upload;
 pub use shim::Shim;
-pub use stream::Stream;
 pub use upload::{Transfer, Uploads};
 
 /// The interface of a host.
@@ -21,28 +19,13 @@ const LINK: Interface = Interface(0);
 /// Transfers that a host receives at a time; the oldest makes room.
 const RECEIVERS_MAX: usize = 1 << 20;
 
-/// Datagrams received from one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
-    /// How many.
-    pub datagrams: u64,
-    /// Bytes of their IP packets, as the host sees them.
-    pub bytes: u64,
-    /// When the first one came.
-    pub first: Instant,
-    /// When the last one came.
-    pub last: Instant,
-}
-
 /// A host: what it sends, and what it has received.
 #[derive(Debug)]
 pub struct Host {
     address: IpAddr,
     shim: Option<Box<Shim>>,
     uploads: Vec<Uploads>,
-    streams: Vec<Stream>,
     receivers: BTreeMap<(IpAddr, u16, u16), Receiver>,
-    received: BTreeMap<IpAddr, Received>,
     malformed: u64,
 }
 
@@ -50,15 +33,7 @@ impl Host {
     /// A host that only answers.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
-        Self {
-            address,
-            shim: None,
-            uploads: Vec::new(),
-            streams: Vec::new(),
-            receivers: BTreeMap::new(),
-            received: BTreeMap::new(),
-            malformed: 0,
-        }
+        Self { address, shim: None, uploads: Vec::new(), receivers: BTreeMap::new(), malformed: 0 }
     }
 
     /// The same, uploading files.
@@ -68,30 +43,11 @@ impl Host {
         self
     }
 
-    /// The same, sending datagrams.
-    #[must_use]
-    pub fn with_stream(mut self, stream: Stream) -> Self {
-        self.streams.push(stream);
-        self
-    }
-
     /// The same, speaking capabilities.
     #[must_use]
     pub fn with_shim(mut self, shim: Shim) -> Self {
         self.shim = Some(Box::new(shim));
         self
-    }
-
-    /// The host's capability shim, if it has one.
-    #[must_use]
-    pub fn shim(&self) -> Option<&Shim> {
-        self.shim.as_deref()
-    }
-
-    /// The host's address.
-    #[must_use]
-    pub const fn address(&self) -> IpAddr {
-        self.address
     }
 
     /// Every transfer that has ended, in the order of its uploads.
@@ -103,12 +59,6 @@ impl Host {
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.uploads.iter().all(Uploads::is_done)
-    }
-
-    /// Datagrams received, by sender.
-    #[must_use]
-    pub const fn received(&self) -> &BTreeMap<IpAddr, Received> {
-        &self.received
     }
 
     /// Transfers received: peer address, peer port, own port, and the state.
@@ -139,13 +89,6 @@ impl Host {
                 self.send(io, packet);
             }
         }
-        for index in 0..self.streams.len() {
-            while let Some(datagram) = self.streams[index].poll_transmit(now, io.rng()) {
-                let src = datagram.src.unwrap_or(self.address);
-                let packet = packet::ip(src, datagram.dst, &datagram.repr);
-                self.send(io, packet);
-            }
-        }
         while let Some(packet) = self.shim.as_mut().and_then(|shim| shim.poll_output(now)) {
             io.send(LINK, packet);
         }
@@ -163,7 +106,6 @@ impl Host {
             IpProtocol::UDP => {
                 let packet = udp::Packet::new_checked(payload).ok()?;
                 packet.verify_checksum(summary.src, summary.dst).then_some(())?;
-                self.on_datagram(io.now(), summary.src, summary.total_len);
             }
             _ => {}
         }
@@ -199,13 +141,6 @@ impl Host {
         self.receivers.insert(key, receiver);
         answer
     }
-
-    fn on_datagram(&mut self, now: Instant, from: IpAddr, len: usize) {
-        let received = self.received.entry(from).or_insert(Received { datagrams: 0, bytes: 0, first: now, last: now });
-        received.datagrams += 1;
-        received.bytes += len as u64;
-        received.last = now;
-    }
 }
 
 impl Node for Host {
@@ -220,9 +155,8 @@ impl Node for Host {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let uploads = self.uploads.iter().filter_map(Uploads::poll_timeout);
-        let streams = self.streams.iter().filter_map(Stream::poll_timeout);
         let shim = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        uploads.chain(streams).chain(shim).min()
+        uploads.chain(shim).min()
     }
 
     fn on_timeout(&mut self, io: &mut Io<'_>) {
@@ -243,8 +177,6 @@ pub struct Tally {
     pub all: usize,
     /// The middle of the completed transfers' times.
     pub median: Option<Duration>,
-    /// The longest of them.
-    pub longest: Option<Duration>,
 }
 
 impl Tally {
@@ -260,6 +192,6 @@ impl Tally {
             }
         }
         times.sort_unstable();
-        Self { complete: times.len(), all, median: times.get(times.len() / 2).copied(), longest: times.last().copied() }
+        Self { complete: times.len(), all, median: times.get(times.len() / 2).copied() }
     }
 }

@@ -154,7 +154,7 @@ impl World {
 
     /// The hash of all that has happened, every byte of every packet included.
     #[must_use]
-    pub const fn trace_hash(&self) -> u64 {
+    pub fn trace_hash(&self) -> u64 {
         self.core.trace.hash()
     }
 

@@ -1,5 +1,7 @@
 //! Between whom the regular lane is shared decides what a forged source address is good for (TVA VII).
 
+mod support;
+
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
@@ -216,7 +218,7 @@ fn run(fairness: Fairness, flooded: bool) -> Outcome {
 
     let near = world.add(FairRouter::new(Routes::all(TO_DESTINATIONS).with(SENDER, Interface(1)), fairness));
     let hub = Routes::all(TO_DESTINATIONS).with(DESTINATION, Interface(1)).with(COLLUDER, Interface(2));
-    let far = world.add(sluicegate_sim::router::PlainRouter::new(hub));
+    let far = world.add(support::PlainRouter(hub));
     let (sender, destination) = (world.add(sender), world.add(destination));
     let colluder = world.add(Colluder { whisper: Rc::clone(&whisper), bytes: Rc::clone(&bytes) });
     let spoofer = world.add(Spoofer::new(whisper));

@@ -2,10 +2,10 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
+use sluicegate_capability::router::{Arrival, Class};
 use sluicegate_capability::{
     host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    secrets::{Seed, seal},
+    secrets::seal,
 };
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
@@ -18,10 +18,10 @@ use sluicegate_wire::{
 use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::{
     Interface, LinkConfig, NodeId, Rng, World,
-    attacker::{Attacker, Flood},
+    attacker::Attacker,
     host::{Host, Shim, Transfer, Uploads},
     packet,
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes},
+    router::{CapabilityRouter, CapabilityRouterConfig, Routes, capability::fresh},
 };
 
 const ATTACKER_BPS: u64 = 1_000_000;
@@ -76,18 +76,7 @@ fn imprecise_policy(setting: &Setting) -> Outcome {
 fn burn_time() -> Option<Duration> {
     let (src, dst) = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([203, 0, 113, 1]));
     let limits = Limits::new(GRANT.0, GRANT.1)?;
-    let config = RouterConfig {
-        lines_max: 64,
-        lines6_max: 64,
-        revocations_max: 64,
-        boundary: [true, false],
-        least: Limits::new(4, 10)?,
-        seed: Seed([1; 32]),
-        tag_key: [2; 16],
-        first_seconds: 0,
-        started_at: Instant::ZERO,
-    };
-    let mut router = Router::new(config, [3; 16]);
+    let mut router = fresh(64, &mut Rng::new(1));
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
     let request = Repr::request(Algorithm::SipHash, ClientId::NONE, 1, IpProtocol::UDP);
     let mut packet = with_header((src, dst), &request, request_len(1))?;
@@ -96,18 +85,8 @@ fn burn_time() -> Option<Duration> {
     let pre = shim::find(&summary, packet.bytes()).ok()??.packet(packet.bytes()).capability(0)?;
     let mut list = CapabilityList::new();
     list.push(seal(Algorithm::SipHash, pre, limits))?;
-    let regular = Repr::Regular {
-        algorithm: Algorithm::SipHash,
-        kind: Kind::Capabilities,
-        nonce: FlowNonce(1),
-        client_id: ClientId::NONE,
-        limits: Some(limits),
-        list,
-        pointer: 0,
-        demoted: false,
-        upper: IpProtocol::UDP,
-        ret: None,
-    };
+    let regular = Repr::nonce_only(Algorithm::SipHash, ClientId::NONE, FlowNonce(1), IpProtocol::UDP);
+    let regular = regular.with_list(Kind::Capabilities, limits, list);
     let gap = Duration::from_nanos(PACKET_BYTES as u64 * 8_000_000_000 / ATTACKER_BPS);
     for sent in 0..1_000 {
         let now = Instant::ZERO + gap * sent;
@@ -184,7 +163,7 @@ impl Site {
                 world.add(Host::new(*host).with_uploads(files).with_shim(Shim::new(16, own, rng.bits())))
             } else {
                 let start = ATTACK + Duration::from_nanos(rng.below(8_000_000));
-                world.add(Attacker::new((*host, SERVER), Flood::Authorised, PACKET_BYTES, ATTACKER_BPS, (start, END)))
+                world.add(Attacker::new((*host, SERVER), PACKET_BYTES, ATTACKER_BPS, (start, END)))
             };
             world.connect(router, node, &link);
             ids.push(node);

@@ -12,7 +12,6 @@ const OWN_BYTES_MAX: usize = 1_600;
 pub struct Shim {
     host: Host,
     policy: Box<dyn Policy>,
-    refused: u64,
 }
 
 impl Shim {
@@ -20,32 +19,17 @@ impl Shim {
     #[must_use]
     pub fn new(peers_max: u32, policy: impl Policy + 'static, seed: u64) -> Self {
         let config = Config { peers_max, remotes_max: peers_max, ..Config::default() };
-        Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy), refused: 0 }
-    }
-
-    /// The shim itself, such as for its counters.
-    #[must_use]
-    pub const fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// Packets that it did not let out or in.
-    #[must_use]
-    pub const fn refused(&self) -> u64 {
-        self.refused
+        Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy) }
     }
 
     /// A packet of the host on its way out; whether it may go.
     pub(super) fn outbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
-        let passed = packet.with(|frame| self.host.outbound(now, self.policy.as_mut(), frame)).is_ok();
-        self.refused += u64::from(!passed);
-        passed
+        packet.with(|frame| self.host.outbound(now, self.policy.as_mut(), frame)).is_ok()
     }
 
     /// A packet from the link; whether something of it is for the host.
     pub(super) fn inbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
         let judged = packet.with(|frame| self.host.inbound(now, self.policy.as_mut(), frame));
-        self.refused += u64::from(judged.is_err());
         judged.is_ok_and(|inbound| inbound != Inbound::Consumed)
     }
 
@@ -66,6 +50,6 @@ impl Shim {
 
 impl fmt::Debug for Shim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shim").field("host", &self.host).field("refused", &self.refused).finish_non_exhaustive()
+        f.debug_struct("Shim").field("host", &self.host).finish_non_exhaustive()
     }
 }

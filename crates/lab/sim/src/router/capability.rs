@@ -18,8 +18,6 @@ pub struct CapabilityRouterConfig {
     pub inside: Interface,
     /// Room for capability lines.
     pub lines_max: u32,
-    /// (N/T)min.
-    pub least: Limits,
     /// Seed of the router's secrets.
     pub seed: u64,
 }
@@ -28,8 +26,7 @@ impl CapabilityRouterConfig {
     /// A router with these routes, room for 4,096 lines, and the paper's slowest capability.
     #[must_use]
     pub const fn new(routes: Routes, inside: Interface, seed: u64) -> Self {
-        let Some(least) = Limits::new(4, 10) else { unreachable!() };
-        Self { routes, inside, lines_max: 4_096, least, seed }
+        Self { routes, inside, lines_max: 4_096, seed }
     }
 }
 
@@ -49,7 +46,7 @@ impl CapabilityRouter {
     #[must_use]
     pub fn new(config: CapabilityRouterConfig) -> Self {
         let mut rng = Rng::new(config.seed);
-        let router = fresh(&config, &mut rng);
+        let router = fresh(config.lines_max, &mut rng);
         Self { config, router, rng, dropped: 0 }
     }
 
@@ -82,13 +79,15 @@ fn queue_of(dst: IpAddr) -> u128 {
     }
 }
 
-fn fresh(config: &CapabilityRouterConfig, rng: &mut Rng) -> Router {
+/// The product's router for itself, which has seen nothing.
+pub(crate) fn fresh(lines_max: u32, rng: &mut Rng) -> Router {
     let settings = RouterConfig {
-        lines_max: config.lines_max,
-        lines6_max: config.lines_max,
+        lines_max,
+        lines6_max: lines_max,
         revocations_max: 1_024,
         boundary: [true, false],
-        least: config.least,
+        // The paper's slowest capability.
+        least: const { Limits::new(4, 10).expect("a possible N and T") },
         seed: Seed(rng.seed()),
         tag_key: rng.key(),
         first_seconds: rng.below(1 << 31),
@@ -118,7 +117,7 @@ impl Node for CapabilityRouter {
     }
 
     fn restart(&mut self, now: Instant) {
-        self.router = fresh(&self.config, &mut self.rng);
+        self.router = fresh(self.config.lines_max, &mut self.rng);
         self.router.handle_timeout(now);
     }
 }

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use sluicegate_wire::{
     Instant,
     tcp::{Control, Repr},
@@ -101,15 +99,6 @@ impl Sender {
         match self.state {
             State::Ended(at, end) => Some((at, end)),
             State::Opening | State::Open => None,
-        }
-    }
-
-    /// From the first SYN to the acknowledgement of the end; `None` unless complete.
-    #[must_use]
-    pub fn took(&self) -> Option<Duration> {
-        match self.ended() {
-            Some((at, End::Complete)) => Some(at.since(self.started)),
-            _ => None,
         }
     }
 

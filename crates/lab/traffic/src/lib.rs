@@ -4,6 +4,7 @@ pub mod attack;
 pub mod client;
 pub mod count;
 pub mod emulator;
+mod listen;
 pub mod passing;
 pub mod sample;
 pub mod seen;

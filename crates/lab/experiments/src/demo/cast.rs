@@ -8,13 +8,13 @@ use super::{
     daemons::{Daemons, wait_for},
     files::{REALM, SERVICE_SIP_PORT, SERVICES, Service},
 };
-use sluicegate_site::{LabError, Prefix, Process, topology::Site};
+use sluicegate_site::{LabError, Prefix, Process, binary::connect, topology::Site};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,
         call::SinkSpec,
-        setup::{self, Setup, SetupSpec},
-        transfer::ServeSpec,
+        haul::ServeSpec,
+        setup::{SetupSpec, opened},
     },
     count::CountSpec,
 };
@@ -51,10 +51,10 @@ impl Cast {
         let any = |port| vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
         let (mut sinks, mut servers, mut counters) = (Vec::new(), Vec::new(), Vec::new());
         for service in SERVICES {
-            let sink = SinkSpec { listen: any(service.udp), echo: false, seconds: FOREVER_S };
+            let sink = SinkSpec { listen: any(service.udp), seconds: FOREVER_S };
             sinks.push(daemons.worker(site, service.host, "sink", &sink)?);
             if let Some(port) = service.tcp {
-                let serve = ServeSpec { listen: any(port), seconds: FOREVER_S };
+                let serve = ServeSpec { listen: any(port), silence_s: 10, seconds: FOREVER_S };
                 servers.push(daemons.worker(site, service.host, "serve", &serve)?);
             }
         }
@@ -109,21 +109,9 @@ impl Cast {
         for (index, service) in SERVICES.iter().enumerate() {
             let udp = format!("{}:{}/udp", forward(index, FORWARD_UDP_PORT), service.udp);
             let tcp = service.tcp.map(|port| format!("{}:{port}", forward(index, FORWARD_PORT)));
-            let fixed = [
-                "connect",
-                &format!("bob@{}", service.name),
-                "--frontend",
-                &daemons.frontend.to_string(),
-                "--realm",
-                REALM,
-                "--password-file",
-                &user.password_file.to_string_lossy(),
-                "-L",
-                &udp,
-            ]
-            .map(str::to_owned);
-            let more = tcp.iter().flat_map(|tcp| ["-L".to_owned(), tcp.clone()]);
-            let arguments: Vec<String> = fixed.into_iter().chain(more).collect();
+            let more: Vec<_> = ["-L", &udp].into_iter().chain(tcp.iter().flat_map(|tcp| ["-L", tcp])).collect();
+            let to = format!("bob@{}", service.name);
+            let arguments = connect(&to, (&daemons.frontend.to_string(), REALM), &user.password_file, &more);
             let bob = site.lab.host("bob")?;
             self._agents.push(bob.spawn("connect on bob", daemons.client(&arguments))?);
             if tcp.is_some() {
@@ -200,31 +188,20 @@ pub(super) fn calling(
     let user = daemons.files.user(user)?;
     Ok(SetupSpec {
         to: vec![daemons.frontend],
-        from: None,
         sockets: 1,
         realm: REALM.to_owned(),
         service: service.name.to_owned(),
-        more_services: Vec::new(),
         users: vec![(user.name.clone(), user.password.clone())],
         per_s: 100,
         calls: 1,
         seconds: FOREVER_S,
-        talk_ms: None,
         give_up_ms: 5_000,
         media_port,
         // The agent offers its service's ports; an exchange and a declared service take audio.
         service_port: if service.kind == "agent" { service.udp } else { 0 },
-        record: 0,
         seed: options.seed ^ u64::from(media_port),
+        ..SetupSpec::default()
     })
-}
-
-/// Where the call that a `setup` worker just made may send.
-pub(super) fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
-    let refused = |reason: String| LabError::Process { name: phone.name().to_owned(), reason };
-    let event = phone.event("setup", READY_MAX)?;
-    let setup: Setup = setup::parse_line(&event.to_string()).ok_or_else(|| refused(event.to_string()))?;
-    setup.media.ok_or_else(|| refused(format!("the call was refused: status {}", setup.status)))
 }
 
 /// A call that ends at once: it is let in when the gate has dialled the front end, and the service has registered.

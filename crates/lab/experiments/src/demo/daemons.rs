@@ -15,7 +15,7 @@ use super::{
 };
 use sluicegate_site::{
     LabError, Node, Process,
-    binary::{Binary, text},
+    binary::{Binary, connect, text},
     node::SIP_PORT,
     scratch::unmount_below,
     topology::Site,
@@ -46,7 +46,7 @@ pub(super) struct Daemons {
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
 pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
     let files = Files::write(options)?;
-    let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
+    let binary = options.binary.clone();
     let frontend_node = Node::start(&binary, &site.lab, "frontend", "frontend", &files.frontend)?;
     frontend_node.answers()?;
     for group in ["people", PHONES_GROUP, "insiders"] {
@@ -80,11 +80,9 @@ impl Daemons {
 
     /// The command of an agent of bob's that takes `frontend` for its front end.
     pub(super) fn misled_agent(&self, frontend: SocketAddr, realm: &str) -> Result<Command, LabError> {
-        let (password, frontend) = (text(&self.files.user("bob")?.password_file), frontend.to_string());
-        let fixed = ["connect", "bob@web", "--frontend", &frontend, "--realm", realm, "--password-file", &password];
+        let password_file = &self.files.user("bob")?.password_file;
         let forward = ["-L", "127.0.0.1:8999:5004/udp"];
-        let arguments: Vec<String> = fixed.iter().chain(&forward).map(|word| (*word).to_owned()).collect();
-        Ok(self.client(&arguments))
+        Ok(self.client(&connect("bob@web", (&frontend.to_string(), realm), password_file, &forward)))
     }
 
     /// Kills the gate.
@@ -105,14 +103,12 @@ impl Daemons {
 
     /// Gives the gate another back end, from its next start on.
     pub(super) fn change_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
-        gate(options, datapath).write(&options.directory).map(drop)
+        gate(options, datapath).write(&options.binary.directory).map(drop)
     }
 
     /// Packets that have left over the protected link in the control lane.
     pub(super) fn control_packets(&self, site: &Site) -> u64 {
-        let Ok(gate) = site.lab.host("gate") else { return 0 };
-        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), CONTROL_LANE)
+        counter(&metrics_of(site, "gate"), CONTROL_LANE)
     }
 
     /// Starts the agent beside the service of kind `agent`, on that service's host.
@@ -136,16 +132,12 @@ impl Daemons {
 
     /// Datagrams that the front end has received since its start, as it counts them itself.
     pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
-        let Ok(frontend) = site.lab.host("frontend") else { return 0 };
-        let text = frontend.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), DATAGRAMS)
+        counter(&metrics_of(site, "frontend"), DATAGRAMS)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
     pub(super) fn drops(&self, site: &Site) -> Vec<(String, u64)> {
-        let Ok(gate) = site.lab.host("gate") else { return Vec::new() };
-        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        text.ok().and_then(Result::ok).map(|text| drops_of(&text)).unwrap_or_default()
+        drops_of(&metrics_of(site, "gate"))
     }
 }
 
@@ -163,13 +155,19 @@ fn backend_of(status: &Value) -> String {
     format!("{}: {}", text("backend"), text("backend_why"))
 }
 
-fn metrics(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-    let mut text = String::new();
-    BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
-    Ok(text)
+/// The metrics of the daemon on a host; empty if they cannot be read.
+fn metrics_of(site: &Site, host: &str) -> String {
+    let metrics = || -> std::io::Result<String> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut text = String::new();
+        BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let read = site.lab.host(host).ok().and_then(|host| host.run_in(metrics).ok()?.ok());
+    read.unwrap_or_default()
 }
 
 /// The value of the counter with this name and these labels; 0 if it is not there.

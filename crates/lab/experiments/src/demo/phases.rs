@@ -9,7 +9,7 @@ use std::{
 use super::{
     Event, Options,
     attacks::{self, ALL, CLASSES, SPOOFED},
-    cast::{COUNTED, Cast, FOREVER_S, call_once, calling, opened},
+    cast::{COUNTED, Cast, FOREVER_S, call_once, calling},
     daemons::{Daemons, wait_for},
     files::{DECLARED, INSIDER_BYTES_MAX, PHONES_GROUP, REALM, SERVICES},
     ledger::{Ledger, Origin},
@@ -20,10 +20,10 @@ use crate::report::{Phase, Report};
 use sluicegate_netlink::LinkCounters;
 use sluicegate_site::{LabError, Process, clock::unix_ns, cpu::StolenWatch, topology::Site};
 use sluicegate_traffic::{
-    attack::{InsiderSpec, SipFloodSpec, SipMix},
+    attack::{FloodSpec, InsiderSpec, SipFloodSpec, SipMix},
     client::{
         call::CallSpec,
-        setup::{SetupSpec, SetupSummary},
+        setup::{SetupSpec, SetupSummary, opened},
         transfer::TransferSpec,
     },
 };
@@ -273,11 +273,14 @@ impl<'a> Stage<'a> {
             let spec = attacks::spoofed(self.options, self.site, host, number)?;
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
         }
-        for (class, spec) in attacks::forged(self.options, self.site, self.daemons, &self.cast)? {
-            let host = if class == attacks::FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
-            self.start(Origin::Flood(class), host, "flood", &spec)?;
-        }
-        Ok(())
+        self.start_forgeries(attacks::forged(self.options, self.site, self.daemons, &self.cast)?)
+    }
+
+    pub(super) fn start_forgeries(&mut self, specs: Vec<(attacks::Class, FloodSpec)>) -> Result<(), LabError> {
+        specs.iter().try_for_each(|(class, spec)| {
+            let host = if *class == attacks::FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
+            self.start(Origin::Flood(*class), host, "flood", spec)
+        })
     }
 
     pub(super) fn start_flood_next_door(
@@ -364,10 +367,8 @@ impl<'a> Stage<'a> {
                 allowed: INSIDER_BYTES_MAX,
             }
         });
-        let mut measured = Measured::empty("insider");
-        measured.stranger_bytes = self.counted("stranger", from_ns, to_ns);
-        (measured.insider, measured.taken) = (Some(insider), watch.end().taken());
-        Ok(measured)
+        let (stranger_bytes, taken) = (self.counted("stranger", from_ns, to_ns), watch.end().taken());
+        Ok(Measured { name: "insider", stranger_bytes, taken, insider: Some(insider), ..Measured::default() })
     }
 
     /// Ends sinks and counters, and completes the time series.
@@ -382,12 +383,7 @@ impl<'a> Stage<'a> {
                 name: "count".to_owned(),
                 reason: "ended without a result".to_owned(),
             })?;
-            self.report.require(
-                "verdict",
-                &format!("frames_not_counted.{host}"),
-                lost as f64,
-                crate::report::Threshold::AtMost(0.0),
-            );
+            self.report.of("verdict").at_most(&format!("frames_not_counted.{host}"), lost as f64, 0.0);
         }
         (0..self.sampled_s).for_each(|second| self.complete(second));
         Ok(())

@@ -8,8 +8,7 @@ mod ways;
 
 use clap::{Args, ValueEnum};
 
-use crate::report::rows::Report;
-use sluicegate_site::{LabError, binary::Binary};
+pub use play::run;
 
 /// The name of the run.
 pub const NAME: &str = "long-life";
@@ -80,13 +79,4 @@ impl Options {
     fn rows(&self) -> impl Iterator<Item = Row> {
         Row::ALL.into_iter().filter(|row| self.only.is_none_or(|only| only == *row))
     }
-}
-
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    play::play(binary, options, tell)
 }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use super::site::{BESIDE, GATE, SERVICE};
 use sluicegate_site::{
     During, Lab, LabError, NodeFile, Process,
-    binary::{self, Binary, text},
+    binary::{self, Binary},
     scratch::write_private,
     worker,
 };
@@ -173,10 +173,8 @@ impl Agents<'_> {
     }
 
     fn connect(&self, way: Way, to: &str, more: &[&str]) -> Vec<String> {
-        let (to, frontend) = (format!("{}@{to}", way.label()), GATE.to_string());
-        let password = text(&self.password);
-        let fixed = ["connect", &to, "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
-        fixed.iter().chain(more).map(|word| (*word).to_owned()).collect()
+        let to = format!("{}@{to}", way.label());
+        binary::connect(&to, (&GATE.to_string(), REALM), &self.password, more)
     }
 
     fn tun(&self, way: Way, more: &str) -> Result<Vec<String>, LabError> {

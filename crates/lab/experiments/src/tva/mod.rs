@@ -15,9 +15,9 @@ pub(crate) mod site;
 use clap::{Args, ValueEnum};
 
 pub use family::Family;
+pub use play::run;
 
 use crate::report::rows::Report;
-use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "tva-live";
@@ -99,16 +99,4 @@ pub struct Options {
     /// What is wrong on purpose.
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub mutant: Mutant,
-}
-
-/// Runs one attack and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    if !(0.1..=50.0).contains(&options.ratio) {
-        return Err(LabError::Plan(format!("a flood of {} times the bottleneck: use 0.1 to 50", options.ratio)));
-    }
-    play::play(binary, options, tell)
 }

@@ -124,13 +124,6 @@ impl End {
     pub fn new(host: &str, interface: &str, addresses: &[Prefix]) -> Self {
         Self { host: host.to_owned(), interface: interface.to_owned(), addresses: addresses.to_vec(), bottleneck: None }
     }
-
-    /// Limits what the host sends into the wire.
-    #[must_use]
-    pub const fn limited(mut self, bottleneck: Bottleneck) -> Self {
-        self.bottleneck = Some(bottleneck);
-        self
-    }
 }
 
 impl Plan {

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -17,7 +18,7 @@ use super::{
 };
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{FLOOD_REST, Pacer, Random, paced},
+    clock::{FLOOD_REST, Pacer, paced},
     worker::Context,
 };
 
@@ -81,7 +82,7 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
         .collect::<io::Result<_>>()
         .during(|| format!("binding to addresses of {}", spec.sources))?;
     context.ready();
-    let mut writer = Writer { spec, random: Random::new(spec.seed), serial: 0, sent: BTreeMap::new() };
+    let mut writer = Writer { spec, random: Rng::with_seed(spec.seed), serial: 0, sent: BTreeMap::new() };
     let mut batch = Batch::new();
     let mut requests: Vec<String> = vec![String::new(); BATCH];
     let mut answers = BTreeMap::new();
@@ -185,7 +186,7 @@ fn nonce(answer: &[u8]) -> Option<String> {
 /// Writes the flood's requests.
 struct Writer<'a> {
     spec: &'a SipFloodSpec,
-    random: Random,
+    random: Rng,
     serial: u64,
     sent: BTreeMap<&'static str, u64>,
 }
@@ -195,24 +196,22 @@ impl Writer<'_> {
         request.clear();
         self.serial += 1;
         let mix = self.spec.mix;
-        let drawn = self
-            .random
-            .below(u64::from(mix.invite) + u64::from(mix.bad_digest) + u64::from(mix.replay) + u64::from(mix.garbage));
-        let (up_to_invite, up_to_digest) = (u64::from(mix.invite), u64::from(mix.invite) + u64::from(mix.bad_digest));
-        let up_to_replay = up_to_digest + u64::from(mix.replay);
+        let up_to_invite = mix.invite;
+        let up_to_digest = up_to_invite + mix.bad_digest;
+        let up_to_replay = up_to_digest + mix.replay;
+        let drawn = self.random.u32(..up_to_replay + mix.garbage);
         let kind = match drawn {
             drawn if drawn < up_to_invite => {
                 self.invite(request, attacker.local, None);
                 "invite"
             }
             drawn if drawn < up_to_digest => {
-                let nonce = attacker.nonce.take().unwrap_or_else(|| format!("{:032x}", self.random.next()));
+                let nonce = attacker.nonce.take().unwrap_or_else(|| format!("{:032x}", self.random.u64(..)));
                 self.invite(request, attacker.local, Some(&nonce));
                 "bad_digest"
             }
             drawn if drawn < up_to_replay => {
-                let index = usize::try_from(self.random.below(self.spec.recorded.len() as u64)).unwrap_or(0);
-                request.push_str(self.spec.recorded.get(index).map_or("", String::as_str));
+                request.push_str(self.random.choice(&self.spec.recorded).map_or("", String::as_str));
                 "replay"
             }
             _ => {
@@ -225,9 +224,8 @@ impl Writer<'_> {
 
     fn invite(&mut self, request: &mut String, local: SocketAddr, nonce: Option<&str>) {
         let (realm, service) = (&self.spec.realm, &self.spec.service);
-        let index = usize::try_from(self.random.below(self.spec.users.len() as u64)).unwrap_or(0);
-        let user = self.spec.users.get(index).map_or("nobody", String::as_str);
-        let tag = self.random.next();
+        let user = self.random.choice(&self.spec.users).map_or("nobody", String::as_str);
+        let tag = self.random.u64(..);
         let body =
             "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
         // Writing to a `String` cannot fail.
@@ -237,10 +235,10 @@ impl Writer<'_> {
              Max-Forwards: 70\r\nFrom: <sip:{user}@{realm}>;tag={tag:x}\r\nTo: <sip:{service}@{realm}>\r\n\
              Call-ID: {:x}.{:x}\r\nCSeq: 1 INVITE\r\nContact: <sip:{user}@{local}>\r\n",
             self.serial,
-            self.random.next(),
+            self.random.u64(..),
         );
         if let Some(nonce) = nonce {
-            let (a, b, c, d) = (self.random.next(), self.random.next(), self.random.next(), self.random.next());
+            let (a, b, c, d) = (self.random.u64(..), self.random.u64(..), self.random.u64(..), self.random.u64(..));
             let _ = write!(
                 request,
                 "Proxy-Authorization: Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", \
@@ -254,10 +252,8 @@ impl Writer<'_> {
     /// A request with a random part overwritten, cut at a random place.
     fn garbage(&mut self, request: &mut String, local: SocketAddr) {
         self.invite(request, local, None);
-        let at = usize::try_from(self.random.below(request.len() as u64)).unwrap_or(0);
-        request.truncate(at);
-        (0..self.random.below(64))
-            .for_each(|_| request.push(char::from(u8::try_from(self.random.below(128)).unwrap_or(0))));
+        request.truncate(self.random.usize(..request.len()));
+        (0..self.random.u8(..64)).for_each(|_| request.push(self.random.char(..'\u{80}')));
     }
 }
 

@@ -59,9 +59,6 @@ pub struct CallSpec {
 pub struct SinkSpec {
     /// Addresses to receive on.
     pub listen: Vec<SocketAddr>,
-    /// Whether to send each datagram of a call back to its sender.
-    #[serde(default)]
-    pub echo: bool,
     /// How long to receive.
     pub seconds: u32,
 }
@@ -193,7 +190,7 @@ pub(crate) fn sink(spec: &SinkSpec, context: &Context) -> Result<(), LabError> {
     let mut printed = Instant::now();
     while Instant::now() < end && !context.stopped() {
         wait_any(&sockets, Duration::from_millis(100)).during(|| "waiting for datagrams".to_owned())?;
-        sockets.iter().for_each(|socket| tally.drain(socket, spec.echo));
+        sockets.iter().for_each(|socket| tally.drain(socket));
         if printed.elapsed() >= PRINT_EVERY {
             printed = Instant::now();
             tally.print(context);
@@ -216,7 +213,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn drain(&mut self, socket: &UdpSocket, echo: bool) {
+    fn drain(&mut self, socket: &UdpSocket) {
         let mut buffer = [0; DATAGRAM_MAX];
         while let Ok(Some(datagram)) = receive(socket, &mut buffer) {
             let payload = buffer.get(..datagram.len).unwrap_or_default();
@@ -228,9 +225,6 @@ impl Tally {
             };
             self.received.push((flow, sequence, datagram.at_ns.unwrap_or_else(unix_ns)));
             self.received_all += 1;
-            if let (true, Some(from)) = (echo, datagram.from) {
-                let _ = socket.send_to(payload, from);
-            }
         }
     }
 

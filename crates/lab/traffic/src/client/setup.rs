@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
+use fastrand::Rng;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Transport},
     sdp::Session,
@@ -21,8 +22,8 @@ use sluicegate_wire::Instant;
 
 use crate::sample::Percentiles;
 use sluicegate_site::{
-    During, LabError,
-    clock::{Pacer, Random, unix_ns},
+    During, LabError, Process,
+    clock::{Pacer, unix_ns},
     worker::Context,
 };
 
@@ -32,18 +33,17 @@ const SOCKETS_MAX: u16 = 256;
 /// Requests of one call: its INVITEs, until one has a nonce that is right, and its BYE.
 const REQUESTS_MAX: usize = 8;
 const RECEIVE_MAX: usize = 16_384;
+/// How long a call may take to be set up.
+const READY_MAX: Duration = Duration::from_secs(10);
 /// How often timers are looked at; far below T1.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Specification of the worker `setup`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetupSpec {
     /// The front ends; sockets take turns.
     pub to: Vec<SocketAddr>,
-    /// Local address; missing: any.
-    #[serde(default)]
-    pub from: Option<IpAddr>,
     /// Sockets to call from.
     pub sockets: u16,
     /// Realm of the front ends.
@@ -95,11 +95,15 @@ pub struct Setup {
     pub media: Option<SocketAddr>,
 }
 
-/// The set-up in a line of the worker `setup`, if it is one.
-#[must_use]
-pub fn parse_line(line: &str) -> Option<Setup> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    (value["event"] == "setup").then(|| serde_json::from_value(value).ok())?
+/// Where the next call of a worker `setup` may send.
+///
+/// # Errors
+/// If it ends without a call, or the call was refused.
+pub fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
+    let event = phone.event("setup", READY_MAX)?;
+    let media = event["media"].as_str().and_then(|media| media.parse().ok());
+    let reason = || format!("the call was refused: status {}", event["status"]);
+    media.ok_or_else(|| LabError::Process { name: phone.name().to_owned(), reason: reason() })
 }
 
 /// What became of set-ups in a window of time.
@@ -197,7 +201,7 @@ struct Phone<'a> {
     locals: Vec<SocketAddr>,
     callers: Vec<Arc<Caller>>,
     calls: HashMap<LegId, Call>,
-    random: Random,
+    random: Rng,
     begun: u64,
     not_begun: u64,
     established: u64,
@@ -210,7 +214,7 @@ impl<'a> Phone<'a> {
         let open = |index: u16| {
             let to = spec.to[usize::from(index) % spec.to.len()];
             let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((spec.from.unwrap_or(any), 0))?;
+            let socket = UdpSocket::bind((any, 0))?;
             socket.connect(to)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
@@ -234,7 +238,7 @@ impl<'a> Phone<'a> {
             locals,
             callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
             calls: HashMap::new(),
-            random: Random::new(spec.seed),
+            random: Rng::with_seed(spec.seed),
             begun: 0,
             not_begun: 0,
             established: 0,
@@ -395,9 +399,7 @@ impl<'a> Phone<'a> {
         self.times_us.extend(us);
         self.established += u64::from(us.is_some());
         let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
-        let mut line = json!(setup);
-        line["event"] = json!("setup");
-        self.context.print(&line);
+        self.context.say("setup", &setup);
     }
 
     /// Ends all calls that stand, and waits a moment for the answers.

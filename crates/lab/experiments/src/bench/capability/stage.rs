@@ -324,9 +324,7 @@ const fn tag(n: u64, level: u32) -> PathId {
 
 fn regular(kind: Kind) -> Repr {
     let list: CapabilityList = [sluicegate_wire::capability::Capability::new(1, 1)].into_iter().collect();
-    let (algorithm, nonce, client_id, limits) = (ALGORITHM, NONCE, ClientId::NONE, Some(LIMITS));
-    let upper = IpProtocol::UDP;
-    Repr::Regular { algorithm, kind, nonce, client_id, limits, list, pointer: 0, demoted: false, upper, ret: None }
+    Repr::nonce_only(ALGORITHM, ClientId::NONE, NONCE, IpProtocol::UDP).with_list(kind, LIMITS, list)
 }
 
 /// The shortest IPv4 packet with this header that fills a 64-byte Ethernet frame.

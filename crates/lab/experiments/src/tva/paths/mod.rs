@@ -12,8 +12,7 @@ mod talk;
 
 use clap::{Args, ValueEnum};
 
-use super::Report;
-use sluicegate_site::{LabError, binary::Binary};
+pub use play::run;
 
 /// The name of the run.
 pub const NAME: &str = "tva-paths";
@@ -84,20 +83,4 @@ impl Options {
     fn rows(&self) -> impl Iterator<Item = Row> {
         Row::ALL.into_iter().filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
     }
-}
-
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    if options.rows().any(|row| row == Row::Soak) && options.soak_s < soak::LEAST_S {
-        return Err(LabError::Plan(format!(
-            "a soak of {} s shows nothing: use {} s or more",
-            options.soak_s,
-            soak::LEAST_S
-        )));
-    }
-    play::play(binary, options, tell)
 }

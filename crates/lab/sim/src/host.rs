@@ -24,7 +24,7 @@ const RECEIVERS_MAX: usize = 1 << 20;
 pub struct Host {
     address: IpAddr,
     shim: Option<Box<Shim>>,
-    uploads: Vec<Uploads>,
+    uploads: Option<Uploads>,
     receivers: BTreeMap<(IpAddr, u16, u16), Receiver>,
     malformed: u64,
 }
@@ -33,13 +33,13 @@ impl Host {
     /// A host that only answers.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
-        Self { address, shim: None, uploads: Vec::new(), receivers: BTreeMap::new(), malformed: 0 }
+        Self { address, shim: None, uploads: None, receivers: BTreeMap::new(), malformed: 0 }
     }
 
     /// The same, uploading files.
     #[must_use]
     pub fn with_uploads(mut self, uploads: Uploads) -> Self {
-        self.uploads.push(uploads);
+        self.uploads = Some(uploads);
         self
     }
 
@@ -58,7 +58,7 @@ impl Host {
     /// Whether every transfer has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.uploads.iter().all(Uploads::is_done)
+        self.uploads.as_ref().is_none_or(Uploads::is_done)
     }
 
     /// Transfers received: peer address, peer port, own port, and the state.
@@ -83,11 +83,9 @@ impl Host {
     /// Sends whatever is due and may go.
     fn drive(&mut self, io: &mut Io<'_>) {
         let now = io.now();
-        for index in 0..self.uploads.len() {
-            while let Some((peer, segment)) = self.uploads[index].poll_transmit(now) {
-                let packet = packet::ip(self.address, peer, &segment);
-                self.send(io, packet);
-            }
+        while let Some((peer, segment)) = self.uploads.as_mut().and_then(|uploads| uploads.poll_transmit(now)) {
+            let packet = packet::ip(self.address, peer, &segment);
+            self.send(io, packet);
         }
         while let Some(packet) = self.shim.as_mut().and_then(|shim| shim.poll_output(now)) {
             io.send(LINK, packet);
@@ -114,7 +112,7 @@ impl Host {
 
     fn on_segment(&mut self, io: &mut Io<'_>, peer: IpAddr, segment: &tcp::Repr<'_>) {
         let now = io.now();
-        if self.uploads.iter_mut().any(|uploads| uploads.on_segment(now, peer, segment)) {
+        if self.uploads.as_mut().is_some_and(|uploads| uploads.on_segment(now, peer, segment)) {
             return;
         }
         let key = (peer, segment.src_port, segment.dst_port);
@@ -154,14 +152,14 @@ impl Node for Host {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let uploads = self.uploads.iter().filter_map(Uploads::poll_timeout);
+        let uploads = self.uploads.as_ref().and_then(Uploads::poll_timeout);
         let shim = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        uploads.chain(shim).min()
+        uploads.into_iter().chain(shim).min()
     }
 
     fn on_timeout(&mut self, io: &mut Io<'_>) {
         let now = io.now();
-        for uploads in &mut self.uploads {
+        if let Some(uploads) = &mut self.uploads {
             uploads.on_timeout(now, io.rng());
         }
         self.drive(io);

@@ -7,7 +7,7 @@ use sluicegate_wire::{FrameBuf, ip::Summary};
 use crate::Interface;
 
 pub(crate) mod capability;
-pub use capability::{CapabilityRouter, CapabilityRouterConfig};
+pub use capability::CapabilityRouter;
 
 /// Which interface leads to an address.
 #[derive(Debug, Clone, Default)]

@@ -10,7 +10,7 @@ use sluicegate_sim::{
     Interface, LinkConfig, LinkId, NodeId, World,
     attacker::Attacker,
     host::{Host, Shim, Tally, Uploads},
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes},
+    router::{CapabilityRouter, Routes},
 };
 use sluicegate_wire::{
     Instant,
@@ -71,10 +71,7 @@ fn site(with_capabilities: bool, flood: Option<Flood>) -> Site {
     let slow = LinkConfig::new(link, Duration::from_millis(5));
     let (router, there) = if with_capabilities {
         let config = scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(link) };
-        (
-            world.add(CapabilityRouter::new(CapabilityRouterConfig::new(routes, Interface(0), 3))),
-            slow.clone().with_scheduler(config),
-        )
+        (world.add(CapabilityRouter::new(routes, Interface(0), 3)), slow.clone().with_scheduler(config))
     } else {
         (world.add(PlainRouter(routes)), slow.clone())
     };

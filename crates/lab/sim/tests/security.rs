@@ -5,10 +5,7 @@ mod support;
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    secrets::{Seed, seal},
-};
+use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{self as scheduler, Label};
 use sluicegate_sim::{
     Interface, Io, LinkConfig, LinkId, Node, NodeId, World,
@@ -209,11 +206,8 @@ fn run(fairness: Fairness, flooded: bool) -> Outcome {
     let limits = Limits::new(100, 10).unwrap();
     let files = Uploads::new((DESTINATION, 80), 20_000, FILES, Instant::from_secs(1));
     let files = files.with_pause(Duration::from_millis(100)).with_config(Config::PAPER);
-    let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-    let sender = Host::new(SENDER).with_uploads(files).with_shim(Shim::new(64, own, 2));
-    let public =
-        ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
-    let destination = Host::new(DESTINATION).with_shim(Shim::new(64, public, 1));
+    let sender = Host::new(SENDER).with_uploads(files).with_shim(Shim::of_client(limits, 2));
+    let destination = Host::new(DESTINATION).with_shim(Shim::of_server(64, limits, 1));
     let (whisper, bytes) = (Whisper::default(), Rc::default());
 
     let near = world.add(FairRouter::new(Routes::all(TO_DESTINATIONS).with(SENDER, Interface(1)), fairness));

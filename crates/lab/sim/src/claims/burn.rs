@@ -3,10 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::router::{Arrival, Class};
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    secrets::seal,
-};
+use sluicegate_capability::secrets::seal;
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
@@ -21,7 +18,7 @@ use crate::{
     attacker::Attacker,
     host::{Host, Shim, Transfer, Uploads},
     packet,
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes, capability::fresh},
+    router::{CapabilityRouter, Routes, capability::fresh},
 };
 
 const ATTACKER_BPS: u64 = 1_000_000;
@@ -137,19 +134,15 @@ impl Site {
         let limits = Limits::new(kilobytes, seconds).expect("possible limits");
         let bottleneck_bps = attackers * ATTACKER_BPS / 10;
         let users = 3 * attackers / 10;
-        let public = ServerPolicy::new(
-            ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() },
-            rng.key(),
-        );
         let peers_max = 4 * (users + attackers) as u32;
-        let server = world.add(Host::new(SERVER).with_shim(Shim::new(peers_max, public, rng.bits())));
+        let server = world.add(Host::new(SERVER).with_shim(Shim::of_server(peers_max, limits, rng.bits())));
         let hosts: Vec<IpAddr> =
             (0..users + attackers).map(|n| IpAddr::from([10, 1, (n / 250) as u8, (n % 250) as u8])).collect();
         let routes = hosts
             .iter()
             .enumerate()
             .fold(Routes::all(Interface(0)), |routes, (n, host)| routes.with(*host, Interface(1 + n)));
-        let router = world.add(CapabilityRouter::new(CapabilityRouterConfig::new(routes, Interface(0), rng.bits())));
+        let router = world.add(CapabilityRouter::new(routes, Interface(0), rng.bits()));
         let scheduler = scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(bottleneck_bps) };
         let slow = LinkConfig::new(bottleneck_bps, Duration::from_millis(10));
         world.connect_unlike(router, server, slow.clone().with_scheduler(scheduler), slow);
@@ -159,8 +152,7 @@ impl Site {
             let node = if n < users {
                 let start = Instant::from_nanos(rng.below(PAUSE.as_nanos() as u64));
                 let files = Uploads::new((SERVER, 80), 20_000, usize::MAX, start).with_pause(PAUSE);
-                let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-                world.add(Host::new(*host).with_uploads(files).with_shim(Shim::new(16, own, rng.bits())))
+                world.add(Host::new(*host).with_uploads(files).with_shim(Shim::of_client(limits, rng.bits())))
             } else {
                 let start = ATTACK + Duration::from_nanos(rng.below(8_000_000));
                 world.add(Attacker::new((*host, SERVER), PACKET_BYTES, ATTACKER_BPS, (start, END)))

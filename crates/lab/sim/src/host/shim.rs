@@ -1,7 +1,10 @@
 use std::fmt;
 
-use sluicegate_capability::host::{Config, Host, Inbound, Policy};
-use sluicegate_wire::{FrameBuf, Instant};
+use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Inbound, Policy, ServerConfig, ServerPolicy};
+use sluicegate_wire::{
+    FrameBuf, Instant,
+    capability::{ClientId, Limits},
+};
 
 use crate::Rng;
 
@@ -20,6 +23,20 @@ impl Shim {
     pub fn new(peers_max: u32, policy: impl Policy + 'static, seed: u64) -> Self {
         let config = Config { peers_max, remotes_max: peers_max, ..Config::default() };
         Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy) }
+    }
+
+    /// The shim of a client, whose own requests allow answers with these limits.
+    #[must_use]
+    pub fn of_client(limits: Limits, seed: u64) -> Self {
+        Self::new(16, ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits), seed)
+    }
+
+    /// The shim of a public server with room for this many peers, which grants these limits to everybody, however fast they
+    /// send.
+    #[must_use]
+    pub fn of_server(peers_max: u32, limits: Limits, seed: u64) -> Self {
+        let config = ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() };
+        Self::new(peers_max, ServerPolicy::new(config, Rng::of(seed, 1).key()), seed)
     }
 
     /// A packet of the host on its way out; whether it may go.

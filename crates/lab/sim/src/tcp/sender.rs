@@ -207,8 +207,7 @@ impl Sender {
     }
 
     fn syn(&mut self, now: Instant) -> Repr<'static> {
-        let doublings = if self.config.syn_backs_off { self.syns.min(6) } else { 0 };
-        self.timer = Some(now + self.config.syn_timeout * (1 << doublings));
+        self.timer = Some(now + self.config.syn_timeout);
         self.timed = (self.syns == 0).then_some((0, now));
         self.syns += 1;
         self.next = 1;

@@ -24,7 +24,7 @@ use sluicegate_wire::{
 };
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     frames::{Forged, Path},
     require_lab,
 };
@@ -137,9 +137,7 @@ struct Flood<'a> {
 /// Runs the worker `capability_flood`: prints `{"event":"began","ns","granted"}` when the flood begins, totals in the
 /// result.
 pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, check(spec))?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
     let mut socket = open(&spec.interface, &options)?;
     let mut flood = Flood::new(spec);
@@ -172,9 +170,7 @@ pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) ->
 }
 
 fn check(spec: &CapabilityFloodSpec) -> Result<(), String> {
-    if spec.seconds > SECONDS_MAX || spec.rate_bps / 8 / REQUEST_BYTES > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second"));
-    }
+    bounded(spec.seconds, spec.rate_bps / 8 / REQUEST_BYTES, "frames")?;
     if spec.attackers == 0 || spec.attackers > ATTACKERS_MAX || spec.groups == 0 {
         return Err(format!("1 to {ATTACKERS_MAX} attackers, in at least one group"));
     }

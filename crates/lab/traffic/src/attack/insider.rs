@@ -13,7 +13,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{PER_S_MAX, SECONDS_MAX, be_polite, require_lab};
+use super::{PER_S_MAX, SECONDS_MAX, begin};
 use sluicegate_site::{
     During, LabError,
     clock::{Pacer, paced},
@@ -44,16 +44,12 @@ pub struct InsiderSpec {
 
 /// Runs the worker `insider`: prints datagrams and bytes sent.
 pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    if spec.to.is_empty()
-        || spec.to.len() != spec.from_ports.len()
-        || spec.bytes == 0
-        || spec.bytes > 1_472
-        || spec.seconds > SECONDS_MAX
-    {
-        return Err(context.refuse("`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472"));
-    }
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    let fits = !spec.to.is_empty()
+        && spec.to.len() == spec.from_ports.len()
+        && (1..=1_472).contains(&spec.bytes)
+        && spec.seconds <= SECONDS_MAX;
+    let wrong = || "`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472".to_owned();
+    begin(context, if fits { Ok(()) } else { Err(wrong()) })?;
     let sockets: Vec<_> = spec
         .to
         .iter()

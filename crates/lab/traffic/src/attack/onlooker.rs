@@ -22,10 +22,9 @@ use sluicegate_wire::{
 };
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     capability::header,
     frames::{Forged, Path},
-    require_lab,
 };
 use crate::listen::open;
 use sluicegate_site::{
@@ -89,11 +88,7 @@ pub struct OnlookerSpec {
 /// Runs the worker `onlooker`: prints `{"event":"tick","frames","bytes"}` every second; the result says how many packets
 /// it saw, sent, and how often it was granted capabilities.
 pub(crate) fn onlooker(spec: &OnlookerSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(context.refuse(&format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second")));
-    }
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, bounded(spec.seconds, spec.per_s, "frames"))?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
     let (mut socket, mut client) = (open(&spec.interface, &options)?, open(&spec.client_interface, &options)?);
     let mut onlooker = Onlooker::new(spec);

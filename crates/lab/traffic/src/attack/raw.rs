@@ -9,9 +9,8 @@ use serde_json::json;
 use sluicegate_datapath::raw::{Options, Transmitted};
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     frames::{Forged, Kind, Path, unspecified_like},
-    require_lab,
 };
 use crate::listen::open;
 use sluicegate_site::{
@@ -81,9 +80,7 @@ pub struct Target {
 
 /// Runs the worker `flood`: prints `{"event":"tick","frames","bytes"}` every second, totals in the result.
 pub(crate) fn flood(spec: &FloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, check(spec))?;
     let mut socket = open(&spec.interface, &Options::send_only())?;
     let mut random = Rng::with_seed(spec.seed);
     let mut pool = Pool::new(spec, &mut random);
@@ -120,9 +117,7 @@ fn check(spec: &FloodSpec) -> Result<(), String> {
     if spec.mix.iter().all(|(_, weight)| *weight == 0) && spec.datagrams.is_empty() {
         return Err("mix and datagrams are empty: there is nothing to send".to_owned());
     }
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second"));
-    }
+    bounded(spec.seconds, spec.per_s, "frames")?;
     if spec.frame_bytes.iter().any(|len| usize::from(*len) > FRAME_LEN_MAX) {
         return Err(format!("frame_bytes: at most {FRAME_LEN_MAX}"));
     }
@@ -265,7 +260,7 @@ mod tests {
 
     use sluicegate_wire::ip::Summary;
 
-    use super::*;
+    use super::{super::SECONDS_MAX, *};
 
     fn spec() -> FloodSpec {
         FloodSpec {

@@ -12,9 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     insider::{BATCH, Batch},
-    require_lab,
 };
 use sluicegate_site::{
     During, LabError, Prefix,
@@ -74,9 +73,7 @@ pub struct SipMix {
 
 /// Runs the worker `sip_flood`: prints requests sent by kind and answers by status; `accepted` (2xx) must stay 0.
 pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, check(spec))?;
     let mut attackers: Vec<Attacker> = (0..spec.sockets)
         .map(|index| Attacker::open(spec, index))
         .collect::<io::Result<_>>()
@@ -128,9 +125,7 @@ fn check(spec: &SipFloodSpec) -> Result<(), String> {
     if spec.to.is_empty() || spec.users.is_empty() || spec.sockets == 0 || spec.sockets > SOCKETS_MAX {
         return Err(format!("`to` and `users` must not be empty, `sockets` 1 to {SOCKETS_MAX}"));
     }
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} requests a second"));
-    }
+    bounded(spec.seconds, spec.per_s, "requests")?;
     if mix.invite + mix.bad_digest + mix.replay + mix.garbage == 0 {
         return Err("the mix is empty: there is nothing to send".to_owned());
     }

@@ -282,7 +282,7 @@ mod tests {
             played.heard.stolen.note(10_000 * MS, 10_000 * MS);
             spoil(&mut played);
             played.judge(&mut report);
-            let missed = report.figures.into_iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
+            let missed = report.figures.iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
             missed.map(|figure| figure.metric.clone()).collect::<Vec<_>>()
         };
         assert_eq!(spoiled(&|_| {}), [] as [&str; 0]);

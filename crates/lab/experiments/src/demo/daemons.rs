@@ -15,7 +15,7 @@ use super::{
 };
 use sluicegate_site::{
     LabError, Node, Process,
-    binary::{Binary, connect, text},
+    binary::{connect, text},
     node::SIP_PORT,
     scratch::unmount_below,
     topology::Site,
@@ -34,20 +34,22 @@ const METRICS_LEN_MAX: u64 = 4 << 20;
 /// The system under test.
 #[derive(Debug)]
 pub(super) struct Daemons {
+    pub options: Options,
     pub files: Files,
     pub frontend: SocketAddr,
     /// The gate's back end and why that one.
     pub backend: String,
-    binary: Binary,
     gate: Node,
     frontend_node: Node,
+    /// Outlives the processes in it.
+    pub site: Site,
 }
 
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
-pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
+pub(super) fn start(options: &Options, site: Site) -> Result<Daemons, LabError> {
     let files = Files::write(options)?;
-    let binary = options.binary.clone();
-    let frontend_node = Node::start(&binary, &site.lab, "frontend", "frontend", &files.frontend)?;
+    let binary = &options.binary;
+    let frontend_node = Node::start(binary, &site.lab, "frontend", "frontend", &files.frontend)?;
     frontend_node.answers()?;
     for group in ["people", PHONES_GROUP, "insiders"] {
         // Telephones need no key for agents, and making one takes a quarter of a second.
@@ -55,27 +57,21 @@ pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError>
         frontend_node.add_users(group, files.members(group), more)?;
     }
     frontend_node.admit(&site.lab, "gate", &files.gate)?;
-    let gate = Node::start(&binary, &site.lab, "gate", "gate", &files.gate)?;
+    let gate = Node::start(binary, &site.lab, "gate", "gate", &files.gate)?;
     let backend = backend_of(&gate.answers()?);
     let frontend = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons { files, frontend, backend, binary, gate, frontend_node })
+    Ok(Daemons { options: options.clone(), site, files, frontend, backend, gate, frontend_node })
 }
 
 impl Daemons {
     /// Starts a worker on a host and waits until it is ready.
-    pub(super) fn worker<S: Serialize>(
-        &self,
-        site: &Site,
-        host: &str,
-        role: &str,
-        spec: &S,
-    ) -> Result<Process, LabError> {
-        self.binary.worker(&site.lab, host, role, spec)
+    pub(super) fn worker<S: Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
+        self.options.binary.worker(&self.site.lab, host, role, spec)
     }
 
     /// The command of a program that dies with the lab: this binary with `arguments`.
     pub(super) fn client(&self, arguments: &[String]) -> Command {
-        self.binary.command(arguments)
+        self.options.binary.command(arguments)
     }
 
     /// The command of an agent of bob's that takes `frontend` for its front end.
@@ -96,25 +92,25 @@ impl Daemons {
     }
 
     /// Starts the gate again, and waits until it answers.
-    pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
-        self.gate.restart(&site.lab)?;
+    pub(super) fn start_gate(&mut self) -> Result<(), LabError> {
+        self.gate.restart(&self.site.lab)?;
         self.gate.answers().map(drop)
     }
 
     /// Gives the gate another back end, from its next start on.
-    pub(super) fn change_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
-        gate(options, datapath).write(&options.binary.directory).map(drop)
+    pub(super) fn change_gate(&self, datapath: &str) -> Result<(), LabError> {
+        gate(&self.options, datapath).write(&self.options.binary.directory).map(drop)
     }
 
     /// Packets that have left over the protected link in the control lane.
-    pub(super) fn control_packets(&self, site: &Site) -> u64 {
-        counter(&metrics_of(site, "gate"), CONTROL_LANE)
+    pub(super) fn control_packets(&self) -> u64 {
+        counter(&metrics_of(&self.site, "gate"), CONTROL_LANE)
     }
 
     /// Starts the agent beside the service of kind `agent`, on that service's host.
-    pub(super) fn serve(&self, site: &Site, host: &str) -> Result<Process, LabError> {
+    pub(super) fn serve(&self, host: &str) -> Result<Process, LabError> {
         let arguments = ["agent".to_owned(), text(&self.files.agent), "--serve".to_owned()];
-        self.binary.spawn(&site.lab, host, "agent", &arguments)
+        self.options.binary.spawn(&self.site.lab, host, "agent", &arguments)
     }
 
     /// The UDP addresses and ports that the gate opened for a user, as the front end's `grant ls` tells them.
@@ -131,13 +127,13 @@ impl Daemons {
     }
 
     /// Datagrams that the front end has received since its start, as it counts them itself.
-    pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
-        counter(&metrics_of(site, "frontend"), DATAGRAMS)
+    pub(super) fn datagrams_at_frontend(&self) -> u64 {
+        counter(&metrics_of(&self.site, "frontend"), DATAGRAMS)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
-    pub(super) fn drops(&self, site: &Site) -> Vec<(String, u64)> {
-        drops_of(&metrics_of(site, "gate"))
+    pub(super) fn drops(&self) -> Vec<(String, u64)> {
+        drops_of(&metrics_of(&self.site, "gate"))
     }
 }
 
@@ -146,7 +142,7 @@ impl Drop for Daemons {
     fn drop(&mut self) {
         self.gate.end();
         self.frontend_node.end();
-        unmount_below(&self.binary.directory);
+        unmount_below(&self.options.binary.directory);
     }
 }
 

@@ -19,8 +19,10 @@ const LINES_MAX: usize = 1 << 20;
 /// Which worker a line comes from; numbers are those of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A caller or a sink.
+    /// A caller.
     Call,
+    /// Where calls end.
+    Sink,
     /// Transfers from or to a service.
     Transfer(usize),
     /// Set-ups with a service.
@@ -67,7 +69,7 @@ impl Ledger {
     /// Takes in one line.
     pub(super) fn take(&mut self, origin: Origin, line: &str) {
         match origin {
-            Origin::Call => self.calls.take(line),
+            Origin::Call | Origin::Sink => self.calls.take(line),
             Origin::Transfer(service) => push(&mut self.transfers[service], said(line, "transfer")),
             Origin::Setup(service) => push(&mut self.setups[service], said(line, "setup")),
             Origin::Count(service) => push(&mut self.counted[service], said(line, "tick")),

@@ -96,11 +96,11 @@ fn on_stage<T>(
     tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
     let site = Site::build(options.site)?;
     tell(Event::Step("starting front end and gate, adding users".to_owned()));
-    let mut daemons = daemons::start(options, &site)?;
+    let mut daemons = daemons::start(options, site)?;
     tell(Event::Step(format!("the gate's back end is {}", daemons.backend)));
     tell(Event::Step("starting services, calling them through the gate".to_owned()));
-    let cast = cast::Cast::start(options, &site, &daemons)?;
-    let mut stage = phases::Stage::new(options, &site, &mut daemons, cast, tell);
+    let cast = cast::Cast::start(&daemons)?;
+    let mut stage = phases::Stage::new(&mut daemons, cast, tell);
     let played = play(&mut stage)?;
     Ok((played, stage.into_report()))
 }

@@ -174,7 +174,7 @@ impl Stage<'_> {
     /// The flood that goes on in all cases.
     fn start_strangers(&mut self) -> Result<(), LabError> {
         for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
-            let mut spec = attacks::spoofed(self.options, self.site, host, number)?;
+            let mut spec = attacks::spoofed(self.daemons, host, number)?;
             // Mostly large: what floods a link, and leaves the machine time for everybody else on it.
             (spec.per_s, spec.frame_bytes) = (STRANGERS_PER_S, vec![100, 1_450, 1_450, 1_450, 1_450, 1_450]);
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
@@ -184,7 +184,7 @@ impl Stage<'_> {
 
     fn face(&mut self, case: &Case, report: &mut Report) -> Result<(), LabError> {
         let before = Before {
-            control: self.daemons.control_packets(self.site),
+            control: self.daemons.control_packets(),
             from_ns: unix_ns(),
             results: self.ledger.results(Origin::Insider).count(),
         };
@@ -212,7 +212,7 @@ impl Stage<'_> {
             ended.filter_map(|result| result[field].as_f64()).sum::<f64>()
         };
         let (tried, given) = (sum("begun"), sum("established"));
-        let least = f64::from(per_s) * f64::from(self.options.phase_s) / 2.0;
+        let least = f64::from(per_s) * f64::from(self.daemons.options.phase_s) / 2.0;
         judge.at_least("greedy_sign_ins_tried", tried, least);
         judge.at_least("greedy_sign_ins_given", given, 10.0);
         judge.at_least("greedy_sign_ins_refused", tried - given, 1.0);
@@ -223,7 +223,7 @@ impl Stage<'_> {
         let to_ns = unix_ns();
         let relayed = |host| self.ledger.counted(host, "frontend", before.from_ns, to_ns).0;
         let most = (relayed(0) + relayed(1)) as f64 + CONTROL_SLACK;
-        let control = self.daemons.control_packets(self.site).saturating_sub(before.control);
+        let control = self.daemons.control_packets().saturating_sub(before.control);
         judge.at_most("control_lane_packets", control as f64, most);
     }
 
@@ -239,21 +239,21 @@ impl Stage<'_> {
 
     /// Forged packets of one class, from where the demo's flood sends them.
     fn start_forged(&mut self, wanted: Class) -> Result<(), LabError> {
-        let specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
+        let specs = attacks::forged(self.daemons, &self.cast)?;
         let wanted = specs.into_iter().filter(|(class, _)| *class == wanted).collect();
         self.start_forgeries(wanted)
     }
 
     /// Nothing but fragments, in the name of a host whose flows are open.
     fn start_fragments(&mut self) -> Result<(), LabError> {
-        let mut specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
+        let mut specs = attacks::forged(self.daemons, &self.cast)?;
         specs.retain(|(class, _)| *class == FORGED_AGENT);
         specs.iter_mut().for_each(|(_, spec)| spec.mix = vec![(Kind::Fragment, 1)]);
         self.start_forgeries(specs)
     }
 
     fn start_onlooker(&mut self, does: Does) -> Result<(), LabError> {
-        let spec = attacks::onlooker(self.options, self.site, "bob", does)?;
+        let spec = attacks::onlooker(self.daemons, "bob", does)?;
         self.start(Origin::Flood(ONLOOKER), "core", "onlooker", &spec)
     }
 
@@ -267,7 +267,7 @@ impl Stage<'_> {
                 calls: u32::MAX,
                 talk_ms,
                 give_up_ms: 1_000,
-                ..calling(self.options, self.daemons, user, service, port)?
+                ..calling(self.daemons, user, service, port)?
             };
             self.start(Origin::Insider, "mallory", "setup", &spec)?;
         }
@@ -281,7 +281,7 @@ impl Stage<'_> {
         self.start(Origin::Door, "botnet", "idle", &spec)?;
         self.run_for(Duration::from_secs(1))?;
         self.daemons.kill_gate();
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }
 
@@ -292,7 +292,7 @@ impl Stage<'_> {
             let spec = RelaySpec { listen: rogue, to: self.daemons.frontend, downgrade, seconds: FOREVER_S };
             self.start(Origin::Door, "mallory", "relay", &spec)?;
             let mut agent =
-                self.site.lab.host("bob")?.spawn("misled agent", self.daemons.misled_agent(rogue, REALM)?)?;
+                self.daemons.site.lab.host("bob")?.spawn("misled agent", self.daemons.misled_agent(rogue, REALM)?)?;
             self.run_for(TAKEN_UP)?;
             self.spray_from("mallory")?;
             agent.end();
@@ -303,7 +303,7 @@ impl Stage<'_> {
 
     /// Datagrams from a host's own address to every port that the gate may have opened for it.
     fn spray_from(&mut self, host: &str) -> Result<(), LabError> {
-        let spec = attacks::own(self.options, self.site, host)?;
+        let spec = attacks::own(self.daemons, host)?;
         self.start(Origin::Flood(ONLOOKER), host, "flood", &spec)?;
         self.run_for(TAKEN_UP)?;
         self.stop(Origin::Flood(ONLOOKER), host)
@@ -324,7 +324,7 @@ impl Stage<'_> {
         let from_ns = unix_ns();
         self.run_for(DOWN)?;
         let arrived = self.everything_counted(from_ns);
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)?;
         self.judge(report, case).at_most("bytes_while_dead", arrived as f64, 0.0);
         Ok(())
@@ -334,13 +334,13 @@ impl Stage<'_> {
     fn kill_plain_gate(&mut self, report: &mut Report) -> Result<(), LabError> {
         self.restart_gate("packet")?;
         self.kill_gate("gate_killed_without_bpf", report)?;
-        self.restart_gate(&self.options.datapath.clone())
+        self.restart_gate(&self.daemons.options.datapath.clone())
     }
 
     fn restart_gate(&mut self, datapath: &str) -> Result<(), LabError> {
-        self.daemons.change_gate(self.options, datapath)?;
+        self.daemons.change_gate(datapath)?;
         self.daemons.end_gate();
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }
 
@@ -351,7 +351,7 @@ impl Stage<'_> {
     }
 
     fn recreate_interface(&mut self) -> Result<(), LabError> {
-        self.site.lab.lay_again(&Site::plan(self.options.site)?, "gate", Site::OUTSIDE)?;
+        self.daemons.site.lab.lay_again(&Site::plan(self.daemons.options.site)?, "gate", Site::OUTSIDE)?;
         self.run_for(TAKEN_UP)
     }
 
@@ -362,7 +362,7 @@ impl Stage<'_> {
     /// The flood was there, no stranger came through, and honest users had what is theirs.
     fn honest(&self, measured: &Measured, judge: &mut Judge<'_, rows::Case>) {
         judge.note_taken(&measured.taken);
-        let ratio = measured.offered_bps / self.options.site.link_rate_bps as f64;
+        let ratio = measured.offered_bps / self.daemons.options.site.link_rate_bps as f64;
         judge.timed(measured.taken.bounds_senders()).at_least("flood_to_link_ratio", ratio, 10.0);
         judge.at_most("stranger_bytes", measured.stranger_bytes as f64, 0.0);
         let spoofed = measured.forgeries.iter().find(|class| class.name == SPOOFED.name);

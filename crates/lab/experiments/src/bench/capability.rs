@@ -45,7 +45,7 @@ const FULL_TABLE: &str = "full_table";
 
 impl Figure {
     fn row(&self, order: Order) -> String {
-        format!("{}.{}", self.name, order.label())
+        format!("{}.{}", self.name, order.into_str())
     }
 }
 

@@ -23,6 +23,8 @@ use sluicegate_sip::{
     message::{HeaderName, Message},
 };
 
+use strum::IntoStaticStr;
+
 use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use sluicegate_site::{
     During, LabError, Process,
@@ -41,7 +43,8 @@ const ROUNDS_SHORT: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who signs in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 enum Kind {
     Phone,
     Agent,
@@ -50,15 +53,8 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 2] = [Self::Phone, Self::Agent];
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Phone => "phone",
-            Self::Agent => "agent",
-        }
-    }
-
     fn users(self) -> impl Iterator<Item = String> {
-        (0..CLIENTS).map(move |number| format!("{}{number}", self.name()))
+        (0..CLIENTS).map(move |number| format!("{}{number}", self.into_str()))
     }
 }
 

@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::{
     BACKENDS, Options, Row, Run, Summary, busy_before,
     lab::BenchLab,
@@ -24,7 +26,8 @@ use sluicegate_site::{LabError, binary::Binary};
 use traffic::Traffic;
 
 /// What the packets are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(prefix = "types_", serialize_all = "snake_case", const_into_str)]
 enum Kind {
     /// No capability header.
     Plain,
@@ -37,29 +40,10 @@ enum Kind {
     RenewalUncached,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::Plain,
-    Kind::Request,
-    Kind::RegularCached,
-    Kind::RegularUncached,
-    Kind::RenewalCached,
-    Kind::RenewalUncached,
-];
 /// What is offered, packets a second; `None`: as many as can be sent.
 const STEPS: [Option<u32>; 6] = [Some(50_000), Some(100_000), Some(200_000), Some(300_000), Some(400_000), None];
 
 impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "types_plain",
-            Self::Request => "types_request",
-            Self::RegularCached => "types_regular_cached",
-            Self::RegularUncached => "types_regular_uncached",
-            Self::RenewalCached => "types_renewal_cached",
-            Self::RenewalUncached => "types_renewal_uncached",
-        }
-    }
-
     /// What the router counts such a packet as.
     const fn counted_as(self) -> &'static str {
         match self {
@@ -72,7 +56,7 @@ impl Kind {
     }
 
     fn row(self, backend: &str) -> String {
-        format!("{}.{backend}", self.name())
+        format!("{}.{backend}", self.into_str())
     }
 }
 
@@ -106,10 +90,14 @@ type Curves = Vec<Vec<Point>>;
 pub fn types(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let only = options.only.as_deref().unwrap_or_default();
     let is_wanted = |kind: Kind, backend: &str| kind.row(backend).starts_with(only);
-    let kinds: Vec<_> =
-        KINDS.into_iter().filter(|kind| BACKENDS.iter().any(|backend| is_wanted(*kind, backend))).collect();
+    let kinds: Vec<_> = Kind::VARIANTS
+        .iter()
+        .copied()
+        .filter(|kind| BACKENDS.iter().any(|backend| is_wanted(*kind, backend)))
+        .collect();
     if kinds.is_empty() {
-        return Err(no_row(only, &format!("{}, each .xdp and .packet", KINDS.map(Kind::name).join(", "))));
+        let names: Vec<_> = Kind::VARIANTS.iter().map(Kind::into_str).collect();
+        return Err(no_row(only, &format!("{}, each .xdp and .packet", names.join(", "))));
     }
     let mut run = Run::begin("gate", &options.commit, busy_before()?, tell);
     let mut candidates = vec![Candidate { lab: peer::kernel_forward()?, router: None }];
@@ -206,7 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_named_by_what_is_offered() {
+    fn steps_are_named_by_what_is_offered_and_rows_by_what_is_sent() {
+        assert_eq!(Kind::RegularCached.row("xdp"), "types_regular_cached.xdp");
         assert_eq!(STEPS.map(step_name), ["50k", "100k", "200k", "300k", "400k", "max"]);
     }
 }

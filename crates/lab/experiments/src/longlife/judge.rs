@@ -27,11 +27,11 @@ pub(super) struct Carried {
 /// Judges the transfers of a row. `moved_at`: when clients moved, nanoseconds since 1970.
 pub(super) fn judge(report: &mut Report, row: Row, carried: &[Carried], moved_at: &[u64], stolen: &Stolen) {
     for Carried { way, order, haul } in carried {
-        let about = (row.label(), way.label());
+        let about = (row.label(), way.into_str());
         let direction = if order.upload { "up" } else { "down" };
         let is_whole = haul.as_ref().is_some_and(|haul| haul.bytes == order.bytes && haul.error.is_none());
         if let Some(error) = haul.as_ref().and_then(|haul| haul.error.as_ref()) {
-            eprintln!("{} {} {direction}: {error}", row.label(), way.label());
+            eprintln!("{} {} {direction}: {error}", row.label(), way.into_str());
         }
         report.of(about).at_least(&format!("whole_{direction}"), f64::from(u8::from(is_whole)), 1.0);
         let Some(haul) = haul else { continue };

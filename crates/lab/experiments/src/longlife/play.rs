@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use strum::VariantArray as _;
+
 use super::{
     Mutant, NAME, Options, Row,
     judge::{Carried, judge},
@@ -91,7 +93,8 @@ impl<'a> Stage<'a> {
         write_private(&password, PASSWORD).during(|| format!("writing {}", password.display()))?;
         let node = Node::start(&binary, &lab, "gate", "up", &site_file(&options.datapath))?;
         node.ready()?;
-        node.add_users("staff", Way::ALL.map(|way| (way.label().to_owned(), PASSWORD.to_owned())), &[])?;
+        let users = Way::VARIANTS.iter().map(|way| (way.into_str().to_owned(), PASSWORD.to_owned()));
+        node.add_users("staff", users, &[])?;
         Ok(Self { options, _server: server, _node: node, password, binary, lab })
     }
 
@@ -138,7 +141,7 @@ impl<'a> Stage<'a> {
     fn renewed(&self, report: &mut Report, row: Row, agents: &Agents<'_>, way: Way, seconds: u64) {
         let renewed = agents.log(way).matches("renewed").count();
         let least = (seconds / 10) as f64;
-        report.of((row.label(), way.label())).at_least("renewals", renewed as f64, least);
+        report.of((row.label(), way.into_str())).at_least("renewals", renewed as f64, least);
     }
 
     fn roaming(&self, report: &mut Report) -> Result<(), LabError> {
@@ -177,7 +180,7 @@ impl<'a> Stage<'a> {
         report.of(about).at_least("addresses_used", of_turns as f64, least as f64);
         for way in own {
             let followed = agents.log(way).matches("in another network").count();
-            let about = (Row::Roaming.label(), way.label());
+            let about = (Row::Roaming.label(), way.into_str());
             report.of(about).at_least("moves_followed", followed as f64, moves as f64);
         }
         drop(running);
@@ -215,7 +218,7 @@ impl<'a> Stage<'a> {
         for (way, days) in ways {
             self.renewed(report, Row::Clocks, &agents, way, seconds);
             let off = if agents.log(way).contains(&date(days)?) { 1.0 } else { 0.0 };
-            report.of((Row::Clocks.label(), way.label())).at_least("clock_is_off", off, 1.0);
+            report.of((Row::Clocks.label(), way.into_str())).at_least("clock_is_off", off, 1.0);
         }
         Ok(())
     }
@@ -225,7 +228,7 @@ impl<'a> Stage<'a> {
         let ways = [Way::Direct, Way::Pinhole, Way::Forward, Way::Socks, Way::Run, Way::Native, Way::Encapsulated];
         let agents = self.agents(FAST);
         let running = start(&agents, &ways)?;
-        let about = |way: Way| (Row::Throughput.label(), way.label());
+        let about = |way: Way| (Row::Throughput.label(), way.into_str());
         let watch = StolenWatch::start();
         for upload in [false, true] {
             let mut speeds: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];

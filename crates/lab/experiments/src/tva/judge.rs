@@ -229,6 +229,7 @@ mod tests {
 
     #[test]
     fn a_good_run_passes_and_one_whose_flood_did_not_arrive_never_does() {
+        assert_eq!(Attack::Reasking.label(), "reasking");
         for attack in ALL {
             assert!(passes(attack, |_| {}), "{attack:?}");
             assert!(!passes(attack, |[plain, ..]| plain.received_bps = 99e6), "{attack:?}, plain");

@@ -13,6 +13,7 @@ mod play;
 pub(crate) mod site;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
 pub use family::Family;
 pub use play::run;
@@ -23,7 +24,8 @@ use crate::report::rows::Report;
 pub const NAME: &str = "tva-live";
 
 /// Who attacks how (TVA V-B to V-E).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Attack {
     /// A flood of packets without capabilities to the service.
     Legacy,
@@ -63,15 +65,8 @@ pub enum Mutant {
 
 impl Attack {
     /// The name in commands and reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Legacy => "legacy",
-            Self::Request => "request",
-            Self::Authorized => "authorized",
-            Self::Imprecise => "imprecise",
-            Self::Reasking => "reasking",
-        }
+    fn label(self) -> &'static str {
+        self.into()
     }
 }
 

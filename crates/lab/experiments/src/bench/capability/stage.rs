@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use strum::IntoStaticStr;
+
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX};
@@ -37,21 +39,14 @@ pub(super) enum Work {
 }
 
 /// How flows follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Order {
     /// All that is touched stays in the cache: one flow, or as few as the work allows.
     Hot,
     /// 2^20 flows at random.
+    #[strum(serialize = "random_1m")]
     Random,
-}
-
-impl Order {
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Hot => "hot",
-            Self::Random => "random_1m",
-        }
-    }
 }
 
 const BATCH: usize = 128;

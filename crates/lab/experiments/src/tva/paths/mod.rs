@@ -11,6 +11,7 @@ mod soak;
 mod talk;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
 pub use play::run;
 
@@ -18,7 +19,8 @@ pub use play::run;
 pub const NAME: &str = "tva-paths";
 
 /// What happens to the path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Row {
     /// Both directions move to a chain that shares no router with the old one, and back.
     Switch,
@@ -45,19 +47,9 @@ pub enum Mutant {
 }
 
 impl Row {
-    /// All, in the order in which they are played.
-    pub const ALL: [Self; 5] = [Self::Switch, Self::Flap, Self::Asymmetric, Self::Clocks, Self::Soak];
-
     /// The name in commands and reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Switch => "switch",
-            Self::Flap => "flap",
-            Self::Asymmetric => "asymmetric",
-            Self::Clocks => "clocks",
-            Self::Soak => "soak",
-        }
+    fn label(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -81,6 +73,9 @@ pub struct Options {
 impl Options {
     /// The rows to play.
     fn rows(&self) -> impl Iterator<Item = Row> {
-        Row::ALL.into_iter().filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
+        Row::value_variants()
+            .iter()
+            .copied()
+            .filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
     }
 }

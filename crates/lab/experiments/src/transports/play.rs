@@ -86,33 +86,33 @@ impl Stage {
     }
 
     fn mirrored(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
-        let about = (case.name, service.name);
+        let mut judge = report.of((case.name, service.name));
         let mut mirror = self.mirror(case.protocol, SocketAddrV4::new(service.address, case.port))?;
         let visible = if service.is_translated() { GATE } else { service.address };
         let mut open = SocketAddrV4::new(visible, case.port);
-        let before = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.of(about).at_most("answered_before_sign_in", before, 0.0);
+        let before = self.exchange(("client", CLIENT), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_before_sign_in", before, 0.0);
         let mut connect = None;
         if self.mutant != Mutant::Unopened {
             let (process, at) = self.open(case, service)?;
             (connect, open) = (Some(process), at);
         }
-        let answered = self.exchange("client", case.protocol, open, (PACKETS, ANSWER_MS))?;
-        report.of(about).at_least("answered", answered, PACKETS.into());
-        let strangers = self.exchange("stranger", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.of(about).at_most("answered_to_strangers", strangers, 0.0);
+        let answered = self.exchange(("client", CLIENT), case.protocol, open, (PACKETS, ANSWER_MS))?;
+        judge.at_least("answered", answered, PACKETS.into());
+        let strangers = self.exchange(("stranger", STRANGER), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_to_strangers", strangers, 0.0);
         connect.iter_mut().for_each(Process::end);
-        let after = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.of(about).at_most("answered_after_goodbye", after, 0.0);
+        let after = self.exchange(("client", CLIENT), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_after_goodbye", after, 0.0);
         // What the service itself has seen, whatever came back.
         mirror.close_input();
         let heard = mirror.event("result", READY_MAX)?["heard"][STRANGER.to_string()].as_u64().unwrap_or(0);
-        report.of(about).at_most("packets_of_strangers", heard as f64, 0.0);
+        judge.at_most("packets_of_strangers", heard as f64, 0.0);
         Ok(())
     }
 
     fn tunnelled(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
-        let about = (case.name, service.name);
+        let mut judge = report.of((case.name, service.name));
         let visible = if service.is_translated() { GATE } else { service.address };
         let (connect, open) = match self.mutant {
             Mutant::Unopened => (None, SocketAddrV4::new(visible, case.port)),
@@ -120,12 +120,12 @@ impl Stage {
         };
         let tunnel = Tunnel::lay(self, case.port, open)?;
         let inner = SocketAddrV4::new(TUNNEL[1], TUNNEL_PORT);
-        let mirror = self.mirror(IpProtocol::UDP, inner)?;
-        let answered = tunnel.exchange(self, inner, (PACKETS, ANSWER_MS))?;
-        report.of(about).at_least("answered", answered, PACKETS.into());
+        let (inside, mirror) = (("client", TUNNEL[0]), self.mirror(IpProtocol::UDP, inner)?);
+        let answered = self.exchange(inside, IpProtocol::UDP, inner, (PACKETS, ANSWER_MS))?;
+        judge.at_least("answered", answered, PACKETS.into());
         connect.into_iter().for_each(|mut process| process.end());
-        let after = tunnel.exchange(self, inner, (FORBIDDEN, SILENCE_MS))?;
-        report.of(about).at_most("answered_after_goodbye", after, 0.0);
+        let after = self.exchange(inside, IpProtocol::UDP, inner, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_after_goodbye", after, 0.0);
         drop((tunnel, mirror));
         Ok(())
     }
@@ -135,22 +135,10 @@ impl Stage {
         self.binary.worker(&self.lab, "service", "mirror", &spec)
     }
 
-    /// How many packets of a host are answered.
+    /// How many packets of a host, sent from this address, are answered.
     fn exchange(
         &self,
-        host: &str,
-        protocol: IpProtocol,
-        to: SocketAddrV4,
-        packets: (u32, u64),
-    ) -> Result<f64, LabError> {
-        let from = if host == "client" { CLIENT } else { STRANGER };
-        self.exchange_from(host, from, protocol, to, packets)
-    }
-
-    fn exchange_from(
-        &self,
-        host: &str,
-        from: Ipv4Addr,
+        (host, from): (&str, Ipv4Addr),
         protocol: IpProtocol,
         to: SocketAddrV4,
         (packets, answer_ms): (u32, u64),
@@ -213,10 +201,6 @@ impl Tunnel {
             stage.lab.run(host, &["ip", "link", "set", own, "up"])?;
         }
         Ok(Self { _ends: ends })
-    }
-
-    fn exchange(&self, stage: &Stage, to: SocketAddrV4, packets: (u32, u64)) -> Result<f64, LabError> {
-        stage.exchange_from("client", TUNNEL[0], IpProtocol::UDP, to, packets)
     }
 }
 

@@ -15,8 +15,6 @@ pub enum End {
     Complete,
     /// It took longer than it may.
     GivenUp,
-    /// The peer reset the connection.
-    Reset,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,12 +156,6 @@ impl Sender {
         }
         let Some(ack) = segment.ack else { return };
         let acked_to = self.unacked.saturating_add_signed(i64::from(ack.wrapping_sub(self.seq(self.unacked)) as i32));
-        if segment.control == Control::Rst {
-            if acked_to <= self.sent_max {
-                self.state = State::Ended(now, End::Reset);
-            }
-            return;
-        }
         if acked_to > self.sent_max {
             return;
         }

@@ -199,11 +199,6 @@ impl Lab {
         self.hosts.get(name).ok_or_else(|| LabError::Plan(format!("there is no host {name}")))
     }
 
-    /// All hosts.
-    pub fn hosts(&self) -> impl Iterator<Item = &Namespace> {
-        self.hosts.values()
-    }
-
     fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {
         self.host(host)?.netlink("reading an interface", |netlink| netlink.link(interface))
     }

@@ -8,4 +8,5 @@ mod listen;
 pub mod passing;
 pub mod sample;
 pub mod seen;
+mod sockets;
 pub mod worker;

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -68,19 +68,13 @@ impl Forged {
             Kind::Fragment => fragment(path, payload_len, random),
             Kind::Garbage => garbage(path, payload_len, random),
         };
-        Self::frame(path, &packet)
+        Self::of(path, &packet)
     }
 
     /// A UDP datagram with this payload from this source port.
     #[must_use]
     pub fn datagram(path: &Path, src_port: u16, payload: &[u8]) -> Self {
-        Self::frame(path, &udp_packet(path, src_port, payload))
-    }
-
-    /// This packet.
-    #[must_use]
-    pub fn of(path: &Path, packet: &[u8]) -> Self {
-        Self::frame(path, packet)
+        Self::of(path, &udp_packet(path, src_port, payload))
     }
 
     /// A packet of about `frame_len` bytes with this capability header, and a datagram behind it unless it says that
@@ -99,14 +93,15 @@ impl Forged {
             payload.extend(udp_datagram(&inside, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
         }
         let (src_port, dst_port) = match carriage {
-            Carriage::Native => return Self::frame(path, &packet(path, &(capability::PROTOCOL, &payload[..]))),
+            Carriage::Native => return Self::of(path, &packet(path, &(capability::PROTOCOL, &payload[..]))),
             Carriage::Encapsulated { src_port } => (src_port, capability::UDP_PORT),
             Carriage::Answer { dst_port } => (capability::UDP_PORT, dst_port),
         };
         Self::datagram(&Path { dst_port, ..*path }, src_port, &payload)
     }
 
-    fn frame(path: &Path, packet: &[u8]) -> Self {
+    /// This packet.
+    pub(super) fn of(path: &Path, packet: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(ETHERNET_LEN + packet.len());
         bytes.extend_from_slice(&path.destination_mac);
         bytes.extend_from_slice(&path.source_mac);
@@ -123,9 +118,7 @@ impl Forged {
         let delta = summary.set_src(packet, src);
         summary.adjust_transport_checksum(packet, delta);
     }
-}
 
-impl Forged {
     /// Sets the traffic class, which nothing in the lab changes: so what arrives can be told from what an honest client
     /// sends under the same address. Garbage stays as it is.
     pub(crate) fn mark(&mut self, traffic_class: u8) {
@@ -250,11 +243,6 @@ fn garbage(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
         // No IP at all.
         _ => payload,
     }
-}
-
-/// The address that stands for `random` sources of the same version as `like`.
-pub(crate) fn unspecified_like(like: IpAddr) -> IpAddr {
-    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use std::{
     cell::Cell,
     io::{self, IoSlice},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     os::fd::AsRawFd,
     time::{Duration, Instant},
 };
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{PER_S_MAX, SECONDS_MAX, begin};
+use crate::sockets::connected;
 use sluicegate_site::{
     During, LabError,
     clock::{Pacer, paced},
@@ -54,7 +55,7 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
         .to
         .iter()
         .zip(&spec.from_ports)
-        .map(open)
+        .map(|(to, port)| connected(*to, *port))
         .collect::<io::Result<_>>()
         .during(|| "opening the insider's sockets".to_owned())?;
     context.ready();
@@ -80,13 +81,6 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
     let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     context.result(&json!({ "datagrams": sent.get(), "bytes": sent.get() * u64::from(spec.bytes), "ms": ms }));
     done
-}
-
-fn open((to, from_port): (&SocketAddr, &u16)) -> io::Result<UdpSocket> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, *from_port))?;
-    socket.connect(to)?;
-    Ok(socket)
 }
 
 /// Sends datagrams of a connected socket in batches.

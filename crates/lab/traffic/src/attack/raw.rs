@@ -10,9 +10,9 @@ use sluicegate_datapath::raw::{Options, Transmitted};
 
 use super::{
     begin, bounded,
-    frames::{Forged, Kind, Path, unspecified_like},
+    frames::{Forged, Kind, Path},
 };
-use crate::listen::open;
+use crate::{listen::open, sockets::any_like};
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer, paced},
@@ -210,7 +210,7 @@ impl<'a> Pool<'a> {
             }
         }
         let prefix = self.spec.sources.iter().find(|prefix| same(&prefix.address));
-        prefix.map_or_else(|| unspecified_like(dst), |prefix| prefix.nth(random.u64(..)))
+        prefix.map_or_else(|| any_like(dst), |prefix| prefix.nth(random.u64(..)))
     }
 }
 

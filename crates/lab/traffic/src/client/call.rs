@@ -7,17 +7,18 @@ use std::{
     cell::Cell,
     collections::HashMap,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    net::{SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::timestamps::{DATAGRAM_MAX, receive, sent_stamp, stamp_received, stamp_sent};
-use crate::sample::Percentiles;
+use crate::{
+    sample::Percentiles,
+    sockets::{connected, wait_any},
+};
 use sluicegate_site::{
     During, LabError,
     clock::{Pacer, paced, unix_ns},
@@ -116,9 +117,7 @@ impl Caller {
     fn open(spec: &CallSpec) -> io::Result<Self> {
         let ports = spec.from_ports.iter().copied().chain(std::iter::repeat(0));
         let open = |(to, port): (&SocketAddr, u16)| {
-            let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((any, port))?;
-            socket.connect(to)?;
+            let socket = connected(*to, port)?;
             stamp_sent(&socket)?;
             Ok(socket)
         };
@@ -232,14 +231,6 @@ impl Tally {
         context.print(&json!({ "event": "received", "packets": self.received, "others": self.others }));
         self.received.clear();
         self.others = 0;
-    }
-}
-
-fn wait_any(sockets: &[UdpSocket], timeout: Duration) -> io::Result<()> {
-    let mut ends: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-    match poll(&mut ends, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,14 +3,12 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io, iter,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
     time::{Duration, Instant as Clock},
 };
 
 use fastrand::Rng;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_sip::{
@@ -20,7 +18,10 @@ use sluicegate_sip::{
 };
 use sluicegate_wire::Instant;
 
-use crate::sample::Percentiles;
+use crate::{
+    sample::Percentiles,
+    sockets::{connected, wait_any},
+};
 use sluicegate_site::{
     During, LabError, Process,
     clock::{Pacer, unix_ns},
@@ -213,9 +214,7 @@ impl<'a> Phone<'a> {
     fn open(spec: &'a SetupSpec, context: &'a Context) -> io::Result<Self> {
         let open = |index: u16| {
             let to = spec.to[usize::from(index) % spec.to.len()];
-            let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((any, 0))?;
-            socket.connect(to)?;
+            let socket = connected(to, 0)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
@@ -316,13 +315,7 @@ impl<'a> Phone<'a> {
 
     /// Waits up to [`TICK`], reads what came, looks at the timers.
     fn turn(&mut self) -> io::Result<()> {
-        let mut ends: Vec<_> =
-            self.sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut ends, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO)) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready: Vec<bool> = ends.iter().map(|end| end.any().unwrap_or(false)).collect();
+        let ready = wait_any(&self.sockets, TICK)?;
         let mut buffer = vec![0; RECEIVE_MAX];
         for socket in (0..self.sockets.len()).filter(|index| ready[*index]) {
             // An error is the ICMP answer to an earlier request: the retransmission deals with it.

@@ -357,6 +357,7 @@ mod tests {
         let text = report.to_json_lines();
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);
+        assert_eq!((&lines[0]["phase"], &lines[0]["metric"]), (&json!("gate off"), &json!("call_loss")));
         assert_eq!(lines[0]["threshold"], ">= 0.5");
         assert_eq!(lines[0]["verdict"], "holds");
         assert_eq!((&lines[1]["verdict"], &lines[1]["seed"]), (&json!("holds"), &json!(7)));

@@ -142,6 +142,8 @@ mod tests {
         assert_eq!(report.figures.verdict(), Verdict::Missed);
         let lines = report.to_json_lines();
         assert_eq!(lines.lines().count(), 4);
+        let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        assert_eq!((&first["case"], &first["scheme"], &first["run"]), (&json!("legacy"), &json!("tva"), &json!("")));
         assert!(lines.lines().last().unwrap().contains("\"verdict\":\"missed\""));
     }
 

@@ -20,18 +20,15 @@ pub enum Level {
     Exact,
     /// Holds within a tolerance, over random draws.
     Statistical,
-    /// An order or a shape holds.
-    Ordinal,
 }
 
 impl Level {
-    /// The letter in tables: X, S or O.
+    /// The letter in tables: X or S.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Exact => "X",
             Self::Statistical => "S",
-            Self::Ordinal => "O",
         }
     }
 }

@@ -1,19 +1,17 @@
-//! A host with one interface: uploads files over TCP, receives them, sends and counts datagrams.
+//! A host with one interface: uploads files over TCP, and receives them.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use sluicegate_wire::{FrameBuf, Instant, IpProtocol, ip::Summary, tcp, udp};
 
 use crate::{
-    Interface, Io, Node,
+    Interface, Io, Node, packet,
     tcp::{Config, End, Receiver},
 };
 
 mod shim;
-mod stream;
 mod upload;
 pub use shim::Shim;
-pub use stream::Stream;
 pub use upload::{Transfer, Uploads};
 
 /// The interface of a host.
@@ -21,28 +19,13 @@ const LINK: Interface = Interface(0);
 /// Transfers that a host receives at a time; the oldest makes room.
 const RECEIVERS_MAX: usize = 1 << 20;
 
-/// Datagrams received from one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
-    /// How many.
-    pub datagrams: u64,
-    /// Bytes of their IP packets, as the host sees them.
-    pub bytes: u64,
-    /// When the first one came.
-    pub first: Instant,
-    /// When the last one came.
-    pub last: Instant,
-}
-
 /// A host: what it sends, and what it has received.
 #[derive(Debug)]
 pub struct Host {
     address: IpAddr,
     shim: Option<Box<Shim>>,
-    uploads: Vec<Uploads>,
-    streams: Vec<Stream>,
+    uploads: Option<Uploads>,
     receivers: BTreeMap<(IpAddr, u16, u16), Receiver>,
-    received: BTreeMap<IpAddr, Received>,
     malformed: u64,
 }
 
@@ -50,28 +33,13 @@ impl Host {
     /// A host that only answers.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
-        Self {
-            address,
-            shim: None,
-            uploads: Vec::new(),
-            streams: Vec::new(),
-            receivers: BTreeMap::new(),
-            received: BTreeMap::new(),
-            malformed: 0,
-        }
+        Self { address, shim: None, uploads: None, receivers: BTreeMap::new(), malformed: 0 }
     }
 
     /// The same, uploading files.
     #[must_use]
     pub fn with_uploads(mut self, uploads: Uploads) -> Self {
-        self.uploads.push(uploads);
-        self
-    }
-
-    /// The same, sending datagrams.
-    #[must_use]
-    pub fn with_stream(mut self, stream: Stream) -> Self {
-        self.streams.push(stream);
+        self.uploads = Some(uploads);
         self
     }
 
@@ -82,18 +50,6 @@ impl Host {
         self
     }
 
-    /// The host's capability shim, if it has one.
-    #[must_use]
-    pub fn shim(&self) -> Option<&Shim> {
-        self.shim.as_deref()
-    }
-
-    /// The host's address.
-    #[must_use]
-    pub const fn address(&self) -> IpAddr {
-        self.address
-    }
-
     /// Every transfer that has ended, in the order of its uploads.
     pub fn transfers(&self) -> impl Iterator<Item = &Transfer> {
         self.uploads.iter().flat_map(Uploads::done)
@@ -102,13 +58,7 @@ impl Host {
     /// Whether every transfer has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.uploads.iter().all(Uploads::is_done)
-    }
-
-    /// Datagrams received, by sender.
-    #[must_use]
-    pub const fn received(&self) -> &BTreeMap<IpAddr, Received> {
-        &self.received
+        self.uploads.as_ref().is_none_or(Uploads::is_done)
     }
 
     /// Transfers received: peer address, peer port, own port, and the state.
@@ -125,34 +75,19 @@ impl Host {
 
     fn send(&mut self, io: &mut Io<'_>, mut packet: FrameBuf) {
         let now = io.now();
-        match self.shim.as_mut().is_none_or(|shim| shim.outbound(now, &mut packet)) {
-            true => io.send(LINK, packet),
-            false => io.discard(packet),
+        if self.shim.as_mut().is_none_or(|shim| shim.outbound(now, &mut packet)) {
+            io.send(LINK, packet);
         }
     }
 
     /// Sends whatever is due and may go.
     fn drive(&mut self, io: &mut Io<'_>) {
         let now = io.now();
-        for index in 0..self.uploads.len() {
-            while let Some((peer, segment)) = self.uploads[index].poll_transmit(now) {
-                let packet = io.pool().ip(self.address, peer, &segment);
-                self.send(io, packet);
-            }
+        while let Some((peer, segment)) = self.uploads.as_mut().and_then(|uploads| uploads.poll_transmit(now)) {
+            let packet = packet::ip(self.address, peer, &segment);
+            self.send(io, packet);
         }
-        for index in 0..self.streams.len() {
-            while let Some(datagram) = self.streams[index].poll_transmit(now, io.rng()) {
-                let src = datagram.src.unwrap_or(self.address);
-                let packet = io.pool().ip(src, datagram.dst, &datagram.repr);
-                self.send(io, packet);
-            }
-        }
-        while let Some(shim) = &mut self.shim {
-            let mut packet = io.pool().take();
-            if !shim.poll_output(now, &mut packet) {
-                io.discard(packet);
-                break;
-            }
+        while let Some(packet) = self.shim.as_mut().and_then(|shim| shim.poll_output(now)) {
             io.send(LINK, packet);
         }
     }
@@ -169,7 +104,6 @@ impl Host {
             IpProtocol::UDP => {
                 let packet = udp::Packet::new_checked(payload).ok()?;
                 packet.verify_checksum(summary.src, summary.dst).then_some(())?;
-                self.on_datagram(io.now(), summary.src, summary.total_len);
             }
             _ => {}
         }
@@ -178,7 +112,7 @@ impl Host {
 
     fn on_segment(&mut self, io: &mut Io<'_>, peer: IpAddr, segment: &tcp::Repr<'_>) {
         let now = io.now();
-        if self.uploads.iter_mut().any(|uploads| uploads.on_segment(now, peer, segment)) {
+        if self.uploads.as_mut().is_some_and(|uploads| uploads.on_segment(now, peer, segment)) {
             return;
         }
         let key = (peer, segment.src_port, segment.dst_port);
@@ -191,7 +125,7 @@ impl Host {
             }
         };
         if let Some(answer) = answer {
-            let packet = io.pool().ip(self.address, peer, &answer);
+            let packet = packet::ip(self.address, peer, &answer);
             self.send(io, packet);
         }
     }
@@ -205,13 +139,6 @@ impl Host {
         self.receivers.insert(key, receiver);
         answer
     }
-
-    fn on_datagram(&mut self, now: Instant, from: IpAddr, len: usize) {
-        let received = self.received.entry(from).or_insert(Received { datagrams: 0, bytes: 0, first: now, last: now });
-        received.datagrams += 1;
-        received.bytes += len as u64;
-        received.last = now;
-    }
 }
 
 impl Node for Host {
@@ -221,20 +148,18 @@ impl Node for Host {
         if is_mine && self.take_in(io, packet.bytes()).is_none() {
             self.malformed += 1;
         }
-        io.discard(packet);
         self.drive(io);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let uploads = self.uploads.iter().filter_map(Uploads::poll_timeout);
-        let streams = self.streams.iter().filter_map(Stream::poll_timeout);
+        let uploads = self.uploads.as_ref().and_then(Uploads::poll_timeout);
         let shim = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        uploads.chain(streams).chain(shim).min()
+        uploads.into_iter().chain(shim).min()
     }
 
     fn on_timeout(&mut self, io: &mut Io<'_>) {
         let now = io.now();
-        for uploads in &mut self.uploads {
+        if let Some(uploads) = &mut self.uploads {
             uploads.on_timeout(now, io.rng());
         }
         self.drive(io);
@@ -250,8 +175,6 @@ pub struct Tally {
     pub all: usize,
     /// The middle of the completed transfers' times.
     pub median: Option<Duration>,
-    /// The longest of them.
-    pub longest: Option<Duration>,
 }
 
 impl Tally {
@@ -267,6 +190,6 @@ impl Tally {
             }
         }
         times.sort_unstable();
-        Self { complete: times.len(), all, median: times.get(times.len() / 2).copied(), longest: times.last().copied() }
+        Self { complete: times.len(), all, median: times.get(times.len() / 2).copied() }
     }
 }

@@ -1,13 +1,13 @@
-//! Routers: a plain one that knows no classes, the product's capability router, and where packets go.
+//! The product's capability router, and where packets go.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use sluicegate_wire::{FrameBuf, ip::Summary};
 
-use crate::{Interface, Io, Node};
+use crate::Interface;
 
-mod capability;
-pub use capability::{CapabilityRouter, CapabilityRouterConfig};
+pub(crate) mod capability;
+pub use capability::CapabilityRouter;
 
 /// Which interface leads to an address.
 #[derive(Debug, Clone, Default)]
@@ -37,31 +37,9 @@ impl Routes {
     }
 }
 
-/// A router that forwards every packet alike; the queues are the links' own.
-#[derive(Debug)]
-pub struct PlainRouter {
-    routes: Routes,
-}
-
-impl PlainRouter {
-    /// A router with these routes.
-    #[must_use]
-    pub const fn new(routes: Routes) -> Self {
-        Self { routes }
-    }
-}
-
-impl Node for PlainRouter {
-    fn on_packet(&mut self, io: &mut Io<'_>, _from: Interface, mut packet: FrameBuf) {
-        match next_hop(&self.routes, &mut packet) {
-            Some((to, _)) => io.send(to, packet),
-            None => io.discard(packet),
-        }
-    }
-}
-
 /// Takes one hop off a packet and finds where it leaves and where to; `None` if it must not go on.
-fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<(Interface, IpAddr)> {
+#[must_use]
+pub fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<(Interface, IpAddr)> {
     packet.with(|frame| {
         let mut summary = Summary::parse(frame.bytes()).ok()?;
         summary.decrement_ttl(frame.bytes_mut()).ok()?;

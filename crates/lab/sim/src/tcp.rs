@@ -19,10 +19,8 @@ pub struct Config {
     pub segment_bytes: u16,
     /// Congestion window at the start, in segments.
     pub initial_window: u32,
-    /// How long an unanswered SYN waits before it is sent again.
+    /// How long an unanswered SYN waits before it is sent again, each time: the papers' runs do not double it.
     pub syn_timeout: Duration,
-    /// Whether that time doubles with each SYN. The papers' runs keep it fixed.
-    pub syn_backs_off: bool,
     /// The shortest retransmission timeout.
     pub timeout_min: Duration,
     /// The longest retransmission timeout.
@@ -37,7 +35,6 @@ impl Config {
         segment_bytes: 1_000,
         initial_window: 2,
         syn_timeout: Duration::from_secs(1),
-        syn_backs_off: false,
         timeout_min: Duration::from_millis(200),
         timeout_max: Duration::from_secs(60),
         abort_after: Some(Duration::from_secs(10)),

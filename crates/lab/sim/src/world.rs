@@ -1,4 +1,4 @@
-use std::{any::Any, collections::BinaryHeap, fmt, time::Duration};
+use std::{any::Any, collections::BTreeMap, fmt, time::Duration};
 
 use sluicegate_scheduler::{Label, LinkScheduler, Offered};
 use sluicegate_wire::{FrameBuf, HEADROOM, Instant};
@@ -6,7 +6,6 @@ use sluicegate_wire::{FrameBuf, HEADROOM, Instant};
 use crate::{
     LinkConfig, LinkId, LinkStats, Rng,
     link::{Link, Passage, nanos},
-    packet::Pool,
     trace::{Happened, Trace},
 };
 
@@ -52,11 +51,6 @@ impl Io<'_> {
         Instant::from_nanos(self.core.now_ns + self.core.places[self.node.0].clock_ahead_ns)
     }
 
-    /// Buffers for new packets.
-    pub const fn pool(&mut self) -> &mut Pool {
-        &mut self.core.pool
-    }
-
     /// The node's own stream of randomness.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.core.places[self.node.0].rng
@@ -70,15 +64,9 @@ impl Io<'_> {
 
     /// Sends a packet under this label, which a drop-tail link does not look at.
     pub fn send_as(&mut self, to: Interface, label: Label, packet: FrameBuf) {
-        match self.core.places[self.node.0].links.get(to.0) {
-            Some(link) => self.core.offer(*link, label, packet),
-            None => self.core.pool.put(packet),
+        if let Some(link) = self.core.places[self.node.0].links.get(to.0) {
+            self.core.offer(*link, label, packet);
         }
-    }
-
-    /// Drops a packet.
-    pub fn discard(&mut self, packet: FrameBuf) {
-        self.core.pool.put(packet);
     }
 }
 
@@ -88,10 +76,10 @@ struct Core {
     seed: u64,
     now_ns: u64,
     next_order: u64,
-    events: BinaryHeap<Scheduled>,
+    /// By time in nanoseconds; of two at the same time the one that was scheduled first comes first.
+    events: BTreeMap<(u64, u64), Event>,
     places: Vec<Place>,
     links: Vec<Link>,
-    pool: Pool,
     trace: Trace,
 }
 
@@ -118,10 +106,9 @@ impl World {
             seed,
             now_ns: 0,
             next_order: 0,
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             places: Vec::new(),
             links: Vec::new(),
-            pool: Pool::default(),
             trace: Trace::new(seed),
         };
         Self { core, nodes: Vec::new() }
@@ -167,7 +154,7 @@ impl World {
 
     /// The hash of all that has happened, every byte of every packet included.
     #[must_use]
-    pub const fn trace_hash(&self) -> u64 {
+    pub fn trace_hash(&self) -> u64 {
         self.core.trace.hash()
     }
 
@@ -236,7 +223,7 @@ impl World {
 
     /// Runs until nothing is left to happen up to and including `end`; the clock then shows `end`.
     pub fn run_until(&mut self, end: Instant) {
-        while self.core.events.peek().is_some_and(|next| next.at_ns <= end.as_nanos()) {
+        while self.core.events.first_key_value().is_some_and(|((at_ns, _), _)| *at_ns <= end.as_nanos()) {
             self.step();
         }
         self.core.now_ns = self.core.now_ns.max(end.as_nanos());
@@ -255,7 +242,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let Some(Scheduled { at_ns, event, .. }) = self.core.events.pop() else { return };
+        let Some(((at_ns, _), event)) = self.core.events.pop_first() else { return };
         self.core.now_ns = self.core.now_ns.max(at_ns);
         match event {
             Event::Arrive { link, packet } => self.arrive(link, packet),
@@ -270,7 +257,7 @@ impl World {
 
     fn arrive(&mut self, link: LinkId, packet: FrameBuf) {
         let (node, interface) = self.core.arrive(link, &packet);
-        let packet = self.core.recentred(packet);
+        let packet = recentred(packet);
         self.nodes[node.0].on_packet(&mut Io { core: &mut self.core, node }, interface, packet);
         self.rearm(node);
     }
@@ -317,7 +304,7 @@ impl Core {
     fn schedule(&mut self, at_ns: u64, event: Event) {
         let order = self.next_order;
         self.next_order += 1;
-        self.events.push(Scheduled { at_ns, order, event });
+        self.events.insert((at_ns, order), event);
     }
 
     fn offer(&mut self, id: LinkId, label: Label, packet: FrameBuf) {
@@ -345,7 +332,6 @@ impl Core {
     fn refuse(&mut self, id: LinkId, packet: FrameBuf) {
         self.links[id.0].stats.refused += 1;
         self.trace.note(Happened::Refused, self.now_ns, id.0 as u64, packet.bytes());
-        self.pool.put(packet);
     }
 
     /// The scheduler of a link wants to be asked.
@@ -376,15 +362,11 @@ impl Core {
             Passage::Arrives(at_ns, again_ns) => {
                 self.trace.note(Happened::Sent, self.now_ns, id.0 as u64, packet.bytes());
                 if let Some(again_ns) = again_ns {
-                    let copy = self.pool.copy(&packet);
-                    self.schedule(again_ns, Event::Arrive { link: id, packet: copy });
+                    self.schedule(again_ns, Event::Arrive { link: id, packet: packet.clone() });
                 }
                 self.schedule(at_ns, Event::Arrive { link: id, packet });
             }
-            Passage::Lost => {
-                self.trace.note(Happened::Lost, self.now_ns, id.0 as u64, packet.bytes());
-                self.pool.put(packet);
-            }
+            Passage::Lost => self.trace.note(Happened::Lost, self.now_ns, id.0 as u64, packet.bytes()),
         }
     }
 
@@ -398,16 +380,11 @@ impl Core {
         self.trace.note(Happened::Arrived, self.now_ns, id.0 as u64, &[]);
         link.to
     }
+}
 
-    /// The packet as a device receives it: with all of the headroom.
-    fn recentred(&mut self, mut packet: FrameBuf) -> FrameBuf {
-        if packet.with(|frame| frame.start()) == HEADROOM {
-            return packet;
-        }
-        let copy = self.pool.copy(&packet);
-        self.pool.put(packet);
-        copy
-    }
+/// The packet as a device receives it: with all of the headroom.
+fn recentred(mut packet: FrameBuf) -> FrameBuf {
+    if packet.with(|frame| frame.start()) == HEADROOM { packet } else { FrameBuf::from_bytes(packet.bytes()) }
 }
 
 enum Event {
@@ -417,36 +394,13 @@ enum Event {
     Script(Box<dyn FnOnce(&mut World)>),
 }
 
-/// An event and its place in time; of two at the same time the one that was scheduled first comes first.
-struct Scheduled {
-    at_ns: u64,
-    order: u64,
-    event: Event,
-}
-
-impl fmt::Debug for Scheduled {
+impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "#{} at {} ns", self.order, self.at_ns)
-    }
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    /// The heap gives out its greatest element: the earliest event is the greatest.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
+        f.write_str(match self {
+            Self::Arrive { .. } => "Arrive",
+            Self::Ready { .. } => "Ready",
+            Self::Timeout { .. } => "Timeout",
+            Self::Script(_) => "Script",
+        })
     }
 }

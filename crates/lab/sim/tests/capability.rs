@@ -1,19 +1,34 @@
 //! Hosts, routers and attackers with capabilities, in one small world.
 
+mod support;
+
 use std::{net::IpAddr, time::Duration};
 
 use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
 use sluicegate_scheduler as scheduler;
 use sluicegate_sim::{
     Interface, LinkConfig, LinkId, NodeId, World,
-    attacker::{Attacker, Flood},
+    attacker::Attacker,
     host::{Host, Shim, Tally, Uploads},
-    router::{CapabilityRouter, CapabilityRouterConfig, PlainRouter, Routes},
+    router::{CapabilityRouter, Routes},
 };
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Limits},
 };
+
+use support::{PlainRouter, Source};
+
+/// What the attackers flood with.
+#[derive(Debug, Clone, Copy)]
+enum Flood {
+    Legacy,
+    Requests {
+        forged: u8,
+    },
+    /// With what they were granted.
+    Authorised,
+}
 
 const SERVER: &str = "203.0.113.1";
 const BOTTLENECK_BPS: u64 = 2_000_000;
@@ -56,32 +71,25 @@ fn site(with_capabilities: bool, flood: Option<Flood>) -> Site {
     let slow = LinkConfig::new(link, Duration::from_millis(5));
     let (router, there) = if with_capabilities {
         let config = scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(link) };
-        (
-            world.add(CapabilityRouter::new(CapabilityRouterConfig::new(routes, Interface(0), 3))),
-            slow.clone().with_scheduler(config),
-        )
+        (world.add(CapabilityRouter::new(routes, Interface(0), 3)), slow.clone().with_scheduler(config))
     } else {
-        (world.add(PlainRouter::new(routes)), slow.clone())
+        (world.add(PlainRouter(routes)), slow.clone())
     };
     let (bottleneck, _) = world.connect_unlike(router, server, there, slow);
     let client = world.add(client);
     world.connect(router, client, &fast);
     for address in attackers {
-        let node = world.add(flood.map_or_else(
-            || idle(address),
-            |flood| {
-                let times = (Instant::ZERO, Instant::from_secs(60));
-                Attacker::new((address, ip(SERVER)), flood, 1_000, 1_000_000, times)
-            },
-        ));
+        let (ends, until) = ((address, ip(SERVER)), Instant::from_secs(60));
+        let source = |until| Source::new(ends, 1_000, 1_000_000, until);
+        let node = match flood {
+            None => world.add(source(Instant::ZERO)),
+            Some(Flood::Legacy) => world.add(source(until)),
+            Some(Flood::Requests { forged }) => world.add(source(until).forging(forged)),
+            Some(Flood::Authorised) => world.add(Attacker::new(ends, 1_000, 1_000_000, (Instant::ZERO, until))),
+        };
         world.connect(router, node, &fast);
     }
     Site { world, client, bottleneck }
-}
-
-/// An attacker that never starts.
-fn idle(address: IpAddr) -> Attacker {
-    Attacker::new((address, ip(SERVER)), Flood::Legacy, 1_000, 1, (Instant::ZERO, Instant::ZERO))
 }
 
 fn tally(mut site: Site) -> (Tally, Site) {

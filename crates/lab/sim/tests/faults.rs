@@ -2,18 +2,14 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
 use sluicegate_scheduler as scheduler;
 use sluicegate_sim::{
     Faults, Interface, LinkConfig, NodeId, World,
     host::{Host, Shim, Uploads},
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes},
+    router::{CapabilityRouter, Routes},
     tcp::{Config, End},
 };
-use sluicegate_wire::{
-    Instant, Reason,
-    capability::{ClientId, Limits},
-};
+use sluicegate_wire::{Instant, Reason, capability::Limits};
 
 const RATE_BPS: u64 = 20_000_000;
 const FILE_BYTES: u64 = 2_000_000;
@@ -32,13 +28,10 @@ fn chain((client, server): (&str, &str), faults: Faults) -> Chain {
     let limits = Limits::new(500, 20).unwrap();
     let config = Config { abort_after: None, ..Config::PAPER };
     let files = Uploads::new((server, 80), FILE_BYTES, 1, Instant::ZERO).with_config(config);
-    let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-    let public =
-        ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
     let routes = Routes::all(Interface(0)).with(server, Interface(1));
-    let router = |seed| CapabilityRouter::new(CapabilityRouterConfig::new(routes.clone(), Interface(1), seed));
-    let client = world.add(Host::new(client).with_uploads(files).with_shim(Shim::new(16, own, 1)));
-    let server = world.add(Host::new(server).with_shim(Shim::new(16, public, 2)));
+    let router = |seed| CapabilityRouter::new(routes.clone(), Interface(1), seed);
+    let client = world.add(Host::new(client).with_uploads(files).with_shim(Shim::of_client(limits, 1)));
+    let server = world.add(Host::new(server).with_shim(Shim::of_server(16, limits, 2)));
     let routers = [world.add(router(3)), world.add(router(4))];
     let link = LinkConfig::new(RATE_BPS, Duration::from_millis(5)).with_faults(faults);
     let link = link.with_scheduler(scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(RATE_BPS) });

@@ -1,16 +1,16 @@
 //! Between whom the regular lane is shared decides what a forged source address is good for (TVA VII).
 
+mod support;
+
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    secrets::{Seed, seal},
-};
+use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{self as scheduler, Label};
 use sluicegate_sim::{
     Interface, Io, LinkConfig, LinkId, Node, NodeId, World,
     host::{Host, Shim, Tally, Uploads},
+    packet,
     router::Routes,
     tcp::Config,
 };
@@ -79,9 +79,8 @@ impl Node for FairRouter {
             Class::Regular { .. } => Label::regular(queue.to_bits().into(), 1),
             Class::Legacy { .. } => Label::LEGACY,
         };
-        match self.routes.towards(ip.dst) {
-            Some(to) => io.send_as(to, label, packet),
-            None => io.discard(packet),
+        if let Some(to) = self.routes.towards(ip.dst) {
+            io.send_as(to, label, packet);
         }
     }
 
@@ -108,7 +107,7 @@ struct Colluder {
 }
 
 impl Node for Colluder {
-    fn on_packet(&mut self, io: &mut Io<'_>, _: Interface, packet: FrameBuf) {
+    fn on_packet(&mut self, _: &mut Io<'_>, _: Interface, packet: FrameBuf) {
         let ip = Summary::parse(packet.bytes()).unwrap();
         if let Ok(Some(found)) = shim::find(&ip, packet.bytes()) {
             let header = found.packet(packet.bytes());
@@ -120,7 +119,6 @@ impl Node for Colluder {
                 *self.bytes.borrow_mut() += ip.total_len as u64;
             }
         }
-        io.discard(packet);
     }
 }
 
@@ -141,7 +139,7 @@ impl Spoofer {
 
     fn send(io: &mut Io<'_>, header: &Repr, payload: &[u8]) {
         let datagram = udp::Repr { src_port: 7, dst_port: 7, payload };
-        let mut packet = io.pool().ip(SENDER, COLLUDER, &datagram);
+        let mut packet = packet::ip(SENDER, COLLUDER, &datagram);
         packet.with(|frame| shim::insert(frame, header, Carriage::Native)).unwrap();
         io.send(Interface(0), packet);
     }
@@ -154,9 +152,7 @@ impl Spoofer {
 }
 
 impl Node for Spoofer {
-    fn on_packet(&mut self, io: &mut Io<'_>, _: Interface, packet: FrameBuf) {
-        io.discard(packet);
-    }
+    fn on_packet(&mut self, _: &mut Io<'_>, _: Interface, _: FrameBuf) {}
 
     fn poll_timeout(&self) -> Option<Instant> {
         (self.next < END).then_some(self.next)
@@ -210,16 +206,13 @@ fn run(fairness: Fairness, flooded: bool) -> Outcome {
     let limits = Limits::new(100, 10).unwrap();
     let files = Uploads::new((DESTINATION, 80), 20_000, FILES, Instant::from_secs(1));
     let files = files.with_pause(Duration::from_millis(100)).with_config(Config::PAPER);
-    let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-    let sender = Host::new(SENDER).with_uploads(files).with_shim(Shim::new(64, own, 2));
-    let public =
-        ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
-    let destination = Host::new(DESTINATION).with_shim(Shim::new(64, public, 1));
+    let sender = Host::new(SENDER).with_uploads(files).with_shim(Shim::of_client(limits, 2));
+    let destination = Host::new(DESTINATION).with_shim(Shim::of_server(64, limits, 1));
     let (whisper, bytes) = (Whisper::default(), Rc::default());
 
     let near = world.add(FairRouter::new(Routes::all(TO_DESTINATIONS).with(SENDER, Interface(1)), fairness));
     let hub = Routes::all(TO_DESTINATIONS).with(DESTINATION, Interface(1)).with(COLLUDER, Interface(2));
-    let far = world.add(sluicegate_sim::router::PlainRouter::new(hub));
+    let far = world.add(support::PlainRouter(hub));
     let (sender, destination) = (world.add(sender), world.add(destination));
     let colluder = world.add(Colluder { whisper: Rc::clone(&whisper), bytes: Rc::clone(&bytes) });
     let spoofer = world.add(Spoofer::new(whisper));

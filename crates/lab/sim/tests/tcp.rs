@@ -116,11 +116,3 @@ fn syns_are_repeated_every_second_and_the_transfer_given_up_after_ten() {
     let never = upload(Config::PAPER, 20_000, &fast, |world, there, _| world.set_up(there, false)).unwrap();
     assert_eq!((never.end, never.took().as_millis()), (End::GivenUp, 10_000));
 }
-
-#[test]
-fn a_backing_off_syn_waits_twice_as_long_each_time() {
-    let config = Config { syn_backs_off: true, ..PATIENT };
-    let fast = link(10_000_000_000, 10);
-    let done = upload(config, 20_000, &fast, |world, there, _| world.doom(there, &[1, 2])).unwrap();
-    assert_eq!(done.took().as_millis(), 3_100);
-}

@@ -124,3 +124,11 @@ impl Binary {
 pub fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
+
+/// The arguments of `connect` to a service as `user@service`, with `more` behind them.
+#[must_use]
+pub fn connect(to: &str, (frontend, realm): (&str, &str), password_file: &Path, more: &[&str]) -> Vec<String> {
+    let password = text(password_file);
+    let fixed = ["connect", to, "--frontend", frontend, "--realm", realm, "--password-file", &password];
+    fixed.iter().chain(more).map(|word| (*word).to_owned()).collect()
+}

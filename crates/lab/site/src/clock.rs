@@ -1,4 +1,4 @@
-//! Wall-clock nanoseconds, pacing and random numbers of workers.
+//! Wall-clock nanoseconds and pacing of workers.
 
 use std::{
     thread,
@@ -96,43 +96,6 @@ pub fn paced<E>(
     }
 }
 
-/// A small seeded generator (xorshift64*): attacks must be repeatable and cheap, not unpredictable.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator whose numbers depend on `seed` alone.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        // SplitMix64's finaliser spreads neighbouring seeds; the state must not be zero.
-        let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self((state ^ (state >> 31)) | 1)
-    }
-
-    /// The next 64 bits.
-    pub const fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `limit`; 0 if `limit` is 0.
-    pub const fn below(&mut self, limit: u64) -> u64 {
-        ((self.next() as u128 * limit as u128) >> 64) as u64
-    }
-
-    /// Fills `bytes`.
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let random = self.next().to_be_bytes();
-            chunk.copy_from_slice(&random[..chunk.len()]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,17 +114,5 @@ mod tests {
         assert_eq!(pacer.due(5_000_000_000), 0);
         assert_eq!(pacer.next_ns(), 5_001_000_000);
         assert_eq!(Pacer::new(0, 1).due(u64::MAX), 0);
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_numbers_and_another_seed_others() {
-        let numbers = |seed| {
-            let mut random = Random::new(seed);
-            [random.next(), random.below(10), random.next()]
-        };
-        assert_eq!(numbers(1), numbers(1));
-        assert_ne!(numbers(1), numbers(2));
-        let mut random = Random::new(0);
-        assert!((0..1_000).all(|_| random.below(7) < 7));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Read},
     os::{fd::AsFd, unix::process::CommandExt},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc,
@@ -93,16 +93,6 @@ impl Process {
             }
         }
         Err(self.error(&format!("did not say `{event}` within {timeout:?}")))
-    }
-
-    /// Writes a line to its standard input.
-    ///
-    /// # Errors
-    /// If the child has ended.
-    pub fn write_line(&mut self, line: &str) -> io::Result<()> {
-        let stdin = self.stdin.as_mut().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        writeln!(stdin, "{line}")?;
-        stdin.flush()
     }
 
     /// Closes its standard input: a lab worker then stops and prints its result.

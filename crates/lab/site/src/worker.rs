@@ -15,7 +15,7 @@ use std::{
     thread,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::LabError;
@@ -66,6 +66,13 @@ impl Context {
         }
     }
 
+    /// Prints a line about an event; `value` must be an object.
+    pub fn say(&self, event: &str, value: &impl Serialize) {
+        let mut line = json!(value);
+        line["event"] = json!(event);
+        self.print(&line);
+    }
+
     /// Says that the worker is about to begin.
     pub fn ready(&self) {
         self.print(&json!({ "event": "ready", "role": self.role }));
@@ -74,9 +81,8 @@ impl Context {
     /// Prints the last line; `value` must be an object.
     pub fn result(&self, value: &Value) {
         let mut line = value.clone();
-        line["event"] = json!("result");
         line["role"] = json!(self.role);
-        self.print(&line);
+        self.say("result", &line);
     }
 
     /// Whether the worker should end now.
@@ -90,6 +96,13 @@ impl Context {
     pub fn refuse(&self, reason: &str) -> LabError {
         LabError::Spec { role: self.role.clone(), reason: reason.to_owned() }
     }
+}
+
+/// What a line of a worker says of this event; `None` if it is about another.
+#[must_use]
+pub fn said<T: DeserializeOwned>(line: &str, event: &str) -> Option<T> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    (value["event"] == event).then(|| serde_json::from_value(value).ok())?
 }
 
 /// The command that runs a worker: `program lab-worker ROLE JSON`, where `program` is the `sluicegate` binary.

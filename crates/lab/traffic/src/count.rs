@@ -7,15 +7,16 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluicegate_datapath::raw::{Options, Received, Socket};
+use sluicegate_datapath::raw::Options;
 use sluicegate_wire::ip::Summary;
 
-use sluicegate_site::{During, LabError, Prefix, worker::Context};
+use crate::listen::{SLOTS, listen};
+use sluicegate_site::{LabError, Prefix, clock::unix_ns, worker::Context};
 
 /// Destination address, source address, EtherType.
 const ETHERNET_LEN: usize = 14;
-/// Frames that are counted but not looked into: enough of each is kept for the IP header.
-const RING_SLOTS: usize = 16_384;
+/// How often it prints.
+const PRINT_EVERY: Duration = Duration::from_millis(500);
 const CLASSES_MAX: usize = 32;
 /// Different strangers that are named in the result, so that a failure can be understood.
 const EXAMPLES_MAX: usize = 8;
@@ -54,27 +55,17 @@ pub(crate) fn count(spec: &CountSpec, context: &Context) -> Result<(), LabError>
     if spec.classes.len() + spec.marks.len() > CLASSES_MAX {
         return Err(context.refuse(&format!("at most {CLASSES_MAX} classes")));
     }
-    let options = Options { receive_slots: RING_SLOTS, ..Options::default() };
-    let mut socket = Socket::open(&spec.interface, &options).during(|| format!("listening on {}", spec.interface))?;
-    context.ready();
+    let options = Options { receive_slots: SLOTS, ..Options::default() };
     let mut counter = Counter::new(&spec.marks, &spec.classes);
-    let end = Instant::now() + Duration::from_secs(spec.seconds.into());
     let mut printed = Instant::now();
-    let mut lost = 0;
-    while Instant::now() < end && !context.stopped() {
-        socket.wait(Duration::from_millis(50)).during(|| format!("waiting on {}", spec.interface))?;
-        socket.receive(RING_SLOTS, &mut |frame| counter.add(&frame));
-        if printed.elapsed() >= Duration::from_millis(500) {
+    let lost = listen((&spec.interface, &options, spec.seconds), context, |socket| {
+        socket.receive(SLOTS, &mut |frame| counter.add(frame.bytes, frame.wire_len));
+        if printed.elapsed() >= PRINT_EVERY {
             printed = Instant::now();
-            context.print(
-                &json!({ "event": "tick", "ns": sluicegate_site::clock::unix_ns(), "classes": counter.take_new() }),
-            );
+            context.print(&json!({ "event": "tick", "ns": unix_ns(), "classes": counter.take_new() }));
         }
-    }
-    socket.receive(RING_SLOTS, &mut |frame| counter.add(&frame));
-    if let Ok(statistics) = socket.statistics() {
-        lost += statistics.dropped;
-    }
+        Ok(())
+    })?;
     context.result(&json!({ "classes": counter.classes, "lost": lost, "strangers": counter.examples }));
     Ok(())
 }
@@ -97,11 +88,7 @@ impl<'a> Counter<'a> {
         Self { marks, prefixes, printed: named.clone(), classes: named, examples: Vec::new() }
     }
 
-    fn add(&mut self, frame: &Received<'_>) {
-        self.add_frame(frame.bytes, frame.wire_len);
-    }
-
-    fn add_frame(&mut self, bytes: &[u8], wire_len: usize) {
+    fn add(&mut self, bytes: &[u8], wire_len: usize) {
         let source = source(bytes);
         let marked = bytes.get(ETHERNET_LEN..).and_then(traffic_class);
         let marked = marked.and_then(|class| self.marks.iter().position(|(_, mark)| *mark == class));
@@ -179,12 +166,12 @@ mod tests {
         let mut counter = Counter::new(&marks, &classes);
         let mut forged = frame_v4([198, 51, 100, 2]);
         forged[15] = 0x2c;
-        counter.add_frame(&forged, 100);
+        counter.add(&forged, 100);
         for source in [[198, 51, 100, 2], [10, 4, 1, 1], [198, 18, 0, 1], [198, 18, 0, 1]] {
-            counter.add_frame(&frame_v4(source), 100);
+            counter.add(&frame_v4(source), 100);
         }
-        counter.add_frame(&[0; 60], 60);
-        counter.add_frame(&[], 0);
+        counter.add(&[0; 60], 60);
+        counter.add(&[], 0);
         let packets: Vec<_> =
             counter.take_new().iter().map(|class| (class.name.clone(), class.packets, class.bytes)).collect();
         let expected =

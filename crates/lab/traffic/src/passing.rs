@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluicegate_datapath::raw::{Options, Socket};
+use sluicegate_datapath::raw::Options;
 use sluicegate_wire::{
     capability::{CAPABILITIES_MAX, CAPABILITY_ONLY, Kind, shim},
     ip::Summary,
 };
 
-use sluicegate_site::{During, LabError, Prefix, worker::Context};
+use crate::listen::{SLOTS, listen};
+use sluicegate_site::{LabError, Prefix, clock::unix_ns, worker::Context};
 
 const ETHERNET_LEN: usize = 14;
-const RECEIVE_SLOTS: usize = 16_384;
 const PRINT_EVERY: Duration = Duration::from_millis(500);
 /// Packets named between two prints.
 const NAMED_MAX: usize = 16_384;
@@ -68,30 +68,29 @@ impl Clocks {
 /// Runs the worker `passing`: prints `{"event":"passing","ns","regular","weak":[[ns, what], …]}` twice a second, with
 /// what came since, and in the result the routers' `clocks` and what the listener `lost`.
 pub(crate) fn passing(spec: &PassingSpec, context: &Context) -> Result<(), LabError> {
-    let options = Options { receive_slots: RECEIVE_SLOTS, promiscuous: true, ..Options::default() };
-    let mut socket = Socket::open(&spec.interface, &options).during(|| format!("listening on {}", spec.interface))?;
-    context.ready();
+    let options = Options { receive_slots: SLOTS, promiscuous: true, ..Options::default() };
     let (mut regular, mut weak, mut clocks) = (0u64, Vec::new(), Clocks::default());
-    let (end, mut printed) = (Instant::now() + Duration::from_secs(spec.seconds.into()), Instant::now());
-    let mut running = true;
-    while running {
-        running = Instant::now() < end && !context.stopped();
-        socket.wait(Duration::from_millis(20)).during(|| format!("waiting on {}", spec.interface))?;
-        socket.receive(RECEIVE_SLOTS, &mut |frame| match judge(spec, frame.bytes, &mut clocks) {
+    let mut printed = Instant::now();
+    let lost = listen((&spec.interface, &options, spec.seconds), context, |socket| {
+        socket.receive(SLOTS, &mut |frame| match judge(spec, frame.bytes, &mut clocks) {
             Some(None) => regular += 1,
             Some(Some(what)) if weak.len() < NAMED_MAX => weak.push((frame.timestamp_ns, what)),
             _ => {}
         });
-        if printed.elapsed() >= PRINT_EVERY || !running {
+        if printed.elapsed() >= PRINT_EVERY {
             printed = Instant::now();
-            context
-                .print(&json!({ "event": "passing", "ns": sluicegate_site::clock::unix_ns(), "regular": regular, "weak": weak }));
+            print(context, regular, &weak);
             (regular, weak) = (0, Vec::new());
         }
-    }
-    let lost = socket.statistics().map_or(0, |statistics| statistics.dropped);
+        Ok(())
+    })?;
+    print(context, regular, &weak);
     context.result(&json!({ "clocks": clocks, "lost": lost }));
     Ok(())
+}
+
+fn print(context: &Context, regular: u64, weak: &[(u64, Weak)]) {
+    context.print(&json!({ "event": "passing", "ns": unix_ns(), "regular": regular, "weak": weak }));
 }
 
 /// `None`: not of a source that counts. `Some(None)`: regular, or nothing but a header.

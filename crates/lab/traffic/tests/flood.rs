@@ -13,7 +13,8 @@ use sluicegate_traffic::{
     attack::{FloodSpec, Kind, Target},
     client::{
         call::{CallSpec, CallSummary, Calls, SinkSpec},
-        transfer::{ServeSpec, TransferSpec},
+        haul::ServeSpec,
+        transfer::TransferSpec,
     },
     count::CountSpec,
 };
@@ -40,9 +41,8 @@ struct Outcome {
 /// Runs a call to both services and transfers from one, under the flood if there is one.
 fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
     let targets: [SocketAddr; 2] = [(Site::NAT, 5004).into(), (Site::WEB, 5004).into()];
-    let sinks = [("pbx", targets[0]), ("web", targets[1])].map(|(host, address)| {
-        start(site, host, "sink", &SinkSpec { listen: vec![address], echo: false, seconds: 60 })
-    });
+    let sinks = [("pbx", targets[0]), ("web", targets[1])]
+        .map(|(host, address)| start(site, host, "sink", &SinkSpec { listen: vec![address], seconds: 60 }));
     let alice = vec![Prefix::host(Site::address("alice").unwrap().into())];
     let classes = vec![("call".to_owned(), alice), ("wire".to_owned(), Site::own_wire())];
     let counter = start(
@@ -52,7 +52,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
         &CountSpec { interface: "eth0".to_owned(), classes, marks: Vec::new(), seconds: 60 },
     );
     let web = SocketAddr::from((Site::WEB, 80));
-    let mut server = start(site, "web", "serve", &ServeSpec { listen: vec![web], seconds: 60 });
+    let mut server = start(site, "web", "serve", &ServeSpec { listen: vec![web], silence_s: 10, seconds: 60 });
     let attacker = flood.map(|flood| start(site, "core", "flood", flood));
     let spec = CallSpec {
         to: targets.to_vec(),

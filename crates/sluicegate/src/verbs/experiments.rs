@@ -8,8 +8,8 @@ use sluicegate_experiments::{
     demo::threats,
     longlife,
     report::{
-        Verdict,
-        rows::{Figure, Report},
+        Figure, Verdict,
+        rows::{Case, Report},
     },
     transports,
     tva::{self, paths},
@@ -54,12 +54,17 @@ fn all_runs<O: Args>(
     let mut worst = Verdict::Holds;
     for number in 0..play.runs {
         let directory = Scratch::make("sluicegate-lab").context("cannot make a directory for the lab's files")?;
-        let binary = Binary { program: std::env::current_exe()?, directory: directory.path().to_owned() };
+        let binary = binary(&directory)?;
         let report = run(&binary, number, &mut |step| eprintln!("{step}"))?;
         print(&report, play.json);
-        worst = worst.max(report.verdict());
+        worst = worst.max(report.figures.verdict());
     }
     Ok(status(worst))
+}
+
+/// This program, with its files in a directory that ends with the lab.
+pub(super) fn binary(scratch: &Scratch) -> Result<Binary> {
+    Ok(Binary { program: std::env::current_exe()?, directory: scratch.path().to_owned() })
 }
 
 fn print(report: &Report, json: bool) {
@@ -68,7 +73,7 @@ fn print(report: &Report, json: bool) {
         return;
     }
     report.figures.iter().map(row).for_each(out::line);
-    out::line(sentence(report.verdict()));
+    out::line(sentence(report.figures.verdict()));
 }
 
 /// The last line for a person.
@@ -92,8 +97,8 @@ pub(super) fn status(verdict: Verdict) -> ExitCode {
 }
 
 /// One line for a person: case, scheme, metric, value, threshold, verdict.
-fn row(figure: &Figure) -> String {
-    let (case, scheme, metric, value) = (&figure.case, figure.scheme, &figure.metric, figure.value);
+fn row(figure: &Figure<Case>) -> String {
+    let (Case { case, scheme, .. }, metric, value) = (&figure.about, &figure.metric, figure.value);
     let threshold = figure.threshold.map(|threshold| threshold.to_string()).unwrap_or_default();
     let verdict = figure.verdict.map(|verdict| verdict.to_string()).unwrap_or_default();
     format!("{case:<26} {scheme:<6} {metric:<36} {value:>12.3}  {threshold:<8} {verdict}")

@@ -1,19 +1,15 @@
 //! `demo`, `attack`, `bench` and the lab's worker processes.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fs, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use sluicegate_experiments::{bench, demo};
-use sluicegate_site::enter_user_namespace;
+use sluicegate_site::{Scratch, enter_user_namespace};
 use sluicegate_traffic::{attack, worker};
 
 use super::{
     claims,
-    experiments::{self, status},
+    experiments::{self, binary, status},
 };
 use crate::{
     cli::{Bench, Demo, LabAction, LabVerb},
@@ -39,18 +35,18 @@ fn demo(options: &Demo) -> Result<ExitCode> {
     if without_root {
         enter_user_namespace()?;
     }
-    let directory = Scratch::make()?;
-    let mut lab = demo::Options::new(std::env::current_exe()?, directory.0.clone());
+    let scratch = Scratch::make("sluicegate").context("cannot make a directory for the demo's files")?;
+    let mut lab = demo::Options::new(binary(&scratch)?);
     lab.seed = options.seed;
     if without_root {
         // The kernel does not load XDP programs from a user namespace.
         lab.datapath = "packet".to_owned();
     }
-    let mut view = View::open(options.headless, &directory.0)?;
+    let mut view = View::open(options.headless, scratch.path())?;
     let report = demo::run(&lab, &mut |event| view.tell(&event));
     view.close(report.is_err());
     let report = report?;
-    for missed in report.failed() {
+    for missed in report.figures.failed() {
         out::line(figure(missed));
     }
     if let Some(path) = &options.json {
@@ -62,28 +58,7 @@ fn demo(options: &Demo) -> Result<ExitCode> {
     write(&options.report, &report.to_html()?)?;
     report.story.iter().for_each(out::line);
     out::line(format_args!("The whole report: {}", options.report.display()));
-    Ok(status(report.verdict()))
-}
-
-/// A directory that only this user can read, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        let path = std::env::temp_dir().join(format!("sluicegate-{}", std::process::id()));
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make the directory {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    Ok(status(report.figures.verdict()))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -120,24 +95,21 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     let commit = option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned();
     let mut rows = Vec::new();
     let mut keep = |row| rows.push(row);
+    let scratch = Scratch::make("sluicegate").context("cannot make a directory for the bench's files")?;
+    let mut binary = binary(&scratch)?;
     let (json, summary) = match bench {
         Bench::Gate { types, json, only, short } => {
             let is_root = nix::unistd::geteuid().is_root();
             anyhow::ensure!(is_root, "bench gate loads XDP programs into namespaces: run it as root");
-            let scratch = Scratch::make()?;
-            let (program, directory) = (std::env::current_exe()?, scratch.0.clone());
-            let options = bench::Options { program, directory, short, only, commit };
             let run = if types { bench::types } else { bench::gate };
-            (json, run(&options, &mut keep)?)
+            (json, run(&binary, &bench::Options { short, only, commit }, &mut keep)?)
         }
         Bench::Capability { json, only, short } => {
-            (json, bench::capability(&bench::CapabilityOptions { short, only, commit }, &mut keep)?)
+            (json, bench::capability(&bench::Options { short, only, commit }, &mut keep)?)
         }
         Bench::Signin { json, only, short, program } => {
-            let scratch = Scratch::make()?;
-            let program = program.map_or_else(std::env::current_exe, Ok)?;
-            let options = bench::Options { program, directory: scratch.0.clone(), short, only, commit };
-            (json, bench::signin(&options, &mut keep)?)
+            binary.program = program.unwrap_or(binary.program);
+            (json, bench::signin(&binary, &bench::Options { short, only, commit }, &mut keep)?)
         }
         Bench::Turns { json } => (json, turns(&commit, &mut keep)?),
     };
@@ -159,38 +131,19 @@ const TURN_RUNS: usize = 3;
 
 /// The longest turns of the packet thread with full tables of default size, in microseconds of its processor's time.
 fn turns(commit: &str, keep: &mut dyn FnMut(bench::Row)) -> Result<bench::Summary> {
-    let start = std::time::Instant::now();
     let runs = (0..TURN_RUNS).map(|_| sluicegate_gate::longest_turns()).collect::<Result<Vec<_>, _>>()?;
-    let (mut rows, mut missing) = (0, Vec::new());
-    for at in 0..runs[0].len() {
-        let mut figures: Vec<_> = runs.iter().map(|run| &run[at]).collect();
-        figures.sort_by(|a, b| a.us.total_cmp(&b.us));
-        let longest = figures[TURN_RUNS / 2];
-        let spread = (figures[TURN_RUNS - 1].us - figures[0].us) / longest.us;
-        let tenths = |value: f64| (value * 10.0).round() / 10.0;
-        rows += 1;
-        keep(bench::Row {
-            bench: "turns",
-            row: longest.work.to_owned(),
-            unit: "us",
-            ours: tenths(longest.us),
-            peer: Some(TURN_US_MAX),
-            peer_name: Some("limit".to_owned()),
-            ratio: Some(tenths(TURN_US_MAX / longest.us)),
-            input: Some(longest.looks.into()),
-            runs: TURN_RUNS,
-            spread: tenths(spread),
-            machine: bench::machine(),
-            commit: commit.to_owned(),
-        });
+    let mut bench = bench::Run::begin("turns", commit, 0.0, keep);
+    for (at, turn) in runs[0].iter().enumerate() {
+        let us: Vec<_> = runs.iter().map(|run| run[at].us).collect();
+        let Some(longest) = bench::Median::of(&us) else { continue };
+        let limit = (bench::Median::given(TURN_US_MAX), "limit");
+        bench.row(turn.work, "us", longest, Some(limit), Some(turn.looks.into()));
         // A build with debug assertions says nothing about time.
-        if longest.us > TURN_US_MAX && !cfg!(debug_assertions) {
-            missing.push(format!("{}: a turn of {:.0} us, more than {TURN_US_MAX}", longest.work, longest.us));
+        if longest.value() > TURN_US_MAX && !cfg!(debug_assertions) {
+            bench.miss(format!("{}: a turn of {:.0} us, more than {TURN_US_MAX}", turn.work, longest.value()));
         }
     }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let seconds = start.elapsed().as_secs_f64().round();
-    Ok(bench::Summary { bench: "turns", rows, missing, generator_bound: Vec::new(), cpus, busy_before: 0.0, seconds })
+    Ok(bench.end())
 }
 
 fn show(rows: &[bench::Row], summary: &bench::Summary) {

@@ -19,7 +19,7 @@ use ratatui::{
 };
 use sluicegate_experiments::{
     demo::Event,
-    report::{Figure, Second},
+    report::{Figure, InPhase, Second},
 };
 
 use crate::out;
@@ -89,10 +89,10 @@ fn summary(second: &Second) -> String {
 }
 
 /// One figure as a line of the verdict.
-pub(crate) fn figure(figure: &Figure) -> String {
+pub(crate) fn figure(figure: &Figure<InPhase>) -> String {
     let verdict = figure.verdict.map(|verdict| verdict.to_string()).unwrap_or_default();
     let threshold = figure.threshold.map(|threshold| threshold.to_string()).unwrap_or_default();
-    format!("{verdict:<9}  {:<10} {:<44} {:>14.3}  {threshold}", figure.phase, figure.metric, figure.value)
+    format!("{verdict:<9}  {:<10} {:<44} {:>14.3}  {threshold}", figure.about.phase, figure.metric, figure.value)
 }
 
 /// The live view's state.

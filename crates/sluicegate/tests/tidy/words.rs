@@ -66,7 +66,6 @@ const SHARED: &[&str] = &[
     "Peer",
     "PerUser",
     "Policy",
-    "Pool",
     "Prefix",
     "Queue",
     "Quote",
@@ -128,7 +127,6 @@ const FOR_TESTS: &[&str] = &[
     "trace_hash",
     "with_faults",
     "with_queue_bytes",
-    "with_stream",
     "WEB_V6",
     // Values of the formats that nothing of ours sends.
     "demotion",

@@ -8,35 +8,20 @@
 mod floor;
 mod stage;
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use self::{
     floor::Floors,
     stage::{Order, Stage, Work},
 };
-use super::{RUNS, Row, Summary, machine, rounded};
-use sluicegate_site::{LabError, cpu::Cpu};
+use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
+use sluicegate_site::LabError;
 
+const UNIT: &str = "ns";
 const PAPER: &str = "paper (2.6 GHz Opteron, 2006)";
 /// Packets of a row over all runs, and of a short one.
 const PACKETS: u64 = 10_200_000;
 const PACKETS_SHORT: u64 = 1_020_000;
 /// Packets of a run through a table that is empty at first: they fill an eighth of it.
 const TABLE_PACKETS: u64 = 1 << 18;
-
-/// What to measure.
-#[derive(Debug, Clone)]
-pub struct CapabilityOptions {
-    /// A tenth of the packets.
-    pub short: bool,
-    /// Only rows whose name starts so, such as `regular_cached` or `request.hot`.
-    pub only: Option<String>,
-    /// The commit that is measured.
-    pub commit: String,
-}
 
 /// A row: what the router is given, and what the paper's prototype took for it (Table I).
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +45,7 @@ const FULL_TABLE: &str = "full_table";
 
 impl Figure {
     fn row(&self, order: Order) -> String {
-        format!("{}.{}", self.name, order.label())
+        format!("{}.{}", self.name, order.into_str())
     }
 }
 
@@ -69,12 +54,10 @@ impl Figure {
 /// # Errors
 /// [`LabError::Plan`] for a row that does not exist. A row whose packets did not pass as they should is no error: it is
 /// [`Summary::missing`].
-pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
-    let start = Instant::now();
+pub fn capability(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let wanted = wanted(options.only.as_deref())?;
-    let busy_before = Cpu::share_busy(Duration::from_millis(500))?;
+    let mut run = Run::begin("capability", &options.commit, busy_before()?, tell);
     let packets = if options.short { PACKETS_SHORT } else { PACKETS };
-    let mut missing = Vec::new();
     let mut floors = Floors::new();
     let mut measured = Vec::new();
     for (figure, order) in wanted {
@@ -84,7 +67,7 @@ pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Res
             floors.measure();
             match stage.run(packets / RUNS as u64) {
                 Ok(cost) => costs.push(cost),
-                Err(error) => missing.push(format!("{}: {error}", figure.row(order))),
+                Err(error) => run.miss(format!("{}: {error}", figure.row(order))),
             }
         }
         measured.extend(Median::of(&costs).map(|median| (figure, order, median)));
@@ -97,48 +80,29 @@ pub fn capability(options: &CapabilityOptions, tell: &mut dyn FnMut(Row)) -> Res
             for (stage, costs) in stages.iter_mut().zip(&mut tables) {
                 match stage.run(TABLE_PACKETS) {
                     Ok(cost) => costs.push(cost),
-                    Err(error) => missing.push(format!("{FULL_TABLE}: {error}")),
+                    Err(error) => run.miss(format!("{FULL_TABLE}: {error}")),
                 }
             }
         }
     }
-    let machine = machine();
-    let row = |name: String, ours: Median, peer: Option<(f64, &str)>| Row {
-        bench: "capability",
-        row: name,
-        unit: "ns",
-        ours: rounded(ours.median),
-        peer: peer.map(|(value, _)| rounded(value)),
-        peer_name: peer.map(|(_, name)| name.to_owned()),
-        ratio: peer.map(|(value, _)| rounded(value / ours.median)),
-        input: None,
-        runs: ours.runs,
-        spread: rounded(ours.spread),
-        machine: machine.clone(),
-        commit: options.commit.clone(),
-    };
-    let mut rows = 0;
-    let mut tell = |row| {
-        rows += 1;
-        tell(row);
-    };
-    let floors: Vec<_> = floors.values().filter_map(|(name, costs)| Some((name, Median::of(costs)?))).collect();
-    for (name, median) in &floors {
-        tell(row((*name).to_owned(), *median, None));
+    let floors: Vec<_> = floors.values().filter_map(|(name, costs)| Some((Median::of(costs)?, name))).collect();
+    for (median, name) in &floors {
+        run.row(name, UNIT, *median, None, None);
     }
     for (figure, order, median) in measured {
-        tell(row(figure.row(order), median, Some((figure.paper_ns, PAPER))));
-        for (name, floor) in &floors {
-            tell(row(figure.row(order), median, Some((floor.median, name))));
+        for peer in [(Median::given(figure.paper_ns), PAPER)].into_iter().chain(floors.iter().map(without_spread)) {
+            run.row(&figure.row(order), UNIT, median, Some(peer), None);
         }
     }
     if let [Some(full), Some(empty)] = tables.map(|costs| Median::of(&costs)) {
-        tell(row(FULL_TABLE.to_owned(), full, Some((empty.median, "empty_table"))));
+        run.row(FULL_TABLE, UNIT, full, Some(without_spread(&(empty, "empty_table"))), None);
     }
-    let seconds = rounded(start.elapsed().as_secs_f64());
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let busy_before = rounded(busy_before);
-    Ok(Summary { bench: "capability", rows, missing, generator_bound: Vec::new(), cpus, busy_before, seconds })
+    Ok(run.end())
+}
+
+/// The spread of a row is ours.
+fn without_spread<'n>((peer, name): &(Median, &'n str)) -> (Median, &'n str) {
+    (Median::given(peer.value()), name)
 }
 
 fn is_full_table_wanted(only: Option<&str>) -> bool {
@@ -152,30 +116,9 @@ fn wanted(only: Option<&str>) -> Result<Vec<(Figure, Order)>, LabError> {
     let wanted: Vec<_> = all.filter(|(figure, order)| figure.row(*order).starts_with(only)).collect();
     if wanted.is_empty() && !is_full_table_wanted(Some(only)) {
         let names = FIGURES.map(|figure| figure.name).join(", ");
-        let reason =
-            format!("no row starts with {only}; there are {names}, each .hot and .random_1m, and {FULL_TABLE}");
-        return Err(LabError::Plan(reason));
+        return Err(no_row(only, &format!("{names}, each .hot and .random_1m, and {FULL_TABLE}")));
     }
     Ok(wanted)
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Median {
-    median: f64,
-    /// (largest - smallest) / median.
-    spread: f64,
-    runs: usize,
-}
-
-impl Median {
-    /// `None` with fewer than [`RUNS`] values.
-    fn of(costs: &[f64]) -> Option<Self> {
-        let mut sorted = costs.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let (first, last) = (sorted.first()?, sorted.last()?);
-        let median = *sorted.get(sorted.len() / 2)?;
-        (sorted.len() >= RUNS).then_some(Self { median, spread: (last - first) / median, runs: sorted.len() })
-    }
 }
 
 #[cfg(test)]
@@ -197,12 +140,5 @@ mod tests {
         assert_eq!(wanted(Some("request")).unwrap().len(), 4);
         assert_eq!(wanted(Some("full_table")).unwrap().len(), 0);
         assert!(wanted(Some("speed")).unwrap_err().to_string().contains("regular_cached"));
-    }
-
-    #[test]
-    fn a_row_counts_only_with_all_its_runs() {
-        let median = Median::of(&[30.0, 10.0, 20.0]).unwrap();
-        assert_eq!((median.median, median.spread, median.runs), (20.0, 1.0, 3));
-        assert!(Median::of(&[10.0, 20.0]).is_none());
     }
 }

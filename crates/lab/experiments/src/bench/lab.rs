@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddrV4},
 };
 
 use sluicegate_datapath::{
@@ -13,13 +13,12 @@ use sluicegate_datapath::{
 use super::frame::Macs;
 use sluicegate_netlink::Rtnetlink;
 use sluicegate_site::{
-    During, Lab, LabError, Node, Prefix, Process,
-    topology::{End, Host, Plan, Via, Wire},
+    During, Lab, LabError, Node, Process,
+    topology::{Host, Plan},
 };
 
 pub(super) const GEN: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 pub(super) const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-const INSIDE: Ipv4Addr = Ipv4Addr::new(10, 4, 0, 1);
 pub(super) const SINK: Ipv4Addr = Ipv4Addr::new(10, 4, 0, 2);
 pub(super) const SIP_PORT: u16 = 5_060;
 /// Ports of the service: the first carries the established flows, the others the new ones. A grant is for one port, and
@@ -53,15 +52,14 @@ impl BenchLab {
         gate.forwards = forwards;
         let hosts = vec![
             gate,
-            Host::new("gen").route(all(), Via::Gateway(OUTSIDE.into())),
-            Host::new("sink").route(all(), Via::Gateway(INSIDE.into())),
+            Host::with_routes("gen", &[("0.0.0.0/0", "198.51.100.1")])?,
+            Host::with_routes("sink", &[("0.0.0.0/0", "10.4.0.1")])?,
         ];
-        let end = |host, interface, address: Ipv4Addr| End::new(host, interface, &[in_24(address)]);
-        let wires = vec![
-            Wire { ends: [end("gen", ETH, GEN), end("gate", "outside", OUTSIDE)] },
-            Wire { ends: [end("gate", "inside", INSIDE), end("sink", ETH, SINK)] },
+        let wires = [
+            ("gen:eth0 198.51.100.2/24", "gate:outside 198.51.100.1/24"),
+            ("gate:inside 10.4.0.1/24", "sink:eth0 10.4.0.2/24"),
         ];
-        let lab = Plan { hosts, wires }.build()?;
+        let lab = Plan::of(hosts, &wires)?.build()?;
         // The generator's kernel hears the answers of the frontend, which lets `connect` sign in, and neither's kernel
         // answers data.
         let own = vec![OwnAddress { address: GEN.into(), side: Side::Both }];
@@ -126,12 +124,4 @@ impl Drop for BenchLab {
         }
         self.nodes.clear();
     }
-}
-
-fn all() -> Prefix {
-    Prefix { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 }
-}
-
-fn in_24(address: Ipv4Addr) -> Prefix {
-    Prefix { address: address.into(), len: 24 }
 }

@@ -13,7 +13,7 @@ use nix::{
 use sluicegate_datapath::raw::BATCH;
 
 use super::{
-    frame,
+    Median, frame,
     lab::{BenchLab, GEN},
 };
 use sluicegate_site::{
@@ -93,8 +93,12 @@ impl Sample {
         Self { value: received as f64 / time.as_secs_f64(), lossless: received as f64 > 0.99 * sent as f64 }
     }
 
-    const fn cost(value: f64) -> Self {
+    pub(super) const fn cost(value: f64) -> Self {
         Self { value, lossless: false }
+    }
+
+    pub(super) fn median(samples: &[Self]) -> Option<Median> {
+        Median::of(&samples.iter().map(|sample| sample.value).collect::<Vec<_>>())
     }
 }
 

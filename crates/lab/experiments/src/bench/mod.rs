@@ -14,41 +14,31 @@ mod site;
 mod types;
 
 use std::{
-    fs,
-    path::PathBuf,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
 
-pub use self::{
-    capability::{CapabilityOptions, capability},
-    signin::signin,
-    types::types,
-};
+pub use self::{capability::capability, signin::signin, types::types};
 
 use self::{
     lab::BenchLab,
     load::{Measurement, Sample},
 };
-use sluicegate_site::{LabError, cpu::Cpu};
+use sluicegate_site::{LabError, binary::Binary, cpu::Cpu};
 
 /// How often each figure is measured; the median counts.
 const RUNS: usize = 3;
 
-/// What to measure, and with what.
+/// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The `sluicegate` binary.
-    pub program: PathBuf,
-    /// An existing directory for configuration, state and logs that only this user can read.
-    pub directory: PathBuf,
-    /// 0.2 s a measurement instead of 1 s: shows that everything works, not how fast it is.
+    /// A part of the measurements: shows that everything works, not how fast it is.
     pub short: bool,
     /// Only rows whose name starts so, such as `established_64b` or `latency_p99.xdp`.
     pub only: Option<String>,
-    /// The commit that `program` was built from.
+    /// The commit that is measured.
     pub commit: String,
 }
 
@@ -102,11 +92,146 @@ pub struct Summary {
     pub seconds: f64,
 }
 
+/// A bench under way: what its rows have in common, and what will be its [`Summary`].
+pub struct Run<'t> {
+    bench: &'static str,
+    commit: String,
+    machine: String,
+    start: Instant,
+    busy_before: f64,
+    rows: usize,
+    missing: Vec<String>,
+    generator_bound: Vec<String>,
+    tell: &'t mut dyn FnMut(Row),
+}
+
+/// The value that a row is compared with: its own spread, 0 where it was not measured, and its name.
+type Peer<'n> = (Median, &'n str);
+
+impl<'t> Run<'t> {
+    /// A bench that begins on a machine of which others use `busy_before`; each of its rows goes to `tell`.
+    pub fn begin(bench: &'static str, commit: &str, busy_before: f64, tell: &'t mut dyn FnMut(Row)) -> Self {
+        let (commit, machine, start) = (commit.to_owned(), machine(), Instant::now());
+        let (missing, generator_bound) = (Vec::new(), Vec::new());
+        Self { bench, commit, machine, start, busy_before, rows: 0, missing, generator_bound, tell }
+    }
+
+    /// One figure. More is better of what is counted per second, less of everything else. `input`: what was offered, where
+    /// the row is one point of a curve.
+    pub fn row(&mut self, row: &str, unit: &'static str, ours: Median, peer: Option<Peer<'_>>, input: Option<f64>) {
+        self.rows += 1;
+        let ratio = |peer: f64| if unit.ends_with("/s") { ours.median / peer } else { peer / ours.median };
+        (self.tell)(Row {
+            bench: self.bench,
+            row: row.to_owned(),
+            unit,
+            ours: rounded(ours.median),
+            peer: peer.map(|(peer, _)| rounded(peer.median)),
+            peer_name: peer.map(|(_, name)| name.to_owned()),
+            ratio: peer.map(|(peer, _)| rounded(ratio(peer.median))),
+            input,
+            runs: ours.runs,
+            spread: rounded(peer.map_or(ours.spread, |(peer, _)| ours.spread.max(peer.spread))),
+            machine: self.machine.clone(),
+            commit: self.commit.clone(),
+        });
+    }
+
+    /// What was to be measured and was not, and why.
+    pub fn miss(&mut self, what: String) {
+        self.missing.push(what);
+    }
+
+    /// The bench is over.
+    #[must_use]
+    pub fn end(self) -> Summary {
+        Summary {
+            bench: self.bench,
+            rows: self.rows,
+            missing: self.missing,
+            generator_bound: self.generator_bound,
+            cpus: thread::available_parallelism().map_or(1, usize::from),
+            busy_before: rounded(self.busy_before),
+            seconds: rounded(self.start.elapsed().as_secs_f64()),
+        }
+    }
+}
+
+/// The middle of several values.
+#[derive(Debug, Clone, Copy)]
+pub struct Median {
+    median: f64,
+    /// (largest - smallest) / median.
+    spread: f64,
+    runs: usize,
+}
+
+impl Median {
+    /// Of these values; `None` if they are fewer than the runs of a bench, or not above zero.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (first, last) = (sorted.first()?, sorted.last()?);
+        let (median, runs) = (*sorted.get(sorted.len() / 2)?, sorted.len());
+        (runs >= RUNS && median > 0.0).then_some(Self { median, spread: (last - first) / median, runs })
+    }
+
+    /// A value that was not measured, such as a limit or what others published.
+    #[must_use]
+    pub const fn given(value: f64) -> Self {
+        Self { median: value, spread: 0.0, runs: 0 }
+    }
+
+    /// The middle value.
+    #[must_use]
+    pub const fn value(&self) -> f64 {
+        self.median
+    }
+}
+
+/// Share of the machine that others use now.
+fn busy_before() -> Result<f64, LabError> {
+    Cpu::share_busy(Duration::from_millis(500))
+}
+
+/// What `only` asks for and no bench has.
+fn no_row(only: &str, there_are: &str) -> LabError {
+    LabError::Plan(format!("no row starts with {only}; there are {there_are}"))
+}
+
+/// Measures each figure in each lab, [`RUNS`] times, in turn: whatever disturbs the machine disturbs all of them. The
+/// values come by figure and lab; what fails twice is left out and said by `name`.
+fn measured<L: Send, F: Sync, V: Clone + Send>(
+    (labs, figures): (&mut [L], &[F]),
+    name: impl Fn(&F, &L) -> String + Sync,
+    mut measure: impl FnMut(&mut L, &F, usize) -> Result<V, LabError> + Send,
+    missing: &mut Vec<String>,
+) -> Result<Vec<Vec<Vec<V>>>, LabError> {
+    let in_turn = || {
+        load::bind_to_first_cpu()?;
+        let mut values = vec![vec![Vec::new(); labs.len()]; figures.len()];
+        for run in 0..RUNS {
+            for (figure, of_labs) in figures.iter().zip(&mut values) {
+                for (lab, values) in labs.iter_mut().zip(of_labs) {
+                    // Whatever else runs on the machine may disturb one; twice is no accident.
+                    match measure(lab, figure, run).or_else(|_| measure(lab, figure, run)) {
+                        Ok(value) => values.push(value),
+                        Err(error) => missing.push(format!("{}: {error}", name(figure, lab))),
+                    }
+                }
+            }
+        }
+        Ok(values)
+    };
+    // A thread of its own: it is bound to one processor, and the daemons must not inherit that.
+    thread::scope(|scope| scope.spawn(in_turn).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
 /// A figure of the bench.
 #[derive(Debug, Clone, Copy)]
 struct Figure {
     name: &'static str,
-    /// More is better of what is counted per second, less of everything else.
     unit: &'static str,
     measurement: Measurement,
 }
@@ -129,69 +254,43 @@ impl Figure {
     fn row(&self, backend: &str) -> String {
         format!("{}.{backend}.udp", self.name)
     }
-
-    fn ratio(&self, ours: f64, peer: f64) -> f64 {
-        if self.unit.ends_with("/s") { ours / peer } else { peer / ours }
-    }
 }
 
-/// Builds the labs, measures, and hands each row to `tell`.
+/// Builds the labs, measures, and hands each row to `tell`. Nodes are processes of `binary`, whose directory is of this user
+/// alone.
 ///
 /// # Errors
 /// [`LabError::Namespace`] without root; [`LabError::Plan`] for a row that does not exist; [`LabError::Process`] without
 /// the `nft` program. A back end that does not start is no error: its rows are [`Summary::missing`].
-pub fn gate(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
-    let start = Instant::now();
+pub fn gate(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let figures = wanted(options.only.as_deref())?;
-    let busy_before = Cpu::share_busy(Duration::from_millis(500))?;
-    let mut missing = Vec::new();
-    let mut labs = vec![peer::kernel_forward()?, peer::nft_masquerade(&options.directory)?];
+    let mut run = Run::begin("gate", &options.commit, busy_before()?, tell);
+    let mut labs = vec![peer::kernel_forward()?, peer::nft_masquerade(&binary.directory)?];
     let peers_len = labs.len();
     for backend in BACKENDS.iter().filter(|backend| figures.iter().any(|figure| is_wanted(options, figure, backend))) {
-        match site::start(options, backend) {
+        match site::start(binary, backend) {
             Ok(lab) => labs.push(lab),
-            Err(error) => missing.push(format!("{backend}: {error}")),
+            Err(error) => run.miss(format!("{backend}: {error}")),
         }
     }
+    labs.iter_mut().try_for_each(load::warm_up)?;
     let time = Duration::from_millis(if options.short { 200 } else { 1_000 });
-    let samples = thread::scope(|scope| {
-        // A thread of its own: it is bound to one processor, and the daemons must not inherit that.
-        let measuring = scope.spawn(|| measure_all(&mut labs, &figures, time, &mut missing));
-        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
-    let machine = machine();
-    let mut rows = 0;
-    let mut generator_bound = Vec::new();
+    let name = |figure: &Figure, lab: &BenchLab| format!("{}.{}", figure.name, lab.name);
+    let measure = |lab: &mut BenchLab, figure: &Figure, run| load::measure(lab, figure.measurement, run, time);
+    let samples = measured((&mut labs, &figures), name, measure, &mut run.missing)?;
     for (figure, of_labs) in figures.iter().zip(&samples) {
         let lossless = of_labs.iter().zip(&labs).filter(|(samples, _)| samples.iter().any(|sample| sample.lossless));
-        generator_bound.extend(lossless.map(|(_, lab)| format!("{}.{}", figure.name, lab.name)));
-        for (ours, lab) in of_labs.iter().zip(&labs).skip(peers_len) {
-            for (peer, peer_lab) in of_labs.iter().zip(&labs).take(peers_len) {
-                let (Some(ours), Some(theirs)) = (Median::of(ours), Median::of(peer)) else { continue };
-                if !is_wanted(options, figure, &lab.name) {
-                    continue;
-                }
-                rows += 1;
-                tell(Row {
-                    bench: "gate",
-                    row: figure.row(&lab.name),
-                    unit: figure.unit,
-                    ours: rounded(ours.median),
-                    peer: Some(rounded(theirs.median)),
-                    peer_name: Some(peer_lab.name.clone()),
-                    ratio: Some(rounded(figure.ratio(ours.median, theirs.median))),
-                    input: None,
-                    runs: RUNS,
-                    spread: rounded(ours.spread.max(theirs.spread)),
-                    machine: machine.clone(),
-                    commit: options.commit.clone(),
-                });
+        run.generator_bound.extend(lossless.map(|(_, lab)| name(figure, lab)));
+        let medians: Vec<_> = of_labs.iter().map(|samples| Sample::median(samples)).zip(&labs).collect();
+        let (peers, ours) = medians.split_at(peers_len);
+        for (ours, lab) in ours.iter().filter(|(_, lab)| is_wanted(options, figure, &lab.name)) {
+            for (peer, peer_lab) in peers {
+                let (Some(ours), Some(peer)) = (*ours, *peer) else { continue };
+                run.row(&figure.row(&lab.name), figure.unit, ours, Some((peer, &peer_lab.name)), None);
             }
         }
     }
-    let seconds = rounded(start.elapsed().as_secs_f64());
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    Ok(Summary { bench: "gate", rows, missing, generator_bound, cpus, busy_before: rounded(busy_before), seconds })
+    Ok(run.end())
 }
 
 fn wanted(only: Option<&str>) -> Result<Vec<Figure>, LabError> {
@@ -202,7 +301,7 @@ fn wanted(only: Option<&str>) -> Result<Vec<Figure>, LabError> {
     let figures: Vec<_> = FIGURES.into_iter().filter(fits).collect();
     if figures.is_empty() {
         let names = FIGURES.map(|figure| figure.name).join(", ");
-        return Err(LabError::Plan(format!("no row starts with {}; there are {names}", only.unwrap_or_default())));
+        return Err(no_row(only.unwrap_or_default(), &names));
     }
     Ok(figures)
 }
@@ -211,58 +310,12 @@ fn is_wanted(options: &Options, figure: &Figure, backend: &str) -> bool {
     options.only.as_deref().is_none_or(|only| figure.row(backend).starts_with(only))
 }
 
-/// The values of each figure, for each lab; fewer than [`RUNS`] where a measurement failed.
-type Samples = Vec<Vec<Vec<Sample>>>;
-
-fn measure_all(
-    labs: &mut [BenchLab],
-    figures: &[Figure],
-    time: Duration,
-    missing: &mut Vec<String>,
-) -> Result<Samples, LabError> {
-    load::bind_to_first_cpu()?;
-    for lab in labs.iter_mut() {
-        load::warm_up(lab)?;
-    }
-    let mut samples: Samples = vec![vec![Vec::new(); labs.len()]; figures.len()];
-    for run in 0..RUNS {
-        for (figure, of_labs) in figures.iter().zip(&mut samples) {
-            for (lab, values) in labs.iter_mut().zip(of_labs) {
-                // Whatever else runs on the machine may disturb one; twice is no accident.
-                let mut measure = || load::measure(lab, figure.measurement, run, time);
-                match measure().or_else(|_| measure()) {
-                    Ok(sample) => values.push(sample),
-                    Err(error) => missing.push(format!("{}.{}: {error}", figure.name, lab.name)),
-                }
-            }
-        }
-    }
-    Ok(samples)
-}
-
-struct Median {
-    median: f64,
-    spread: f64,
-}
-
-impl Median {
-    /// `None` unless every run gave a value.
-    fn of(samples: &[Sample]) -> Option<Self> {
-        let mut sorted: Vec<_> = samples.iter().map(|sample| sample.value).collect();
-        sorted.sort_by(f64::total_cmp);
-        let (first, last) = (sorted.first()?, sorted.last()?);
-        let median = *sorted.get(RUNS / 2)?;
-        (sorted.len() == RUNS && median > 0.0).then(|| Self { median, spread: (last - first) / median })
-    }
-}
-
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
 /// Processor and kernel.
-#[must_use]
-pub fn machine() -> String {
+fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, name)| name);
@@ -276,20 +329,26 @@ mod tests {
 
     #[test]
     fn a_ratio_above_one_means_ahead_for_rates_and_for_costs() {
-        let of = |name: &str| FIGURES.into_iter().find(|figure| figure.name == name).unwrap();
-        assert!(of("new_flows").ratio(300.0, 200.0) > 1.0);
-        assert!(of("latency_p99").ratio(300.0, 200.0) < 1.0);
-        assert!(of("established_64b_cpu").ratio(100.0, 200.0) > 1.0);
+        let ratio = |name: &str, ours: f64, peer: f64| {
+            let figure = FIGURES.into_iter().find(|figure| figure.name == name).unwrap();
+            let mut rows = Vec::new();
+            let mut keep = |row| rows.push(row);
+            let mut run = Run::begin("gate", "", 0.0, &mut keep);
+            run.row("row", figure.unit, Median::given(ours), Some((Median::given(peer), "peer")), None);
+            assert_eq!(run.end().rows, 1);
+            rows[0].ratio.unwrap()
+        };
+        assert!(ratio("new_flows", 300.0, 200.0) > 1.0);
+        assert!(ratio("latency_p99", 300.0, 200.0) < 1.0);
+        assert!(ratio("established_64b_cpu", 100.0, 200.0) > 1.0);
     }
 
     #[test]
     fn a_figure_counts_only_if_every_run_gave_a_value() {
-        let samples =
-            |values: &[f64]| values.iter().map(|value| Sample { value: *value, lossless: false }).collect::<Vec<_>>();
-        let median = Median::of(&samples(&[30.0, 10.0, 20.0])).unwrap();
-        assert_eq!((median.median, median.spread), (20.0, 1.0));
-        assert!(Median::of(&samples(&[10.0, 20.0])).is_none());
-        assert!(Median::of(&samples(&[0.0; RUNS])).is_none());
+        let median = Median::of(&[30.0, 10.0, 20.0]).unwrap();
+        assert_eq!((median.median, median.spread, median.runs), (20.0, 1.0, 3));
+        assert!(Median::of(&[10.0, 20.0]).is_none());
+        assert!(Median::of(&[0.0; RUNS]).is_none());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -23,12 +23,12 @@ use sluicegate_sip::{
     message::{HeaderName, Message},
 };
 
-use super::{Options, RUNS, Row, Summary, machine, rounded};
+use strum::IntoStaticStr;
+
+use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use sluicegate_site::{
     During, LabError, Process,
     binary::{Binary, text},
-    clock::{Random, unix_ns},
-    cpu::Cpu,
 };
 
 const REALM: &str = "bench.example";
@@ -43,7 +43,8 @@ const ROUNDS_SHORT: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who signs in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 enum Kind {
     Phone,
     Agent,
@@ -52,15 +53,8 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 2] = [Self::Phone, Self::Agent];
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Phone => "phone",
-            Self::Agent => "agent",
-        }
-    }
-
     fn users(self) -> impl Iterator<Item = String> {
-        (0..CLIENTS).map(move |number| format!("{}{number}", self.name()))
+        (0..CLIENTS).map(move |number| format!("{}{number}", self.into_str()))
     }
 }
 
@@ -69,17 +63,15 @@ impl Kind {
 /// # Errors
 /// [`LabError::Plan`] for a row that does not exist; [`LabError::Process`] if the frontend does not start or answers with
 /// anything but a challenge and a welcome.
-pub fn signin(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
-    let start = Instant::now();
+pub fn signin(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let only = options.only.as_deref().unwrap_or_default();
     let kinds: Vec<Kind> =
         Kind::ALL.into_iter().filter(|kind| rows_of(*kind).iter().any(|row| row.starts_with(only))).collect();
     if kinds.is_empty() {
-        let names = Kind::ALL.map(rows_of).concat().join(", ");
-        return Err(LabError::Plan(format!("no row starts with {only}; there are {names}")));
+        return Err(no_row(only, &Kind::ALL.map(rows_of).concat().join(", ")));
     }
-    let busy_before = rounded(Cpu::share_busy(Duration::from_millis(500))?);
-    let site = Site::start(options, &kinds)?;
+    let mut bench = Run::begin("signin", &options.commit, busy_before()?, tell);
+    let site = Site::start(binary, &kinds)?;
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
     let mut clients = Vec::new();
     for kind in &kinds {
@@ -95,36 +87,18 @@ pub fn signin(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, L
             values.extend((run > 0).then_some(each * 1e6));
         }
     }
-    let mut rows = 0;
-    for (kind, mut values) in kinds.iter().zip(values) {
-        values.sort_by(f64::total_cmp);
-        let (least, most) = (values.first().copied().unwrap_or_default(), values.last().copied().unwrap_or_default());
-        let median = values.get(RUNS / 2).copied().unwrap_or_default().max(f64::MIN_POSITIVE);
+    for (kind, values) in kinds.iter().zip(values) {
         let [cpu, rate] = rows_of(*kind);
-        for (row, unit, ours) in [(cpu, "us/sign-in", median), (rate, "sign-ins/s", 1e6 / median)] {
-            if !row.starts_with(only) {
-                continue;
+        let each_second: Vec<_> = values.iter().map(|us| 1e6 / us).collect();
+        for (row, unit, values) in [(cpu, "us/sign-in", values), (rate, "sign-ins/s", each_second)] {
+            match Median::of(&values) {
+                Some(ours) if row.starts_with(only) => bench.row(row, unit, ours, None, None),
+                None => bench.miss(format!("{row}: no processor time was used")),
+                Some(_) => {}
             }
-            rows += 1;
-            tell(Row {
-                bench: "signin",
-                row: row.to_owned(),
-                unit,
-                ours: rounded(ours),
-                peer: None,
-                peer_name: None,
-                ratio: None,
-                input: None,
-                runs: RUNS,
-                spread: rounded((most - least) / median),
-                machine: machine(),
-                commit: options.commit.clone(),
-            });
         }
     }
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let seconds = rounded(start.elapsed().as_secs_f64());
-    Ok(Summary { bench: "signin", rows, missing: Vec::new(), generator_bound: Vec::new(), cpus, busy_before, seconds })
+    Ok(bench.end())
 }
 
 /// Processor time of a sign-in, and how many one processor would do with it.
@@ -142,13 +116,12 @@ struct Site {
 }
 
 impl Site {
-    fn start(options: &Options, kinds: &[Kind]) -> Result<Self, LabError> {
-        let directory = &options.directory;
+    fn start(binary: &Binary, kinds: &[Kind]) -> Result<Self, LabError> {
+        let directory = &binary.directory;
         let (config, list) = (directory.join("frontend.toml"), directory.join("users"));
         let address = free_udp()?;
         fs::write(&config, toml(&text(&directory.join("state")), address, free_tcp()?, kinds))
             .during(|| writing(&config))?;
-        let binary = Binary { program: options.program.clone(), directory: directory.clone() };
         for kind in kinds {
             let lines: String = kind.users().map(|user| format!("{user}:{PASSWORD}\n")).collect();
             fs::write(&list, lines).during(|| writing(&list))?;
@@ -219,7 +192,6 @@ struct Client {
     socket: UdpSocket,
     local: SocketAddr,
     frontend: SocketAddr,
-    random: Random,
     cseq: u32,
     initiator: Option<Initiator>,
 }
@@ -235,8 +207,7 @@ impl Client {
         };
         let (socket, local) = open().during(|| "opening a client's socket".to_owned())?;
         let secret = (kind == Kind::Agent).then(|| UserSecret::from_password(&user, REALM, PASSWORD.as_bytes()));
-        let random = Random::new(unix_ns() | 1);
-        Ok(Self { user, secret, socket, local, frontend, random, cseq: 0, initiator: None })
+        Ok(Self { user, secret, socket, local, frontend, cseq: 0, initiator: None })
     }
 
     fn ask(&mut self, credentials: &str) -> Result<(), LabError> {
@@ -247,7 +218,7 @@ impl Client {
              From: <sip:{user}@{REALM}>;tag={user}\r\nTo: <sip:of-{user}@{REALM}>\r\nCall-ID: {user}@{local}\r\n\
              CSeq: {cseq} REGISTER\r\n{supported}{credentials}Content-Length: 0\r\n\r\n",
             local = self.local,
-            branch = self.random.next(),
+            branch = fastrand::u64(..),
             user = self.user,
             cseq = self.cseq,
         );
@@ -289,7 +260,7 @@ impl Client {
                     dialled: self.frontend,
                 };
                 let mut seed = [0; 32];
-                self.random.fill(&mut seed);
+                fastrand::fill(&mut seed);
                 let (initiator, message) = Initiator::begin(seed, &replica, &ha1, &proposal).map_err(|_| unfit())?;
                 self.initiator = Some(initiator);
                 let hello = Hello { message, dialled: self.frontend }.to_text();

@@ -3,44 +3,35 @@
 //! A telephone's datagrams are in pinhole mode: they are what its program sends, as with the peers. An agent's would
 //! carry packet MACs, under keys that the generator does not have.
 
-use std::{
-    net::{SocketAddr, SocketAddrV4},
-    time::Duration,
-};
+use std::net::SocketAddr;
 
-use super::{
-    Options,
-    lab::{BenchLab, FIRST_PORT, OUTSIDE, PORTS, SINK, SIP_PORT},
-};
-use sluicegate_site::{
-    LabError, Node, NodeFile, Process,
-    binary::Binary,
-    clock::{Random, unix_ns},
-};
-use sluicegate_traffic::client::setup::{SetupSpec, parse_line};
+use super::lab::{BenchLab, FIRST_PORT, OUTSIDE, PORTS, SINK, SIP_PORT};
+use sluicegate_site::{LabError, Node, NodeFile, binary::Binary};
+use sluicegate_traffic::client::setup::{SetupSpec, opened};
 
 const REALM: &str = "bench.example";
 const USER: &str = "bench";
 /// One socket may have 64 SIP requests under way, and a call takes two: one is challenged, one answered.
 const PHONE_SOCKETS: u16 = 4;
-/// How long a call may take to be set up.
-const READY_MAX: Duration = Duration::from_secs(10);
 /// Longer than any bench.
 const FOREVER_S: u32 = 3_600;
 
 /// A lab with our gate, whose grants are open.
-pub(super) fn start(options: &Options, backend: &str) -> Result<BenchLab, LabError> {
+pub(super) fn start(binary: &Binary, backend: &str) -> Result<BenchLab, LabError> {
     let mut lab = BenchLab::build(backend, false)?;
     lab.targets.clear();
-    let binary = Binary { program: options.program.clone(), directory: options.directory.join(backend) };
-    let password = format!("{:016x}", Random::new(unix_ns()).next());
+    let binary = Binary { directory: binary.directory.join(backend), ..binary.clone() };
+    let password = format!("{:016x}", fastrand::u64(..));
     let node = Node::start(&binary, &lab.lab, "gate", "up", &file(backend))?;
     node.ready()?;
     node.add_users("bench", [(USER.to_owned(), password.clone())], &["--no-agent"])?;
     lab.keep_node(node);
     let phone = binary.worker(&lab.lab, "gen", "setup", &calls(password))?;
     for _ in services() {
-        lab.targets.push(opened(&phone)?);
+        match opened(&phone)? {
+            SocketAddr::V4(target) => lab.targets.push(target),
+            target @ SocketAddr::V6(_) => return Err(LabError::Plan(format!("{target} is of no IPv4 gate"))),
+        }
     }
     lab.keep(phone);
     Ok(lab)
@@ -51,21 +42,11 @@ fn services() -> impl Iterator<Item = (String, u16)> {
     (FIRST_PORT..FIRST_PORT + PORTS).map(|port| (format!("sink{port}"), port))
 }
 
-/// Where the gate lets the next of the phone's calls send.
-fn opened(phone: &Process) -> Result<SocketAddrV4, LabError> {
-    let event = phone.event("setup", READY_MAX)?;
-    match parse_line(&event.to_string()).and_then(|setup| setup.media) {
-        Some(SocketAddr::V4(media)) => Ok(media),
-        _ => Err(LabError::Process { name: phone.name().to_owned(), reason: format!("no call: {event}") }),
-    }
-}
-
 /// A call to each service, all held until the phone is told to stop.
 fn calls(password: String) -> SetupSpec {
     let mut services = services().map(|(name, _)| name);
     SetupSpec {
         to: vec![SocketAddr::from((OUTSIDE, SIP_PORT))],
-        from: None,
         sockets: PHONE_SOCKETS,
         realm: REALM.to_owned(),
         service: services.next().unwrap_or_default(),
@@ -74,13 +55,11 @@ fn calls(password: String) -> SetupSpec {
         per_s: 50,
         calls: u32::from(PORTS),
         seconds: FOREVER_S,
-        talk_ms: None,
         give_up_ms: 5_000,
         // Discard: the generator sends from any port, and so may who names none.
         media_port: 9,
-        service_port: 0,
-        record: 0,
         seed: 1,
+        ..SetupSpec::default()
     }
 }
 

@@ -13,18 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::{
-    Median, Options, RUNS, Row, Summary,
+    BACKENDS, Options, Row, Run, Summary, busy_before,
     lab::BenchLab,
-    load::{self, QUIET, Sample},
-    machine, peer, rounded,
+    load::{QUIET, Sample},
+    measured, no_row, peer, rounded,
 };
 use router::Router;
-use sluicegate_site::{LabError, cpu::Cpu};
+use sluicegate_site::{LabError, binary::Binary};
 use traffic::Traffic;
 
 /// What the packets are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(prefix = "types_", serialize_all = "snake_case", const_into_str)]
 enum Kind {
     /// No capability header.
     Plain,
@@ -37,30 +40,10 @@ enum Kind {
     RenewalUncached,
 }
 
-const KINDS: [Kind; 6] = [
-    Kind::Plain,
-    Kind::Request,
-    Kind::RegularCached,
-    Kind::RegularUncached,
-    Kind::RenewalCached,
-    Kind::RenewalUncached,
-];
-const BACKENDS: [&str; 2] = ["xdp", "packet"];
 /// What is offered, packets a second; `None`: as many as can be sent.
 const STEPS: [Option<u32>; 6] = [Some(50_000), Some(100_000), Some(200_000), Some(300_000), Some(400_000), None];
 
 impl Kind {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "types_plain",
-            Self::Request => "types_request",
-            Self::RegularCached => "types_regular_cached",
-            Self::RegularUncached => "types_regular_uncached",
-            Self::RenewalCached => "types_renewal_cached",
-            Self::RenewalUncached => "types_renewal_uncached",
-        }
-    }
-
     /// What the router counts such a packet as.
     const fn counted_as(self) -> &'static str {
         match self {
@@ -73,7 +56,7 @@ impl Kind {
     }
 
     fn row(self, backend: &str) -> String {
-        format!("{}.{backend}", self.name())
+        format!("{}.{backend}", self.into_str())
     }
 }
 
@@ -104,76 +87,54 @@ type Curves = Vec<Vec<Point>>;
 /// # Errors
 /// [`LabError::Namespace`] without root; [`LabError::Plan`] for a row that does not exist. A router that does not start,
 /// or that finds packets wanting, is no error: its rows are [`Summary::missing`].
-pub fn types(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
-    let start = Instant::now();
+pub fn types(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let only = options.only.as_deref().unwrap_or_default();
     let is_wanted = |kind: Kind, backend: &str| kind.row(backend).starts_with(only);
-    let kinds: Vec<_> =
-        KINDS.into_iter().filter(|kind| BACKENDS.iter().any(|backend| is_wanted(*kind, backend))).collect();
+    let kinds: Vec<_> = Kind::VARIANTS
+        .iter()
+        .copied()
+        .filter(|kind| BACKENDS.iter().any(|backend| is_wanted(*kind, backend)))
+        .collect();
     if kinds.is_empty() {
-        let names = KINDS.map(Kind::name).join(", ");
-        return Err(LabError::Plan(format!("no row starts with {only}; there are {names}, each .xdp and .packet")));
+        let names: Vec<_> = Kind::VARIANTS.iter().map(Kind::into_str).collect();
+        return Err(no_row(only, &format!("{}, each .xdp and .packet", names.join(", "))));
     }
-    let busy_before = Cpu::share_busy(Duration::from_millis(500))?;
-    let mut missing = Vec::new();
+    let mut run = Run::begin("gate", &options.commit, busy_before()?, tell);
     let mut candidates = vec![Candidate { lab: peer::kernel_forward()?, router: None }];
     for backend in BACKENDS.iter().filter(|backend| kinds.iter().any(|kind| is_wanted(*kind, backend))) {
-        match router::start(options, backend) {
+        match router::start(binary, backend) {
             Ok((lab, router)) => candidates.push(Candidate { lab, router: Some(router) }),
-            Err(error) => missing.push(format!("{backend}: {error}")),
+            Err(error) => run.miss(format!("{backend}: {error}")),
         }
     }
     let time = Duration::from_millis(if options.short { 100 } else { 400 });
-    let curves = thread::scope(|scope| {
-        // A thread of its own: it is bound to one processor, and the routers must not inherit that.
-        let measuring = scope.spawn(|| measure_all(&mut candidates, &kinds, time, &mut missing));
-        measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
-    let machine = machine();
-    let (mut rows, mut generator_bound) = (0, Vec::new());
+    let name = |kind: &Kind, candidate: &Candidate| kind.row(&candidate.lab.name);
+    let measure = |candidate: &mut Candidate, kind: &Kind, _| candidate.curve(*kind, time);
+    let curves = measured((&mut candidates, &kinds), name, measure, &mut run.missing)?;
     for (kind, of_kind) in kinds.iter().zip(&curves) {
         let Some((kernel, ours)) = of_kind.split_first() else { continue };
         for (curves, candidate) in of_kind.iter().zip(&candidates) {
             if peaks(curves).iter().any(|peak| peak.lossless) {
-                generator_bound.push(kind.row(&candidate.lab.name));
+                run.generator_bound.push(name(kind, candidate));
             }
         }
         for (curves, candidate) in ours.iter().zip(candidates.iter().skip(1)) {
-            let row = |name: String, (ours, theirs): (&[Sample], &[Sample]), input| {
-                let (ours, theirs) = (Median::of(ours)?, Median::of(theirs)?);
-                Some(Row {
-                    bench: "gate",
-                    row: name,
-                    unit: "packets/s",
-                    ours: rounded(ours.median),
-                    peer: Some(rounded(theirs.median)),
-                    peer_name: Some("kernel_forward".to_owned()),
-                    ratio: Some(rounded(ours.median / theirs.median)),
-                    input,
-                    runs: RUNS,
-                    spread: rounded(ours.spread.max(theirs.spread)),
-                    machine: machine.clone(),
-                    commit: options.commit.clone(),
-                })
+            let name = name(kind, candidate);
+            let mut row = |name: &str, (ours, peer): (Vec<Sample>, Vec<Sample>), input| {
+                if let (Some(ours), Some(peer)) = (Sample::median(&ours), Sample::median(&peer)) {
+                    run.row(name, "packets/s", ours, Some((peer, "kernel_forward")), input);
+                }
             };
-            let name = kind.row(&candidate.lab.name);
-            let peak = row(name.clone(), (&peaks(curves), &peaks(kernel)), None);
-            let steps = STEPS.iter().enumerate().filter_map(|(step, offered)| {
-                let input = Median::of(&at_step(curves, step, |point| point.input))?;
-                let outputs =
-                    (at_step(curves, step, |point| point.output), at_step(kernel, step, |point| point.output));
+            row(&name, (peaks(curves), peaks(kernel)), None);
+            for (step, offered) in STEPS.iter().enumerate() {
+                let Some(input) = Sample::median(&at_step(curves, step, |point| point.input)) else { continue };
+                let output = |curves| at_step(curves, step, |point| point.output);
                 let name = format!("{name}@{}", step_name(*offered));
-                row(name, (&outputs.0, &outputs.1), Some(rounded(input.median)))
-            });
-            for row in peak.into_iter().chain(steps) {
-                rows += 1;
-                tell(row);
+                row(&name, (output(curves), output(kernel)), Some(rounded(input.value())));
             }
         }
     }
-    let seconds = rounded(start.elapsed().as_secs_f64());
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    Ok(Summary { bench: "gate", rows, missing, generator_bound, cpus, busy_before: rounded(busy_before), seconds })
+    Ok(run.end())
 }
 
 /// The highest output of each run, and whether the generator, not the candidate, was at its limit there.
@@ -190,29 +151,7 @@ fn peaks(curves: &Curves) -> Vec<Sample> {
 /// One value of a step in each run.
 fn at_step(curves: &Curves, step: usize, value: impl Fn(&Point) -> f64) -> Vec<Sample> {
     let points = curves.iter().filter_map(|points| points.get(step));
-    points.map(|point| Sample { value: value(point), lossless: false }).collect()
-}
-
-fn measure_all(
-    candidates: &mut [Candidate],
-    kinds: &[Kind],
-    time: Duration,
-    missing: &mut Vec<String>,
-) -> Result<Vec<Vec<Curves>>, LabError> {
-    load::bind_to_first_cpu()?;
-    let mut curves: Vec<Vec<Curves>> = vec![vec![Vec::new(); candidates.len()]; kinds.len()];
-    for _ in 0..RUNS {
-        for (kind, of_kind) in kinds.iter().zip(&mut curves) {
-            for (candidate, curves) in candidates.iter_mut().zip(of_kind) {
-                // Whatever else runs on the machine may disturb one; twice is no accident.
-                match candidate.curve(*kind, time).or_else(|_| candidate.curve(*kind, time)) {
-                    Ok(points) => curves.push(points),
-                    Err(error) => missing.push(format!("{}: {error}", kind.row(&candidate.lab.name))),
-                }
-            }
-        }
-    }
-    Ok(curves)
+    points.map(|point| Sample::cost(value(point))).collect()
 }
 
 impl Candidate {
@@ -255,7 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_named_by_what_is_offered() {
+    fn steps_are_named_by_what_is_offered_and_rows_by_what_is_sent() {
+        assert_eq!(Kind::RegularCached.row("xdp"), "types_regular_cached.xdp");
         assert_eq!(STEPS.map(step_name), ["50k", "100k", "200k", "300k", "400k", "max"]);
     }
 }

@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{
-    Options,
     cast::{Cast, FOREVER_S},
     daemons::Daemons,
     files::{SERVICE_SIP_PORT, SERVICES},
@@ -55,9 +54,9 @@ const fn at(place: SocketAddr) -> Target {
 }
 
 /// What the two attackers outside send: everything, from everywhere.
-pub(super) fn spoofed(options: &Options, site: &Site, host: &str, number: u64) -> Result<FloodSpec, LabError> {
+pub(super) fn spoofed(daemons: &Daemons, host: &str, number: u64) -> Result<FloodSpec, LabError> {
     let clients = ["alice", "bob", "phones"].map(Site::address).into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut spec = from(options, site, (host, "eth0"), ("core", &format!("to_{host}")), SPOOFED)?;
+    let mut spec = from(daemons, (host, "eth0"), ("core", &format!("to_{host}")), SPOOFED)?;
     spec.targets = [Site::NAT, Site::WEB].map(everywhere).to_vec();
     spec.mix = vec![(Kind::Udp, 4), (Kind::Syn, 2), (Kind::Icmp, 1), (Kind::Fragment, 1)];
     spec.clients = clients.into_iter().map(Into::into).collect();
@@ -70,12 +69,11 @@ pub(super) fn spoofed(options: &Options, site: &Site, host: &str, number: u64) -
 /// What no router forwards, and a flood of the address of the gate's host itself (or of the plain router in its place):
 /// sent by the last router before it.
 pub(super) fn next_door(
-    options: &Options,
-    site: &Site,
+    daemons: &Daemons,
     (router, interface): (&str, &str),
     own: Ipv4Addr,
 ) -> Result<FloodSpec, LabError> {
-    let mut spec = from(options, site, ("core", interface), (router, Site::OUTSIDE), SPOOFED)?;
+    let mut spec = from(daemons, ("core", interface), (router, Site::OUTSIDE), SPOOFED)?;
     spec.targets = [Site::NAT, Site::WEB, own].map(everywhere).to_vec();
     spec.mix = vec![(Kind::Garbage, 2), (Kind::Udp, 1), (Kind::Syn, 1)];
     spec.per_s = FLOOD_NEXT_DOOR_PER_S;
@@ -83,14 +81,9 @@ pub(super) fn next_door(
 }
 
 /// Forgeries by somebody who knows whom the gate lets in, and where.
-pub(super) fn forged(
-    options: &Options,
-    site: &Site,
-    daemons: &Daemons,
-    cast: &Cast,
-) -> Result<Vec<(Class, FloodSpec)>, LabError> {
+pub(super) fn forged(daemons: &Daemons, cast: &Cast) -> Result<Vec<(Class, FloodSpec)>, LabError> {
     let make = |class, client: &str, told: Vec<SocketAddr>| -> Result<_, LabError> {
-        let mut spec = from(options, site, ("storm_a", "eth0"), ("core", "to_storm_a"), class)?;
+        let mut spec = from(daemons, ("storm_a", "eth0"), ("core", "to_storm_a"), class)?;
         spec.targets = told.into_iter().map(at).collect();
         spec.mix = vec![(Kind::Udp, 3), (Kind::Icmp, 1), (Kind::Fragment, 1)];
         spec.clients = vec![Site::address(client)?.into()];
@@ -99,12 +92,12 @@ pub(super) fn forged(
     };
     let phone = make(FORGED_PHONE, "alice", cast.call_targets.concat())?;
     let agent = make(FORGED_AGENT, "bob", daemons.told("bob")?)?;
-    Ok(vec![phone, agent, (FORGED_INFRASTRUCTURE, infrastructure(options, site, cast)?)])
+    Ok(vec![phone, agent, (FORGED_INFRASTRUCTURE, infrastructure(daemons, cast)?)])
 }
 
 /// Datagrams under a host's own address to every port of the gate, and to the services with addresses of their own.
-pub(super) fn own(options: &Options, site: &Site, host: &str) -> Result<FloodSpec, LabError> {
-    let mut spec = from(options, site, (host, "eth0"), ("core", &format!("to_{host}")), ONLOOKER)?;
+pub(super) fn own(daemons: &Daemons, host: &str) -> Result<FloodSpec, LabError> {
+    let mut spec = from(daemons, (host, "eth0"), ("core", &format!("to_{host}")), ONLOOKER)?;
     spec.targets = [Site::NAT, Site::WEB].map(everywhere).to_vec();
     for service in SERVICES {
         spec.targets.push(Target { address: service.public().into(), first: service.udp, last: service.udp_last() });
@@ -116,23 +109,23 @@ pub(super) fn own(options: &Options, site: &Site, host: &str) -> Result<FloodSpe
 }
 
 /// Somebody between a client and the gate.
-pub(super) fn onlooker(options: &Options, site: &Site, client: &str, does: Does) -> Result<OnlookerSpec, LabError> {
+pub(super) fn onlooker(daemons: &Daemons, client: &str, does: Does) -> Result<OnlookerSpec, LabError> {
     Ok(OnlookerSpec {
         interface: "to_gate".to_owned(),
         client_interface: format!("to_{client}"),
-        destination_mac: site.lab.mac("gate", Site::OUTSIDE)?,
-        source_mac: site.lab.mac("core", "to_gate")?,
+        destination_mac: daemons.site.lab.mac("gate", Site::OUTSIDE)?,
+        source_mac: daemons.site.lab.mac("core", "to_gate")?,
         client: Site::address(client)?.into(),
         does,
         mark: ONLOOKER.mark,
         per_s: FORGED_PER_S,
         seconds: FOREVER_S,
-        seed: options.seed,
+        seed: daemons.options.seed,
     })
 }
 
-fn infrastructure(options: &Options, site: &Site, cast: &Cast) -> Result<FloodSpec, LabError> {
-    let mut spec = from(options, site, ("storm_b", "eth0"), ("core", "to_storm_b"), FORGED_INFRASTRUCTURE)?;
+fn infrastructure(daemons: &Daemons, cast: &Cast) -> Result<FloodSpec, LabError> {
+    let mut spec = from(daemons, ("storm_b", "eth0"), ("core", "to_storm_b"), FORGED_INFRASTRUCTURE)?;
     let frontend = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
     let sip = SocketAddr::from((Site::WEB, SERVICE_SIP_PORT));
     spec.targets = vec![at(sip), at(sip), everywhere(Site::NAT)];
@@ -145,16 +138,15 @@ fn infrastructure(options: &Options, site: &Site, cast: &Cast) -> Result<FloodSp
 
 /// A flood without targets of its own yet.
 fn from(
-    options: &Options,
-    site: &Site,
+    daemons: &Daemons,
     (host, interface): (&str, &str),
     next_hop: (&str, &str),
     class: Class,
 ) -> Result<FloodSpec, LabError> {
     Ok(FloodSpec {
         interface: interface.to_owned(),
-        destination_mac: site.lab.mac(next_hop.0, next_hop.1)?,
-        source_mac: site.lab.mac(host, interface)?,
+        destination_mac: daemons.site.lab.mac(next_hop.0, next_hop.1)?,
+        source_mac: daemons.site.lab.mac(host, interface)?,
         targets: Vec::new(),
         mix: Vec::new(),
         datagrams: Vec::new(),
@@ -166,6 +158,6 @@ fn from(
         per_s: FORGED_PER_S,
         seconds: FOREVER_S,
         frames_max: u64::MAX,
-        seed: options.seed ^ u64::from(class.mark) << 32,
+        seed: daemons.options.seed ^ u64::from(class.mark) << 32,
     })
 }

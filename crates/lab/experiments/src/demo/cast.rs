@@ -4,17 +4,18 @@ use std::{
 };
 
 use super::{
-    Options, attacks,
+    attacks,
     daemons::{Daemons, wait_for},
     files::{REALM, SERVICE_SIP_PORT, SERVICES, Service},
+    ledger::Origin,
 };
-use sluicegate_site::{LabError, Prefix, Process, topology::Site};
+use sluicegate_site::{LabError, Prefix, Process, binary::connect, topology::Site};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,
         call::SinkSpec,
-        setup::{self, Setup, SetupSpec},
-        transfer::ServeSpec,
+        haul::ServeSpec,
+        setup::{SetupSpec, opened},
     },
     count::CountSpec,
 };
@@ -31,8 +32,8 @@ const FORWARD_UDP_PORT: u16 = 8_180;
 /// Who is on stage from beginning to end: services, their counters, alice's open calls, bob's agents.
 #[derive(Debug)]
 pub(super) struct Cast {
-    pub sinks: Vec<Process>,
-    pub counters: Vec<Process>,
+    /// Sinks and counters, whose lines count from the beginning.
+    pub counting: Vec<(Origin, Process)>,
     /// Where alice's calls may send: for each service, gate addresses and ports.
     pub call_targets: [Vec<SocketAddr>; SERVICES.len()],
     /// Local ports of those calls, in the order of the targets.
@@ -47,28 +48,27 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    pub(super) fn start(options: &Options, site: &Site, daemons: &Daemons) -> Result<Self, LabError> {
+    pub(super) fn start(daemons: &Daemons) -> Result<Self, LabError> {
         let any = |port| vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
-        let (mut sinks, mut servers, mut counters) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut servers, mut counting) = (Vec::new(), Vec::new());
         for service in SERVICES {
-            let sink = SinkSpec { listen: any(service.udp), echo: false, seconds: FOREVER_S };
-            sinks.push(daemons.worker(site, service.host, "sink", &sink)?);
+            let sink = SinkSpec { listen: any(service.udp), seconds: FOREVER_S };
+            counting.push((Origin::Sink, daemons.worker(service.host, "sink", &sink)?));
             if let Some(port) = service.tcp {
-                let serve = ServeSpec { listen: any(port), seconds: FOREVER_S };
-                servers.push(daemons.worker(site, service.host, "serve", &serve)?);
+                let serve = ServeSpec { listen: any(port), silence_s: 10, seconds: FOREVER_S };
+                servers.push(daemons.worker(service.host, "serve", &serve)?);
             }
         }
-        for host in COUNTED {
-            counters.push(daemons.worker(site, host, "count", &counting()?)?);
+        for (service, host) in COUNTED.into_iter().enumerate() {
+            counting.push((Origin::Count(service), daemons.worker(host, "count", &classes()?)?));
         }
-        wait_for("the gate's feed", || call_once(options, site, daemons, SERVICES[0]).is_ok())?;
-        let answering = start_answering(site, daemons)?;
+        wait_for("the gate's feed", || call_once(daemons, SERVICES[0]).is_ok())?;
+        let answering = start_answering(daemons)?;
         for service in SERVICES.into_iter().filter(|service| !service.is_declared()) {
-            wait_for(&format!("calls to {}", service.name), || call_once(options, site, daemons, service).is_ok())?;
+            wait_for(&format!("calls to {}", service.name), || call_once(daemons, service).is_ok())?;
         }
         let mut cast = Self {
-            sinks,
-            counters,
+            counting,
             call_targets: Default::default(),
             call_ports: Default::default(),
             recorded: Vec::new(),
@@ -77,19 +77,19 @@ impl Cast {
             _phones: Vec::new(),
             _agents: Vec::new(),
         };
-        cast.open_calls(options, site, daemons)?;
-        cast.start_agents(site, daemons)?;
+        cast.open_calls(daemons)?;
+        cast.start_agents(daemons)?;
         Ok(cast)
     }
 
     /// Alice calls each service as often as needed and holds the calls.
-    fn open_calls(&mut self, options: &Options, site: &Site, daemons: &Daemons) -> Result<(), LabError> {
+    fn open_calls(&mut self, daemons: &Daemons) -> Result<(), LabError> {
         for (index, service) in SERVICES.iter().enumerate() {
             for call in 0..CALLS_PER_SERVICE {
                 let media_port = 40_000 + u16::try_from(index * 100 + call * 2).unwrap_or(0);
-                let mut spec = calling(options, daemons, "alice", *service, media_port)?;
+                let mut spec = calling(daemons, "alice", *service, media_port)?;
                 spec.record = 1;
-                let phone = daemons.worker(site, "alice", "setup", &spec)?;
+                let phone = daemons.worker("alice", "setup", &spec)?;
                 let recorded = phone.event("authorised", READY_MAX)?;
                 if let (Some(from), Some(message)) = (recorded["from"].as_str(), recorded["message"].as_str()) {
                     self.recorded.extend(from.parse().ok().map(|from| (from, message.to_owned())));
@@ -104,27 +104,15 @@ impl Cast {
     }
 
     /// Bob forwards local ports to each service's web server and to its UDP port.
-    fn start_agents(&mut self, site: &Site, daemons: &Daemons) -> Result<(), LabError> {
+    fn start_agents(&mut self, daemons: &Daemons) -> Result<(), LabError> {
         let user = daemons.files.user("bob")?;
         for (index, service) in SERVICES.iter().enumerate() {
             let udp = format!("{}:{}/udp", forward(index, FORWARD_UDP_PORT), service.udp);
             let tcp = service.tcp.map(|port| format!("{}:{port}", forward(index, FORWARD_PORT)));
-            let fixed = [
-                "connect",
-                &format!("bob@{}", service.name),
-                "--frontend",
-                &daemons.frontend.to_string(),
-                "--realm",
-                REALM,
-                "--password-file",
-                &user.password_file.to_string_lossy(),
-                "-L",
-                &udp,
-            ]
-            .map(str::to_owned);
-            let more = tcp.iter().flat_map(|tcp| ["-L".to_owned(), tcp.clone()]);
-            let arguments: Vec<String> = fixed.into_iter().chain(more).collect();
-            let bob = site.lab.host("bob")?;
+            let more: Vec<_> = ["-L", &udp].into_iter().chain(tcp.iter().flat_map(|tcp| ["-L", tcp])).collect();
+            let to = format!("bob@{}", service.name);
+            let arguments = connect(&to, (&daemons.frontend.to_string(), REALM), &user.password_file, &more);
+            let bob = daemons.site.lab.host("bob")?;
             self._agents.push(bob.spawn("connect on bob", daemons.client(&arguments))?);
             if tcp.is_some() {
                 let listens = forward(index, FORWARD_PORT);
@@ -154,15 +142,15 @@ fn forward(service: usize, first_port: u16) -> SocketAddr {
 }
 
 /// Starts the exchange on the host of the service of kind `sip`, and the agent beside that of kind `agent`.
-fn start_answering(site: &Site, daemons: &Daemons) -> Result<Vec<Process>, LabError> {
+fn start_answering(daemons: &Daemons) -> Result<Vec<Process>, LabError> {
     let mut processes = Vec::new();
     for service in SERVICES.iter().filter(|service| !service.is_declared()) {
         let address = service.address();
         processes.push(if service.kind == "sip" {
             let (listen, media) = ((address, SERVICE_SIP_PORT).into(), (address, service.udp).into());
-            daemons.worker(site, service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
+            daemons.worker(service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
         } else {
-            daemons.serve(site, service.host)?
+            daemons.serve(service.host)?
         });
     }
     Ok(processes)
@@ -173,7 +161,7 @@ pub(super) const COUNTED: [&str; 2] = ["pbx", "web"];
 
 /// Counts what reaches a host of services: each class of forged packets, clients, the frontend that relays, the host's
 /// own wire, the insider, everybody else.
-fn counting() -> Result<CountSpec, LabError> {
+fn classes() -> Result<CountSpec, LabError> {
     let one = |host| {
         Ok::<_, LabError>(vec![Prefix::host(Site::address(host)?.into()), Prefix::host(Site::address_v6(host)?.into())])
     };
@@ -190,47 +178,30 @@ fn counting() -> Result<CountSpec, LabError> {
 }
 
 /// One call of one user, held until the worker is told to stop.
-pub(super) fn calling(
-    options: &Options,
-    daemons: &Daemons,
-    user: &str,
-    service: Service,
-    media_port: u16,
-) -> Result<SetupSpec, LabError> {
+pub(super) fn calling(daemons: &Daemons, user: &str, service: Service, media_port: u16) -> Result<SetupSpec, LabError> {
     let user = daemons.files.user(user)?;
     Ok(SetupSpec {
         to: vec![daemons.frontend],
-        from: None,
         sockets: 1,
         realm: REALM.to_owned(),
         service: service.name.to_owned(),
-        more_services: Vec::new(),
         users: vec![(user.name.clone(), user.password.clone())],
         per_s: 100,
         calls: 1,
         seconds: FOREVER_S,
-        talk_ms: None,
         give_up_ms: 5_000,
         media_port,
         // The agent offers its service's ports; an exchange and a declared service take audio.
         service_port: if service.kind == "agent" { service.udp } else { 0 },
-        record: 0,
-        seed: options.seed ^ u64::from(media_port),
+        seed: daemons.options.seed ^ u64::from(media_port),
+        ..SetupSpec::default()
     })
 }
 
-/// Where the call that a `setup` worker just made may send.
-pub(super) fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
-    let refused = |reason: String| LabError::Process { name: phone.name().to_owned(), reason };
-    let event = phone.event("setup", READY_MAX)?;
-    let setup: Setup = setup::parse_line(&event.to_string()).ok_or_else(|| refused(event.to_string()))?;
-    setup.media.ok_or_else(|| refused(format!("the call was refused: status {}", setup.status)))
-}
-
 /// A call that ends at once: it is let in when the gate has dialled the front end, and the service has registered.
-pub(super) fn call_once(options: &Options, site: &Site, daemons: &Daemons, service: Service) -> Result<(), LabError> {
-    let mut spec = calling(options, daemons, "alice", service, 39_998)?;
+pub(super) fn call_once(daemons: &Daemons, service: Service) -> Result<(), LabError> {
+    let mut spec = calling(daemons, "alice", service, 39_998)?;
     spec.talk_ms = Some(0);
-    let phone = daemons.worker(site, "alice", "setup", &spec)?;
+    let phone = daemons.worker("alice", "setup", &spec)?;
     opened(&phone).map(drop)
 }

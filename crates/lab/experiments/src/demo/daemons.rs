@@ -15,7 +15,7 @@ use super::{
 };
 use sluicegate_site::{
     LabError, Node, Process,
-    binary::{Binary, text},
+    binary::{connect, text},
     node::SIP_PORT,
     scratch::unmount_below,
     topology::Site,
@@ -34,20 +34,22 @@ const METRICS_LEN_MAX: u64 = 4 << 20;
 /// The system under test.
 #[derive(Debug)]
 pub(super) struct Daemons {
+    pub options: Options,
     pub files: Files,
     pub frontend: SocketAddr,
     /// The gate's back end and why that one.
     pub backend: String,
-    binary: Binary,
     gate: Node,
     frontend_node: Node,
+    /// Outlives the processes in it.
+    pub site: Site,
 }
 
 /// Starts front end and gate as a person would: configuration files, users by the command line, a join token.
-pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError> {
+pub(super) fn start(options: &Options, site: Site) -> Result<Daemons, LabError> {
     let files = Files::write(options)?;
-    let binary = Binary { program: options.program.clone(), directory: options.directory.clone() };
-    let frontend_node = Node::start(&binary, &site.lab, "frontend", "frontend", &files.frontend)?;
+    let binary = &options.binary;
+    let frontend_node = Node::start(binary, &site.lab, "frontend", "frontend", &files.frontend)?;
     frontend_node.answers()?;
     for group in ["people", PHONES_GROUP, "insiders"] {
         // Telephones need no key for agents, and making one takes a quarter of a second.
@@ -55,36 +57,28 @@ pub(super) fn start(options: &Options, site: &Site) -> Result<Daemons, LabError>
         frontend_node.add_users(group, files.members(group), more)?;
     }
     frontend_node.admit(&site.lab, "gate", &files.gate)?;
-    let gate = Node::start(&binary, &site.lab, "gate", "gate", &files.gate)?;
+    let gate = Node::start(binary, &site.lab, "gate", "gate", &files.gate)?;
     let backend = backend_of(&gate.answers()?);
     let frontend = SocketAddr::from((Site::address("frontend")?, SIP_PORT));
-    Ok(Daemons { files, frontend, backend, binary, gate, frontend_node })
+    Ok(Daemons { options: options.clone(), site, files, frontend, backend, gate, frontend_node })
 }
 
 impl Daemons {
     /// Starts a worker on a host and waits until it is ready.
-    pub(super) fn worker<S: Serialize>(
-        &self,
-        site: &Site,
-        host: &str,
-        role: &str,
-        spec: &S,
-    ) -> Result<Process, LabError> {
-        self.binary.worker(&site.lab, host, role, spec)
+    pub(super) fn worker<S: Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
+        self.options.binary.worker(&self.site.lab, host, role, spec)
     }
 
     /// The command of a program that dies with the lab: this binary with `arguments`.
     pub(super) fn client(&self, arguments: &[String]) -> Command {
-        self.binary.command(arguments)
+        self.options.binary.command(arguments)
     }
 
     /// The command of an agent of bob's that takes `frontend` for its front end.
     pub(super) fn misled_agent(&self, frontend: SocketAddr, realm: &str) -> Result<Command, LabError> {
-        let (password, frontend) = (text(&self.files.user("bob")?.password_file), frontend.to_string());
-        let fixed = ["connect", "bob@web", "--frontend", &frontend, "--realm", realm, "--password-file", &password];
+        let password_file = &self.files.user("bob")?.password_file;
         let forward = ["-L", "127.0.0.1:8999:5004/udp"];
-        let arguments: Vec<String> = fixed.iter().chain(&forward).map(|word| (*word).to_owned()).collect();
-        Ok(self.client(&arguments))
+        Ok(self.client(&connect("bob@web", (&frontend.to_string(), realm), password_file, &forward)))
     }
 
     /// Kills the gate.
@@ -98,27 +92,25 @@ impl Daemons {
     }
 
     /// Starts the gate again, and waits until it answers.
-    pub(super) fn start_gate(&mut self, site: &Site) -> Result<(), LabError> {
-        self.gate.restart(&site.lab)?;
+    pub(super) fn start_gate(&mut self) -> Result<(), LabError> {
+        self.gate.restart(&self.site.lab)?;
         self.gate.answers().map(drop)
     }
 
     /// Gives the gate another back end, from its next start on.
-    pub(super) fn change_gate(&self, options: &Options, datapath: &str) -> Result<(), LabError> {
-        gate(options, datapath).write(&options.directory).map(drop)
+    pub(super) fn change_gate(&self, datapath: &str) -> Result<(), LabError> {
+        gate(&self.options, datapath).write(&self.options.binary.directory).map(drop)
     }
 
     /// Packets that have left over the protected link in the control lane.
-    pub(super) fn control_packets(&self, site: &Site) -> u64 {
-        let Ok(gate) = site.lab.host("gate") else { return 0 };
-        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), CONTROL_LANE)
+    pub(super) fn control_packets(&self) -> u64 {
+        counter(&metrics_of(&self.site, "gate"), CONTROL_LANE)
     }
 
     /// Starts the agent beside the service of kind `agent`, on that service's host.
-    pub(super) fn serve(&self, site: &Site, host: &str) -> Result<Process, LabError> {
+    pub(super) fn serve(&self, host: &str) -> Result<Process, LabError> {
         let arguments = ["agent".to_owned(), text(&self.files.agent), "--serve".to_owned()];
-        self.binary.spawn(&site.lab, host, "agent", &arguments)
+        self.options.binary.spawn(&self.site.lab, host, "agent", &arguments)
     }
 
     /// The UDP addresses and ports that the gate opened for a user, as the front end's `grant ls` tells them.
@@ -135,17 +127,13 @@ impl Daemons {
     }
 
     /// Datagrams that the front end has received since its start, as it counts them itself.
-    pub(super) fn datagrams_at_frontend(&self, site: &Site) -> u64 {
-        let Ok(frontend) = site.lab.host("frontend") else { return 0 };
-        let text = frontend.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        counter(&text.ok().and_then(Result::ok).unwrap_or_default(), DATAGRAMS)
+    pub(super) fn datagrams_at_frontend(&self) -> u64 {
+        counter(&metrics_of(&self.site, "frontend"), DATAGRAMS)
     }
 
     /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
-    pub(super) fn drops(&self, site: &Site) -> Vec<(String, u64)> {
-        let Ok(gate) = site.lab.host("gate") else { return Vec::new() };
-        let text = gate.run_in(|| metrics((Ipv4Addr::LOCALHOST, METRICS_PORT).into()));
-        text.ok().and_then(Result::ok).map(|text| drops_of(&text)).unwrap_or_default()
+    pub(super) fn drops(&self) -> Vec<(String, u64)> {
+        drops_of(&metrics_of(&self.site, "gate"))
     }
 }
 
@@ -154,7 +142,7 @@ impl Drop for Daemons {
     fn drop(&mut self) {
         self.gate.end();
         self.frontend_node.end();
-        unmount_below(&self.binary.directory);
+        unmount_below(&self.options.binary.directory);
     }
 }
 
@@ -163,13 +151,19 @@ fn backend_of(status: &Value) -> String {
     format!("{}: {}", text("backend"), text("backend_why"))
 }
 
-fn metrics(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-    let mut text = String::new();
-    BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
-    Ok(text)
+/// The metrics of the daemon on a host; empty if they cannot be read.
+fn metrics_of(site: &Site, host: &str) -> String {
+    let metrics = || -> std::io::Result<String> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        let mut text = String::new();
+        BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let read = site.lab.host(host).ok().and_then(|host| host.run_in(metrics).ok()?.ok());
+    read.unwrap_or_default()
 }
 
 /// The value of the counter with this name and these labels; 0 if it is not there.

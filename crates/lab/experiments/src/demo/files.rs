@@ -4,9 +4,7 @@ use std::{
 };
 
 use super::Options;
-use sluicegate_site::{
-    During, LabError, NodeFile, clock::Random, node::SIP_PORT, scratch::write_private, topology::Site,
-};
+use sluicegate_site::{During, LabError, NodeFile, node::SIP_PORT, scratch::write_private, topology::Site};
 
 pub(super) const REALM: &str = "lab.example";
 /// Where the front end takes gates' feeds.
@@ -101,7 +99,7 @@ pub(super) struct Files {
 impl Files {
     /// Writes passwords and the agent's file, each readable by this user alone.
     pub(super) fn write(options: &Options) -> Result<Self, LabError> {
-        let directory = &options.directory;
+        let directory = &options.binary.directory;
         let address = Site::address("frontend")?;
         let files = Self {
             frontend: frontend(address),
@@ -131,7 +129,7 @@ impl Files {
 }
 
 fn users(directory: &Path, seed: u64) -> Vec<User> {
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let phones = (0..PHONES).map(|number| (format!("phone{number:02}"), PHONES_GROUP));
     let people = [
         ("alice", "people"),
@@ -144,7 +142,7 @@ fn users(directory: &Path, seed: u64) -> Vec<User> {
     phones
         .chain(people)
         .map(|(name, group)| {
-            let password = format!("{:016x}{:016x}", random.next(), random.next());
+            let password = format!("{:016x}{:016x}", random.u64(..), random.u64(..));
             User { password_file: directory.join(format!("{name}.password")), name, group, password }
         })
         .collect()

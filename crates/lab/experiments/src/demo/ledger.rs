@@ -3,12 +3,12 @@ use serde_json::Value;
 
 use super::{attacks::Class as Attack, files::SERVICES};
 
-use sluicegate_site::clock::unix_ns;
+use sluicegate_site::{clock::unix_ns, worker::said};
 use sluicegate_traffic::{
     client::{
         call::{CallSummary, Calls},
-        setup::{self, Setup, SetupSummary},
-        transfer::{self, Transfer, TransferSummary},
+        setup::{Setup, SetupSummary},
+        transfer::{Transfer, TransferSummary},
     },
     count::Class,
 };
@@ -19,8 +19,10 @@ const LINES_MAX: usize = 1 << 20;
 /// Which worker a line comes from; numbers are those of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A caller or a sink.
+    /// A caller.
     Call,
+    /// Where calls end.
+    Sink,
     /// Transfers from or to a service.
     Transfer(usize),
     /// Set-ups with a service.
@@ -38,7 +40,17 @@ pub(super) enum Origin {
 }
 
 /// What one tick of a counter said: when, and what came in each class since the tick before.
-type Counted = (u64, Vec<Class>);
+#[derive(Debug, Deserialize)]
+struct Counted {
+    ns: u64,
+    classes: Vec<Class>,
+}
+
+/// What one tick of a worker `flood` said.
+#[derive(Deserialize)]
+struct Sent {
+    frames: u64,
+}
 
 /// All that the workers have said.
 #[derive(Debug, Default)]
@@ -57,18 +69,16 @@ impl Ledger {
     /// Takes in one line.
     pub(super) fn take(&mut self, origin: Origin, line: &str) {
         match origin {
-            Origin::Call => self.calls.take(line),
-            Origin::Transfer(service) => push(&mut self.transfers[service], transfer::parse_line(line)),
-            Origin::Setup(service) => push(&mut self.setups[service], setup::parse_line(line)),
-            Origin::Count(service) => push(&mut self.counted[service], parse_count(line)),
-            Origin::Flood(class) => push(&mut self.sent, parse_sent(line).map(|frames| (unix_ns(), class, frames))),
+            Origin::Call | Origin::Sink => self.calls.take(line),
+            Origin::Transfer(service) => push(&mut self.transfers[service], said(line, "transfer")),
+            Origin::Setup(service) => push(&mut self.setups[service], said(line, "setup")),
+            Origin::Count(service) => push(&mut self.counted[service], said(line, "tick")),
+            Origin::Flood(class) => {
+                push(&mut self.sent, said(line, "tick").map(|Sent { frames }| (unix_ns(), class, frames)));
+            }
             Origin::SipFlood | Origin::Insider | Origin::Door => {}
         }
-        if let Ok(value) = serde_json::from_str::<Value>(line)
-            && value["event"] == "result"
-        {
-            push(&mut self.results, Some((origin, value)));
-        }
+        push(&mut self.results, said(line, "result").map(|value| (origin, value)));
     }
 
     /// Calls whose flow numbers `wanted` accepts, sent in the window.
@@ -95,8 +105,8 @@ impl Ledger {
 
     /// Packets and bytes of a class that a service's counter saw in ticks of the window.
     pub(super) fn counted(&self, service: usize, class: &str, from_ns: u64, to_ns: u64) -> (u64, u64) {
-        let ticks = self.counted[service].iter().filter(|(at, _)| (from_ns..to_ns).contains(at));
-        let classes = ticks.flat_map(|(_, classes)| classes).filter(|one| one.name == class);
+        let ticks = self.counted[service].iter().filter(|tick| (from_ns..to_ns).contains(&tick.ns));
+        let classes = ticks.flat_map(|tick| &tick.classes).filter(|one| one.name == class);
         classes.fold((0, 0), |(packets, bytes), one| (packets + one.packets, bytes + one.bytes))
     }
 
@@ -116,22 +126,6 @@ fn push<T>(list: &mut Vec<T>, item: Option<T>) {
     if list.len() < LINES_MAX {
         list.extend(item);
     }
-}
-
-fn parse_count(line: &str) -> Option<Counted> {
-    #[derive(Deserialize)]
-    struct Tick {
-        ns: u64,
-        classes: Vec<Class>,
-    }
-    let tick: Tick = serde_json::from_str(line).ok()?;
-    Some((tick.ns, tick.classes))
-}
-
-/// Frames in a tick of the worker `flood`.
-fn parse_sent(line: &str) -> Option<u64> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    (value["event"] == "tick").then(|| value["frames"].as_u64())?
 }
 
 #[cfg(test)]

@@ -17,23 +17,21 @@ mod story;
 pub mod threats;
 mod verdict;
 
-use std::{fs, num::NonZero, path::PathBuf};
+use std::{fs, num::NonZero};
 
-use crate::report::{Figure, Report, Second};
+use crate::report::{Figure, InPhase, Report, Second};
 use sluicegate_site::{
     LabError,
+    binary::Binary,
     topology::{Site, SiteOptions},
 };
-
-pub use verdict::Requirements;
 
 /// How to run the demo.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The `sluicegate` binary: daemons and workers are processes of it.
-    pub program: PathBuf,
-    /// An empty directory, of this user alone, for configuration, keys and control sockets.
-    pub directory: PathBuf,
+    /// Daemons and workers are processes of it. Its directory, for configuration, keys and control sockets, is empty and of
+    /// this user alone.
+    pub binary: Binary,
     /// Seed of everything random in the lab.
     pub seed: u64,
     /// The gate's back end as its configuration names it: `auto`, `xdp` or `packet`.
@@ -49,9 +47,9 @@ pub struct Options {
 impl Options {
     /// The demo that the README shows: a 14 Mbit/s link, phases of 15 s.
     #[must_use]
-    pub fn new(program: PathBuf, directory: PathBuf) -> Self {
+    pub fn new(binary: Binary) -> Self {
         let site = SiteOptions { link_rate_bps: 14_000_000, ..SiteOptions::default() };
-        Self { program, directory, seed: 1, datapath: "auto".to_owned(), site, scheduled: false, phase_s: 15 }
+        Self { binary, seed: 1, datapath: "auto".to_owned(), site, scheduled: false, phase_s: 15 }
     }
 }
 
@@ -65,7 +63,7 @@ pub enum Event {
     /// A second is over. Loss and delay are those of a second two before, because packets were still under way.
     Second(Second),
     /// A figure was measured.
-    Figure(Figure),
+    Figure(Figure<InPhase>),
 }
 
 /// Runs the demo and returns what was measured. What came out is [`Report::verdict`].
@@ -81,9 +79,8 @@ pub fn run(options: &Options, tell: &mut dyn FnMut(Event)) -> Result<Report, Lab
         )));
     }
     let (measured, mut report) = on_stage(options, tell, |stage| stage.play())?;
-    let requirements = Requirements::of(options);
-    report.note("verdict", "load_average_before_start", load);
-    verdict::judge(&mut report, &measured, &requirements);
+    report.of("verdict").note("load_average_before_start", load);
+    verdict::judge(&mut report, &measured);
     report.about = story::about(options);
     report.story = story::tell(&report, &measured);
     report.figures.iter().cloned().for_each(|figure| tell(Event::Figure(figure)));
@@ -99,11 +96,11 @@ fn on_stage<T>(
     tell(Event::Step("building the lab: 15 network namespaces and the wires between them".to_owned()));
     let site = Site::build(options.site)?;
     tell(Event::Step("starting front end and gate, adding users".to_owned()));
-    let mut daemons = daemons::start(options, &site)?;
+    let mut daemons = daemons::start(options, site)?;
     tell(Event::Step(format!("the gate's back end is {}", daemons.backend)));
     tell(Event::Step("starting services, calling them through the gate".to_owned()));
-    let cast = cast::Cast::start(options, &site, &daemons)?;
-    let mut stage = phases::Stage::new(options, &site, &mut daemons, cast, tell);
+    let cast = cast::Cast::start(&daemons)?;
+    let mut stage = phases::Stage::new(&mut daemons, cast, tell);
     let played = play(&mut stage)?;
     Ok((played, stage.into_report()))
 }

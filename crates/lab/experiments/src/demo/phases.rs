@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    Event, Options,
+    Event,
     attacks::{self, ALL, CLASSES, SPOOFED},
-    cast::{COUNTED, Cast, FOREVER_S, call_once, calling, opened},
+    cast::{COUNTED, Cast, FOREVER_S, call_once, calling},
     daemons::{Daemons, wait_for},
     files::{DECLARED, INSIDER_BYTES_MAX, PHONES_GROUP, REALM, SERVICES},
     ledger::{Ledger, Origin},
@@ -20,10 +20,10 @@ use crate::report::{Phase, Report};
 use sluicegate_netlink::LinkCounters;
 use sluicegate_site::{LabError, Process, clock::unix_ns, cpu::StolenWatch, topology::Site};
 use sluicegate_traffic::{
-    attack::{InsiderSpec, SipFloodSpec, SipMix},
+    attack::{FloodSpec, InsiderSpec, SipFloodSpec, SipMix},
     client::{
         call::CallSpec,
-        setup::{SetupSpec, SetupSummary},
+        setup::{SetupSpec, SetupSummary, opened},
         transfer::TransferSpec,
     },
 };
@@ -58,8 +58,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The run of the phases: workers come and go, everything that they say is kept.
 pub(super) struct Stage<'a> {
-    pub(super) options: &'a Options,
-    pub(super) site: &'a Site,
     pub(super) daemons: &'a mut Daemons,
     pub(super) cast: Cast,
     tell: &'a mut dyn FnMut(Event),
@@ -73,22 +71,16 @@ pub(super) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(
-        options: &'a Options,
-        site: &'a Site,
-        daemons: &'a mut Daemons,
-        cast: Cast,
-        tell: &'a mut dyn FnMut(Event),
-    ) -> Self {
+    pub(super) fn new(daemons: &'a mut Daemons, mut cast: Cast, tell: &'a mut dyn FnMut(Event)) -> Self {
         let title = "sluicegate demo".to_owned();
-        let (seed, link_rate_bps, backend) = (options.seed, options.site.link_rate_bps, daemons.backend.clone());
+        let (seed, link_rate_bps, backend) =
+            (daemons.options.seed, daemons.options.site.link_rate_bps, daemons.backend.clone());
+        let running = std::mem::take(&mut cast.counting);
         Self {
-            options,
-            site,
             daemons,
             cast,
             tell,
-            running: Vec::new(),
+            running,
             ledger: Ledger::default(),
             report: Report { title, seed, link_rate_bps, backend, ..Report::default() },
             start: Instant::now(),
@@ -103,13 +95,13 @@ impl<'a> Stage<'a> {
         self.sampled = (self.offered()?.rx_bytes, self.drops());
         let mut measured = vec![self.measure("calm", true)?];
 
-        self.site.gate_off()?;
+        self.daemons.site.gate_off()?;
         self.start_flood()?;
         self.start_flood_next_door("bypass", "to_bypass", Site::BYPASS)?;
         measured.push(self.measure("gate off", false)?);
 
         self.stop(Origin::Flood(SPOOFED), "core")?;
-        self.site.gate_on()?;
+        self.daemons.site.gate_on()?;
         self.start_flood_next_door("gate", "to_gate", Site::GATE)?;
         let back_s = self.services_are_back()?;
         measured.push(Measured { back_s: Some(back_s), ..self.measure("gate on", true)? });
@@ -156,16 +148,16 @@ impl<'a> Stage<'a> {
         self.run_for(SETTLE)?;
         let from_s = self.elapsed_s();
         let way = if through_gate { "gate" } else { "bypass" };
-        let (from_ns, before) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?);
-        let asked = self.daemons.datagrams_at_frontend(self.site);
+        let (from_ns, before) = (unix_ns(), self.daemons.site.lab.counters(way, Site::OUTSIDE)?);
+        let asked = self.daemons.datagrams_at_frontend();
         let (began, watch) = (Instant::now(), StolenWatch::start());
         for service in 0..SERVICES.len() {
             self.start_clients(service, number, through_gate)?;
         }
-        self.run_for(Duration::from_secs(self.options.phase_s.into()))?;
-        let (to_ns, offered) = (unix_ns(), self.site.lab.counters(way, Site::OUTSIDE)?.since(&before));
+        self.run_for(Duration::from_secs(self.daemons.options.phase_s.into()))?;
+        let (to_ns, offered) = (unix_ns(), self.daemons.site.lab.counters(way, Site::OUTSIDE)?.since(&before));
         let (seconds, taken) = (began.elapsed().as_secs_f64(), watch.end().taken());
-        let asked = self.daemons.datagrams_at_frontend(self.site).saturating_sub(asked);
+        let asked = self.daemons.datagrams_at_frontend().saturating_sub(asked);
         self.end_phase(name, from_s);
         self.drain_clients()?;
         // A counter's tick tells of the half second before it.
@@ -226,7 +218,7 @@ impl<'a> Stage<'a> {
             from_ports: self.cast.call_ports[service].clone(),
             per_s: CALL_PER_S,
             bytes: CALL_BYTES,
-            seconds: self.options.phase_s,
+            seconds: self.daemons.options.phase_s,
         };
         self.start(Origin::Call, "alice", "call", &call)?;
         let call = CallSpec {
@@ -246,7 +238,7 @@ impl<'a> Stage<'a> {
                 per_minute: TRANSFERS_PER_MINUTE / 2,
                 parallel_max: 0,
                 upload,
-                seconds: self.options.phase_s,
+                seconds: self.daemons.options.phase_s,
             };
             self.start(Origin::Transfer(service), "bob", "transfer", &transfer)?;
         }
@@ -258,11 +250,11 @@ impl<'a> Stage<'a> {
             users: self.daemons.files.members(PHONES_GROUP),
             sockets: 8,
             per_s: SETUPS_PER_S,
-            calls: SETUPS_PER_S * self.options.phase_s,
-            seconds: self.options.phase_s,
+            calls: SETUPS_PER_S * self.daemons.options.phase_s,
+            seconds: self.daemons.options.phase_s,
             talk_ms: Some(0),
-            seed: self.options.seed ^ (u64::from(phase) << 8 | service as u64),
-            ..calling(self.options, self.daemons, "alice", what, 41_000)?
+            seed: self.daemons.options.seed ^ (u64::from(phase) << 8 | service as u64),
+            ..calling(self.daemons, "alice", what, 41_000)?
         };
         self.start(Origin::Setup(service), "phones", "setup", &setup)
     }
@@ -270,14 +262,17 @@ impl<'a> Stage<'a> {
     /// Everything that is no call to the front end: strangers, and forgeries by those who know whom the gate lets in.
     pub(super) fn start_flood(&mut self) -> Result<(), LabError> {
         for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
-            let spec = attacks::spoofed(self.options, self.site, host, number)?;
+            let spec = attacks::spoofed(self.daemons, host, number)?;
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
         }
-        for (class, spec) in attacks::forged(self.options, self.site, self.daemons, &self.cast)? {
-            let host = if class == attacks::FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
-            self.start(Origin::Flood(class), host, "flood", &spec)?;
-        }
-        Ok(())
+        self.start_forgeries(attacks::forged(self.daemons, &self.cast)?)
+    }
+
+    pub(super) fn start_forgeries(&mut self, specs: Vec<(attacks::Class, FloodSpec)>) -> Result<(), LabError> {
+        specs.iter().try_for_each(|(class, spec)| {
+            let host = if *class == attacks::FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
+            self.start(Origin::Flood(*class), host, "flood", spec)
+        })
     }
 
     pub(super) fn start_flood_next_door(
@@ -286,7 +281,7 @@ impl<'a> Stage<'a> {
         interface: &str,
         own: Ipv4Addr,
     ) -> Result<(), LabError> {
-        let spec = attacks::next_door(self.options, self.site, (router, interface), own)?;
+        let spec = attacks::next_door(self.daemons, (router, interface), own)?;
         self.start(Origin::Flood(SPOOFED), "core", "flood", &spec)
     }
 
@@ -304,7 +299,7 @@ impl<'a> Stage<'a> {
             users: known.chain(["nobody".to_owned(), "root".to_owned()]).collect(),
             mix: SipMix { invite: 4, bad_digest: 3, replay: 2, garbage: 1 },
             recorded: self.cast.recorded.iter().map(|(_, message)| message.clone()).collect(),
-            seed: self.options.seed,
+            seed: self.daemons.options.seed,
         };
         self.start(Origin::SipFlood, "botnet", "sip_flood", &spec)
     }
@@ -315,7 +310,7 @@ impl<'a> Stage<'a> {
         let began = Instant::now();
         for service in SERVICES.into_iter().filter(|service| !service.is_declared()) {
             let what = format!("calls to {}", service.name);
-            wait_for(&what, || call_once(self.options, self.site, self.daemons, service).is_ok())?;
+            wait_for(&what, || call_once(self.daemons, service).is_ok())?;
         }
         Ok(began.elapsed().as_secs_f64())
     }
@@ -334,8 +329,8 @@ impl<'a> Stage<'a> {
         let mut pinholes = Vec::new();
         let ports = (INSIDER_PORT..).take(DECLARED);
         for (port, service) in ports.clone().zip(SERVICES) {
-            let spec = calling(self.options, self.daemons, "mallory", service, port)?;
-            let phone = self.daemons.worker(self.site, "mallory", "setup", &spec)?;
+            let spec = calling(self.daemons, "mallory", service, port)?;
+            let phone = self.daemons.worker("mallory", "setup", &spec)?;
             pinholes.push(opened(&phone)?);
             phones.push(phone);
         }
@@ -364,17 +359,12 @@ impl<'a> Stage<'a> {
                 allowed: INSIDER_BYTES_MAX,
             }
         });
-        let mut measured = Measured::empty("insider");
-        measured.stranger_bytes = self.counted("stranger", from_ns, to_ns);
-        (measured.insider, measured.taken) = (Some(insider), watch.end().taken());
-        Ok(measured)
+        let (stranger_bytes, taken) = (self.counted("stranger", from_ns, to_ns), watch.end().taken());
+        Ok(Measured { name: "insider", stranger_bytes, taken, insider: Some(insider), ..Measured::default() })
     }
 
     /// Ends sinks and counters, and completes the time series.
     fn close(&mut self) -> Result<(), LabError> {
-        let counters = std::mem::take(&mut self.cast.counters);
-        self.running
-            .extend(counters.into_iter().enumerate().map(|(service, counter)| (Origin::Count(service), counter)));
         for (service, host) in COUNTED.into_iter().enumerate() {
             self.stop(Origin::Count(service), "")?;
             let lost = self.ledger.results(Origin::Count(service)).last().and_then(|result| result["lost"].as_u64());
@@ -382,12 +372,7 @@ impl<'a> Stage<'a> {
                 name: "count".to_owned(),
                 reason: "ended without a result".to_owned(),
             })?;
-            self.report.require(
-                "verdict",
-                &format!("frames_not_counted.{host}"),
-                lost as f64,
-                crate::report::Threshold::AtMost(0.0),
-            );
+            self.report.of("verdict").at_most(&format!("frames_not_counted.{host}"), lost as f64, 0.0);
         }
         (0..self.sampled_s).for_each(|second| self.complete(second));
         Ok(())
@@ -400,7 +385,7 @@ impl<'a> Stage<'a> {
         role: &str,
         spec: &S,
     ) -> Result<(), LabError> {
-        let process = self.daemons.worker(self.site, host, role, spec)?;
+        let process = self.daemons.worker(host, role, spec)?;
         self.running.push((origin, process));
         Ok(())
     }
@@ -446,16 +431,6 @@ impl<'a> Stage<'a> {
         for (origin, process) in &self.running {
             while let Some(line) = process.line_now() {
                 self.ledger.take(*origin, &line);
-            }
-        }
-        for sink in &self.cast.sinks {
-            while let Some(line) = sink.line_now() {
-                self.ledger.take(Origin::Call, &line);
-            }
-        }
-        for (service, counter) in self.cast.counters.iter().enumerate() {
-            while let Some(line) = counter.line_now() {
-                self.ledger.take(Origin::Count(service), &line);
             }
         }
         self.forget_ended()?;
@@ -528,8 +503,8 @@ impl<'a> Stage<'a> {
 
     /// What arrived at the outside port of the gate, or of the plain router in its place, since the lab was built.
     fn offered(&self) -> Result<LinkCounters, LabError> {
-        let gate = self.site.lab.counters("gate", Site::OUTSIDE)?;
-        let bypass = self.site.lab.counters("bypass", Site::OUTSIDE)?;
+        let gate = self.daemons.site.lab.counters("gate", Site::OUTSIDE)?;
+        let bypass = self.daemons.site.lab.counters("bypass", Site::OUTSIDE)?;
         Ok(LinkCounters {
             rx_packets: gate.rx_packets + bypass.rx_packets,
             rx_bytes: gate.rx_bytes + bypass.rx_bytes,
@@ -546,7 +521,7 @@ impl<'a> Stage<'a> {
 
     fn drops(&self) -> BTreeMap<String, u64> {
         let mut drops = BTreeMap::new();
-        for (reason, count) in self.daemons.drops(self.site) {
+        for (reason, count) in self.daemons.drops() {
             *drops.entry(reason).or_insert(0) += count;
         }
         drops

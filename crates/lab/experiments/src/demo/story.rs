@@ -3,17 +3,16 @@
 use super::{
     Options,
     files::SERVICES,
-    verdict::{Measured, Requirements},
+    verdict::{FLOOD_RATIO_MIN, Measured},
 };
-use crate::report::{Figure, Report, Verdict};
+use crate::report::{Figure, InPhase, Report, Verdict};
 
 /// What was asked of the whole run.
 pub(super) fn about(options: &Options) -> String {
     let (services, link) = (SERVICES.len(), options.site.link_rate_bps as f64 / 1e6);
-    let ratio = Requirements::of(options).flood_ratio_min;
     format!(
         "{services} services stand behind a real gate and a link of {link} Mbit/s. Callers, phones and downloads use them \
-         while a flood of more than {ratio} times the link comes in: strangers' packets, and forgeries of every kind. \
+         while a flood of more than {FLOOD_RATIO_MIN} times the link comes in: strangers' packets, and forgeries of every kind. \
          Everything is measured outside the programs under test."
     )
 }
@@ -61,14 +60,14 @@ fn lost_percent(phases: &[&Measured]) -> f64 {
 }
 
 fn verdict(report: &Report) -> String {
-    let of = |verdict: Verdict| report.failed().filter(move |figure| figure.verdict == Some(verdict));
+    let of = |verdict: Verdict| report.figures.failed().filter(move |figure| figure.verdict == Some(verdict));
     let promises = report.figures.iter().filter(|figure| figure.verdict.is_some()).count();
-    let named = |figures: &mut dyn Iterator<Item = &Figure>| {
+    let named = |figures: &mut dyn Iterator<Item = &Figure<InPhase>>| {
         let names: Vec<_> =
-            figures.take(3).map(|figure| format!("{} in \"{}\"", figure.metric, figure.phase)).collect();
+            figures.take(3).map(|figure| format!("{} in \"{}\"", figure.metric, figure.about.phase)).collect();
         names.join(", ")
     };
-    match report.verdict() {
+    match report.figures.verdict() {
         Verdict::Holds => format!("Passed: all {promises} thresholds hold."),
         Verdict::Missed => {
             let missed = of(Verdict::Missed).count();
@@ -86,16 +85,15 @@ fn verdict(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Threshold;
 
     #[test]
     fn the_last_line_says_how_many_hold_and_names_what_does_not() {
         let mut report = Report::default();
-        report.require("calm", "loss", 0.0, Threshold::AtMost(0.5));
+        report.of("calm").at_most("loss", 0.0, 0.5);
         assert_eq!(tell(&report, &[]), ["Passed: all 1 thresholds hold."]);
-        report.require("calm", "delay", 1.0, Threshold::AtMost(0.5).disturbed(true));
+        report.of("calm").disturbed(true).at_most("delay", 1.0, 0.5);
         assert!(tell(&report, &[])[0].starts_with("Inconclusive: "), "{:?}", tell(&report, &[]));
-        report.require("both", "loss", 1.0, Threshold::AtMost(0.5));
+        report.of("both").at_most("loss", 1.0, 0.5);
         assert_eq!(tell(&report, &[]), ["Failed: 1 of 3 thresholds do not hold: loss in \"both\"."]);
     }
 

@@ -16,17 +16,16 @@ use super::{
     ledger::Origin,
     on_stage,
     phases::Stage,
-    verdict::Measured,
+    verdict::{Measured, share},
 };
 use crate::{
     demo,
     report::{
-        Demand,
-        Threshold::{self, AtLeast, AtMost},
-        rows::Report,
+        Judge,
+        rows::{self, Report},
     },
 };
-use sluicegate_site::{LabError, binary::Binary, node::SIP_PORT, topology::Site};
+use sluicegate_site::{LabError, binary::Binary, clock::unix_ns, node::SIP_PORT, topology::Site};
 use sluicegate_traffic::{
     attack::{Does, IdleSpec, Kind, RelaySpec},
     client::setup::SetupSpec,
@@ -51,75 +50,72 @@ const LOST_BYTES_MAX: u64 = 2_500;
 const CONTROL_SLACK: f64 = 20.0;
 
 /// A threat.
+struct Case {
+    label: &'static str,
+    /// Whose packets are counted at the services, if the threat is one of packets, and what of them may arrive.
+    packets: Option<(Class, Allowed)>,
+    begin: fn(&mut Stage<'_>, &mut Report) -> Result<(), LabError>,
+    /// What has to hold besides.
+    also: fn(&Stage<'_>, &Before, &mut Judge<'_, rows::Case>),
+}
+
+/// What of an attacker's packets may arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
-    ForgedPhone,
-    ForgedAgent,
-    ForgedFrontend,
-    Fragments,
-    Replay,
-    Ask,
-    Icmp,
-    Reset,
-    Nonces,
-    Places,
-    FeedDoor,
-    RelayedSignIn,
-    Killed,
-    KilledWithoutProgram,
-    InterfaceRecreated,
+enum Allowed {
+    Nothing,
+    /// Exact copies of a client's own packets that the machine lost on the way, in their place.
+    Copies,
+    /// What the grants are worth: a telephone proves nothing but its address.
+    Rate,
+    /// Resets and SYNs: the service's own stack judges them better than any box on the way.
+    Anything,
+}
+
+/// How things stood before a threat.
+struct Before {
+    control: u64,
+    from_ns: u64,
+    results: usize,
 }
 
 impl Case {
-    const ALL: [Self; 15] = [
-        Self::ForgedPhone,
-        Self::ForgedAgent,
-        Self::ForgedFrontend,
-        Self::Fragments,
-        Self::Replay,
-        Self::Ask,
-        Self::Icmp,
-        Self::Reset,
-        Self::Nonces,
-        Self::Places,
-        Self::FeedDoor,
-        Self::RelayedSignIn,
-        Self::Killed,
-        Self::KilledWithoutProgram,
-        Self::InterfaceRecreated,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::ForgedPhone => "forged_phone",
-            Self::ForgedAgent => "forged_agent",
-            Self::ForgedFrontend => "forged_frontend",
-            Self::Fragments => "fragments",
-            Self::Replay => "sniffer_replays",
-            Self::Ask => "sniffer_asks",
-            Self::Icmp => "icmp_errors",
-            Self::Reset => "rst_and_syn",
-            Self::Nonces => "one_users_nonces",
-            Self::Places => "one_users_places_and_ports",
-            Self::FeedDoor => "feed_door",
-            Self::RelayedSignIn => "relayed_sign_in",
-            Self::Killed => "gate_killed",
-            Self::KilledWithoutProgram => "gate_killed_without_bpf",
-            Self::InterfaceRecreated => "interface_recreated",
-        }
+    const fn new(label: &'static str, begin: fn(&mut Stage<'_>, &mut Report) -> Result<(), LabError>) -> Self {
+        Self { label, packets: None, begin, also: |_, _, _| () }
     }
 
-    /// Whose packets are counted at the services, if the threat is one of packets.
-    const fn class(self) -> Option<Class> {
-        match self {
-            Self::ForgedPhone => Some(FORGED_PHONE),
-            Self::ForgedAgent | Self::Fragments => Some(FORGED_AGENT),
-            Self::ForgedFrontend => Some(FORGED_INFRASTRUCTURE),
-            Self::Replay | Self::Ask | Self::Icmp | Self::Reset => Some(ONLOOKER),
-            _ => None,
-        }
+    const fn packets(self, class: Class, allowed: Allowed) -> Self {
+        Self { packets: Some((class, allowed)), ..self }
+    }
+
+    const fn also(self, also: fn(&Stage<'_>, &Before, &mut Judge<'_, rows::Case>)) -> Self {
+        Self { also, ..self }
     }
 }
+
+const CASES: [Case; 15] = [
+    Case::new("forged_phone", |stage, _| stage.start_forged(FORGED_PHONE)).packets(FORGED_PHONE, Allowed::Rate),
+    Case::new("forged_agent", |stage, _| stage.start_forged(FORGED_AGENT)).packets(FORGED_AGENT, Allowed::Nothing),
+    Case::new("forged_frontend", |stage, _| stage.start_forged(FORGED_INFRASTRUCTURE))
+        .packets(FORGED_INFRASTRUCTURE, Allowed::Nothing)
+        .also(|stage, before, judge| stage.control_lane(before, judge)),
+    Case::new("fragments", |stage, _| stage.start_fragments()).packets(FORGED_AGENT, Allowed::Nothing),
+    Case::new("sniffer_replays", |stage, _| stage.start_onlooker(Does::Replay)).packets(ONLOOKER, Allowed::Copies),
+    Case::new("sniffer_asks", |stage, _| stage.start_onlooker(Does::Ask)).packets(ONLOOKER, Allowed::Nothing),
+    Case::new("icmp_errors", |stage, _| stage.start_onlooker(Does::Icmp)).packets(ONLOOKER, Allowed::Nothing),
+    Case::new("rst_and_syn", |stage, _| stage.start_onlooker(Does::Reset)).packets(ONLOOKER, Allowed::Anything),
+    Case::new("one_users_nonces", |stage, _| stage.start_greedy("mallory", GREEDY_PER_S, Some(0)))
+        .also(|stage, before, judge| stage.greedy(before, judge, GREEDY_PER_S)),
+    Case::new("one_users_places_and_ports", |stage, _| stage.start_greedy("trudy", HOLDING_PER_S, None))
+        .also(|stage, before, judge| stage.greedy(before, judge, HOLDING_PER_S)),
+    Case::new("feed_door", |stage, _| stage.without_next_door(Stage::hold_the_door)),
+    Case::new("relayed_sign_in", |stage, _| stage.relay_sign_in())
+        .also(|stage, before, judge| stage.relayed(before, judge)),
+    Case::new("gate_killed", |stage, report| stage.without_next_door(|stage| stage.kill_gate("gate_killed", report))),
+    Case::new("gate_killed_without_bpf", |stage, report| {
+        stage.without_next_door(|stage| stage.kill_plain_gate(report))
+    }),
+    Case::new("interface_recreated", |stage, _| stage.without_next_door(Stage::recreate_interface)),
+];
 
 /// How to run it, as arguments of its command.
 #[derive(Debug, Clone, Args)]
@@ -146,9 +142,9 @@ pub struct Options {
 pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     let only = options.only.as_deref();
     let chosen: Vec<Case> =
-        Case::ALL.into_iter().filter(|case| only.is_none_or(|only| case.label().contains(only))).collect();
+        CASES.into_iter().filter(|case| only.is_none_or(|only| case.label.contains(only))).collect();
     if chosen.is_empty() {
-        let names = Case::ALL.map(Case::label).join(", ");
+        let names = CASES.map(|case| case.label).join(", ");
         return Err(LabError::Plan(format!("no threat is called so; there are {names}")));
     }
     let demo = demo::Options {
@@ -156,7 +152,7 @@ pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Re
         phase_s: options.seconds,
         scheduled: true,
         datapath: options.datapath.clone(),
-        ..demo::Options::new(binary.program.clone(), binary.directory.clone())
+        ..demo::Options::new(binary.clone())
     };
     let mut tell = |event| match event {
         Event::Step(text) => tell(&text),
@@ -167,10 +163,8 @@ pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Re
         let mut report = Report::new(NAME);
         stage.start_strangers()?;
         let calm = stage.measure("calm", true)?;
-        Judge::new(&mut report, stage, "calm").honest(&calm);
-        for case in chosen {
-            stage.face(case, &mut report)?;
-        }
+        stage.honest(&calm, &mut stage.judge(&mut report, "calm"));
+        chosen.iter().try_for_each(|case| stage.face(case, &mut report))?;
         Ok(report)
     })?;
     Ok(report)
@@ -180,7 +174,7 @@ impl Stage<'_> {
     /// The flood that goes on in all cases.
     fn start_strangers(&mut self) -> Result<(), LabError> {
         for (number, host) in (1..).zip(["storm_a", "storm_b"]) {
-            let mut spec = attacks::spoofed(self.options, self.site, host, number)?;
+            let mut spec = attacks::spoofed(self.daemons, host, number)?;
             // Mostly large: what floods a link, and leaves the machine time for everybody else on it.
             (spec.per_s, spec.frame_bytes) = (STRANGERS_PER_S, vec![100, 1_450, 1_450, 1_450, 1_450, 1_450]);
             self.start(Origin::Flood(SPOOFED), host, "flood", &spec)?;
@@ -188,94 +182,78 @@ impl Stage<'_> {
         self.start_flood_next_door("gate", "to_gate", Site::GATE)
     }
 
-    fn face(&mut self, case: Case, report: &mut Report) -> Result<(), LabError> {
-        let control = self.daemons.control_packets(self.site);
-        let from_ns = sluicegate_site::clock::unix_ns();
-        let results = self.ledger.results(Origin::Insider).count();
-        match case {
-            Case::ForgedPhone | Case::ForgedAgent | Case::ForgedFrontend => self.start_forged(case)?,
-            Case::Fragments => self.start_fragments()?,
-            Case::Replay => self.start_onlooker(Does::Replay)?,
-            Case::Ask => self.start_onlooker(Does::Ask)?,
-            Case::Icmp => self.start_onlooker(Does::Icmp)?,
-            Case::Reset => self.start_onlooker(Does::Reset)?,
-            Case::Nonces => self.start_greedy("mallory", GREEDY_PER_S, Some(0))?,
-            Case::Places => self.start_greedy("trudy", HOLDING_PER_S, None)?,
-            Case::FeedDoor => self.without_next_door(Self::hold_the_door)?,
-            Case::RelayedSignIn => self.relay_sign_in()?,
-            Case::Killed => self.without_next_door(|stage| stage.kill_gate(case, report))?,
-            Case::KilledWithoutProgram => self.without_next_door(|stage| stage.kill_plain_gate(report))?,
-            Case::InterfaceRecreated => self.without_next_door(Self::recreate_interface)?,
-        }
-        let measured = self.measure(case.label(), true)?;
+    fn face(&mut self, case: &Case, report: &mut Report) -> Result<(), LabError> {
+        let before = Before {
+            control: self.daemons.control_packets(),
+            from_ns: unix_ns(),
+            results: self.ledger.results(Origin::Insider).count(),
+        };
+        (case.begin)(self, report)?;
+        let measured = self.measure(case.label, true)?;
         for class in ALL.into_iter().filter(|class| *class != SPOOFED) {
             self.stop(Origin::Flood(class), "")?;
         }
         for origin in [Origin::Insider, Origin::Door] {
             self.stop(origin, "")?;
         }
-        let to_ns = sluicegate_site::clock::unix_ns();
-        let relayed =
-            self.ledger.counted(0, "frontend", from_ns, to_ns).0 + self.ledger.counted(1, "frontend", from_ns, to_ns).0;
-        let control = self.daemons.control_packets(self.site).saturating_sub(control);
-        let mut judge = Judge::new(report, self, case.label());
-        judge.honest(&measured);
-        if let Some(class) = case.class() {
-            judge.attacker(&measured, class);
+        let mut judge = self.judge(report, case.label);
+        self.honest(&measured, &mut judge);
+        if let Some((class, allowed)) = case.packets {
+            attacker(&measured, class, allowed, &mut judge);
         }
-        if matches!(case, Case::Nonces | Case::Places) {
-            // What one user tried, got, and was not given: else nobody spent anything.
-            let sum = |field: &str| {
-                let ended = self.ledger.results(Origin::Insider).skip(results);
-                ended.filter_map(|result| result[field].as_f64()).sum::<f64>()
-            };
-            let (tried, given) = (sum("begun"), sum("established"));
-            let per_s = if case == Case::Nonces { GREEDY_PER_S } else { HOLDING_PER_S };
-            let least = f64::from(per_s) * f64::from(self.options.phase_s) / 2.0;
-            let mut judge = Judge::new(report, self, case.label());
-            judge.require("greedy_sign_ins_tried", tried, AtLeast(least));
-            judge.require("greedy_sign_ins_given", given, AtLeast(10.0));
-            judge.require("greedy_sign_ins_refused", tried - given, AtLeast(1.0));
-        }
-        let mut judge = Judge::new(report, self, case.label());
-        if case == Case::ForgedFrontend {
-            let most = AtMost(relayed as f64 + CONTROL_SLACK);
-            judge.require("control_lane_packets", control as f64, most);
-        }
-        if case == Case::RelayedSignIn {
-            let relayed = self.ledger.results(Origin::Door).filter_map(|result| result["requests"].as_f64()).sum();
-            let sent = self.ledger.sent(ONLOOKER, from_ns, to_ns) as f64;
-            let arrived = self.counted(ONLOOKER.name, from_ns, to_ns) as f64;
-            let mut judge = Judge::new(report, self, case.label());
-            judge.require("requests_relayed", relayed, AtLeast(2.0));
-            judge.require("attacker_frames_sent", sent, AtLeast(100.0));
-            judge.require("attacker_received_bytes", arrived, AtMost(0.0));
-        }
+        (case.also)(self, &before, &mut judge);
         Ok(())
     }
 
-    fn start_forged(&mut self, case: Case) -> Result<(), LabError> {
-        let wanted = case.class();
-        let specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
-        for (class, spec) in specs.into_iter().filter(|(class, _)| Some(*class) == wanted) {
-            let host = if class == FORGED_INFRASTRUCTURE { "storm_b" } else { "storm_a" };
-            self.start(Origin::Flood(class), host, "flood", &spec)?;
-        }
-        Ok(())
+    /// What one user tried, got, and was not given: else nobody spent anything.
+    fn greedy(&self, before: &Before, judge: &mut Judge<'_, rows::Case>, per_s: u32) {
+        let sum = |field: &str| {
+            let ended = self.ledger.results(Origin::Insider).skip(before.results);
+            ended.filter_map(|result| result[field].as_f64()).sum::<f64>()
+        };
+        let (tried, given) = (sum("begun"), sum("established"));
+        let least = f64::from(per_s) * f64::from(self.daemons.options.phase_s) / 2.0;
+        judge.at_least("greedy_sign_ins_tried", tried, least);
+        judge.at_least("greedy_sign_ins_given", given, 10.0);
+        judge.at_least("greedy_sign_ins_refused", tried - given, 1.0);
+    }
+
+    /// Of what bears the front end's address, only what it sent is in the control lane.
+    fn control_lane(&self, before: &Before, judge: &mut Judge<'_, rows::Case>) {
+        let to_ns = unix_ns();
+        let relayed = |host| self.ledger.counted(host, "frontend", before.from_ns, to_ns).0;
+        let most = (relayed(0) + relayed(1)) as f64 + CONTROL_SLACK;
+        let control = self.daemons.control_packets().saturating_sub(before.control);
+        judge.at_most("control_lane_packets", control as f64, most);
+    }
+
+    fn relayed(&self, before: &Before, judge: &mut Judge<'_, rows::Case>) {
+        let to_ns = unix_ns();
+        let relayed = self.ledger.results(Origin::Door).filter_map(|result| result["requests"].as_f64()).sum();
+        let sent = self.ledger.sent(ONLOOKER, before.from_ns, to_ns) as f64;
+        let arrived = self.counted(ONLOOKER.name, before.from_ns, to_ns) as f64;
+        judge.at_least("requests_relayed", relayed, 2.0);
+        judge.at_least("attacker_frames_sent", sent, 100.0);
+        judge.at_most("attacker_received_bytes", arrived, 0.0);
+    }
+
+    /// Forged packets of one class, from where the demo's flood sends them.
+    fn start_forged(&mut self, wanted: Class) -> Result<(), LabError> {
+        let specs = attacks::forged(self.daemons, &self.cast)?;
+        let wanted = specs.into_iter().filter(|(class, _)| *class == wanted).collect();
+        self.start_forgeries(wanted)
     }
 
     /// Nothing but fragments, in the name of a host whose flows are open.
     fn start_fragments(&mut self) -> Result<(), LabError> {
-        let specs = attacks::forged(self.options, self.site, self.daemons, &self.cast)?;
-        for (class, mut spec) in specs.into_iter().filter(|(class, _)| *class == FORGED_AGENT) {
-            spec.mix = vec![(Kind::Fragment, 1)];
-            self.start(Origin::Flood(class), "storm_a", "flood", &spec)?;
-        }
-        Ok(())
+        let mut specs = attacks::forged(self.daemons, &self.cast)?;
+        specs.retain(|(class, _)| *class == FORGED_AGENT);
+        specs.iter_mut().for_each(|(_, spec)| spec.mix = vec![(Kind::Fragment, 1)]);
+        self.start_forgeries(specs)
     }
 
     fn start_onlooker(&mut self, does: Does) -> Result<(), LabError> {
-        let spec = attacks::onlooker(self.options, self.site, "bob", does)?;
+        let spec = attacks::onlooker(self.daemons, "bob", does)?;
         self.start(Origin::Flood(ONLOOKER), "core", "onlooker", &spec)
     }
 
@@ -289,7 +267,7 @@ impl Stage<'_> {
                 calls: u32::MAX,
                 talk_ms,
                 give_up_ms: 1_000,
-                ..calling(self.options, self.daemons, user, service, port)?
+                ..calling(self.daemons, user, service, port)?
             };
             self.start(Origin::Insider, "mallory", "setup", &spec)?;
         }
@@ -303,7 +281,7 @@ impl Stage<'_> {
         self.start(Origin::Door, "botnet", "idle", &spec)?;
         self.run_for(Duration::from_secs(1))?;
         self.daemons.kill_gate();
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }
 
@@ -314,7 +292,7 @@ impl Stage<'_> {
             let spec = RelaySpec { listen: rogue, to: self.daemons.frontend, downgrade, seconds: FOREVER_S };
             self.start(Origin::Door, "mallory", "relay", &spec)?;
             let mut agent =
-                self.site.lab.host("bob")?.spawn("misled agent", self.daemons.misled_agent(rogue, REALM)?)?;
+                self.daemons.site.lab.host("bob")?.spawn("misled agent", self.daemons.misled_agent(rogue, REALM)?)?;
             self.run_for(TAKEN_UP)?;
             self.spray_from("mallory")?;
             agent.end();
@@ -325,7 +303,7 @@ impl Stage<'_> {
 
     /// Datagrams from a host's own address to every port that the gate may have opened for it.
     fn spray_from(&mut self, host: &str) -> Result<(), LabError> {
-        let spec = attacks::own(self.options, self.site, host)?;
+        let spec = attacks::own(self.daemons, host)?;
         self.start(Origin::Flood(ONLOOKER), host, "flood", &spec)?;
         self.run_for(TAKEN_UP)?;
         self.stop(Origin::Flood(ONLOOKER), host)
@@ -339,30 +317,30 @@ impl Stage<'_> {
     }
 
     /// While the gate is dead nothing passes; then it comes back.
-    fn kill_gate(&mut self, case: Case, report: &mut Report) -> Result<(), LabError> {
+    fn kill_gate(&mut self, case: &'static str, report: &mut Report) -> Result<(), LabError> {
         self.daemons.kill_gate();
         // What was on the link arrives first.
         self.run_for(Duration::from_millis(700))?;
-        let from_ns = sluicegate_site::clock::unix_ns();
+        let from_ns = unix_ns();
         self.run_for(DOWN)?;
         let arrived = self.everything_counted(from_ns);
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)?;
-        Judge::new(report, self, case.label()).require("bytes_while_dead", arrived as f64, AtMost(0.0));
+        self.judge(report, case).at_most("bytes_while_dead", arrived as f64, 0.0);
         Ok(())
     }
 
     /// The same of a gate that has no program in the kernel, which the filter's rules alone outlive.
     fn kill_plain_gate(&mut self, report: &mut Report) -> Result<(), LabError> {
         self.restart_gate("packet")?;
-        self.kill_gate(Case::KilledWithoutProgram, report)?;
-        self.restart_gate(&self.options.datapath.clone())
+        self.kill_gate("gate_killed_without_bpf", report)?;
+        self.restart_gate(&self.daemons.options.datapath.clone())
     }
 
     fn restart_gate(&mut self, datapath: &str) -> Result<(), LabError> {
-        self.daemons.change_gate(self.options, datapath)?;
+        self.daemons.change_gate(datapath)?;
         self.daemons.end_gate();
-        self.daemons.start_gate(self.site)?;
+        self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }
 
@@ -373,74 +351,57 @@ impl Stage<'_> {
     }
 
     fn recreate_interface(&mut self) -> Result<(), LabError> {
-        self.site.lab.lay_again(&Site::plan(self.options.site), "gate", Site::OUTSIDE)?;
+        self.daemons.site.lab.lay_again(&Site::plan(self.daemons.options.site)?, "gate", Site::OUTSIDE)?;
         self.run_for(TAKEN_UP)
     }
-}
 
-/// Adds the figures of one case.
-struct Judge<'r> {
-    report: &'r mut Report,
-    scheme: &'static str,
-    case: &'static str,
-    link_rate_bps: f64,
-}
-
-impl<'r> Judge<'r> {
-    fn new(report: &'r mut Report, stage: &Stage<'_>, case: &'static str) -> Self {
-        let scheme = if stage.daemons.backend.starts_with("xdp") { "xdp" } else { "packet" };
-        Self { report, scheme, case, link_rate_bps: stage.options.site.link_rate_bps as f64 }
-    }
-
-    fn require(&mut self, metric: &str, value: f64, demand: impl Into<Demand>) {
-        self.report.require((self.case, self.scheme), metric, value, demand);
+    fn judge<'r>(&self, report: &'r mut Report, case: &str) -> Judge<'r, rows::Case> {
+        report.of((case, if self.daemons.backend.starts_with("xdp") { "xdp" } else { "packet" }))
     }
 
     /// The flood was there, no stranger came through, and honest users had what is theirs.
-    fn honest(&mut self, measured: &Measured) {
-        self.report.note_taken((self.case, self.scheme), &measured.taken);
-        // What others did to this machine is not judged.
-        let timed = |threshold: Threshold| threshold.disturbed(measured.taken.is_much());
-        let sent = AtLeast(10.0).disturbed(measured.taken.bounds_senders());
-        self.require("flood_to_link_ratio", measured.offered_bps / self.link_rate_bps, sent);
-        self.require("stranger_bytes", measured.stranger_bytes as f64, AtMost(0.0));
+    fn honest(&self, measured: &Measured, judge: &mut Judge<'_, rows::Case>) {
+        judge.note_taken(&measured.taken);
+        let ratio = measured.offered_bps / self.daemons.options.site.link_rate_bps as f64;
+        judge.timed(measured.taken.bounds_senders()).at_least("flood_to_link_ratio", ratio, 10.0);
+        judge.at_most("stranger_bytes", measured.stranger_bytes as f64, 0.0);
         let spoofed = measured.forgeries.iter().find(|class| class.name == SPOOFED.name);
-        self.require("spoofed_bytes", spoofed.map_or(f64::MAX, |class| class.received_bytes as f64), AtMost(0.0));
+        judge.at_most("spoofed_bytes", spoofed.map_or(f64::MAX, |class| class.received_bytes as f64), 0.0);
+        // What others did to this machine is not judged.
+        let mut judge = judge.timed(measured.taken.is_much());
         for (service, what) in SERVICES.iter().enumerate() {
             let (calls, setups) = (&measured.calls[service], &measured.setups[service]);
-            let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
             let name = |metric: &str| format!("{metric}.{}", what.label);
-            self.require(&name("call_loss_share"), calls.loss, timed(AtMost(0.005)));
-            let established = share(setups.established, setups.started);
-            self.require(&name("setups_established_share"), established, timed(AtLeast(0.99)));
+            judge.at_most(&name("call_loss_share"), calls.loss, 0.005);
+            judge.at_least(&name("setups_established_share"), share(setups.established, setups.started), 0.99);
             for (status, count) in &setups.failed {
-                self.report.note((self.case, self.scheme), &name(&format!("setups_failed_{status}")), *count as f64);
+                judge.note(&name(&format!("setups_failed_{status}")), *count as f64);
             }
             if what.tcp.is_some() {
                 let transfers = &measured.transfers[service];
                 let complete = share(transfers.complete, transfers.started);
-                self.require(&name("transfers_complete_share"), complete, timed(AtLeast(1.0)));
+                judge.at_least(&name("transfers_complete_share"), complete, 1.0);
             }
         }
     }
+}
 
-    /// The attacker tried, and nothing of it arrived; of a telephone's address no more than the grants' rate. Of resets and
-    /// SYNs some may: the service's own stack judges them better than any box on the way.
-    fn attacker(&mut self, measured: &Measured, class: Class) {
-        let Some(forged) = measured.forgeries.iter().find(|one| one.name == class.name) else { return };
-        self.require("attacker_frames_sent", forged.sent as f64, AtLeast(100.0));
-        if self.case == Case::Reset.label() {
-            return;
+/// The attacker tried, and no more of it arrived than may.
+fn attacker(measured: &Measured, class: Class, allowed: Allowed, judge: &mut Judge<'_, rows::Case>) {
+    let Some(forged) = measured.forgeries.iter().find(|one| one.name == class.name) else { return };
+    judge.at_least("attacker_frames_sent", forged.sent as f64, 100.0);
+    let bytes = forged.received_bytes as f64;
+    match allowed {
+        Allowed::Anything => {}
+        Allowed::Rate => {
+            let most = GRANT_RATE_BPS as f64 * SERVICES.len() as f64;
+            judge.at_most("attacker_received_bps", bytes * 8.0 / measured.seconds.max(1.0), most);
         }
-        if class == FORGED_PHONE {
-            let bps = forged.received_bytes as f64 * 8.0 / measured.seconds.max(1.0);
-            self.require("attacker_received_bps", bps, AtMost(GRANT_RATE_BPS as f64 * SERVICES.len() as f64));
-            return;
+        Allowed::Nothing | Allowed::Copies => {
+            let is_of_lost = allowed == Allowed::Copies && forged.received_bytes <= LOST_BYTES_MAX;
+            let mut judge = judge.timed(is_of_lost && measured.taken.is_much());
+            judge.at_most("attacker_received_bytes", bytes, 0.0);
         }
-        // Where the machine lost a client's own packet on the way, an exact copy of it arrives in its place.
-        let in_place_of_lost = self.case == Case::Replay.label() && forged.received_bytes <= LOST_BYTES_MAX;
-        let demand = AtMost(0.0).disturbed(in_place_of_lost && measured.taken.is_much());
-        self.require("attacker_received_bytes", forged.received_bytes as f64, demand);
     }
 }
 
@@ -450,9 +411,9 @@ mod tests {
 
     #[test]
     fn every_threat_has_a_name_of_its_own() {
-        let mut names = Case::ALL.map(Case::label).to_vec();
+        let mut names = CASES.map(|case| case.label).to_vec();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Case::ALL.len());
+        assert_eq!(names.len(), CASES.len());
     }
 }

@@ -1,17 +1,13 @@
 use super::{
-    Options,
     attacks::{ALL, CLASSES, FORGED_PHONE},
     files::{DECLARED, GRANT_RATE_BPS, SERVICES},
 };
-use crate::report::{
-    Report,
-    Threshold::{self, AtLeast, AtMost},
-};
+use crate::report::{InPhase, Judge, Report};
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::client::{call::CallSummary, setup::SetupSummary, transfer::TransferSummary};
 
 /// What was measured in one phase; arrays are in the order of [`SERVICES`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Measured {
     pub name: &'static str,
     pub calls: [CallSummary; SERVICES.len()],
@@ -62,148 +58,96 @@ pub(super) struct Insider {
 }
 
 impl Measured {
-    /// Adds what has to satisfy a threshold, and may be disturbed.
-    fn require(&self, report: &mut Report, metric: &str, value: f64, threshold: Threshold) {
-        report.require(self.name, metric, value, threshold.disturbed(self.taken.is_much()));
+    /// For what others on the machine may have disturbed.
+    fn timed<'r>(&self, report: &'r mut Report) -> Judge<'r, InPhase> {
+        report.of(self.name).disturbed(self.taken.is_much())
     }
 
-    /// Adds how much was sent or arrived at least, which a machine without time left may bound.
-    fn require_sent(&self, report: &mut Report, metric: &str, value: f64, threshold: Threshold) {
-        report.require(self.name, metric, value, threshold.disturbed(self.taken.bounds_senders()));
-    }
-
-    pub(super) fn empty(name: &'static str) -> Self {
-        Self {
-            name,
-            calls: Default::default(),
-            transfers: Default::default(),
-            setups: Default::default(),
-            stranger_bytes: 0,
-            forgeries: Default::default(),
-            offered_bps: 0.0,
-            offered_pps: 0.0,
-            seconds: 0.0,
-            taken: Taken::default(),
-            sip_attack: None,
-            insider: None,
-            back_s: None,
-        }
+    /// For how much was sent or arrived at least, which a machine without time left may bound.
+    fn sent<'r>(&self, report: &'r mut Report) -> Judge<'r, InPhase> {
+        report.of(self.name).disturbed(self.taken.bounds_senders())
     }
 }
 
-/// What a run must show to be passed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Requirements {
-    /// Rate of the protected link, bits a second.
-    pub link_rate_bps: f64,
-    /// Call packets sent in a phase, per service.
-    pub call_packets_min: f64,
-    /// Transfers begun in a phase, per service.
-    pub transfers_min: f64,
-    /// Set-ups begun in a phase, per service that the phase can reach.
-    pub setups_min: f64,
-    /// The flood in both gate phases, times the link.
-    pub flood_ratio_min: f64,
-    /// Difference of the two floods, as a share of the larger.
-    pub flood_difference_max: f64,
-    /// Loss of the call without the gate.
-    pub loss_gate_off_min: f64,
-    /// Loss of the call with the gate.
-    pub loss_gate_on_max: f64,
-    /// Delay that the flood may add to the calm p99, milliseconds.
-    pub delay_added_ms_max: f64,
-    /// p99 of the delay under a flood, whatever it was before, milliseconds.
-    pub delay_ms_max: f64,
-    /// Seconds until services that register can be called again, once the gate is back.
-    pub back_s_max: f64,
-    /// Longest transfer, milliseconds.
-    pub transfer_ms_max: f64,
-    /// Rate of the attack on the front end, requests a second.
-    pub sip_flood_per_s_min: f64,
-    /// Frames of each class of forgeries sent in a phase.
-    pub forged_frames_min: f64,
-    /// Share of set-ups that succeed.
-    pub setups_share_min: f64,
-    /// p99 of the set-up time under attack, milliseconds.
-    pub setup_ms_max: f64,
-}
+// What a run must show to be passed.
 
-impl Requirements {
-    /// The demo's promise, for this link.
-    #[must_use]
-    pub const fn of(options: &Options) -> Self {
-        Self {
-            link_rate_bps: options.site.link_rate_bps as f64,
-            call_packets_min: 1_500.0,
-            transfers_min: 40.0,
-            setups_min: 1_000.0,
-            flood_ratio_min: 10.0,
-            flood_difference_max: 0.1,
-            loss_gate_off_min: 0.5,
-            loss_gate_on_max: 0.005,
-            delay_added_ms_max: 2.0,
-            delay_ms_max: 10.0,
-            back_s_max: 5.0,
-            transfer_ms_max: 3_000.0,
-            sip_flood_per_s_min: 25_000.0,
-            forged_frames_min: 10_000.0,
-            setups_share_min: 0.99,
-            setup_ms_max: 200.0,
-        }
-    }
-}
+/// Call packets sent in a phase, per service.
+const CALL_PACKETS_MIN: f64 = 1_500.0;
+/// Transfers begun in a phase, per service.
+const TRANSFERS_MIN: f64 = 40.0;
+/// Set-ups begun in a phase, per service that the phase can reach.
+const SETUPS_MIN: f64 = 1_000.0;
+/// The flood in both gate phases, times the link.
+pub(super) const FLOOD_RATIO_MIN: f64 = 10.0;
+/// Difference of the two floods, as a share of the larger.
+const FLOOD_DIFFERENCE_MAX: f64 = 0.1;
+/// Loss of the call without the gate.
+const LOSS_GATE_OFF_MIN: f64 = 0.5;
+/// Loss of the call with the gate.
+const LOSS_GATE_ON_MAX: f64 = 0.005;
+/// Delay that the flood may add to the calm p99, milliseconds.
+const DELAY_ADDED_MS_MAX: f64 = 2.0;
+/// p99 of the delay under a flood, whatever it was before, milliseconds.
+const DELAY_MS_MAX: f64 = 10.0;
+/// Seconds until services that register can be called again, once the gate is back.
+const BACK_S_MAX: f64 = 5.0;
+/// Longest transfer, milliseconds.
+const TRANSFER_MS_MAX: f64 = 3_000.0;
+/// Rate of the attack on the front end, requests a second.
+const SIP_FLOOD_PER_S_MIN: f64 = 25_000.0;
+/// Frames of each class of forgeries sent in a phase.
+const FORGED_FRAMES_MIN: f64 = 10_000.0;
+/// Share of set-ups that succeed.
+const SETUPS_SHARE_MIN: f64 = 0.99;
+/// p99 of the set-up time under attack, milliseconds.
+const SETUP_MS_MAX: f64 = 200.0;
 
 /// Adds the figures of all phases to the report. `measured` holds calm, gate off, gate on, both, insider.
-pub(super) fn judge(report: &mut Report, measured: &[Measured], needed: &Requirements) {
+pub(super) fn judge(report: &mut Report, measured: &[Measured]) {
     let [calm, off, on, both, insider] = measured else {
-        report.require("verdict", "phases", measured.len() as f64, AtLeast(5.0));
+        report.of("verdict").at_least("phases", measured.len() as f64, 5.0);
         return;
     };
-    for phase in measured {
-        report.note(phase.name, "taken_share", phase.taken.share);
-        report.note(phase.name, "taken_share_in_a_second", phase.taken.in_a_second);
-        report.note(phase.name, "busy_share", phase.taken.busy);
-    }
-    report.note(off.name, "stranger_bytes", off.stranger_bytes as f64);
+    measured.iter().for_each(|phase| report.of(phase.name).note_taken(&phase.taken));
+    report.of(off.name).note("stranger_bytes", off.stranger_bytes as f64);
     for phase in [calm, on, both] {
-        report.require(phase.name, "stranger_bytes", phase.stranger_bytes as f64, AtMost(0.0));
+        report.of(phase.name).at_most("stranger_bytes", phase.stranger_bytes as f64, 0.0);
     }
     for phase in [calm, off, on, both] {
         for service in 0..SERVICES.len() {
-            amounts(report, phase, service, needed);
-            quality(report, phase, service, needed, calm);
+            amounts(report, phase, service);
+            quality(report, phase, service, calm);
         }
     }
-    on.require(report, "services_back_s", on.back_s.unwrap_or(f64::MAX), AtMost(needed.back_s_max));
-    floods(report, off, on, needed);
-    let ratio = both.offered_bps / needed.link_rate_bps;
-    both.require_sent(report, "flood_to_link_ratio", ratio, AtLeast(needed.flood_ratio_min));
+    on.timed(report).at_most("services_back_s", on.back_s.unwrap_or(f64::MAX), BACK_S_MAX);
+    floods(report, off, on);
+    let ratio = both.offered_bps / report.link_rate_bps as f64;
+    both.sent(report).at_least("flood_to_link_ratio", ratio, FLOOD_RATIO_MIN);
     for phase in [on, both] {
-        forgeries(report, phase, needed);
+        forgeries(report, phase);
     }
     let attack = both.sip_attack.unwrap_or(SipAttack { received_per_s: 0.0, accepted: u64::MAX });
-    let least = AtLeast(needed.sip_flood_per_s_min);
-    both.require_sent(report, "sip_flood_received_per_s", attack.received_per_s, least);
-    report.require(both.name, "sip_flood_accepted", attack.accepted as f64, AtMost(0.0));
+    both.sent(report).at_least("sip_flood_received_per_s", attack.received_per_s, SIP_FLOOD_PER_S_MIN);
+    report.of(both.name).at_most("sip_flood_accepted", attack.accepted as f64, 0.0);
     insiders(report, insider);
 }
 
 /// Whether enough was tried for the rest to mean something.
-fn amounts(report: &mut Report, phase: &Measured, service: usize, needed: &Requirements) {
+fn amounts(report: &mut Report, phase: &Measured, service: usize) {
     let what = SERVICES[service];
     let is_called = phase.name != "gate off" || what.is_declared();
     let counts = [
-        (true, "call_packets", phase.calls[service].sent, needed.call_packets_min),
-        (what.tcp.is_some(), "transfers", phase.transfers[service].started, needed.transfers_min),
-        (is_called, "setups", phase.setups[service].started, needed.setups_min),
+        (true, "call_packets", phase.calls[service].sent, CALL_PACKETS_MIN),
+        (what.tcp.is_some(), "transfers", phase.transfers[service].started, TRANSFERS_MIN),
+        (is_called, "setups", phase.setups[service].started, SETUPS_MIN),
     ];
     for (_, metric, count, least) in counts.into_iter().filter(|(is_offered, ..)| *is_offered) {
-        phase.require(report, &format!("{metric}.{}", what.label), count as f64, AtLeast(least));
+        phase.timed(report).at_least(&format!("{metric}.{}", what.label), count as f64, least);
     }
 }
 
-fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requirements, calm: &Measured) {
-    let what = SERVICES[service];
+fn quality(report: &mut Report, phase: &Measured, service: usize, calm: &Measured) {
+    let (what, mut judge) = (SERVICES[service], phase.timed(report));
     let (call, transfers, setups) = (&phase.calls[service], &phase.transfers[service], &phase.setups[service]);
     let name = |metric: &str| format!("{metric}.{}", what.label);
     let p99_ms = |call: &CallSummary| call.delay_us.p99 as f64 / 1_000.0;
@@ -211,65 +155,65 @@ fn quality(report: &mut Report, phase: &Measured, service: usize, needed: &Requi
     let established = share(setups.established, setups.started);
     let setup_ms = setups.us.p99 as f64 / 1_000.0;
     for (status, count) in &setups.failed {
-        report.note(phase.name, &name(&format!("setups_failed_{status}")), *count as f64);
+        judge.note(&name(&format!("setups_failed_{status}")), *count as f64);
     }
     if phase.name == "gate off" {
-        phase.require(report, &name("call_loss_share"), call.loss, AtLeast(needed.loss_gate_off_min));
-        report.note(phase.name, &name("call_delay_p99_ms"), p99_ms(call));
-        report.note(phase.name, &name("transfers_complete_share"), complete);
-        report.note(phase.name, &name("setups_established_share"), established);
-        report.note(phase.name, &name("setup_p99_ms"), setup_ms);
+        judge.at_least(&name("call_loss_share"), call.loss, LOSS_GATE_OFF_MIN);
+        judge.note(&name("call_delay_p99_ms"), p99_ms(call));
+        judge.note(&name("transfers_complete_share"), complete);
+        judge.note(&name("setups_established_share"), established);
+        judge.note(&name("setup_p99_ms"), setup_ms);
         return;
     }
-    phase.require(report, &name("call_loss_share"), call.loss, AtMost(needed.loss_gate_on_max));
+    judge.at_most(&name("call_loss_share"), call.loss, LOSS_GATE_ON_MAX);
     if phase.name != calm.name {
-        phase.require(report, &name("call_delay_p99_ms_in_all"), p99_ms(call), AtMost(needed.delay_ms_max));
+        judge.at_most(&name("call_delay_p99_ms_in_all"), p99_ms(call), DELAY_MS_MAX);
     }
     if phase.name == "gate on" {
-        let most = p99_ms(&calm.calls[service]) + needed.delay_added_ms_max;
-        phase.require(report, &name("call_delay_p99_ms"), p99_ms(call), AtMost(most));
+        let most = p99_ms(&calm.calls[service]) + DELAY_ADDED_MS_MAX;
+        judge.at_most(&name("call_delay_p99_ms"), p99_ms(call), most);
     } else {
-        report.note(phase.name, &name("call_delay_p99_ms"), p99_ms(call));
+        judge.note(&name("call_delay_p99_ms"), p99_ms(call));
     }
     if phase.name == calm.name {
-        report.note(phase.name, &name("setup_p99_ms"), setup_ms);
+        judge.note(&name("setup_p99_ms"), setup_ms);
     } else {
-        phase.require(report, &name("setup_p99_ms"), setup_ms, AtMost(needed.setup_ms_max));
+        judge.at_most(&name("setup_p99_ms"), setup_ms, SETUP_MS_MAX);
     }
     if what.tcp.is_some() {
-        phase.require(report, &name("transfers_complete_share"), complete, AtLeast(1.0));
-        phase.require(report, &name("transfer_max_ms"), transfers.ms.max as f64, AtMost(needed.transfer_ms_max));
+        judge.at_least(&name("transfers_complete_share"), complete, 1.0);
+        judge.at_most(&name("transfer_max_ms"), transfers.ms.max as f64, TRANSFER_MS_MAX);
     }
-    phase.require(report, &name("setups_established_share"), established, AtLeast(needed.setups_share_min));
+    judge.at_least(&name("setups_established_share"), established, SETUPS_SHARE_MIN);
 }
 
 /// Each class was sent, and nothing of it arrived; of a telephone's address no more than its grants are worth, because
 /// a telephone proves nothing but its address.
-fn forgeries(report: &mut Report, phase: &Measured, needed: &Requirements) {
+fn forgeries(report: &mut Report, phase: &Measured) {
     for class in &phase.forgeries[..CLASSES.len()] {
         let metric = |what: &str| format!("{}_{what}", class.name);
-        phase.require_sent(report, &metric("frames_sent"), class.sent as f64, AtLeast(needed.forged_frames_min));
+        phase.sent(report).at_least(&metric("frames_sent"), class.sent as f64, FORGED_FRAMES_MIN);
         if class.name == FORGED_PHONE.name {
             let most = GRANT_RATE_BPS as f64 * SERVICES.len() as f64;
             let bps = class.received_bytes as f64 * 8.0 / phase.seconds.max(1.0);
-            report.require(phase.name, &metric("received_bps"), bps, AtMost(most));
+            report.of(phase.name).at_most(&metric("received_bps"), bps, most);
         } else {
-            report.require(phase.name, &metric("received_bytes"), class.received_bytes as f64, AtMost(0.0));
+            report.of(phase.name).at_most(&metric("received_bytes"), class.received_bytes as f64, 0.0);
         }
     }
 }
 
 /// The same flood must have been there without and with the gate.
-fn floods(report: &mut Report, off: &Measured, on: &Measured, needed: &Requirements) {
+fn floods(report: &mut Report, off: &Measured, on: &Measured) {
     for phase in [off, on] {
-        report.note(phase.name, "flood_bps", phase.offered_bps);
-        report.note(phase.name, "flood_packets_per_s", phase.offered_pps);
-        let ratio = phase.offered_bps / needed.link_rate_bps;
-        phase.require_sent(report, "flood_to_link_ratio", ratio, AtLeast(needed.flood_ratio_min));
+        report.of(phase.name).note("flood_bps", phase.offered_bps);
+        report.of(phase.name).note("flood_packets_per_s", phase.offered_pps);
+        let ratio = phase.offered_bps / report.link_rate_bps as f64;
+        phase.sent(report).at_least("flood_to_link_ratio", ratio, FLOOD_RATIO_MIN);
     }
     let larger = off.offered_bps.max(on.offered_bps);
     let difference = if larger > 0.0 { (off.offered_bps - on.offered_bps).abs() / larger } else { 1.0 };
-    on.require(report, "flood_difference_share", difference, AtMost(needed.flood_difference_max));
+    on.timed(report).at_most("flood_difference_share", difference, FLOOD_DIFFERENCE_MAX);
 }
 
 fn insiders(report: &mut Report, phase: &Measured) {
@@ -277,25 +221,26 @@ fn insiders(report: &mut Report, phase: &Measured) {
         let metric = |what: &str| format!("insider_{what}_bytes.{}", service.label);
         let (allowed, received) = (insider.allowed as f64, insider.received as f64);
         // Less would not have tried the budget.
-        phase.require_sent(report, &metric("offered"), insider.offered as f64, AtLeast(2.0 * allowed));
-        report.require(phase.name, &metric("received"), received, AtMost(allowed));
+        phase.sent(report).at_least(&metric("offered"), insider.offered as f64, 2.0 * allowed);
+        report.of(phase.name).at_most(&metric("received"), received, allowed);
         // Whose flood is not let in at all is no insider.
-        phase.require(report, &metric("let_in"), received, AtLeast(allowed / 2.0));
+        phase.timed(report).at_least(&metric("let_in"), received, allowed / 2.0);
     }
     if phase.insider.is_none() {
-        report.require(phase.name, "insider_measured", 0.0, AtLeast(1.0));
+        report.of(phase.name).at_least("insider_measured", 0.0, 1.0);
     }
-    report.require(phase.name, "stranger_bytes", phase.stranger_bytes as f64, AtMost(0.0));
+    report.of(phase.name).at_most("stranger_bytes", phase.stranger_bytes as f64, 0.0);
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Options, *};
     use crate::report::Verdict;
+    use sluicegate_site::binary::Binary;
     use sluicegate_traffic::sample::Percentiles;
 
     fn good(name: &'static str) -> Measured {
@@ -310,7 +255,8 @@ mod tests {
             forgeries: ALL.map(|class| Forgeries { name: class.name, sent: 20_000, received_bytes: 0 }),
             offered_bps: 1.6e8,
             seconds: 15.0,
-            ..Measured::empty(name)
+            name,
+            ..Measured::default()
         }
     }
 
@@ -329,11 +275,11 @@ mod tests {
     fn failures(change: impl FnOnce(&mut Vec<Measured>)) -> Vec<String> {
         let mut measured = run();
         change(&mut measured);
-        let mut report = Report::default();
-        let options = Options::new("sluicegate".into(), "/nowhere".into());
-        judge(&mut report, &measured, &Requirements::of(&options));
+        let options = Options::new(Binary { program: "sluicegate".into(), directory: "/nowhere".into() });
+        let mut report = Report { link_rate_bps: options.site.link_rate_bps, ..Report::default() };
+        judge(&mut report, &measured);
         let failed = report.figures.iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
-        failed.map(|figure| format!("{}: {}", figure.phase, figure.metric)).collect()
+        failed.map(|figure| format!("{}: {}", figure.about.phase, figure.metric)).collect()
     }
 
     #[test]

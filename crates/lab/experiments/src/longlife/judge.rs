@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Row, ways::Way};
-use crate::report::{Threshold, rows::Report};
+use crate::report::rows::Report;
 use sluicegate_site::cpu::Stolen;
 use sluicegate_traffic::client::haul::{Haul, Order, Pause};
 
@@ -27,15 +27,15 @@ pub(super) struct Carried {
 /// Judges the transfers of a row. `moved_at`: when clients moved, nanoseconds since 1970.
 pub(super) fn judge(report: &mut Report, row: Row, carried: &[Carried], moved_at: &[u64], stolen: &Stolen) {
     for Carried { way, order, haul } in carried {
-        let about = (row.label(), way.label());
+        let about = (row.label(), way.into_str());
         let direction = if order.upload { "up" } else { "down" };
         let is_whole = haul.as_ref().is_some_and(|haul| haul.bytes == order.bytes && haul.error.is_none());
         if let Some(error) = haul.as_ref().and_then(|haul| haul.error.as_ref()) {
-            eprintln!("{} {} {direction}: {error}", row.label(), way.label());
+            eprintln!("{} {} {direction}: {error}", row.label(), way.into_str());
         }
-        report.require(about, &format!("whole_{direction}"), f64::from(u8::from(is_whole)), Threshold::AtLeast(1.0));
+        report.of(about).at_least(&format!("whole_{direction}"), f64::from(u8::from(is_whole)), 1.0);
         let Some(haul) = haul else { continue };
-        report.note(about, &format!("mb_per_s_{direction}"), haul.bytes as f64 / 1e3 / haul.ms.max(1) as f64);
+        report.of(about).note(&format!("mb_per_s_{direction}"), haul.bytes as f64 / 1e3 / haul.ms.max(1) as f64);
         let (moving, others): (Vec<&Pause>, Vec<&Pause>) =
             haul.pauses.iter().partition(|pause| moved_at.iter().any(|at| is_of_move(pause, *at)));
         // What the machine's host took of a pause was no pause of ours.
@@ -48,11 +48,10 @@ pub(super) fn judge(report: &mut Report, row: Row, carried: &[Carried], moved_at
         };
         // A program that had no processor pauses as well.
         let is_disturbed = stolen.taken().is_much();
-        let most = Threshold::AtMost(PAUSE_MS_MAX).disturbed(is_disturbed);
-        report.require(about, &format!("pause_{direction}_ms"), longest(&others), most);
+        let mut timed = report.of(about).disturbed(is_disturbed);
+        timed.at_most(&format!("pause_{direction}_ms"), longest(&others), PAUSE_MS_MAX);
         if !moved_at.is_empty() {
-            let most = Threshold::AtMost(MOVE_MS_MAX).disturbed(is_disturbed);
-            report.require(about, &format!("pause_at_move_{direction}_ms"), longest(&moving), most);
+            timed.at_most(&format!("pause_at_move_{direction}_ms"), longest(&moving), MOVE_MS_MAX);
         }
     }
 }
@@ -77,7 +76,7 @@ mod tests {
         let mut report = Report::default();
         let order = Order { upload: false, bytes: 10, bytes_per_s: 0 };
         judge(&mut report, Row::Roaming, &[Carried { way: Way::Run, order, haul }], moved_at, &Stolen::default());
-        report.verdict()
+        report.figures.verdict()
     }
 
     fn haul(bytes: u64, pauses: &[(u64, u64)]) -> Option<Haul> {

@@ -7,15 +7,16 @@ mod site;
 mod ways;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
-use crate::report::rows::Report;
-use sluicegate_site::{LabError, binary::Binary};
+pub use play::run;
 
 /// The name of the run.
 pub const NAME: &str = "long-life";
 
 /// What happens to the connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Row {
     /// A gigabyte each way, with default settings.
     Volume,
@@ -42,19 +43,9 @@ pub enum Mutant {
 }
 
 impl Row {
-    /// All, in the order in which they are played.
-    pub const ALL: [Self; 5] = [Self::Volume, Self::Session, Self::Roaming, Self::Clocks, Self::Throughput];
-
     /// The name in commands and reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Volume => "volume",
-            Self::Session => "session",
-            Self::Roaming => "roaming",
-            Self::Clocks => "clocks",
-            Self::Throughput => "throughput",
-        }
+    fn label(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -78,15 +69,6 @@ pub struct Options {
 impl Options {
     /// The rows to play.
     fn rows(&self) -> impl Iterator<Item = Row> {
-        Row::ALL.into_iter().filter(|row| self.only.is_none_or(|only| only == *row))
+        Row::value_variants().iter().copied().filter(|row| self.only.is_none_or(|only| only == *row))
     }
-}
-
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    play::play(binary, options, tell)
 }

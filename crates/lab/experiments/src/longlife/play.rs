@@ -8,13 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use strum::VariantArray as _;
+
 use super::{
     Mutant, NAME, Options, Row,
     judge::{Carried, judge},
     site,
     ways::{Agent, Agents, BRIEF, FAST, FILES, Service, Way, site_file},
 };
-use crate::report::{Threshold, rows::Report};
+use crate::report::rows::Report;
 use sluicegate_site::{
     During, Lab, LabError, Node, Process,
     binary::{Binary, text},
@@ -22,7 +24,7 @@ use sluicegate_site::{
     cpu::StolenWatch,
     scratch::write_private,
 };
-use sluicegate_traffic::client::haul::{Haul, HaulServeSpec, Order};
+use sluicegate_traffic::client::haul::{Haul, Order, ServeSpec};
 
 const PASSWORD: &str = "correct-horse-battery-staple";
 /// What a transfer may take beyond what its sender's pace, or half the rate of a default grant, allows.
@@ -36,6 +38,9 @@ const STEADY_BYTES_PER_S: u64 = 100_000;
 /// A default grant lives so much longer than one of [`BRIEF`].
 const COMPRESSED: u64 = 30;
 const SESSION_S: u64 = 7_200;
+/// Of the server: longer than any pause that is judged, and than any run.
+const SILENCE_S: u32 = 60;
+const FOREVER_S: u32 = 86_400;
 
 struct Stage<'a> {
     options: &'a Options,
@@ -46,7 +51,12 @@ struct Stage<'a> {
     lab: Lab,
 }
 
-pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 11 network namespaces, a gate with its frontend, a service");
     let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
@@ -77,13 +87,14 @@ impl<'a> Stage<'a> {
         let listen = [FILES, BRIEF, FAST]
             .into_iter()
             .flat_map(|service| [site::SERVICE, site::BESIDE].map(|address| (address, service.port).into()));
-        let spec = HaulServeSpec { listen: listen.collect() };
-        let server = binary.worker(&lab, "service", "haul_serve", &spec)?;
+        let spec = ServeSpec { listen: listen.collect(), silence_s: SILENCE_S, seconds: FOREVER_S };
+        let server = binary.worker(&lab, "service", "serve", &spec)?;
         let password = binary.directory.join("password");
         write_private(&password, PASSWORD).during(|| format!("writing {}", password.display()))?;
         let node = Node::start(&binary, &lab, "gate", "up", &site_file(&options.datapath))?;
         node.ready()?;
-        node.add_users("staff", Way::ALL.map(|way| (way.label().to_owned(), PASSWORD.to_owned())), &[])?;
+        let users = Way::VARIANTS.iter().map(|way| (way.into_str().to_owned(), PASSWORD.to_owned()));
+        node.add_users("staff", users, &[])?;
         Ok(Self { options, _server: server, _node: node, password, binary, lab })
     }
 
@@ -130,7 +141,7 @@ impl<'a> Stage<'a> {
     fn renewed(&self, report: &mut Report, row: Row, agents: &Agents<'_>, way: Way, seconds: u64) {
         let renewed = agents.log(way).matches("renewed").count();
         let least = (seconds / 10) as f64;
-        report.require((row.label(), way.label()), "renewals", renewed as f64, Threshold::AtLeast(least));
+        report.of((row.label(), way.into_str())).at_least("renewals", renewed as f64, least);
     }
 
     fn roaming(&self, report: &mut Report) -> Result<(), LabError> {
@@ -166,11 +177,11 @@ impl<'a> Stage<'a> {
         let about = (Row::Roaming.label(), "lab");
         let least = (moves + 1) * translated.len() as u64;
         let of_turns = if self.options.mutant == Mutant::Still { 0 } else { used };
-        report.require(about, "addresses_used", of_turns as f64, Threshold::AtLeast(least as f64));
+        report.of(about).at_least("addresses_used", of_turns as f64, least as f64);
         for way in own {
             let followed = agents.log(way).matches("in another network").count();
-            let least = Threshold::AtLeast(moves as f64);
-            report.require((Row::Roaming.label(), way.label()), "moves_followed", followed as f64, least);
+            let about = (Row::Roaming.label(), way.into_str());
+            report.of(about).at_least("moves_followed", followed as f64, moves as f64);
         }
         drop(running);
         for way in own {
@@ -207,7 +218,7 @@ impl<'a> Stage<'a> {
         for (way, days) in ways {
             self.renewed(report, Row::Clocks, &agents, way, seconds);
             let off = if agents.log(way).contains(&date(days)?) { 1.0 } else { 0.0 };
-            report.require((Row::Clocks.label(), way.label()), "clock_is_off", off, Threshold::AtLeast(1.0));
+            report.of((Row::Clocks.label(), way.into_str())).at_least("clock_is_off", off, 1.0);
         }
         Ok(())
     }
@@ -217,7 +228,7 @@ impl<'a> Stage<'a> {
         let ways = [Way::Direct, Way::Pinhole, Way::Forward, Way::Socks, Way::Run, Way::Native, Way::Encapsulated];
         let agents = self.agents(FAST);
         let running = start(&agents, &ways)?;
-        let about = |way: Way| (Row::Throughput.label(), way.label());
+        let about = |way: Way| (Row::Throughput.label(), way.into_str());
         let watch = StolenWatch::start();
         for upload in [false, true] {
             let mut speeds: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
@@ -233,16 +244,15 @@ impl<'a> Stage<'a> {
             }
             let direction = if upload { "up" } else { "down" };
             for (way, speeds) in ways.into_iter().zip(&speeds) {
-                let least = Threshold::AtLeast(RUNS as f64);
-                report.require(about(way), &format!("whole_{direction}"), speeds.len() as f64, least);
+                report.of(about(way)).at_least(&format!("whole_{direction}"), speeds.len() as f64, RUNS as f64);
             }
             let medians: Vec<f64> = speeds.into_iter().map(median).collect();
             for (way, speed) in ways.into_iter().zip(&medians) {
-                report.note(about(way), &format!("mb_per_s_{direction}"), *speed);
-                report.note(about(way), &format!("of_pinhole_{direction}"), speed / medians[1]);
+                report.of(about(way)).note(&format!("mb_per_s_{direction}"), *speed);
+                report.of(about(way)).note(&format!("of_pinhole_{direction}"), speed / medians[1]);
             }
         }
-        report.note_taken((Row::Throughput.label(), "lab"), &watch.end().taken());
+        report.of((Row::Throughput.label(), "lab")).note_taken(&watch.end().taken());
         Ok(())
     }
 
@@ -286,7 +296,7 @@ fn finish(report: &mut Report, row: Row, hauls: Vec<Under>, moved_at: &[u64], wa
     let carried: Vec<Carried> = hauls.into_iter().map(wait).collect();
     let stolen = watch.end();
     judge(report, row, &carried, moved_at, &stolen);
-    report.note_taken((row.label(), "lab"), &stolen.taken());
+    report.of((row.label(), "lab")).note_taken(&stolen.taken());
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use strum::VariantArray as _;
+
 use super::ways::Way;
 use sluicegate_site::{
     Lab, LabError,
@@ -30,8 +32,8 @@ pub(super) fn plan() -> Result<Plan, LabError> {
         ("gate:inside 10.4.0.1/24".to_owned(), "service:eth0 10.4.0.2/24".to_owned()),
         ("core:beside 10.5.0.1/24".to_owned(), "service:beside 10.5.0.2/24".to_owned()),
     ];
-    for way in Way::ALL {
-        let (name, net) = (way.label(), net(way));
+    for way in Way::VARIANTS.iter().copied() {
+        let (name, net) = (way.into_str(), net(way));
         hosts.push(Host::with_routes(name, &[("0.0.0.0/0", &format!("{net}.1"))])?);
         wires.push((format!("core:{name} {net}.1/24"), format!("{name}:eth0 {net}.2/24")));
     }
@@ -40,27 +42,28 @@ pub(super) fn plan() -> Result<Plan, LabError> {
 
 /// The network of a way's host, without its last number. Only the direct one is answered past the gate.
 fn net(way: Way) -> String {
-    if way == Way::Direct { "198.19.0".to_owned() } else { format!("198.18.{}", way.number()) }
+    if way == Way::Direct { "198.19.0".to_owned() } else { format!("198.18.{}", way as usize) }
 }
 
 /// Gives the host of a way its other address and takes the one it had: as a laptop that goes to another network.
 pub(super) fn move_host(lab: &Lab, way: Way, turn: usize) -> Result<(), LabError> {
     let address = |turn: usize| format!("{}.{}/24", net(way), 2 + turn % 2);
-    lab.host(way.label())?.set("net/ipv4/conf/all/promote_secondaries", "1")?;
-    lab.run(way.label(), &["ip", "address", "add", &address(turn), "dev", "eth0"])?;
-    lab.run(way.label(), &["ip", "address", "del", &address(turn + 1), "dev", "eth0"])?;
+    lab.host(way.into_str())?.set("net/ipv4/conf/all/promote_secondaries", "1")?;
+    lab.run(way.into_str(), &["ip", "address", "add", &address(turn), "dev", "eth0"])?;
+    lab.run(way.into_str(), &["ip", "address", "del", &address(turn + 1), "dev", "eth0"])?;
     Ok(())
 }
 
 /// The router translates these hosts from now on, to other addresses in each turn, and knows nothing of connections that
 /// it translated before.
 pub(super) fn translate(lab: &Lab, hosts: &[Way], turn: usize) -> Result<(), LabError> {
-    let public = |way: Way, turn: usize| format!("203.0.113.{}", 10 + 2 * way.number() + turn % 2);
+    let public = |way: Way, turn: usize| format!("203.0.113.{}", 10 + 2 * way as usize + turn % 2);
     let (mut zones, mut sources) = (String::new(), String::new());
     for way in hosts {
-        let (name, address, zone) = (way.label(), public(*way, turn), 1 + turn * Way::ALL.len() + way.number());
+        let (name, address, zone) =
+            (way.into_str(), public(*way, turn), 1 + turn * Way::VARIANTS.len() + *way as usize);
         zones += &format!("iifname {name} ct zone set {zone}\niifname gate ip daddr {address} ct zone set {zone}\n");
-        sources += &format!("oifname gate ip saddr 198.18.{}.0/24 counter snat to {address}\n", way.number());
+        sources += &format!("oifname gate ip saddr 198.18.{}.0/24 counter snat to {address}\n", *way as usize);
         lab.run("core", &["ip", "address", "replace", &format!("{address}/24"), "dev", "gate"])?;
         if turn > 0 {
             let old = format!("{}/24", public(*way, turn + 1));
@@ -94,11 +97,12 @@ mod tests {
 
     #[test]
     fn every_way_has_a_host_at_the_router() {
+        assert_eq!([Way::Forward, Way::Native, Way::Nat].map(|way| way.into_str()), ["forward", "tun", "tun-nat"]);
         let plan = plan().unwrap();
-        for way in Way::ALL {
-            assert!(plan.hosts.iter().any(|host| host.name == way.label()));
+        for way in Way::VARIANTS {
+            assert!(plan.hosts.iter().any(|host| host.name == way.into_str()));
             let ends = plan.wires.iter().flat_map(|wire| &wire.ends);
-            assert_eq!(ends.filter(|end| end.interface == way.label() && end.host == "core").count(), 1);
+            assert_eq!(ends.filter(|end| end.interface == way.into_str() && end.host == "core").count(), 1);
         }
     }
 }

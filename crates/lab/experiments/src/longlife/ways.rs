@@ -2,10 +2,12 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::site::{BESIDE, GATE, SERVICE};
 use sluicegate_site::{
     During, Lab, LabError, NodeFile, Process,
-    binary::{self, Binary, text},
+    binary::{self, Binary},
     scratch::write_private,
     worker,
 };
@@ -24,8 +26,9 @@ const KNOWN: &str = "192.0.2.77";
 const LISTEN: u16 = 7_000;
 const READY_MAX: Duration = Duration::from_secs(15);
 
-/// How a program gets at a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a program gets at a service. Written out, it is the name of its host, of its user, and in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub(super) enum Way {
     /// `connect -L`.
     Forward,
@@ -34,46 +37,18 @@ pub(super) enum Way {
     /// `agent run`.
     Run,
     /// `agent tun`, headers as an IP protocol of their own.
+    #[strum(serialize = "tun")]
     Native,
     /// `agent tun`, headers in UDP.
+    #[strum(serialize = "tun-udp")]
     Encapsulated,
     /// `agent tun` as it comes, behind a NAT.
+    #[strum(serialize = "tun-nat")]
     Nat,
     /// `connect -- CMD`: the program's own connection through the pinhole.
     Pinhole,
     /// Past the gate, through a plain router.
     Direct,
-}
-
-impl Way {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Forward,
-        Self::Socks,
-        Self::Run,
-        Self::Native,
-        Self::Encapsulated,
-        Self::Nat,
-        Self::Pinhole,
-        Self::Direct,
-    ];
-
-    /// Name of its host, of its user, and in reports.
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Forward => "forward",
-            Self::Socks => "socks",
-            Self::Run => "run",
-            Self::Native => "tun",
-            Self::Encapsulated => "tun-udp",
-            Self::Nat => "tun-nat",
-            Self::Pinhole => "pinhole",
-            Self::Direct => "direct",
-        }
-    }
-
-    pub(super) fn number(self) -> usize {
-        Self::ALL.iter().position(|way| *way == self).unwrap_or(0)
-    }
 }
 
 /// A service of the lab, all on one host.
@@ -125,8 +100,8 @@ impl Agents<'_> {
             Way::Encapsulated => (self.tun(way, "carriage = \"encapsulated\"\n")?, "capturing"),
             Way::Nat => (self.tun(way, "")?, "capturing"),
         };
-        let process = self.spawn(way, way.label(), &words)?;
-        self.binary.wait_for(way.label(), || self.log(way).contains(ready).then_some(()))?;
+        let process = self.spawn(way, way.into_str(), &words)?;
+        self.binary.wait_for(way.into_str(), || self.log(way).contains(ready).then_some(()))?;
         Ok(Agent { way, process: Some(process), before: None })
     }
 
@@ -143,20 +118,20 @@ impl Agents<'_> {
         let spec = HaulSpec { to, socks, order };
         let Some(before) = &agent.before else {
             let command = worker::command(&self.binary.program, "haul", &spec);
-            return self.lab.host(way.label())?.spawn(&format!("haul on {}", way.label()), command);
+            return self.lab.host(way.into_str())?.spawn(&format!("haul on {}", way.into_str()), command);
         };
         let own = worker::command(&self.binary.program, "haul", &spec);
         let own =
             std::iter::once(own.get_program()).chain(own.get_args()).map(|word| word.to_string_lossy().into_owned());
         let words: Vec<String> = before.iter().cloned().chain(own).collect();
-        let process = self.spawn(way, way.label(), &words)?;
+        let process = self.spawn(way, way.into_str(), &words)?;
         process.event("ready", READY_MAX)?;
         Ok(process)
     }
 
     /// What the agent of this way has said since its start.
     pub(super) fn log(&self, way: Way) -> String {
-        std::fs::read_to_string(self.binary.log(way.label())).unwrap_or_default()
+        std::fs::read_to_string(self.binary.log(way.into_str())).unwrap_or_default()
     }
 
     fn spawn(&self, way: Way, name: &str, words: &[String]) -> Result<Process, LabError> {
@@ -164,19 +139,17 @@ impl Agents<'_> {
         let mut command: Command = self.binary.command(words);
         command.stderr(std::fs::File::create(&log).during(|| format!("making {}", log.display()))?);
         // Each has met the site for the first time.
-        let home = self.binary.directory.join(format!("home-{}", way.label()));
+        let home = self.binary.directory.join(format!("home-{}", way.into_str()));
         std::fs::create_dir_all(&home).during(|| format!("making {}", home.display()))?;
         command
             .env("HOME", home)
             .envs(self.environment.iter().filter(|(of, ..)| *of == way).map(|(_, name, value)| (name, value)));
-        self.lab.host(way.label())?.spawn(name, command)
+        self.lab.host(way.into_str())?.spawn(name, command)
     }
 
     fn connect(&self, way: Way, to: &str, more: &[&str]) -> Vec<String> {
-        let (to, frontend) = (format!("{}@{to}", way.label()), GATE.to_string());
-        let password = text(&self.password);
-        let fixed = ["connect", &to, "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
-        fixed.iter().chain(more).map(|word| (*word).to_owned()).collect()
+        let to = format!("{}@{to}", way.into_str());
+        binary::connect(&to, (&GATE.to_string(), REALM), &self.password, more)
     }
 
     fn tun(&self, way: Way, more: &str) -> Result<Vec<String>, LabError> {
@@ -185,12 +158,12 @@ impl Agents<'_> {
 
     /// The file of an agent that captures the service.
     fn file(&self, way: Way, more: &str) -> Result<String, LabError> {
-        let path = self.binary.directory.join(format!("{}.toml", way.label()));
+        let path = self.binary.directory.join(format!("{}.toml", way.into_str()));
         let text = format!(
             "[agent]\nfrontend = \"{GATE}\"\nrealm = \"{REALM}\"\npassword_file = \"{}\"\n\
              [[capture]]\nto = \"{KNOWN}\"\nservice = \"{}@{}\"\n{more}",
             self.password.display(),
-            way.label(),
+            way.into_str(),
             self.service.name,
         );
         write_private(&path, &text).during(|| format!("writing {}", path.display()))?;

@@ -7,12 +7,13 @@ mod svg;
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
+    ops::Deref,
 };
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 
-use sluicegate_site::LabError;
+use sluicegate_site::{LabError, cpu::Taken};
 
 /// Seconds of one run that are kept.
 const SECONDS_MAX: usize = 3_600;
@@ -37,36 +38,7 @@ impl Threshold {
     }
 }
 
-/// A threshold, and whether others disturbed what it judges: what holds even so holds, and what does not is not judged.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Demand {
-    threshold: Threshold,
-    is_disturbed: bool,
-}
-
-impl Threshold {
-    pub(crate) const fn disturbed(self, is_disturbed: bool) -> Demand {
-        Demand { threshold: self, is_disturbed }
-    }
-}
-
-impl From<Threshold> for Demand {
-    fn from(threshold: Threshold) -> Self {
-        threshold.disturbed(false)
-    }
-}
-
-impl Demand {
-    fn judge(self, value: f64) -> Verdict {
-        match (self.threshold.accepts(value), self.is_disturbed) {
-            (true, _) => Verdict::Holds,
-            (false, false) => Verdict::Missed,
-            (false, true) => Verdict::Disturbed,
-        }
-    }
-}
-
-/// What became of a demand, or of all demands of a run: the worst.
+/// What became of a threshold, or of all thresholds of a run: the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -117,9 +89,10 @@ impl Serialize for Threshold {
 
 /// One measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
-    /// The phase of the run that it belongs to.
-    pub phase: String,
+pub struct Figure<A> {
+    /// What it is about.
+    #[serde(flatten)]
+    pub about: A,
     /// What was measured; its unit is last in the name.
     pub metric: String,
     /// The value.
@@ -128,6 +101,100 @@ pub struct Figure {
     pub threshold: Option<Threshold>,
     /// Whether it is so; `None` without a threshold.
     pub verdict: Option<Verdict>,
+}
+
+/// The phase of the demo that a figure is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InPhase {
+    /// Its name.
+    pub phase: String,
+}
+
+/// The figures of a run, in the order in which they were measured.
+#[derive(Debug, Clone)]
+pub struct Figures<A>(Vec<Figure<A>>);
+
+impl<A> Default for Figures<A> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<A> Deref for Figures<A> {
+    type Target = [Figure<A>];
+
+    fn deref(&self) -> &[Figure<A>] {
+        &self.0
+    }
+}
+
+impl<A> Figures<A> {
+    /// Adds figures about this.
+    pub(crate) const fn about(&mut self, about: A) -> Judge<'_, A> {
+        Judge { figures: &mut self.0, about, is_disturbed: false }
+    }
+
+    /// Of all thresholds. A run without one has shown nothing and does not pass.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.0.iter().filter_map(|figure| figure.verdict).max().unwrap_or(Verdict::Missed)
+    }
+
+    /// Those that do not hold.
+    pub fn failed(&self) -> impl Iterator<Item = &Figure<A>> {
+        self.0.iter().filter(|one| one.verdict.is_some_and(|verdict| verdict != Verdict::Holds))
+    }
+}
+
+/// Adds figures about one thing to a run, and judges them.
+pub(crate) struct Judge<'f, A> {
+    figures: &'f mut Vec<Figure<A>>,
+    about: A,
+    is_disturbed: bool,
+}
+
+impl<A: Clone> Judge<'_, A> {
+    /// For what others may have disturbed: what holds even so holds, and what does not is not judged.
+    pub(crate) fn disturbed(self, is_disturbed: bool) -> Self {
+        Self { is_disturbed, ..self }
+    }
+
+    /// The same beside this judge.
+    pub(crate) fn timed(&mut self, is_disturbed: bool) -> Judge<'_, A> {
+        Judge { figures: self.figures, about: self.about.clone(), is_disturbed }
+    }
+
+    /// Adds a figure that is only reported.
+    pub(crate) fn note(&mut self, metric: &str, value: f64) {
+        self.add(metric, value, None);
+    }
+
+    /// Reports what the machine's host and other programs took.
+    pub(crate) fn note_taken(&mut self, taken: &Taken) {
+        self.note("taken_share", taken.share);
+        self.note("taken_share_in_a_second", taken.in_a_second);
+        self.note("busy_share", taken.busy);
+    }
+
+    /// Adds a figure that has to be so much or more.
+    pub(crate) fn at_least(&mut self, metric: &str, value: f64, least: f64) {
+        self.add(metric, value, Some(Threshold::AtLeast(least)));
+    }
+
+    /// Adds a figure that has to be so much or less.
+    pub(crate) fn at_most(&mut self, metric: &str, value: f64, most: f64) {
+        self.add(metric, value, Some(Threshold::AtMost(most)));
+    }
+
+    fn add(&mut self, metric: &str, value: f64, threshold: Option<Threshold>) {
+        let verdict = threshold.map(|threshold| match (threshold.accepts(value), self.is_disturbed) {
+            (true, _) => Verdict::Holds,
+            (false, false) => Verdict::Missed,
+            (false, true) => Verdict::Disturbed,
+        });
+        let (about, metric) = (self.about.clone(), metric.to_owned());
+        self.figures.push(Figure { about, metric, value, threshold, verdict });
+    }
 }
 
 /// One part of a run.
@@ -182,21 +249,13 @@ pub struct Report {
     /// Its seconds, in order.
     pub seconds: Vec<Second>,
     /// Its figures, in the order in which they were measured.
-    pub figures: Vec<Figure>,
+    pub figures: Figures<InPhase>,
 }
 
 impl Report {
-    /// Adds a figure that has to satisfy a threshold.
-    pub fn require(&mut self, phase: &str, metric: &str, value: f64, demand: impl Into<Demand>) {
-        let (demand, phase, metric) = (demand.into(), phase.to_owned(), metric.to_owned());
-        let (threshold, verdict) = (Some(demand.threshold), Some(demand.judge(value)));
-        self.figures.push(Figure { phase, metric, value, threshold, verdict });
-    }
-
-    /// Adds a figure that is only reported.
-    pub fn note(&mut self, phase: &str, metric: &str, value: f64) {
-        let (phase, metric) = (phase.to_owned(), metric.to_owned());
-        self.figures.push(Figure { phase, metric, value, threshold: None, verdict: None });
+    /// Adds figures about a phase.
+    pub(crate) fn of(&mut self, phase: &str) -> Judge<'_, InPhase> {
+        self.figures.about(InPhase { phase: phase.to_owned() })
     }
 
     /// The second `at_s`, made if it is not there yet; `None` beyond the longest run.
@@ -208,28 +267,17 @@ impl Report {
         self.seconds.get_mut(index)
     }
 
-    /// Of all thresholds. A run without one has shown nothing and does not pass.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        worst(self.figures.iter().map(|figure| figure.verdict))
-    }
-
-    /// The figures that do not hold.
-    pub fn failed(&self) -> impl Iterator<Item = &Figure> {
-        self.figures.iter().filter(|one| one.verdict.is_some_and(|verdict| verdict != Verdict::Holds))
-    }
-
     /// One JSON object a line: every figure, and last a summary with the time series.
     #[must_use]
     pub fn to_json_lines(&self) -> String {
         let mut text = String::new();
-        for figure in &self.figures {
+        for figure in self.figures.iter() {
             // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{}", json!(figure));
         }
-        let failed: Vec<_> = self.failed().collect();
+        let failed: Vec<_> = self.figures.failed().collect();
         let summary = json!({
-            "summary": self.title, "story": self.story, "verdict": self.verdict(), "seed": self.seed, "link_rate_bps": self.link_rate_bps, "backend": self.backend,
+            "summary": self.title, "story": self.story, "verdict": self.figures.verdict(), "seed": self.seed, "link_rate_bps": self.link_rate_bps, "backend": self.backend,
             "figures": self.figures.len(), "failed": failed, "phases": self.phases, "series": self.seconds,
         });
         let _ = writeln!(text, "{summary}");
@@ -259,10 +307,6 @@ fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-fn worst(verdicts: impl Iterator<Item = Option<Verdict>>) -> Verdict {
-    verdicts.flatten().max().unwrap_or(Verdict::Missed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,20 +331,20 @@ mod tests {
     #[test]
     fn a_run_passes_only_if_it_has_thresholds_and_all_hold() {
         let mut report = report();
-        report.note("calm", "offered_bps", 1.0);
-        assert_eq!(report.verdict(), Verdict::Missed, "nothing was required");
-        report.require("calm", "loss", 0.0, Threshold::AtMost(0.005));
-        assert_eq!(report.verdict(), Verdict::Holds);
-        report.require("calm", "loss", f64::NAN, Threshold::AtMost(0.005));
-        assert_eq!(report.verdict(), Verdict::Missed);
+        report.of("calm").note("offered_bps", 1.0);
+        assert_eq!(report.figures.verdict(), Verdict::Missed, "nothing was required");
+        report.of("calm").at_most("loss", 0.0, 0.005);
+        assert_eq!(report.figures.verdict(), Verdict::Holds);
+        report.of("calm").at_most("loss", f64::NAN, 0.005);
+        assert_eq!(report.figures.verdict(), Verdict::Missed);
     }
 
     #[test]
     fn what_holds_although_others_disturbed_it_holds_and_what_does_not_shows_nothing() {
         let judged = |value: f64| {
             let mut report = Report::default();
-            report.require("calm", "loss", value, Threshold::AtMost(0.005).disturbed(true));
-            report.verdict()
+            report.of("calm").disturbed(true).at_most("loss", value, 0.005);
+            report.figures.verdict()
         };
         assert_eq!(judged(0.0), Verdict::Holds);
         assert_eq!(judged(0.1), Verdict::Disturbed);
@@ -309,10 +353,11 @@ mod tests {
     #[test]
     fn every_json_line_is_an_object_and_the_last_is_the_summary() {
         let mut report = report();
-        report.require("gate off", "call_loss", 0.9, Threshold::AtLeast(0.5));
+        report.of("gate off").at_least("call_loss", 0.9, 0.5);
         let text = report.to_json_lines();
         let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);
+        assert_eq!((&lines[0]["phase"], &lines[0]["metric"]), (&json!("gate off"), &json!("call_loss")));
         assert_eq!(lines[0]["threshold"], ">= 0.5");
         assert_eq!(lines[0]["verdict"], "holds");
         assert_eq!((&lines[1]["verdict"], &lines[1]["seed"]), (&json!("holds"), &json!(7)));
@@ -335,8 +380,8 @@ mod tests {
     fn the_page_has_the_verdict_first_every_figure_and_nothing_from_elsewhere() {
         let mut report = report();
         report.story = vec!["It <holds>.".to_owned()];
-        report.require("gate <off>", "call_loss", 0.9, Threshold::AtLeast(0.5));
-        report.require("calm", "call_loss", 0.9, Threshold::AtMost(0.5));
+        report.of("gate <off>").at_least("call_loss", 0.9, 0.5);
+        report.of("calm").at_most("call_loss", 0.9, 0.5);
         let page = report.to_html().unwrap();
         let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text}"));
         assert!(place("It &lt;holds&gt;.") < place("<svg") && place("<svg") < place("gate &lt;off&gt;"));

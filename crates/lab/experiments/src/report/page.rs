@@ -1,6 +1,6 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{Figure, Report, Verdict, svg};
+use super::{Figure, InPhase, Report, Verdict, svg};
 use sluicegate_site::LabError;
 
 const STYLE: &str = "
@@ -22,8 +22,8 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 
 pub(super) fn write(report: &Report) -> Result<String, LabError> {
     let picture = svg::draw(report, false)?;
-    let verdict = report.verdict();
-    let failed: Vec<_> = report.failed().collect();
+    let verdict = report.figures.verdict();
+    let failed: Vec<_> = report.figures.failed().collect();
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -63,12 +63,12 @@ const fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-fn table(figures: &[&Figure]) -> Markup {
+fn table(figures: &[&Figure<InPhase>]) -> Markup {
     html! {
         div.figures { table {
             thead { tr { th { "phase" } th { "figure" } th { "value" } th { "has to be" } th { "" } } }
             tbody { @for figure in figures { tr {
-                td { (figure.phase) }
+                td { (figure.about.phase) }
                 td { (figure.metric) }
                 td.number { (super::round(figure.value)) }
                 td { @if let Some(threshold) = figure.threshold { (threshold) } }

@@ -10,33 +10,24 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Demand, Threshold, Verdict,
+    Figures, Judge,
     svg::{COLOURS, GREY},
-    worst,
 };
-use sluicegate_site::{LabError, cpu::Taken};
+use sluicegate_site::LabError;
 use sluicegate_traffic::client::transfer::Transfer;
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 480;
 
-/// One measured figure.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
+/// What a figure is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Case {
     /// Name of the run.
     pub run: &'static str,
     /// What happened: `calm`, or the attack.
     pub case: String,
     /// What forwarded: `plain` or `tva`, or the gate's back end.
     pub scheme: &'static str,
-    /// What was measured; its unit is last in the name.
-    pub metric: String,
-    /// The value.
-    pub value: f64,
-    /// What it has to be; `None` if it is only reported.
-    pub threshold: Option<Threshold>,
-    /// Whether it is so; `None` without a threshold.
-    pub verdict: Option<Verdict>,
 }
 
 /// All figures of a run, and the times of its transfers.
@@ -44,7 +35,7 @@ pub struct Figure {
 pub struct Report {
     run: &'static str,
     /// In the order in which they were measured.
-    pub figures: Vec<Figure>,
+    pub figures: Figures<Case>,
     distributions: Vec<Distribution>,
 }
 
@@ -62,27 +53,9 @@ impl Report {
         Self { run, ..Self::default() }
     }
 
-    /// Adds a figure that has to satisfy a threshold.
-    pub(crate) fn require(&mut self, about: (&str, &'static str), metric: &str, value: f64, demand: impl Into<Demand>) {
-        self.add(about, metric, value, Some(demand.into()));
-    }
-
-    /// Adds a figure that is only reported.
-    pub(crate) fn note(&mut self, about: (&str, &'static str), metric: &str, value: f64) {
-        self.add(about, metric, value, None);
-    }
-
-    /// Reports what the machine's host and other programs took.
-    pub(crate) fn note_taken(&mut self, about: (&str, &'static str), taken: &Taken) {
-        self.note(about, "taken_share", taken.share);
-        self.note(about, "taken_share_in_a_second", taken.in_a_second);
-        self.note(about, "busy_share", taken.busy);
-    }
-
-    fn add(&mut self, (case, scheme): (&str, &'static str), metric: &str, value: f64, demand: Option<Demand>) {
-        let (threshold, verdict) = (demand.map(|one| one.threshold), demand.map(|one| one.judge(value)));
-        let (case, metric) = (case.to_owned(), metric.to_owned());
-        self.figures.push(Figure { run: self.run, case, scheme, metric, value, threshold, verdict });
+    /// Adds figures about a case under a scheme.
+    pub(crate) fn of(&mut self, (case, scheme): (&str, &'static str)) -> Judge<'_, Case> {
+        self.figures.about(Case { run: self.run, case: case.to_owned(), scheme })
     }
 
     pub(crate) fn add_distribution(&mut self, (case, scheme): (&str, &'static str), transfers: &[Transfer]) {
@@ -91,17 +64,12 @@ impl Report {
         self.distributions.push(Distribution { label: format!("{scheme}, {case}"), started: transfers.len(), ms });
     }
 
-    /// Of all thresholds. A run without one has shown nothing and does not pass.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        worst(self.figures.iter().map(|figure| figure.verdict))
-    }
-
     /// One JSON object a line; the last is a summary.
     #[must_use]
     pub fn to_json_lines(&self) -> String {
         let lines = self.figures.iter().map(|figure| json!(figure).to_string());
-        let summary = json!({ "run": self.run, "figures": self.figures.len(), "verdict": self.verdict() }).to_string();
+        let summary =
+            json!({ "run": self.run, "figures": self.figures.len(), "verdict": self.figures.verdict() }).to_string();
         lines.chain([summary]).map(|line| line + "\n").collect()
     }
 
@@ -157,7 +125,7 @@ impl Distribution {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Verdict, *};
 
     fn transfer(ms: u64, complete: bool) -> Transfer {
         let error = (!complete).then(|| "late".to_owned());
@@ -167,13 +135,15 @@ mod tests {
     #[test]
     fn a_missed_threshold_fails_the_run_and_a_reported_figure_does_not() {
         let mut report = Report::default();
-        report.require(("legacy", "tva"), "complete_share", 1.0, Threshold::AtLeast(1.0));
-        report.note(("legacy", "tva"), "p99_ms", 1e9);
-        assert_eq!(report.verdict(), Verdict::Holds);
-        report.require(("legacy", "plain"), "complete_share", 0.2, Threshold::AtMost(0.05));
-        assert_eq!(report.verdict(), Verdict::Missed);
+        report.of(("legacy", "tva")).at_least("complete_share", 1.0, 1.0);
+        report.of(("legacy", "tva")).note("p99_ms", 1e9);
+        assert_eq!(report.figures.verdict(), Verdict::Holds);
+        report.of(("legacy", "plain")).at_most("complete_share", 0.2, 0.05);
+        assert_eq!(report.figures.verdict(), Verdict::Missed);
         let lines = report.to_json_lines();
         assert_eq!(lines.lines().count(), 4);
+        let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        assert_eq!((&first["case"], &first["scheme"], &first["run"]), (&json!("legacy"), &json!("tva"), &json!("")));
         assert!(lines.lines().last().unwrap().contains("\"verdict\":\"missed\""));
     }
 

@@ -102,7 +102,7 @@ fn draw_into(report: &Report, words: bool, svg: &mut String) -> Result<(), Box<d
 /// What stands above the panels, and what below.
 fn words_of(report: &Report) -> (Vec<String>, Vec<String>) {
     let (link, seed) = (short(report.link_rate_bps as f64), report.seed);
-    let title = format!("{}: {}; link {link}bit/s, seed {seed}", report.title, report.verdict().word());
+    let title = format!("{}: {}; link {link}bit/s, seed {seed}", report.title, report.figures.verdict().word());
     let phases = report.phases.iter().map(|phase| format!("{}: {}", phase.name, phase.about));
     ([title].into_iter().chain(report.story.iter().cloned()).collect(), phases.collect())
 }

@@ -8,8 +8,7 @@ use clap::{Args, ValueEnum};
 
 use sluicegate_wire::IpProtocol;
 
-use crate::report::rows::Report;
-use sluicegate_site::{LabError, binary::Binary};
+pub use play::run;
 
 /// The name of the run.
 pub const NAME: &str = "transports";
@@ -73,13 +72,4 @@ const CASES: [Case; 8] = [
 
 const fn case(name: &'static str, opens: &'static str, protocol: IpProtocol, port: u16) -> Case {
     Case { name, opens, protocol, port, carries: Carries::Mirrored }
-}
-
-/// Plays all and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    play::play(binary, options, tell)
 }

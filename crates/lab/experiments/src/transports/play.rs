@@ -1,7 +1,6 @@
 //! One case after the other, in one lab.
 
 use std::{
-    fs::File,
     net::{Ipv4Addr, SocketAddrV4},
     path::PathBuf,
     process::{Command, Stdio},
@@ -14,10 +13,10 @@ use super::{
     CASES, Carries, Case, Mutant, NAME, Options,
     site::{self, CLIENT, GATE, REALM, SERVICES, STRANGER, Service},
 };
-use crate::report::{Threshold, rows::Report};
+use crate::report::rows::Report;
 use sluicegate_site::{
     During, Lab, LabError, Node, Process,
-    binary::{Binary, text},
+    binary::{Binary, connect, text},
     scratch::write_private,
     worker,
 };
@@ -50,7 +49,12 @@ struct Stage {
     lab: Lab,
 }
 
-pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+/// Plays all and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 5 network namespaces, a gate with its frontend, two services");
     let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
@@ -82,33 +86,33 @@ impl Stage {
     }
 
     fn mirrored(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
-        let about = (case.name, service.name);
+        let mut judge = report.of((case.name, service.name));
         let mut mirror = self.mirror(case.protocol, SocketAddrV4::new(service.address, case.port))?;
         let visible = if service.is_translated() { GATE } else { service.address };
         let mut open = SocketAddrV4::new(visible, case.port);
-        let before = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.require(about, "answered_before_sign_in", before, Threshold::AtMost(0.0));
+        let before = self.exchange(("client", CLIENT), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_before_sign_in", before, 0.0);
         let mut connect = None;
         if self.mutant != Mutant::Unopened {
             let (process, at) = self.open(case, service)?;
             (connect, open) = (Some(process), at);
         }
-        let answered = self.exchange("client", case.protocol, open, (PACKETS, ANSWER_MS))?;
-        report.require(about, "answered", answered, Threshold::AtLeast(PACKETS.into()));
-        let strangers = self.exchange("stranger", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.require(about, "answered_to_strangers", strangers, Threshold::AtMost(0.0));
+        let answered = self.exchange(("client", CLIENT), case.protocol, open, (PACKETS, ANSWER_MS))?;
+        judge.at_least("answered", answered, PACKETS.into());
+        let strangers = self.exchange(("stranger", STRANGER), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_to_strangers", strangers, 0.0);
         connect.iter_mut().for_each(Process::end);
-        let after = self.exchange("client", case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
-        report.require(about, "answered_after_goodbye", after, Threshold::AtMost(0.0));
+        let after = self.exchange(("client", CLIENT), case.protocol, open, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_after_goodbye", after, 0.0);
         // What the service itself has seen, whatever came back.
         mirror.close_input();
         let heard = mirror.event("result", READY_MAX)?["heard"][STRANGER.to_string()].as_u64().unwrap_or(0);
-        report.require(about, "packets_of_strangers", heard as f64, Threshold::AtMost(0.0));
+        judge.at_most("packets_of_strangers", heard as f64, 0.0);
         Ok(())
     }
 
     fn tunnelled(&self, case: Case, service: Service, report: &mut Report) -> Result<(), LabError> {
-        let about = (case.name, service.name);
+        let mut judge = report.of((case.name, service.name));
         let visible = if service.is_translated() { GATE } else { service.address };
         let (connect, open) = match self.mutant {
             Mutant::Unopened => (None, SocketAddrV4::new(visible, case.port)),
@@ -116,12 +120,12 @@ impl Stage {
         };
         let tunnel = Tunnel::lay(self, case.port, open)?;
         let inner = SocketAddrV4::new(TUNNEL[1], TUNNEL_PORT);
-        let mirror = self.mirror(IpProtocol::UDP, inner)?;
-        let answered = tunnel.exchange(self, inner, (PACKETS, ANSWER_MS))?;
-        report.require(about, "answered", answered, Threshold::AtLeast(PACKETS.into()));
+        let (inside, mirror) = (("client", TUNNEL[0]), self.mirror(IpProtocol::UDP, inner)?);
+        let answered = self.exchange(inside, IpProtocol::UDP, inner, (PACKETS, ANSWER_MS))?;
+        judge.at_least("answered", answered, PACKETS.into());
         connect.into_iter().for_each(|mut process| process.end());
-        let after = tunnel.exchange(self, inner, (FORBIDDEN, SILENCE_MS))?;
-        report.require(about, "answered_after_goodbye", after, Threshold::AtMost(0.0));
+        let after = self.exchange(inside, IpProtocol::UDP, inner, (FORBIDDEN, SILENCE_MS))?;
+        judge.at_most("answered_after_goodbye", after, 0.0);
         drop((tunnel, mirror));
         Ok(())
     }
@@ -131,22 +135,10 @@ impl Stage {
         self.binary.worker(&self.lab, "service", "mirror", &spec)
     }
 
-    /// How many packets of a host are answered.
+    /// How many packets of a host, sent from this address, are answered.
     fn exchange(
         &self,
-        host: &str,
-        protocol: IpProtocol,
-        to: SocketAddrV4,
-        packets: (u32, u64),
-    ) -> Result<f64, LabError> {
-        let from = if host == "client" { CLIENT } else { STRANGER };
-        self.exchange_from(host, from, protocol, to, packets)
-    }
-
-    fn exchange_from(
-        &self,
-        host: &str,
-        from: Ipv4Addr,
+        (host, from): (&str, Ipv4Addr),
         protocol: IpProtocol,
         to: SocketAddrV4,
         (packets, answer_ms): (u32, u64),
@@ -161,14 +153,9 @@ impl Stage {
     fn open(&self, case: Case, service: Service) -> Result<(Process, SocketAddrV4), LabError> {
         let name = format!("connect-{}-{}", case.name, service.name);
         let log = self.binary.log(&name);
-        let (to, frontend, password) = (format!("alice@{}", service.name), GATE.to_string(), text(&self.password));
-        let words = ["connect", &to, "--frontend", &frontend, "--realm", REALM, "--password-file", &password];
-        let words: Vec<String> = words.iter().chain(&["--open", case.opens]).map(|word| (*word).to_owned()).collect();
-        let mut command = self.binary.command(&words);
-        command
-            .env("HOME", &self.binary.directory)
-            .stderr(File::create(&log).during(|| format!("making {}", log.display()))?);
-        let process = self.lab.host("client")?.spawn(&name, command)?;
+        let (to, frontend) = (format!("alice@{}", service.name), GATE.to_string());
+        let words = connect(&to, (&frontend, REALM), &self.password, &["--open", case.opens]);
+        let process = self.binary.spawn(&self.lab, "client", &name, &words)?;
         let at = self.binary.wait_for(&name, || {
             let said = std::fs::read_to_string(&log).ok()?;
             let line = said.lines().find(|line| line.contains("programs may send"))?;
@@ -214,10 +201,6 @@ impl Tunnel {
             stage.lab.run(host, &["ip", "link", "set", own, "up"])?;
         }
         Ok(Self { _ends: ends })
-    }
-
-    fn exchange(&self, stage: &Stage, to: SocketAddrV4, packets: (u32, u64)) -> Result<f64, LabError> {
-        stage.exchange_from("client", TUNNEL[0], IpProtocol::UDP, to, packets)
     }
 }
 

@@ -137,8 +137,8 @@ impl Attackers {
         if let Some(mut seen) = self.seen.take() {
             seen.close_input();
             let result = seen.event("result", READY_MAX)?;
-            let sources = result["sources"].as_array().cloned().unwrap_or_default();
-            stopped.arrived = sources.iter().filter_map(|source| source["regular_bytes"].as_u64()).collect();
+            let sources = result["regular_bytes"].as_array().cloned().unwrap_or_default();
+            stopped.arrived = sources.iter().filter_map(serde_json::Value::as_u64).collect();
         }
         Ok(stopped)
     }

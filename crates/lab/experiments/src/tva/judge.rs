@@ -4,7 +4,7 @@ use super::{
     Attack, Report,
     play::{DEFAULT_GRANT, FIRST_TRY_MS},
 };
-use crate::report::{Demand, Threshold};
+use crate::report::{Judge, rows::Case};
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::{client::transfer::Transfer, sample::Percentiles};
 
@@ -84,8 +84,7 @@ impl Shown<'_> {
             Attack::Request => self.requests(report),
             Attack::Authorized => self.authorized(report),
             Attack::Imprecise | Attack::Reasking => {
-                let plain = (case, "plain");
-                report.require(plain, "complete_share", self.plain.complete(), self.timed(Threshold::AtMost(0.5)));
+                self.timed(report, case, "plain").at_most("complete_share", self.plain.complete(), 0.5);
                 self.imprecise(report, case);
             }
         }
@@ -97,96 +96,69 @@ impl Shown<'_> {
         self.imprecise(report, "imprecise-low");
     }
 
-    /// What has to hold of times, losses and rates, which others on the machine may disturb.
-    fn timed(&self, threshold: Threshold) -> Demand {
+    /// Judges times, losses and rates, which others on the machine may have disturbed.
+    fn timed<'r>(&self, report: &'r mut Report, case: &str, scheme: &'static str) -> Judge<'r, Case> {
         let phases = [self.plain, self.calm, self.attacked];
-        threshold.disturbed(phases.iter().any(|phase| phase.taken.is_much()))
+        report.of((case, scheme)).disturbed(phases.iter().any(|phase| phase.taken.is_much()))
     }
 
     /// What every attack reports of both schemes; the flood has to have arrived `ratio` times as fast as the link is.
     fn both(&self, report: &mut Report, case: &str, ratio: Option<f64>) {
         for (scheme, phase) in [("plain", self.plain), ("tva", self.attacked)] {
-            let (times, about) = (phase.times(), (case, scheme));
-            report.note_taken(about, &phase.taken);
+            let (times, mut judge) = (phase.times(), report.of((case, scheme)));
+            judge.note_taken(&phase.taken);
             let received = phase.received_bps / self.link_bps;
             match ratio {
                 Some(ratio) => {
-                    let demand = Threshold::AtLeast(ratio).disturbed(phase.taken.bounds_senders());
-                    report.require(about, "received_over_link", received, demand);
+                    let is_disturbed = phase.taken.bounds_senders();
+                    judge.timed(is_disturbed).at_least("received_over_link", received, ratio);
                 }
-                None => report.note(about, "received_over_link", received),
+                None => judge.note("received_over_link", received),
             }
-            report.note(about, "transfers", phase.transfers.len() as f64);
-            report.note(about, "median_ms", times.p50 as f64);
-            report.note(about, "p99_ms", times.p99 as f64);
+            judge.note("transfers", phase.transfers.len() as f64);
+            judge.note("median_ms", times.p50 as f64);
+            judge.note("p99_ms", times.p99 as f64);
         }
     }
 
     fn legacy(&self, report: &mut Report) {
         let calm_median = self.calm.times().p50 as f64;
-        report.note(("calm", "tva"), "median_ms", calm_median);
-        report.require(("calm", "tva"), "complete_share", self.calm.complete(), self.timed(Threshold::AtLeast(1.0)));
-        let tva = ("legacy", "tva");
-        report.require(
-            tva,
-            "transfers_judged",
-            self.attacked.transfers.len() as f64,
-            self.timed(Threshold::AtLeast(150.0)),
-        );
-        report.require(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
+        let mut calm = self.timed(report, "calm", "tva");
+        calm.note("median_ms", calm_median);
+        calm.at_least("complete_share", self.calm.complete(), 1.0);
+        let mut tva = self.timed(report, "legacy", "tva");
+        tva.at_least("transfers_judged", self.attacked.transfers.len() as f64, 150.0);
+        tva.at_least("complete_share", self.attacked.complete(), 1.0);
         let slower = self.attacked.times().p50 as f64 / calm_median.max(1.0);
-        report.require(tva, "median_over_calm", slower, self.timed(Threshold::AtMost(1.5)));
-        report.require(
-            ("legacy", "plain"),
-            "complete_share",
-            self.plain.complete(),
-            self.timed(Threshold::AtMost(0.05)),
-        );
+        tva.at_most("median_over_calm", slower, 1.5);
+        self.timed(report, "legacy", "plain").at_most("complete_share", self.plain.complete(), 0.05);
     }
 
     fn requests(&self, report: &mut Report) {
-        let tva = ("request", "tva");
-        report.require(
-            tva,
-            "requests_judged",
-            self.attacked.transfers.len() as f64,
-            self.timed(Threshold::AtLeast(1_000.0)),
-        );
-        report.require(tva, "first_try_share", self.attacked.first_try(), self.timed(Threshold::AtLeast(0.99)));
+        let mut tva = self.timed(report, "request", "tva");
+        tva.at_least("requests_judged", self.attacked.transfers.len() as f64, 1_000.0);
+        tva.at_least("first_try_share", self.attacked.first_try(), 0.99);
         let (requests, all) = self.attacked.lanes;
-        report.note(tva, "link_used_mbps", all as f64 * 8.0 / 1e6);
-        let lane = requests as f64 / all as f64;
-        report.require(tva, "request_lane_share", lane, self.timed(Threshold::AtMost(REQUEST_SHARE)));
+        tva.note("link_used_mbps", all as f64 * 8.0 / 1e6);
+        tva.at_most("request_lane_share", requests as f64 / all as f64, REQUEST_SHARE);
         let behind = Phase { transfers: self.attacked.behind_spoofer.clone(), ..Phase::default() };
-        report.note(tva, "first_try_share_behind_spoofer", behind.first_try());
-        let plain = ("request", "plain");
-        report.require(plain, "first_try_share", self.plain.first_try(), self.timed(Threshold::AtMost(0.2)));
+        tva.note("first_try_share_behind_spoofer", behind.first_try());
+        self.timed(report, "request", "plain").at_most("first_try_share", self.plain.first_try(), 0.2);
     }
 
     fn authorized(&self, report: &mut Report) {
-        let tva = ("authorized", "tva");
-        self.authorised(report, "authorized");
-        report.require(tva, "complete_share", self.attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
-        report.require(
-            tva,
-            "destination_share",
-            self.attacked.destination_share(),
-            self.timed(Threshold::AtLeast(0.48)),
-        );
-        let plain = ("authorized", "plain");
-        report.note(plain, "complete_share", self.plain.complete());
-        report.require(plain, "destination_share", self.plain.destination_share(), self.timed(Threshold::AtMost(0.1)));
+        let mut tva = self.timed(report, "authorized", "tva");
+        tva.at_least("attackers_authorised_share", self.authorised(), AUTHORISED);
+        tva.at_least("complete_share", self.attacked.complete(), 1.0);
+        tva.at_least("destination_share", self.attacked.destination_share(), 0.48);
+        let mut plain = self.timed(report, "authorized", "plain");
+        plain.note("complete_share", self.plain.complete());
+        plain.at_most("destination_share", self.plain.destination_share(), 0.1);
     }
 
     /// An attack by those who are not let in shows nothing.
-    fn authorised(&self, report: &mut Report, case: &str) {
-        let authorised = self.attacked.granted as f64 / self.attacked.asked as f64;
-        report.require(
-            (case, "tva"),
-            "attackers_authorised_share",
-            authorised,
-            self.timed(Threshold::AtLeast(AUTHORISED)),
-        );
+    fn authorised(&self) -> f64 {
+        self.attacked.granted as f64 / self.attacked.asked as f64
     }
 
     fn imprecise(&self, report: &mut Report, case: &str) {
@@ -195,18 +167,17 @@ impl Shown<'_> {
         let disturbed = attacked.transfers.iter().filter(|one| one.started_ns >= attacked.attack_began_ns);
         let disturbed = disturbed.filter(|one| one.error.is_some() || one.ms > usual_ms);
         let last_ns = disturbed.map(|one| one.started_ns).max().unwrap_or(attacked.attack_began_ns);
-        let lasted_s = (last_ns - attacked.attack_began_ns) as f64 / 1e9;
-        let tva = (case, "tva");
-        report.note(tva, "usual_ms", usual_ms as f64);
-        report.require(tva, "complete_share", attacked.complete(), self.timed(Threshold::AtLeast(1.0)));
-        report.require(tva, "disturbance_s", lasted_s, self.timed(Threshold::AtMost(DISTURBANCE_S)));
-        self.authorised(report, case);
+        let mut tva = self.timed(report, case, "tva");
+        tva.note("usual_ms", usual_ms as f64);
+        tva.at_least("complete_share", attacked.complete(), 1.0);
+        tva.at_most("disturbance_s", (last_ns - attacked.attack_began_ns) as f64 / 1e9, DISTURBANCE_S);
+        tva.at_least("attackers_authorised_share", self.authorised(), AUTHORISED);
         // Nobody seen is nothing measured.
         let most = attacked.attackers.iter().max().map_or(f64::NAN, |most| *most as f64);
-        let bound = Threshold::AtMost(2.0 * f64::from(DEFAULT_GRANT.0));
-        report.require(tva, "regular_bytes_of_an_attacker_max", most, bound);
+        let bound = 2.0 * f64::from(DEFAULT_GRANT.0);
+        tva.timed(false).at_most("regular_bytes_of_an_attacker_max", most, bound);
         let mean = attacked.attackers.iter().sum::<u64>() as f64 / attacked.attackers.len().max(1) as f64;
-        report.note(tva, "regular_bytes_of_an_attacker_mean", mean);
+        tva.note("regular_bytes_of_an_attacker_mean", mean);
     }
 }
 
@@ -251,13 +222,14 @@ mod tests {
         let [plain, calm, attacked] = &phases;
         let mut report = Report::default();
         Shown { plain, calm, attacked, link_bps: 10e6, ratio: 10.0 }.judge(&mut report, attack);
-        report.verdict() == Verdict::Holds
+        report.figures.verdict() == Verdict::Holds
     }
 
     const ALL: [Attack; 5] = [Attack::Legacy, Attack::Request, Attack::Authorized, Attack::Imprecise, Attack::Reasking];
 
     #[test]
     fn a_good_run_passes_and_one_whose_flood_did_not_arrive_never_does() {
+        assert_eq!(Attack::Reasking.label(), "reasking");
         for attack in ALL {
             assert!(passes(attack, |_| {}), "{attack:?}");
             assert!(!passes(attack, |[plain, ..]| plain.received_bps = 99e6), "{attack:?}, plain");

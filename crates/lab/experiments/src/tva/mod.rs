@@ -13,17 +13,19 @@ mod play;
 pub(crate) mod site;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
 pub use family::Family;
+pub use play::run;
 
 use crate::report::rows::Report;
-use sluicegate_site::{LabError, binary::Binary};
 
 /// The name of the run.
 pub const NAME: &str = "tva-live";
 
 /// Who attacks how (TVA V-B to V-E).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Attack {
     /// A flood of packets without capabilities to the service.
     Legacy,
@@ -63,15 +65,8 @@ pub enum Mutant {
 
 impl Attack {
     /// The name in commands and reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Legacy => "legacy",
-            Self::Request => "request",
-            Self::Authorized => "authorized",
-            Self::Imprecise => "imprecise",
-            Self::Reasking => "reasking",
-        }
+    fn label(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -99,16 +94,4 @@ pub struct Options {
     /// What is wrong on purpose.
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub mutant: Mutant,
-}
-
-/// Runs one attack and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    if !(0.1..=50.0).contains(&options.ratio) {
-        return Err(LabError::Plan(format!("a flood of {} times the bottleneck: use 0.1 to 50", options.ratio)));
-    }
-    play::play(binary, options, tell)
 }

@@ -13,9 +13,12 @@ use super::{
     nodes::{self, Nodes, Settings, forward_plainly},
     site::{self, DELAY_US, SERVICE, SERVICE_PORT, USERS_BEHIND_SPOOFER},
 };
-use sluicegate_site::{Lab, LabError, Process, binary::Binary, cpu::StolenWatch};
+use sluicegate_site::{Lab, LabError, Process, binary::Binary, cpu::StolenWatch, worker};
 use sluicegate_traffic::{
-    client::transfer::{self, ServeSpec, Transfer, TransferSpec},
+    client::{
+        haul::ServeSpec,
+        transfer::{Transfer, TransferSpec},
+    },
     emulator::{EmulateSpec, LineOptions},
 };
 
@@ -108,7 +111,15 @@ struct Stage<'a> {
     _standing: Vec<Process>,
 }
 
-pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+/// Runs one attack and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    if !(0.1..=50.0).contains(&options.ratio) {
+        return Err(LabError::Plan(format!("a flood of {} times the bottleneck: use 0.1 to 50", options.ratio)));
+    }
     tell("building the lab: 17 network namespaces and the wires between them");
     let stage = Stage::build(binary.clone(), options)?;
     let (mut report, attack) = (Report::new(super::NAME), options.attack.label());
@@ -163,10 +174,11 @@ impl<'a> Stage<'a> {
     fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
         let lab = options.family.plan(site::plan()?).build()?;
         let mut stage = Self { options, lab, binary, _standing: Vec::new() };
-        let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US, ..LineOptions::default() };
+        let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US };
         let up = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };
         let link = EmulateSpec { a: "up".into(), b: "down".into(), a_to_b: down, b_to_a: up, seconds: FOREVER_S };
-        let serve = ServeSpec { listen: vec![service(options.family)], seconds: FOREVER_S };
+        let serve =
+            ServeSpec { listen: vec![service(options.family)], silence_s: ABORT_MS / 1_000, seconds: FOREVER_S };
         let standing = [
             stage.binary.worker(&stage.lab, "link", "emulate", &link)?,
             stage.binary.worker(&stage.lab, "service", "serve", &serve)?,
@@ -319,7 +331,7 @@ fn collect<R>(
         }
         let Some(line) = clients.line(Duration::from_millis(100)) else { continue };
         ended |= line.contains("\"event\":\"result\"");
-        transfers.extend(transfer::parse_line(&line));
+        transfers.extend(worker::said::<Transfer>(&line, "transfer"));
     }
     Err(LabError::Process { name: clients.name().to_owned(), reason: "ended without a result".to_owned() })
 }

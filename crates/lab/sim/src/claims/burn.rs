@@ -2,11 +2,8 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
-use sluicegate_capability::{
-    host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy},
-    secrets::{Seed, seal},
-};
+use sluicegate_capability::router::{Arrival, Class};
+use sluicegate_capability::secrets::seal;
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
@@ -18,10 +15,10 @@ use sluicegate_wire::{
 use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::{
     Interface, LinkConfig, NodeId, Rng, World,
-    attacker::{Attacker, Flood},
+    attacker::Attacker,
     host::{Host, Shim, Transfer, Uploads},
-    packet::Pool,
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes},
+    packet,
+    router::{CapabilityRouter, Routes, capability::fresh},
 };
 
 const ATTACKER_BPS: u64 = 1_000_000;
@@ -76,45 +73,23 @@ fn imprecise_policy(setting: &Setting) -> Outcome {
 fn burn_time() -> Option<Duration> {
     let (src, dst) = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([203, 0, 113, 1]));
     let limits = Limits::new(GRANT.0, GRANT.1)?;
-    let config = RouterConfig {
-        lines_max: 64,
-        lines6_max: 64,
-        revocations_max: 64,
-        boundary: [true, false],
-        least: Limits::new(4, 10)?,
-        seed: Seed([1; 32]),
-        tag_key: [2; 16],
-        first_seconds: 0,
-        started_at: Instant::ZERO,
-    };
-    let mut router = Router::new(config, [3; 16]);
+    let mut router = fresh(64, &mut Rng::new(1));
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
-    let mut pool = Pool::default();
     let request = Repr::request(Algorithm::SipHash, ClientId::NONE, 1, IpProtocol::UDP);
-    let mut packet = with_header(&mut pool, (src, dst), &request, request_len(1))?;
+    let mut packet = with_header((src, dst), &request, request_len(1))?;
     packet.with(|frame| router.on_packet(Instant::ZERO, &arrival, frame)).ok()?;
     let summary = Summary::parse(packet.bytes()).ok()?;
     let pre = shim::find(&summary, packet.bytes()).ok()??.packet(packet.bytes()).capability(0)?;
     let mut list = CapabilityList::new();
     list.push(seal(Algorithm::SipHash, pre, limits))?;
-    let regular = Repr::Regular {
-        algorithm: Algorithm::SipHash,
-        kind: Kind::Capabilities,
-        nonce: FlowNonce(1),
-        client_id: ClientId::NONE,
-        limits: Some(limits),
-        list,
-        pointer: 0,
-        demoted: false,
-        upper: IpProtocol::UDP,
-        ret: None,
-    };
+    let regular = Repr::nonce_only(Algorithm::SipHash, ClientId::NONE, FlowNonce(1), IpProtocol::UDP);
+    let regular = regular.with_list(Kind::Capabilities, limits, list);
     let gap = Duration::from_nanos(PACKET_BYTES as u64 * 8_000_000_000 / ATTACKER_BPS);
     for sent in 0..1_000 {
         let now = Instant::ZERO + gap * sent;
-        let mut packet = with_header(&mut pool, (src, dst), &regular, regular_len(1))?;
+        let mut packet = with_header((src, dst), &regular, regular_len(1))?;
         match packet.with(|frame| router.on_packet(now, &arrival, frame)).ok()? {
-            Class::Regular { .. } => pool.put(packet),
+            Class::Regular { .. } => {}
             Class::Legacy { demoted: Some(Reason::CapabilitySpent) } => return Some(now.since(Instant::ZERO)),
             _ => return None,
         }
@@ -123,9 +98,9 @@ fn burn_time() -> Option<Duration> {
 }
 
 /// A packet of 1,000 bytes with its capability header.
-fn with_header(pool: &mut Pool, (src, dst): (IpAddr, IpAddr), header: &Repr, header_len: usize) -> Option<FrameBuf> {
+fn with_header((src, dst): (IpAddr, IpAddr), header: &Repr, header_len: usize) -> Option<FrameBuf> {
     let payload = vec![0; PACKET_BYTES - 28 - header_len];
-    let mut packet = pool.ip(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
+    let mut packet = packet::ip(src, dst, &udp::Repr { src_port: 1, dst_port: 2, payload: &payload });
     packet.with(|frame| shim::insert(frame, header, shim::Carriage::Native)).ok()?;
     (packet.bytes().len() == PACKET_BYTES).then_some(packet)
 }
@@ -159,19 +134,15 @@ impl Site {
         let limits = Limits::new(kilobytes, seconds).expect("possible limits");
         let bottleneck_bps = attackers * ATTACKER_BPS / 10;
         let users = 3 * attackers / 10;
-        let public = ServerPolicy::new(
-            ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() },
-            rng.key(),
-        );
         let peers_max = 4 * (users + attackers) as u32;
-        let server = world.add(Host::new(SERVER).with_shim(Shim::new(peers_max, public, rng.bits())));
+        let server = world.add(Host::new(SERVER).with_shim(Shim::of_server(peers_max, limits, rng.bits())));
         let hosts: Vec<IpAddr> =
             (0..users + attackers).map(|n| IpAddr::from([10, 1, (n / 250) as u8, (n % 250) as u8])).collect();
         let routes = hosts
             .iter()
             .enumerate()
             .fold(Routes::all(Interface(0)), |routes, (n, host)| routes.with(*host, Interface(1 + n)));
-        let router = world.add(CapabilityRouter::new(CapabilityRouterConfig::new(routes, Interface(0), rng.bits())));
+        let router = world.add(CapabilityRouter::new(routes, Interface(0), rng.bits()));
         let scheduler = scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(bottleneck_bps) };
         let slow = LinkConfig::new(bottleneck_bps, Duration::from_millis(10));
         world.connect_unlike(router, server, slow.clone().with_scheduler(scheduler), slow);
@@ -181,11 +152,10 @@ impl Site {
             let node = if n < users {
                 let start = Instant::from_nanos(rng.below(PAUSE.as_nanos() as u64));
                 let files = Uploads::new((SERVER, 80), 20_000, usize::MAX, start).with_pause(PAUSE);
-                let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-                world.add(Host::new(*host).with_uploads(files).with_shim(Shim::new(16, own, rng.bits())))
+                world.add(Host::new(*host).with_uploads(files).with_shim(Shim::of_client(limits, rng.bits())))
             } else {
                 let start = ATTACK + Duration::from_nanos(rng.below(8_000_000));
-                world.add(Attacker::new((*host, SERVER), Flood::Authorised, PACKET_BYTES, ATTACKER_BPS, (start, END)))
+                world.add(Attacker::new((*host, SERVER), PACKET_BYTES, ATTACKER_BPS, (start, END)))
             };
             world.connect(router, node, &link);
             ids.push(node);

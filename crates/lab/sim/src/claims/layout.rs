@@ -2,17 +2,15 @@
 
 use std::net::Ipv4Addr;
 
-use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
-use sluicegate_capability::secrets::Seed;
+use sluicegate_capability::router::{Arrival, Class};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port,
-    capability::{
-        Algorithm, CAPABILITIES_MAX, Capability, ClientId, Limits, PROTOCOL, Packet, PathId, Repr, Slot, SlotList,
-    },
+    capability::{Algorithm, CAPABILITIES_MAX, Capability, ClientId, PROTOCOL, Packet, PathId, Repr, Slot, SlotList},
     ipv4::{self, IpOption},
 };
 
 use super::{Claim, Level, Outcome, Paper, Setting};
+use crate::{Rng, router::capability::fresh};
 
 /// What the shortest ICMP error quotes of the payload of an IP packet, in bytes (RFC 792).
 const QUOTED: usize = 8;
@@ -82,18 +80,7 @@ fn class_of(options: &[u8]) -> Option<Class> {
     packet.set_src(Ipv4Addr::new(198, 51, 100, 1));
     packet.set_dst(Ipv4Addr::new(203, 0, 113, 1));
     packet.fill_checksum();
-    let config = RouterConfig {
-        lines_max: 64,
-        lines6_max: 64,
-        revocations_max: 64,
-        boundary: [true, false],
-        least: Limits::new(4, 10)?,
-        seed: Seed([1; 32]),
-        tag_key: [2; 16],
-        first_seconds: 0,
-        started_at: Instant::ZERO,
-    };
     let arrival = Arrival { port: Port::OUTSIDE, neighbour: 1, verified_source: false };
-    let mut router = Router::new(config, [3; 16]);
+    let mut router = fresh(64, &mut Rng::new(1));
     FrameBuf::from_bytes(&bytes).with(|frame| router.on_packet(Instant::ZERO, &arrival, frame)).ok()
 }

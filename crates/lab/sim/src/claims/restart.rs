@@ -2,11 +2,10 @@
 
 use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 
-use sluicegate_capability::host::{ClientIds, ClientPolicy, ServerConfig, ServerPolicy};
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     Instant,
-    capability::{ClientId, Kind, Limits, shim},
+    capability::{Kind, Limits, shim},
     ip::Summary,
 };
 
@@ -14,7 +13,7 @@ use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::{
     Interface, LinkConfig, LinkId, NodeId, Rng, World,
     host::{Host, Shim, Uploads},
-    router::{CapabilityRouter, CapabilityRouterConfig, Routes},
+    router::{CapabilityRouter, Routes},
     tcp::{Config, End},
 };
 
@@ -89,15 +88,10 @@ impl Chain {
         let limits = Limits::new(Limits::KILOBYTES_MAX, 30).expect("possible limits");
         let config = Config { abort_after: None, ..Config::PAPER };
         let files = Uploads::new((SERVER, 80), FILE_BYTES, 1, Instant::ZERO).with_config(config);
-        let own = ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits);
-        let client = Host::new(CLIENT).with_uploads(files).with_shim(Shim::new(16, own, seed ^ 1));
-        let public = ServerPolicy::new(
-            ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() },
-            Rng::new(seed).key(),
-        );
-        let server = Host::new(SERVER).with_shim(Shim::new(16, public, seed ^ 2));
+        let client = Host::new(CLIENT).with_uploads(files).with_shim(Shim::of_client(limits, seed ^ 1));
+        let server = Host::new(SERVER).with_shim(Shim::of_server(16, limits, seed ^ 2));
         let routes = Routes::all(Interface(0)).with(SERVER, Interface(1));
-        let router = |n| CapabilityRouter::new(CapabilityRouterConfig::new(routes.clone(), Interface(1), seed ^ n));
+        let router = |n| CapabilityRouter::new(routes.clone(), Interface(1), seed ^ n);
         let (client, server) = (world.add(client), world.add(server));
         let routers = [world.add(router(3)), world.add(router(4))];
         let link = LinkConfig::new(RATE_BPS, DELAY).with_scheduler(scheduler::Config::for_rate(RATE_BPS));

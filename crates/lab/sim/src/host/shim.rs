@@ -1,15 +1,20 @@
 use std::fmt;
 
-use sluicegate_capability::host::{Config, Host, Inbound, Policy};
-use sluicegate_wire::{FrameBuf, Instant};
+use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Inbound, Policy, ServerConfig, ServerPolicy};
+use sluicegate_wire::{
+    FrameBuf, Instant,
+    capability::{ClientId, Limits},
+};
 
 use crate::Rng;
+
+/// The longest packet that a shim sends of itself, in bytes.
+const OWN_BYTES_MAX: usize = 1_600;
 
 /// The product's capability shim between a host and its link, with the policy by which the host lets others send.
 pub struct Shim {
     host: Host,
     policy: Box<dyn Policy>,
-    refused: u64,
 }
 
 impl Shim {
@@ -17,38 +22,42 @@ impl Shim {
     #[must_use]
     pub fn new(peers_max: u32, policy: impl Policy + 'static, seed: u64) -> Self {
         let config = Config { peers_max, remotes_max: peers_max, ..Config::default() };
-        Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy), refused: 0 }
+        Self { host: Host::new(config, Rng::new(seed).seed()), policy: Box::new(policy) }
     }
 
-    /// The shim itself, such as for its counters.
+    /// The shim of a client, whose own requests allow answers with these limits.
     #[must_use]
-    pub const fn host(&self) -> &Host {
-        &self.host
+    pub fn of_client(limits: Limits, seed: u64) -> Self {
+        Self::new(16, ClientPolicy::new(ClientIds::Fixed(ClientId::NONE), limits), seed)
     }
 
-    /// Packets that it did not let out or in.
+    /// The shim of a public server with room for this many peers, which grants these limits to everybody, however fast they
+    /// send.
     #[must_use]
-    pub const fn refused(&self) -> u64 {
-        self.refused
+    pub fn of_server(peers_max: u32, limits: Limits, seed: u64) -> Self {
+        let config = ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() };
+        Self::new(peers_max, ServerPolicy::new(config, Rng::of(seed, 1).key()), seed)
     }
 
     /// A packet of the host on its way out; whether it may go.
     pub(super) fn outbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
-        let passed = packet.with(|frame| self.host.outbound(now, self.policy.as_mut(), frame)).is_ok();
-        self.refused += u64::from(!passed);
-        passed
+        packet.with(|frame| self.host.outbound(now, self.policy.as_mut(), frame)).is_ok()
     }
 
     /// A packet from the link; whether something of it is for the host.
     pub(super) fn inbound(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
         let judged = packet.with(|frame| self.host.inbound(now, self.policy.as_mut(), frame));
-        self.refused += u64::from(judged.is_err());
         judged.is_ok_and(|inbound| inbound != Inbound::Consumed)
     }
 
-    /// Writes the next packet of the shim itself; whether there was one.
-    pub(super) fn poll_output(&mut self, now: Instant, packet: &mut FrameBuf) -> bool {
-        packet.with(|frame| self.host.poll_output(now, frame))
+    /// The next packet of the shim itself.
+    pub(super) fn poll_output(&mut self, now: Instant) -> Option<FrameBuf> {
+        let mut packet = FrameBuf::from_bytes(&[0; OWN_BYTES_MAX]);
+        let is_written = packet.with(|frame| {
+            frame.truncate(0);
+            self.host.poll_output(now, frame)
+        });
+        is_written.then_some(packet)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -58,6 +67,6 @@ impl Shim {
 
 impl fmt::Debug for Shim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shim").field("host", &self.host).field("refused", &self.refused).finish_non_exhaustive()
+        f.debug_struct("Shim").field("host", &self.host).finish_non_exhaustive()
     }
 }

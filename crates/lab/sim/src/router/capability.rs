@@ -8,36 +8,15 @@ use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits};
 use super::{Routes, next_hop};
 use crate::{Interface, Io, Node, Rng};
 
-/// How a [`CapabilityRouter`] is built.
-#[derive(Debug, Clone)]
-pub struct CapabilityRouterConfig {
-    /// Where packets go.
-    pub routes: Routes,
-    /// The interface on whose far side everyone is trusted not to forge path identifiers: towards the protected link.
-    /// Requests from all others get one, by interface.
-    pub inside: Interface,
-    /// Room for capability lines.
-    pub lines_max: u32,
-    /// (N/T)min.
-    pub least: Limits,
-    /// Seed of the router's secrets.
-    pub seed: u64,
-}
-
-impl CapabilityRouterConfig {
-    /// A router with these routes, room for 4,096 lines, and the paper's slowest capability.
-    #[must_use]
-    pub const fn new(routes: Routes, inside: Interface, seed: u64) -> Self {
-        let Some(least) = Limits::new(4, 10) else { unreachable!() };
-        Self { routes, inside, lines_max: 4_096, least, seed }
-    }
-}
+/// Room for capability lines.
+const LINES_MAX: u32 = 4_096;
 
 /// The product's capability router in the world: judges every packet and hands it to its link under the lane that it
 /// earned.
 #[derive(Debug)]
 pub struct CapabilityRouter {
-    config: CapabilityRouterConfig,
+    routes: Routes,
+    inside: Interface,
     router: Router,
     /// Outlives restarts, as a machine's source of randomness does.
     rng: Rng,
@@ -45,12 +24,13 @@ pub struct CapabilityRouter {
 }
 
 impl CapabilityRouter {
-    /// A router that has seen nothing.
+    /// A router with these routes that has seen nothing. On the far side of `inside`, towards the protected link, everyone is
+    /// trusted not to forge path identifiers; requests from all others get one, by interface.
     #[must_use]
-    pub fn new(config: CapabilityRouterConfig) -> Self {
-        let mut rng = Rng::new(config.seed);
-        let router = fresh(&config, &mut rng);
-        Self { config, router, rng, dropped: 0 }
+    pub fn new(routes: Routes, inside: Interface, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let router = fresh(LINES_MAX, &mut rng);
+        Self { routes, inside, router, rng, dropped: 0 }
     }
 
     /// What happened to packets since the start, or the last restart.
@@ -82,13 +62,15 @@ fn queue_of(dst: IpAddr) -> u128 {
     }
 }
 
-fn fresh(config: &CapabilityRouterConfig, rng: &mut Rng) -> Router {
+/// The product's router for itself, which has seen nothing.
+pub(crate) fn fresh(lines_max: u32, rng: &mut Rng) -> Router {
     let settings = RouterConfig {
-        lines_max: config.lines_max,
-        lines6_max: config.lines_max,
+        lines_max,
+        lines6_max: lines_max,
         revocations_max: 1_024,
         boundary: [true, false],
-        least: config.least,
+        // The paper's slowest capability.
+        least: const { Limits::new(4, 10).expect("a possible N and T") },
         seed: Seed(rng.seed()),
         tag_key: rng.key(),
         first_seconds: rng.below(1 << 31),
@@ -99,16 +81,13 @@ fn fresh(config: &CapabilityRouterConfig, rng: &mut Rng) -> Router {
 
 impl Node for CapabilityRouter {
     fn on_packet(&mut self, io: &mut Io<'_>, from: Interface, mut packet: FrameBuf) {
-        let port = if from == self.config.inside { Port::INSIDE } else { Port::OUTSIDE };
+        let port = if from == self.inside { Port::INSIDE } else { Port::OUTSIDE };
         let arrival = Arrival { port, neighbour: from.0 as u64 + 1, verified_source: false };
         let now = io.now();
         let judged = packet.with(|frame| self.router.on_packet(now, &arrival, frame));
-        match (judged, next_hop(&self.config.routes, &mut packet)) {
+        match (judged, next_hop(&self.routes, &mut packet)) {
             (Ok(class), Some((to, dst))) => io.send_as(to, label(&class, dst), packet),
-            _ => {
-                self.dropped += 1;
-                io.discard(packet);
-            }
+            _ => self.dropped += 1,
         }
     }
 
@@ -121,7 +100,7 @@ impl Node for CapabilityRouter {
     }
 
     fn restart(&mut self, now: Instant) {
-        self.router = fresh(&self.config, &mut self.rng);
+        self.router = fresh(LINES_MAX, &mut self.rng);
         self.router.handle_timeout(now);
     }
 }

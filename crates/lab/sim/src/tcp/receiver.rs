@@ -39,9 +39,6 @@ impl Receiver {
 
     /// Takes a segment in and returns the answer, if it wants one.
     pub fn on_segment(&mut self, segment: &Repr<'_>) -> Option<Repr<'static>> {
-        if segment.control == Control::Rst {
-            return None;
-        }
         if segment.control == Control::Syn {
             let answers_ours = segment.ack.is_none() && segment.seq == self.irs;
             return answers_ours.then(|| Repr {

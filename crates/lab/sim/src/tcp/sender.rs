@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use sluicegate_wire::{
     Instant,
     tcp::{Control, Repr},
@@ -17,8 +15,6 @@ pub enum End {
     Complete,
     /// It took longer than it may.
     GivenUp,
-    /// The peer reset the connection.
-    Reset,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,15 +100,6 @@ impl Sender {
         }
     }
 
-    /// From the first SYN to the acknowledgement of the end; `None` unless complete.
-    #[must_use]
-    pub fn took(&self) -> Option<Duration> {
-        match self.ended() {
-            Some((at, End::Complete)) => Some(at.since(self.started)),
-            _ => None,
-        }
-    }
-
     /// Local and remote port.
     #[must_use]
     pub const fn ports(&self) -> (u16, u16) {
@@ -169,12 +156,6 @@ impl Sender {
         }
         let Some(ack) = segment.ack else { return };
         let acked_to = self.unacked.saturating_add_signed(i64::from(ack.wrapping_sub(self.seq(self.unacked)) as i32));
-        if segment.control == Control::Rst {
-            if acked_to <= self.sent_max {
-                self.state = State::Ended(now, End::Reset);
-            }
-            return;
-        }
         if acked_to > self.sent_max {
             return;
         }
@@ -218,8 +199,7 @@ impl Sender {
     }
 
     fn syn(&mut self, now: Instant) -> Repr<'static> {
-        let doublings = if self.config.syn_backs_off { self.syns.min(6) } else { 0 };
-        self.timer = Some(now + self.config.syn_timeout * (1 << doublings));
+        self.timer = Some(now + self.config.syn_timeout);
         self.timed = (self.syns == 0).then_some((0, now));
         self.syns += 1;
         self.next = 1;

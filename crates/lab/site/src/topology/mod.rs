@@ -124,13 +124,6 @@ impl End {
     pub fn new(host: &str, interface: &str, addresses: &[Prefix]) -> Self {
         Self { host: host.to_owned(), interface: interface.to_owned(), addresses: addresses.to_vec(), bottleneck: None }
     }
-
-    /// Limits what the host sends into the wire.
-    #[must_use]
-    pub const fn limited(mut self, bottleneck: Bottleneck) -> Self {
-        self.bottleneck = Some(bottleneck);
-        self
-    }
 }
 
 impl Plan {
@@ -204,11 +197,6 @@ impl Lab {
     /// [`LabError::Plan`] if there is none.
     pub fn host(&self, name: &str) -> Result<&Namespace, LabError> {
         self.hosts.get(name).ok_or_else(|| LabError::Plan(format!("there is no host {name}")))
-    }
-
-    /// All hosts.
-    pub fn hosts(&self) -> impl Iterator<Item = &Namespace> {
-        self.hosts.values()
     }
 
     fn link(&self, host: &str, interface: &str) -> Result<Link, LabError> {

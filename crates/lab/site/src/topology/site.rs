@@ -1,7 +1,19 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{Bottleneck, End, Host, Lab, Plan, Via, Wire};
+use super::{Bottleneck, Host, Lab, Plan, prefix, text::next_hop};
 use crate::{LabError, Prefix};
+
+const ALL: &str = "0.0.0.0/0";
+const ALL_V6: &str = "::/0";
+/// Where the public address behind which the gate translates leads.
+const PUBLIC: &str = "203.0.113.10/32";
+/// The networks of the two services.
+const PBX_NET: &str = "10.4.3.0/30";
+const PBX_NET_V6: &str = "2001:db8:63::/64";
+const WEB_NET: &str = "203.0.113.64/30";
+const WEB_NET_V6: &str = "2001:db8:66::/64";
+const SPOOFED: Prefix = Prefix { address: std::net::IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), len: 15 };
+const BOTNET: Prefix = Prefix { address: std::net::IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), len: 24 };
 
 /// Sizes of a [`Site`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,21 +70,21 @@ impl Site {
 
     /// Sources that attackers spoof: the range for benchmarks (RFC 2544). No host of the lab answers to it.
     #[must_use]
-    pub fn spoofed() -> Prefix {
-        prefix(Ipv4Addr::new(198, 18, 0, 0).into(), 15)
+    pub const fn spoofed() -> Prefix {
+        SPOOFED
     }
 
     /// Addresses of which the host `botnet` owns every one.
     #[must_use]
-    pub fn botnet() -> Prefix {
-        prefix(Ipv4Addr::new(198, 51, 101, 0).into(), 24)
+    pub const fn botnet() -> Prefix {
+        BOTNET
     }
 
     /// Sources of the neighbours on a service's own wire, such as multicast reports of the router there. No forged
     /// packet from outside can carry them this far: routers do not forward link-local and unspecified sources.
     #[must_use]
     pub fn own_wire() -> Vec<Prefix> {
-        let link_local = prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
+        let link_local = Prefix { address: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), len: 10 };
         vec![link_local, Prefix::host(Ipv6Addr::UNSPECIFIED.into())]
     }
 
@@ -81,7 +93,7 @@ impl Site {
     /// # Errors
     /// [`LabError::Plan`] if it is none of them.
     pub fn address(host: &str) -> Result<Ipv4Addr, LabError> {
-        Self::edge(host).map(|index| edge_v4(index, 2))
+        Self::edge(host).map(|index| Ipv4Addr::new(198, 51, 100, index * 4 + 2))
     }
 
     /// The IPv6 address of a host in [`Site::EDGE`].
@@ -89,30 +101,32 @@ impl Site {
     /// # Errors
     /// [`LabError::Plan`] if it is none of them.
     pub fn address_v6(host: &str) -> Result<Ipv6Addr, LabError> {
-        Self::edge(host).map(|index| edge_v6(index, 2))
+        Self::edge(host).map(|index| Ipv6Addr::new(0x2001, 0xdb8, u16::from(index) + 1, 0, 0, 0, 0, 2))
     }
 
     /// The plan of the lab.
-    #[must_use]
-    pub fn plan(options: SiteOptions) -> Plan {
-        let mut plan = Plan { hosts: inner_hosts(), wires: inner_wires(options) };
-        for (index, name) in (0u8..).zip(Self::EDGE) {
-            let mut host = Host::new(name)
-                .route(all_v4(), Via::Gateway(edge_v4(index, 1).into()))
-                .route(all_v6(), Via::Gateway(edge_v6(index, 1).into()));
+    ///
+    /// # Errors
+    /// [`LabError::Plan`] if a text in it is no address.
+    pub fn plan(options: SiteOptions) -> Result<Plan, LabError> {
+        let (mut hosts, mut wires) = (inner_hosts()?, inner_wires());
+        for name in Self::EDGE {
+            let (own, own_v6) = (Self::address(name)?, Self::address_v6(name)?);
+            let (core, core_v6) = (own.to_bits() - 1, own_v6.to_bits() - 1);
+            let (core, core_v6) = (Ipv4Addr::from_bits(core), Ipv6Addr::from_bits(core_v6));
+            let mut host = Host::with_routes(name, &[(ALL, &core.to_string()), (ALL_V6, &core_v6.to_string())])?;
             if name == "botnet" {
-                host = host.route(Self::botnet(), Via::Itself);
-                plan.hosts[0].routes.push((Self::botnet(), Via::Gateway(edge_v4(index, 2).into())));
+                host = host.route(BOTNET, next_hop("itself")?);
+                hosts[0].routes.push((BOTNET, next_hop(&own.to_string())?));
             }
-            plan.hosts.push(host);
-            plan.wires.push(Wire {
-                ends: [
-                    End::new("core", &format!("to_{name}"), &[edge_v4_prefix(index, 1), edge_v6_prefix(index, 1)]),
-                    End::new(name, "eth0", &[edge_v4_prefix(index, 2), edge_v6_prefix(index, 2)]),
-                ],
-            });
+            hosts.push(host);
+            wires.push((format!("core:to_{name} {core}/30 {core_v6}/64"), format!("{name}:eth0 {own}/30 {own_v6}/64")));
         }
-        plan
+        let mut plan = Plan::of(hosts, &wires)?;
+        let bottleneck = Bottleneck { rate_bps: options.link_rate_bps, queue_packets: options.queue_packets };
+        let ends = plan.wires.iter_mut().flat_map(|wire| &mut wire.ends);
+        ends.filter(|end| end.host == "link").for_each(|end| end.bottleneck = Some(bottleneck));
+        Ok(plan)
     }
 
     /// Builds the lab.
@@ -120,7 +134,7 @@ impl Site {
     /// # Errors
     /// As [`Plan::build`].
     pub fn build(options: SiteOptions) -> Result<Self, LabError> {
-        Ok(Self { lab: Self::plan(options).build()? })
+        Ok(Self { lab: Self::plan(options)?.build()? })
     }
 
     /// The site as it would be without a gate: all traffic goes by way of the plain router `bypass`, and the public
@@ -129,8 +143,8 @@ impl Site {
     /// # Errors
     /// If the kernel refuses.
     pub fn gate_off(&self) -> Result<(), LabError> {
-        self.add_routes(&turns(BYPASS))?;
-        self.add_routes(&public_on_pbx())
+        self.add_routes(&BYPASS.routes())?;
+        self.add_routes(&PUBLIC_ON_PBX)
     }
 
     /// Leads all traffic by way of the gate again.
@@ -138,14 +152,14 @@ impl Site {
     /// # Errors
     /// If the kernel refuses.
     pub fn gate_on(&self) -> Result<(), LabError> {
-        for (host, prefix, via) in public_on_pbx() {
-            self.lab.remove_route(host, prefix, via)?;
+        for (host, to, next) in PUBLIC_ON_PBX {
+            self.lab.remove_route(host, prefix(to)?, next_hop(next)?)?;
         }
-        self.add_routes(&turns(GATE))
+        self.add_routes(&GATE.routes())
     }
 
     fn add_routes(&self, routes: &[Turn]) -> Result<(), LabError> {
-        routes.iter().try_for_each(|(host, prefix, via)| self.lab.add_route(host, *prefix, *via))
+        routes.iter().try_for_each(|(host, to, next)| self.lab.add_route(host, prefix(to)?, next_hop(next)?))
     }
 
     fn edge(host: &str) -> Result<u8, LabError> {
@@ -157,177 +171,81 @@ impl Site {
     }
 }
 
-/// A route of a host.
-type Turn = (&'static str, Prefix, Via);
+/// A route: the host that has it, where to, and its next hop.
+type Turn = (&'static str, &'static str, &'static str);
 
-/// One of the two ways between `core` and `link`: its addresses on either side.
-#[derive(Clone, Copy)]
+/// One of the two ways between `core` and `link`: the addresses of the router on it, IPv4 and IPv6.
 struct Way {
-    outside_v4: Ipv4Addr,
-    outside_v6: Ipv6Addr,
-    inside_v4: Ipv4Addr,
-    inside_v6: Ipv6Addr,
+    outside: [&'static str; 2],
+    inside: [&'static str; 2],
 }
 
-const GATE: Way = Way {
-    outside_v4: Site::GATE,
-    outside_v6: inner_v6(0x60, 2),
-    inside_v4: Ipv4Addr::new(10, 4, 1, 1),
-    inside_v6: inner_v6(0x61, 1),
-};
-const BYPASS: Way = Way {
-    outside_v4: Site::BYPASS,
-    outside_v6: inner_v6(0x67, 2),
-    inside_v4: Ipv4Addr::new(10, 4, 4, 1),
-    inside_v6: inner_v6(0x64, 1),
-};
+const GATE: Way = Way { outside: ["203.0.113.2", "2001:db8:60::2"], inside: ["10.4.1.1", "2001:db8:61::1"] };
+const BYPASS: Way = Way { outside: ["203.0.113.6", "2001:db8:67::2"], inside: ["10.4.4.1", "2001:db8:64::1"] };
 
-/// The routes that decide which way is taken.
-fn turns(way: Way) -> Vec<Turn> {
-    let v4 = |address: Ipv4Addr| Via::Gateway(address.into());
-    let v6 = |address: Ipv6Addr| Via::Gateway(address.into());
-    vec![
-        ("core", Prefix::host(Site::NAT.into()), v4(way.outside_v4)),
-        ("core", filter_v4(), v4(way.outside_v4)),
-        ("core", filter_v6(), v6(way.outside_v6)),
-        ("link", all_v4(), v4(way.inside_v4)),
-        ("link", all_v6(), v6(way.inside_v6)),
-    ]
+impl Way {
+    /// The routes that decide that this way is taken.
+    const fn routes(&self) -> [Turn; 5] {
+        [
+            ("core", PUBLIC, self.outside[0]),
+            ("core", WEB_NET, self.outside[0]),
+            ("core", WEB_NET_V6, self.outside[1]),
+            ("link", ALL, self.inside[0]),
+            ("link", ALL_V6, self.inside[1]),
+        ]
+    }
 }
 
 /// The public address moved to the service that it stands for.
-fn public_on_pbx() -> [Turn; 4] {
-    let public = Prefix::host(Site::NAT.into());
-    let v4 = |text: [u8; 4]| Via::Gateway(Ipv4Addr::from(text).into());
-    [
-        ("bypass", public, v4([10, 4, 4, 2])),
-        ("link", public, v4([10, 4, 2, 2])),
-        ("lan", public, v4(Site::PBX.octets())),
-        ("pbx", public, Via::Itself),
-    ]
-}
+const PUBLIC_ON_PBX: [Turn; 4] = [
+    ("bypass", PUBLIC, "10.4.4.2"),
+    ("link", PUBLIC, "10.4.2.2"),
+    ("lan", PUBLIC, "10.4.3.2"),
+    ("pbx", PUBLIC, "itself"),
+];
 
-fn inner_hosts() -> Vec<Host> {
-    let v4 = |text: [u8; 4]| Via::Gateway(Ipv4Addr::from(text).into());
-    let v6 = |net: u16, host: u16| Via::Gateway(inner_v6(net, host).into());
-    let pbx_v4 = prefix(Ipv4Addr::new(10, 4, 3, 0).into(), 30);
-    let pbx_v6 = prefix(inner_v6(0x63, 0).into(), 64);
-    let router = |name, outside_v4, outside_net, link_v4, link_net| {
-        Host::new(name)
-            .route(all_v4(), v4(outside_v4))
-            .route(all_v6(), v6(outside_net, 1))
-            .route(prefix(Ipv4Addr::new(10, 4, 0, 0).into(), 16), v4(link_v4))
-            .route(filter_v4(), v4(link_v4))
-            .route(filter_v6(), v6(link_net, 2))
-            .route(pbx_v6, v6(link_net, 2))
+fn inner_hosts() -> Result<Vec<Host>, LabError> {
+    let router = |name, [out, out_v6]: [&str; 2], [link, link_v6]: [&str; 2]| {
+        let services = [("10.4.0.0/16", link), (WEB_NET, link), (WEB_NET_V6, link_v6), (PBX_NET_V6, link_v6)];
+        Host::with_routes(name, &[&[(ALL, out), (ALL_V6, out_v6)], &services[..]].concat())
     };
-    let service = |name, gateway_v4, gateway_v6| {
-        // A service must not answer the flood: its answers would be a second flood, and the lab would measure that.
-        Host::new(name)
-            .route(all_v4(), v4(gateway_v4))
-            .route(all_v6(), v6(gateway_v6, 1))
-            .route(Site::spoofed(), Via::Blackhole)
+    // A service must not answer the flood: its answers would be a second flood, and the lab would measure that.
+    let spoofed = SPOOFED.to_string();
+    let service = |name, gateway, gateway_v6| {
+        Host::with_routes(name, &[(ALL, gateway), (ALL_V6, gateway_v6), (&spoofed, "nowhere")])
     };
+    let (lan, lan_v6) = ("10.4.2.2", "2001:db8:62::2");
+    let to_services = [(PBX_NET, lan), (WEB_NET, lan), (WEB_NET_V6, lan_v6), (PBX_NET_V6, lan_v6)];
     let mut hosts = vec![
-        Host::new("core").forwarding().route(Site::spoofed(), Via::Blackhole),
-        router("gate", [203, 0, 113, 1], 0x60, [10, 4, 1, 2], 0x61),
-        router("bypass", [203, 0, 113, 5], 0x67, [10, 4, 4, 2], 0x64).forwarding(),
-        Host::new("link")
-            .forwarding()
-            .route(pbx_v4, v4([10, 4, 2, 2]))
-            .route(filter_v4(), v4([10, 4, 2, 2]))
-            .route(filter_v6(), v6(0x62, 2))
-            .route(pbx_v6, v6(0x62, 2)),
-        Host::new("lan").forwarding().route(all_v4(), v4([10, 4, 2, 1])).route(all_v6(), v6(0x62, 1)),
-        service("pbx", [10, 4, 3, 1], 0x63),
-        service("web", [203, 0, 113, 65], 0x66),
+        Host::with_routes("core", &[(&spoofed, "nowhere")])?.forwarding(),
+        router("gate", ["203.0.113.1", "2001:db8:60::1"], ["10.4.1.2", "2001:db8:61::2"])?,
+        router("bypass", ["203.0.113.5", "2001:db8:67::1"], ["10.4.4.2", "2001:db8:64::2"])?.forwarding(),
+        Host::with_routes("link", &to_services)?.forwarding(),
+        Host::with_routes("lan", &[(ALL, "10.4.2.1"), (ALL_V6, "2001:db8:62::1")])?.forwarding(),
+        service("pbx", "10.4.3.1", "2001:db8:63::1")?,
+        service("web", "203.0.113.65", "2001:db8:66::1")?,
     ];
-    for (name, prefix, via) in turns(GATE) {
-        hosts.iter_mut().filter(|host| host.name == name).for_each(|host| host.routes.push((prefix, via)));
+    for (name, to, next) in GATE.routes() {
+        let route = (prefix(to)?, next_hop(next)?);
+        hosts.iter_mut().filter(|host| host.name == name).for_each(|host| host.routes.push(route));
     }
-    hosts
+    Ok(hosts)
 }
 
-fn inner_wires(options: SiteOptions) -> Vec<Wire> {
-    let bottleneck = Bottleneck { rate_bps: options.link_rate_bps, queue_packets: options.queue_packets };
-    let end = |host, interface, v4: [u8; 4], net, number| {
-        let v4 = prefix(Ipv4Addr::from(v4).into(), 30);
-        End::new(host, interface, &[v4, prefix(inner_v6(net, number).into(), 64)])
-    };
-    let mut gate = end("gate", Site::OUTSIDE, GATE.outside_v4.octets(), 0x60, 2);
-    gate.addresses.push(Prefix::host(Site::NAT.into()));
-    let (bypass_outside, bypass_inside) = (BYPASS.outside_v4.octets(), BYPASS.inside_v4.octets());
-    vec![
-        Wire { ends: [end("core", "to_gate", [203, 0, 113, 1], 0x60, 1), gate] },
-        Wire {
-            ends: [
-                end("core", "to_bypass", [203, 0, 113, 5], 0x67, 1),
-                end("bypass", Site::OUTSIDE, bypass_outside, 0x67, 2),
-            ],
-        },
-        Wire {
-            ends: [
-                end("gate", Site::INSIDE, GATE.inside_v4.octets(), 0x61, 1),
-                end("link", "to_gate", [10, 4, 1, 2], 0x61, 2).limited(bottleneck),
-            ],
-        },
-        Wire {
-            ends: [
-                end("bypass", Site::INSIDE, bypass_inside, 0x64, 1),
-                end("link", "to_bypass", [10, 4, 4, 2], 0x64, 2).limited(bottleneck),
-            ],
-        },
-        Wire {
-            ends: [
-                end("link", "to_lan", [10, 4, 2, 1], 0x62, 1).limited(bottleneck),
-                end("lan", "to_link", [10, 4, 2, 2], 0x62, 2),
-            ],
-        },
-        Wire { ends: [end("lan", "to_pbx", [10, 4, 3, 1], 0x63, 1), end("pbx", "eth0", [10, 4, 3, 2], 0x63, 2)] },
-        Wire {
-            ends: [end("lan", "to_web", [203, 0, 113, 65], 0x66, 1), end("web", "eth0", [203, 0, 113, 66], 0x66, 2)],
-        },
-    ]
-}
-
-const fn filter_v4() -> Prefix {
-    prefix(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 64)), 30)
-}
-
-const fn filter_v6() -> Prefix {
-    prefix(IpAddr::V6(inner_v6(0x66, 0)), 64)
-}
-
-const fn prefix(address: IpAddr, len: u8) -> Prefix {
-    Prefix { address, len }
-}
-
-const fn all_v4() -> Prefix {
-    prefix(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0)
-}
-
-const fn all_v6() -> Prefix {
-    prefix(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)
-}
-
-const fn inner_v6(net: u16, host: u16) -> Ipv6Addr {
-    Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host)
-}
-
-const fn edge_v4(index: u8, host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(198, 51, 100, index * 4 + host)
-}
-
-const fn edge_v6(index: u8, host: u16) -> Ipv6Addr {
-    inner_v6(index as u16 + 1, host)
-}
-
-const fn edge_v4_prefix(index: u8, host: u8) -> Prefix {
-    prefix(IpAddr::V4(edge_v4(index, host)), 30)
-}
-
-const fn edge_v6_prefix(index: u8, host: u16) -> Prefix {
-    prefix(IpAddr::V6(edge_v6(index, host)), 64)
+fn inner_wires() -> Vec<(String, String)> {
+    let wires = [
+        (
+            "core:to_gate 203.0.113.1/30 2001:db8:60::1/64",
+            "gate:outside 203.0.113.2/30 2001:db8:60::2/64 203.0.113.10/32",
+        ),
+        ("core:to_bypass 203.0.113.5/30 2001:db8:67::1/64", "bypass:outside 203.0.113.6/30 2001:db8:67::2/64"),
+        ("gate:inside 10.4.1.1/30 2001:db8:61::1/64", "link:to_gate 10.4.1.2/30 2001:db8:61::2/64"),
+        ("bypass:inside 10.4.4.1/30 2001:db8:64::1/64", "link:to_bypass 10.4.4.2/30 2001:db8:64::2/64"),
+        ("link:to_lan 10.4.2.1/30 2001:db8:62::1/64", "lan:to_link 10.4.2.2/30 2001:db8:62::2/64"),
+        ("lan:to_pbx 10.4.3.1/30 2001:db8:63::1/64", "pbx:eth0 10.4.3.2/30 2001:db8:63::2/64"),
+        ("lan:to_web 203.0.113.65/30 2001:db8:66::1/64", "web:eth0 203.0.113.66/30 2001:db8:66::2/64"),
+    ];
+    wires.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()
 }
 
 #[cfg(test)]
@@ -336,7 +254,7 @@ mod tests {
 
     #[test]
     fn no_two_interfaces_share_an_address() {
-        let plan = Site::plan(SiteOptions::default());
+        let plan = Site::plan(SiteOptions::default()).unwrap();
         let mut addresses: Vec<_> = plan
             .wires
             .iter()
@@ -352,7 +270,7 @@ mod tests {
 
     #[test]
     fn every_wire_ends_at_hosts_of_the_plan() {
-        let plan = Site::plan(SiteOptions::default());
+        let plan = Site::plan(SiteOptions::default()).unwrap();
         for end in plan.wires.iter().flat_map(|wire| &wire.ends) {
             assert!(plan.hosts.iter().any(|host| host.name == end.host), "{}", end.host);
             assert!(end.interface.len() < 16);

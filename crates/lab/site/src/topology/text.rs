@@ -1,7 +1,5 @@
 //! Plans in a few lines: routes as `(prefix, next hop)`, the ends of a wire as `"host:interface address..."`.
 
-use std::net::IpAddr;
-
 use super::{End, Host, Plan, Via, Wire};
 use crate::{LabError, Prefix};
 
@@ -17,15 +15,12 @@ impl Plan {
 }
 
 impl Host {
-    /// A host with these routes; the next hop may be `itself`.
+    /// A host with these routes; the next hop may be `itself` or `nowhere`.
     ///
     /// # Errors
     /// [`LabError::Plan`] with the text that is no prefix or no address.
     pub fn with_routes(name: &str, routes: &[(&str, &str)]) -> Result<Self, LabError> {
-        routes.iter().try_fold(Self::new(name), |host, (to, next)| {
-            let next = if *next == "itself" { Via::Itself } else { Via::Gateway(address(next)?) };
-            Ok(host.route(prefix(to)?, next))
-        })
+        routes.iter().try_fold(Self::new(name), |host, (to, next)| Ok(host.route(prefix(to)?, next_hop(next)?)))
     }
 }
 
@@ -54,12 +49,22 @@ pub fn prefix(text: &str) -> Result<Prefix, LabError> {
     text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
 }
 
-fn address(text: &str) -> Result<IpAddr, LabError> {
-    text.parse().map_err(|_| LabError::Plan(format!("{text} is no address")))
+/// Reads the next hop of a route.
+pub(super) fn next_hop(text: &str) -> Result<Via, LabError> {
+    match text {
+        "itself" => Ok(Via::Itself),
+        "nowhere" => Ok(Via::Blackhole),
+        address => {
+            let address = address.parse().map_err(|_| LabError::Plan(format!("{address} is no address")))?;
+            Ok(Via::Gateway(address))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_capability::secrets::seal;
@@ -23,13 +24,14 @@ use sluicegate_wire::{
 };
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     frames::{Forged, Path},
     require_lab,
 };
+use crate::listen::{listen, open};
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{Pacer, Random, paced, unix_ns},
+    clock::{Pacer, paced, unix_ns},
     worker::Context,
 };
 
@@ -125,7 +127,7 @@ struct Attacker {
 
 struct Flood<'a> {
     spec: &'a CapabilityFloodSpec,
-    random: Random,
+    random: Rng,
     addresses: Vec<IpAddr>,
     attackers: Vec<Attacker>,
     by_address: HashMap<IpAddr, usize>,
@@ -135,11 +137,9 @@ struct Flood<'a> {
 /// Runs the worker `capability_flood`: prints `{"event":"began","ns","granted"}` when the flood begins, totals in the
 /// result.
 pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, check(spec))?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
-    let mut socket = Socket::open(&spec.interface, &options).during(|| format!("opening {}", spec.interface))?;
+    let mut socket = open(&spec.interface, &options)?;
     let mut flood = Flood::new(spec);
     context.ready();
     if matches!(spec.mode, CapabilityMode::Authorized | CapabilityMode::Reasking | CapabilityMode::Spend) {
@@ -170,9 +170,7 @@ pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) ->
 }
 
 fn check(spec: &CapabilityFloodSpec) -> Result<(), String> {
-    if spec.seconds > SECONDS_MAX || spec.rate_bps / 8 / REQUEST_BYTES > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second"));
-    }
+    bounded(spec.seconds, spec.rate_bps / 8 / REQUEST_BYTES, "frames")?;
     if spec.attackers == 0 || spec.attackers > ATTACKERS_MAX || spec.groups == 0 {
         return Err(format!("1 to {ATTACKERS_MAX} attackers, in at least one group"));
     }
@@ -188,7 +186,7 @@ impl<'a> Flood<'a> {
         let addresses: Vec<_> = (1..=u64::from(spec.attackers)).map(|number| spec.sources.nth(number)).collect();
         let by_address = addresses.iter().enumerate().map(|(index, address)| (*address, index)).collect();
         let attackers = vec![Attacker::default(); addresses.len()];
-        Self { spec, random: Random::new(spec.seed), addresses, attackers, by_address, next: 0 }
+        Self { spec, random: Rng::with_seed(spec.seed), addresses, attackers, by_address, next: 0 }
     }
 
     fn path(&self, src: IpAddr) -> Path {
@@ -245,7 +243,7 @@ impl<'a> Flood<'a> {
     fn frame(&mut self, elapsed: Duration) -> Option<Forged> {
         match self.spec.mode {
             CapabilityMode::Legacy => {
-                let src = self.spec.sources.nth(self.random.next());
+                let src = self.spec.sources.nth(self.random.u64(..));
                 Some(self.plain(&self.path(src)))
             }
             CapabilityMode::Requests => Some(self.forged_request()),
@@ -266,7 +264,7 @@ impl<'a> Flood<'a> {
                     return None;
                 }
                 // The rate is that of all attackers; a group has its share of it.
-                if groups > 1 && self.random.below(groups as u64) != 0 {
+                if groups > 1 && self.random.usize(..groups) != 0 {
                     return None;
                 }
                 let index = self.turn(first, end);
@@ -295,7 +293,10 @@ impl<'a> Flood<'a> {
         };
         held.sent += len;
         held.packets += 1;
-        let header = if held.packets <= LISTS { held.with_list() } else { held.nonce_only() };
+        let mut header = Repr::nonce_only(Algorithm::SipHash, ClientId::NONE, held.nonce, IpProtocol::UDP);
+        if held.packets <= LISTS {
+            header = header.with_list(Kind::Capabilities, held.limits, held.list);
+        }
         if inside_limits && held.sent + 4 * len > held.limits.bytes() {
             attacker.held = None;
             attacker.asked = None;
@@ -306,9 +307,9 @@ impl<'a> Flood<'a> {
     /// A request with up to seven forged path identifiers, from a forged source.
     fn forged_request(&mut self) -> Forged {
         let mut entries = SlotList::new();
-        for _ in 0..1 + self.random.below(5) {
-            let path_id = PathId(self.random.next() as u16 | 1);
-            let capability = Capability(self.random.next());
+        for _ in 0..1 + self.random.u8(..5) {
+            let path_id = PathId(self.random.u16(..) | 1);
+            let capability = Capability(self.random.u64(..));
             // There is room: at most five of eight.
             let _ = entries.push(Slot { path_id, capability });
         }
@@ -321,7 +322,7 @@ impl<'a> Flood<'a> {
             upper: IpProtocol::UDP,
             ret: None,
         };
-        let src = self.spec.sources.nth(self.random.next());
+        let src = self.spec.sources.nth(self.random.u64(..));
         Forged::capable(&self.path(src), &header, self.carriage(), REQUEST_BYTES as usize)
     }
 
@@ -336,29 +337,8 @@ impl<'a> Flood<'a> {
             && attacker.held.is_none()
             && summary.src == self.spec.target
         {
-            let nonce = FlowNonce::from_low_bits(self.random.next());
+            let nonce = FlowNonce::from_low_bits(self.random.u64(..));
             attacker.held = Some(Held { nonce, limits, list, sent: 0, packets: 0 });
-        }
-    }
-}
-
-impl Held {
-    fn nonce_only(&self) -> Repr {
-        Repr::nonce_only(Algorithm::SipHash, ClientId::NONE, self.nonce, IpProtocol::UDP)
-    }
-
-    fn with_list(&self) -> Repr {
-        Repr::Regular {
-            algorithm: Algorithm::SipHash,
-            kind: Kind::Capabilities,
-            nonce: self.nonce,
-            client_id: ClientId::NONE,
-            limits: Some(self.limits),
-            list: self.list,
-            pointer: 0,
-            demoted: false,
-            upper: IpProtocol::UDP,
-            ret: None,
         }
     }
 }
@@ -388,17 +368,13 @@ pub struct ColluderSpec {
 pub(crate) fn colluder(spec: &ColluderSpec, context: &Context) -> Result<(), LabError> {
     require_lab()?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
-    let mut socket = Socket::open(&spec.interface, &options).during(|| format!("opening {}", spec.interface))?;
-    context.ready();
-    let end = Instant::now() + Duration::from_secs(spec.seconds.into());
     let mut granted = 0u64;
-    while Instant::now() < end && !context.stopped() {
-        socket.wait(Duration::from_millis(20)).during(|| format!("waiting on {}", spec.interface))?;
+    listen((&spec.interface, &options, spec.seconds), context, |socket| {
         let mut answers = Vec::new();
         socket.receive(RECEIVE_SLOTS, &mut |frame| answers.extend(grant(spec, frame.bytes)));
         granted += answers.len() as u64;
-        socket.send(&answers).during(|| format!("sending from {}", spec.interface))?;
-    }
+        socket.send(&answers).map(drop).during(|| format!("sending from {}", spec.interface))
+    })?;
     context.result(&json!({ "granted": granted }));
     Ok(())
 }

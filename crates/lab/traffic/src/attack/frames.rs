@@ -1,5 +1,6 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use sluicegate_wire::{
     IpProtocol,
@@ -10,8 +11,6 @@ use sluicegate_wire::{
     ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udp,
 };
-
-use sluicegate_site::clock::Random;
 
 /// Destination address, source address, EtherType.
 const ETHERNET_LEN: usize = 14;
@@ -60,7 +59,7 @@ pub struct Forged {
 impl Forged {
     /// A frame of `kind` with about `frame_len` bytes.
     #[must_use]
-    pub fn new(kind: Kind, path: &Path, frame_len: usize, random: &mut Random) -> Self {
+    pub fn new(kind: Kind, path: &Path, frame_len: usize, random: &mut Rng) -> Self {
         let payload_len = frame_len.saturating_sub(ETHERNET_LEN + build::header_len(path.dst));
         let packet = match kind {
             Kind::Syn => syn(path, random),
@@ -69,19 +68,13 @@ impl Forged {
             Kind::Fragment => fragment(path, payload_len, random),
             Kind::Garbage => garbage(path, payload_len, random),
         };
-        Self::frame(path, &packet)
+        Self::of(path, &packet)
     }
 
     /// A UDP datagram with this payload from this source port.
     #[must_use]
     pub fn datagram(path: &Path, src_port: u16, payload: &[u8]) -> Self {
-        Self::frame(path, &udp_packet(path, src_port, payload))
-    }
-
-    /// This packet.
-    #[must_use]
-    pub fn of(path: &Path, packet: &[u8]) -> Self {
-        Self::frame(path, packet)
+        Self::of(path, &udp_packet(path, src_port, payload))
     }
 
     /// A packet of about `frame_len` bytes with this capability header, and a datagram behind it unless it says that
@@ -100,14 +93,15 @@ impl Forged {
             payload.extend(udp_datagram(&inside, path.dst_port, &vec![0; frame_len.saturating_sub(before)]));
         }
         let (src_port, dst_port) = match carriage {
-            Carriage::Native => return Self::frame(path, &packet(path, &(capability::PROTOCOL, &payload[..]))),
+            Carriage::Native => return Self::of(path, &packet(path, &(capability::PROTOCOL, &payload[..]))),
             Carriage::Encapsulated { src_port } => (src_port, capability::UDP_PORT),
             Carriage::Answer { dst_port } => (capability::UDP_PORT, dst_port),
         };
         Self::datagram(&Path { dst_port, ..*path }, src_port, &payload)
     }
 
-    fn frame(path: &Path, packet: &[u8]) -> Self {
+    /// This packet.
+    pub(super) fn of(path: &Path, packet: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(ETHERNET_LEN + packet.len());
         bytes.extend_from_slice(&path.destination_mac);
         bytes.extend_from_slice(&path.source_mac);
@@ -124,9 +118,7 @@ impl Forged {
         let delta = summary.set_src(packet, src);
         summary.adjust_transport_checksum(packet, delta);
     }
-}
 
-impl Forged {
     /// Sets the traffic class, which nothing in the lab changes: so what arrives can be told from what an honest client
     /// sends under the same address. Garbage stays as it is.
     pub(crate) fn mark(&mut self, traffic_class: u8) {
@@ -155,24 +147,16 @@ fn packet(path: &Path, body: &impl Body) -> Vec<u8> {
     build::packet(path.src, path.dst, body)
 }
 
-fn ephemeral_port(random: &mut Random) -> u16 {
-    u16::try_from(1_024 + random.below(64_512)).unwrap_or(u16::MAX)
-}
-
-fn random_u32(random: &mut Random) -> u32 {
-    random.next() as u32
-}
-
-fn syn(path: &Path, random: &mut Random) -> Vec<u8> {
-    let mut segment = tcp::Repr::new(ephemeral_port(random), path.dst_port, tcp::Control::Syn, random_u32(random));
+fn syn(path: &Path, random: &mut Rng) -> Vec<u8> {
+    let mut segment = tcp::Repr::new(random.u16(1_024..), path.dst_port, tcp::Control::Syn, random.u32(..));
     segment.mss = Some(1_460);
     packet(path, &segment)
 }
 
-fn udp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
+fn udp(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
     let mut payload = vec![0; payload_len.saturating_sub(udp::HEADER_LEN)];
     random.fill(&mut payload);
-    udp_packet(path, ephemeral_port(random), &payload)
+    udp_packet(path, random.u16(1_024..), &payload)
 }
 
 fn udp_packet(path: &Path, src_port: u16, payload: &[u8]) -> Vec<u8> {
@@ -186,14 +170,14 @@ fn udp_datagram(path: &Path, src_port: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn icmp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
-    let forged_error = random.below(2) == 0;
+fn icmp(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
+    let forged_error = random.bool();
     // The packet that the error pretends to be about: one from the target's port to the forged source.
-    let back = Path { src: path.dst, dst: path.src, dst_port: ephemeral_port(random), ..*path };
+    let back = Path { src: path.dst, dst: path.src, dst_port: random.u16(1_024..), ..*path };
     let quoted = udp_packet(&back, path.dst_port, &[0; 32]);
     let mut data = vec![0; payload_len.saturating_sub(8)];
     random.fill(&mut data);
-    let (ident, seq) = (ephemeral_port(random), 1);
+    let (ident, seq) = (random.u16(1_024..), 1);
     if path.dst.is_ipv4() {
         let message = match icmpv4::Quote::new(&quoted) {
             Ok(quote) if forged_error => icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote },
@@ -209,14 +193,14 @@ fn icmp(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
     }
 }
 
-fn fragment(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
+fn fragment(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
     let len = (payload_len.saturating_sub(ipv6::FRAGMENT_HEADER_LEN) / 8 * 8).max(8);
-    let mut data = udp_datagram(path, ephemeral_port(random), &vec![0; len]);
+    let mut data = udp_datagram(path, random.u16(1_024..), &vec![0; len]);
     data.truncate(len);
     // Few identifications, so that parts of the same packet meet and overlap.
-    let id = u32::try_from(random.below(512)).unwrap_or(0);
-    let units = u16::try_from(random.below(4)).unwrap_or(0) * u16::try_from(len / 8).unwrap_or(1);
-    let place = Fragment { id, offset: FragmentOffset::from_units(units), more: units == 0 || random.below(4) != 0 };
+    let id = random.u32(..512);
+    let units = random.u16(..4) * u16::try_from(len / 8).unwrap_or(1);
+    let place = Fragment { id, offset: FragmentOffset::from_units(units), more: units == 0 || random.u8(..4) != 0 };
     match (path.src, path.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let mut bytes = [&[0; ipv4::HEADER_LEN], &data[..]].concat();
@@ -235,16 +219,16 @@ fn fragment(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
     }
 }
 
-fn garbage(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
+fn garbage(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
     let mut payload = vec![0; payload_len.max(8)];
     random.fill(&mut payload);
     let cut = |mut packet: Vec<u8>, len: usize| {
         packet.truncate(len);
         packet
     };
-    match random.below(6) {
+    match random.u8(..6) {
         // An unknown protocol.
-        0 => packet(path, &(IpProtocol(u8::try_from(140 + random.below(110)).unwrap_or(255)), &payload[..])),
+        0 => packet(path, &(IpProtocol(random.u8(140..250)), &payload[..])),
         // A transport header of random bytes, wrong checksum included.
         1 => packet(path, &(IpProtocol::TCP, &payload[..])),
         2 => packet(path, &(IpProtocol::UDP, &payload[..])),
@@ -259,11 +243,6 @@ fn garbage(path: &Path, payload_len: usize, random: &mut Random) -> Vec<u8> {
         // No IP at all.
         _ => payload,
     }
-}
-
-/// The address that stands for `random` sources of the same version as `like`.
-pub(crate) fn unspecified_like(like: IpAddr) -> IpAddr {
-    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 #[cfg(test)]
@@ -284,7 +263,7 @@ mod tests {
 
     #[test]
     fn forged_packets_are_valid_before_and_after_a_change_of_source() {
-        let mut random = Random::new(1);
+        let mut random = Rng::with_seed(1);
         for (from, to, other) in
             [("198.18.0.1", "203.0.113.10", "198.18.9.9"), ("2001:db8::1", "2001:db8:66::2", "2001:db8::7")]
         {
@@ -303,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_marked_packet_stays_valid_and_says_its_class() {
-        let mut random = Random::new(4);
+        let mut random = Rng::with_seed(4);
         for (from, to) in [("198.18.0.1", "203.0.113.10"), ("2001:db8::1", "2001:db8:66::2")] {
             let mut forged = Forged::new(Kind::Udp, &path(from, to), 200, &mut random);
             forged.mark(0x2c);
@@ -316,8 +295,8 @@ mod tests {
 
     #[test]
     fn frames_have_the_size_asked_for_as_far_as_their_kind_allows() {
-        let mut random = Random::new(2);
-        let len = |kind, random: &mut Random| {
+        let mut random = Rng::with_seed(2);
+        let len = |kind, random: &mut Rng| {
             Forged::new(kind, &path("198.18.0.1", "203.0.113.10"), 1_000, random).as_ref().len()
         };
         assert_eq!(len(Kind::Udp, &mut random), 1_000);
@@ -327,7 +306,7 @@ mod tests {
 
     #[test]
     fn garbage_of_every_kind_can_be_made_at_any_size() {
-        let mut random = Random::new(3);
+        let mut random = Rng::with_seed(3);
         for size in 0..300 {
             for (from, to) in [("198.18.0.1", "203.0.113.10"), ("2001:db8::1", "2001:db8::2")] {
                 let mut forged = Forged::new(Kind::Garbage, &path(from, to), size, &mut random);

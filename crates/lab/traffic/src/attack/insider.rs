@@ -1,7 +1,7 @@
 use std::{
     cell::Cell,
     io::{self, IoSlice},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
     os::fd::AsRawFd,
     time::{Duration, Instant},
 };
@@ -13,7 +13,8 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{PER_S_MAX, SECONDS_MAX, be_polite, require_lab};
+use super::{PER_S_MAX, SECONDS_MAX, begin};
+use crate::sockets::connected;
 use sluicegate_site::{
     During, LabError,
     clock::{Pacer, paced},
@@ -44,21 +45,17 @@ pub struct InsiderSpec {
 
 /// Runs the worker `insider`: prints datagrams and bytes sent.
 pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    if spec.to.is_empty()
-        || spec.to.len() != spec.from_ports.len()
-        || spec.bytes == 0
-        || spec.bytes > 1_472
-        || spec.seconds > SECONDS_MAX
-    {
-        return Err(context.refuse("`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472"));
-    }
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    let fits = !spec.to.is_empty()
+        && spec.to.len() == spec.from_ports.len()
+        && (1..=1_472).contains(&spec.bytes)
+        && spec.seconds <= SECONDS_MAX;
+    let wrong = || "`to` must not be empty, `from_ports` one for each, `bytes` 1 to 1472".to_owned();
+    begin(context, if fits { Ok(()) } else { Err(wrong()) })?;
     let sockets: Vec<_> = spec
         .to
         .iter()
         .zip(&spec.from_ports)
-        .map(open)
+        .map(|(to, port)| connected(*to, *port))
         .collect::<io::Result<_>>()
         .during(|| "opening the insider's sockets".to_owned())?;
     context.ready();
@@ -84,13 +81,6 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
     let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     context.result(&json!({ "datagrams": sent.get(), "bytes": sent.get() * u64::from(spec.bytes), "ms": ms }));
     done
-}
-
-fn open((to, from_port): (&SocketAddr, &u16)) -> io::Result<UdpSocket> {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, *from_port))?;
-    socket.connect(to)?;
-    Ok(socket)
 }
 
 /// Sends datagrams of a connected socket in batches.

@@ -15,7 +15,7 @@ pub(crate) use capability::{capability_flood, colluder};
 pub use door::{IdleSpec, RelaySpec};
 pub(crate) use door::{idle, relay};
 pub use frames::{Forged, Kind, Path};
-pub(crate) use guard::be_polite;
+use guard::be_polite;
 pub use guard::require_lab;
 pub use insider::InsiderSpec;
 pub(crate) use insider::insider;
@@ -25,6 +25,24 @@ pub(crate) use raw::flood;
 pub use raw::{FloodSpec, Target};
 pub(crate) use sip::sip_flood;
 pub use sip::{SipFloodSpec, SipMix};
+
+use sluicegate_site::{During, LabError, worker::Context};
+
+/// Makes sure that the attack stays in a lab and does what its specification may ask for, and lets everybody else on the
+/// machine go first.
+fn begin(context: &Context, checked: Result<(), String>) -> Result<(), LabError> {
+    require_lab()?;
+    checked.map_err(|reason| context.refuse(&reason))?;
+    be_polite().during(|| "lowering the priority".to_owned())
+}
+
+/// Whether an attack of so long and so many of `what` a second may be.
+fn bounded(seconds: u32, per_s: u64, what: &str) -> Result<(), String> {
+    if seconds > SECONDS_MAX || per_s > PER_S_MAX {
+        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} {what} a second"));
+    }
+    Ok(())
+}
 
 /// Longest attack, in seconds.
 const SECONDS_MAX: u32 = 3_600;

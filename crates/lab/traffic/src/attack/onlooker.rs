@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluicegate_datapath::raw::{Options, Socket};
+use sluicegate_datapath::raw::Options;
 use sluicegate_wire::{
     IpProtocol, build,
     capability::{
@@ -21,14 +22,14 @@ use sluicegate_wire::{
 };
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     capability::header,
     frames::{Forged, Path},
-    require_lab,
 };
+use crate::listen::open;
 use sluicegate_site::{
     During, LabError,
-    clock::{Pacer, Random, paced},
+    clock::{Pacer, paced},
     worker::Context,
 };
 
@@ -87,14 +88,9 @@ pub struct OnlookerSpec {
 /// Runs the worker `onlooker`: prints `{"event":"tick","frames","bytes"}` every second; the result says how many packets
 /// it saw, sent, and how often it was granted capabilities.
 pub(crate) fn onlooker(spec: &OnlookerSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(context.refuse(&format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second")));
-    }
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, bounded(spec.seconds, spec.per_s, "frames"))?;
     let options = Options { receive_slots: RECEIVE_SLOTS, ..Options::default() };
-    let open = |name: &str| Socket::open(name, &options).during(|| format!("opening {name}"));
-    let (mut socket, mut client) = (open(&spec.interface)?, open(&spec.client_interface)?);
+    let (mut socket, mut client) = (open(&spec.interface, &options)?, open(&spec.client_interface, &options)?);
     let mut onlooker = Onlooker::new(spec);
     context.ready();
     let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES);
@@ -139,7 +135,7 @@ struct Held {
 
 struct Onlooker<'a> {
     spec: &'a OnlookerSpec,
-    random: Random,
+    random: Rng,
     from_client: Vec<Seen>,
     to_client: Vec<Seen>,
     asked: Option<Instant>,
@@ -150,7 +146,7 @@ struct Onlooker<'a> {
 
 impl<'a> Onlooker<'a> {
     fn new(spec: &'a OnlookerSpec) -> Self {
-        let random = Random::new(spec.seed);
+        let random = Rng::with_seed(spec.seed);
         let (from_client, to_client) = (Vec::new(), Vec::new());
         Self { spec, random, from_client, to_client, asked: None, held: None, seen: 0, granted: 0 }
     }
@@ -178,7 +174,7 @@ impl<'a> Onlooker<'a> {
         if seen.len() < SEEN_MAX {
             seen.push(one);
         } else {
-            let index = self.random.below(SEEN_MAX as u64) as usize;
+            let index = self.random.usize(..SEEN_MAX);
             seen[index] = one;
         }
     }
@@ -189,7 +185,7 @@ impl<'a> Onlooker<'a> {
         let Some(Return { list: Some((Some(limits), list)), .. }) = header.return_info() else { return };
         let Some(client_id) = self.client_id() else { return };
         self.granted += 1;
-        let nonce = FlowNonce::from_low_bits(self.random.next());
+        let nonce = FlowNonce::from_low_bits(self.random.u64(..));
         self.held = Some(Held { gate: summary.src, client_id, nonce, limits, list });
     }
 
@@ -208,8 +204,8 @@ impl<'a> Onlooker<'a> {
     /// One of the client's packets of this protocol.
     fn pick(&mut self, protocol: IpProtocol) -> Option<&Seen> {
         let fits = |seen: &&Seen| seen.summary.protocol == protocol;
-        let count = self.from_client.iter().filter(fits).count() as u64;
-        let index = usize::try_from(self.random.below(count.max(1))).unwrap_or(0);
+        let count = self.from_client.iter().filter(fits).count();
+        let index = self.random.usize(..count.max(1));
         self.from_client.iter().filter(fits).nth(index)
     }
 
@@ -219,7 +215,7 @@ impl<'a> Onlooker<'a> {
     }
 
     fn replay(&mut self) -> Option<Forged> {
-        let (how, port) = (self.random.below(4), 1_024 + self.random.below(60_000) as u16);
+        let (how, port) = (self.random.u8(..4), self.random.u16(1_024..));
         let seen = self.pick(IpProtocol::UDP)?;
         let payload = seen.bytes.get(seen.summary.transport_offset + 8..)?.to_vec();
         let ports = seen.bytes.get(seen.summary.transport_offset..)?.first_chunk::<4>()?;
@@ -250,18 +246,11 @@ impl<'a> Onlooker<'a> {
         if let Some(held) = self.held.as_ref().filter(|_| !is_due) {
             let Held { gate, client_id, nonce, limits, list } = *held;
             let seen = self.pick(IpProtocol::UDP)?.summary;
-            let header = Repr::Regular {
-                algorithm: Algorithm::SipHash,
-                kind: Kind::Capabilities,
-                nonce,
-                client_id,
-                limits: Some(limits),
+            let header = Repr::nonce_only(Algorithm::SipHash, client_id, nonce, IpProtocol::UDP).with_list(
+                Kind::Capabilities,
+                limits,
                 list,
-                pointer: 0,
-                demoted: false,
-                upper: IpProtocol::UDP,
-                ret: None,
-            };
+            );
             return Some(Forged::capable(
                 &Path { dst: gate, dst_port: 5_004, ..self.path(&seen) },
                 &header,
@@ -281,8 +270,7 @@ impl<'a> Onlooker<'a> {
 
     /// "Port unreachable" about a packet that the gate sent to the client, with as much of it as fits and more.
     fn error(&mut self) -> Option<Forged> {
-        let index = usize::try_from(self.random.below(self.to_client.len().max(1) as u64)).unwrap_or(0);
-        let seen = self.to_client.get(index)?;
+        let seen = self.random.choice(&self.to_client)?;
         let (IpAddr::V4(gate), IpAddr::V4(_)) = (seen.summary.src, seen.summary.dst) else { return None };
         let quoted = seen.bytes.clone();
         let quote = icmpv4::Quote::new(&quoted).ok()?;
@@ -299,7 +287,7 @@ impl<'a> Onlooker<'a> {
 
     /// A reset with a number that is in the window but not the next one, or a SYN in the middle.
     fn reset(&mut self) -> Option<Forged> {
-        let (is_reset, step) = (self.random.below(2) == 0, self.random.below(60_000) as u32);
+        let (is_reset, step) = (self.random.bool(), self.random.u32(..60_000));
         let seen = self.pick(IpProtocol::TCP)?;
         let segment = tcp::Packet::new_checked(seen.bytes.get(seen.summary.transport_offset..)?).ok()?;
         let control = if is_reset { tcp::Control::Rst } else { tcp::Control::Syn };

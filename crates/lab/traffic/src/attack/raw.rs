@@ -3,18 +3,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sluicegate_datapath::raw::{Options, Socket, Transmitted};
+use sluicegate_datapath::raw::{Options, Transmitted};
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
-    frames::{Forged, Kind, Path, unspecified_like},
-    require_lab,
+    begin, bounded,
+    frames::{Forged, Kind, Path},
 };
+use crate::{listen::open, sockets::any_like};
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{FLOOD_REST, Pacer, Random, paced},
+    clock::{FLOOD_REST, Pacer, paced},
     worker::Context,
 };
 
@@ -79,12 +80,9 @@ pub struct Target {
 
 /// Runs the worker `flood`: prints `{"event":"tick","frames","bytes"}` every second, totals in the result.
 pub(crate) fn flood(spec: &FloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
-    let mut socket =
-        Socket::open(&spec.interface, &Options::send_only()).during(|| format!("opening {}", spec.interface))?;
-    let mut random = Random::new(spec.seed);
+    begin(context, check(spec))?;
+    let mut socket = open(&spec.interface, &Options::send_only())?;
+    let mut random = Rng::with_seed(spec.seed);
     let mut pool = Pool::new(spec, &mut random);
     context.ready();
     let mut totals = Totals::default();
@@ -119,9 +117,7 @@ fn check(spec: &FloodSpec) -> Result<(), String> {
     if spec.mix.iter().all(|(_, weight)| *weight == 0) && spec.datagrams.is_empty() {
         return Err("mix and datagrams are empty: there is nothing to send".to_owned());
     }
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} frames a second"));
-    }
+    bounded(spec.seconds, spec.per_s, "frames")?;
     if spec.frame_bytes.iter().any(|len| usize::from(*len) > FRAME_LEN_MAX) {
         return Err(format!("frame_bytes: at most {FRAME_LEN_MAX}"));
     }
@@ -145,17 +141,17 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    fn new(spec: &'a FloodSpec, random: &mut Random) -> Self {
+    fn new(spec: &'a FloodSpec, random: &mut Rng) -> Self {
         let mut pool = Self { spec, frames: Vec::new(), respoof: Vec::new(), next: 0 };
         let kinds: u64 = spec.mix.iter().map(|(_, weight)| u64::from(*weight)).sum();
         // Datagrams together weigh as much as one kind.
         let all = kinds + u64::from(!spec.datagrams.is_empty()) * (kinds / spec.mix.len().max(1) as u64).max(1);
         for _ in 0..POOL_FRAMES {
             let path = pool.path(random);
-            let drawn = random.below(all);
+            let drawn = random.u64(..all);
             let (mut forged, keeps_source) = match kind_at(&spec.mix, drawn) {
                 Some(kind) => {
-                    let len = spec.frame_bytes.get(pick(spec.frame_bytes.len(), random)).copied().unwrap_or(64);
+                    let len = random.choice(&spec.frame_bytes).copied().unwrap_or(64);
                     (Forged::new(kind, &path, len.into(), random), false)
                 }
                 None => pool.datagram(path, random),
@@ -168,7 +164,7 @@ impl<'a> Pool<'a> {
     }
 
     /// The next frames, at most `count` and at most up to the pool's end.
-    fn next(&mut self, count: u64, random: &mut Random) -> &[Forged] {
+    fn next(&mut self, count: u64, random: &mut Rng) -> &[Forged] {
         let first = self.next;
         let end = first.saturating_add(usize::try_from(count).unwrap_or(usize::MAX)).min(self.frames.len());
         self.next = end % self.frames.len();
@@ -181,20 +177,19 @@ impl<'a> Pool<'a> {
         &self.frames[first..end]
     }
 
-    fn path(&self, random: &mut Random) -> Path {
-        let target = self.spec.targets[pick(self.spec.targets.len(), random)];
-        let ports = u64::from(target.last - target.first) + 1;
+    fn path(&self, random: &mut Rng) -> Path {
+        let target = self.spec.targets[random.usize(..self.spec.targets.len())];
         Path {
             destination_mac: self.spec.destination_mac,
             source_mac: self.spec.source_mac,
             src: self.source(target.address, random),
             dst: target.address,
-            dst_port: target.first + u16::try_from(random.below(ports)).unwrap_or(0),
+            dst_port: random.u16(target.first..=target.last),
         }
     }
 
-    fn datagram(&self, mut path: Path, random: &mut Random) -> (Forged, bool) {
-        let Some((from, payload)) = self.spec.datagrams.get(pick(self.spec.datagrams.len(), random)) else {
+    fn datagram(&self, mut path: Path, random: &mut Rng) -> (Forged, bool) {
+        let Some((from, payload)) = random.choice(&self.spec.datagrams) else {
             return (Forged::datagram(&path, 5_060, b""), false);
         };
         let same_version = from.filter(|from| from.is_ipv4() == path.dst.is_ipv4());
@@ -205,17 +200,17 @@ impl<'a> Pool<'a> {
         (Forged::datagram(&path, port, payload.as_bytes()), same_version.is_some())
     }
 
-    fn source(&self, dst: IpAddr, random: &mut Random) -> IpAddr {
+    fn source(&self, dst: IpAddr, random: &mut Rng) -> IpAddr {
         let same = |address: &IpAddr| address.is_ipv4() == dst.is_ipv4();
-        if random.below(100) < self.spec.clients_percent.into() {
+        if random.u8(..100) < self.spec.clients_percent {
             let clients = self.spec.clients.iter().filter(|client| same(client));
             let count = clients.clone().count();
-            if let Some(client) = clients.clone().nth(pick(count, random)) {
+            if let Some(client) = clients.clone().nth(random.usize(..count.max(1))) {
                 return *client;
             }
         }
         let prefix = self.spec.sources.iter().find(|prefix| same(&prefix.address));
-        prefix.map_or_else(|| unspecified_like(dst), |prefix| prefix.nth(random.next()))
+        prefix.map_or_else(|| any_like(dst), |prefix| prefix.nth(random.u64(..)))
     }
 }
 
@@ -227,10 +222,6 @@ fn kind_at(mix: &[(Kind, u32)], mut drawn: u64) -> Option<Kind> {
         }
     }
     None
-}
-
-fn pick(len: usize, random: &mut Random) -> usize {
-    usize::try_from(random.below(len as u64)).unwrap_or(0)
 }
 
 #[derive(Default)]
@@ -269,7 +260,7 @@ mod tests {
 
     use sluicegate_wire::ip::Summary;
 
-    use super::*;
+    use super::{super::SECONDS_MAX, *};
 
     fn spec() -> FloodSpec {
         FloodSpec {
@@ -298,7 +289,7 @@ mod tests {
     #[test]
     fn every_round_of_the_pool_has_new_sources_and_the_asked_share_of_clients() {
         let spec = spec();
-        let mut random = Random::new(spec.seed);
+        let mut random = Rng::with_seed(spec.seed);
         let mut pool = Pool::new(&spec, &mut random);
         let mut all = HashSet::new();
         let mut clients = 0;
@@ -316,7 +307,7 @@ mod tests {
     #[test]
     fn a_batch_is_never_larger_than_asked_for() {
         let spec = spec();
-        let mut random = Random::new(spec.seed);
+        let mut random = Rng::with_seed(spec.seed);
         let mut pool = Pool::new(&spec, &mut random);
         for _ in 0..1_000 {
             assert!(pool.next(7, &mut random).len() <= 7);
@@ -328,7 +319,7 @@ mod tests {
         let mut spec = spec();
         spec.mix.clear();
         spec.datagrams = vec![(Some("198.51.100.2:5060".parse().unwrap()), "INVITE".to_owned())];
-        let mut random = Random::new(1);
+        let mut random = Rng::with_seed(1);
         let mut pool = Pool::new(&spec, &mut random);
         assert!(sources(pool.next(100, &mut random)).iter().all(|source| source.to_string() == "198.51.100.2"));
     }

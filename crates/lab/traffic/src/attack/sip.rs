@@ -7,17 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    PER_S_MAX, SECONDS_MAX, be_polite,
+    begin, bounded,
     insider::{BATCH, Batch},
-    require_lab,
 };
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{FLOOD_REST, Pacer, Random, paced},
+    clock::{FLOOD_REST, Pacer, paced},
     worker::Context,
 };
 
@@ -73,15 +73,13 @@ pub struct SipMix {
 
 /// Runs the worker `sip_flood`: prints requests sent by kind and answers by status; `accepted` (2xx) must stay 0.
 pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), LabError> {
-    require_lab()?;
-    check(spec).map_err(|reason| context.refuse(&reason))?;
-    be_polite().during(|| "lowering the priority".to_owned())?;
+    begin(context, check(spec))?;
     let mut attackers: Vec<Attacker> = (0..spec.sockets)
         .map(|index| Attacker::open(spec, index))
         .collect::<io::Result<_>>()
         .during(|| format!("binding to addresses of {}", spec.sources))?;
     context.ready();
-    let mut writer = Writer { spec, random: Random::new(spec.seed), serial: 0, sent: BTreeMap::new() };
+    let mut writer = Writer { spec, random: Rng::with_seed(spec.seed), serial: 0, sent: BTreeMap::new() };
     let mut batch = Batch::new();
     let mut requests: Vec<String> = vec![String::new(); BATCH];
     let mut answers = BTreeMap::new();
@@ -127,9 +125,7 @@ fn check(spec: &SipFloodSpec) -> Result<(), String> {
     if spec.to.is_empty() || spec.users.is_empty() || spec.sockets == 0 || spec.sockets > SOCKETS_MAX {
         return Err(format!("`to` and `users` must not be empty, `sockets` 1 to {SOCKETS_MAX}"));
     }
-    if spec.seconds > SECONDS_MAX || spec.per_s > PER_S_MAX {
-        return Err(format!("at most {SECONDS_MAX} s at {PER_S_MAX} requests a second"));
-    }
+    bounded(spec.seconds, spec.per_s, "requests")?;
     if mix.invite + mix.bad_digest + mix.replay + mix.garbage == 0 {
         return Err("the mix is empty: there is nothing to send".to_owned());
     }
@@ -185,7 +181,7 @@ fn nonce(answer: &[u8]) -> Option<String> {
 /// Writes the flood's requests.
 struct Writer<'a> {
     spec: &'a SipFloodSpec,
-    random: Random,
+    random: Rng,
     serial: u64,
     sent: BTreeMap<&'static str, u64>,
 }
@@ -195,24 +191,22 @@ impl Writer<'_> {
         request.clear();
         self.serial += 1;
         let mix = self.spec.mix;
-        let drawn = self
-            .random
-            .below(u64::from(mix.invite) + u64::from(mix.bad_digest) + u64::from(mix.replay) + u64::from(mix.garbage));
-        let (up_to_invite, up_to_digest) = (u64::from(mix.invite), u64::from(mix.invite) + u64::from(mix.bad_digest));
-        let up_to_replay = up_to_digest + u64::from(mix.replay);
+        let up_to_invite = mix.invite;
+        let up_to_digest = up_to_invite + mix.bad_digest;
+        let up_to_replay = up_to_digest + mix.replay;
+        let drawn = self.random.u32(..up_to_replay + mix.garbage);
         let kind = match drawn {
             drawn if drawn < up_to_invite => {
                 self.invite(request, attacker.local, None);
                 "invite"
             }
             drawn if drawn < up_to_digest => {
-                let nonce = attacker.nonce.take().unwrap_or_else(|| format!("{:032x}", self.random.next()));
+                let nonce = attacker.nonce.take().unwrap_or_else(|| format!("{:032x}", self.random.u64(..)));
                 self.invite(request, attacker.local, Some(&nonce));
                 "bad_digest"
             }
             drawn if drawn < up_to_replay => {
-                let index = usize::try_from(self.random.below(self.spec.recorded.len() as u64)).unwrap_or(0);
-                request.push_str(self.spec.recorded.get(index).map_or("", String::as_str));
+                request.push_str(self.random.choice(&self.spec.recorded).map_or("", String::as_str));
                 "replay"
             }
             _ => {
@@ -225,9 +219,8 @@ impl Writer<'_> {
 
     fn invite(&mut self, request: &mut String, local: SocketAddr, nonce: Option<&str>) {
         let (realm, service) = (&self.spec.realm, &self.spec.service);
-        let index = usize::try_from(self.random.below(self.spec.users.len() as u64)).unwrap_or(0);
-        let user = self.spec.users.get(index).map_or("nobody", String::as_str);
-        let tag = self.random.next();
+        let user = self.random.choice(&self.spec.users).map_or("nobody", String::as_str);
+        let tag = self.random.u64(..);
         let body =
             "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
         // Writing to a `String` cannot fail.
@@ -237,10 +230,10 @@ impl Writer<'_> {
              Max-Forwards: 70\r\nFrom: <sip:{user}@{realm}>;tag={tag:x}\r\nTo: <sip:{service}@{realm}>\r\n\
              Call-ID: {:x}.{:x}\r\nCSeq: 1 INVITE\r\nContact: <sip:{user}@{local}>\r\n",
             self.serial,
-            self.random.next(),
+            self.random.u64(..),
         );
         if let Some(nonce) = nonce {
-            let (a, b, c, d) = (self.random.next(), self.random.next(), self.random.next(), self.random.next());
+            let (a, b, c, d) = (self.random.u64(..), self.random.u64(..), self.random.u64(..), self.random.u64(..));
             let _ = write!(
                 request,
                 "Proxy-Authorization: Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", \
@@ -254,10 +247,8 @@ impl Writer<'_> {
     /// A request with a random part overwritten, cut at a random place.
     fn garbage(&mut self, request: &mut String, local: SocketAddr) {
         self.invite(request, local, None);
-        let at = usize::try_from(self.random.below(request.len() as u64)).unwrap_or(0);
-        request.truncate(at);
-        (0..self.random.below(64))
-            .for_each(|_| request.push(char::from(u8::try_from(self.random.below(128)).unwrap_or(0))));
+        request.truncate(self.random.usize(..request.len()));
+        (0..self.random.u8(..64)).for_each(|_| request.push(self.random.char(..'\u{80}')));
     }
 }
 

@@ -7,17 +7,18 @@ use std::{
     cell::Cell,
     collections::HashMap,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    net::{SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::timestamps::{DATAGRAM_MAX, receive, sent_stamp, stamp_received, stamp_sent};
-use crate::sample::Percentiles;
+use crate::{
+    sample::Percentiles,
+    sockets::{connected, wait_any},
+};
 use sluicegate_site::{
     During, LabError,
     clock::{Pacer, paced, unix_ns},
@@ -59,9 +60,6 @@ pub struct CallSpec {
 pub struct SinkSpec {
     /// Addresses to receive on.
     pub listen: Vec<SocketAddr>,
-    /// Whether to send each datagram of a call back to its sender.
-    #[serde(default)]
-    pub echo: bool,
     /// How long to receive.
     pub seconds: u32,
 }
@@ -119,9 +117,7 @@ impl Caller {
     fn open(spec: &CallSpec) -> io::Result<Self> {
         let ports = spec.from_ports.iter().copied().chain(std::iter::repeat(0));
         let open = |(to, port): (&SocketAddr, u16)| {
-            let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((any, port))?;
-            socket.connect(to)?;
+            let socket = connected(*to, port)?;
             stamp_sent(&socket)?;
             Ok(socket)
         };
@@ -193,7 +189,7 @@ pub(crate) fn sink(spec: &SinkSpec, context: &Context) -> Result<(), LabError> {
     let mut printed = Instant::now();
     while Instant::now() < end && !context.stopped() {
         wait_any(&sockets, Duration::from_millis(100)).during(|| "waiting for datagrams".to_owned())?;
-        sockets.iter().for_each(|socket| tally.drain(socket, spec.echo));
+        sockets.iter().for_each(|socket| tally.drain(socket));
         if printed.elapsed() >= PRINT_EVERY {
             printed = Instant::now();
             tally.print(context);
@@ -216,7 +212,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn drain(&mut self, socket: &UdpSocket, echo: bool) {
+    fn drain(&mut self, socket: &UdpSocket) {
         let mut buffer = [0; DATAGRAM_MAX];
         while let Ok(Some(datagram)) = receive(socket, &mut buffer) {
             let payload = buffer.get(..datagram.len).unwrap_or_default();
@@ -228,9 +224,6 @@ impl Tally {
             };
             self.received.push((flow, sequence, datagram.at_ns.unwrap_or_else(unix_ns)));
             self.received_all += 1;
-            if let (true, Some(from)) = (echo, datagram.from) {
-                let _ = socket.send_to(payload, from);
-            }
         }
     }
 
@@ -238,14 +231,6 @@ impl Tally {
         context.print(&json!({ "event": "received", "packets": self.received, "others": self.others }));
         self.received.clear();
         self.others = 0;
-    }
-}
-
-fn wait_any(sockets: &[UdpSocket], timeout: Duration) -> io::Result<()> {
-    let mut ends: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-    match poll(&mut ends, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

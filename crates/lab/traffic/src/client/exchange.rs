@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_wire::{
     IpProtocol,
+    build::Body,
     dccp::{self, Type as Dccp},
     ip::{Ports, Summary},
+    udplite,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -117,19 +119,18 @@ impl End {
             _ => 8,
         };
         let (src_port, dst_port) = (self.at.port(), to.port());
-        let repr = dccp::Repr { src_port, dst_port, kind, seq: 7, header_rest_len, rest: &PAYLOAD };
-        let mut packet = vec![0; repr.buffer_len()];
-        repr.emit(&mut dccp::Packet::new_unchecked(&mut packet[..]), IpAddr::V4(*self.at.ip()), IpAddr::V4(*to.ip()));
-        packet
+        self.bytes(to, &dccp::Repr { src_port, dst_port, kind, seq: 7, header_rest_len, rest: &PAYLOAD })
     }
 
     fn udplite(&self, to: SocketAddrV4) -> Vec<u8> {
-        use sluicegate_wire::udplite::{Packet, Repr};
         let (src_port, dst_port) = (self.at.port(), to.port());
-        let repr = Repr { src_port, dst_port, covered: 8, payload: &PAYLOAD };
-        let mut packet = vec![0; repr.buffer_len()];
-        repr.emit(&mut Packet::new_unchecked(&mut packet[..]), IpAddr::V4(*self.at.ip()), IpAddr::V4(*to.ip()));
-        packet
+        self.bytes(to, &udplite::Repr { src_port, dst_port, covered: 8, payload: &PAYLOAD })
+    }
+
+    fn bytes(&self, to: SocketAddrV4, body: &impl Body) -> Vec<u8> {
+        let mut bytes = vec![0; body.len()];
+        body.emit(&mut bytes, (*self.at.ip()).into(), (*to.ip()).into());
+        bytes
     }
 
     /// The next packet for this end; `None` if none comes in time.

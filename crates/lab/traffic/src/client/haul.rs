@@ -1,8 +1,9 @@
-//! One long TCP transfer, checked byte by byte, and when nothing came for a while.
+//! TCP transfers checked byte by byte, the server for them, and one long transfer with the times in which nothing came.
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, LazyLock},
     thread,
     time::{Duration, Instant},
 };
@@ -23,7 +24,10 @@ const PACE: Duration = Duration::from_millis(20);
 /// Who is silent for so long has gone.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-const ORDER_LEN_MAX: u64 = 4 << 20;
+const ORDER_LEN_MAX: usize = 1_024;
+const HAUL_LEN_MAX: u64 = 4 << 20;
+/// Connections of the server at one time; more are closed.
+const PARALLEL_MAX: usize = 256;
 
 /// Specification of the worker `haul`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,12 +54,16 @@ pub struct Order {
     pub bytes_per_s: u64,
 }
 
-/// Specification of the worker `haul_serve`.
+/// Specification of the worker `serve`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HaulServeSpec {
+pub struct ServeSpec {
     /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
+    /// A client that is silent for so long has gone.
+    pub silence_s: u32,
+    /// How long to serve.
+    pub seconds: u32,
 }
 
 /// A time in which nothing came.
@@ -88,22 +96,38 @@ pub(crate) fn haul(spec: &HaulSpec, context: &Context) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Runs the worker `haul_serve` until it is stopped.
-pub(crate) fn serve(spec: &HaulServeSpec, context: &Context) -> Result<(), LabError> {
-    let listeners = spec.listen.iter().map(|address| {
+/// Runs the worker `serve`: does what each client orders.
+pub(crate) fn serve(spec: &ServeSpec, context: &Context) -> Result<(), LabError> {
+    let listen = |address: &SocketAddr| {
         let listener = TcpListener::bind(address)?;
-        thread::Builder::new().spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || answer(&stream));
-            }
-        })
-    });
-    listeners.collect::<io::Result<Vec<_>>>().during(|| format!("listening on {:?}", spec.listen))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let listeners = spec.listen.iter().map(listen).collect::<io::Result<Vec<_>>>();
+    let listeners = listeners.during(|| format!("listening on {:?}", spec.listen))?;
     context.ready();
-    while !context.stopped() {
-        thread::sleep(Duration::from_millis(50));
+    let silence = Duration::from_secs(spec.silence_s.into());
+    // One count for this thread, and one for each connection that is served.
+    let (running, mut served) = (Arc::new(()), 0u64);
+    let end = Instant::now() + Duration::from_secs(spec.seconds.into());
+    while Instant::now() < end && !context.stopped() {
+        let accepted: Vec<_> = listeners.iter().filter_map(|listener| listener.accept().ok()).collect();
+        if accepted.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        for (stream, _) in accepted {
+            if Arc::strong_count(&running) > PARALLEL_MAX {
+                continue;
+            }
+            served += 1;
+            let running = Arc::clone(&running);
+            thread::spawn(move || {
+                let _ = answer(&stream, silence);
+                drop(running);
+            });
+        }
     }
-    context.result(&json!({}));
+    context.result(&json!({ "connections": served }));
     Ok(())
 }
 
@@ -115,14 +139,21 @@ fn transfer(spec: &HaulSpec) -> io::Result<Haul> {
             TcpStream::connect_timeout(&to, CONNECT_MAX)?
         }
     };
-    prepare(&stream)?;
-    writeln!(&stream, "{}", json!(spec.order))?;
-    if !spec.order.upload {
-        return Ok(receive(&stream, spec.order.bytes));
+    give_up_after(&stream, SILENCE_MAX)?;
+    carry(&mut &stream, &spec.order)
+}
+
+/// Gives the server this order over a new connection, and sends or receives what it says. What went wrong at the receiver
+/// is in the [`Haul`].
+pub(super) fn carry(stream: &mut (impl Read + Write), order: &Order) -> io::Result<Haul> {
+    // At once: pieces of a line would each wait for the answer to the one before.
+    stream.write_all(format!("{}\n", json!(order)).as_bytes())?;
+    if !order.upload {
+        return Ok(receive(stream, order.bytes));
     }
-    send(&stream, &spec.order)?;
+    send(stream, order)?;
     let mut said = String::new();
-    BufReader::new(&stream).take(ORDER_LEN_MAX).read_line(&mut said)?;
+    BufReader::new(stream).take(HAUL_LEN_MAX).read_line(&mut said)?;
     serde_json::from_str(&said).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
@@ -133,7 +164,7 @@ fn through(proxy: SocketAddr, to: &str) -> io::Result<TcpStream> {
     let port: u16 = port.parse().map_err(|_| wrong())?;
     let len = u8::try_from(host.len()).map_err(|_| wrong())?;
     let mut stream = TcpStream::connect_timeout(&proxy, CONNECT_MAX)?;
-    prepare(&stream)?;
+    give_up_after(&stream, SILENCE_MAX)?;
     stream.write_all(&[5, 1, 0])?;
     stream.read_exact(&mut [0; 2])?;
     stream.write_all(&[&[5, 1, 0, 3, len], host.as_bytes(), &port.to_be_bytes()].concat())?;
@@ -144,36 +175,34 @@ fn through(proxy: SocketAddr, to: &str) -> io::Result<TcpStream> {
     if head[1] == 0 { Ok(stream) } else { Err(io::Error::other(format!("the proxy refuses: {}", head[1]))) }
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
-    stream.set_write_timeout(Some(SILENCE_MAX))
+fn give_up_after(stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(silence))?;
+    stream.set_write_timeout(Some(silence))
 }
 
-fn answer(stream: &TcpStream) -> io::Result<()> {
-    prepare(stream)?;
+fn answer(mut stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    give_up_after(stream, silence)?;
     // One byte at a time: what follows the line is data.
     let (mut line, mut byte) = (Vec::new(), [0]);
-    while line.len() < 1_024 && byte != *b"\n" {
-        let mut reader = stream;
-        reader.read_exact(&mut byte)?;
+    while line.len() < ORDER_LEN_MAX && byte != *b"\n" {
+        stream.read_exact(&mut byte)?;
         line.push(byte[0]);
     }
     let order: Order = serde_json::from_slice(&line)?;
     if order.upload {
-        let haul = receive(stream, order.bytes);
-        let mut out = stream;
-        return writeln!(out, "{}", json!(haul));
+        let haul = receive(&mut stream, order.bytes);
+        return stream.write_all(format!("{}\n", json!(haul)).as_bytes());
     }
-    send(stream, &order)
+    send(&mut stream, &order)
 }
 
-fn pattern() -> Vec<u8> {
-    // Twice, so that a piece may begin anywhere in the first.
-    (0..PATTERN_LEN * 2 + PIECE_LEN).map(|at| ((at % PATTERN_LEN * 31) >> 3) as u8).collect()
-}
+/// What is sent, twice and a piece more, so that a piece may begin anywhere in the first.
+static PATTERN: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..PATTERN_LEN * 2 + PIECE_LEN).map(|at| ((at % PATTERN_LEN * 31) >> 3) as u8).collect());
 
-fn send(mut stream: &TcpStream, order: &Order) -> io::Result<()> {
-    let (pattern, began, mut sent) = (pattern(), Instant::now(), 0);
+fn send(stream: &mut impl Write, order: &Order) -> io::Result<()> {
+    let (began, mut sent) = (Instant::now(), 0);
     while sent < order.bytes {
         let mut due = order.bytes - sent;
         if order.bytes_per_s > 0 {
@@ -185,15 +214,15 @@ fn send(mut stream: &TcpStream, order: &Order) -> io::Result<()> {
             }
         }
         let (at, len) = (sent as usize % PATTERN_LEN, due.min(PIECE_LEN as u64) as usize);
-        stream.write_all(&pattern[at..at + len])?;
+        stream.write_all(&PATTERN[at..at + len])?;
         sent += len as u64;
     }
     Ok(())
 }
 
 /// Receives so much and says how it came; what is wrong ends it.
-fn receive(mut stream: &TcpStream, bytes: u64) -> Haul {
-    let (pattern, began, mut buffer) = (pattern(), Instant::now(), vec![0; PIECE_LEN]);
+fn receive(stream: &mut impl Read, bytes: u64) -> Haul {
+    let (began, mut buffer) = (Instant::now(), vec![0; PIECE_LEN]);
     let (mut haul, mut last) = (Haul::default(), Instant::now());
     while haul.bytes < bytes && haul.error.is_none() {
         let most = (bytes - haul.bytes).min(PIECE_LEN as u64) as usize;
@@ -208,7 +237,7 @@ fn receive(mut stream: &TcpStream, bytes: u64) -> Haul {
             Ok(0) => haul.error = Some("the other side ended it".to_owned()),
             Ok(len) => {
                 let at = haul.bytes as usize % PATTERN_LEN;
-                if buffer[..len] == pattern[at..at + len] {
+                if buffer[..len] == PATTERN[at..at + len] {
                     haul.bytes += len as u64;
                 } else {
                     haul.error = Some(format!("wrong bytes behind the first {}", haul.bytes));
@@ -230,7 +259,7 @@ mod tests {
     fn serve_once() -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        thread::spawn(move || answer(&listener.accept().unwrap().0));
+        thread::spawn(move || answer(&listener.accept().unwrap().0, SILENCE_MAX));
         address
     }
 
@@ -249,11 +278,10 @@ mod tests {
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let pattern = pattern();
-            stream.write_all(&pattern[..1_000]).unwrap();
-            stream.write_all(&pattern[1_001..2_000]).unwrap();
+            stream.write_all(&PATTERN[..1_000]).unwrap();
+            stream.write_all(&PATTERN[1_001..2_000]).unwrap();
         });
-        let haul = receive(&TcpStream::connect(address).unwrap(), 2_000);
+        let haul = receive(&mut TcpStream::connect(address).unwrap(), 2_000);
         assert!(haul.error.is_some_and(|error| error.contains("wrong bytes")), "{}", haul.bytes);
     }
 }

@@ -3,15 +3,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io, iter,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
     time::{Duration, Instant as Clock},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Transport},
     sdp::Session,
@@ -19,10 +18,13 @@ use sluicegate_sip::{
 };
 use sluicegate_wire::Instant;
 
-use crate::sample::Percentiles;
+use crate::{
+    sample::Percentiles,
+    sockets::{connected, wait_any},
+};
 use sluicegate_site::{
-    During, LabError,
-    clock::{Pacer, Random, unix_ns},
+    During, LabError, Process,
+    clock::{Pacer, unix_ns},
     worker::Context,
 };
 
@@ -32,18 +34,17 @@ const SOCKETS_MAX: u16 = 256;
 /// Requests of one call: its INVITEs, until one has a nonce that is right, and its BYE.
 const REQUESTS_MAX: usize = 8;
 const RECEIVE_MAX: usize = 16_384;
+/// How long a call may take to be set up.
+const READY_MAX: Duration = Duration::from_secs(10);
 /// How often timers are looked at; far below T1.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Specification of the worker `setup`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetupSpec {
     /// The front ends; sockets take turns.
     pub to: Vec<SocketAddr>,
-    /// Local address; missing: any.
-    #[serde(default)]
-    pub from: Option<IpAddr>,
     /// Sockets to call from.
     pub sockets: u16,
     /// Realm of the front ends.
@@ -95,11 +96,15 @@ pub struct Setup {
     pub media: Option<SocketAddr>,
 }
 
-/// The set-up in a line of the worker `setup`, if it is one.
-#[must_use]
-pub fn parse_line(line: &str) -> Option<Setup> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    (value["event"] == "setup").then(|| serde_json::from_value(value).ok())?
+/// Where the next call of a worker `setup` may send.
+///
+/// # Errors
+/// If it ends without a call, or the call was refused.
+pub fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
+    let event = phone.event("setup", READY_MAX)?;
+    let media = event["media"].as_str().and_then(|media| media.parse().ok());
+    let reason = || format!("the call was refused: status {}", event["status"]);
+    media.ok_or_else(|| LabError::Process { name: phone.name().to_owned(), reason: reason() })
 }
 
 /// What became of set-ups in a window of time.
@@ -197,7 +202,7 @@ struct Phone<'a> {
     locals: Vec<SocketAddr>,
     callers: Vec<Arc<Caller>>,
     calls: HashMap<LegId, Call>,
-    random: Random,
+    random: Rng,
     begun: u64,
     not_begun: u64,
     established: u64,
@@ -209,9 +214,7 @@ impl<'a> Phone<'a> {
     fn open(spec: &'a SetupSpec, context: &'a Context) -> io::Result<Self> {
         let open = |index: u16| {
             let to = spec.to[usize::from(index) % spec.to.len()];
-            let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            let socket = UdpSocket::bind((spec.from.unwrap_or(any), 0))?;
-            socket.connect(to)?;
+            let socket = connected(to, 0)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
@@ -234,7 +237,7 @@ impl<'a> Phone<'a> {
             locals,
             callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
             calls: HashMap::new(),
-            random: Random::new(spec.seed),
+            random: Rng::with_seed(spec.seed),
             begun: 0,
             not_begun: 0,
             established: 0,
@@ -312,13 +315,7 @@ impl<'a> Phone<'a> {
 
     /// Waits up to [`TICK`], reads what came, looks at the timers.
     fn turn(&mut self) -> io::Result<()> {
-        let mut ends: Vec<_> =
-            self.sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut ends, PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO)) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let ready: Vec<bool> = ends.iter().map(|end| end.any().unwrap_or(false)).collect();
+        let ready = wait_any(&self.sockets, TICK)?;
         let mut buffer = vec![0; RECEIVE_MAX];
         for socket in (0..self.sockets.len()).filter(|index| ready[*index]) {
             // An error is the ICMP answer to an earlier request: the retransmission deals with it.
@@ -395,9 +392,7 @@ impl<'a> Phone<'a> {
         self.times_us.extend(us);
         self.established += u64::from(us.is_some());
         let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
-        let mut line = json!(setup);
-        line["event"] = json!("setup");
-        self.context.print(&line);
+        self.context.say("setup", &setup);
     }
 
     /// Ends all calls that stand, and waits a moment for the answers.

@@ -5,7 +5,7 @@
 
 use std::{
     io::{self, IoSliceMut},
-    net::{SocketAddr, UdpSocket},
+    net::UdpSocket,
     os::fd::AsRawFd,
 };
 
@@ -13,7 +13,7 @@ use nix::{
     cmsg_space,
     errno::Errno,
     sys::{
-        socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, TimestampingFlag, recvmsg, setsockopt, sockopt},
+        socket::{ControlMessageOwned, MsgFlags, TimestampingFlag, recvmsg, setsockopt, sockopt},
         time::TimeSpec,
     },
 };
@@ -37,8 +37,6 @@ pub(crate) fn stamp_sent(socket: &UdpSocket) -> io::Result<()> {
 pub(crate) struct Stamped {
     /// Bytes in the buffer.
     pub len: usize,
-    /// Where it came from; `None` for one of our own.
-    pub from: Option<SocketAddr>,
     /// Nanoseconds since 1970; `None` if the kernel gave no stamp.
     pub at_ns: Option<u64>,
 }
@@ -57,12 +55,12 @@ fn read(socket: &UdpSocket, buffer: &mut [u8], flags: MsgFlags) -> io::Result<Op
     // Room for a time stamp and for the extended error with which the kernel returns our own datagrams.
     let mut control = cmsg_space!([TimeSpec; 3], [u8; 64], [u8; 64]);
     let mut vectors = [IoSliceMut::new(buffer)];
-    let message = match recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut vectors, Some(&mut control), flags) {
+    let message = match recvmsg::<()>(socket.as_raw_fd(), &mut vectors, Some(&mut control), flags) {
         Ok(message) => message,
         Err(Errno::EAGAIN) => return Ok(None),
         // An ICMP error about an earlier datagram: no datagram, and no reason to stop.
         Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {
-            return Ok(Some(Stamped { len: 0, from: None, at_ns: None }));
+            return Ok(Some(Stamped { len: 0, at_ns: None }));
         }
         Err(error) => return Err(error.into()),
     };
@@ -71,16 +69,10 @@ fn read(socket: &UdpSocket, buffer: &mut [u8], flags: MsgFlags) -> io::Result<Op
         ControlMessageOwned::ScmTimestampsns(stamps) => nanos(stamps.system),
         _ => None,
     });
-    let from = message.address.as_ref().and_then(socket_address);
-    Ok(Some(Stamped { len: message.bytes, from, at_ns }))
+    Ok(Some(Stamped { len: message.bytes, at_ns }))
 }
 
 fn nanos(stamp: TimeSpec) -> Option<u64> {
     let nanos = u64::try_from(stamp.tv_sec()).ok()? * 1_000_000_000 + u64::try_from(stamp.tv_nsec()).ok()?;
     (nanos > 0).then_some(nanos)
-}
-
-fn socket_address(storage: &SockaddrStorage) -> Option<SocketAddr> {
-    let v4 = storage.as_sockaddr_in().map(|address| SocketAddr::new(address.ip().into(), address.port()));
-    v4.or_else(|| storage.as_sockaddr_in6().map(|address| SocketAddr::new(address.ip().into(), address.port())))
 }

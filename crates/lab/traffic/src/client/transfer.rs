@@ -1,32 +1,27 @@
-//! Small HTTP transfers with a deadline, and the server for them.
+//! Small transfers with a deadline.
 
 use std::{
-    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpStream},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::haul::{self, Order};
 use crate::sample::Percentiles;
 use sluicegate_site::{
-    During, LabError, Prefix,
+    LabError, Prefix,
     clock::{Pacer, unix_ns},
     worker::Context,
 };
 
-/// Connections of the server, and transfers of the client, at one time.
+/// Transfers at one time.
 const PARALLEL_MAX: usize = 256;
-const REQUEST_MAX: u64 = 8_192;
-const HEADER_MAX: u64 = 8_192;
-const BODY_MAX: u64 = 1 << 24;
 
 /// Specification of the worker `transfer`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,16 +45,6 @@ pub struct TransferSpec {
     #[serde(default)]
     pub parallel_max: usize,
     /// How long to start transfers.
-    pub seconds: u32,
-}
-
-/// Specification of the worker `serve`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServeSpec {
-    /// Addresses to listen on.
-    pub listen: Vec<SocketAddr>,
-    /// How long to serve.
     pub seconds: u32,
 }
 
@@ -98,13 +83,6 @@ impl TransferSummary {
     }
 }
 
-/// The transfer in a line of the worker `transfer`, if it is one.
-#[must_use]
-pub fn parse_line(line: &str) -> Option<Transfer> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    (value["event"] == "transfer").then(|| serde_json::from_value(value).ok())?
-}
-
 /// Runs the worker `transfer`: prints `{"event":"transfer","started_ns","ms","error"}` for each.
 pub(crate) fn transfer(spec: &TransferSpec, context: &Context) -> Result<(), LabError> {
     context.ready();
@@ -130,9 +108,7 @@ pub(crate) fn transfer(spec: &TransferSpec, context: &Context) -> Result<(), Lab
             scope.spawn(move || {
                 let one = run_one(spec, from);
                 counts[usize::from(one.error.is_some())].fetch_add(1, Ordering::Relaxed);
-                let mut line = json!(one);
-                line["event"] = json!("transfer");
-                context.print(&line);
+                context.say("transfer", &one);
                 running.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -149,7 +125,7 @@ fn run_one(spec: &TransferSpec, from: Option<IpAddr>) -> Transfer {
     let deadline = start + Duration::from_millis(spec.deadline_ms.into());
     let stream = connect(spec, from, deadline);
     let connect_ms = stream.is_ok().then(ms);
-    let error = stream.and_then(|mut stream| fetch(spec, &mut stream, deadline).inspect_err(|_| abort(&stream))).err();
+    let error = stream.and_then(|stream| fetch(spec, &stream, deadline).inspect_err(|_| abort(&stream))).err();
     Transfer { started_ns, ms: ms(), connect_ms, error: error.map(|error| error.to_string()) }
 }
 
@@ -158,47 +134,10 @@ fn abort(stream: &TcpStream) {
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-fn fetch(spec: &TransferSpec, stream: &mut TcpStream, deadline: Instant) -> io::Result<()> {
-    let (method, asked, sent) = if spec.upload { ("POST", 0, spec.bytes) } else { ("GET", spec.bytes, 0) };
-    let request =
-        format!("{method} /{asked} HTTP/1.0\r\nHost: {}\r\nContent-Length: {sent}\r\n\r\n", spec.to).into_bytes();
-    let body = io::repeat(b'x').take(sent.into());
-    write_until(stream, &mut request.chain(body), deadline)?;
-    let mut reader = BufReader::new(Deadlined { stream, deadline });
-    let mut header = Vec::new();
-    loop {
-        let before = header.len();
-        (&mut reader).take(HEADER_MAX).read_until(b'\n', &mut header)?;
-        match &header[before..] {
-            b"\r\n" => break,
-            [] => return Err(ErrorKind::UnexpectedEof.into()),
-            _ if header.len() as u64 > HEADER_MAX => return Err(ErrorKind::InvalidData.into()),
-            _ => {}
-        }
-    }
-    if !header.starts_with(b"HTTP/1.0 200 ") && !header.starts_with(b"HTTP/1.1 200 ") {
-        return Err(io::Error::new(ErrorKind::InvalidData, "the server did not answer 200"));
-    }
-    let body = io::copy(&mut reader, &mut io::sink())?;
-    if body == u64::from(asked) {
-        Ok(())
-    } else {
-        Err(io::Error::new(ErrorKind::UnexpectedEof, format!("{body} bytes came")))
-    }
-}
-
-/// Writes all of `from`; fails when the deadline passes.
-fn write_until(stream: &mut TcpStream, from: &mut impl Read, deadline: Instant) -> io::Result<()> {
-    let mut piece = [0; 4_096];
-    loop {
-        match from.read(&mut piece)? {
-            0 => return Ok(()),
-            len => {
-                stream.set_write_timeout(Some(left(deadline)?))?;
-                stream.write_all(&piece[..len])?;
-            }
-        }
-    }
+fn fetch(spec: &TransferSpec, stream: &TcpStream, deadline: Instant) -> io::Result<()> {
+    let order = Order { upload: spec.upload, bytes: spec.bytes.into(), bytes_per_s: 0 };
+    let haul = haul::carry(&mut Deadlined { stream, deadline }, &order)?;
+    haul.error.map_or(Ok(()), |error| Err(io::Error::new(ErrorKind::UnexpectedEof, error)))
 }
 
 fn connect(spec: &TransferSpec, from: Option<IpAddr>, deadline: Instant) -> io::Result<TcpStream> {
@@ -218,7 +157,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
         .ok_or_else(|| io::Error::new(ErrorKind::TimedOut, "the deadline passed"))
 }
 
-/// A stream whose reads together end at a deadline.
+/// A stream whose reads and writes together end at a deadline.
 struct Deadlined<'a> {
     stream: &'a TcpStream,
     deadline: Instant,
@@ -227,78 +166,26 @@ struct Deadlined<'a> {
 impl Read for Deadlined<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(left(self.deadline)?))?;
-        let mut stream = self.stream;
-        match stream.read(buffer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(io::Error::new(ErrorKind::TimedOut, "the deadline passed"))
-            }
-            other => other,
-        }
+        self.stream.read(buffer).map_err(passed)
     }
 }
 
-/// Runs the worker `serve`: answers `GET /N` with N bytes (at most 16 MiB), and `POST` once its body has come.
-pub(crate) fn serve(spec: &ServeSpec, context: &Context) -> Result<(), LabError> {
-    let listeners: Vec<_> = spec
-        .listen
-        .iter()
-        .map(|address| {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        })
-        .collect::<io::Result<_>>()
-        .during(|| format!("listening on {:?}", spec.listen))?;
-    context.ready();
-    let running = Arc::new(AtomicUsize::new(0));
-    let mut served = 0u64;
-    let end = Instant::now() + Duration::from_secs(spec.seconds.into());
-    while Instant::now() < end && !context.stopped() {
-        let mut idle = true;
-        for listener in &listeners {
-            let Ok((stream, _)) = listener.accept() else { continue };
-            idle = false;
-            if running.load(Ordering::Relaxed) >= PARALLEL_MAX {
-                continue;
-            }
-            served += 1;
-            running.fetch_add(1, Ordering::Relaxed);
-            let running = Arc::clone(&running);
-            thread::spawn(move || {
-                let _ = answer(&stream);
-                running.fetch_sub(1, Ordering::Relaxed);
-            });
-        }
-        if idle {
-            thread::sleep(Duration::from_millis(1));
-        }
+impl Write for Deadlined<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
+        self.stream.write(bytes).map_err(passed)
     }
-    context.result(&json!({ "connections": served }));
-    Ok(())
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
-fn answer(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-    let mut reader = BufReader::new(stream);
-    let mut head = (&mut reader).take(REQUEST_MAX);
-    let mut first = String::new();
-    head.read_line(&mut first)?;
-    let mut line = String::new();
-    let mut body = 0;
-    while head.read_line(&mut line)? > 0 && line != "\r\n" {
-        if let Some(len) = line.strip_prefix("Content-Length: ") {
-            body = len.trim().parse::<u64>().unwrap_or(0).min(BODY_MAX);
-        }
-        line.clear();
+/// A call that waited until the deadline says that it would have to wait.
+fn passed(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::WouldBlock {
+        io::Error::new(ErrorKind::TimedOut, "the deadline passed")
+    } else {
+        error
     }
-    io::copy(&mut reader.take(body), &mut io::sink())?;
-    let wanted = first.split(' ').nth(1).and_then(|path| path.trim_start_matches('/').parse::<u32>().ok());
-    let bytes = u64::from(wanted.unwrap_or(0)).min(BODY_MAX);
-    let status = if wanted.is_some() { "200 OK" } else { "404 Not Found" };
-    let mut out = stream;
-    write!(out, "HTTP/1.0 {status}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n")?;
-    io::copy(&mut io::repeat(b'x').take(bytes), &mut out)?;
-    Ok(())
 }

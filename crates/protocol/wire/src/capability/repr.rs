@@ -126,6 +126,15 @@ impl Repr {
         }
     }
 
+    /// The same regular header of this kind, with limits and capabilities. A request stays what it is.
+    #[must_use]
+    pub fn with_list(mut self, as_kind: Kind, new_limits: Limits, new_list: CapabilityList) -> Self {
+        if let Self::Regular { kind, limits, list, .. } = &mut self {
+            (*kind, *limits, *list) = (as_kind, Some(new_limits), new_list);
+        }
+        self
+    }
+
     /// The same header with this return information.
     #[must_use]
     pub const fn with_return(mut self, new: Option<Return>) -> Self {

@@ -26,11 +26,7 @@ pub(super) struct Floors {
 impl Floors {
     pub(super) fn new() -> Self {
         let mut order: Vec<usize> = (0..LINES).collect();
-        let mut random = 1u64;
-        for last in (1..LINES).rev() {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            order.swap(last, (random >> 33) as usize % (last + 1));
-        }
+        fastrand::Rng::with_seed(1).shuffle(&mut order);
         let mut lines = vec![[0; 8]; LINES];
         for (from, to) in order.iter().zip(order.iter().cycle().skip(1)) {
             lines[*from][0] = *to as u64;

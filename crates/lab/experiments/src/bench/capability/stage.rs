@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use strum::IntoStaticStr;
+
 use sluicegate_capability::router::{Arrival, Class, Router, RouterConfig};
 use sluicegate_capability::secrets::{Seed, seal};
 use sluicegate_scheduler::{Config, Label, LinkScheduler, Offered, QUEUES_MAX};
@@ -37,21 +39,14 @@ pub(super) enum Work {
 }
 
 /// How flows follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub(super) enum Order {
     /// All that is touched stays in the cache: one flow, or as few as the work allows.
     Hot,
     /// 2^20 flows at random.
+    #[strum(serialize = "random_1m")]
     Random,
-}
-
-impl Order {
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Hot => "hot",
-            Self::Random => "random_1m",
-        }
-    }
 }
 
 const BATCH: usize = 128;
@@ -324,9 +319,7 @@ const fn tag(n: u64, level: u32) -> PathId {
 
 fn regular(kind: Kind) -> Repr {
     let list: CapabilityList = [sluicegate_wire::capability::Capability::new(1, 1)].into_iter().collect();
-    let (algorithm, nonce, client_id, limits) = (ALGORITHM, NONCE, ClientId::NONE, Some(LIMITS));
-    let upper = IpProtocol::UDP;
-    Repr::Regular { algorithm, kind, nonce, client_id, limits, list, pointer: 0, demoted: false, upper, ret: None }
+    Repr::nonce_only(ALGORITHM, ClientId::NONE, NONCE, IpProtocol::UDP).with_list(kind, LIMITS, list)
 }
 
 /// The shortest IPv4 packet with this header that fills a 64-byte Ethernet frame.

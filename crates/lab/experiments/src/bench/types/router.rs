@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use super::Kind;
-use crate::bench::{Options, lab::BenchLab};
+use crate::bench::lab::BenchLab;
 use sluicegate_site::{LabError, Node, NodeFile, binary::Binary};
 
 /// Room for flows: few enough for [`super::traffic::UNCACHED_FLOWS`] to push each other out.
@@ -27,10 +27,9 @@ pub(super) struct Counts {
 }
 
 /// A lab with our router in the middle.
-pub(super) fn start(options: &Options, backend: &str) -> Result<(BenchLab, Router), LabError> {
+pub(super) fn start(binary: &Binary, backend: &str) -> Result<(BenchLab, Router), LabError> {
     let lab = BenchLab::build(backend, false)?;
-    let binary =
-        Binary { program: options.program.clone(), directory: options.directory.join(format!("router-{backend}")) };
+    let binary = Binary { directory: binary.directory.join(format!("router-{backend}")), ..binary.clone() };
     let more =
         format!("role = \"router\"\nboundary = true\nlink_rate = \"none\"\ncapability_lines_max = {LINES_MAX}\n");
     let file = NodeFile::new("router").gate(("outside", "inside"), backend, &more);

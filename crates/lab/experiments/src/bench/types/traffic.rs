@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fastrand::Rng;
 use sluicegate_capability::secrets::seal;
 use sluicegate_wire::{
     IpProtocol,
@@ -19,10 +20,7 @@ use crate::bench::{
     lab::{BenchLab, FIRST_PORT, GEN, SINK},
     load::at_rate,
 };
-use sluicegate_site::{
-    During, LabError,
-    clock::{Random, unix_ns},
-};
+use sluicegate_site::{During, LabError};
 use sluicegate_traffic::attack::{Forged, Path, header};
 
 const ETHERNET_LEN: usize = 14;
@@ -67,8 +65,8 @@ impl Traffic {
         let fresh = matches!(kind, Kind::RegularUncached | Kind::RenewalUncached);
         let count = if fresh { UNCACHED_FLOWS } else { CACHED_FLOWS };
         // Other flows than those of any earlier measurement.
-        let mut random = Random::new(unix_ns());
-        let first = random.next() as u32 >> 1;
+        let mut random = Rng::new();
+        let first = random.u32(..) >> 1;
         let clients = first..first + count as u32;
         let needs_capabilities = !matches!(kind, Kind::Plain | Kind::Request);
         let flows = if router && needs_capabilities {
@@ -119,18 +117,7 @@ impl Traffic {
 
 impl Flow {
     fn with_list(&self, kind: Header) -> Repr {
-        Repr::Regular {
-            algorithm: ALGORITHM,
-            kind,
-            nonce: self.nonce,
-            client_id: self.client,
-            limits: Some(LIMITS),
-            list: self.list,
-            pointer: 0,
-            demoted: false,
-            upper: IpProtocol::UDP,
-            ret: None,
-        }
+        Repr::nonce_only(ALGORITHM, self.client, self.nonce, IpProtocol::UDP).with_list(kind, LIMITS, self.list)
     }
 }
 
@@ -148,20 +135,20 @@ fn frame(lab: &BenchLab, header: &Repr) -> Vec<u8> {
     Forged::capable(&path(lab), header, Carriage::Native, len).as_ref().to_vec()
 }
 
-fn flow(client: ClientId, capability: Capability, random: &mut Random) -> Flow {
-    let nonce = FlowNonce::from_low_bits(random.next());
+fn flow(client: ClientId, capability: Capability, random: &mut Rng) -> Flow {
+    let nonce = FlowNonce::from_low_bits(random.u64(..));
     Flow { client, nonce, list: [capability].into_iter().collect() }
 }
 
 /// A flow whose capability no router minted.
-fn made_up(client: u32, random: &mut Random) -> Flow {
-    let capability = Capability(random.next());
+fn made_up(client: u32, random: &mut Rng) -> Flow {
+    let capability = Capability(random.u64(..));
     flow(ClientId(client), capability, random)
 }
 
 /// Asks for every client and grants at the far end, as a colluder does. The answer does not take the way back: nothing
 /// on it is measured.
-fn obtain(lab: &mut BenchLab, clients: Range<u32>, random: &mut Random) -> Result<Vec<Flow>, LabError> {
+fn obtain(lab: &mut BenchLab, clients: Range<u32>, random: &mut Rng) -> Result<Vec<Flow>, LabError> {
     let mut sink = lab.sink_socket()?;
     let mut flows: Vec<Option<Flow>> = vec![None; clients.len()];
     let end = Instant::now() + ASK_MAX;

@@ -6,7 +6,10 @@ use super::{
     Row,
     talk::{DIRECTIONS, Heard, PER_S},
 };
-use crate::report::{Demand, Threshold, rows::Report};
+use crate::report::{
+    Judge,
+    rows::{Case, Report},
+};
 use sluicegate_traffic::{passing::Weak, sample::Percentiles};
 
 /// Beyond two round trips (TVA III-H).
@@ -43,77 +46,64 @@ impl Played {
         let about = (self.row.label(), "tva");
         let all = self.heard.calls.summary(self.calm.start, self.after.end, |_| true);
         let taken = self.heard.stolen.taken_between(self.calm.start, self.after.end);
-        report.note_taken(about, &taken);
+        report.of(about).note_taken(&taken);
         let is_disturbed = taken.is_much();
-        let mut add = |metric: &str, value: f64, demand: Option<Demand>| match demand {
-            Some(demand) => report.require(about, metric, value, demand),
-            None => report.note(about, metric, value),
-        };
+        let mut judge = report.of(about);
         // Hosts that do not run do not talk either.
         let least = self.expected(self.calm.start..self.after.end) * if is_disturbed { 0.5 } else { 1.0 };
-        add("packets", all.sent as f64, Some(Threshold::AtLeast(least).into()));
-        add("lost_packets", (all.sent - all.received) as f64, Some(Threshold::AtMost(0.0).into()));
-        add("frames_missed_by_listeners", self.heard.missed as f64, Some(Threshold::AtMost(0.0).into()));
+        judge.at_least("packets", all.sent as f64, least);
+        judge.at_most("lost_packets", (all.sent - all.received) as f64, 0.0);
+        judge.at_most("frames_missed_by_listeners", self.heard.missed as f64, 0.0);
         let (rtt_ms, usual_ms, extra_ms) = self.delays();
+        let most_ms = 2.0 * rtt_ms + MORE_MS;
+        judge.note("rtt_ms", rtt_ms);
+        judge.note("calm_extra_ms_p99", usual_ms);
         // Of times nothing is judged that others on the machine disturbed.
-        let limit = Some(Threshold::AtMost(2.0 * rtt_ms + MORE_MS).disturbed(is_disturbed));
-        add("rtt_ms", rtt_ms, None);
-        add("calm_extra_ms_p99", usual_ms, None);
-        add("extra_delay_ms_max", extra_ms, limit);
+        judge.timed(is_disturbed).at_most("extra_delay_ms_max", extra_ms, most_ms);
         let active = self.calm.end..self.after.start;
-        add("packets_without_capability", self.weak(&active, |_| true) as f64, None);
+        judge.note("packets_without_capability", self.weak(&active, |_| true) as f64);
+        let demoted = self.weak(&active, |what| what == Weak::Demoted) as f64;
         match self.row {
             Row::Switch => {
-                self.new_path(&mut add, MOST / 2.0);
-                add("frames_by_old_path", self.by_old_path as f64, Some(Threshold::AtMost(0.0).into()));
-                let demoted = self.weak(&active, |what| what == Weak::Demoted);
+                self.new_path(&mut judge, MOST / 2.0);
+                judge.at_most("frames_by_old_path", self.by_old_path as f64, 0.0);
                 // Each of them is a chain that does not know the flow, in both directions.
                 let least = self.changes.len().max(1) * DIRECTIONS.len();
-                add("demoted_packets", demoted as f64, Some(Threshold::AtLeast(least as f64).into()));
-                let repairs = self.repairs_ms();
-                let worst = repairs.iter().copied().fold(f64::NAN, f64::max) - usual_ms;
-                add("capable_again_ms_max", worst, limit);
+                judge.at_least("demoted_packets", demoted, least as f64);
+                let worst = self.repairs_ms().into_iter().fold(f64::NAN, f64::max) - usual_ms;
+                judge.timed(is_disturbed).at_most("capable_again_ms_max", worst, most_ms);
             }
             Row::Flap => {
-                self.new_path(&mut add, MOST / 2.0);
-                add("changes", self.changes.len() as f64, Some(Threshold::AtLeast(3.0 * self.active_s()).into()));
+                self.new_path(&mut judge, MOST / 2.0);
+                judge.at_least("changes", self.changes.len() as f64, 3.0 * self.active_s());
             }
             Row::Asymmetric => {
-                add("requests_by_other_chain", self.by_new_path[0] as f64, Some(Threshold::AtMost(0.0).into()));
-                let least = Threshold::AtLeast(MOST * self.active_s() * f64::from(PER_S));
-                add("answers_by_other_chain", self.by_new_path[1] as f64, Some(least.into()));
+                judge.at_most("requests_by_other_chain", self.by_new_path[0] as f64, 0.0);
+                let least = MOST * self.active_s() * f64::from(PER_S);
+                judge.at_least("answers_by_other_chain", self.by_new_path[1] as f64, least);
             }
             Row::Clocks | Row::Soak => {
-                add(
-                    "demoted_packets",
-                    self.weak(&active, |what| what == Weak::Demoted) as f64,
-                    Some(Threshold::AtMost(0.0).into()),
-                );
+                judge.at_most("demoted_packets", demoted, 0.0);
                 let clocks = &self.heard.clocks[0];
                 let routers = clocks.turns.get(1..).unwrap_or_default();
                 let turns = routers.iter().min().map_or(f64::NAN, |turns| f64::from(*turns));
-                add("secret_turns_min", turns, Some(Threshold::AtLeast(TURNS).into()));
-                add("clocks_apart_s_min", apart_s(&clocks.seconds), Some(Threshold::AtLeast(APART_S).into()));
+                judge.at_least("secret_turns_min", turns, TURNS);
+                judge.at_least("clocks_apart_s_min", apart_s(&clocks.seconds), APART_S);
             }
         }
-        add(
-            "packets_without_capability_after",
-            self.weak(&self.after, |_| true) as f64,
-            Some(Threshold::AtMost(0.0).into()),
-        );
+        judge.at_most("packets_without_capability_after", self.weak(&self.after, |_| true) as f64, 0.0);
         for (direction, metric) in DIRECTIONS.into_iter().zip(["regular_requests_after", "regular_answers_after"]) {
             let sent =
                 self.heard.calls.summary(self.after.start, self.after.end, |flow| flow as usize == direction).sent;
-            let least = (MOST * sent as f64).max(1.0);
-            add(metric, self.regular(direction) as f64, Some(Threshold::AtLeast(least).into()));
+            judge.at_least(metric, self.regular(direction) as f64, (MOST * sent as f64).max(1.0));
         }
     }
 
     /// Both directions went over the new path for this share of the time at least.
-    fn new_path(&self, add: &mut impl FnMut(&str, f64, Option<Demand>), share: f64) {
-        let least = Threshold::AtLeast(share * self.active_s() * f64::from(PER_S) * 0.9);
+    fn new_path(&self, judge: &mut Judge<'_, Case>, share: f64) {
+        let least = share * self.active_s() * f64::from(PER_S) * 0.9;
         for (packets, metric) in self.by_new_path.into_iter().zip(["requests_by_new_path", "answers_by_new_path"]) {
-            add(metric, packets as f64, Some(least.into()));
+            judge.at_least(metric, packets as f64, least);
         }
     }
 
@@ -184,6 +174,8 @@ fn apart_s(seconds: &[u8]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
     use crate::report::Verdict;
     use sluicegate_traffic::{client::call::Calls, passing::Clocks};
@@ -228,12 +220,12 @@ mod tests {
         let (mut played, mut report) = (good(row), Report::default());
         spoil(&mut played);
         played.judge(&mut report);
-        report.verdict() == Verdict::Holds
+        report.figures.verdict() == Verdict::Holds
     }
 
     #[test]
     fn a_good_run_passes_and_one_that_lost_or_delayed_a_packet_never_does() {
-        for row in Row::ALL {
+        for row in Row::value_variants().iter().copied() {
             assert!(passes(row, |_| {}), "{row:?}");
             let sent = |n: u32| format!(r#"{{"event":"sent","packets":[[0,{n},9000000000]]}}"#);
             assert!(!passes(row, |played| played.heard.calls.take(&sent(5_000))), "{row:?}, lost");
@@ -292,8 +284,8 @@ mod tests {
             played.heard.stolen.note(10_000 * MS, 10_000 * MS);
             spoil(&mut played);
             played.judge(&mut report);
-            let missed = report.figures.into_iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
-            missed.map(|figure| figure.metric).collect::<Vec<_>>()
+            let missed = report.figures.iter().filter(|figure| figure.verdict == Some(Verdict::Missed));
+            missed.map(|figure| figure.metric.clone()).collect::<Vec<_>>()
         };
         assert_eq!(spoiled(&|_| {}), [] as [&str; 0]);
         let lost = r#"{"event":"sent","packets":[[0,5000,9000000000]]}"#;

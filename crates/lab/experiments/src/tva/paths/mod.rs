@@ -11,15 +11,16 @@ mod soak;
 mod talk;
 
 use clap::{Args, ValueEnum};
+use strum::IntoStaticStr;
 
-use super::Report;
-use sluicegate_site::{LabError, binary::Binary};
+pub use play::run;
 
 /// The name of the run.
 pub const NAME: &str = "tva-paths";
 
 /// What happens to the path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Row {
     /// Both directions move to a chain that shares no router with the old one, and back.
     Switch,
@@ -46,19 +47,9 @@ pub enum Mutant {
 }
 
 impl Row {
-    /// All, in the order in which they are played.
-    pub const ALL: [Self; 5] = [Self::Switch, Self::Flap, Self::Asymmetric, Self::Clocks, Self::Soak];
-
     /// The name in commands and reports.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Switch => "switch",
-            Self::Flap => "flap",
-            Self::Asymmetric => "asymmetric",
-            Self::Clocks => "clocks",
-            Self::Soak => "soak",
-        }
+    fn label(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -82,22 +73,9 @@ pub struct Options {
 impl Options {
     /// The rows to play.
     fn rows(&self) -> impl Iterator<Item = Row> {
-        Row::ALL.into_iter().filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
+        Row::value_variants()
+            .iter()
+            .copied()
+            .filter(|row| self.only.map_or(*row != Row::Soak || self.soak_s > 0, |only| only == *row))
     }
-}
-
-/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
-/// workers are processes of `binary`, whose directory is empty and of this user alone.
-///
-/// # Errors
-/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    if options.rows().any(|row| row == Row::Soak) && options.soak_s < soak::LEAST_S {
-        return Err(LabError::Plan(format!(
-            "a soak of {} s shows nothing: use {} s or more",
-            options.soak_s,
-            soak::LEAST_S
-        )));
-    }
-    play::play(binary, options, tell)
 }

@@ -11,19 +11,19 @@ use super::{
     Mutant, NAME, Options, Row,
     judge::Played,
     site::{self, CHAIN_A, CHAIN_B, Chain, DELAY_US, SERVICE, USERS},
-    soak::Memory,
+    soak::{LEAST_S, Memory},
     talk::Talk,
 };
-use crate::{
-    report::Threshold,
-    tva::{
-        Report,
-        nodes::{self, Nodes},
-    },
+use crate::tva::{
+    Report,
+    nodes::{self, Nodes},
 };
-use sluicegate_site::{During, Lab, LabError, NodeFile, Process, binary::Binary, clock::unix_ns};
+use sluicegate_site::{During, Lab, LabError, NodeFile, Process, binary::Binary, clock::unix_ns, worker::said};
 use sluicegate_traffic::{
-    client::transfer::{self, ServeSpec, TransferSpec},
+    client::{
+        haul::ServeSpec,
+        transfer::{Transfer, TransferSpec},
+    },
     emulator::{EmulateSpec, LineOptions},
 };
 
@@ -63,7 +63,15 @@ struct Stage<'a> {
     lab: Lab,
 }
 
-pub(super) fn play(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+/// Plays the rows one after the other and returns what was measured; `tell` hears each step. All daemons, agents and
+/// workers are processes of `binary`, whose directory is empty and of this user alone.
+///
+/// # Errors
+/// If the lab cannot be built, or a process of it fails: the run then shows nothing.
+pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    if options.rows().any(|row| row == Row::Soak) && options.soak_s < LEAST_S {
+        return Err(LabError::Plan(format!("a soak of {} s shows nothing: use {LEAST_S} s or more", options.soak_s)));
+    }
     tell("building the lab: 14 network namespaces, edge boxes, five routers and a gate");
     let stage = Stage::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
@@ -90,7 +98,7 @@ impl<'a> Stage<'a> {
         for host in ["near", "far"] {
             standing.push(binary.worker(&lab, host, "emulate", &wire)?);
         }
-        let serve = ServeSpec { listen: vec![(SERVICE, 80).into()], seconds };
+        let serve = ServeSpec { listen: vec![(SERVICE, 80).into()], silence_s: 10, seconds };
         standing.push(binary.worker(&lab, "service", "serve", &serve)?);
         for (name, ahead_s) in CHAIN_A.into_iter().zip(AHEAD_S) {
             set_clock(&binary, name, if options.mutant == Mutant::Still { 0 } else { ahead_s })?;
@@ -126,7 +134,7 @@ impl<'a> Stage<'a> {
         }
         played.active = began..unix_ns();
         if row == Row::Flap {
-            report.note((row.label(), "tva"), "senders_blacklisted", self.blacklisted()?);
+            report.of((row.label(), "tva")).note("senders_blacklisted", self.blacklisted()?);
         }
         talk.go_on(if row == Row::Flap { FLAP_SETTLE } else { SETTLE });
         let after = self.judged(&CHAIN_B)?;
@@ -193,15 +201,17 @@ impl<'a> Stage<'a> {
             if second >= SOAK_WARM_S {
                 memory.read(self.nodes.processes())?;
             }
-            transfers.extend(std::iter::from_fn(|| clients.line_now()).filter_map(|line| transfer::parse_line(&line)));
+            transfers.extend(
+                std::iter::from_fn(|| clients.line_now()).filter_map(|line| said::<Transfer>(&line, "transfer")),
+            );
         }
         clients.close_input();
         memory.judge(report);
         let about = (Row::Soak.label(), "tva");
         let least = f64::from(self.options.soak_s) * 4.0;
-        report.require(about, "transfers", transfers.len() as f64, Threshold::AtLeast(least));
+        report.of(about).at_least("transfers", transfers.len() as f64, least);
         let failed = transfers.iter().filter(|one| one.error.is_some()).count();
-        report.require(about, "transfers_failed", failed as f64, Threshold::AtMost(0.0));
+        report.of(about).at_most("transfers_failed", failed as f64, 0.0);
         Ok(())
     }
 

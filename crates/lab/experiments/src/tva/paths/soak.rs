@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs};
 
 use super::Row;
-use crate::report::{Threshold, rows::Report};
+use crate::report::rows::Report;
 use sluicegate_site::{During, LabError, Process};
 
 /// A soak has at least two lives of a secret.
@@ -36,9 +36,9 @@ impl Memory {
             let fifth = (kb.len() / 5).max(1);
             let (first, last) = (median(&kb[..fifth]), median(&kb[kb.len() - fifth..]));
             let about = (Row::Soak.label(), "tva");
-            report.note(about, &format!("memory_first_kb.{name}"), first);
-            let most = Threshold::AtMost((first * GROWTH).max(GROWTH_KB));
-            report.require(about, &format!("memory_growth_kb.{name}"), last - first, most);
+            report.of(about).note(&format!("memory_first_kb.{name}"), first);
+            let most = (first * GROWTH).max(GROWTH_KB);
+            report.of(about).at_most(&format!("memory_growth_kb.{name}"), last - first, most);
         }
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         let mut report = Report::default();
         Memory(BTreeMap::from([("a1".to_owned(), (0..100).map(|n| 20_000 + n * kb_each).collect())]))
             .judge(&mut report);
-        report.verdict() == Verdict::Holds
+        report.figures.verdict() == Verdict::Holds
     }
 
     #[test]
@@ -68,6 +68,6 @@ mod tests {
         assert!(!grows_by(5));
         let mut report = Report::default();
         Memory::default().judge(&mut report);
-        assert_eq!(report.verdict(), Verdict::Missed);
+        assert_eq!(report.figures.verdict(), Verdict::Missed);
     }
 }

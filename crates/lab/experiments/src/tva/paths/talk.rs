@@ -13,6 +13,7 @@ use sluicegate_site::{
     Lab, LabError, Prefix, Process,
     binary::Binary,
     cpu::{Stolen, StolenWatch},
+    worker::said,
 };
 use sluicegate_traffic::{
     client::call::{CallSpec, Calls, SinkSpec},
@@ -70,7 +71,7 @@ impl Talk {
         }
         let ends = [("client", SERVICE), ("service", CLIENT)];
         for (host, own) in [("client", CLIENT), ("service", SERVICE)] {
-            let spec = SinkSpec { listen: vec![(own, PORT).into()], echo: false, seconds: seconds + 10 };
+            let spec = SinkSpec { listen: vec![(own, PORT).into()], seconds: seconds + 10 };
             talk.sinks.push(binary.worker(lab, host, "sink", &spec)?);
         }
         for (flow, (host, to)) in (0u32..).zip(ends) {
@@ -149,10 +150,10 @@ impl Heard {
             clocks: Clocks,
             lost: u64,
         }
-        if let Ok(passing) = serde_json::from_str::<Passing>(line) {
+        if let Some(passing) = said::<Passing>(line, "passing") {
             self.regular[direction].push((passing.ns, passing.regular));
             self.weak[direction].extend(passing.weak);
-        } else if let Ok(result) = serde_json::from_str::<Result>(line) {
+        } else if let Some(result) = said::<Result>(line, "result") {
             self.clocks[direction] = result.clocks;
             self.missed += result.lost;
         }

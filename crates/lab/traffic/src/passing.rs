@@ -40,7 +40,7 @@ pub enum Weak {
     Demoted,
     /// A request with a payload: its sender holds no capability.
     Request,
-    /// It has no capability header.
+    /// It has no capability header, or one that shows nothing and asks for nothing: its sender marked it.
     Plain,
 }
 
@@ -102,6 +102,10 @@ fn judge(spec: &PassingSpec, frame: &[u8], clocks: &mut Clocks) -> Option<Option
     }
     let Ok(Some(found)) = shim::find(&summary, packet) else { return Some(Some(Weak::Plain)) };
     let header = found.packet(packet);
+    let is_alone = header.upper_protocol() == CAPABILITY_ONLY;
+    if header.kind() == Kind::Request && header.count() == 0 {
+        return Some((!is_alone).then_some(Weak::Plain));
+    }
     if header.is_demoted() {
         return Some(Some(Weak::Demoted));
     }
@@ -114,13 +118,40 @@ fn judge(spec: &PassingSpec, frame: &[u8], clocks: &mut Clocks) -> Option<Option
         }
         clocks.learn(&seconds[..stamped]);
     }
-    let asks = header.kind() == Kind::Request && header.upper_protocol() != CAPABILITY_ONLY;
-    Some(asks.then_some(Weak::Request))
+    Some((header.kind() == Kind::Request && !is_alone).then_some(Weak::Request))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use sluicegate_wire::{
+        FrameBuf, IpProtocol, build,
+        capability::{Algorithm, ClientId, FlowNonce, Repr, SlotList, shim::Carriage},
+    };
+
     use super::*;
+
+    fn judged(repr: &Repr) -> Option<Option<Weak>> {
+        let packet =
+            build::packet(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), &(IpProtocol::TCP, &[0; 20][..]));
+        let mut frame = FrameBuf::from_bytes(&packet);
+        frame.with(|frame| shim::insert(frame, repr, Carriage::Native)).unwrap();
+        let spec = PassingSpec { interface: String::new(), sources: vec!["10.0.0.1".parse().unwrap()], seconds: 0 };
+        judge(&spec, &[&[0; ETHERNET_LEN], frame.bytes()].concat(), &mut Clocks::default())
+    }
+
+    #[test]
+    fn what_its_sender_marked_is_not_what_a_router_demoted() {
+        let (algorithm, client_id, upper) = (Algorithm::SipHash, ClientId(1), IpProtocol::TCP);
+        let request = |slots, demoted| {
+            judged(&Repr::Request { algorithm, client_id, slots, entries: SlotList::new(), demoted, upper, ret: None })
+        };
+        assert_eq!(request(0, true), Some(Some(Weak::Plain)));
+        assert_eq!(request(3, true), Some(Some(Weak::Demoted)));
+        assert_eq!(request(3, false), Some(Some(Weak::Request)));
+        assert_eq!(judged(&Repr::nonce_only(algorithm, client_id, FlowNonce(7), upper)), Some(None));
+    }
 
     #[test]
     fn a_clock_turns_when_the_secret_is_another_and_starts_anew_on_another_path() {

@@ -91,6 +91,18 @@ pub(crate) enum Bench {
         #[arg(long)]
         short: bool,
     },
+    /// Packets through whole nodes in memory, by role and kind.
+    Node {
+        /// Print JSON lines.
+        #[arg(long)]
+        json: bool,
+        /// Only this row, such as `gate.nat_in` or `router.plain.hot`.
+        #[arg(long, value_name = "ROW")]
+        only: Option<String>,
+        /// A sixteenth of the packets.
+        #[arg(long)]
+        short: bool,
+    },
     /// Sign-ins at a frontend on loopback: its processor time for each, of phones and agents.
     Signin {
         /// Print JSON lines.

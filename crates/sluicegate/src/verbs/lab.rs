@@ -107,6 +107,7 @@ fn bench(bench: Bench) -> Result<ExitCode> {
         Bench::Capability { json, only, short } => {
             (json, bench::capability(&bench::Options { short, only, commit }, &mut keep)?)
         }
+        Bench::Node { json, only, short } => (json, bench::node(&bench::Options { short, only, commit }, &mut keep)?),
         Bench::Signin { json, only, short, program } => {
             binary.program = program.unwrap_or(binary.program);
             (json, bench::signin(&binary, &bench::Options { short, only, commit }, &mut keep)?)

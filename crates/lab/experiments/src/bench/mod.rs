@@ -8,6 +8,7 @@ mod capability;
 mod frame;
 mod lab;
 mod load;
+mod node;
 mod peer;
 mod signin;
 mod site;
@@ -20,7 +21,7 @@ use std::{
 
 use serde::Serialize;
 
-pub use self::{capability::capability, signin::signin, types::types};
+pub use self::{capability::capability, node::node, signin::signin, types::types};
 
 use self::{
     lab::BenchLab,
@@ -45,7 +46,7 @@ pub struct Options {
 /// One figure of ours beside the same figure of one peer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// `gate`, `capability` or `signin`.
+    /// Such as `gate`, `capability` or `node`.
     pub bench: &'static str,
     /// What was measured: figure, back end, protocol, or figure and order of the flows.
     pub row: String,
@@ -75,7 +76,7 @@ pub struct Row {
 /// How the bench went.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// `gate`, `capability` or `signin`.
+    /// Such as `gate`, `capability` or `node`.
     pub bench: &'static str,
     /// Rows measured.
     pub rows: usize,

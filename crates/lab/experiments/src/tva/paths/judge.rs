@@ -38,6 +38,8 @@ pub(super) struct Played {
     pub(super) by_new_path: [u64; 2],
     /// Frames that went to the old path while the new one was chosen.
     pub(super) by_old_path: u64,
+    /// Packets that the routers of the first chain and the gate demoted themselves, meanwhile.
+    pub(super) demoted_by_routers: u64,
 }
 
 impl Played {
@@ -83,6 +85,7 @@ impl Played {
                 judge.at_least("answers_by_other_chain", self.by_new_path[1] as f64, least);
             }
             Row::Clocks | Row::Soak => {
+                judge.at_most("demoted_by_routers", self.demoted_by_routers as f64, 0.0);
                 judge.at_most("demoted_packets", demoted, 0.0);
                 let clocks = &self.heard.clocks[0];
                 let routers = clocks.turns.get(1..).unwrap_or_default();
@@ -213,6 +216,7 @@ mod tests {
                 if row == Row::Asymmetric { 1_200 } else { 600 },
             ],
             by_old_path: 0,
+            demoted_by_routers: 0,
         }
     }
 
@@ -253,6 +257,7 @@ mod tests {
         assert!(!passes(Row::Switch, |played| played.by_old_path = 1));
         for row in [Row::Clocks, Row::Soak] {
             assert!(!passes(row, |played| played.heard.clocks[0].turns[2] = 1), "{row:?}");
+            assert!(!passes(row, |played| played.demoted_by_routers = 1), "{row:?}");
             assert!(!passes(row, |played| played.heard.clocks[0].seconds = vec![1, 100, 100, 100, 77]), "{row:?}");
             assert!(!passes(row, |played| played.heard.clocks[0] = Clocks::default()), "{row:?}");
             assert!(!passes(row, |played| played.heard.weak[0].push((9_000 * MS, Weak::Demoted))), "{row:?}");

@@ -26,6 +26,7 @@ use sluicegate_traffic::{
     },
     emulator::{EmulateSpec, LineOptions},
 };
+use sluicegate_wire::Reason;
 
 /// Nothing in the lab comes near it.
 const LINK_BPS: u64 = 100_000_000;
@@ -122,8 +123,9 @@ impl<'a> Stage<'a> {
             changes: Vec::new(),
             by_new_path: [0; 2],
             by_old_path: 0,
+            demoted_by_routers: 0,
         };
-        let before = self.judged(&CHAIN_B)?;
+        let (before, demoted_before) = (self.judged(&CHAIN_B)?, self.demoted()?);
         let began = unix_ns();
         match row {
             Row::Switch => self.switch(&mut talk, &mut played)?,
@@ -139,6 +141,7 @@ impl<'a> Stage<'a> {
         talk.go_on(if row == Row::Flap { FLAP_SETTLE } else { SETTLE });
         let after = self.judged(&CHAIN_B)?;
         played.by_new_path = [0, 1].map(|direction| after[direction] - before[direction]);
+        played.demoted_by_routers = self.demoted()? - demoted_before;
         let began = unix_ns();
         talk.go_on(AFTER);
         played.after = began..unix_ns();
@@ -253,6 +256,18 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(least)
+    }
+
+    /// Packets that the routers of the first chain and the gate have demoted, without those that came demoted.
+    fn demoted(&self) -> Result<u64, LabError> {
+        let mut packets = 0;
+        for name in CHAIN_A.into_iter().chain(["gate"]) {
+            let status = self.nodes.status(name)?;
+            let reasons = status["router"]["demoted"].as_object().into_iter().flatten();
+            let own = reasons.filter(|(reason, _)| *reason != Reason::AlreadyDemoted.label());
+            packets += own.filter_map(|(_, packets)| packets.as_u64()).sum::<u64>();
+        }
+        Ok(packets)
     }
 
     /// Senders that the service's edge box gives nothing now.

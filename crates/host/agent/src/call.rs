@@ -12,7 +12,7 @@ use sluicegate_sip::{
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, SignIn, TrustError, random_bits, supported},
+    account::{Account, SignIn, TrustError, random, supported},
     endpoint::{Endpoint, ExchangeError, reason_phrase},
     multipart::part,
     opening::OpenRange,
@@ -52,13 +52,8 @@ pub enum CallError {
     #[error("the grant's packet MACs have a key that this agent does not have")]
     Key,
     /// The frontend wants other credentials.
-    #[error("the frontend does not accept the password of {user} in realm {realm}; check the three")]
-    Credentials {
-        /// The user's name.
-        user: String,
-        /// The realm.
-        realm: String,
-    },
+    #[error("the frontend does not accept the password of {0} in realm {1}; check the three")]
+    Credentials(String, String),
     /// The frontend said no.
     #[error("the frontend refused {range} of {service}: {code} {reason}")]
     Refused {
@@ -84,7 +79,7 @@ impl CallError {
 
     /// Whether the frontend knows the user and says no.
     pub(crate) const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Credentials { .. } | Self::Refused { code: 403, .. })
+        matches!(self, Self::Credentials(..) | Self::Refused { code: 403, .. })
     }
 }
 
@@ -130,7 +125,7 @@ impl Call {
         range: PortRange,
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
-        let session_id = u64::from(u32::from_be_bytes(random_bits()[..4].try_into().unwrap_or_default()));
+        let session_id = u64::from(u32::from_be_bytes(random()));
         let parties = Parties { from: &from, to: &uri, uri: &uri, contact: &account.user };
         let wish = content(offer(endpoint.local(), range, session_id, 1), proves);
         let leg = endpoint.start(Method::Invite, parties, wish, Some(SignIn::new(account)))?;
@@ -311,7 +306,7 @@ async fn let_in(
         (Event::Answered { code: 200..=299, response, .. }, _) => Ok(response),
         (_, Some(error)) => Err(error.into()),
         (Event::Answered { code: 401 | 407, .. }, None) => {
-            Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
+            Err(CallError::Credentials(account.user.clone(), account.realm.clone()))
         }
         (Event::Answered { code, response, .. }, None) => {
             let (service, reason) = (service.to_owned(), reason_phrase(&response));

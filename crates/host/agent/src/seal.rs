@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -16,11 +16,11 @@ use sluicegate_grant::{
     DataMode, Grant, GrantId,
     mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
 };
-use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};
+use sluicegate_wire::{IpProtocol, ip, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
 use tracing::{debug, warn};
 
-use crate::endpoint::leave_by;
+use crate::endpoint::{any, connected, leave_by};
 
 /// Between two notes about datagrams that are too long.
 const NOTE_INTERVAL: Duration = Duration::from_secs(5);
@@ -432,39 +432,22 @@ fn whole_only(socket: &UdpSocket, gate: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-const fn any(gate: SocketAddr) -> SocketAddr {
-    let address = if gate.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    SocketAddr::new(address, 0)
-}
-
-/// A socket that the kernel has chosen a way for.
-async fn probe(interface: Option<&str>, gate: SocketAddr) -> io::Result<UdpSocket> {
-    let probe = UdpSocket::bind(any(gate)).await?;
-    leave_by(&probe, interface)?;
-    probe.connect(gate).await?;
-    Ok(probe)
-}
-
 /// The address that packets to `gate` leave with.
 async fn own_address(interface: Option<&str>, gate: SocketAddr) -> io::Result<IpAddr> {
-    Ok(probe(interface, gate).await?.local_addr()?.ip())
+    Ok(connected(interface, None, gate).await?.local_addr()?.ip())
 }
 
 /// An address and port as an acknowledgement says them.
 fn seen_as(local: SocketAddr) -> [u8; ACK_LEFT - ACK_SEEN] {
-    let address = match local.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
     let mut seen = [0; ACK_LEFT - ACK_SEEN];
-    seen[..16].copy_from_slice(&address.octets());
+    seen[..16].copy_from_slice(&ip::octets(local.ip()));
     seen[16..].copy_from_slice(&local.port().to_be_bytes());
     seen
 }
 
 /// What the kernel knows of the path's MTU.
 async fn path_mtu(gate: SocketAddr) -> io::Result<usize> {
-    let probe = probe(None, gate).await?;
+    let probe = connected(None, None, gate).await?;
     let mtu = if gate.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
     Ok(mtu as usize)
 }

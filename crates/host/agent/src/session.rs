@@ -44,10 +44,9 @@ struct Ask {
     answer: oneshot::Sender<Result<Reach, String>>,
 }
 
-/// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped or on
-/// [`Session::close`].
+/// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub(crate) struct Session {
     asks: mpsc::Sender<Ask>,
     opening: watch::Receiver<Opening>,
     standing: Arc<AtomicUsize>,
@@ -65,20 +64,13 @@ impl Drop for Standing {
 }
 
 impl Session {
-    /// Starts a session with whichever of `frontends` answers. Nothing is opened before somebody asks for it.
-    ///
-    /// # Errors
-    /// When no UDP socket can be had.
-    pub async fn start(frontends: Frontends, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        Self::start_on(None, frontends, account, (service, DataMode::Mac)).await
-    }
-
-    /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
-    /// opened. Its own packets leave by what `interface` says now, whatever the routes say.
+    /// Starts a session with whichever of `frontends` answers, for packets that can prove as much as `proves`: grants have to
+    /// demand that, or nothing is opened. Nothing is opened before somebody asks for it. Its own packets leave by what
+    /// `interface` says now, whatever the routes say.
     ///
     /// # Errors
     /// When no UDP socket can be had, or it cannot be bound to the interface.
-    pub(crate) async fn start_on(
+    pub(crate) async fn start(
         interface: Option<watch::Receiver<String>>,
         frontends: Frontends,
         account: Account,
@@ -114,7 +106,7 @@ impl Session {
     ///
     /// # Errors
     /// Why the frontend or the gate refused, for a person.
-    pub async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
+    pub(crate) async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
         self.reach(protocol, port).await.map(|reach| reach.address)
     }
 
@@ -136,7 +128,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::address`].
-    pub async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
+    pub(crate) async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
         self.open(PortRange::single(protocol, port)).await
     }
 

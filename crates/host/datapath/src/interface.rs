@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use sluicegate_netlink::{Error, Rtnetlink};
 
 /// An Ethernet interface of the calling thread's network namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
     /// Its name.
     pub name: String,

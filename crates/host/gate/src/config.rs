@@ -1,5 +1,6 @@
 //! What a gate is told at start. The binary's TOML reader fills these; defaults are in [`Config::new`].
 
+use ipnet::IpNet;
 use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::Translated;
 
@@ -118,17 +119,17 @@ impl Config {
     pub fn check(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         if !is_name(&self.name) {
-            errors.push(ConfigError::Name { name: self.name.clone() });
+            errors.push(ConfigError::Name(self.name.clone()));
         }
         if self.outside == self.inside {
-            errors.push(ConfigError::SameInterface { name: self.outside.clone() });
+            errors.push(ConfigError::SameInterface(self.outside.clone()));
         }
         for (index, address) in self.addresses.iter().enumerate() {
             if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
-                errors.push(ConfigError::AddressKind { address: *address });
+                errors.push(ConfigError::AddressKind(*address));
             }
             if self.addresses.iter().take(index).any(|earlier| earlier.is_ipv4() == address.is_ipv4()) {
-                errors.push(ConfigError::AddressTwice { address: *address });
+                errors.push(ConfigError::AddressTwice(*address));
             }
         }
         self.check_ports(&mut errors);
@@ -145,12 +146,12 @@ impl Config {
     fn check_ports(&self, errors: &mut Vec<ConfigError>) {
         let (first, last) = (*self.external_ports.start(), *self.external_ports.end());
         if first > last || first < 1024 {
-            errors.push(ConfigError::ExternalPorts { first, last });
+            errors.push(ConfigError::ExternalPorts(first, last));
         }
         for rule in self.local.iter().filter(|rule| rule.protocol == 6 || rule.protocol == 17) {
             if rule.first <= last && rule.last >= first {
                 let rule = format!("{}/{}-{}", protocol_label(rule.protocol), rule.first, rule.last);
-                errors.push(ConfigError::LocalOverlap { rule, first, last });
+                errors.push(ConfigError::LocalOverlap(rule, first, last));
             }
         }
     }
@@ -164,7 +165,7 @@ impl Config {
         for (field, given) in [("flows_max", u64::from(self.per_user.flows_max)), ("window_s", self.per_user.window_s)]
         {
             if given == 0 {
-                errors.push(ConfigError::PerUser { field });
+                errors.push(ConfigError::PerUser(field));
             }
         }
         if self.per_user.bytes > USER_BYTES_MAX {
@@ -178,7 +179,7 @@ impl Config {
             errors.push(ConfigError::TooMany { field: "issuer", given, max });
         }
         if self.local.iter().any(|rule| rule.rate_pps == 0) {
-            errors.push(ConfigError::Zero { field: "rate_pps of a local rule" });
+            errors.push(ConfigError::Zero("rate_pps of a local rule"));
         }
     }
 }
@@ -196,7 +197,7 @@ impl Config {
 /// A size that is fixed at start.
 fn check_size(errors: &mut Vec<ConfigError>, field: &'static str, given: u32, max: u32) {
     if given == 0 {
-        errors.push(ConfigError::Zero { field });
+        errors.push(ConfigError::Zero(field));
     } else if given > max {
         errors.push(ConfigError::TooMany { field, given: u64::from(given), max: u64::from(max) });
     }
@@ -224,26 +225,13 @@ pub struct FeedAddress {
 
 /// An address prefix such as `192.0.2.0/24` or `2001:db8::/32`; a bare address is a prefix of full length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    address: IpAddr,
-    len: u8,
-}
+pub struct Prefix(IpNet);
 
 impl Prefix {
     /// Whether `address` lies inside; never across address families.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let shift = 32 - u32::from(self.len);
-                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let shift = 128 - u32::from(self.len);
-                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+        self.0.contains(&address)
     }
 }
 
@@ -251,24 +239,14 @@ impl FromStr for Prefix {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = || ConfigError::Prefix { text: text.to_owned() };
-        let (address, len) = match text.split_once('/') {
-            Some((address, len)) => (address, Some(len)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let full: u8 = if address.is_ipv4() { 32 } else { 128 };
-        let len = match len {
-            Some(len) => len.parse().map_err(|_| wrong())?,
-            None => full,
-        };
-        if len > full { Err(wrong()) } else { Ok(Self { address, len }) }
+        let bare = |_| text.parse::<IpAddr>().map(IpNet::from);
+        text.parse().or_else(bare).map(Self).map_err(|_| ConfigError::Prefix(text.to_owned()))
     }
 }
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
+        self.0.fmt(f)
     }
 }
 

@@ -72,7 +72,7 @@ impl Host {
             return Err(StartError::NoInterface { field, name: name.to_owned(), present: present.join(", ") });
         };
         if !interface.up {
-            return Err(StartError::InterfaceDown { field, name: name.to_owned() });
+            return Err(StartError::InterfaceDown(field, name.to_owned()));
         }
         Ok(interface)
     }
@@ -91,7 +91,7 @@ impl Host {
                 });
             }
             if !own.contains(address) {
-                return Err(StartError::AddressAbsent { address: *address, outside: config.outside.clone() });
+                return Err(StartError::AddressAbsent(*address, config.outside.clone()));
             }
         }
         Ok(())
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn an_interface_that_is_down_is_refused() {
         let error = host().check(&config("out", "off", "203.0.113.1")).unwrap_err();
-        assert!(matches!(error, StartError::InterfaceDown { field: "inside", .. }));
+        assert!(matches!(error, StartError::InterfaceDown("inside", _)));
     }
 
     #[test]
     fn an_external_address_must_be_on_the_host_and_not_inside() {
         let absent = host().check(&config("out", "in", "203.0.113.9")).unwrap_err();
-        assert!(matches!(absent, StartError::AddressAbsent { .. }));
+        assert!(matches!(absent, StartError::AddressAbsent(..)));
         let inside = host().check(&config("out", "in", "10.0.0.1")).unwrap_err();
         assert!(matches!(inside, StartError::AddressInside { .. }));
         assert_eq!(inside.field(), Some("address"));

@@ -10,7 +10,7 @@ use crate::{
     state::{Books, Saved},
 };
 use sluicegate_api::Enforcement;
-use sluicegate_feed::{FeedService, FeedSip, FromGate};
+use sluicegate_feed::{FeedSip, FromGate};
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_pinhole as pinhole;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -40,50 +40,20 @@ pub(crate) struct FeedSlot {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) commander: Commander,
-    pub(crate) books: Arc<Books>,
+    pub(crate) books: Books,
     pub(crate) published: Arc<Published>,
-    pub(crate) saved: Arc<Mutex<Saved>>,
+    pub(crate) saved: Mutex<Saved>,
     pub(crate) feeds: Vec<FeedSlot>,
     pub(crate) backend: (&'static str, String),
     pub(crate) started: Instant,
-    observing: AtomicBool,
+    pub(crate) observing: AtomicBool,
     /// The standing pinhole of each service.
-    standing: Mutex<BTreeMap<String, Standing>>,
+    pub(crate) standing: Mutex<BTreeMap<String, Standing>>,
     /// Held while the list of services changes, so that ledger and packet thread agree.
-    services: tokio::sync::Mutex<()>,
-}
-
-/// What [`Shared::new`] is made of.
-pub(crate) struct Parts {
-    pub(crate) config: Config,
-    pub(crate) commander: Commander,
-    pub(crate) books: Arc<Books>,
-    pub(crate) published: Arc<Published>,
-    pub(crate) saved: Arc<Mutex<Saved>>,
-    pub(crate) feeds: Vec<FeedSlot>,
-    pub(crate) backend: (&'static str, String),
-    pub(crate) started: Instant,
+    pub(crate) services: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, commander, books, published, saved, feeds, backend, started } = parts;
-        let observing = AtomicBool::new(config.mode == Enforcement::Observe);
-        Self {
-            config,
-            commander,
-            books,
-            published,
-            saved,
-            feeds,
-            backend,
-            started,
-            observing,
-            standing: Mutex::default(),
-            services: tokio::sync::Mutex::default(),
-        }
-    }
-
     pub(crate) fn mode(&self) -> Enforcement {
         if self.observing.load(Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
     }
@@ -168,7 +138,7 @@ impl Shared {
 
 /// The standing pinhole of a service.
 #[derive(Debug, Default)]
-struct Standing {
+pub(crate) struct Standing {
     /// Where the frontends reach it.
     at: Option<SocketAddr>,
     /// The frontends, by their feed.
@@ -188,16 +158,12 @@ struct Named {
 pub(crate) fn service_spec(listed: &Listed) -> pinhole::Service {
     pinhole::Service {
         id: listed.number,
-        mode: mode(&listed.service),
+        mode: match listed.service.mode {
+            ServiceMode::Nat => pinhole::ServiceMode::Nat,
+            ServiceMode::Filter => pinhole::ServiceMode::Filter,
+        },
         address: listed.service.address,
         outbound_all: listed.service.outbound == Outbound::All,
         open: listed.service.default == ServiceDefault::Open,
-    }
-}
-
-fn mode(service: &FeedService) -> pinhole::ServiceMode {
-    match service.mode {
-        ServiceMode::Nat => pinhole::ServiceMode::Nat,
-        ServiceMode::Filter => pinhole::ServiceMode::Filter,
     }
 }

@@ -6,6 +6,7 @@ use sluicegate_capability::host::ServerConfig;
 use sluicegate_capability::lines::lines_needed;
 use sluicegate_node::Fairness;
 use sluicegate_scheduler as scheduler;
+pub use sluicegate_scheduler::Merge;
 use sluicegate_wire::capability::Limits;
 use std::path::PathBuf;
 
@@ -28,17 +29,6 @@ const LINK_RATES_BPS: std::ops::RangeInclusive<u64> = 64_000..=100_000_000_000;
 /// What a capability can say: kilobytes and seconds.
 const KILOBYTES: std::ops::RangeInclusive<u16> = 1..=1_023;
 const SECONDS: std::ops::RangeInclusive<u8> = 1..=63;
-
-/// Which request queues are merged when all are in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Merge {
-    /// The deepest (TVA III-B).
-    #[default]
-    DeepestFirst,
-    /// Those of the path with the most more queues than it is known to need.
-    LargestExcess,
-}
 
 /// The hash of requests that this node makes; routers answer in the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
@@ -172,18 +162,18 @@ impl Capabilities {
             errors.push(ConfigError::LinesTooFew { lines_max, needed });
         }
         if !REQUEST_PERCENT.contains(&self.request_percent) {
-            errors.push(ConfigError::RequestPercent { percent: self.request_percent });
+            errors.push(ConfigError::RequestPercent(self.request_percent));
         }
         if self.server.flood_bytes_per_s < FLOOD_RATE_MIN {
-            errors.push(ConfigError::FloodRate { rate_bps: self.server.flood_bytes_per_s * 8 });
+            errors.push(ConfigError::FloodRate(self.server.flood_bytes_per_s * 8));
         }
         let blacklist_s = self.server.blacklist_for.as_secs();
         if !BLACKLIST_SECONDS.contains(&blacklist_s) {
-            errors.push(ConfigError::BlacklistSeconds { seconds: blacklist_s });
+            errors.push(ConfigError::BlacklistSeconds(blacklist_s));
         }
         for (field, rate) in ["link_rate_outside", "link_rate"].into_iter().zip(self.link_rates_bps) {
             if let Some(rate_bps) = rate.filter(|rate| !LINK_RATES_BPS.contains(rate)) {
-                errors.push(ConfigError::LinkRate { field, rate_bps });
+                errors.push(ConfigError::LinkRate(field, rate_bps));
             }
         }
         if self.fairness == Fairness::Source && !self.ingress_verified {
@@ -198,10 +188,10 @@ impl Capabilities {
             super::check_size(errors, field, given, max);
         }
         if !KILOBYTES.contains(&self.limits.0) {
-            errors.push(ConfigError::CapabilityBytes { kilobytes: self.limits.0 });
+            errors.push(ConfigError::CapabilityBytes(self.limits.0));
         }
         if !SECONDS.contains(&self.limits.1) {
-            errors.push(ConfigError::CapabilitySeconds { seconds: self.limits.1 });
+            errors.push(ConfigError::CapabilitySeconds(self.limits.1));
         }
     }
 }

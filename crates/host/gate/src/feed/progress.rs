@@ -15,33 +15,29 @@ pub(crate) struct Progress {
 
 #[derive(Debug)]
 struct Inner {
-    stage: FeedStage,
+    /// But for the times, which are those of [`Progress::status`].
+    told: FeedStatus,
     since: Instant,
-    frontend: Option<String>,
-    sequence: Option<u64>,
     heard: Option<Instant>,
-    skew_s: Option<i64>,
-    opened: u64,
-    refused: u64,
-    connects: u64,
-    last_error: Option<String>,
 }
 
 impl Progress {
     pub(crate) fn new(address: FeedAddress, issuer: IssuerId, now: Instant) -> Self {
-        let inner = Inner {
-            stage: FeedStage::Waiting,
-            since: now,
+        let told = FeedStatus {
+            address: address.address.to_string(),
             frontend: None,
+            issuer: hex::encode(issuer),
+            state: FeedStage::Waiting,
+            state_s: 0,
             sequence: None,
-            heard: None,
+            silent_ms: None,
             skew_s: None,
             opened: 0,
             refused: 0,
             connects: 0,
             last_error: None,
         };
-        Self { address, issuer, inner: Mutex::new(inner) }
+        Self { address, issuer, inner: Mutex::new(Inner { told, since: now, heard: None }) }
     }
 
     pub(crate) const fn issuer(&self) -> IssuerId {
@@ -53,19 +49,19 @@ impl Progress {
     }
 
     pub(crate) fn stage(&self) -> FeedStage {
-        self.lock().stage
+        self.lock().told.state
     }
 
     /// Moves to `stage`, with the reason if it is a step back.
     pub(crate) fn enter(&self, now: Instant, stage: FeedStage, error: Option<String>) {
         let mut inner = self.lock();
-        if inner.stage != stage {
-            (inner.stage, inner.since) = (stage, now);
-            inner.connects += u64::from(stage == FeedStage::Connected);
+        if inner.told.state != stage {
+            (inner.told.state, inner.since) = (stage, now);
+            inner.told.connects += u64::from(stage == FeedStage::Connected);
         }
         match stage {
-            FeedStage::Connected => inner.last_error = None,
-            FeedStage::Waiting => inner.last_error = error.or_else(|| inner.last_error.take()),
+            FeedStage::Connected => inner.told.last_error = None,
+            FeedStage::Waiting => inner.told.last_error = error.or_else(|| inner.told.last_error.take()),
             FeedStage::Connecting => {}
         }
     }
@@ -75,44 +71,32 @@ impl Progress {
         let mut inner = self.lock();
         inner.heard = Some(now);
         if let Some(frontend) = frontend {
-            inner.frontend = Some(frontend.to_owned());
+            inner.told.frontend = Some(frontend.to_owned());
         }
     }
 
     /// The clocks differ by this many seconds, or by no more than they may (`None`).
     pub(crate) fn skew(&self, skew_s: Option<i64>) {
-        self.lock().skew_s = skew_s;
+        self.lock().told.skew_s = skew_s;
     }
 
     /// Everything up to this number was applied.
     pub(crate) fn applied(&self, sequence: u64) {
-        self.lock().sequence = Some(sequence);
+        self.lock().told.sequence = Some(sequence);
     }
 
     /// Grants were answered.
     pub(crate) fn answered(&self, opened: u64, refused: u64) {
         let mut inner = self.lock();
-        inner.opened += opened;
-        inner.refused += refused;
+        inner.told.opened += opened;
+        inner.told.refused += refused;
     }
 
     pub(crate) fn status(&self, now: Instant) -> FeedStatus {
         let inner = self.lock();
         let millis = |since: Instant| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-        FeedStatus {
-            address: self.address.address.to_string(),
-            frontend: inner.frontend.clone(),
-            issuer: self.issuer.iter().map(|byte| format!("{byte:02x}")).collect(),
-            state: inner.stage,
-            state_s: now.since(inner.since).as_secs(),
-            sequence: inner.sequence,
-            silent_ms: inner.heard.map(millis),
-            skew_s: inner.skew_s,
-            opened: inner.opened,
-            refused: inner.refused,
-            connects: inner.connects,
-            last_error: inner.last_error.clone(),
-        }
+        let (state_s, silent_ms) = (now.since(inner.since).as_secs(), inner.heard.map(millis));
+        FeedStatus { state_s, silent_ms, ..inner.told.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -86,7 +86,6 @@ impl CallError {
 /// An open call: one range of the service's ports.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) range: PortRange,
     pub(crate) open: OpenRange,
     /// When the grant is to be renewed: at half its lifetime, or as soon as half of its budget is known to be used.
     renew_at: Instant,
@@ -136,7 +135,6 @@ impl Call {
         let (open, worth) = opened.inspect_err(|_| endpoint.forget(leg))?;
         let now = Instant::now();
         Ok(Self {
-            range,
             open,
             renew_at: now + worth.lifetime / 2,
             ends_at: now + worth.lifetime,
@@ -160,11 +158,12 @@ impl Call {
     /// Renews the grant by an INVITE within the call.
     pub(crate) async fn renew(&mut self, endpoint: &mut Endpoint, account: &Account) -> Result<(), CallError> {
         self.version += 1;
-        let offer = offer(endpoint.local(), self.range, self.session_id, self.version);
+        let offer = offer(endpoint.local(), self.open.service, self.session_id, self.version);
         endpoint.again(self.leg, content(offer, self.proves))?;
-        let asked = (self.service.as_str(), self.range);
+        let asked = (self.service.as_str(), self.open.service);
         let answer = let_in(endpoint, self.leg, account, asked, &mut self.secrets).await?;
-        let (open, worth) = opened(&answer, (self.range, self.proves), &mut self.secrets, self.open.seal.as_ref())?;
+        let (open, worth) =
+            opened(&answer, (self.open.service, self.proves), &mut self.secrets, self.open.seal.as_ref())?;
         // A gate that was told of this host's address under the last key is told under the next.
         self.is_unproved |= self.has_moved && open.seal != self.open.seal;
         (self.open, self.worth) = (open, worth);

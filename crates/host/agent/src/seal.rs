@@ -52,10 +52,8 @@ pub(crate) struct Sealer {
     client_id: u32,
     keys: SessionKeys,
     next: AtomicU64,
-    /// Whether its datagrams carry trailers. Of other grants it proves addresses and requests.
-    seals_datagrams: bool,
-    /// Whether its packets carry capabilities.
-    has_capabilities: bool,
+    /// What its packets prove: datagrams by trailers in mode `mac`. Of other grants it proves addresses and requests.
+    mode: DataMode,
     /// The gate that acknowledged the address last, and when.
     proved: Mutex<Option<(SocketAddr, Instant)>>,
     /// Bytes of the grant's budget that are left, as far as this host knows.
@@ -87,8 +85,7 @@ impl Sealer {
             client_id: grant.client_id,
             keys,
             next: AtomicU64::new(1),
-            seals_datagrams: grant.least_mode == DataMode::Mac,
-            has_capabilities: grant.least_mode == DataMode::Capability,
+            mode: grant.least_mode,
             proved: Mutex::new(None),
             left: AtomicU64::new(grant.bytes),
             is_silent: AtomicBool::new(false),
@@ -98,7 +95,7 @@ impl Sealer {
 
     /// Whether every datagram has to carry a trailer.
     pub(crate) const fn seals_datagrams(&self) -> bool {
-        self.seals_datagrams
+        matches!(self.mode, DataMode::Mac)
     }
 
     /// The trailer for something that is about to be sent. Each call takes a new sequence number.
@@ -202,7 +199,7 @@ pub(crate) async fn prove_again(interface: Option<&str>, gate: SocketAddr, seale
         }
     }
     // Plain packets may be lost in a flood that those with capabilities pass.
-    sealer.is_silent.store(!sealer.has_capabilities, Relaxed);
+    sealer.is_silent.store(sealer.mode != DataMode::Capability, Relaxed);
     Err(io::Error::new(io::ErrorKind::TimedOut, "the gate does not acknowledge where this host's packets come from"))
 }
 

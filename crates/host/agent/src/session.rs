@@ -292,9 +292,9 @@ impl Keeper {
         for (index, call) in self.calls.iter_mut().enumerate() {
             let Some(because) = call.renew_because(now) else { continue };
             match call.renew(&mut self.endpoint, &self.account).await {
-                Ok(()) => info!(service = %self.service, range = %call.range, because, "renewed"),
+                Ok(()) => info!(service = %self.service, range = %call.open.service, because, "renewed"),
                 Err(error) => {
-                    warn!(service = %self.service, range = %call.range, because, %error, "not renewed");
+                    warn!(service = %self.service, range = %call.open.service, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
                     if error.is_unanswered() && self.frontends.are_several() {
                         unanswered.push(index);
@@ -325,7 +325,7 @@ impl Keeper {
         for index in ended.iter().rev() {
             let call = self.calls.swap_remove(*index);
             self.endpoint.forget(call.leg());
-            over.push((call.range, silent.contains(index)));
+            over.push((call.open.service, silent.contains(index)));
         }
         for (range, is_refused) in over {
             if is_refused {
@@ -340,7 +340,7 @@ impl Keeper {
     /// Signs in anew where the gate acknowledges nothing and the grant cannot be renewed, so that it may know nothing of it
     /// any more, or where the frontend is another, which then is not told of the end of the last call.
     async fn replace(&mut self, index: usize, goodbye: bool) -> Result<(), CallError> {
-        let Some(range) = self.calls.get(index).map(|call| call.range) else { return Ok(()) };
+        let Some(range) = self.calls.get(index).map(|call| call.open.service) else { return Ok(()) };
         let new = self.call(range).await.inspect_err(
             |error| warn!(service = %self.service, %range, %error, "the grant may be lost, and there is no other"),
         )?;
@@ -359,7 +359,7 @@ impl Keeper {
     fn ended(&mut self, leg: LegId) {
         let Some(index) = self.calls.iter().position(|call| call.leg() == leg) else { return };
         let call = self.calls.swap_remove(index);
-        warn!(service = %self.service, range = %call.range, "the service ended this");
+        warn!(service = %self.service, range = %call.open.service, "the service ended this");
         self.publish();
     }
 

@@ -234,13 +234,6 @@ impl Device {
     }
 }
 
-/// Whether this process may use the `xdp` back end, for laboratories, whose wires carry nothing beside the packets:
-/// [`Backend::Auto`] cannot know that and takes `packet` there.
-#[must_use]
-pub fn xdp_works() -> bool {
-    xdp::works()
-}
-
 /// Does now what takes more rights than [`Device::open`] needs afterwards (`CAP_SYS_ADMIN`, to mount a BPF file system
 /// under `state_dir`), for a process that gives those up. Whatever cannot be done is left to `open` to report.
 pub fn prepare(backend: Backend, state_dir: &Path) {

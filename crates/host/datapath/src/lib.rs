@@ -24,10 +24,11 @@ pub use classify::{
     ANSWER_RATE_PPS, Class, ERROR_RATE_PPS, FLOWS_MAX, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS,
     PEERS_MAX, Peer, Rules, Side, Translated, classify,
 };
-pub use device::{Action, BATCH, Backend, Device, Handler, Options, PacketIo, prepare, xdp_works};
+pub use device::{Action, BATCH, Backend, Device, Handler, Options, PacketIo, prepare};
 pub use error::OpenError;
 pub use ingress::IngressFilter;
 pub use interface::Interface;
 pub use links::Links;
 pub use sys::monotonic_now;
 pub use wake::Wake;
+pub use xdp::xdp_works;

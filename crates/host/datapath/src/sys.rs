@@ -93,7 +93,10 @@ pub(crate) fn bind<T: Plain>(fd: &impl AsRawFd, address: &T) -> io::Result<()> {
 }
 
 /// Waits until one of `fds` (at most 32) is readable; `true` if so, `false` on timeout or signal.
-pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
+///
+/// # Errors
+/// Those of `poll(2)`.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
     let Some(first) = fds.first() else { return Ok(false) };
     let place = |at| PollFd::from_borrowed_fd(*fds.get(at).unwrap_or(first), PollFlags::IN);
     let mut polled: [_; WAIT_MAX] = std::array::from_fn(place);

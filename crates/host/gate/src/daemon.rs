@@ -6,7 +6,7 @@ use crate::{
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
-    feed::{Feed, Progress, connection::OwnPort},
+    feed::{Feed, FeedSlot, connection::OwnPort},
     files,
     host::Host,
     join,
@@ -18,7 +18,7 @@ use crate::{
     },
     published::Published,
     secrets::Seeds,
-    shared::{FeedSlot, Shared, WAITING_MAX, service_spec},
+    shared::{Shared, WAITING_MAX, service_spec},
     state::{Books, Checkpointer, Close, Journal, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
@@ -60,7 +60,6 @@ pub enum Ending {
 /// A started gate: packets are judged from now on.
 pub struct Gate {
     control: Control,
-    shared: Arc<Shared>,
     close: std::sync::mpsc::Sender<Close>,
     stop: Arc<AtomicBool>,
     ready: Option<oneshot::Receiver<()>>,
@@ -261,7 +260,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
         tracing::error!("{loss}");
     }
     let (slots, outboxes) = slots(feeds)?;
-    let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
+    let issuers = slots.iter().map(|slot| slot.issuer).collect();
     let restored = open_services(&config, issuers, restored, translator)?;
     translator.observe(config.mode == Enforcement::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
@@ -313,8 +312,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
-    let control = Control::new(Arc::clone(&shared));
-    Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
+    let control = Control::new(shared);
+    Ok(Gate { control, close, stop, ready: Some(is_ready), stopped, tasks })
 }
 
 /// Takes the public services of the configuration, and forgets those of an earlier one. `issuers` are the frontends whose
@@ -362,8 +361,7 @@ fn slots(feeds: Vec<Dialled>) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartError
         let wrong = |_| StartError::Config(vec![ConfigError::Issuer(feed.address)]);
         let issuer = IssuerPublic::from_bytes(&feed.issuer).map_err(wrong)?;
         let (outbox, waiting) = mpsc::channel(WAITING_MAX);
-        let progress = Progress::new(feed, issuer.id(), clock::monotonic());
-        slots.push(FeedSlot { progress, outbox });
+        slots.push(FeedSlot::new(feed, issuer.id(), outbox, clock::monotonic()));
         outboxes.push((issuer, waiting, own_port));
     }
     Ok((slots, outboxes))
@@ -444,7 +442,7 @@ impl Gate {
             stopped = &mut self.stopped => (stopped, Ending::KeepClosed),
         };
         self.tasks.shutdown().await;
-        let interfaces = format!("{} and {}", self.shared.config.outside, self.shared.config.inside);
+        let interfaces = format!("{} and {}", self.control.config().outside, self.control.config().inside);
         let failed = |problem: String| RunError::Packets { interfaces: interfaces.clone(), problem };
         let Ok(Stopped { tables, device, result }) = stopped else {
             return Err(failed("its thread panicked; please report this".into()));
@@ -457,7 +455,7 @@ impl Gate {
             device.close(ending == Ending::KeepClosed).map_err(|error| failed(error.to_string()))?;
         }
         if ending == Ending::Open {
-            let config = &self.shared.config;
+            let config = self.control.config();
             nft::allow_forwarding(&config.outside, &config.inside).map_err(|error| failed(error.to_string()))?;
         }
         saved.map_err(RunError::Save)

@@ -118,7 +118,7 @@ pub enum StartError {
     Config(Vec<ConfigError>),
     /// The host's interfaces could not be listed.
     #[error("cannot list the interfaces of this host: {0}")]
-    Interfaces(io::Error),
+    Interfaces(sluicegate_netlink::Error),
     /// There is no such interface.
     #[error("{field} interface {name:?} does not exist; this host has: {present}")]
     NoInterface {

@@ -1,13 +1,9 @@
 //! The start checks: a gate that could be walked around does not start.
 
 use crate::{config::Config, error::StartError};
-use nix::{
-    ifaddrs::getifaddrs,
-    net::if_::InterfaceFlags,
-    sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage},
-};
 use sluicegate_datapath::{OWN_MAX, OwnAddress, Side};
-use std::{io, net::IpAddr};
+use sluicegate_netlink::{Error, Rtnetlink};
+use std::net::IpAddr;
 
 /// One interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,22 +21,14 @@ pub(crate) struct Host {
 
 impl Host {
     /// Reads the interfaces of this network namespace.
-    pub(crate) fn read() -> io::Result<Self> {
-        let mut host = Self::default();
-        for entry in getifaddrs()? {
-            let up = entry.flags.contains(InterfaceFlags::IFF_UP);
-            let position = host.interfaces.iter().position(|interface| interface.name == entry.interface_name);
-            let index = position.unwrap_or_else(|| {
-                host.interfaces.push(Interface { name: entry.interface_name.clone(), up, addresses: Vec::new() });
-                host.interfaces.len() - 1
-            });
-            if let (Some(interface), Some(address)) =
-                (host.interfaces.get_mut(index), entry.address.as_ref().and_then(ip_address))
-            {
-                interface.addresses.push(address);
-            }
+    pub(crate) fn read() -> Result<Self, Error> {
+        let mut netlink = Rtnetlink::open()?;
+        let mut interfaces = Vec::new();
+        for link in netlink.links()? {
+            let addresses = netlink.addresses(link.index)?.into_iter().map(|(address, _)| address).collect();
+            interfaces.push(Interface { name: link.name, up: link.up, addresses });
         }
-        Ok(host)
+        Ok(Self { interfaces })
     }
 
     /// Every address of the host.
@@ -95,14 +83,6 @@ impl Host {
             }
         }
         Ok(())
-    }
-}
-
-fn ip_address(address: &SockaddrStorage) -> Option<IpAddr> {
-    match address.family()? {
-        AddressFamily::Inet => address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip())),
-        AddressFamily::Inet6 => address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())),
-        _ => None,
     }
 }
 

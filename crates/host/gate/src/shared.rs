@@ -3,14 +3,14 @@
 use crate::{
     config::Config,
     error::ControlError,
-    feed::Progress,
+    feed::FeedSlot,
     ledger::{IssuerId, Listed, Record},
     packets::{Command, Commander},
     published::Published,
     state::{Books, Saved},
 };
 use sluicegate_api::Enforcement;
-use sluicegate_feed::{FeedSip, FromGate};
+use sluicegate_feed::FeedSip;
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_pinhole as pinhole;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -23,18 +23,9 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
-use tokio::sync::mpsc;
 
 /// Answers for a feed that may wait while it is busy or away. What does not fit is told by the next `Active` instead.
 pub(crate) const WAITING_MAX: usize = 4096;
-
-/// One feed as the other tasks see it.
-#[derive(Debug)]
-pub(crate) struct FeedSlot {
-    pub(crate) progress: Progress,
-    /// Messages that are not answers: grants that ended.
-    pub(crate) outbox: mpsc::Sender<FromGate>,
-}
 
 /// The control side's state.
 pub(crate) struct Shared {
@@ -56,13 +47,6 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn mode(&self) -> Enforcement {
         if self.observing.load(Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
-    }
-
-    /// Switches between counting and dropping strangers' packets.
-    pub(crate) async fn observe(&self, on: bool) -> Result<(), ControlError> {
-        self.commander.call(|answer| Command::Observe { on, answer }).await?;
-        self.observing.store(on, Relaxed);
-        Ok(())
     }
 
     /// Ends grants; the packet thread reports each on the events channel.

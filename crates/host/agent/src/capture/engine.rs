@@ -74,6 +74,17 @@ impl Wire {
         let sender = Sender::open(Some(interface))?;
         Ok(Self { sender, receivers: Receiver::open_plain(interface)? })
     }
+
+    /// Sends a packet, and counts that it was sent or dropped.
+    fn send(&self, packet: &[u8], (sent, dropped): (&mut u64, &mut u64)) {
+        match self.sender.send(packet) {
+            Ok(()) => *sent += 1,
+            Err(error) => {
+                *dropped += 1;
+                debug!(%error, "not sent");
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -204,15 +215,7 @@ impl Engine {
         }
         self.plain_answers();
         let receivers = std::mem::take(&mut self.wires.headers.receivers);
-        for receiver in &receivers {
-            for _ in 0..BATCH {
-                match receiver.receive(buffer) {
-                    Ok(Some(mut frame)) => self.inbound(monotonic_now(), &mut frame),
-                    Ok(None) => break,
-                    Err(error) => debug!(%error, "not received"),
-                }
-            }
-        }
+        receivers.iter().for_each(|one| received(one, buffer, |frame| self.inbound(monotonic_now(), frame)));
         self.wires.headers.receivers = receivers;
         Ok(())
     }
@@ -226,13 +229,7 @@ impl Engine {
         let mut buffer = std::mem::take(&mut self.spare);
         let all = self.listens_plain;
         for receiver in receivers.iter().filter(|one| all || one.protocol() == IpProtocol::TCP) {
-            for _ in 0..BATCH {
-                match receiver.receive(&mut buffer) {
-                    Ok(Some(mut frame)) => self.plain_answer(monotonic_now(), &mut frame),
-                    Ok(None) => break,
-                    Err(error) => debug!(%error, "not received"),
-                }
-            }
+            received(receiver, &mut buffer, |frame| self.plain_answer(monotonic_now(), frame));
         }
         self.spare = buffer;
         self.wires.plain.receivers = receivers;
@@ -289,14 +286,18 @@ impl Engine {
 
     /// As [`Self::send_granted`], once the packet has the addresses with which it leaves.
     fn send_addressed(&mut self, now: Instant, frame: &mut Frame<'_>) {
-        let mut policy = self.rules.with(&self.redirects);
-        match self.host.outbound(now, &mut policy, frame) {
+        match self.put_header(now, frame) {
             Ok(()) if has_header(frame.bytes()) => self.emit(frame),
             // A request is on its way already.
             Ok(()) => self.counters.dropped += 1,
             Err(reason) => self.not_sent(frame, reason),
         }
         self.flush(now);
+    }
+
+    /// Gives a packet its header, if it is to have one.
+    fn put_header(&mut self, now: Instant, frame: &mut Frame<'_>) -> Result<(), Reason> {
+        self.host.outbound(now, &mut self.rules.with(&self.redirects), frame)
     }
 
     /// Has packets to a destination that speaks capabilities carried as somebody told, or else both ways in turn until data
@@ -327,10 +328,8 @@ impl Engine {
         }
         let undecided = known.is_none() && told.is_none();
         let before = undecided.then(|| frame.bytes().to_vec());
-        let mut policy = self.rules.with(&self.redirects);
-        if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
-            self.not_sent(frame, reason);
-            return;
+        if let Err(reason) = self.put_header(now, frame) {
+            return self.not_sent(frame, reason);
         }
         let Some(before) = before else {
             self.emit(frame);
@@ -348,10 +347,8 @@ impl Engine {
         } else if self.trials.turns_to_encapsulation(now, remote) {
             let knowledge = Knowledge::Capable { carriage: carriage(Carrying::Encapsulated) };
             self.host.know(remote, knowledge, now + ENCAPSULATED_FOR);
-            let mut policy = self.rules.with(&self.redirects);
-            if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
-                self.not_sent(frame, reason);
-                return;
+            if let Err(reason) = self.put_header(now, frame) {
+                return self.not_sent(frame, reason);
             }
         } else {
             self.trials.is_plain(remote);
@@ -378,13 +375,8 @@ impl Engine {
         if let Err(reason) = self.seal_request(frame) {
             return self.not_sent(frame, reason);
         }
-        match self.wires.headers.sender.send(frame.bytes()) {
-            Ok(()) => self.counters.sent += 1,
-            Err(error) => {
-                self.counters.dropped += 1;
-                debug!(%error, "not sent");
-            }
-        }
+        let Counters { sent, dropped, .. } = &mut self.counters;
+        self.wires.headers.send(frame.bytes(), (sent, dropped));
     }
 
     /// Puts a trailer behind a request for a capability of one of our grants: the gate gives none to anybody else.
@@ -402,13 +394,8 @@ impl Engine {
     }
 
     fn send_plain(&mut self, packet: &[u8]) {
-        match self.wires.plain.sender.send(packet) {
-            Ok(()) => self.counters.sent_plain += 1,
-            Err(error) => {
-                self.counters.dropped += 1;
-                debug!(%error, "not sent");
-            }
-        }
+        let Counters { sent_plain, dropped, .. } = &mut self.counters;
+        self.wires.plain.send(packet, (sent_plain, dropped));
     }
 
     fn answer(&self, packet: &[u8], why: Why) {
@@ -548,6 +535,17 @@ impl Engine {
             if let Err(error) = receiver.listen(self.listens_to(receiver)) {
                 debug!(%error, "cannot listen for plain answers");
             }
+        }
+    }
+}
+
+/// Hands a batch of what waits at a receiver to `take`.
+fn received(receiver: &Receiver, buffer: &mut [u8], mut take: impl FnMut(&mut Frame<'_>)) {
+    for _ in 0..BATCH {
+        match receiver.receive(buffer) {
+            Ok(Some(mut frame)) => take(&mut frame),
+            Ok(None) => break,
+            Err(error) => debug!(%error, "not received"),
         }
     }
 }

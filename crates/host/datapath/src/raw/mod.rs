@@ -10,7 +10,7 @@ mod transmit;
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -161,12 +161,6 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.socket.as_raw_fd()
     }
 }
 

@@ -25,7 +25,8 @@ use crate::{
 };
 use layout::QUEUES_MAX;
 use program::Program;
-pub(crate) use program::{prepare, remove_pinned, works};
+pub use program::xdp_works;
+pub(crate) use program::{prepare, remove_pinned};
 use socket::{Place, RING, Socket};
 use umem::{HEADROOM, Umem};
 

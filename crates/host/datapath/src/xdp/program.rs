@@ -312,8 +312,10 @@ pub(crate) fn prepare(state_dir: &Path) {
     }
 }
 
-/// Whether this process may load the program and has a place to pin it.
-pub(crate) fn works() -> bool {
+/// Whether this process may use the `xdp` back end: load the program, and pin it somewhere. For laboratories, whose wires carry
+/// nothing beside the packets: [`crate::Backend::Auto`] cannot know that and takes `packet` there.
+#[must_use]
+pub fn xdp_works() -> bool {
     (!Pins::is_sandboxed() || is_bpf(Path::new("/sys/fs/bpf")))
         && configured(&Config::new(&Default::default(), &Rules::default())).is_ok()
 }

@@ -1,28 +1,32 @@
-//! How a feed is doing, for `status`.
+//! One feed as the other tasks see it, and how it is doing, for `status`.
 
 use crate::{config::FeedAddress, ledger::IssuerId};
 use sluicegate_api::{FeedStage, FeedStatus};
+use sluicegate_feed::FromGate;
 use sluicegate_wire::Instant;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
 
 /// Written by the feed's task, read by `status`.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    address: FeedAddress,
-    issuer: IssuerId,
+pub(crate) struct FeedSlot {
+    pub(crate) address: FeedAddress,
+    pub(crate) issuer: IssuerId,
+    /// Messages that are not answers: grants that ended.
+    pub(crate) outbox: mpsc::Sender<FromGate>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// But for the times, which are those of [`Progress::status`].
+    /// But for the times, which are those of [`FeedSlot::status`].
     told: FeedStatus,
     since: Instant,
     heard: Option<Instant>,
 }
 
-impl Progress {
-    pub(crate) fn new(address: FeedAddress, issuer: IssuerId, now: Instant) -> Self {
+impl FeedSlot {
+    pub(crate) fn new(address: FeedAddress, issuer: IssuerId, outbox: mpsc::Sender<FromGate>, now: Instant) -> Self {
         let told = FeedStatus {
             address: address.address.to_string(),
             frontend: None,
@@ -37,15 +41,7 @@ impl Progress {
             connects: 0,
             last_error: None,
         };
-        Self { address, issuer, inner: Mutex::new(Inner { told, since: now, heard: None }) }
-    }
-
-    pub(crate) const fn issuer(&self) -> IssuerId {
-        self.issuer
-    }
-
-    pub(crate) const fn address(&self) -> &FeedAddress {
-        &self.address
+        Self { address, issuer, outbox, inner: Mutex::new(Inner { told, since: now, heard: None }) }
     }
 
     pub(crate) fn stage(&self) -> FeedStage {

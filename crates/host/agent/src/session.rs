@@ -3,10 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -49,18 +46,7 @@ struct Ask {
 pub(crate) struct Session {
     asks: mpsc::Sender<Ask>,
     opening: watch::Receiver<Opening>,
-    standing: Arc<AtomicUsize>,
-}
-
-/// A connection, or a program that has some, for as long as it lives. Meanwhile this host's address is proved often: whoever
-/// only waits for data does not notice that a translator on the way has another.
-#[derive(Debug)]
-pub(crate) struct Standing(Arc<AtomicUsize>);
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+    standing: Weak<()>,
 }
 
 impl Session {
@@ -85,7 +71,8 @@ impl Session {
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let service = service.to_owned();
-        let standing = Arc::default();
+        let standing = Arc::new(());
+        let session = Self { asks, opening, standing: Arc::downgrade(&standing) };
         let keeper = Keeper {
             endpoint,
             frontends,
@@ -95,11 +82,11 @@ impl Session {
             proves,
             calls: Vec::new(),
             moves: 0,
-            standing: Arc::clone(&standing),
+            standing,
             publish,
         };
         let task = tokio::spawn(keeper.run(questions));
-        Ok((Self { asks, opening, standing }, task))
+        Ok((session, task))
     }
 
     /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
@@ -137,10 +124,10 @@ impl Session {
         self.opening.borrow().seal(protocol, port)
     }
 
-    /// Something stands from now on that needs the gate to know this host's address.
-    pub(crate) fn stand(&self) -> Standing {
-        self.standing.fetch_add(1, Relaxed);
-        Standing(Arc::clone(&self.standing))
+    /// A connection, or a program that has some, stands for as long as it keeps this. Meanwhile this host's address is proved
+    /// often: whoever only waits for data does not notice that a translator on the way has another.
+    pub(crate) fn stand(&self) -> Option<Arc<()>> {
+        self.standing.upgrade()
     }
 
     /// What is open, whenever that changes.
@@ -159,8 +146,8 @@ struct Keeper {
     calls: Vec<Call>,
     /// How often this host's address has changed.
     moves: u32,
-    /// What stands under any of the calls.
-    standing: Arc<AtomicUsize>,
+    /// Shared with what stands under any of the calls.
+    standing: Arc<()>,
     publish: watch::Sender<Opening>,
 }
 
@@ -283,7 +270,7 @@ impl Keeper {
     }
 
     fn stands(&self) -> bool {
-        self.standing.load(Relaxed) > 0
+        Arc::strong_count(&self.standing) > 1
     }
 
     async fn renew(&mut self) {

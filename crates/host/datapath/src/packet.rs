@@ -136,15 +136,13 @@ impl PacketIo for Packet {
                 self.counters.receive_full += u64::from(statistics.tp_drops);
             }
         }
-        let filter = self.filter.counters().unwrap_or_default();
-        vec![
+        let own = [
             (Reason::EthertypeUnsupported, self.counters.ethertype),
             (Reason::PacketTooBig, self.counters.too_big),
             (Reason::TransmitFull, self.counters.transmit_full),
-            (Reason::LocalRate, filter.local_rate),
-            (Reason::NoPinhole, filter.strangers),
             (Reason::ReceiveFull, self.counters.receive_full),
-        ]
+        ];
+        own.into_iter().chain(self.filter.counters().into_iter().flatten()).collect()
     }
 
     fn open_up(self: Box<Self>) -> Result<(), OpenError> {

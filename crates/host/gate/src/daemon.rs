@@ -358,7 +358,10 @@ fn slots(feeds: Vec<Dialled>) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartError
     let mut slots = Vec::with_capacity(feeds.len());
     let mut outboxes = Vec::with_capacity(feeds.len());
     for (feed, own_port) in feeds {
-        let wrong = |_| StartError::Config(vec![ConfigError::Issuer(feed.address)]);
+        let wrong = |_| {
+            let what = format!("the issuer key of feed {} is no Ed25519 key; join that frontend again", feed.address);
+            StartError::Config(vec![ConfigError::new("feeds", what)])
+        };
         let issuer = IssuerPublic::from_bytes(&feed.issuer).map_err(wrong)?;
         let (outbox, waiting) = mpsc::channel(WAITING_MAX);
         slots.push(FeedSlot::new(feed, issuer.id(), outbox, clock::monotonic()));

@@ -4,108 +4,17 @@ use std::{io, net::IpAddr, path::PathBuf};
 
 /// A field of [`crate::Config`] that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The gate's name is empty, too long, or has other characters than names have.
-    #[error("the gate's name {0:?} must be 1 to 64 letters, digits, '-', '_' or '.'")]
-    Name(String),
-    /// One interface was given for both sides.
-    #[error("outside and inside are both {0:?}; a gate stands between two different interfaces")]
-    SameInterface(String),
-    /// An external address that no host on the Internet can reach.
-    #[error("address {0} is unspecified, multicast or loopback; use an address of the outside interface")]
-    AddressKind(IpAddr),
-    /// A second external address of one IP version.
-    #[error("address {0} is the second of its IP version; a gate has one IPv4 and one IPv6 address")]
-    AddressTwice(IpAddr),
-    /// A port range that is empty or reaches below 1024.
-    #[error("external_ports {0}-{1} must be an ascending range above 1023, such as \"20000-32767\"")]
-    ExternalPorts(u16, u16),
-    /// A rule of `local` shares ports with `external_ports`, so that its packets could not be told from clients'.
-    #[error("local rule {0} overlaps external_ports {1}-{2}; move one of the two")]
-    LocalOverlap(String, u16, u16),
-    /// A size of zero where at least one is needed.
-    #[error("{0} must be at least 1")]
-    Zero(&'static str),
-    /// A limit for each user that would let nobody in.
-    #[error("{0} of per_user must be at least 1")]
-    PerUser(&'static str),
-    /// More than the gate's fixed maximum.
-    #[error("{field} is {given}, at most {max} is possible")]
-    TooMany {
-        /// The field's name.
-        field: &'static str,
-        /// The number given.
-        given: u64,
-        /// The largest number possible.
-        max: u64,
-    },
-    /// The key of a feed is no public key.
-    #[error("the issuer key of feed {0} is no Ed25519 key; join that frontend again")]
-    Issuer(std::net::SocketAddr),
-    /// Sources share the lane, but anybody can pretend to be many of them.
-    #[error(
-        "fairness = \"source\" lets whoever forges addresses take the link; set ingress_verified = true only if every \
-         network in front of this node refuses forged sources, or write fairness = \"destination\""
-    )]
-    SourceUnverified,
-    /// A link that is too slow or too fast to be scheduled.
-    #[error("{0} is {1} bit/s; write the rate of the link, from \"64kbit\" to \"100Gbit\"")]
-    LinkRate(&'static str, u64),
-    /// Fewer lines than attackers can fill who send as slowly as a capability may.
-    #[error(
-        "capability_lines_max is {lines_max}, and attackers can fill {needed} at this link rate (TVA III-F); leave it \
-         out: then it is as large as the links need"
-    )]
-    LinesTooFew {
-        /// The number given.
-        lines_max: u32,
-        /// The least number.
-        needed: u32,
-    },
-    /// A share that leaves requests or everything else nothing.
-    #[error("request_percent is {0}; requests may get 1 to 50 percent of the link")]
-    RequestPercent(u8),
-    /// A rate that everyone exceeds.
-    #[error("flood_rate is {0} bit/s; write the rate from which a sender floods, such as \"512kbit\"")]
-    FloodRate(u64),
-    /// A blacklist that lists nobody, or for ever.
-    #[error("blacklist_s is {0}; who floods gets nothing for 1 to 86400 seconds")]
-    BlacklistSeconds(u64),
-    /// More or fewer bytes than a capability can say.
-    #[error("capability_bytes is {0} kB; a capability is worth 1KB to 1023KB")]
-    CapabilityBytes(u16),
-    /// A longer or shorter time than a capability can say.
-    #[error("capability_s is {0}; a capability lives for 1 to 63 seconds")]
-    CapabilitySeconds(u8),
-    /// Text that is no address prefix.
-    #[error("{0:?} is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32")]
-    Prefix(String),
+#[error("{what}")]
+pub struct ConfigError {
+    /// The field to look at.
+    pub field: &'static str,
+    /// What is wrong with it, and what to write instead.
+    pub what: String,
 }
 
 impl ConfigError {
-    /// The configuration field to look at.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        match self {
-            Self::Name(..) => "name",
-            Self::SameInterface(..) => "inside",
-            Self::AddressKind(..) | Self::AddressTwice(..) => "address",
-            Self::ExternalPorts(..) => "external_ports",
-            Self::LocalOverlap(..) => "local",
-            Self::Zero(field) | Self::TooMany { field, .. } => field,
-            Self::PerUser(..) => "per_user",
-            Self::Prefix(..) => "may_open",
-            Self::SourceUnverified => "fairness",
-            Self::LinkRate(field, _) => field,
-            Self::LinesTooFew { .. } => "capability_lines_max",
-            Self::RequestPercent(..) => "request_percent",
-            Self::FloodRate(..) => "flood_rate",
-            Self::BlacklistSeconds(..) => "blacklist_s",
-            Self::CapabilityBytes(..) => "capability_bytes",
-            Self::CapabilitySeconds(..) => "capability_s",
-            Self::Issuer(..) => "feeds",
-        }
+    pub(crate) const fn new(field: &'static str, what: String) -> Self {
+        Self { field, what }
     }
 }
 
@@ -222,7 +131,7 @@ impl StartError {
     #[must_use]
     pub fn field(&self) -> Option<&'static str> {
         match self {
-            Self::Config(errors) => errors.first().map(ConfigError::field),
+            Self::Config(errors) => errors.first().map(|error| error.field),
             Self::NoInterface { field, .. } | Self::InterfaceDown(field, _) => Some(field),
             Self::AddressAbsent(..) | Self::AddressInside { .. } => Some("address"),
             Self::KernelForwards(..) | Self::Forwarding { .. } => Some("manage_forwarding"),

@@ -51,11 +51,8 @@ pub enum JoinError {
     #[error("the frontend did not answer within {} s; look at its log", ANSWER_TIMEOUT.as_secs())]
     Silent,
     /// As many frontends are joined as may be.
-    #[error("this gate has joined {FEEDS_MAX} frontends already; remove lines of {} that are not needed", path.display())]
-    Full {
-        /// The file with the joined frontends.
-        path: PathBuf,
-    },
+    #[error("this gate has joined {FEEDS_MAX} frontends already; remove lines of {} that are not needed", .0.display())]
+    Full(PathBuf),
     /// A file of the state directory cannot be read or written.
     #[error("{}: {problem}", path.display())]
     File {
@@ -84,7 +81,7 @@ pub async fn join(token: &str, name: &str, state_dir: &Path) -> Result<FeedAddre
     let mut feeds = joined(state_dir)?;
     feeds.retain(|known| known.address != feed.address && known.issuer != feed.issuer);
     if feeds.len() >= FEEDS_MAX {
-        return Err(JoinError::Full { path: state_dir.join(FEEDS_FILE) });
+        return Err(JoinError::Full(state_dir.join(FEEDS_FILE)));
     }
     let identity = identity(state_dir, name)?;
     let (mut incoming, mut outgoing) = dial(&feed, &identity, None).await?;

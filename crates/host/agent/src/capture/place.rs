@@ -54,8 +54,8 @@ pub(super) struct Outward {
     /// The interface's number: sockets at one that was made again hear nothing.
     index: u32,
     pub(super) mtu: u32,
-    pub(super) v4: Option<Ipv4Addr>,
-    pub(super) v6: Option<Ipv6Addr>,
+    pub(super) v4: Option<IpAddr>,
+    pub(super) v6: Option<IpAddr>,
 }
 
 impl Outward {
@@ -91,20 +91,17 @@ impl Outward {
         })?;
         let here = |address: &IpAddr| found.addresses.iter().any(|(one, _)| one == address);
         let kept = known.filter(|known| (&known.interface, known.index) == (&interface, found.index));
-        let kept = kept.map_or([None; 2], |known| [known.v4.map(IpAddr::V4), known.v6.map(IpAddr::V6)]);
+        let kept = kept.map_or([None; 2], Self::addresses);
         let source = way.and_then(|way| way.source);
         let addresses = kept.into_iter().flatten().filter(here).chain(source);
         let addresses = addresses.chain(found.addresses.iter().map(|(address, _)| *address));
-        let (mut v4, mut v6) = (None, None);
-        for address in addresses {
-            match address {
-                IpAddr::V4(address) if !address.is_link_local() && !address.is_loopback() => v4 = v4.or(Some(address)),
-                IpAddr::V6(address) if !address.is_unicast_link_local() && !address.is_loopback() => {
-                    v6 = v6.or(Some(address));
-                }
-                _ => {}
-            }
-        }
+        let is_of_host = |address: &IpAddr| match address {
+            IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+        };
+        let addresses: Vec<IpAddr> = addresses.filter(is_of_host).collect();
+        let first = |is_v4| addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        let (v4, v6) = (first(true), first(false));
         if v4.is_none() && v6.is_none() {
             return Err(CaptureError::NoAddress(interface));
         }
@@ -112,12 +109,12 @@ impl Outward {
     }
 
     fn addresses(&self) -> [Option<IpAddr>; 2] {
-        [self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)]
+        [self.v4, self.v6]
     }
 
     /// The source address of captured packets to `destination`.
     pub(super) fn source(&self, destination: IpAddr) -> Option<IpAddr> {
-        if destination.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
+        if destination.is_ipv4() { self.v4 } else { self.v6 }
     }
 }
 

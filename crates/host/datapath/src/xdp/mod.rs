@@ -225,11 +225,9 @@ impl PacketIo for Xdp {
 
     fn counters(&mut self) -> Vec<(Reason, u64)> {
         let full = self.ports.iter().flatten().map(Socket::dropped).sum();
-        let filter = self.filter.counters().unwrap_or_default();
         let mut counters = self.program.counters();
+        counters.extend(self.filter.counters().into_iter().flatten());
         counters.extend([
-            (Reason::LocalRate, filter.local_rate),
-            (Reason::NoPinhole, filter.strangers),
             (Reason::ReceiveFull, full),
             (Reason::TransmitFull, self.transmit_full),
             (Reason::PacketTooBig, self.too_big),

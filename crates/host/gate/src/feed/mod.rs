@@ -12,7 +12,7 @@ pub(crate) use slot::FeedSlot;
 
 use crate::{clock, shared::Shared};
 use apply::Applier;
-use backoff::Backoff;
+use backoff::wait_after;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use reach::Reach;
 use sluicegate_api::FeedStage;
@@ -60,17 +60,18 @@ impl Feed {
         let Some(slot) = shared.feeds.get(self.index) else { return };
         let resume = shared.books.read().resume(self.issuer.id());
         let mut receiver = FeedReceiver::new(self.issuer.clone(), &shared.config.name, resume);
-        let mut backoff = Backoff::new();
+        let mut failures = 0_u32;
         loop {
             slot.enter(clock::monotonic(), FeedStage::Connecting, None);
             let Err(error) = self.session(slot, &mut receiver).await;
             if slot.stage() == FeedStage::Connected {
-                backoff.reset();
+                failures = 0;
             }
             if let SessionError::Feed(FeedError::Gap { .. } | FeedError::Replay { .. }) = error {
                 receiver.forget();
             }
-            let wait = backoff.next(getrandom::u32().unwrap_or(u32::MAX / 2));
+            let wait = wait_after(failures, getrandom::u32().unwrap_or(u32::MAX / 2));
+            failures = failures.saturating_add(1);
             tracing::warn!(feed = %slot.address.address, %error, ?wait, "feed lost; what is open stays open");
             slot.enter(clock::monotonic(), FeedStage::Waiting, Some(error.to_string()));
             sleep(wait).await;

@@ -171,29 +171,15 @@ impl SignIn {
 
 impl Credentials for SignIn {
     fn answer(&mut self, challenged: Challenged<'_, '_>) -> Option<Vec<Field>> {
-        match self.account.answer(challenged) {
-            Ok(answer) => answer.map(|(fields, initiator)| {
-                self.initiator = Some(initiator);
-                fields
-            }),
-            Err(error) => {
-                self.error = Some(error);
-                None
-            }
-        }
+        let answer = self.account.answer(challenged).map_err(|error| self.error = Some(error));
+        let (fields, initiator) = answer.ok().flatten()?;
+        self.initiator = Some(initiator);
+        Some(fields)
     }
 
     fn believe(&mut self, response: &Message<'_>) -> bool {
-        match self.finish(response) {
-            Ok(secret) => {
-                self.secret = Some(secret);
-                true
-            }
-            Err(error) => {
-                self.error = Some(error);
-                false
-            }
-        }
+        let finished = self.finish(response).map(|secret| self.secret = Some(secret));
+        finished.map_err(|error| self.error = Some(error)).is_ok()
     }
 }
 

@@ -301,22 +301,17 @@ async fn let_in(
     if let Some(secret) = secret {
         secrets.push(secret);
     }
+    let refused = |code, reason| Err(CallError::Refused { range, service: service.to_owned(), code, reason });
     match (event, error) {
         (Event::Answered { code: 200..=299, response, .. }, _) => Ok(response),
         (_, Some(error)) => Err(error.into()),
         (Event::Answered { code: 401 | 407, .. }, None) => {
             Err(CallError::Credentials(account.user.clone(), account.realm.clone()))
         }
-        (Event::Answered { code, response, .. }, None) => {
-            let (service, reason) = (service.to_owned(), reason_phrase(&response));
-            Err(CallError::Refused { range, service, code, reason })
-        }
+        (Event::Answered { code, response, .. }, None) => refused(code, reason_phrase(&response)),
         (Event::Failed { failure: Failure::Dialog(error), .. }, None) => Err(CallError::Answer(error.to_string())),
         // The other side ended it meanwhile.
-        (_, None) => {
-            let (service, reason) = (service.to_owned(), "the call is over".to_owned());
-            Err(CallError::Refused { range, service, code: 481, reason })
-        }
+        (_, None) => refused(481, "the call is over".to_owned()),
     }
 }
 

@@ -139,7 +139,7 @@ impl Device {
             Backend::Xdp => Self::open_xdp(ports, options, "asked for"),
             Backend::Packet => Self::open_packet(ports, options, "asked for"),
             Backend::Auto => {
-                let opened = match ports.iter().find(|port| port.is_virtual) {
+                let opened = match ports.iter().find(|port| port.is_virtual()) {
                     Some(port) => Err(OpenError::TagsHidden(port.name.clone())),
                     None => Self::open_xdp(ports, options, "works here"),
                 };

@@ -11,7 +11,6 @@ mod umem;
 
 use std::{io, os::fd::AsFd, path::Path, time::Duration};
 
-use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
@@ -87,7 +86,7 @@ impl Xdp {
         // The program lets nothing through to it before the first heartbeat; if it cannot be installed, nothing ever.
         let filter = install_filter(interfaces, rules)?;
         let mtu = [interfaces[0].mtu as usize, interfaces[1].mtu as usize];
-        let partial = [is_veth(&interfaces[0])?, is_veth(&interfaces[1])?];
+        let partial = [0, 1].map(|port: usize| interfaces[port].kind == "veth");
         let mut xdp = Self { program, filter, ports, umem, mtu, partial, transmit_full: 0, too_big: 0, told: None };
         xdp.recycle();
         Ok(xdp)
@@ -255,10 +254,6 @@ impl PacketIo for Xdp {
 
 /// Length of an Ethernet header without tag.
 const ETHERNET_BYTES: usize = 14;
-
-fn is_veth(interface: &Interface) -> Result<bool, OpenError> {
-    Ok(Rtnetlink::open()?.link(&interface.name)?.kind == "veth")
-}
 
 fn queues(interface: &Interface) -> Result<u32, OpenError> {
     let count = offload::receive_queues(&interface.name)

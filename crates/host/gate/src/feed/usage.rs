@@ -42,7 +42,7 @@ impl Reporter {
         };
         let now: BTreeMap<GrantId, GrantUsage> = usage.into_iter().map(reported).collect();
         let changed: Vec<GrantUsage> =
-            now.values().filter(|used| self.told.get(&used.id) != Some(used)).cloned().collect();
+            now.values().filter(|used| self.told.get(&used.id) != Some(used)).copied().collect();
         self.told = now;
         changed.chunks(USAGE_MAX).map(|grants| FromGate::Usage { grants: grants.to_vec() }).collect()
     }

@@ -124,7 +124,7 @@ impl Account {
             body: request.body(),
             dialled: target,
         };
-        let (initiator, message) = Initiator::begin(random_bytes(), &certificate.replica, &epoch_ha1, &proposal)?;
+        let (initiator, message) = Initiator::begin(random(), &certificate.replica, &epoch_ha1, &proposal)?;
         let ha1 = Ha1::from_sha256(*epoch_ha1.expose());
         let mut value = Vec::new();
         Answer { challenge: &challenge, username: &self.user, ha1: &ha1, method, uri, cnonce: token, nc: 1 }
@@ -171,49 +171,24 @@ impl SignIn {
 
 impl Credentials for SignIn {
     fn answer(&mut self, challenged: Challenged<'_, '_>) -> Option<Vec<Field>> {
-        match self.account.answer(challenged) {
-            Ok(answer) => answer.map(|(fields, initiator)| {
-                self.initiator = Some(initiator);
-                fields
-            }),
-            Err(error) => {
-                self.error = Some(error);
-                None
-            }
-        }
+        let answer = self.account.answer(challenged).map_err(|error| self.error = Some(error));
+        let (fields, initiator) = answer.ok().flatten()?;
+        self.initiator = Some(initiator);
+        Some(fields)
     }
 
     fn believe(&mut self, response: &Message<'_>) -> bool {
-        match self.finish(response) {
-            Ok(secret) => {
-                self.secret = Some(secret);
-                true
-            }
-            Err(error) => {
-                self.error = Some(error);
-                false
-            }
-        }
+        let finished = self.finish(response).map(|secret| self.secret = Some(secret));
+        finished.map_err(|error| self.error = Some(error)).is_ok()
     }
 }
 
-/// 256 random bits.
+/// Random bytes.
 ///
 /// # Panics
 /// If the kernel gives no random bytes, without which nothing here is safe.
-fn random_bytes() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    #[allow(clippy::expect_used, reason = "without random numbers nothing here is safe")]
-    getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
-    bytes
-}
-
-/// 128 random bits.
-///
-/// # Panics
-/// If the kernel gives no random bytes, without which nothing here is safe.
-pub(crate) fn random_bits() -> [u8; 16] {
-    let mut bytes = [0; 16];
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
     #[allow(clippy::expect_used, reason = "without random numbers nothing here is safe")]
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
     bytes

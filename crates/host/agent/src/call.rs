@@ -12,7 +12,7 @@ use sluicegate_sip::{
 use tokio::time::Instant;
 
 use crate::{
-    account::{Account, SignIn, TrustError, random_bits, supported},
+    account::{Account, SignIn, TrustError, random, supported},
     endpoint::{Endpoint, ExchangeError, reason_phrase},
     multipart::part,
     opening::OpenRange,
@@ -52,13 +52,8 @@ pub enum CallError {
     #[error("the grant's packet MACs have a key that this agent does not have")]
     Key,
     /// The frontend wants other credentials.
-    #[error("the frontend does not accept the password of {user} in realm {realm}; check the three")]
-    Credentials {
-        /// The user's name.
-        user: String,
-        /// The realm.
-        realm: String,
-    },
+    #[error("the frontend does not accept the password of {0} in realm {1}; check the three")]
+    Credentials(String, String),
     /// The frontend said no.
     #[error("the frontend refused {range} of {service}: {code} {reason}")]
     Refused {
@@ -84,14 +79,13 @@ impl CallError {
 
     /// Whether the frontend knows the user and says no.
     pub(crate) const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Credentials { .. } | Self::Refused { code: 403, .. })
+        matches!(self, Self::Credentials(..) | Self::Refused { code: 403, .. })
     }
 }
 
 /// An open call: one range of the service's ports.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) range: PortRange,
     pub(crate) open: OpenRange,
     /// When the grant is to be renewed: at half its lifetime, or as soon as half of its budget is known to be used.
     renew_at: Instant,
@@ -130,7 +124,7 @@ impl Call {
         range: PortRange,
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
-        let session_id = u64::from(u32::from_be_bytes(random_bits()[..4].try_into().unwrap_or_default()));
+        let session_id = u64::from(u32::from_be_bytes(random()));
         let parties = Parties { from: &from, to: &uri, uri: &uri, contact: &account.user };
         let wish = content(offer(endpoint.local(), range, session_id, 1), proves);
         let leg = endpoint.start(Method::Invite, parties, wish, Some(SignIn::new(account)))?;
@@ -141,7 +135,6 @@ impl Call {
         let (open, worth) = opened.inspect_err(|_| endpoint.forget(leg))?;
         let now = Instant::now();
         Ok(Self {
-            range,
             open,
             renew_at: now + worth.lifetime / 2,
             ends_at: now + worth.lifetime,
@@ -165,11 +158,12 @@ impl Call {
     /// Renews the grant by an INVITE within the call.
     pub(crate) async fn renew(&mut self, endpoint: &mut Endpoint, account: &Account) -> Result<(), CallError> {
         self.version += 1;
-        let offer = offer(endpoint.local(), self.range, self.session_id, self.version);
+        let offer = offer(endpoint.local(), self.open.service, self.session_id, self.version);
         endpoint.again(self.leg, content(offer, self.proves))?;
-        let asked = (self.service.as_str(), self.range);
+        let asked = (self.service.as_str(), self.open.service);
         let answer = let_in(endpoint, self.leg, account, asked, &mut self.secrets).await?;
-        let (open, worth) = opened(&answer, (self.range, self.proves), &mut self.secrets, self.open.seal.as_ref())?;
+        let (open, worth) =
+            opened(&answer, (self.open.service, self.proves), &mut self.secrets, self.open.seal.as_ref())?;
         // A gate that was told of this host's address under the last key is told under the next.
         self.is_unproved |= self.has_moved && open.seal != self.open.seal;
         (self.open, self.worth) = (open, worth);
@@ -307,22 +301,17 @@ async fn let_in(
     if let Some(secret) = secret {
         secrets.push(secret);
     }
+    let refused = |code, reason| Err(CallError::Refused { range, service: service.to_owned(), code, reason });
     match (event, error) {
         (Event::Answered { code: 200..=299, response, .. }, _) => Ok(response),
         (_, Some(error)) => Err(error.into()),
         (Event::Answered { code: 401 | 407, .. }, None) => {
-            Err(CallError::Credentials { user: account.user.clone(), realm: account.realm.clone() })
+            Err(CallError::Credentials(account.user.clone(), account.realm.clone()))
         }
-        (Event::Answered { code, response, .. }, None) => {
-            let (service, reason) = (service.to_owned(), reason_phrase(&response));
-            Err(CallError::Refused { range, service, code, reason })
-        }
+        (Event::Answered { code, response, .. }, None) => refused(code, reason_phrase(&response)),
         (Event::Failed { failure: Failure::Dialog(error), .. }, None) => Err(CallError::Answer(error.to_string())),
         // The other side ended it meanwhile.
-        (_, None) => {
-            let (service, reason) = (service.to_owned(), "the call is over".to_owned());
-            Err(CallError::Refused { range, service, code: 481, reason })
-        }
+        (_, None) => refused(481, "the call is over".to_owned()),
     }
 }
 

@@ -72,7 +72,7 @@ pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Resu
         return Err(ConnectError::Nothing);
     }
     let start =
-        |proves| Session::start_on(None, config.frontends.clone(), config.account.clone(), (&config.service, proves));
+        |proves| Session::start(None, config.frontends.clone(), config.account.clone(), (&config.service, proves));
     let (session, keeper) = start(DataMode::Mac).await.map_err(ConnectError::Socket)?;
     // What other programs send carries no proof.
     let (plain, plain_keeper) = start(DataMode::Pinhole).await.map_err(ConnectError::Socket)?;

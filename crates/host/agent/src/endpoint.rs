@@ -11,7 +11,7 @@ use sluicegate_wire::Instant;
 use tokio::{net::UdpSocket, time};
 use tracing::{debug, warn};
 
-use crate::account::{SignIn, random_bits};
+use crate::account::{SignIn, random};
 
 /// Requests under way at once.
 const REQUESTS_MAX: usize = 64;
@@ -86,7 +86,7 @@ impl Endpoint {
             has_short_t2: true,
         };
         Ok(Self {
-            ua: UserAgent::new(settings, random_bits()),
+            ua: UserAgent::new(settings, random()),
             socket,
             interface,
             has_others,
@@ -262,14 +262,18 @@ pub(crate) fn reason_phrase(response: &[u8]) -> String {
     }
 }
 
+/// Any address and port of this host from which `remote` can be reached.
+pub(crate) fn any(remote: SocketAddr) -> SocketAddr {
+    if remote.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() }
+}
+
 /// A socket that hears `frontend` only.
 pub(crate) async fn connected(
     interface: Option<&str>,
     local: Option<SocketAddr>,
     frontend: SocketAddr,
 ) -> io::Result<UdpSocket> {
-    let any: SocketAddr = if frontend.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
-    let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+    let socket = UdpSocket::bind(local.unwrap_or(any(frontend))).await?;
     leave_by(&socket, interface)?;
     socket.connect(frontend).await?;
     Ok(socket)

@@ -24,7 +24,7 @@ use crate::{
     session::Session,
 };
 
-/// TCP connections that one forward carries at once.
+/// TCP connections that one forward, or the proxy, carries at once.
 const CONNECTIONS_MAX: usize = 1024;
 /// Local peers that one UDP forward remembers at once.
 const PEERS_MAX: usize = 1024;
@@ -79,17 +79,11 @@ impl FromStr for Forward {
     }
 }
 
-/// A forward that listens.
+/// A forward that listens, for a port of the service.
 #[derive(Debug)]
-pub(crate) struct Bound {
-    listens: Listens,
-    service_port: u16,
-}
-
-#[derive(Debug)]
-enum Listens {
-    Tcp(TcpListener),
-    Udp(UdpSocket),
+pub(crate) enum Bound {
+    Tcp(TcpListener, u16),
+    Udp(UdpSocket, u16),
 }
 
 impl Bound {
@@ -98,11 +92,10 @@ impl Bound {
     /// # Errors
     /// When that cannot be had.
     pub(crate) async fn to(forward: &Forward) -> io::Result<Self> {
-        let listens = match forward.protocol {
-            PortProtocol::Udp => Listens::Udp(UdpSocket::bind(forward.listen).await?),
-            _ => Listens::Tcp(TcpListener::bind(forward.listen).await?),
-        };
-        Ok(Self { listens, service_port: forward.service_port })
+        Ok(match forward.protocol {
+            PortProtocol::Udp => Self::Udp(UdpSocket::bind(forward.listen).await?, forward.service_port),
+            _ => Self::Tcp(TcpListener::bind(forward.listen).await?, forward.service_port),
+        })
     }
 
     /// Runs until the local port fails. What is open may change under it: each new connection and each datagram uses the
@@ -111,37 +104,51 @@ impl Bound {
     /// # Errors
     /// When the local port fails.
     pub(crate) async fn run(self, session: Session) -> io::Result<()> {
-        match self.listens {
-            Listens::Udp(local) => run_udp(local, self.service_port, session).await,
-            Listens::Tcp(listener) => run_tcp(listener, self.service_port, session).await,
+        match self {
+            Self::Udp(local, port) => run_udp(local, port, session).await,
+            Self::Tcp(listener, port) => {
+                accept(listener, "this forward", move |local, peer| carry_one(local, peer, port, session.clone())).await
+            }
         }
     }
 }
 
-async fn run_tcp(listener: TcpListener, port: u16, session: Session) -> io::Result<()> {
+/// Serves each connection, [`CONNECTIONS_MAX`] at once, until the listener fails.
+///
+/// # Errors
+/// When the listener fails.
+pub(crate) async fn accept<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    who: &'static str,
+    serve: impl Fn(TcpStream, SocketAddr) -> F,
+) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let (mut local, peer) = listener.accept().await?;
+        let (stream, peer) = listener.accept().await?;
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            warn!(%peer, max = CONNECTIONS_MAX, "refused a connection: this forward is full");
+            warn!(%peer, max = CONNECTIONS_MAX, "refused a connection: {who} is full");
             continue;
         };
-        let session = session.clone();
+        let served = serve(stream, peer);
         tokio::spawn(async move {
             let _place = place;
-            let gate = match session.address(PortProtocol::Tcp, port).await {
-                Ok(gate) => gate,
-                Err(error) => return warn!(port, error, "not opened"),
-            };
-            match connect(gate, &session, port).await {
-                Ok(mut remote) => {
-                    if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
-                        debug!(%peer, %gate, %error, "connection ended");
-                    }
-                }
-                Err(error) => warn!(%gate, %error, "cannot reach the service through the gate"),
-            }
+            served.await;
         });
+    }
+}
+
+async fn carry_one(mut local: TcpStream, peer: SocketAddr, port: u16, session: Session) {
+    let gate = match session.address(PortProtocol::Tcp, port).await {
+        Ok(gate) => gate,
+        Err(error) => return warn!(port, error, "not opened"),
+    };
+    match connect(gate, &session, port).await {
+        Ok(mut remote) => {
+            if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
+                debug!(%peer, %gate, %error, "connection ended");
+            }
+        }
+        Err(error) => warn!(%gate, %error, "cannot reach the service through the gate"),
     }
 }
 

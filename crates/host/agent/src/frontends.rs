@@ -20,7 +20,7 @@ use tokio::{
 use tracing::debug;
 
 use crate::{
-    account::random_bits,
+    account::random,
     endpoint::{Endpoint, ExchangeError},
 };
 
@@ -155,8 +155,7 @@ async fn services(name: &str) -> Vec<(String, u16)> {
     let resolver = resolver.build();
     let asked = timeout(SRV_WAIT, resolver.srv_lookup(format!("_sip._udp.{name}."))).await;
     let Ok(Ok(records)) = asked else { return Vec::new() };
-    let drawn = || u64::from_be_bytes(*random_bits().first_chunk().unwrap_or(&[0; 8]));
-    ordered(records.iter().map(|record| (record, drawn())).collect())
+    ordered(records.iter().map(|record| (record, u64::from_be_bytes(random()))).collect())
 }
 
 /// By priority, and within one at random by weight: of independent exponential times with rates as the weights, each is the

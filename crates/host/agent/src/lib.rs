@@ -26,6 +26,4 @@ pub use connect::{Config, ConnectError, connect};
 pub use endpoint::ExchangeError;
 pub use forward::Forward;
 pub use frontends::{FrontendError, Frontends};
-pub use opening::Reach;
 pub use pin::{Pin, PinError};
-pub use session::Session;

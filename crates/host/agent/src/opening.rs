@@ -29,11 +29,11 @@ pub(crate) struct OpenRange {
 
 /// Where to send traffic for one port of the service, and as whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// The gate's address and port, or the service's own if the gate only filters.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// The client id of the grant; 0 without one.
-    pub client_id: u32,
+    pub(crate) client_id: u32,
 }
 
 /// Everything one sign-in opened.

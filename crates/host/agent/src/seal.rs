@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -16,11 +16,11 @@ use sluicegate_grant::{
     DataMode, Grant, GrantId,
     mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
 };
-use sluicegate_wire::{IpProtocol, ipv4, ipv6, udp};
+use sluicegate_wire::{IpProtocol, ip, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
 use tracing::{debug, warn};
 
-use crate::endpoint::leave_by;
+use crate::endpoint::{any, connected, leave_by};
 
 /// Between two notes about datagrams that are too long.
 const NOTE_INTERVAL: Duration = Duration::from_secs(5);
@@ -52,10 +52,8 @@ pub(crate) struct Sealer {
     client_id: u32,
     keys: SessionKeys,
     next: AtomicU64,
-    /// Whether its datagrams carry trailers. Of other grants it proves addresses and requests.
-    seals_datagrams: bool,
-    /// Whether its packets carry capabilities.
-    has_capabilities: bool,
+    /// What its packets prove: datagrams by trailers in mode `mac`. Of other grants it proves addresses and requests.
+    mode: DataMode,
     /// The gate that acknowledged the address last, and when.
     proved: Mutex<Option<(SocketAddr, Instant)>>,
     /// Bytes of the grant's budget that are left, as far as this host knows.
@@ -87,8 +85,7 @@ impl Sealer {
             client_id: grant.client_id,
             keys,
             next: AtomicU64::new(1),
-            seals_datagrams: grant.least_mode == DataMode::Mac,
-            has_capabilities: grant.least_mode == DataMode::Capability,
+            mode: grant.least_mode,
             proved: Mutex::new(None),
             left: AtomicU64::new(grant.bytes),
             is_silent: AtomicBool::new(false),
@@ -98,7 +95,7 @@ impl Sealer {
 
     /// Whether every datagram has to carry a trailer.
     pub(crate) const fn seals_datagrams(&self) -> bool {
-        self.seals_datagrams
+        matches!(self.mode, DataMode::Mac)
     }
 
     /// The trailer for something that is about to be sent. Each call takes a new sequence number.
@@ -202,7 +199,7 @@ pub(crate) async fn prove_again(interface: Option<&str>, gate: SocketAddr, seale
         }
     }
     // Plain packets may be lost in a flood that those with capabilities pass.
-    sealer.is_silent.store(!sealer.has_capabilities, Relaxed);
+    sealer.is_silent.store(sealer.mode != DataMode::Capability, Relaxed);
     Err(io::Error::new(io::ErrorKind::TimedOut, "the gate does not acknowledge where this host's packets come from"))
 }
 
@@ -432,39 +429,22 @@ fn whole_only(socket: &UdpSocket, gate: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-const fn any(gate: SocketAddr) -> SocketAddr {
-    let address = if gate.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    SocketAddr::new(address, 0)
-}
-
-/// A socket that the kernel has chosen a way for.
-async fn probe(interface: Option<&str>, gate: SocketAddr) -> io::Result<UdpSocket> {
-    let probe = UdpSocket::bind(any(gate)).await?;
-    leave_by(&probe, interface)?;
-    probe.connect(gate).await?;
-    Ok(probe)
-}
-
 /// The address that packets to `gate` leave with.
 async fn own_address(interface: Option<&str>, gate: SocketAddr) -> io::Result<IpAddr> {
-    Ok(probe(interface, gate).await?.local_addr()?.ip())
+    Ok(connected(interface, None, gate).await?.local_addr()?.ip())
 }
 
 /// An address and port as an acknowledgement says them.
 fn seen_as(local: SocketAddr) -> [u8; ACK_LEFT - ACK_SEEN] {
-    let address = match local.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
     let mut seen = [0; ACK_LEFT - ACK_SEEN];
-    seen[..16].copy_from_slice(&address.octets());
+    seen[..16].copy_from_slice(&ip::octets(local.ip()));
     seen[16..].copy_from_slice(&local.port().to_be_bytes());
     seen
 }
 
 /// What the kernel knows of the path's MTU.
 async fn path_mtu(gate: SocketAddr) -> io::Result<usize> {
-    let probe = probe(None, gate).await?;
+    let probe = connected(None, None, gate).await?;
     let mtu = if gate.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
     Ok(mtu as usize)
 }

@@ -3,10 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -44,41 +41,22 @@ struct Ask {
     answer: oneshot::Sender<Result<Reach, String>>,
 }
 
-/// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped or on
-/// [`Session::close`].
+/// A signed-in user's way to a service. Cheap to clone; the calls end when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub(crate) struct Session {
     asks: mpsc::Sender<Ask>,
     opening: watch::Receiver<Opening>,
-    standing: Arc<AtomicUsize>,
-}
-
-/// A connection, or a program that has some, for as long as it lives. Meanwhile this host's address is proved often: whoever
-/// only waits for data does not notice that a translator on the way has another.
-#[derive(Debug)]
-pub(crate) struct Standing(Arc<AtomicUsize>);
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+    standing: Weak<()>,
 }
 
 impl Session {
-    /// Starts a session with whichever of `frontends` answers. Nothing is opened before somebody asks for it.
-    ///
-    /// # Errors
-    /// When no UDP socket can be had.
-    pub async fn start(frontends: Frontends, account: Account, service: &str) -> io::Result<(Self, JoinHandle<()>)> {
-        Self::start_on(None, frontends, account, (service, DataMode::Mac)).await
-    }
-
-    /// As [`Session::start`], for packets that can prove as much as `proves`: grants have to demand that, or nothing is
-    /// opened. Its own packets leave by what `interface` says now, whatever the routes say.
+    /// Starts a session with whichever of `frontends` answers, for packets that can prove as much as `proves`: grants have to
+    /// demand that, or nothing is opened. Nothing is opened before somebody asks for it. Its own packets leave by what
+    /// `interface` says now, whatever the routes say.
     ///
     /// # Errors
     /// When no UDP socket can be had, or it cannot be bound to the interface.
-    pub(crate) async fn start_on(
+    pub(crate) async fn start(
         interface: Option<watch::Receiver<String>>,
         frontends: Frontends,
         account: Account,
@@ -93,7 +71,8 @@ impl Session {
         let (asks, questions) = mpsc::channel(ASKS_MAX);
         let (publish, opening) = watch::channel(Opening::default());
         let service = service.to_owned();
-        let standing = Arc::default();
+        let standing = Arc::new(());
+        let session = Self { asks, opening, standing: Arc::downgrade(&standing) };
         let keeper = Keeper {
             endpoint,
             frontends,
@@ -103,18 +82,18 @@ impl Session {
             proves,
             calls: Vec::new(),
             moves: 0,
-            standing: Arc::clone(&standing),
+            standing,
             publish,
         };
         let task = tokio::spawn(keeper.run(questions));
-        Ok((Self { asks, opening, standing }, task))
+        Ok((session, task))
     }
 
     /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
     ///
     /// # Errors
     /// Why the frontend or the gate refused, for a person.
-    pub async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
+    pub(crate) async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
         self.reach(protocol, port).await.map(|reach| reach.address)
     }
 
@@ -136,7 +115,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::address`].
-    pub async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
+    pub(crate) async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
         self.open(PortRange::single(protocol, port)).await
     }
 
@@ -145,10 +124,10 @@ impl Session {
         self.opening.borrow().seal(protocol, port)
     }
 
-    /// Something stands from now on that needs the gate to know this host's address.
-    pub(crate) fn stand(&self) -> Standing {
-        self.standing.fetch_add(1, Relaxed);
-        Standing(Arc::clone(&self.standing))
+    /// A connection, or a program that has some, stands for as long as it keeps this. Meanwhile this host's address is proved
+    /// often: whoever only waits for data does not notice that a translator on the way has another.
+    pub(crate) fn stand(&self) -> Option<Arc<()>> {
+        self.standing.upgrade()
     }
 
     /// What is open, whenever that changes.
@@ -167,8 +146,8 @@ struct Keeper {
     calls: Vec<Call>,
     /// How often this host's address has changed.
     moves: u32,
-    /// What stands under any of the calls.
-    standing: Arc<AtomicUsize>,
+    /// Shared with what stands under any of the calls.
+    standing: Arc<()>,
     publish: watch::Sender<Opening>,
 }
 
@@ -291,7 +270,7 @@ impl Keeper {
     }
 
     fn stands(&self) -> bool {
-        self.standing.load(Relaxed) > 0
+        Arc::strong_count(&self.standing) > 1
     }
 
     async fn renew(&mut self) {
@@ -300,9 +279,9 @@ impl Keeper {
         for (index, call) in self.calls.iter_mut().enumerate() {
             let Some(because) = call.renew_because(now) else { continue };
             match call.renew(&mut self.endpoint, &self.account).await {
-                Ok(()) => info!(service = %self.service, range = %call.range, because, "renewed"),
+                Ok(()) => info!(service = %self.service, range = %call.open.service, because, "renewed"),
                 Err(error) => {
-                    warn!(service = %self.service, range = %call.range, because, %error, "not renewed");
+                    warn!(service = %self.service, range = %call.open.service, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
                     if error.is_unanswered() && self.frontends.are_several() {
                         unanswered.push(index);
@@ -333,7 +312,7 @@ impl Keeper {
         for index in ended.iter().rev() {
             let call = self.calls.swap_remove(*index);
             self.endpoint.forget(call.leg());
-            over.push((call.range, silent.contains(index)));
+            over.push((call.open.service, silent.contains(index)));
         }
         for (range, is_refused) in over {
             if is_refused {
@@ -348,7 +327,7 @@ impl Keeper {
     /// Signs in anew where the gate acknowledges nothing and the grant cannot be renewed, so that it may know nothing of it
     /// any more, or where the frontend is another, which then is not told of the end of the last call.
     async fn replace(&mut self, index: usize, goodbye: bool) -> Result<(), CallError> {
-        let Some(range) = self.calls.get(index).map(|call| call.range) else { return Ok(()) };
+        let Some(range) = self.calls.get(index).map(|call| call.open.service) else { return Ok(()) };
         let new = self.call(range).await.inspect_err(
             |error| warn!(service = %self.service, %range, %error, "the grant may be lost, and there is no other"),
         )?;
@@ -367,7 +346,7 @@ impl Keeper {
     fn ended(&mut self, leg: LegId) {
         let Some(index) = self.calls.iter().position(|call| call.leg() == leg) else { return };
         let call = self.calls.swap_remove(index);
-        warn!(service = %self.service, range = %call.range, "the service ended this");
+        warn!(service = %self.service, range = %call.open.service, "the service ended this");
         self.publish();
     }
 

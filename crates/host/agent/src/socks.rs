@@ -15,19 +15,16 @@ use fast_socks5::{
 use sluicegate_policy::PortProtocol;
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
-    sync::Semaphore,
     time::sleep,
 };
 use tracing::{debug, warn};
 
 use crate::{
-    forward::{REFUSED_PAUSE, carry, connect, moved},
+    forward::{self, REFUSED_PAUSE, carry, connect, moved},
     seal::GateSocket,
     session::Session,
 };
 
-/// Connections that the proxy carries at once.
-const CONNECTIONS_MAX: usize = 1024;
 /// Largest datagram with its SOCKS header, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
@@ -75,21 +72,15 @@ impl Names {
 /// # Errors
 /// When the listener fails.
 pub(crate) async fn run(listener: TcpListener, session: Session, names: Arc<Names>) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let (stream, peer) = listener.accept().await?;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            warn!(%peer, max = CONNECTIONS_MAX, "refused a connection: the proxy is full");
-            continue;
-        };
+    forward::accept(listener, "the proxy", move |stream, peer| {
         let (session, names) = (session.clone(), Arc::clone(&names));
-        tokio::spawn(async move {
-            let _place = place;
+        async move {
             if let Err(error) = serve(stream, session, &names).await {
                 debug!(%peer, %error, "proxy connection ended");
             }
-        });
-    }
+        }
+    })
+    .await
 }
 
 async fn serve(stream: TcpStream, session: Session, names: &Names) -> Result<(), SocksServerError> {

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sluicegate_wire::Port;
 
+use crate::OpenError;
+
 /// Most entries of [`Rules::local`].
 pub const LOCAL_MAX: usize = 32;
 /// Most entries of [`Rules::own`].
@@ -104,11 +106,11 @@ pub struct Translated {
 /// What is for the gate's own host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
-    /// Addresses of the host. Only packets to these can be local.
+    /// Addresses of the host; only packets to these can be local. At most [`OWN_MAX`].
     pub own: Vec<OwnAddress>,
-    /// Protocols and ports that the host may receive.
+    /// Protocols and ports that the host may receive; at most [`LOCAL_MAX`].
     pub local: Vec<LocalRule>,
-    /// The host's own connections; [`PEER_RATE_PPS`] each.
+    /// The host's own connections; [`PEER_RATE_PPS`] each. At most [`PEERS_MAX`].
     pub peers: Vec<Peer>,
     /// What of this the gate uses for others.
     pub translated: Option<Translated>,
@@ -117,6 +119,17 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Whether they fit the tables of fixed size.
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        let sizes = [
+            ("local", self.local.len(), LOCAL_MAX),
+            ("own", self.own.len(), OWN_MAX),
+            ("peers", self.peers.len(), PEERS_MAX),
+        ];
+        let too_many = sizes.into_iter().find(|(_, given, max)| given > max);
+        too_many.map_or(Ok(()), |(table, given, max)| Err(OpenError::TooMany { table, given, max }))
+    }
+
     fn is_translated(&self, address: IpAddr, port: u16) -> bool {
         let ours = self.translated.filter(|ours| address == ours.address);
         ours.is_some_and(|ours| (ours.first..=ours.last).contains(&port))

@@ -7,29 +7,17 @@ use sluicegate_netlink::Error;
 #[non_exhaustive]
 pub enum OpenError {
     /// There is no interface of this name.
-    #[error("there is no interface `{interface}`; `ip link` lists those that exist")]
-    NoInterface {
-        /// The name as configured.
-        interface: String,
-    },
+    #[error("there is no interface `{0}`; `ip link` lists those that exist")]
+    NoInterface(String),
     /// Outside and inside are the same interface.
-    #[error("`outside` and `inside` are both `{interface}`; a gate needs two interfaces")]
-    SameInterface {
-        /// The name as configured.
-        interface: String,
-    },
+    #[error("`outside` and `inside` are both `{0}`; a gate needs two interfaces")]
+    SameInterface(String),
     /// The interface has no Ethernet address.
-    #[error("`{interface}` is no Ethernet interface; a gate works on Ethernet only")]
-    NotEthernet {
-        /// The name as configured.
-        interface: String,
-    },
+    #[error("`{0}` is no Ethernet interface; a gate works on Ethernet only")]
+    NotEthernet(String),
     /// The interface is set down.
-    #[error("`{interface}` is down; set it up with `ip link set {interface} up`")]
-    Down {
-        /// The name as configured.
-        interface: String,
-    },
+    #[error("`{0}` is down; set it up with `ip link set {0} up`")]
+    Down(String),
     /// The process lacks a right.
     #[error(
         "no permission to {action}: {source}; run as root, or grant the service CAP_NET_ADMIN and CAP_NET_RAW \
@@ -43,14 +31,11 @@ pub enum OpenError {
     },
     /// The kernel would forward packets past the gate.
     #[error(
-        "the kernel forwards packets that arrive on `{interface}`, or would if it was made anew, past the gate; set \
+        "the kernel forwards packets that arrive on `{0}`, or would if it was made anew, past the gate; set \
          `manage_forwarding = true`, or switch it off with `sysctl net.ipv4.conf.all.forwarding=0 \
          net.ipv4.conf.default.forwarding=0 net.ipv6.conf.all.forwarding=0`"
     )]
-    ForwardingOn {
-        /// The interface on which packets would be accepted for forwarding.
-        interface: String,
-    },
+    ForwardingOn(String),
     /// Somebody else has the interface's XDP hook or its queue.
     #[error("`{interface}` is in use by {holder}; stop that program, or choose `datapath = \"packet\"`")]
     Busy {
@@ -83,13 +68,10 @@ pub enum OpenError {
     },
     /// An XDP program would take packets of another VLAN for untagged ones.
     #[error(
-        "`{interface}` may hand over packets with their VLAN tags beside them, where an XDP program does not see them; \
+        "`{0}` may hand over packets with their VLAN tags beside them, where an XDP program does not see them; \
          choose `datapath = \"packet\"`"
     )]
-    TagsHidden {
-        /// The interface.
-        interface: String,
-    },
+    TagsHidden(String),
     /// The state directory cannot hold the pins of the kernel program.
     #[error("cannot pin the kernel program under {path}: {source}; choose a directory on a local disk for `state`", path = path.display())]
     Pin {
@@ -106,19 +88,13 @@ pub enum OpenError {
     PrivateMounts,
     /// The kernel cannot filter at the ingress of an interface.
     #[error(
-        "the kernel has no nf_tables ingress filter ({source}); load the module `nf_tables`, or use a kernel with \
+        "the kernel has no nf_tables ingress filter ({0}); load the module `nf_tables`, or use a kernel with \
          CONFIG_NF_TABLES_NETDEV, or choose `datapath = \"xdp\"`"
     )]
-    NoFilter {
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    NoFilter(#[source] io::Error),
     /// The kernel refused the XDP program.
-    #[error("the kernel refused the XDP program: {reason}; choose `datapath = \"packet\"`")]
-    Program {
-        /// The kernel's or loader's words.
-        reason: String,
-    },
+    #[error("the kernel refused the XDP program: {0}; choose `datapath = \"packet\"`")]
+    Program(String),
     /// Netlink failed otherwise.
     #[error(transparent)]
     Netlink(#[from] Error),
@@ -149,7 +125,7 @@ impl OpenError {
                 Self::NoPermission { action: action.into(), source: io::Error::from_raw_os_error(code) }
             }
             Some(code @ (libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)) => {
-                Self::NoFilter { source: io::Error::from_raw_os_error(code) }
+                Self::NoFilter(io::Error::from_raw_os_error(code))
             }
             _ => Self::Netlink(error),
         }

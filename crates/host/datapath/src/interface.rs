@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use sluicegate_netlink::{Error, Rtnetlink};
 
 /// An Ethernet interface of the calling thread's network namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -17,13 +17,20 @@ pub struct Interface {
     pub mtu: u32,
     /// Set up by the administrator.
     pub up: bool,
-    /// Of this kernel's making, except taps: packets may come with VLAN tags beside them, as their sender left them.
-    pub is_virtual: bool,
+    /// What made it, such as `veth`; empty for cards.
+    pub kind: String,
     /// Its addresses and their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
 impl Interface {
+    /// Whether it is of this kernel's making, except taps: packets may come with VLAN tags beside them, as their sender left
+    /// them.
+    #[must_use]
+    pub fn is_virtual(&self) -> bool {
+        !self.kind.is_empty() && self.kind != "tun"
+    }
+
     /// Reads the interface `name`.
     ///
     /// # Errors
@@ -33,14 +40,6 @@ impl Interface {
         let link = netlink.link(name)?;
         let mac = link.mac.ok_or_else(|| std::io::Error::from_raw_os_error(libc::EINVAL))?;
         let addresses = netlink.addresses(link.index)?;
-        Ok(Self {
-            name: link.name,
-            index: link.index,
-            mac,
-            mtu: link.mtu,
-            up: link.up,
-            is_virtual: !link.kind.is_empty() && link.kind != "tun",
-            addresses,
-        })
+        Ok(Self { name: link.name, index: link.index, mac, mtu: link.mtu, up: link.up, kind: link.kind, addresses })
     }
 }

@@ -1,4 +1,4 @@
-//! Packet I/O back ends: xdp, packet, loopback, tun; raw sockets; a mirror of the kernel's routes and neighbours.
+//! Packet I/O back ends: xdp, packet, tun; raw sockets; a mirror of the kernel's routes and neighbours.
 //!
 //! The only crate of the workspace with `unsafe` code: system calls and memory shared with the kernel. Every block says
 //! why it is sound, and everything else sees safe types only.
@@ -10,7 +10,6 @@ pub mod forwarding;
 mod ingress;
 mod interface;
 mod links;
-pub mod loopback;
 pub mod neighbour;
 pub mod offload;
 pub mod outer;
@@ -18,15 +17,18 @@ mod packet;
 pub mod raw;
 mod sys;
 pub mod tun;
+mod wake;
 mod xdp;
 
 pub use classify::{
     ANSWER_RATE_PPS, Class, ERROR_RATE_PPS, FLOWS_MAX, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS,
     PEERS_MAX, Peer, Rules, Side, Translated, classify,
 };
-pub use device::{Action, BATCH, Backend, Device, Kind, Options, prepare, xdp_works};
+pub use device::{Action, BATCH, Backend, Device, Handler, Options, PacketIo, prepare};
 pub use error::OpenError;
 pub use ingress::IngressFilter;
 pub use interface::Interface;
 pub use links::Links;
-pub use sys::{monotonic_nanos, monotonic_now};
+pub use sys::monotonic_now;
+pub use wake::Wake;
+pub use xdp::xdp_works;

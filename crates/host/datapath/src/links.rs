@@ -1,13 +1,13 @@
 //! Whether the interfaces that a gate opened are still there, and still those.
 
-use sluicegate_netlink::{Error, LinkNews, Rtnetlink};
+use sluicegate_netlink::{Error, Monitor, Rtnetlink};
 
 use crate::Interface;
 
 /// Follows the two interfaces of a gate, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Links {
-    news: LinkNews,
+    monitor: Monitor,
     ports: [Interface; 2],
 }
 
@@ -17,16 +17,16 @@ impl Links {
     /// # Errors
     /// Those of netlink.
     pub fn follow(ports: &[Interface; 2]) -> Result<Self, Error> {
-        Ok(Self { news: LinkNews::open()?, ports: ports.clone() })
+        Ok(Self { monitor: Monitor::of_links()?, ports: ports.clone() })
     }
 
     /// What is wrong with one of them, if anything changed since the last call. Does not wait; costs one system call if
     /// nothing changed.
     pub fn problem(&mut self) -> Option<String> {
-        if !self.news.any() {
-            return None;
-        }
-        self.ports.iter().find_map(problem)
+        let mut is_changed = false;
+        // Too much to be kept is a change, too.
+        is_changed |= self.monitor.changes(&mut |_| is_changed = true).is_err();
+        if is_changed { self.ports.iter().find_map(problem) } else { None }
     }
 }
 

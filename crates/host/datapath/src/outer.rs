@@ -5,39 +5,38 @@
 //! past the routes into a TUN device, and what is received here came from outside.
 
 use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io::{self, IoSliceMut, Read},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
 use libc::c_int;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn6, recvmsg, setsockopt, sockopt::Ipv6RecvPacketInfo};
+use rustix::net::sockopt;
 use sluicegate_wire::{Frame, HEADROOM, IpProtocol, ipv6};
+use socket2::{Domain, SockFilter, Socket, Type};
 
-use crate::{
-    error::OpenError,
-    raw::{Filter, FilterInstruction},
-    sys,
-};
+use crate::{error::OpenError, sys};
 
 /// Number of the experimental IP protocol (RFC 3692) that carries the header natively.
-const NATIVE: u8 = 253;
-/// `IPV6_HDRINCL` of linux/in6.h.
-const IPV6_HDRINCL: c_int = 36;
+const NATIVE: c_int = 253;
+/// Length of the kernel's words about one packet; more than they take.
+const CONTROL_LEN: usize = 128;
 /// Room for bursts while the reader is elsewhere.
-const RECEIVE_BUFFER_BYTES: c_int = 4 << 20;
-const SEND_BUFFER_BYTES: c_int = 4 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// Sends whole IP packets out of one interface.
 #[derive(Debug)]
 pub struct Sender {
-    v4: OwnedFd,
-    v6: Option<OwnedFd>,
+    v4: Socket,
+    v6: Option<Socket>,
 }
 
 /// Receives the packets of one IP protocol and version that arrive at one interface for this host.
 #[derive(Debug)]
 pub struct Receiver {
-    fd: OwnedFd,
+    socket: Socket,
     protocol: IpProtocol,
     /// Unlike an IPv4 header, an IPv6 header is not handed over by the kernel.
     is_v6: bool,
@@ -47,8 +46,8 @@ pub struct Receiver {
 /// kernel does not answer for a closed port.
 #[derive(Debug)]
 pub struct Claim {
-    _v4: UdpSocket,
-    _v6: Option<UdpSocket>,
+    _v4: Socket,
+    _v6: Option<Socket>,
 }
 
 impl Claim {
@@ -57,33 +56,27 @@ impl Claim {
     /// # Errors
     /// [`OpenError::Busy`] if another program has it.
     pub fn new(udp_port: u16) -> Result<Self, OpenError> {
-        let claimed = |address: IpAddr| -> io::Result<UdpSocket> {
-            let socket = UdpSocket::bind((address, udp_port))?;
-            let fd = socket.as_fd().try_clone_to_owned()?;
-            nothing().attach(&fd)?;
+        let claimed = |address: IpAddr| -> io::Result<Socket> {
+            let address = SocketAddr::new(address, udp_port);
+            let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+            if address.is_ipv6() {
+                // It would claim IPv4 too.
+                socket.set_only_v6(true)?;
+            }
+            socket.bind(&address.into())?;
+            socket.attach_filter(&[DROP])?;
             Ok(socket)
         };
-        // An IPv6 socket would claim IPv4 too, so IPv4 comes first and alone where there is no IPv6.
-        let v6 = claimed_v6(udp_port);
-        let v4 = claimed(Ipv4Addr::UNSPECIFIED.into());
-        match (v4, v6) {
+        match (claimed(Ipv4Addr::UNSPECIFIED.into()), claimed(Ipv6Addr::UNSPECIFIED.into())) {
             (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::AddrInUse => Err(OpenError::Busy {
                 interface: format!("udp/{udp_port}"),
                 holder: "another program (one agent of a host may capture at a time)".to_owned(),
             }),
             (Err(error), _) => Err(OpenError::system(format!("bind udp/{udp_port}"), error)),
+            // A host without IPv6 has nothing to claim there.
             (Ok(v4), v6) => Ok(Self { _v4: v4, _v6: v6.ok() }),
         }
     }
-}
-
-/// A UDP socket for IPv6 alone.
-fn claimed_v6(udp_port: u16) -> io::Result<UdpSocket> {
-    let fd = sys::socket(libc::AF_INET6, libc::SOCK_DGRAM, 0)?;
-    sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
-    sys::bind(&fd, &address_v6(Ipv6Addr::UNSPECIFIED, udp_port))?;
-    nothing().attach(&fd)?;
-    Ok(fd.into())
 }
 
 impl Sender {
@@ -92,20 +85,18 @@ impl Sender {
     /// # Errors
     /// [`OpenError::NoPermission`] without CAP_NET_RAW; [`OpenError::NoInterface`].
     pub fn open(interface: Option<&str>) -> Result<Self, OpenError> {
-        let open = |family: c_int| -> Result<OwnedFd, OpenError> {
+        let open = |family: c_int| -> Result<Socket, OpenError> {
             let failed = |error| OpenError::system("open a raw socket", error);
-            let fd = sys::socket(family, libc::SOCK_RAW, libc::IPPROTO_RAW).map_err(failed)?;
-            sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
+            let socket = sys::socket(family, libc::SOCK_RAW, libc::IPPROTO_RAW).map_err(failed)?;
+            sys::grow_send_buffer(&socket, SEND_BUFFER_BYTES);
             if let Some(interface) = interface {
-                bind_to(&fd, interface)?;
+                bind_to(&socket, interface)?;
             }
-            Ok(fd)
+            Ok(socket)
         };
         let v4 = open(libc::AF_INET)?;
-        sys::set_option(&v4, libc::IPPROTO_IP, libc::IP_HDRINCL, &1)
-            .map_err(|error| OpenError::system("send whole IPv4 packets", error))?;
-        let v6 =
-            open(libc::AF_INET6).ok().filter(|fd| sys::set_option(fd, libc::IPPROTO_IPV6, IPV6_HDRINCL, &1).is_ok());
+        v4.set_header_included_v4(true).map_err(|error| OpenError::system("send whole IPv4 packets", error))?;
+        let v6 = open(libc::AF_INET6).ok().filter(|socket| socket.set_header_included_v6(true).is_ok());
         Ok(Self { v4, v6 })
     }
 
@@ -115,19 +106,14 @@ impl Sender {
     /// `EMSGSIZE` if it is longer than the interface's MTU; `ENETUNREACH` without a route; `ENOBUFS` or `EAGAIN` when
     /// the interface's queue is full.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        match packet.first().map(|byte| byte >> 4) {
-            Some(4) => {
-                let to: [u8; 4] = *packet.get(16..).and_then(<[u8]>::first_chunk).ok_or_else(invalid)?;
-                sys::send_to(&self.v4, packet, &address_v4(to.into())).map(drop)
-            }
-            Some(6) => {
-                let to: [u8; 16] = *packet.get(24..).and_then(<[u8]>::first_chunk).ok_or_else(invalid)?;
-                let fd = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-                sys::send_to(fd, packet, &address_v6(to.into(), 0)).map(drop)
-            }
-            _ => Err(invalid()),
-        }
+        let to = match packet.first().map(|byte| byte >> 4) {
+            Some(4) => packet.get(16..).and_then(<[u8]>::first_chunk).map(|to: &[u8; 4]| IpAddr::from(*to)),
+            Some(6) => packet.get(24..).and_then(<[u8]>::first_chunk).map(|to: &[u8; 16]| IpAddr::from(*to)),
+            _ => None,
+        };
+        let to = to.ok_or(io::ErrorKind::InvalidInput)?;
+        let socket = if to.is_ipv4() { &self.v4 } else { self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)? };
+        socket.send_to(packet, &SocketAddr::new(to, 0).into()).map(drop)
     }
 }
 
@@ -138,28 +124,15 @@ impl Receiver {
     /// # Errors
     /// [`OpenError::NoPermission`] without CAP_NET_RAW; [`OpenError::NoInterface`].
     pub fn open_all(interface: &str, udp_port: u16) -> Result<Vec<Self>, OpenError> {
+        // Destination unreachable, parameter problem; in IPv6 also packet too big.
+        let families =
+            [(libc::AF_INET, libc::IPPROTO_ICMP, &[3, 12][..]), (libc::AF_INET6, libc::IPPROTO_ICMPV6, &[1, 2, 4])];
         let mut receivers = Vec::new();
-        let v4 = [
-            (NATIVE, None),
-            (libc::IPPROTO_UDP as u8, Some(udp_v4(udp_port))),
-            // Destination unreachable, parameter problem.
-            (libc::IPPROTO_ICMP as u8, Some(icmp_v4(&[3, 12]))),
-        ];
-        for (protocol, filter) in v4 {
-            receivers.push(Self::open(interface, libc::AF_INET, protocol, filter)?);
-        }
-        let v6 = [
-            (NATIVE, None),
-            (libc::IPPROTO_UDP as u8, Some(udp_v6(udp_port))),
-            // Destination unreachable, packet too big, parameter problem.
-            (libc::IPPROTO_ICMPV6 as u8, Some(icmp_v6(&[1, 2, 4]))),
-        ];
-        for (protocol, filter) in v6 {
-            match Self::open(interface, libc::AF_INET6, protocol, filter) {
-                Ok(receiver) => receivers.push(receiver),
-                Err(OpenError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => break,
-                Err(error) => return Err(error),
-            }
+        for (family, icmp, errors) in families {
+            let is_v6 = family == libc::AF_INET6;
+            let filters =
+                [(NATIVE, vec![KEEP]), (libc::IPPROTO_UDP, udp_to(udp_port, is_v6)), (icmp, icmp_of(errors, is_v6))];
+            receivers.extend(Self::open_each(interface, family, filters)?);
         }
         Ok(receivers)
     }
@@ -171,17 +144,28 @@ impl Receiver {
     /// As [`Receiver::open_all`].
     pub fn open_plain(interface: &str) -> Result<Vec<Self>, OpenError> {
         let mut receivers = Vec::new();
-        let families = [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)];
-        for (family, icmp) in families {
-            for protocol in [libc::IPPROTO_TCP, libc::IPPROTO_UDP, icmp] {
-                match Self::open(interface, family, protocol as u8, Some(nothing())) {
-                    Ok(receiver) => receivers.push(receiver),
-                    Err(OpenError::System { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => break,
-                    Err(error) => return Err(error),
-                }
-            }
+        for (family, icmp) in [(libc::AF_INET, libc::IPPROTO_ICMP), (libc::AF_INET6, libc::IPPROTO_ICMPV6)] {
+            let deaf = [libc::IPPROTO_TCP, libc::IPPROTO_UDP, icmp].map(|protocol| (protocol, vec![DROP]));
+            receivers.extend(Self::open_each(interface, family, deaf)?);
         }
         Ok(receivers)
+    }
+
+    /// One receiver for each protocol with its filter; none where the kernel has no IPv6.
+    fn open_each(
+        interface: &str,
+        family: c_int,
+        filters: [(c_int, Vec<SockFilter>); 3],
+    ) -> Result<Vec<Self>, OpenError> {
+        let opened = filters.into_iter().map(|(protocol, filter)| Self::open(interface, family, protocol, &filter));
+        match opened.collect() {
+            Err(OpenError::System { source, .. })
+                if family == libc::AF_INET6 && source.raw_os_error() == Some(libc::EAFNOSUPPORT) =>
+            {
+                Ok(Vec::new())
+            }
+            other => other,
+        }
     }
 
     /// The IP protocol that it receives.
@@ -195,29 +179,27 @@ impl Receiver {
     /// # Errors
     /// Those of `setsockopt(2)`.
     pub fn listen(&self, on: bool) -> io::Result<()> {
-        let filter = match (on, self.protocol.0.into()) {
-            (false, _) => nothing(),
-            (true, libc::IPPROTO_TCP) => tcp_first_answer(self.is_v6),
-            (true, _) => Filter(vec![KEEP]),
+        let filter = match (on, self.protocol) {
+            (false, _) => vec![DROP],
+            (true, IpProtocol::TCP) => tcp_first_answer(self.is_v6),
+            (true, _) => vec![KEEP],
         };
-        filter.attach(&self.fd)
+        self.socket.attach_filter(&filter)
     }
 
-    fn open(interface: &str, family: c_int, protocol: u8, filter: Option<Filter>) -> Result<Self, OpenError> {
+    fn open(interface: &str, family: c_int, protocol: c_int, filter: &[SockFilter]) -> Result<Self, OpenError> {
         let failed = |error| OpenError::system(format!("open a raw socket for IP protocol {protocol}"), error);
-        let fd = sys::socket(family, libc::SOCK_RAW, protocol.into()).map_err(failed)?;
-        if let Some(filter) = filter {
-            filter.attach(&fd).map_err(failed)?;
-        }
-        bind_to(&fd, interface)?;
-        if sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER_BYTES).is_err() {
-            let _ = sys::set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER_BYTES);
+        let socket = sys::socket(family, libc::SOCK_RAW, protocol).map_err(failed)?;
+        socket.attach_filter(filter).map_err(failed)?;
+        bind_to(&socket, interface)?;
+        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES).is_err() {
+            let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
         }
         let is_v6 = family == libc::AF_INET6;
         if is_v6 {
-            sys::set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1).map_err(failed)?;
+            setsockopt(&socket, Ipv6RecvPacketInfo, &true).map_err(|error| failed(error.into()))?;
         }
-        Ok(Self { fd, protocol: IpProtocol(protocol), is_v6 })
+        Ok(Self { socket, protocol: IpProtocol(protocol as u8), is_v6 })
     }
 
     /// The next packet from its IP header on, with at least [`HEADROOM`] bytes in front; `None` if none waits. IPv6
@@ -226,129 +208,104 @@ impl Receiver {
     /// # Errors
     /// Those of `recvmsg(2)`.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<Frame<'b>>> {
-        if !self.is_v6 {
-            let room = buffer.get_mut(HEADROOM..).ok_or(io::ErrorKind::InvalidInput)?;
-            return match sys::receive(&self.fd, room, 0) {
-                Ok(len) => Ok(Frame::new(buffer, HEADROOM, len)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-                Err(error) => Err(error),
-            };
+        let received = if self.is_v6 { self.receive_v6(buffer) } else { self.receive_v4(buffer) };
+        match received {
+            Ok(len) => Ok(Frame::new(buffer, HEADROOM, len)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
-        let at = HEADROOM + ipv6::HEADER_LEN;
-        let room = buffer.get_mut(at..).ok_or(io::ErrorKind::InvalidInput)?;
-        let (len, src, dst) = match sys::receive_v6(&self.fd, room) {
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error),
+    }
+
+    fn receive_v4(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.socket).read(buffer.get_mut(HEADROOM..).ok_or(io::ErrorKind::InvalidInput)?)
+    }
+
+    /// Receives a packet and writes a header in front of it.
+    fn receive_v6(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let room = buffer.get_mut(HEADROOM..).and_then(|room| room.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>());
+        let (header, room) = room.ok_or(io::ErrorKind::InvalidInput)?;
+        let (mut parts, mut control) = ([IoSliceMut::new(room)], Control([0; CONTROL_LEN]));
+        let message =
+            recvmsg::<SockaddrIn6>(self.socket.as_raw_fd(), &mut parts, Some(&mut control.0), MsgFlags::empty())?;
+        let sent_to = |message| match message {
+            ControlMessageOwned::Ipv6PacketInfo(info) => Some(info.ipi6_addr.s6_addr),
+            _ => None,
         };
-        let payload_len = u16::try_from(len).map_err(|_| io::ErrorKind::InvalidData)?;
-        let header = buffer.get_mut(HEADROOM..at).ok_or(io::ErrorKind::InvalidInput)?;
+        let ends = message.address.zip(message.cmsgs()?.find_map(sent_to));
+        let (src, dst) = ends.ok_or(io::ErrorKind::InvalidData)?;
+        let payload_len = u16::try_from(message.bytes).map_err(|_| io::ErrorKind::InvalidData)?;
         header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
         header[4..6].copy_from_slice(&payload_len.to_be_bytes());
         header[6..8].copy_from_slice(&[self.protocol.0, 64]);
-        header[8..24].copy_from_slice(&src.octets());
-        header[24..40].copy_from_slice(&dst.octets());
-        Ok(Frame::new(buffer, HEADROOM, ipv6::HEADER_LEN + len))
+        header[8..24].copy_from_slice(&src.ip().octets());
+        header[24..].copy_from_slice(&dst);
+        Ok(ipv6::HEADER_LEN + message.bytes)
     }
 }
+
+/// Room for what the kernel says about a packet, aligned as its structures are.
+#[repr(align(8))]
+struct Control([u8; CONTROL_LEN]);
 
 impl AsFd for Receiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
-fn bind_to(fd: &OwnedFd, interface: &str) -> Result<(), OpenError> {
-    let name = sys::interface_name(interface).map_err(|error| OpenError::system("name an interface", error))?;
-    match sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &name) {
-        Ok(()) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-            Err(OpenError::NoInterface { interface: interface.to_owned() })
-        }
-        Err(error) => Err(OpenError::system(format!("bind descriptor {} to {interface}", fd.as_raw_fd()), error)),
+fn bind_to(socket: &Socket, interface: &str) -> Result<(), OpenError> {
+    socket.bind_device(Some(interface.as_bytes())).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENODEV) => OpenError::NoInterface(interface.to_owned()),
+        _ => OpenError::system(format!("bind descriptor {} to {interface}", socket.as_raw_fd()), error),
+    })
+}
+
+/// The result of a filter: the whole packet.
+const KEEP: SockFilter = instruction(libc::BPF_RET | libc::BPF_K, u32::MAX);
+/// The result of a filter: nothing.
+const DROP: SockFilter = instruction(libc::BPF_RET | libc::BPF_K, 0);
+
+const fn instruction(code: u32, operand: u32) -> SockFilter {
+    SockFilter::new(code as u16, 0, 0, operand)
+}
+
+/// Goes on with the next instruction if the loaded value compares so with `operand`, else with the one behind it.
+const fn unless(compare: u32, operand: u32) -> SockFilter {
+    SockFilter::new((libc::BPF_JMP | compare | libc::BPF_K) as u16, 0, 1, operand)
+}
+
+/// Loads a value (`BPF_B` or `BPF_H`) at `offset` of the transport header: behind the IPv4 header, or where the packet begins.
+fn load(size: u32, offset: u32, is_v6: bool) -> Vec<SockFilter> {
+    if is_v6 {
+        return vec![instruction(libc::BPF_LD | size | libc::BPF_ABS, offset)];
     }
+    // The length of the IPv4 header goes to the index register.
+    let header_len = instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0);
+    vec![header_len, instruction(libc::BPF_LD | size | libc::BPF_IND, offset)]
 }
 
-fn address_v4(to: Ipv4Addr) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as u16,
-        sin_port: 0,
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.octets()) },
-        sin_zero: [0; 8],
+/// UDP to `port`.
+fn udp_to(port: u16, is_v6: bool) -> Vec<SockFilter> {
+    let mut program = load(libc::BPF_H, 2, is_v6);
+    program.extend([unless(libc::BPF_JEQ, port.into()), KEEP, DROP]);
+    program
+}
+
+/// ICMP of these types.
+fn icmp_of(types: &[u8], is_v6: bool) -> Vec<SockFilter> {
+    let mut program = load(libc::BPF_B, 0, is_v6);
+    for one in types {
+        program.extend([unless(libc::BPF_JEQ, u32::from(*one)), KEEP]);
     }
-}
-
-fn address_v6(to: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
-    libc::sockaddr_in6 {
-        sin6_family: libc::AF_INET6 as u16,
-        sin6_port: port.to_be(),
-        sin6_flowinfo: 0,
-        sin6_addr: libc::in6_addr { s6_addr: to.octets() },
-        sin6_scope_id: 0,
-    }
-}
-
-const fn instruction(code: u32, operand: u32, jump_true: u8, jump_false: u8) -> FilterInstruction {
-    FilterInstruction { code: code as u16, jump_true, jump_false, operand }
-}
-
-const KEEP: FilterInstruction = instruction(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0);
-const DROP: FilterInstruction = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
-/// The length of the IPv4 header at the start goes to the index register.
-const IPV4_HEADER: FilterInstruction = instruction(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 0, 0, 0);
-
-fn nothing() -> Filter {
-    Filter(vec![DROP])
-}
-
-/// UDP to `port`, from the IPv4 header on.
-fn udp_v4(port: u16) -> Filter {
-    let load = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 2, 0, 0);
-    let compare = instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, port.into(), 0, 1);
-    Filter(vec![IPV4_HEADER, load, compare, KEEP, DROP])
-}
-
-/// UDP to `port`, from the UDP header on.
-fn udp_v6(port: u16) -> Filter {
-    let load = instruction(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 2, 0, 0);
-    let compare = instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, port.into(), 0, 1);
-    Filter(vec![load, compare, KEEP, DROP])
-}
-
-/// ICMP of these types, from the IPv4 header on.
-fn icmp_v4(types: &[u8]) -> Filter {
-    let load = instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, 0, 0, 0);
-    let mut program = vec![IPV4_HEADER, load];
-    program.extend(one_of(types));
-    Filter(program)
-}
-
-/// ICMPv6 of these types, from the ICMPv6 header on.
-fn icmp_v6(types: &[u8]) -> Filter {
-    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0)];
-    program.extend(one_of(types));
-    Filter(program)
+    program.push(DROP);
+    program
 }
 
 /// TCP segments with SYN or RST: what answers the first segment of a connection.
-fn tcp_first_answer(is_v6: bool) -> Filter {
+fn tcp_first_answer(is_v6: bool) -> Vec<SockFilter> {
     const FLAGS_AT: u32 = 13;
     const SYN_OR_RST: u32 = 0x02 | 0x04;
-    let mut program = Vec::new();
-    if is_v6 {
-        program.push(instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, FLAGS_AT, 0, 0));
-    } else {
-        program.extend([IPV4_HEADER, instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_IND, FLAGS_AT, 0, 0)]);
-    }
-    program.extend([instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, SYN_OR_RST, 0, 1), KEEP, DROP]);
-    Filter(program)
-}
-
-/// Keeps the packet if the loaded value is one of `values`.
-fn one_of(values: &[u8]) -> impl Iterator<Item = FilterInstruction> {
-    let last = values.len() as u8;
-    let compare = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let compares =
-        (1..).zip(values).map(move |(number, value)| instruction(compare, u32::from(*value), last - number + 1, 0));
-    compares.chain([DROP, KEEP])
+    let mut program = load(libc::BPF_B, FLAGS_AT, is_v6);
+    program.extend([unless(libc::BPF_JSET, SYN_OR_RST), KEEP, DROP]);
+    program
 }

@@ -4,20 +4,16 @@
 //! installed before the sockets are opened and belongs to no process: whatever happens to the gate, the kernel receives
 //! only what `local` and `peers` list. Works without root in a user namespace that owns its network namespace.
 
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-    time::Duration,
-};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use sluicegate_wire::{Frame, Port, Reason};
 
 use crate::{
     Class, Interface, OpenError, Rules, classify,
-    device::{Action, BATCH},
+    device::{Action, BATCH, Handler, PacketIo},
     ingress::IngressFilter,
     offload,
-    raw::{self, Batch, Ring, Slot, Transmitted, complete_checksum},
+    raw::{self, Slot, Transmitted, complete_checksum},
     sys,
 };
 
@@ -28,17 +24,10 @@ const MTU_MAX: u32 = 65_000;
 
 #[derive(Debug)]
 pub(crate) struct Packet {
-    ports: [PortSocket; 2],
+    ports: [raw::Socket; 2],
     filter: IngressFilter,
     rules: Rules,
     counters: Counters,
-}
-
-#[derive(Debug)]
-struct PortSocket {
-    fd: OwnedFd,
-    ring: Ring,
-    batch: Batch,
 }
 
 #[derive(Debug, Default)]
@@ -59,37 +48,21 @@ impl Packet {
             }
         }
         let filter = install_filter(interfaces, &rules)?;
-        let ports = [PortSocket::open(outside)?, PortSocket::open(inside)?];
+        let ports = [open(outside)?, open(inside)?];
         Ok(Self { ports, filter, rules, counters: Counters::default() })
     }
 
-    pub(crate) fn poll(
-        &mut self,
-        timeout: Duration,
-        handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action,
-    ) -> io::Result<usize> {
-        let count = self.receive_both(handler)?;
-        if count > 0 || timeout.is_zero() {
-            return Ok(count);
-        }
-        if sys::wait_readable(&[self.ports[0].fd.as_fd(), self.ports[1].fd.as_fd()], timeout)? {
-            return self.receive_both(handler);
-        }
-        Ok(0)
-    }
-
-    fn receive_both(&mut self, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> io::Result<usize> {
+    fn receive_both(&mut self, handler: &mut Handler<'_>) -> io::Result<usize> {
         Ok(self.receive(Port::OUTSIDE, handler)? + self.receive(Port::INSIDE, handler)?)
     }
 
     /// One batch of one port: judge all, send all, then return all slots, since what is sent still lies in them.
-    fn receive(&mut self, port: Port, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> io::Result<usize> {
+    fn receive(&mut self, port: Port, handler: &mut Handler<'_>) -> io::Result<usize> {
         let [outside, inside] = &mut self.ports;
-        let PortSocket { ring, batch: outside_batch, .. } = outside;
-        let PortSocket { ring: inside_ring, batch: inside_batch, .. } = inside;
-        let ring = if port == Port::OUTSIDE { ring } else { inside_ring };
-        outside_batch.clear();
-        inside_batch.clear();
+        let ring = if port == Port::OUTSIDE { &mut outside.ring } else { &mut inside.ring };
+        let Some(ring) = ring else { return Ok(0) };
+        outside.batch.clear();
+        inside.batch.clear();
         let (mut taken, mut judged) = (0, 0);
         while taken < BATCH {
             let Some(slot) = ring.take() else { break };
@@ -107,29 +80,41 @@ impl Packet {
             }
             judged += 1;
             match handler(port, &mut frame) {
-                Action::Send(Port::OUTSIDE) => outside_batch.push(frame.bytes()),
-                Action::Send(Port::INSIDE) => inside_batch.push(frame.bytes()),
+                Action::Send(Port::OUTSIDE) => outside.batch.push(frame.bytes()),
+                Action::Send(Port::INSIDE) => inside.batch.push(frame.bytes()),
                 Action::Send(_) | Action::Drop => {}
             }
         }
-        let sent = [outside, inside].map(|port| port.batch.flush(&port.fd));
-        self.ports[usize::from(port.0 & 1)].ring.release(taken);
+        let sent = [outside.batch.flush(&outside.socket), inside.batch.flush(&inside.socket)];
+        ring.release(taken);
         for outcome in sent {
             self.counters.transmitted(outcome)?;
         }
         Ok(judged)
     }
+}
 
-    pub(crate) fn translates_pings(&mut self, words: impl Iterator<Item = u64>) {
-        self.rules.pings.clear();
-        self.rules.pings.extend(words);
+impl PacketIo for Packet {
+    fn name(&self) -> &'static str {
+        "packet"
     }
 
-    pub(crate) fn send(&mut self, port: Port, frame: &[u8]) -> Result<(), Reason> {
+    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
+        let count = self.receive_both(handler)?;
+        if count > 0 || timeout.is_zero() {
+            return Ok(count);
+        }
+        if sys::wait_readable(&[self.ports[0].socket.as_fd(), self.ports[1].socket.as_fd()], timeout)? {
+            return self.receive_both(handler);
+        }
+        Ok(0)
+    }
+
+    fn send(&mut self, port: Port, frame: &[u8]) -> Result<(), Reason> {
         let Some(socket) = self.ports.get_mut(usize::from(port.0)) else { return Err(Reason::NoRoute) };
         socket.batch.clear();
         socket.batch.push(frame);
-        let sent = socket.batch.flush(&socket.fd);
+        let sent = socket.batch.flush(&socket.socket);
         match sent {
             Ok(Transmitted { sent: 1, .. }) => Ok(()),
             Ok(Transmitted { refused: 1, .. }) => {
@@ -143,30 +128,30 @@ impl Packet {
         }
     }
 
-    pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
+    fn counters(&mut self) -> Vec<(Reason, u64)> {
         for port in &self.ports {
             if let Ok(statistics) =
-                sys::option::<libc::tpacket_stats>(&port.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS)
+                sys::option::<libc::tpacket_stats>(&port.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
             {
                 self.counters.receive_full += u64::from(statistics.tp_drops);
             }
         }
-        let filter = self.filter.counters().unwrap_or_default();
-        vec![
+        let own = [
             (Reason::EthertypeUnsupported, self.counters.ethertype),
             (Reason::PacketTooBig, self.counters.too_big),
             (Reason::TransmitFull, self.counters.transmit_full),
-            (Reason::LocalRate, filter.local_rate),
-            (Reason::NoPinhole, filter.strangers),
             (Reason::ReceiveFull, self.counters.receive_full),
-        ]
+        ];
+        own.into_iter().chain(self.filter.counters().into_iter().flatten()).collect()
     }
 
-    pub(crate) fn close(self, keep_closed: bool) -> Result<(), OpenError> {
-        if keep_closed {
-            return Ok(());
-        }
+    fn open_up(self: Box<Self>) -> Result<(), OpenError> {
         self.filter.remove().map_err(OpenError::Netlink)
+    }
+
+    fn translates_pings(&mut self, words: &mut dyn Iterator<Item = u64>) {
+        self.rules.pings.clear();
+        self.rules.pings.extend(words);
     }
 }
 
@@ -182,22 +167,14 @@ fn table_name(outside: &Interface, inside: &Interface) -> String {
     format!("sluicegate_{}_{}", outside.name, inside.name)
 }
 
-impl PortSocket {
-    fn open(interface: &Interface) -> Result<Self, OpenError> {
-        let action = || format!("open a packet socket on {}", interface.name);
-        offload::disable_receive(&interface.name).map_err(|source| OpenError::system(action(), source))?;
-        let options = raw::Options {
-            receive_slots: RING_SLOTS,
-            frame_bytes_max: interface.mtu as usize + 18,
-            ..raw::Options::default()
-        };
-        let socket =
-            raw::Socket::open(&interface.name, &options).map_err(|source| OpenError::system(action(), source))?;
-        let (fd, ring, batch) = socket.into_parts();
-        sys::mark(&fd).map_err(|source| OpenError::system(action(), source))?;
-        let ring = ring.ok_or_else(|| OpenError::system(action(), io::ErrorKind::InvalidInput.into()))?;
-        Ok(Self { fd, ring, batch })
-    }
+fn open(interface: &Interface) -> Result<raw::Socket, OpenError> {
+    let failed = |source| OpenError::system(format!("open a packet socket on {}", interface.name), source);
+    offload::disable_receive(&interface.name).map_err(failed)?;
+    let frame_bytes_max = interface.mtu as usize + 18;
+    let options = raw::Options { receive_slots: RING_SLOTS, frame_bytes_max, ..raw::Options::default() };
+    let socket = raw::Socket::open(&interface.name, &options).map_err(failed)?;
+    socket.socket.set_mark(sys::MARK).map_err(failed)?;
+    Ok(socket)
 }
 
 impl Counters {

@@ -8,11 +8,11 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd},
         unix::fs::OpenOptionsExt,
     },
-    time::Duration,
 };
 
 use sluicegate_wire::{Frame, HEADROOM};
 
+pub use crate::sys::wait_readable;
 use crate::{error::OpenError, sys};
 
 /// Where the kernel offers TUN devices.
@@ -93,12 +93,4 @@ impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-/// Waits until one of `fds` (at most 32) is readable; `true` if so, `false` on timeout or signal.
-///
-/// # Errors
-/// Those of `ppoll(2)`.
-pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bool> {
-    sys::wait_readable(fds, timeout)
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use sluicegate_datapath::{Backend, Device, Kind, OpenError, monotonic_now, neighbour::Table};
+use sluicegate_datapath::{Backend, Device, OpenError, monotonic_now, neighbour::Table};
 use sluicegate_netlink::{Route, Rtnetlink};
 use sluicegate_wire::{Port, Reason};
 use support::{
@@ -69,7 +69,7 @@ fn auto_takes_packet_on_a_veth_and_says_why() {
     let (_site, state) = (Site::new(), State::new());
     let mut device = open(Backend::Auto, &state);
     device.heartbeat(monotonic_now());
-    assert_eq!(device.kind(), Kind::Packet);
+    assert_eq!(device.backend(), "packet");
     let why = device.why();
     assert!(why.starts_with("packet, because xdp fails here: ") && why.contains("VLAN tags"), "{why}");
     device.close(false).unwrap();

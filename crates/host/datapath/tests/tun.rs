@@ -13,10 +13,7 @@ use sluicegate_datapath::{
     outer::{Claim, Receiver, Sender},
     tun::{BUFFER_MARGIN, Tun, wait_readable},
 };
-use sluicegate_netlink::{
-    NextHop, Route, Rtnetlink,
-    nft::{Masquerade, Untracked},
-};
+use sluicegate_netlink::{NextHop, Route, Rtnetlink, nft};
 use sluicegate_wire::{HEADROOM, IpProtocol, build, ip::Summary};
 use support::{End, Host, connect, is_root, site::ip};
 
@@ -197,7 +194,7 @@ fn a_namespace_reaches_the_world_by_its_hosts_address_even_in_mid_connection() {
     );
     let _lent = host.run(|| {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("forwarding");
-        Masquerade::install("sluicegate_run", "down", "169.254.72.54".parse().expect("an address"), true)
+        nft::masquerade("sluicegate_run", "down", "169.254.72.54".parse().expect("an address"), true)
             .expect("masquerading")
     });
     let listener = world.run(|| UdpSocket::bind("192.0.2.2:9000").expect("a UDP socket"));
@@ -211,7 +208,7 @@ fn a_namespace_reaches_the_world_by_its_hosts_address_even_in_mid_connection() {
     netlink.add_route(&Route::default_by(ip("169.254.72.53"), "uplink")).expect("a default route");
     let captured = Route::new((ip("192.0.2.2"), 32), NextHop::Interface(tun.name()));
     netlink.add_route(&Route { source: Some(ip("192.0.2.1")), ..captured }).expect("a route");
-    let _untracked = Untracked::install("sluicegate", tun.name(), "uplink").expect("nf_tables");
+    let _untracked = nft::untrack("sluicegate", tun.name(), "uplink").expect("nf_tables");
 
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a UDP socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");

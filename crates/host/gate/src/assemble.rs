@@ -1,7 +1,7 @@
 //! Puts a node's packet path together from its configuration.
 
 use crate::{
-    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy, Merge},
+    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy},
     error::StartError,
     known_paths::{KNOWN_PATHS_MAX, known_paths},
     secrets::Seeds,
@@ -172,10 +172,7 @@ fn egress_at(told: &Capabilities, rate_bps: u64, mtu: u16) -> Result<Egress, Sta
         *waiting = (*waiting).min(max);
     }
     link.request_permille = u16::from(told.request_percent) * 10;
-    link.merge = match told.merge {
-        Merge::DeepestFirst => scheduler::Merge::DeepestFirst,
-        Merge::LargestExcess => scheduler::Merge::LargestExcess,
-    };
+    link.merge = told.merge;
     let known = known(told)?;
     link.weights = if known.is_empty() { Weights::Equal } else { Weights::Known };
     Ok(Egress::new(&link, known, usize::from(mtu) + ethernet::HEADER_LEN, &random()?))

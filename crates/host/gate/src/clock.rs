@@ -1,13 +1,8 @@
 //! The daemon's two clocks. Every other module takes time as an argument.
 
+pub(crate) use sluicegate_datapath::monotonic_now as monotonic;
 use sluicegate_wire::{Instant, UnixTime};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The kernel's monotonic clock, the same one that its packet programs read.
-#[must_use]
-pub(crate) fn monotonic() -> Instant {
-    Instant::from_nanos(sluicegate_datapath::monotonic_nanos())
-}
 
 /// The present second of wall-clock time, and when it began.
 #[must_use]

@@ -1,5 +1,6 @@
 //! What a gate is told at start. The binary's TOML reader fills these; defaults are in [`Config::new`].
 
+use ipnet::IpNet;
 use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::Translated;
 
@@ -118,17 +119,21 @@ impl Config {
     pub fn check(&self) -> Result<(), Vec<ConfigError>> {
         let mut errors = Vec::new();
         if !is_name(&self.name) {
-            errors.push(ConfigError::Name { name: self.name.clone() });
+            let what = format!("the gate's name {:?} must be 1 to 64 letters, digits, '-', '_' or '.'", self.name);
+            errors.push(ConfigError::new("name", what));
         }
         if self.outside == self.inside {
-            errors.push(ConfigError::SameInterface { name: self.outside.clone() });
+            let what = "a gate stands between two different interfaces";
+            errors.push(ConfigError::new("inside", format!("outside and inside are both {:?}; {what}", self.inside)));
         }
         for (index, address) in self.addresses.iter().enumerate() {
             if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
-                errors.push(ConfigError::AddressKind { address: *address });
+                let what = "is unspecified, multicast or loopback; use an address of the outside interface";
+                errors.push(ConfigError::new("address", format!("address {address} {what}")));
             }
             if self.addresses.iter().take(index).any(|earlier| earlier.is_ipv4() == address.is_ipv4()) {
-                errors.push(ConfigError::AddressTwice { address: *address });
+                let what = "is the second of its IP version; a gate has one IPv4 and one IPv6 address";
+                errors.push(ConfigError::new("address", format!("address {address} {what}")));
             }
         }
         self.check_ports(&mut errors);
@@ -145,12 +150,15 @@ impl Config {
     fn check_ports(&self, errors: &mut Vec<ConfigError>) {
         let (first, last) = (*self.external_ports.start(), *self.external_ports.end());
         if first > last || first < 1024 {
-            errors.push(ConfigError::ExternalPorts { first, last });
+            let what = "must be an ascending range above 1023, such as \"20000-32767\"";
+            errors.push(ConfigError::new("external_ports", format!("external_ports {first}-{last} {what}")));
         }
         for rule in self.local.iter().filter(|rule| rule.protocol == 6 || rule.protocol == 17) {
             if rule.first <= last && rule.last >= first {
                 let rule = format!("{}/{}-{}", protocol_label(rule.protocol), rule.first, rule.last);
-                errors.push(ConfigError::LocalOverlap { rule, first, last });
+                let what = format!("local rule {rule} overlaps external_ports {first}-{last}; move one of the two");
+                // Packets of the one could not be told from those of the other.
+                errors.push(ConfigError::new("local", what));
             }
         }
     }
@@ -164,21 +172,20 @@ impl Config {
         for (field, given) in [("flows_max", u64::from(self.per_user.flows_max)), ("window_s", self.per_user.window_s)]
         {
             if given == 0 {
-                errors.push(ConfigError::PerUser { field });
+                errors.push(ConfigError::new("per_user", format!("{field} of per_user must be at least 1")));
             }
         }
-        if self.per_user.bytes > USER_BYTES_MAX {
-            errors.push(ConfigError::TooMany { field: "per_user", given: self.per_user.bytes, max: USER_BYTES_MAX });
-        }
-        if self.feeds.len() > FEEDS_MAX {
-            errors.push(ConfigError::TooMany { field: "feeds", given: self.feeds.len() as u64, max: FEEDS_MAX as u64 });
-        }
-        if self.issuers.len() > ISSUERS_MAX {
-            let (given, max) = (self.issuers.len() as u64, ISSUERS_MAX as u64);
-            errors.push(ConfigError::TooMany { field: "issuer", given, max });
+        let lists = [
+            ("per_user", self.per_user.bytes, USER_BYTES_MAX),
+            ("feeds", self.feeds.len() as u64, FEEDS_MAX as u64),
+            ("issuer", self.issuers.len() as u64, ISSUERS_MAX as u64),
+        ];
+        for (field, given, max) in lists {
+            check_max(errors, field, given, max);
         }
         if self.local.iter().any(|rule| rule.rate_pps == 0) {
-            errors.push(ConfigError::Zero { field: "rate_pps of a local rule" });
+            let field = "rate_pps of a local rule";
+            errors.push(ConfigError::new(field, format!("{field} must be at least 1")));
         }
     }
 }
@@ -196,9 +203,14 @@ impl Config {
 /// A size that is fixed at start.
 fn check_size(errors: &mut Vec<ConfigError>, field: &'static str, given: u32, max: u32) {
     if given == 0 {
-        errors.push(ConfigError::Zero { field });
-    } else if given > max {
-        errors.push(ConfigError::TooMany { field, given: u64::from(given), max: u64::from(max) });
+        errors.push(ConfigError::new(field, format!("{field} must be at least 1")));
+    }
+    check_max(errors, field, given.into(), max.into());
+}
+
+fn check_max(errors: &mut Vec<ConfigError>, field: &'static str, given: u64, max: u64) {
+    if given > max {
+        errors.push(ConfigError::new(field, format!("{field} is {given}, at most {max} is possible")));
     }
 }
 
@@ -224,26 +236,13 @@ pub struct FeedAddress {
 
 /// An address prefix such as `192.0.2.0/24` or `2001:db8::/32`; a bare address is a prefix of full length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
-    address: IpAddr,
-    len: u8,
-}
+pub struct Prefix(IpNet);
 
 impl Prefix {
     /// Whether `address` lies inside; never across address families.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let shift = 32 - u32::from(self.len);
-                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let shift = 128 - u32::from(self.len);
-                (own.to_bits() ^ other.to_bits()).checked_shr(shift).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+        self.0.contains(&address)
     }
 }
 
@@ -251,24 +250,17 @@ impl FromStr for Prefix {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let wrong = || ConfigError::Prefix { text: text.to_owned() };
-        let (address, len) = match text.split_once('/') {
-            Some((address, len)) => (address, Some(len)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let full: u8 = if address.is_ipv4() { 32 } else { 128 };
-        let len = match len {
-            Some(len) => len.parse().map_err(|_| wrong())?,
-            None => full,
-        };
-        if len > full { Err(wrong()) } else { Ok(Self { address, len }) }
+        let bare = |_| text.parse::<IpAddr>().map(IpNet::from);
+        text.parse().or_else(bare).map(Self).map_err(|_| {
+            let what = "is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32";
+            ConfigError::new("may_open", format!("{text:?} {what}"))
+        })
     }
 }
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
+        self.0.fmt(f)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     clock,
-    config::protocol_label,
+    config::{Config, protocol_label},
     error::ControlError,
     feed::usage,
     ledger::Entry,
@@ -26,7 +26,7 @@ use sluicegate_wire::{Instant, Port, Reason, Verdict};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
 };
 
 /// A running gate's control handle. Cheap to clone.
@@ -44,6 +44,10 @@ impl std::fmt::Debug for Control {
 impl Control {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.shared.config
     }
 
     /// How the gate is doing. Reads published numbers only; never waits for the packet thread.
@@ -90,7 +94,7 @@ impl Control {
             tables: [tables, queues].concat(),
             services: self.services(),
             grants,
-            feeds: shared.feeds.iter().map(|feed| feed.progress.status(now)).collect(),
+            feeds: shared.feeds.iter().map(|feed| feed.status(now)).collect(),
             saved: saved_status(now, saved, journal_error),
             alarms: Vec::new(),
         };
@@ -149,7 +153,9 @@ impl Control {
     /// # Errors
     /// [`ControlError`] if the packet thread cannot take the request; the mode is unchanged then.
     pub async fn observe(&self, on: bool) -> Result<(), ControlError> {
-        self.shared.observe(on).await
+        self.shared.commander.call(|answer| Command::Observe { on, answer }).await?;
+        self.shared.observing.store(on, Relaxed);
+        Ok(())
     }
 
     /// What would happen to this packet now, why, and what happened to those like it. Ports of zero in the probe stand
@@ -161,10 +167,9 @@ impl Control {
         let unix = clock::unix();
         let explained = self.shared.commander.call(|answer| Command::Explain { probe, unix, answer }).await?;
         let now = clock::monotonic();
+        let recent = explained.recent.iter().map(|drop| recent(now, drop)).collect();
         let explanation = explained.explanation;
         let reason = if let Verdict::Drop(reason) = explanation.verdict { Some(reason) } else { None };
-        let ledger = self.shared.books.read();
-        let grant = explanation.pinhole.and_then(|id| self.describe(ledger.grant(id)?));
         if reason == Some(Reason::NoPinhole)
             && let Some(entry) = self.local_entry(&probe)
         {
@@ -174,16 +179,17 @@ impl Control {
                 explanation: None,
                 grant: None,
                 steps: vec![format!("`local` admits it, up to {} packets a second", entry.rate_pps)],
-                recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
+                recent,
             });
         }
+        let ledger = self.shared.books.read();
         Ok(FlowTrace {
             verdict: verdict_text(explanation.verdict),
             reason: reason.map(|reason| reason.label().into()),
             explanation: reason.map(|reason| reason.explanation().into()),
-            grant,
+            grant: explanation.pinhole.and_then(|id| self.describe(ledger.grant(id)?)),
             steps: explanation.steps.iter().map(ToString::to_string).collect(),
-            recent: explained.recent.iter().map(|drop| recent(now, drop)).collect(),
+            recent,
         })
     }
 

@@ -6,7 +6,7 @@ use crate::{
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
-    feed::{Feed, Progress, connection::OwnPort},
+    feed::{Feed, FeedSlot, connection::OwnPort},
     files,
     host::Host,
     join,
@@ -18,12 +18,12 @@ use crate::{
     },
     published::Published,
     secrets::Seeds,
-    shared::{FeedSlot, Parts, Shared, WAITING_MAX, service_spec},
-    state::{Books, Checkpointer, CheckpointerParts, Close, Journal, Restored, restore},
+    shared::{Shared, WAITING_MAX, service_spec},
+    state::{Books, Checkpointer, Close, Journal, Restored, restore},
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_api::{Enforcement, Role};
-use sluicegate_datapath::{Device, Interface, Links, Options, Peer, forwarding, neighbour::Table};
+use sluicegate_datapath::{Device, Interface, Links, Options, Peer, Rules, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
 use sluicegate_nat::Translator;
@@ -37,7 +37,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -60,7 +60,6 @@ pub enum Ending {
 /// A started gate: packets are judged from now on.
 pub struct Gate {
     control: Control,
-    shared: Arc<Shared>,
     close: std::sync::mpsc::Sender<Close>,
     stop: Arc<AtomicBool>,
     ready: Option<oneshot::Receiver<()>>,
@@ -85,8 +84,6 @@ pub(crate) struct Ground<N> {
     pub(crate) links: Option<Links>,
     /// Opens the same again once it was lost.
     pub(crate) reopen: Option<Reopen<N>>,
-    /// The ports that connections to the feeds leave from, in the feeds' order; none for queues.
-    pub(crate) own_ports: Vec<OwnPort>,
 }
 
 /// Starts a gate on the interfaces of this network namespace. Must be called inside a tokio runtime.
@@ -101,15 +98,10 @@ pub async fn start(config: Config) -> Result<Gate, StartError> {
     let host = Host::read().map_err(StartError::Interfaces)?;
     switch_forwarding_off(&config)?;
     let lock = lock(&config.state_dir)?;
-    let feeds = feeds(&config)?;
-    let own_ports = own_ports(&feeds)?;
-    let peers: Vec<Peer> = feeds
-        .iter()
-        .zip(&own_ports)
-        .map(|(feed, port)| Peer { remote: feed.address, own_port: port.number() })
-        .collect();
+    let feeds = feeds(&config)?.into_iter().map(with_own_port).collect::<Result<Vec<_>, _>>()?;
+    let peers = feeds.iter().filter_map(|(feed, port)| Some((feed.address, port.as_ref()?.number())));
+    let peers: Vec<Peer> = peers.map(|(remote, own_port)| Peer { remote, own_port }).collect();
     let mut ground = open(&config, &host, &peers)?;
-    ground.own_ports = own_ports;
     let settings = config.clone();
     ground.reopen = Some(Box::new(move || {
         check_host(&settings)?;
@@ -152,25 +144,6 @@ pub fn check_host(config: &Config) -> Result<(), StartError> {
     refuse_forwarding(config)
 }
 
-/// Starts a gate and runs it until `shutdown` is ready.
-///
-/// # Errors
-/// See [`StartError`] and [`RunError`].
-pub async fn run(config: Config, shutdown: impl Future<Output = Ending>) -> Result<(), Error> {
-    Ok(start(config).await?.run(shutdown).await?)
-}
-
-/// Why [`run`] ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The gate did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The gate ran and failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-}
-
 /// Opens interfaces that a gate left closed, as if it had never been there.
 ///
 /// # Errors
@@ -188,7 +161,7 @@ fn refuse_forwarding(config: &Config) -> Result<(), StartError> {
     for name in [&config.outside, &config.inside] {
         let on = forwarding::is_on(name).map_err(|source| StartError::Forwarding { name: name.clone(), source })?;
         if on && !config.manage_forwarding {
-            return Err(StartError::KernelForwards { name: name.clone() });
+            return Err(StartError::KernelForwards(name.clone()));
         }
     }
     Ok(())
@@ -216,7 +189,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Flock<File>, StartError> {
     let path = dir.join("gate.lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
     Flock::lock(file.map_err(unusable)?, FlockArg::LockExclusiveNonblock)
-        .map_err(|_| StartError::StateInUse { path: dir.to_owned() })
+        .map_err(|_| StartError::StateInUse(dir.to_owned()))
 }
 
 /// The configured and the joined feeds, each once.
@@ -235,12 +208,12 @@ fn feeds(config: &Config) -> Result<Vec<FeedAddress>, StartError> {
     Ok(feeds)
 }
 
-/// A local port for each feed.
-fn own_ports(feeds: &[FeedAddress]) -> Result<Vec<OwnPort>, StartError> {
-    let reserve = |feed: &FeedAddress| {
-        OwnPort::reserve(feed.address).map_err(|source| StartError::OwnPort { feed: feed.address, source })
-    };
-    feeds.iter().map(reserve).collect()
+/// A feed, and the port that connections to it leave from; any where no kernel filter stands in between.
+type Dialled = (FeedAddress, Option<OwnPort>);
+
+fn with_own_port(feed: FeedAddress) -> Result<Dialled, StartError> {
+    let port = OwnPort::reserve(feed.address).map_err(|source| StartError::OwnPort { feed: feed.address, source })?;
+    Ok((feed, Some(port)))
 }
 
 fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbours>, StartError> {
@@ -251,10 +224,13 @@ fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbour
         backend: config.datapath,
         outside: config.outside.clone(),
         inside: config.inside.clone(),
-        local: config.local.clone(),
-        own: host.own_addresses(config),
-        peers: peers.to_vec(),
-        translated: config.translated(),
+        rules: Rules {
+            local: config.local.clone(),
+            own: host.own_addresses(config),
+            peers: peers.to_vec(),
+            translated: config.translated(),
+            pings: Vec::new(),
+        },
         state_dir: config.state_dir.clone(),
     })?;
     let table = Table::open(&ports).map_err(StartError::Neighbours)?;
@@ -264,14 +240,14 @@ fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbour
     }
     let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
     let next_hop = Neighbours { table, own: [ports[0].mac, ports[1].mac] };
-    Ok(Ground { device, next_hop, mtu, links, reopen: None, own_ports: Vec::new() })
+    Ok(Ground { device, next_hop, mtu, links, reopen: None })
 }
 
 /// Starts everything on an open device.
 pub(crate) fn start_on<N: NextHop + Send + 'static>(
     config: Config,
-    feeds: Vec<FeedAddress>,
-    mut ground: Ground<N>,
+    feeds: Vec<Dialled>,
+    ground: Ground<N>,
     lock: Flock<File>,
 ) -> Result<Gate, StartError> {
     let identity = join::identity(&config.state_dir, &config.name).map_err(StartError::Identity)?;
@@ -283,8 +259,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     for loss in &restored.losses {
         tracing::error!("{loss}");
     }
-    let (slots, outboxes) = slots(&feeds)?;
-    let issuers = slots.iter().map(|slot| slot.progress.issuer()).collect();
+    let (slots, outboxes) = slots(feeds)?;
+    let issuers = slots.iter().map(|slot| slot.issuer).collect();
     let restored = open_services(&config, issuers, restored, translator)?;
     translator.observe(config.mode == Enforcement::Observe);
     let seeds = Seeds::load_or_make(&config.state_dir, (began, unix))?;
@@ -299,22 +275,27 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let stamp = restored.ledger.stamp_max();
     let (commander, commands) = Commander::new();
     let published = Arc::new(Published::new());
-    let (books, checkpointer) = books(&config, restored, seeds, &commander, &published, lock)?;
-    let saved = checkpointer.saved();
+    let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
+    let Restored { ledger, generation, .. } = restored;
+    let journal = Journal::create(&config.state_dir, generation).map_err(unwritable)?;
+    let journal_file = journal.file().map_err(unwritable)?;
     let (events, ended) = mpsc::channel(EVENTS_MAX);
-    let shared = Arc::new(Shared::new(Parts {
+    let shared = Arc::new(Shared {
         commander,
-        books,
+        books: Books::new(ledger, journal),
         published: Arc::clone(&published),
-        saved,
+        saved: Mutex::default(),
         feeds: slots,
-        backend: (ground.device.kind().label(), ground.device.why().to_owned()),
+        backend: (ground.device.backend(), ground.device.why().to_owned()),
         started: clock::monotonic(),
+        observing: AtomicBool::new(config.mode == Enforcement::Observe),
+        standing: Mutex::default(),
+        services: tokio::sync::Mutex::default(),
         config,
-    }));
+    });
+    let checkpointer = Checkpointer::new(Arc::clone(&shared), (generation, journal_file), seeds, lock);
     let (ready, is_ready) = oneshot::channel();
     let stop = Arc::new(AtomicBool::new(false));
-    let own_ports = std::mem::take(&mut ground.own_ports);
     let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
         ports,
@@ -330,9 +311,9 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let stopped = spawn_packets(packets, shared.config.cpu)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
-    spawn_feeds(&mut tasks, &shared, identity, outboxes, own_ports);
-    let control = Control::new(Arc::clone(&shared));
-    Ok(Gate { control, shared, close, stop, ready: Some(is_ready), stopped, tasks })
+    spawn_feeds(&mut tasks, &shared, identity, outboxes);
+    let control = Control::new(shared);
+    Ok(Gate { control, close, stop, ready: Some(is_ready), stopped, tasks })
 }
 
 /// Takes the public services of the configuration, and forgets those of an earlier one. `issuers` are the frontends whose
@@ -353,7 +334,7 @@ fn open_services(
             ledger.apply(record);
         }
     }
-    let refused = |problem: String| StartError::OpenServices { problem };
+    let refused = |problem: String| StartError::OpenServices(problem);
     for (name, address) in &config.open_services {
         let service = FeedService {
             name: name.clone(),
@@ -371,61 +352,29 @@ fn open_services(
     Ok(restored)
 }
 
-/// The books on a fresh journal, and the thread's part that keeps them.
-fn books(
-    config: &Config,
-    restored: Restored,
-    seeds: Seeds,
-    commander: &Commander,
-    published: &Arc<Published>,
-    lock: Flock<File>,
-) -> Result<(Arc<Books>, Checkpointer), StartError> {
-    let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
-    let Restored { ledger, generation, .. } = restored;
-    let journal = Journal::create(&config.state_dir, generation).map_err(unwritable)?;
-    let file = journal.file().map_err(unwritable)?;
-    let books = Arc::new(Books::new(ledger, journal));
-    let checkpointer = Checkpointer::new(CheckpointerParts {
-        dir: config.state_dir.clone(),
-        books: Arc::clone(&books),
-        commander: commander.clone(),
-        published: Arc::clone(published),
-        generation,
-        journal: file,
-        seeds,
-        lock,
-    });
-    Ok((books, checkpointer))
-}
+type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>, Option<OwnPort>);
 
-type Outbox = (IssuerPublic, mpsc::Receiver<FromGate>);
-
-fn slots(feeds: &[FeedAddress]) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartError> {
+fn slots(feeds: Vec<Dialled>) -> Result<(Vec<FeedSlot>, Vec<Outbox>), StartError> {
     let mut slots = Vec::with_capacity(feeds.len());
     let mut outboxes = Vec::with_capacity(feeds.len());
-    for feed in feeds {
-        let wrong = |_| StartError::Config(vec![ConfigError::Issuer { address: feed.address }]);
+    for (feed, own_port) in feeds {
+        let wrong = |_| {
+            let what = format!("the issuer key of feed {} is no Ed25519 key; join that frontend again", feed.address);
+            StartError::Config(vec![ConfigError::new("feeds", what)])
+        };
         let issuer = IssuerPublic::from_bytes(&feed.issuer).map_err(wrong)?;
         let (outbox, waiting) = mpsc::channel(WAITING_MAX);
-        let progress = Progress::new(feed.clone(), issuer.id(), clock::monotonic());
-        slots.push(FeedSlot { progress, outbox });
-        outboxes.push((issuer, waiting));
+        slots.push(FeedSlot::new(feed, issuer.id(), outbox, clock::monotonic()));
+        outboxes.push((issuer, waiting, own_port));
     }
     Ok((slots, outboxes))
 }
 
-fn spawn_feeds(
-    tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
-    identity: Identity,
-    outboxes: Vec<Outbox>,
-    own_ports: Vec<OwnPort>,
-) {
-    let mut own_ports = own_ports.into_iter();
+fn spawn_feeds(tasks: &mut JoinSet<()>, shared: &Arc<Shared>, identity: Identity, outboxes: Vec<Outbox>) {
     let identity = Arc::new(identity);
-    for (index, (issuer, outbox)) in outboxes.into_iter().enumerate() {
+    for (index, (issuer, outbox, own_port)) in outboxes.into_iter().enumerate() {
         let (shared, identity) = (Arc::clone(shared), Arc::clone(&identity));
-        tasks.spawn(Feed { shared, index, identity, issuer, outbox, own_port: own_ports.next() }.run());
+        tasks.spawn(Feed { shared, index, identity, issuer, outbox, own_port }.run());
     }
 }
 
@@ -496,7 +445,7 @@ impl Gate {
             stopped = &mut self.stopped => (stopped, Ending::KeepClosed),
         };
         self.tasks.shutdown().await;
-        let interfaces = format!("{} and {}", self.shared.config.outside, self.shared.config.inside);
+        let interfaces = format!("{} and {}", self.control.config().outside, self.control.config().inside);
         let failed = |problem: String| RunError::Packets { interfaces: interfaces.clone(), problem };
         let Ok(Stopped { tables, device, result }) = stopped else {
             return Err(failed("its thread panicked; please report this".into()));
@@ -509,7 +458,7 @@ impl Gate {
             device.close(ending == Ending::KeepClosed).map_err(|error| failed(error.to_string()))?;
         }
         if ending == Ending::Open {
-            let config = &self.shared.config;
+            let config = self.control.config();
             nft::allow_forwarding(&config.outside, &config.inside).map_err(|error| failed(error.to_string()))?;
         }
         saved.map_err(RunError::Save)

@@ -36,7 +36,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, mut events: mpsc::Receiver<Ended
 
 /// A feed that is away or far behind hears of it from the next `Active` instead.
 fn tell(shared: &Shared, issuer: IssuerId, message: FromGate) {
-    for feed in shared.feeds.iter().filter(|feed| feed.progress.issuer() == issuer) {
+    for feed in shared.feeds.iter().filter(|feed| feed.issuer == issuer) {
         if let Err(error) = feed.outbox.try_send(message.clone()) {
             tracing::debug!(%error, "an end is not told");
         }

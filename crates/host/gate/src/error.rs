@@ -4,164 +4,17 @@ use std::{io, net::IpAddr, path::PathBuf};
 
 /// A field of [`crate::Config`] that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The gate's name is empty, too long, or has other characters than names have.
-    #[error("the gate's name {name:?} must be 1 to 64 letters, digits, '-', '_' or '.'")]
-    Name {
-        /// The name given.
-        name: String,
-    },
-    /// One interface was given for both sides.
-    #[error("outside and inside are both {name:?}; a gate stands between two different interfaces")]
-    SameInterface {
-        /// The interface given twice.
-        name: String,
-    },
-    /// An external address that no host on the Internet can reach.
-    #[error("address {address} is unspecified, multicast or loopback; use an address of the outside interface")]
-    AddressKind {
-        /// The address.
-        address: IpAddr,
-    },
-    /// A second external address of one IP version.
-    #[error("address {address} is the second of its IP version; a gate has one IPv4 and one IPv6 address")]
-    AddressTwice {
-        /// The address.
-        address: IpAddr,
-    },
-    /// A port range that is empty or reaches below 1024.
-    #[error("external_ports {first}-{last} must be an ascending range above 1023, such as \"20000-32767\"")]
-    ExternalPorts {
-        /// First port given.
-        first: u16,
-        /// Last port given.
-        last: u16,
-    },
-    /// A rule of `local` shares ports with `external_ports`, so that its packets could not be told from clients'.
-    #[error("local rule {rule} overlaps external_ports {first}-{last}; move one of the two")]
-    LocalOverlap {
-        /// The rule.
-        rule: String,
-        /// First external port.
-        first: u16,
-        /// Last external port.
-        last: u16,
-    },
-    /// A size of zero where at least one is needed.
-    #[error("{field} must be at least 1")]
-    Zero {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// A limit for each user that would let nobody in.
-    #[error("{field} of per_user must be at least 1")]
-    PerUser {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// More than the gate's fixed maximum.
-    #[error("{field} is {given}, at most {max} is possible")]
-    TooMany {
-        /// The field's name.
-        field: &'static str,
-        /// The number given.
-        given: u64,
-        /// The largest number possible.
-        max: u64,
-    },
-    /// The key of a feed is no public key.
-    #[error("the issuer key of feed {address} is no Ed25519 key; join that frontend again")]
-    Issuer {
-        /// The feed.
-        address: std::net::SocketAddr,
-    },
-    /// Sources share the lane, but anybody can pretend to be many of them.
-    #[error(
-        "fairness = \"source\" lets whoever forges addresses take the link; set ingress_verified = true only if every \
-         network in front of this node refuses forged sources, or write fairness = \"destination\""
-    )]
-    SourceUnverified,
-    /// A link that is too slow or too fast to be scheduled.
-    #[error("{field} is {rate_bps} bit/s; write the rate of the link, from \"64kbit\" to \"100Gbit\"")]
-    LinkRate {
-        /// `link_rate` or `link_rate_outside`.
-        field: &'static str,
-        /// The rate given.
-        rate_bps: u64,
-    },
-    /// Fewer lines than attackers can fill who send as slowly as a capability may.
-    #[error(
-        "capability_lines_max is {lines_max}, and attackers can fill {needed} at this link rate (TVA III-F); leave it \
-         out: then it is as large as the links need"
-    )]
-    LinesTooFew {
-        /// The number given.
-        lines_max: u32,
-        /// The least number.
-        needed: u32,
-    },
-    /// A share that leaves requests or everything else nothing.
-    #[error("request_percent is {percent}; requests may get 1 to 50 percent of the link")]
-    RequestPercent {
-        /// The share given.
-        percent: u8,
-    },
-    /// A rate that everyone exceeds.
-    #[error("flood_rate is {rate_bps} bit/s; write the rate from which a sender floods, such as \"512kbit\"")]
-    FloodRate {
-        /// The rate given.
-        rate_bps: u64,
-    },
-    /// A blacklist that lists nobody, or for ever.
-    #[error("blacklist_s is {seconds}; who floods gets nothing for 1 to 86400 seconds")]
-    BlacklistSeconds {
-        /// The time given.
-        seconds: u64,
-    },
-    /// More or fewer bytes than a capability can say.
-    #[error("capability_bytes is {kilobytes} kB; a capability is worth 1KB to 1023KB")]
-    CapabilityBytes {
-        /// The size given, in kilobytes.
-        kilobytes: u16,
-    },
-    /// A longer or shorter time than a capability can say.
-    #[error("capability_s is {seconds}; a capability lives for 1 to 63 seconds")]
-    CapabilitySeconds {
-        /// The time given.
-        seconds: u8,
-    },
-    /// Text that is no address prefix.
-    #[error("{text:?} is no address prefix; write it like 192.0.2.0/24 or 2001:db8::/32")]
-    Prefix {
-        /// The text given.
-        text: String,
-    },
+#[error("{what}")]
+pub struct ConfigError {
+    /// The field to look at.
+    pub field: &'static str,
+    /// What is wrong with it, and what to write instead.
+    pub what: String,
 }
 
 impl ConfigError {
-    /// The configuration field to look at.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        match self {
-            Self::Name { .. } => "name",
-            Self::SameInterface { .. } => "inside",
-            Self::AddressKind { .. } | Self::AddressTwice { .. } => "address",
-            Self::ExternalPorts { .. } => "external_ports",
-            Self::LocalOverlap { .. } => "local",
-            Self::Zero { field } | Self::TooMany { field, .. } => field,
-            Self::PerUser { .. } => "per_user",
-            Self::Prefix { .. } => "may_open",
-            Self::SourceUnverified => "fairness",
-            Self::LinkRate { field, .. } => field,
-            Self::LinesTooFew { .. } => "capability_lines_max",
-            Self::RequestPercent { .. } => "request_percent",
-            Self::FloodRate { .. } => "flood_rate",
-            Self::BlacklistSeconds { .. } => "blacklist_s",
-            Self::CapabilityBytes { .. } => "capability_bytes",
-            Self::CapabilitySeconds { .. } => "capability_s",
-            Self::Issuer { .. } => "feeds",
-        }
+    pub(crate) const fn new(field: &'static str, what: String) -> Self {
+        Self { field, what }
     }
 }
 
@@ -174,7 +27,7 @@ pub enum StartError {
     Config(Vec<ConfigError>),
     /// The host's interfaces could not be listed.
     #[error("cannot list the interfaces of this host: {0}")]
-    Interfaces(io::Error),
+    Interfaces(sluicegate_netlink::Error),
     /// There is no such interface.
     #[error("{field} interface {name:?} does not exist; this host has: {present}")]
     NoInterface {
@@ -186,21 +39,11 @@ pub enum StartError {
         present: String,
     },
     /// The interface is administratively down.
-    #[error("{field} interface {name:?} is down; bring it up with: ip link set {name} up")]
-    InterfaceDown {
-        /// `outside` or `inside`.
-        field: &'static str,
-        /// Its name.
-        name: String,
-    },
+    #[error("{0} interface {1:?} is down; bring it up with: ip link set {1} up")]
+    InterfaceDown(&'static str, String),
     /// An external address that this host does not have, so that nobody would answer ARP for it.
-    #[error("address {address} is not an address of this host; add it with: ip address add {address} dev {outside}")]
-    AddressAbsent {
-        /// The address.
-        address: IpAddr,
-        /// The outside interface.
-        outside: String,
-    },
+    #[error("address {0} is not an address of this host; add it with: ip address add {0} dev {1}")]
+    AddressAbsent(IpAddr, String),
     /// An external address that belongs to the inside interface.
     #[error("address {address} belongs to the inside interface {inside:?}; use an address of {outside:?}")]
     AddressInside {
@@ -213,14 +56,11 @@ pub enum StartError {
     },
     /// The kernel forwards packets between the interfaces by itself: strangers would pass beside the gate.
     #[error(
-        "the kernel forwards what arrives on {name:?}, or would if it was made anew, past the gate; set \
+        "the kernel forwards what arrives on {0:?}, or would if it was made anew, past the gate; set \
          manage_forwarding = true, or switch it off with: sysctl -w net.ipv4.conf.all.forwarding=0 \
          net.ipv4.conf.default.forwarding=0 net.ipv6.conf.all.forwarding=0"
     )]
-    KernelForwards {
-        /// The interface.
-        name: String,
-    },
+    KernelForwards(String),
     /// Forwarding could not be read or switched off.
     #[error("cannot read or switch off the kernel's forwarding on {name:?}: {source}; the gate needs CAP_NET_ADMIN")]
     Forwarding {
@@ -251,11 +91,8 @@ pub enum StartError {
         source: io::Error,
     },
     /// Another gate runs on this state directory.
-    #[error("state directory {} is in use by another gate; stop that one or set another state", path.display())]
-    StateInUse {
-        /// The directory.
-        path: PathBuf,
-    },
+    #[error("state directory {} is in use by another gate; stop that one or set another state", .0.display())]
+    StateInUse(PathBuf),
     /// A file of the state directory cannot be read.
     #[error("{}: {problem}; restore it from a backup, or move it away to start without it", path.display())]
     StateFile {
@@ -265,11 +102,8 @@ pub enum StartError {
         problem: String,
     },
     /// The open services of the configuration cannot be protected.
-    #[error("the open services of the configuration: {problem}")]
-    OpenServices {
-        /// Why not.
-        problem: String,
-    },
+    #[error("the open services of the configuration: {0}")]
+    OpenServices(String),
     /// The gate's key and certificate could not be made.
     #[error("the gate's key: {0}")]
     Identity(sluicegate_feed::tls::TlsError),
@@ -297,11 +131,11 @@ impl StartError {
     #[must_use]
     pub fn field(&self) -> Option<&'static str> {
         match self {
-            Self::Config(errors) => errors.first().map(ConfigError::field),
-            Self::NoInterface { field, .. } | Self::InterfaceDown { field, .. } => Some(field),
-            Self::AddressAbsent { .. } | Self::AddressInside { .. } => Some("address"),
-            Self::KernelForwards { .. } | Self::Forwarding { .. } => Some("manage_forwarding"),
-            Self::StateDir { .. } | Self::StateInUse { .. } => Some("state"),
+            Self::Config(errors) => errors.first().map(|error| error.field),
+            Self::NoInterface { field, .. } | Self::InterfaceDown(field, _) => Some(field),
+            Self::AddressAbsent(..) | Self::AddressInside { .. } => Some("address"),
+            Self::KernelForwards(..) | Self::Forwarding { .. } => Some("manage_forwarding"),
+            Self::StateDir { .. } | Self::StateInUse(..) => Some("state"),
             Self::Device(_) => Some("datapath"),
             _ => None,
         }
@@ -334,11 +168,8 @@ pub enum RunError {
 #[non_exhaustive]
 pub enum ControlError {
     /// More requests wait than the packet thread takes.
-    #[error("the gate has more than {max} control requests waiting; try again")]
-    Busy {
-        /// Requests that may wait.
-        max: usize,
-    },
+    #[error("the gate has more than {0} control requests waiting; try again")]
+    Busy(usize),
     /// The packet thread has ended.
     #[error("the gate is stopping")]
     Stopping,

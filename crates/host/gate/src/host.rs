@@ -1,13 +1,9 @@
 //! The start checks: a gate that could be walked around does not start.
 
 use crate::{config::Config, error::StartError};
-use nix::{
-    ifaddrs::getifaddrs,
-    net::if_::InterfaceFlags,
-    sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage},
-};
 use sluicegate_datapath::{OWN_MAX, OwnAddress, Side};
-use std::{io, net::IpAddr};
+use sluicegate_netlink::{Error, Rtnetlink};
+use std::net::IpAddr;
 
 /// One interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,27 +21,14 @@ pub(crate) struct Host {
 
 impl Host {
     /// Reads the interfaces of this network namespace.
-    pub(crate) fn read() -> io::Result<Self> {
-        let mut host = Self::default();
-        for entry in getifaddrs()? {
-            let up = entry.flags.contains(InterfaceFlags::IFF_UP);
-            let position = host.interfaces.iter().position(|interface| interface.name == entry.interface_name);
-            let index = position.unwrap_or_else(|| {
-                host.interfaces.push(Interface { name: entry.interface_name.clone(), up, addresses: Vec::new() });
-                host.interfaces.len() - 1
-            });
-            if let (Some(interface), Some(address)) =
-                (host.interfaces.get_mut(index), entry.address.as_ref().and_then(ip_address))
-            {
-                interface.addresses.push(address);
-            }
+    pub(crate) fn read() -> Result<Self, Error> {
+        let mut netlink = Rtnetlink::open()?;
+        let mut interfaces = Vec::new();
+        for link in netlink.links()? {
+            let addresses = netlink.addresses(link.index)?.into_iter().map(|(address, _)| address).collect();
+            interfaces.push(Interface { name: link.name, up: link.up, addresses });
         }
-        Ok(host)
-    }
-
-    /// Every address of the host.
-    fn addresses(&self) -> Vec<IpAddr> {
-        self.interfaces.iter().flat_map(|interface| interface.addresses.iter().copied()).collect()
+        Ok(Self { interfaces })
     }
 
     /// The addresses under which the gate's own host can be reached through the gate: as many as the device takes,
@@ -72,7 +55,7 @@ impl Host {
             return Err(StartError::NoInterface { field, name: name.to_owned(), present: present.join(", ") });
         };
         if !interface.up {
-            return Err(StartError::InterfaceDown { field, name: name.to_owned() });
+            return Err(StartError::InterfaceDown(field, name.to_owned()));
         }
         Ok(interface)
     }
@@ -81,7 +64,6 @@ impl Host {
     pub(crate) fn check(&self, config: &Config) -> Result<(), StartError> {
         self.interface("outside", &config.outside)?;
         let inside = self.interface("inside", &config.inside)?;
-        let own = self.addresses();
         for address in &config.addresses {
             if inside.addresses.contains(address) {
                 return Err(StartError::AddressInside {
@@ -90,19 +72,11 @@ impl Host {
                     outside: config.outside.clone(),
                 });
             }
-            if !own.contains(address) {
-                return Err(StartError::AddressAbsent { address: *address, outside: config.outside.clone() });
+            if !self.interfaces.iter().any(|interface| interface.addresses.contains(address)) {
+                return Err(StartError::AddressAbsent(*address, config.outside.clone()));
             }
         }
         Ok(())
-    }
-}
-
-fn ip_address(address: &SockaddrStorage) -> Option<IpAddr> {
-    match address.family()? {
-        AddressFamily::Inet => address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip())),
-        AddressFamily::Inet6 => address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())),
-        _ => None,
     }
 }
 
@@ -148,13 +122,13 @@ mod tests {
     #[test]
     fn an_interface_that_is_down_is_refused() {
         let error = host().check(&config("out", "off", "203.0.113.1")).unwrap_err();
-        assert!(matches!(error, StartError::InterfaceDown { field: "inside", .. }));
+        assert!(matches!(error, StartError::InterfaceDown("inside", _)));
     }
 
     #[test]
     fn an_external_address_must_be_on_the_host_and_not_inside() {
         let absent = host().check(&config("out", "in", "203.0.113.9")).unwrap_err();
-        assert!(matches!(absent, StartError::AddressAbsent { .. }));
+        assert!(matches!(absent, StartError::AddressAbsent(..)));
         let inside = host().check(&config("out", "in", "10.0.0.1")).unwrap_err();
         assert!(matches!(inside, StartError::AddressInside { .. }));
         assert_eq!(inside.field(), Some("address"));

@@ -15,7 +15,6 @@ use sluicegate_feed::{
 };
 use sluicegate_grant::IssuerPublic;
 use std::{
-    fmt::Write,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -52,11 +51,8 @@ pub enum JoinError {
     #[error("the frontend did not answer within {} s; look at its log", ANSWER_TIMEOUT.as_secs())]
     Silent,
     /// As many frontends are joined as may be.
-    #[error("this gate has joined {FEEDS_MAX} frontends already; remove lines of {} that are not needed", path.display())]
-    Full {
-        /// The file with the joined frontends.
-        path: PathBuf,
-    },
+    #[error("this gate has joined {FEEDS_MAX} frontends already; remove lines of {} that are not needed", .0.display())]
+    Full(PathBuf),
     /// A file of the state directory cannot be read or written.
     #[error("{}: {problem}", path.display())]
     File {
@@ -85,7 +81,7 @@ pub async fn join(token: &str, name: &str, state_dir: &Path) -> Result<FeedAddre
     let mut feeds = joined(state_dir)?;
     feeds.retain(|known| known.address != feed.address && known.issuer != feed.issuer);
     if feeds.len() >= FEEDS_MAX {
-        return Err(JoinError::Full { path: state_dir.join(FEEDS_FILE) });
+        return Err(JoinError::Full(state_dir.join(FEEDS_FILE)));
     }
     let identity = identity(state_dir, name)?;
     let (mut incoming, mut outgoing) = dial(&feed, &identity, None).await?;
@@ -132,36 +128,18 @@ fn store(state_dir: &Path, feeds: &[FeedAddress]) -> Result<(), JoinError> {
 }
 
 fn line(feed: &FeedAddress) -> String {
-    let mut line = feed.address.to_string();
-    for key in [&feed.certificate_pin, &feed.issuer] {
-        line.push(' ');
-        for byte in key {
-            // Writing to a string cannot fail.
-            let _ = write!(line, "{byte:02x}");
-        }
-    }
-    line.push('\n');
-    line
+    format!("{} {} {}\n", feed.address, hex::encode(feed.certificate_pin), hex::encode(feed.issuer))
 }
 
 fn parse(line: &str) -> Option<FeedAddress> {
     let mut words = line.split_ascii_whitespace();
     let address = words.next()?.parse().ok()?;
-    let certificate_pin = key(words.next()?)?;
-    let issuer = key(words.next()?)?;
+    let (mut certificate_pin, mut issuer) = ([0; 32], [0; 32]);
+    for key in [&mut certificate_pin, &mut issuer] {
+        hex::decode_to_slice(words.next()?, key).ok()?;
+    }
     IssuerPublic::from_bytes(&issuer).ok()?;
     words.next().is_none().then_some(FeedAddress { address, certificate_pin, issuer })
-}
-
-fn key(digits: &str) -> Option<[u8; 32]> {
-    let mut key = [0; 32];
-    if digits.len() != 64 || !digits.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(key)
 }
 
 fn file_error(path: &Path, error: &io::Error) -> JoinError {

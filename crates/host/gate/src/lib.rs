@@ -37,7 +37,7 @@ pub use config::{
     REQUEST_QUEUES_MAX_MAX, Renew, ServerConfig, Side,
 };
 pub use control::Control;
-pub use daemon::{Ending, Error, Gate, check_host, close, prepare, release, run, start};
+pub use daemon::{Ending, Gate, check_host, close, prepare, release, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{BACKUP_FILES, JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};

@@ -3,14 +3,14 @@
 use crate::{
     config::Config,
     error::ControlError,
-    feed::Progress,
+    feed::FeedSlot,
     ledger::{IssuerId, Listed, Record},
     packets::{Command, Commander},
     published::Published,
     state::{Books, Saved},
 };
 use sluicegate_api::Enforcement;
-use sluicegate_feed::{FeedService, FeedSip, FromGate};
+use sluicegate_feed::FeedSip;
 use sluicegate_grant::{GrantId, mac::SessionKeys, relay::RelayKeys};
 use sluicegate_pinhole as pinhole;
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -23,76 +23,30 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
-use tokio::sync::mpsc;
 
 /// Answers for a feed that may wait while it is busy or away. What does not fit is told by the next `Active` instead.
 pub(crate) const WAITING_MAX: usize = 4096;
-
-/// One feed as the other tasks see it.
-#[derive(Debug)]
-pub(crate) struct FeedSlot {
-    pub(crate) progress: Progress,
-    /// Messages that are not answers: grants that ended.
-    pub(crate) outbox: mpsc::Sender<FromGate>,
-}
 
 /// The control side's state.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) commander: Commander,
-    pub(crate) books: Arc<Books>,
+    pub(crate) books: Books,
     pub(crate) published: Arc<Published>,
-    pub(crate) saved: Arc<Mutex<Saved>>,
+    pub(crate) saved: Mutex<Saved>,
     pub(crate) feeds: Vec<FeedSlot>,
     pub(crate) backend: (&'static str, String),
     pub(crate) started: Instant,
-    observing: AtomicBool,
+    pub(crate) observing: AtomicBool,
     /// The standing pinhole of each service.
-    standing: Mutex<BTreeMap<String, Standing>>,
+    pub(crate) standing: Mutex<BTreeMap<String, Standing>>,
     /// Held while the list of services changes, so that ledger and packet thread agree.
-    services: tokio::sync::Mutex<()>,
-}
-
-/// What [`Shared::new`] is made of.
-pub(crate) struct Parts {
-    pub(crate) config: Config,
-    pub(crate) commander: Commander,
-    pub(crate) books: Arc<Books>,
-    pub(crate) published: Arc<Published>,
-    pub(crate) saved: Arc<Mutex<Saved>>,
-    pub(crate) feeds: Vec<FeedSlot>,
-    pub(crate) backend: (&'static str, String),
-    pub(crate) started: Instant,
+    pub(crate) services: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { config, commander, books, published, saved, feeds, backend, started } = parts;
-        let observing = AtomicBool::new(config.mode == Enforcement::Observe);
-        Self {
-            config,
-            commander,
-            books,
-            published,
-            saved,
-            feeds,
-            backend,
-            started,
-            observing,
-            standing: Mutex::default(),
-            services: tokio::sync::Mutex::default(),
-        }
-    }
-
     pub(crate) fn mode(&self) -> Enforcement {
         if self.observing.load(Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
-    }
-
-    /// Switches between counting and dropping strangers' packets.
-    pub(crate) async fn observe(&self, on: bool) -> Result<(), ControlError> {
-        self.commander.call(|answer| Command::Observe { on, answer }).await?;
-        self.observing.store(on, Relaxed);
-        Ok(())
     }
 
     /// Ends grants; the packet thread reports each on the events channel.
@@ -168,7 +122,7 @@ impl Shared {
 
 /// The standing pinhole of a service.
 #[derive(Debug, Default)]
-struct Standing {
+pub(crate) struct Standing {
     /// Where the frontends reach it.
     at: Option<SocketAddr>,
     /// The frontends, by their feed.
@@ -188,16 +142,12 @@ struct Named {
 pub(crate) fn service_spec(listed: &Listed) -> pinhole::Service {
     pinhole::Service {
         id: listed.number,
-        mode: mode(&listed.service),
+        mode: match listed.service.mode {
+            ServiceMode::Nat => pinhole::ServiceMode::Nat,
+            ServiceMode::Filter => pinhole::ServiceMode::Filter,
+        },
         address: listed.service.address,
         outbound_all: listed.service.outbound == Outbound::All,
         open: listed.service.default == ServiceDefault::Open,
-    }
-}
-
-fn mode(service: &FeedService) -> pinhole::ServiceMode {
-    match service.mode {
-        ServiceMode::Nat => pinhole::ServiceMode::Nat,
-        ServiceMode::Filter => pinhole::ServiceMode::Filter,
     }
 }

@@ -18,11 +18,8 @@ pub enum Error {
         detail: String,
     },
     /// No answer within five seconds.
-    #[error("the kernel did not answer the request to {request}")]
-    Timeout {
-        /// What was asked for.
-        request: String,
-    },
+    #[error("the kernel did not answer the request to {0}")]
+    Timeout(String),
 }
 
 impl Error {
@@ -35,7 +32,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Socket(source) | Self::Refused { source, .. } => source.raw_os_error(),
-            Self::Timeout { .. } => None,
+            Self::Timeout(_) => None,
         }
     }
 
@@ -63,7 +60,7 @@ impl From<Error> for io::Error {
         match error {
             Error::Socket(source) => source,
             Error::Refused { ref source, .. } => Self::new(source.kind(), error),
-            Error::Timeout { .. } => Self::new(io::ErrorKind::TimedOut, error),
+            Error::Timeout(_) => Self::new(io::ErrorKind::TimedOut, error),
         }
     }
 }

@@ -12,6 +12,5 @@ mod socket;
 
 pub use error::Error;
 pub use rtnetlink::{
-    Change, Link, LinkCounters, LinkNews, Monitor, Neighbour, NextHop, QueueCounters, Route, RouteEntry, Rtnetlink,
-    Tunnel, Way,
+    Change, Link, LinkCounters, Monitor, Neighbour, NextHop, QueueCounters, Route, RouteEntry, Rtnetlink, Tunnel, Way,
 };

@@ -133,7 +133,7 @@ impl Socket {
         while pending.open > 0 {
             match self.receive(0)? {
                 Some(datagram) => pending.take(request, datagram, each)?,
-                None => return Err(Error::Timeout { request: request.into() }),
+                None => return Err(Error::Timeout(request.into())),
             }
         }
         Ok(pending.is_torn)

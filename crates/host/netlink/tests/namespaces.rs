@@ -3,7 +3,7 @@
 use std::{fs::File, io::Write, net::IpAddr, os::fd::AsFd, thread};
 
 use nix::sched::{CloneFlags, unshare};
-use sluicegate_netlink::{Change, LinkNews, Monitor, Neighbour, NextHop, Route, RouteEntry, Rtnetlink, nft};
+use sluicegate_netlink::{Change, Monitor, Neighbour, NextHop, Route, RouteEntry, Rtnetlink, nft};
 
 /// Runs `test` in a new network namespace with `a` and `b`, the ends of a cable, unless this process may not make one.
 fn in_namespace(test: impl FnOnce(Rtnetlink) + Send + 'static) {
@@ -147,7 +147,12 @@ fn a_table_of_ones_own_is_asked_first_while_its_rule_stands() {
 #[test]
 fn changes_of_neighbours_routes_and_links_are_heard_of() {
     in_namespace(|mut netlink| {
-        let (mut monitor, mut news) = (Monitor::open().unwrap(), LinkNews::open().unwrap());
+        let (mut monitor, mut links) = (Monitor::open().unwrap(), Monitor::of_links().unwrap());
+        let any = |links: &mut Monitor| {
+            let mut any = false;
+            links.changes(&mut |change| any |= change == Change::Routes).unwrap();
+            any
+        };
         netlink.add_neighbour("a", ip("192.0.2.9"), [2; 6]).unwrap();
         let index = netlink.link("a").unwrap().index;
         let known = Neighbour { index, address: ip("192.0.2.9"), mac: Some([2; 6]), stale: false };
@@ -157,14 +162,14 @@ fn changes_of_neighbours_routes_and_links_are_heard_of() {
         monitor.changes(&mut |change| heard.push(change)).unwrap();
         assert!(heard.contains(&Change::Neighbour(known)), "{heard:?}");
         // The cable may still be coming up.
-        while news.any() {}
+        while any(&mut links) {}
         netlink.resolve(index, ip("192.0.2.10")).unwrap();
         netlink.delete_link("a").unwrap();
         heard.clear();
         monitor.changes(&mut |change| heard.push(change)).unwrap();
         assert!(heard.contains(&Change::Neighbour(Neighbour { mac: None, ..known })), "{heard:?}");
         assert!(heard.contains(&Change::Routes));
-        assert!(news.any(), "a link is gone");
+        assert!(any(&mut links), "a link is gone");
     });
 }
 

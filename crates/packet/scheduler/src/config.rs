@@ -94,6 +94,7 @@ impl Label {
 /// Which request queue is given up when a new one is wanted and none is left. Its packets join what its parent holds
 /// for paths without a queue of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Merge {
     /// The oldest of the deepest ones, and none that lies nearer than the new one (TVA III-B): far paths share first.
     #[default]

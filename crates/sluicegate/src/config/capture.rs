@@ -195,7 +195,7 @@ fn sign_in(
         report.error(&path, format!("`{text}` names no user and service"), "write USER@SERVICE, such as \"alice@ssh\"");
         return None;
     };
-    if matches!(to, Destination::Prefix(prefix) if !prefix.is_host()) {
+    if matches!(to, Destination::Prefix(prefix) if prefix.prefix_len() < prefix.max_prefix_len()) {
         report.error(&path, format!("a service has one address, but {to} are many"), "write one address, or a name");
     }
     for (key, missing) in [("frontend", agent.frontend.is_none()), ("realm", agent.realm.is_none())] {

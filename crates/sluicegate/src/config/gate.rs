@@ -68,7 +68,7 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
     }
     config.capabilities = capabilities(report, gate);
     for error in config.check().err().unwrap_or_default() {
-        let path: &[&str] = match error.field() {
+        let path: &[&str] = match error.field {
             "name" => &["node", "name"],
             "issuer" => &["issuer"],
             field => &["gate", field],

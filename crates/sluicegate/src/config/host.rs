@@ -44,7 +44,9 @@ pub(super) fn check(report: &mut Report<'_>, state: &Path, gate: Option<&sluiceg
         report.error(&["gate", "datapath"], "datapath \"xdp\" needs root", hint);
     }
     if gate.datapath == Backend::Xdp
-        && [&gate.outside, &gate.inside].into_iter().any(|name| Interface::read(name).is_ok_and(|port| port.is_virtual))
+        && [&gate.outside, &gate.inside]
+            .into_iter()
+            .any(|name| Interface::read(name).is_ok_and(|port| port.is_virtual()))
     {
         let hint = "use \"auto\" or \"packet\", or switch txvlan off at the other end";
         report.warn(

@@ -90,7 +90,8 @@ fn conformance_07_tables_hold_what_the_link_can_carry_and_less_is_refused() {
     assert_eq!(told.capabilities.lines(), 312_500, "C / (N/T)min of 1 Gbit/s (TVA III-F)");
     assert_eq!(told.check(), Ok(()));
     let less = config(1_000_000_000, Some(312_499)).check().unwrap_err();
-    assert!(matches!(less[..], [ConfigError::LinesTooFew { lines_max: 312_499, needed: 312_500 }]), "{less:?}");
+    let [ConfigError { field, what, .. }] = &less[..] else { panic!("{less:?}") };
+    assert!(*field == "capability_lines_max" && what.contains("312499") && what.contains("312500"), "{what}");
     assert_eq!(config(1_000_000_000, Some(400_000)).check(), Ok(()), "more is the operator's memory");
 }
 

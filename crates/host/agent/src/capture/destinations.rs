@@ -2,63 +2,18 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::IpNet;
+
 /// Entries of one file.
 pub const CAPTURES_MAX: usize = 256;
 /// Addresses of one name that are captured; more are left alone.
 pub(super) const NAME_ADDRESSES_MAX: usize = 16;
 
-/// A range of addresses that share their first bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Prefix {
-    /// Its first address.
-    pub address: IpAddr,
-    /// How many bits are shared.
-    pub len: u8,
-}
-
-impl Prefix {
-    /// One address.
-    #[must_use]
-    pub const fn host(address: IpAddr) -> Self {
-        Self { address, len: if address.is_ipv4() { 32 } else { 128 } }
-    }
-
-    /// Whether `address` lies in it.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        bits(self.address, self.len) == bits(address, self.len) && self.address.is_ipv4() == address.is_ipv4()
-    }
-
-    /// Whether it is a single address.
-    #[must_use]
-    pub fn is_host(&self) -> bool {
-        *self == Self::host(self.address)
-    }
-}
-
-/// The first `len` bits of an address, with zeros behind.
-fn bits(address: IpAddr, len: u8) -> u128 {
-    let keep = |width: u8, bits: u128| {
-        let cut = width.saturating_sub(len);
-        if cut >= 128 { 0 } else { bits >> cut << cut }
-    };
-    match address {
-        IpAddr::V4(v4) => keep(32, v4.to_bits().into()),
-        IpAddr::V6(v6) => keep(128, v6.to_bits()),
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_host() { self.address.fmt(f) } else { write!(f, "{}/{}", self.address, self.len) }
-    }
-}
-
 /// What an entry of the file captures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// Addresses.
-    Prefix(Prefix),
+    Prefix(IpNet),
     /// Whatever addresses this name has in the DNS.
     Name(String),
 }
@@ -67,17 +22,16 @@ impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Prefix(Prefix::host(address)));
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Prefix(address.into()));
         }
-        if let Some((address, len)) = text.split_once('/') {
-            let wrong = || format!("`{text}` is no prefix; write one such as 198.51.100.0/24");
-            let (address, len): (IpAddr, u8) =
-                (address.parse().map_err(|_| wrong())?, len.parse().map_err(|_| wrong())?);
-            if len > Prefix::host(address).len || bits(address, len) != bits(address, 128) {
+        if text.contains('/') {
+            let prefix: IpNet =
+                text.parse().map_err(|_| format!("`{text}` is no prefix; write one such as 198.51.100.0/24"))?;
+            if prefix != prefix.trunc() {
                 return Err(format!("`{text}` has bits behind its prefix; write its first address"));
             }
-            return Ok(Self::Prefix(Prefix { address, len }));
+            return Ok(Self::Prefix(prefix));
         }
         let label = |label: &str| {
             !label.is_empty()
@@ -96,6 +50,7 @@ impl FromStr for Destination {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Prefix(prefix) if prefix.prefix_len() == prefix.max_prefix_len() => prefix.addr().fmt(f),
             Self::Prefix(prefix) => prefix.fmt(f),
             Self::Name(name) => f.write_str(name),
         }
@@ -106,28 +61,28 @@ impl fmt::Display for Destination {
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     /// Longest prefix first.
-    rows: Vec<(Prefix, usize)>,
+    rows: Vec<(IpNet, usize)>,
 }
 
 impl Destinations {
     /// The entry that captures `address`.
     pub(super) fn find(&self, address: IpAddr) -> Option<usize> {
-        self.rows.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, entry)| *entry)
+        self.rows.iter().find(|(prefix, _)| prefix.contains(&address)).map(|(_, entry)| *entry)
     }
 
     /// Sets what an entry captures; returns what no entry captured before, and what none does any more.
-    pub(super) fn set(&mut self, entry: usize, prefixes: &[Prefix]) -> (Vec<Prefix>, Vec<Prefix>) {
-        let before: Vec<Prefix> = self.prefixes();
+    pub(super) fn set(&mut self, entry: usize, prefixes: &[IpNet]) -> (Vec<IpNet>, Vec<IpNet>) {
+        let before: Vec<IpNet> = self.prefixes();
         self.rows.retain(|(_, owner)| *owner != entry);
         self.rows.extend(prefixes.iter().map(|prefix| (*prefix, entry)));
-        self.rows.sort_by_key(|(prefix, owner)| (std::cmp::Reverse(prefix.len), *owner));
+        self.rows.sort_by_key(|(prefix, owner)| (std::cmp::Reverse(prefix.prefix_len()), *owner));
         let after = self.prefixes();
-        let missing = |from: &[Prefix], of: &[Prefix]| of.iter().filter(|one| !from.contains(one)).copied().collect();
+        let missing = |from: &[IpNet], of: &[IpNet]| of.iter().filter(|one| !from.contains(one)).copied().collect();
         (missing(&before, &after), missing(&after, &before))
     }
 
     /// All that is captured.
-    pub(super) fn prefixes(&self) -> Vec<Prefix> {
+    pub(super) fn prefixes(&self) -> Vec<IpNet> {
         self.rows.iter().map(|(prefix, _)| *prefix).collect()
     }
 }
@@ -136,7 +91,7 @@ impl Destinations {
 mod tests {
     use super::*;
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> IpNet {
         match text.parse() {
             Ok(Destination::Prefix(prefix)) => prefix,
             other => panic!("{text}: {other:?}"),
@@ -145,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_destination_is_an_address_a_prefix_or_a_name() {
-        assert_eq!(prefix("192.0.2.7"), Prefix { address: "192.0.2.7".parse().unwrap(), len: 32 });
-        assert_eq!(prefix("2001:db8::/32").len, 32);
+        assert_eq!(prefix("192.0.2.7"), "192.0.2.7/32".parse().unwrap());
+        assert_eq!(prefix("2001:db8::/32").prefix_len(), 32);
         assert_eq!("Web.Example.NET.".parse(), Ok(Destination::Name("web.example.net".to_owned())));
         for wrong in ["", "192.0.2.7/24", "192.0.2.0/33", "192.0.2.300", "a..b", "a b", "::/x", "-/3"] {
             assert!(wrong.parse::<Destination>().is_err(), "{wrong}");
@@ -155,11 +110,9 @@ mod tests {
 
     #[test]
     fn prefixes_contain_their_addresses_and_no_others() {
-        assert!(prefix("192.0.2.0/25").contains("192.0.2.127".parse().unwrap()));
-        assert!(!prefix("192.0.2.0/25").contains("192.0.2.128".parse().unwrap()));
-        assert!(prefix("0.0.0.0/0").contains("203.0.113.9".parse().unwrap()));
-        assert!(!prefix("0.0.0.0/0").contains("::1".parse().unwrap()));
-        assert!(!prefix("::/0").contains("0.0.0.1".parse().unwrap()));
+        let contains = |text, address: &str| prefix(text).contains(&address.parse::<IpAddr>().unwrap());
+        assert!(contains("192.0.2.0/25", "192.0.2.127") && !contains("192.0.2.0/25", "192.0.2.128"));
+        assert!(contains("0.0.0.0/0", "203.0.113.9") && !contains("0.0.0.0/0", "::1") && !contains("::/0", "0.0.0.1"));
     }
 
     #[test]

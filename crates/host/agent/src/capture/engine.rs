@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 
 use self::held::Held;
 use super::{
-    CaptureError, Carrying, Config, Role,
+    Capture, CaptureError, Carrying, Config, Role,
     answers::{self, Why},
     connections::{Connections, bare_ack},
     destinations::{Destination, Destinations},
@@ -37,7 +37,7 @@ use super::{
     redirects::{Redirects, Step, Target},
     trials::{ENCAPSULATED_FOR, Trials},
 };
-use crate::account::random_bits;
+use crate::account::random;
 
 /// Packets taken from one source before the others have their turn.
 const BATCH: usize = 64;
@@ -50,10 +50,41 @@ const BUFFER_BYTES: usize = 65_536 + BUFFER_MARGIN;
 
 /// The sockets of the packet thread.
 pub(super) struct Wires {
-    pub(super) sender: Sender,
-    pub(super) receivers: Vec<Receiver>,
-    pub(super) plain_sender: Sender,
-    pub(super) plain_receivers: Vec<Receiver>,
+    /// For packets with a capability header, and errors about these.
+    pub(super) headers: Wire,
+    pub(super) plain: Wire,
+}
+
+/// Sockets at one interface.
+#[derive(Debug)]
+pub(super) struct Wire {
+    sender: Sender,
+    receivers: Vec<Receiver>,
+}
+
+impl Wire {
+    /// For packets with a capability header.
+    pub(super) fn headers(interface: &str) -> Result<Self, CaptureError> {
+        let sender = Sender::open(Some(interface))?;
+        Ok(Self { sender, receivers: Receiver::open_all(interface, UDP_PORT)? })
+    }
+
+    /// For plain packets; hears none yet.
+    pub(super) fn plain(interface: &str) -> Result<Self, CaptureError> {
+        let sender = Sender::open(Some(interface))?;
+        Ok(Self { sender, receivers: Receiver::open_plain(interface)? })
+    }
+
+    /// Sends a packet, and counts that it was sent or dropped.
+    fn send(&self, packet: &[u8], (sent, dropped): (&mut u64, &mut u64)) {
+        match self.sender.send(packet) {
+            Ok(()) => *sent += 1,
+            Err(error) => {
+                *dropped += 1;
+                debug!(%error, "not sent");
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,19 +96,13 @@ struct Counters {
     dropped: u64,
 }
 
-/// The entry's part that the packet thread needs.
-struct Entry {
-    carrying: Option<Carrying>,
-    has_service: bool,
-}
-
 pub(super) struct Engine {
     place: Place,
     wires: Wires,
     host: Host,
     rules: Rules,
     role: Role,
-    entries: Vec<Entry>,
+    captures: Vec<Capture>,
     destinations: Destinations,
     redirects: Redirects,
     connections: Connections,
@@ -101,15 +126,13 @@ impl Engine {
         wires: Wires,
         asks: asking::Sender<Target>,
     ) -> Result<Self, CaptureError> {
-        let entry =
-            |capture: &super::Capture| Entry { carrying: capture.carrying, has_service: capture.service.is_some() };
         let mut engine = Self {
             place,
             wires,
             host: new_host(outward),
-            rules: Rules::new(config.role, random_bits()),
+            rules: Rules::new(config.role, random()),
             role: config.role,
-            entries: config.captures.iter().map(entry).collect(),
+            captures: config.captures.clone(),
             destinations: Destinations::default(),
             redirects: Redirects::default(),
             connections: Connections::default(),
@@ -123,9 +146,7 @@ impl Engine {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             spare: vec![0; BUFFER_BYTES].into_boxed_slice(),
         };
-        for receiver in &engine.wires.plain_receivers {
-            receiver.listen(engine.listens_to(receiver))?;
-        }
+        engine.wires.plain.receivers.iter().try_for_each(|one| one.listen(engine.listens_to(one)))?;
         for (entry, capture) in config.captures.iter().enumerate() {
             if let Destination::Prefix(prefix) = capture.to {
                 engine.name(entry, &[prefix]).map_err(CaptureError::Netlink)?;
@@ -156,8 +177,8 @@ impl Engine {
         let wait = self.host.poll_timeout().map_or(idle, |at| at.since(now).min(idle));
         let fds: Vec<_> = [self.place.tun.as_fd(), inbox.as_fd()]
             .into_iter()
-            .chain(self.wires.receivers.iter().map(AsFd::as_fd))
-            .chain(self.wires.plain_receivers.iter().filter(|one| self.listens_to(one)).map(AsFd::as_fd))
+            .chain(self.wires.headers.receivers.iter().map(AsFd::as_fd))
+            .chain(self.wires.plain.receivers.iter().filter(|one| self.listens_to(one)).map(AsFd::as_fd))
             .collect();
         wait_readable(&fds, wait)?;
         if !self.obey(inbox) {
@@ -193,17 +214,9 @@ impl Engine {
             }
         }
         self.plain_answers();
-        let receivers = std::mem::take(&mut self.wires.receivers);
-        for receiver in &receivers {
-            for _ in 0..BATCH {
-                match receiver.receive(buffer) {
-                    Ok(Some(mut frame)) => self.inbound(monotonic_now(), &mut frame),
-                    Ok(None) => break,
-                    Err(error) => debug!(%error, "not received"),
-                }
-            }
-        }
-        self.wires.receivers = receivers;
+        let receivers = std::mem::take(&mut self.wires.headers.receivers);
+        receivers.iter().for_each(|one| received(one, buffer, |frame| self.inbound(monotonic_now(), frame)));
+        self.wires.headers.receivers = receivers;
         Ok(())
     }
 
@@ -212,20 +225,14 @@ impl Engine {
         if !self.listens_plain && self.role == Role::Client {
             return;
         }
-        let receivers = std::mem::take(&mut self.wires.plain_receivers);
+        let receivers = std::mem::take(&mut self.wires.plain.receivers);
         let mut buffer = std::mem::take(&mut self.spare);
         let all = self.listens_plain;
         for receiver in receivers.iter().filter(|one| all || one.protocol() == IpProtocol::TCP) {
-            for _ in 0..BATCH {
-                match receiver.receive(&mut buffer) {
-                    Ok(Some(mut frame)) => self.plain_answer(monotonic_now(), &mut frame),
-                    Ok(None) => break,
-                    Err(error) => debug!(%error, "not received"),
-                }
-            }
+            received(receiver, &mut buffer, |frame| self.plain_answer(monotonic_now(), frame));
         }
         self.spare = buffer;
-        self.wires.plain_receivers = receivers;
+        self.wires.plain.receivers = receivers;
     }
 
     /// A packet that the kernel routed into the device.
@@ -235,10 +242,12 @@ impl Engine {
             return;
         }
         let entry = self.destinations.find(summary.dst);
-        if let Some(entry) = entry.filter(|entry| self.entries.get(*entry).is_some_and(|entry| entry.has_service)) {
+        let capture = entry.and_then(|entry| self.captures.get(entry));
+        let told = capture.and_then(|capture| capture.carrying);
+        if let Some(entry) = entry.filter(|_| capture.is_some_and(|capture| capture.service.is_some())) {
             let ack = bare_ack(frame);
             match self.redirects.outbound(now, entry, frame) {
-                Step::Go => return self.send_granted(now, frame, entry, ack.as_ref().map(|(ack, len)| &ack[..*len])),
+                Step::Go => return self.send_granted(now, frame, told, ack.as_ref().map(|(ack, len)| &ack[..*len])),
                 Step::Ask(target) => {
                     if self.asks.try_send(target).is_err() {
                         self.refuse(now, target);
@@ -256,20 +265,18 @@ impl Engine {
             // No gate that would know this host again at its other address.
             return self.answer(frame.bytes(), Why::Prohibited);
         }
-        let told = entry.and_then(|entry| self.entries.get(entry)).and_then(|entry| entry.carrying);
         self.send(now, frame, told);
     }
 
     /// Sends a packet under a grant. The gate takes nothing without a capability, so there is no trial that ends in plain
     /// packets: what cannot have a header now is not sent.
-    fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, entry: usize, ack: Option<&[u8]>) {
+    fn send_granted(&mut self, now: Instant, frame: &mut Frame<'_>, told: Option<Carrying>, ack: Option<&[u8]>) {
         let Ok(summary) = Summary::parse(frame.bytes()) else { return };
         let Some(current) = self.place.source(summary.dst) else { return };
         if !self.connections.outbound(now, current, frame, ack) {
             self.counters.dropped += 1;
             return;
         }
-        let told = self.entries.get(entry).and_then(|entry| entry.carrying);
         self.carry(now, summary.dst, told);
         if self.holds(now, frame) {
             return;
@@ -279,14 +286,18 @@ impl Engine {
 
     /// As [`Self::send_granted`], once the packet has the addresses with which it leaves.
     fn send_addressed(&mut self, now: Instant, frame: &mut Frame<'_>) {
-        let mut policy = self.rules.with(&self.redirects);
-        match self.host.outbound(now, &mut policy, frame) {
+        match self.put_header(now, frame) {
             Ok(()) if has_header(frame.bytes()) => self.emit(frame),
             // A request is on its way already.
             Ok(()) => self.counters.dropped += 1,
             Err(reason) => self.not_sent(frame, reason),
         }
         self.flush(now);
+    }
+
+    /// Gives a packet its header, if it is to have one.
+    fn put_header(&mut self, now: Instant, frame: &mut Frame<'_>) -> Result<(), Reason> {
+        self.host.outbound(now, &mut self.rules.with(&self.redirects), frame)
     }
 
     /// Has packets to a destination that speaks capabilities carried as somebody told, or else both ways in turn until data
@@ -317,10 +328,8 @@ impl Engine {
         }
         let undecided = known.is_none() && told.is_none();
         let before = undecided.then(|| frame.bytes().to_vec());
-        let mut policy = self.rules.with(&self.redirects);
-        if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
-            self.not_sent(frame, reason);
-            return;
+        if let Err(reason) = self.put_header(now, frame) {
+            return self.not_sent(frame, reason);
         }
         let Some(before) = before else {
             self.emit(frame);
@@ -338,10 +347,8 @@ impl Engine {
         } else if self.trials.turns_to_encapsulation(now, remote) {
             let knowledge = Knowledge::Capable { carriage: carriage(Carrying::Encapsulated) };
             self.host.know(remote, knowledge, now + ENCAPSULATED_FOR);
-            let mut policy = self.rules.with(&self.redirects);
-            if let Err(reason) = self.host.outbound(now, &mut policy, frame) {
-                self.not_sent(frame, reason);
-                return;
+            if let Err(reason) = self.put_header(now, frame) {
+                return self.not_sent(frame, reason);
             }
         } else {
             self.trials.is_plain(remote);
@@ -368,13 +375,8 @@ impl Engine {
         if let Err(reason) = self.seal_request(frame) {
             return self.not_sent(frame, reason);
         }
-        match self.wires.sender.send(frame.bytes()) {
-            Ok(()) => self.counters.sent += 1,
-            Err(error) => {
-                self.counters.dropped += 1;
-                debug!(%error, "not sent");
-            }
-        }
+        let Counters { sent, dropped, .. } = &mut self.counters;
+        self.wires.headers.send(frame.bytes(), (sent, dropped));
     }
 
     /// Puts a trailer behind a request for a capability of one of our grants: the gate gives none to anybody else.
@@ -392,13 +394,8 @@ impl Engine {
     }
 
     fn send_plain(&mut self, packet: &[u8]) {
-        match self.wires.plain_sender.send(packet) {
-            Ok(()) => self.counters.sent_plain += 1,
-            Err(error) => {
-                self.counters.dropped += 1;
-                debug!(%error, "not sent");
-            }
-        }
+        let Counters { sent_plain, dropped, .. } = &mut self.counters;
+        self.wires.plain.send(packet, (sent_plain, dropped));
     }
 
     fn answer(&self, packet: &[u8], why: Why) {
@@ -529,22 +526,34 @@ impl Engine {
         let wanted = self.trials.wants_plain_answers();
         if wanted != self.listens_plain {
             self.listens_plain = wanted;
-            for receiver in &self.wires.plain_receivers {
-                if let Err(error) = receiver.listen(self.listens_to(receiver)) {
-                    debug!(%error, "cannot listen for plain answers");
-                }
+            self.set_listening();
+        }
+    }
+
+    fn set_listening(&self) {
+        for receiver in &self.wires.plain.receivers {
+            if let Err(error) = receiver.listen(self.listens_to(receiver)) {
+                debug!(%error, "cannot listen for plain answers");
             }
         }
     }
 }
 
+/// Hands a batch of what waits at a receiver to `take`.
+fn received(receiver: &Receiver, buffer: &mut [u8], mut take: impl FnMut(&mut Frame<'_>)) {
+    for _ in 0..BATCH {
+        match receiver.receive(buffer) {
+            Ok(Some(mut frame)) => take(&mut frame),
+            Ok(None) => break,
+            Err(error) => debug!(%error, "not received"),
+        }
+    }
+}
+
 fn new_host(outward: &Outward) -> Host {
-    let mut seed = [0; 32];
-    seed[..16].copy_from_slice(&random_bits());
-    seed[16..].copy_from_slice(&random_bits());
     // Behind a request goes its trailer, of which the host knows nothing.
     let mtu = u16::try_from(outward.mtu).unwrap_or(u16::MAX).saturating_sub(TRAILER_LEN as u16);
-    Host::new(host::Config { mtu, ..host::Config::default() }, seed)
+    Host::new(host::Config { mtu, ..host::Config::default() }, random())
 }
 
 const fn carriage(carrying: Carrying) -> Carriage {

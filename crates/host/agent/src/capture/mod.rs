@@ -33,10 +33,7 @@ use std::{
 };
 
 use sluicegate_capability::host::ServerConfig;
-use sluicegate_datapath::{
-    OpenError,
-    outer::{Claim, Receiver, Sender},
-};
+use sluicegate_datapath::{OpenError, outer::Claim};
 use sluicegate_wire::capability::UDP_PORT;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -46,15 +43,15 @@ use tracing::info;
 
 pub use self::{
     command::{CHILD_VERB, become_child},
-    destinations::{CAPTURES_MAX, Destination, Prefix},
+    destinations::{CAPTURES_MAX, Destination},
     settings::{RESTORE_VERB, restore},
 };
 use self::{
-    engine::{Engine, Wires},
+    engine::{Engine, Wire, Wires},
     moving::Follower,
     names::Names,
     orders::{Inbox, Order, Orders},
-    place::{CABLE_INSIDE, HostEnd, Outward, Place},
+    place::{CABLE_INSIDE, Outward, Place},
     redirects::Target,
     settings::Settings,
     shield::Shield,
@@ -134,11 +131,8 @@ pub enum CaptureError {
     #[error("no route leads to the captured destinations; set `interface` in [agent], or connect this host")]
     NoInterface,
     /// No address of the host's own.
-    #[error("{interface} has no address that packets could come from; give it one, or set `interface` in [agent]")]
-    NoAddress {
-        /// The interface.
-        interface: String,
-    },
+    #[error("{0} has no address that packets could come from; give it one, or set `interface` in [agent]")]
+    NoAddress(String),
     /// A service without a frontend to sign in to.
     #[error("an entry has a `service`, but [agent] has no `frontend` to sign in to")]
     NoFrontend,
@@ -171,14 +165,12 @@ impl From<sluicegate_netlink::Error> for CaptureError {
 /// # Errors
 /// See [`CaptureError`].
 pub async fn tun(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), CaptureError> {
-    let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
+    let Start { outward, headers, orders, inbox, _claim } = Start::new(&config)?;
     let (mut control, asks) = Control::start(&config, &outward, &orders)?;
     let mut settings = Settings::default();
     let place = Place::on_host(&outward, &mut settings)?;
     settings.guard();
-    let plain_sender = Sender::open(Some(&outward.interface))?;
-    let plain_receivers = Receiver::open_plain(&outward.interface)?;
-    let wires = Wires { sender, receivers, plain_sender, plain_receivers };
+    let wires = Wires { headers, plain: Wire::plain(&outward.interface)? };
     let tun = Some(place.tun.name().to_owned());
     let engine = Engine::new(&config, &outward, place, wires, asks)?;
     let (ended, end) = oneshot::channel::<()>();
@@ -204,7 +196,7 @@ pub async fn tun(config: Config, ready: impl FnOnce(), shutdown: impl Future<Out
 /// # Errors
 /// See [`CaptureError`].
 pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output = ()>) -> Result<i32, CaptureError> {
-    let Start { outward, sender, receivers, orders, inbox, _claim } = Start::new(&config)?;
+    let Start { outward, headers, orders, inbox, _claim } = Start::new(&config)?;
     let (mut control, asks) = Control::start(&config, &outward, &orders)?;
     place::warn_of_local_resolver();
     place::remove_cable()?;
@@ -216,9 +208,7 @@ pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output 
     let thread = thread::Builder::new().name("packets".to_owned()).spawn(move || {
         let _ended = ended;
         let prepared = Place::in_namespace(&inner, &host).and_then(|place| {
-            let plain_sender = Sender::open(Some(CABLE_INSIDE))?;
-            let plain_receivers = Receiver::open_plain(CABLE_INSIDE)?;
-            let wires = Wires { sender, receivers, plain_sender, plain_receivers };
+            let wires = Wires { headers, plain: Wire::plain(CABLE_INSIDE)? };
             Engine::new(&inner_config, &inner, place, wires, asks)
         });
         in_namespace(prepared, made, &going, &words, inbox);
@@ -226,7 +216,7 @@ pub async fn run(config: Config, words: &[String], shutdown: impl Future<Output 
     let mut settings = Settings::default();
     let result = async {
         let started = is_made.await.map_err(|_| CaptureError::Thread)??;
-        let _host_end = HostEnd::connect(&outward, &mut settings)?;
+        let _host_end = place::connect_host(&outward, &mut settings)?;
         settings.guard();
         control.follow(config, outward, None, &orders);
         control.names_known().await;
@@ -297,8 +287,7 @@ async fn stop(orders: &Orders, thread: JoinHandle<()>) -> Result<(), CaptureErro
 /// What both ways to capture begin with.
 struct Start {
     outward: Outward,
-    sender: Sender,
-    receivers: Vec<Receiver>,
+    headers: Wire,
     orders: Orders,
     inbox: Inbox,
     _claim: Claim,
@@ -309,10 +298,9 @@ impl Start {
         // First, because another agent's device would be taken for the way out.
         let claim = Claim::new(UDP_PORT)?;
         let outward = Outward::find(config)?;
-        let sender = Sender::open(Some(&outward.interface))?;
-        let receivers = Receiver::open_all(&outward.interface, UDP_PORT)?;
+        let headers = Wire::headers(&outward.interface)?;
         let (orders, inbox) = orders::channel()?;
-        Ok(Self { outward, sender, receivers, orders, inbox, _claim: claim })
+        Ok(Self { outward, headers, orders, inbox, _claim: claim })
     }
 }
 

@@ -3,14 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sluicegate_datapath::outer::{Receiver, Sender};
 use sluicegate_netlink::Rtnetlink;
-use sluicegate_wire::capability::UDP_PORT;
 use tokio::{sync::watch, time::sleep};
 use tracing::{info, warn};
 
 use super::{
     CaptureError, Config,
+    engine::Wire,
     orders::{Order, Orders},
     place::{Outward, let_answers_in},
     settings::Settings,
@@ -24,10 +23,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Moved {
     pub(super) outward: Outward,
-    pub(super) sender: Sender,
-    pub(super) receivers: Vec<Receiver>,
-    /// Those of plain packets, where these leave by the same interface.
-    pub(super) plain: Option<(Sender, Vec<Receiver>)>,
+    pub(super) headers: Wire,
+    /// Of plain packets, where these leave by the same interface.
+    pub(super) plain: Option<Wire>,
 }
 
 /// Looks for the way out.
@@ -94,8 +92,7 @@ impl Follower {
     }
 
     fn open(&self, outward: &Outward, settings: &mut Settings) -> Result<Moved, CaptureError> {
-        let sender = Sender::open(Some(&outward.interface))?;
-        let receivers = Receiver::open_all(&outward.interface, UDP_PORT)?;
+        let headers = Wire::headers(&outward.interface)?;
         let plain = match &self.tun {
             Some(tun) => {
                 let_answers_in(settings, &[tun, &outward.interface]);
@@ -103,11 +100,10 @@ impl Follower {
                     settings.rule(&mut Rtnetlink::open()?, true)?;
                 }
                 settings.guard();
-                let plain_sender = Sender::open(Some(&outward.interface))?;
-                Some((plain_sender, Receiver::open_plain(&outward.interface)?))
+                Some(Wire::plain(&outward.interface)?)
             }
             None => None,
         };
-        Ok(Moved { outward: outward.clone(), sender, receivers, plain })
+        Ok(Moved { outward: outward.clone(), headers, plain })
     }
 }

@@ -11,12 +11,13 @@ use hickory_resolver::{
     name_server::TokioConnectionProvider,
     proto::xfer::Protocol,
 };
+use ipnet::IpNet;
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 
 use super::{
     Carrying,
-    destinations::{NAME_ADDRESSES_MAX, Prefix},
+    destinations::NAME_ADDRESSES_MAX,
     orders::{Order, Orders},
 };
 
@@ -63,7 +64,7 @@ impl Names {
             let wait = match self.look_up(&name, one).await {
                 Ok((prefixes, carrying, until)) => {
                     if had.as_ref() != Some(&(prefixes.clone(), carrying)) {
-                        let addresses: Vec<String> = prefixes.iter().map(Prefix::to_string).collect();
+                        let addresses: Vec<String> = prefixes.iter().map(|prefix| prefix.addr().to_string()).collect();
                         info!(name, addresses = addresses.join(" "), carriage = ?carrying, "captured");
                     }
                     had = Some((prefixes.clone(), carrying));
@@ -85,7 +86,7 @@ impl Names {
         }
     }
 
-    async fn look_up(&self, name: &str, one: bool) -> Result<(Vec<Prefix>, Option<Carrying>, Instant), ResolveError> {
+    async fn look_up(&self, name: &str, one: bool) -> Result<(Vec<IpNet>, Option<Carrying>, Instant), ResolveError> {
         // A final dot: the search list of resolv.conf has no say.
         let found = self.resolver.lookup_ip(format!("{name}.")).await?;
         let mut addresses: Vec<IpAddr> = found.iter().take(NAME_ADDRESSES_MAX).collect();
@@ -104,7 +105,7 @@ impl Names {
                 None
             }
         };
-        Ok((addresses.into_iter().map(Prefix::host).collect(), record, found.valid_until()))
+        Ok((addresses.into_iter().map(IpNet::from).collect(), record, found.valid_until()))
     }
 }
 

@@ -1,16 +1,16 @@
 //! What the control plane tells the packet thread.
 
 use std::{
-    io::{self, Read, Write},
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    io,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, mpsc},
     time::Duration,
 };
 
-use super::{Carrying, destinations::Prefix, moving::Moved, redirects::Target};
+use ipnet::IpNet;
+use sluicegate_datapath::Wake;
+
+use super::{Carrying, moving::Moved, redirects::Target};
 use crate::{opening::Reach, seal::Sealer};
 
 /// One thing to do.
@@ -23,7 +23,7 @@ pub(super) enum Order {
     /// A grant has ended.
     Closed(Target),
     /// The DNS has these addresses for an entry's name, and says this about them.
-    Named { entry: usize, prefixes: Vec<Prefix>, carrying: Option<Carrying>, lasts: Duration },
+    Named { entry: usize, prefixes: Vec<IpNet>, carrying: Option<Carrying>, lasts: Duration },
     /// Captured packets leave by another way.
     Moved(Box<Moved>),
     /// Stop.
@@ -34,31 +34,27 @@ pub(super) enum Order {
 #[derive(Debug, Clone)]
 pub(super) struct Orders {
     queue: mpsc::Sender<Order>,
-    bell: Arc<UnixStream>,
+    bell: Arc<Wake>,
 }
 
 /// The taking end, in the packet thread.
 #[derive(Debug)]
 pub(super) struct Inbox {
     queue: mpsc::Receiver<Order>,
-    bell: UnixStream,
+    bell: Arc<Wake>,
 }
 
 /// Both ends. The number of orders is bounded by what they are about: services, names.
 pub(super) fn channel() -> io::Result<(Orders, Inbox)> {
-    let (ring, bell) = UnixStream::pair()?;
-    ring.set_nonblocking(true)?;
-    bell.set_nonblocking(true)?;
-    let (send, queue) = mpsc::channel();
-    Ok((Orders { queue: send, bell: Arc::new(ring) }, Inbox { queue, bell }))
+    let (bell, (send, queue)) = (Arc::new(Wake::new()?), mpsc::channel());
+    Ok((Orders { queue: send, bell: Arc::clone(&bell) }, Inbox { queue, bell }))
 }
 
 impl Orders {
     /// Gives an order; `false` if nobody takes any more.
     pub(super) fn send(&self, order: Order) -> bool {
         let taken = self.queue.send(order).is_ok();
-        // A full bell rings already.
-        let _ = (&*self.bell).write(&[1]);
+        self.bell.wake();
         taken
     }
 }
@@ -66,8 +62,7 @@ impl Orders {
 impl Inbox {
     /// The next order, if there is one.
     pub(super) fn next(&mut self) -> Option<Order> {
-        let mut rung = [0; 64];
-        while self.bell.read(&mut rung).is_ok_and(|len| len == rung.len()) {}
+        self.bell.clear();
         self.queue.try_recv().ok()
     }
 }

@@ -7,17 +7,18 @@ use std::{
     os::fd::AsFd,
 };
 
+use ipnet::IpNet;
 use nix::sched::{CloneFlags, unshare};
 use sluicegate_datapath::{Interface, OpenError, tun::Tun};
 use sluicegate_netlink::{
     Error, NextHop, Route, Rtnetlink, Way,
-    nft::{Masquerade, Untracked},
+    nft::{self, Nftables},
 };
 use tracing::warn;
 
 use super::{
     CaptureError, Config,
-    destinations::{Destination, Prefix},
+    destinations::Destination,
     settings::{self, Settings},
 };
 
@@ -53,8 +54,8 @@ pub(super) struct Outward {
     /// The interface's number: sockets at one that was made again hear nothing.
     index: u32,
     pub(super) mtu: u32,
-    pub(super) v4: Option<Ipv4Addr>,
-    pub(super) v6: Option<Ipv6Addr>,
+    pub(super) v4: Option<IpAddr>,
+    pub(super) v6: Option<IpAddr>,
 }
 
 impl Outward {
@@ -83,47 +84,44 @@ impl Outward {
         };
         let found = Interface::read(&interface).map_err(|error| {
             if error.is_missing() {
-                CaptureError::Open(OpenError::NoInterface { interface: interface.clone() })
+                CaptureError::Open(OpenError::NoInterface(interface.clone()))
             } else {
                 CaptureError::Netlink(error)
             }
         })?;
         let here = |address: &IpAddr| found.addresses.iter().any(|(one, _)| one == address);
         let kept = known.filter(|known| (&known.interface, known.index) == (&interface, found.index));
-        let kept = kept.map_or([None; 2], |known| [known.v4.map(IpAddr::V4), known.v6.map(IpAddr::V6)]);
+        let kept = kept.map_or([None; 2], Self::addresses);
         let source = way.and_then(|way| way.source);
         let addresses = kept.into_iter().flatten().filter(here).chain(source);
         let addresses = addresses.chain(found.addresses.iter().map(|(address, _)| *address));
-        let (mut v4, mut v6) = (None, None);
-        for address in addresses {
-            match address {
-                IpAddr::V4(address) if !address.is_link_local() && !address.is_loopback() => v4 = v4.or(Some(address)),
-                IpAddr::V6(address) if !address.is_unicast_link_local() && !address.is_loopback() => {
-                    v6 = v6.or(Some(address));
-                }
-                _ => {}
-            }
-        }
+        let is_of_host = |address: &IpAddr| match address {
+            IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
+            IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
+        };
+        let addresses: Vec<IpAddr> = addresses.filter(is_of_host).collect();
+        let first = |is_v4| addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        let (v4, v6) = (first(true), first(false));
         if v4.is_none() && v6.is_none() {
-            return Err(CaptureError::NoAddress { interface });
+            return Err(CaptureError::NoAddress(interface));
         }
         Ok(Self { interface, index: found.index, mtu: found.mtu, v4, v6 })
     }
 
     fn addresses(&self) -> [Option<IpAddr>; 2] {
-        [self.v4.map(IpAddr::V4), self.v6.map(IpAddr::V6)]
+        [self.v4, self.v6]
     }
 
     /// The source address of captured packets to `destination`.
     pub(super) fn source(&self, destination: IpAddr) -> Option<IpAddr> {
-        if destination.is_ipv4() { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
+        if destination.is_ipv4() { self.v4 } else { self.v6 }
     }
 }
 
 /// Addresses whose route shows the way out: captured ones first, then the frontend, then any.
 fn landmarks(config: &Config) -> Vec<IpAddr> {
     let captured = config.captures.iter().filter_map(|capture| match &capture.to {
-        Destination::Prefix(prefix) if !prefix.address.is_unspecified() => Some(prefix.address),
+        Destination::Prefix(prefix) if !prefix.addr().is_unspecified() => Some(prefix.addr()),
         _ => None,
     });
     let frontend = config.frontends.as_ref().map(|frontends| frontends.first().ip());
@@ -141,7 +139,8 @@ pub(super) struct Place {
     outward: Outward,
     /// Addresses of this host before; programs may have connections from them. The latest last.
     former: Vec<IpAddr>,
-    _untracked: Option<Untracked>,
+    /// Keeps connection tracking off the device.
+    _untracked: Option<Nftables>,
 }
 
 impl Place {
@@ -173,16 +172,16 @@ impl Place {
         netlink.add_route(&Route::default_by(HOST_END.into(), CABLE_INSIDE))?;
         let (tun, mut netlink, mtu) = device(outward)?;
         for address in outward.addresses().into_iter().flatten() {
-            netlink.add_address(tun.name(), address, Prefix::host(address).len)?;
+            netlink.add_address(tun.name(), address, full_len(address))?;
         }
-        let untracked = Untracked::install(NFT_TABLE, tun.name(), CABLE_INSIDE)?;
+        let untracked = nft::untrack(NFT_TABLE, tun.name(), CABLE_INSIDE)?;
         let (outward, former) = (outward.clone(), Vec::new());
         Ok(Self { tun, mtu, netlink, table: TABLE_MAIN, outward, former, _untracked: Some(untracked) })
     }
 
     /// Routes a destination into the device.
-    pub(super) fn capture(&mut self, prefix: Prefix) -> Result<(), Error> {
-        let Some(source) = self.outward.source(prefix.address) else {
+    pub(super) fn capture(&mut self, prefix: IpNet) -> Result<(), Error> {
+        let Some(source) = self.outward.source(prefix.addr()) else {
             warn!(%prefix, interface = self.outward.interface, "not captured: the interface has no address of its kind");
             return Ok(());
         };
@@ -193,7 +192,7 @@ impl Place {
     }
 
     /// Undoes [`Place::capture`].
-    pub(super) fn release(&mut self, prefix: Prefix) -> Result<(), Error> {
+    pub(super) fn release(&mut self, prefix: IpNet) -> Result<(), Error> {
         let route = route(prefix, self.tun.name(), self.table);
         loop {
             match self.netlink.delete_route(&route) {
@@ -215,7 +214,7 @@ impl Place {
 
     /// The way out is another. Connections from former addresses keep these, on the device, so that the kernel goes on
     /// with them.
-    pub(super) fn moved(&mut self, outward: Outward, captured: &[Prefix]) -> Result<(), Error> {
+    pub(super) fn moved(&mut self, outward: Outward, captured: &[IpNet]) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.outward, outward);
         let now = self.outward.addresses();
         // In a namespace of its own the device has the address of now as well.
@@ -246,23 +245,28 @@ impl Place {
     }
 
     fn add(&mut self, address: IpAddr) -> Result<(), Error> {
-        match self.netlink.add_address(self.tun.name(), address, Prefix::host(address).len) {
+        match self.netlink.add_address(self.tun.name(), address, full_len(address)) {
             Err(error) if error.is_exists() => Ok(()),
             other => other,
         }
     }
 
     fn remove(&mut self, address: IpAddr) -> Result<(), Error> {
-        match self.netlink.delete_address(self.tun.name(), address, Prefix::host(address).len) {
+        match self.netlink.delete_address(self.tun.name(), address, full_len(address)) {
             Err(error) if error.is_missing() => Ok(()),
             other => other,
         }
     }
 }
 
+/// The length of a prefix of one address.
+fn full_len(address: IpAddr) -> u8 {
+    IpNet::from(address).prefix_len()
+}
+
 /// A route that captures a destination.
-fn route(to: Prefix, tun: &str, table: u32) -> Route<'_> {
-    Route { table, ..Route::new((to.address, to.len), NextHop::Interface(tun)) }
+fn route(to: IpNet, tun: &str, table: u32) -> Route<'_> {
+    Route { table, ..Route::new((to.addr(), to.prefix_len()), NextHop::Interface(tun)) }
 }
 
 /// A strict reverse path filter drops what comes from a captured destination by the wire: plain answers, and even ARP.
@@ -303,27 +307,20 @@ pub(super) fn remove_cable() -> Result<(), CaptureError> {
     }
 }
 
-/// The host's end of a namespace's cable: forwarding and a borrowed address.
-#[derive(Debug)]
-pub(super) struct HostEnd {
-    _masquerade: Masquerade,
-}
-
-impl HostEnd {
-    /// Connects the namespace of [`Place::in_namespace`] to the world.
-    pub(super) fn connect(outward: &Outward, settings: &mut Settings) -> Result<Self, CaptureError> {
-        let mut netlink = Rtnetlink::open()?;
-        netlink.add_address(CABLE_HOST, HOST_END.into(), CABLE_PREFIX_LEN)?;
-        settings::write(&format!("ipv4/conf/{CABLE_HOST}/rp_filter"), "0")?;
-        settings::write(&format!("ipv4/conf/{CABLE_HOST}/forwarding"), "1")?;
-        let forwarding = format!("ipv4/conf/{}/forwarding", outward.interface);
-        let alone = Settings::read(&forwarding)? == "0";
-        // The filter first: at no time does the host forward for others because of us.
-        let masquerade = Masquerade::install(NFT_TABLE, CABLE_HOST, INSIDE_END, alone)?;
-        settings.change(&forwarding, "1")?;
-        netlink.set_up(CABLE_HOST)?;
-        Ok(Self { _masquerade: masquerade })
-    }
+/// Connects the namespace of [`Place::in_namespace`] to the world, for as long as the value lives: forwarding and a borrowed
+/// address at the host's end of its cable.
+pub(super) fn connect_host(outward: &Outward, settings: &mut Settings) -> Result<Nftables, CaptureError> {
+    let mut netlink = Rtnetlink::open()?;
+    netlink.add_address(CABLE_HOST, HOST_END.into(), CABLE_PREFIX_LEN)?;
+    settings::write(&format!("ipv4/conf/{CABLE_HOST}/rp_filter"), "0")?;
+    settings::write(&format!("ipv4/conf/{CABLE_HOST}/forwarding"), "1")?;
+    let forwarding = format!("ipv4/conf/{}/forwarding", outward.interface);
+    let alone = Settings::read(&forwarding)? == "0";
+    // The filter first: at no time does the host forward for others because of us.
+    let masquerade = nft::masquerade(NFT_TABLE, CABLE_HOST, INSIDE_END, alone)?;
+    settings.change(&forwarding, "1")?;
+    netlink.set_up(CABLE_HOST)?;
+    Ok(masquerade)
 }
 
 /// A warning if no name server of `resolv.conf` can be reached from another namespace.

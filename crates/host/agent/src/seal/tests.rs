@@ -8,7 +8,7 @@ fn secret(nonce: &str) -> SessionSecret {
 }
 
 fn grant(client_id: u32) -> Grant {
-    let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    let address = IpAddr::from([192, 0, 2, 1]);
     Grant {
         flags: FLAG_PROVES_ADDRESS,
         least_mode: DataMode::Mac,

@@ -36,12 +36,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-#[derive(Debug)]
-struct Open {
-    admission: Admission,
-    ends: Instant,
-}
-
 /// The open calls; at most `max`, and of one user at most `per_user_max`. A place ends with what was opened for it, so that
 /// clients that just go away take none for ever.
 #[derive(Debug)]
@@ -50,8 +44,8 @@ pub(super) struct Clients {
     per_user_max: usize,
     allow: Vec<String>,
     deny: Vec<String>,
-    /// In the order in which they were let in.
-    open: Vec<Open>,
+    /// In the order in which they were let in, and when each ends unless it is renewed.
+    open: Vec<(Admission, Instant)>,
 }
 
 impl Clients {
@@ -69,43 +63,43 @@ impl Clients {
             return Err(Refusal::NotAllowed);
         }
         self.expire(now);
-        let of_user = |open: &Open| open.admission.user == admission.user;
+        let of_user = |(open, _): &(Admission, Instant)| open.user == admission.user;
         let oldest = self.open.iter().position(of_user);
         let is_at_limit = self.open.iter().filter(|open| of_user(open)).count() >= self.per_user_max;
-        let given_up = oldest.filter(|_| is_at_limit).map(|at| self.open.remove(at).admission);
+        let given_up = oldest.filter(|_| is_at_limit).map(|at| self.open.remove(at).0);
         if self.open.len() >= self.max {
             return Err(Refusal::Full);
         }
         let ends = now + admission.lifetime + GRACE;
-        self.open.push(Open { admission, ends });
+        self.open.push((admission, ends));
         Ok(given_up)
     }
 
     /// Renews a call; whether there is one.
     pub(super) fn renew(&mut self, now: Instant, leg: LegId, lifetime: Duration) -> bool {
-        let Some(open) = self.open.iter_mut().find(|open| open.admission.leg == leg) else { return false };
-        open.ends = now + lifetime + GRACE;
+        let Some((_, ends)) = self.open.iter_mut().find(|(open, _)| open.leg == leg) else { return false };
+        *ends = now + lifetime + GRACE;
         true
     }
 
     /// Removes what has ended and was not renewed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<LegId> {
-        self.open.extract_if(.., |open| open.ends <= now).map(|open| open.admission.leg).collect()
+        self.open.extract_if(.., |(_, ends)| *ends <= now).map(|(open, _)| open.leg).collect()
     }
 
     /// When the next call ends if it is not renewed.
     pub(super) fn next_end(&self) -> Option<Instant> {
-        self.open.iter().map(|open| open.ends).min()
+        self.open.iter().map(|(_, ends)| *ends).min()
     }
 
     /// Removes a call, if it is here.
     pub(super) fn remove(&mut self, leg: LegId) {
-        self.open.retain(|open| open.admission.leg != leg);
+        self.open.retain(|(open, _)| open.leg != leg);
     }
 
     /// Removes and returns all calls of a client.
     pub(super) fn remove_client(&mut self, client: IpAddr) -> Vec<Admission> {
-        self.open.extract_if(.., |open| open.admission.client == client).map(|open| open.admission).collect()
+        self.open.extract_if(.., |(open, _)| open.client == client).map(|(open, _)| open).collect()
     }
 }
 

@@ -13,14 +13,13 @@ use std::{
 };
 
 use sluicegate_datapath::raw::{Options, Socket};
+use sluicegate_wire::{ethernet::HEADER_LEN, ip::Summary};
 use tokio::sync::mpsc::Sender;
 
 /// Length of one measurement.
 const WINDOW: Duration = Duration::from_millis(50);
 /// Clients measured at once; whoever comes later in a window is measured in the next.
 const CLIENTS_MAX: usize = 4096;
-/// Length of an Ethernet header.
-const ETHERNET_LEN: usize = 14;
 
 /// How much one client may send.
 #[derive(Debug, Clone)]
@@ -58,11 +57,12 @@ pub(super) fn start(limit: &Limit, service: IpAddr, abusers: Sender<IpAddr>) -> 
         while !stopped.load(Ordering::Relaxed) {
             let _ = socket.wait(window_ends.saturating_duration_since(Instant::now()));
             socket.receive(usize::MAX, &mut |frame| {
-                let packet = frame.bytes.get(ETHERNET_LEN..).unwrap_or_default();
-                if let Some((source, destination)) = addresses(packet)
-                    && destination == service
+                let packet = frame.bytes.get(HEADER_LEN..).unwrap_or_default();
+                // Cut to the slots of the ring, as in an error that quotes it.
+                if let Ok(ip) = Summary::parse_quoted(packet)
+                    && ip.dst == service
                 {
-                    excesses.count(source, frame.wire_len.saturating_sub(ETHERNET_LEN) as u64);
+                    excesses.count(ip.src, frame.wire_len.saturating_sub(HEADER_LEN) as u64);
                 }
             });
             if Instant::now() >= window_ends {
@@ -75,22 +75,6 @@ pub(super) fn start(limit: &Limit, service: IpAddr, abusers: Sender<IpAddr>) -> 
         }
     })?;
     Ok(Meter { stop, thread: Some(thread) })
-}
-
-fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    match packet.first()? >> 4 {
-        4 => {
-            let bytes: [u8; 8] = packet.get(12..20)?.try_into().ok()?;
-            let [a, b, c, d, e, f, g, h] = bytes;
-            Some(([a, b, c, d].into(), [e, f, g, h].into()))
-        }
-        6 => {
-            let source: [u8; 16] = packet.get(8..24)?.try_into().ok()?;
-            let destination: [u8; 16] = packet.get(24..40)?.try_into().ok()?;
-            Some((source.into(), destination.into()))
-        }
-        _ => None,
-    }
 }
 
 /// Bytes of each client in this window, and for how many windows in a row it has exceeded the limit.

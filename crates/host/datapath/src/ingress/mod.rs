@@ -12,7 +12,10 @@ use sluicegate_netlink::{
     Error,
     nft::{Batch, Hook, Nftables, Rule},
 };
-use sluicegate_wire::capability::{PROTOCOL, UDP_PORT};
+use sluicegate_wire::{
+    Reason,
+    capability::{PROTOCOL, UDP_PORT},
+};
 
 use crate::classify::{ANSWER_RATE_PPS, ERROR_RATE_PPS, PEER_RATE_PPS, Rules, Side, Translated};
 
@@ -25,15 +28,6 @@ const ERRORS: &str = "errors";
 const ANSWERS: &str = "answers";
 /// Runs before everything else at its hook.
 const PRIORITY: i32 = -500;
-
-/// What the filter counted since it was installed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct IngressCounters {
-    /// Packets for the gate's own host above the rate.
-    pub(crate) local_rate: u64,
-    /// Packets to the host that answer nothing it sent.
-    pub(crate) strangers: u64,
-}
 
 /// An installed filter. Dropping the value leaves the filter in place; [`IngressFilter::remove`] takes it away.
 #[derive(Debug)]
@@ -56,27 +50,28 @@ impl IngressFilter {
         Ok(Self { table: table.into(), nftables, filter })
     }
 
-    /// Reads the filter's counters. A filter that somebody removed (`nft flush ruleset` removes those of everybody) is
-    /// installed again.
+    /// What the filter counted since it was installed: packets for the gate's own host above the rate, and packets to it that
+    /// answer nothing it sent. A filter that somebody removed (`nft flush ruleset` removes those of everybody) is installed
+    /// again.
     ///
     /// # Errors
     /// Those of netlink.
-    pub(crate) fn counters(&mut self) -> Result<IngressCounters, Error> {
-        let mut counters = IngressCounters::default();
+    pub(crate) fn counters(&mut self) -> Result<[(Reason, u64); 2], Error> {
+        let (mut local_rate, mut strangers) = (0, 0);
         let counts = self.nftables.counts(NFPROTO_NETDEV, &self.table)?;
         for rule in &counts {
             match rule.chain.as_str() {
                 // Kept from the kernel, and the gate's to judge.
                 "own4" | "own6" | CHAIN_GATE => {}
-                answers::STRANGERS => counters.strangers += rule.packets,
-                _ => counters.local_rate += rule.packets,
+                answers::STRANGERS => strangers += rule.packets,
+                _ => local_rate += rule.packets,
             }
         }
         if counts.is_empty() {
             tracing::error!(table = self.table, "somebody removed the gate's nf_tables filter; installing it again");
             self.nftables.commit("install the ingress filter again", &self.filter)?;
         }
-        Ok(counters)
+        Ok([(Reason::LocalRate, local_rate), (Reason::NoPinhole, strangers)])
     }
 
     /// Removes the filter: the kernel receives everything again.

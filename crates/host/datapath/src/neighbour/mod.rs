@@ -8,9 +8,8 @@
 mod snapshot;
 
 use std::{
-    io::{self, Read, Write},
     net::IpAddr,
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +23,7 @@ use arc_swap::ArcSwap;
 use sluicegate_netlink::{Change, Error, Monitor, Rtnetlink};
 use sluicegate_wire::{Port, Reason};
 
-use crate::{Interface, sys};
+use crate::{Interface, sys, wake::Wake};
 pub use snapshot::{NEIGHBOURS_MAX, ROUTES_MAX};
 use snapshot::{Snapshot, State};
 
@@ -35,12 +34,11 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// How long changes of routes are gathered before all are read again.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Finds the hardware address of the next hop. Cheap to clone; all clones share one mirror.
-#[derive(Debug, Clone)]
+/// Finds the hardware address of the next hop.
+#[derive(Debug)]
 pub struct Table {
     shared: Arc<Shared>,
-    /// Joins the thread when the last clone goes.
-    _thread: Arc<Follower>,
+    follower: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -49,12 +47,6 @@ struct Shared {
     requests: SyncSender<(Port, IpAddr)>,
     wake: Wake,
     stop: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Follower {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Table {
@@ -74,14 +66,11 @@ impl Table {
             wake: Wake::new()?,
             stop: AtomicBool::new(false),
         });
-        let thread = {
-            let shared = Arc::clone(&shared);
-            thread::Builder::new()
-                .name("neighbours".into())
-                .spawn(move || follow(&shared, state, (monitor, netlink), &queue))?
-        };
-        let follower = Follower { shared: Arc::clone(&shared), thread: Some(thread) };
-        Ok(Self { shared, _thread: Arc::new(follower) })
+        let followed = Arc::clone(&shared);
+        let follower = thread::Builder::new()
+            .name("neighbours".into())
+            .spawn(move || follow(&followed, state, (monitor, netlink), &queue))?;
+        Ok(Self { shared, follower: Some(follower) })
     }
 
     /// The hardware address to which a packet for `destination` goes on `port`. Costs well under a microsecond.
@@ -132,11 +121,11 @@ impl Table {
     }
 }
 
-impl Drop for Follower {
+impl Drop for Table {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.wake();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.follower.take() {
             let _ = thread.join();
         }
     }
@@ -153,7 +142,7 @@ fn follow(
     let mut refreshed = Instant::now();
     while !shared.stop.load(Ordering::Acquire) {
         let wait = if routes_changed.is_some() { SETTLE } else { REFRESH };
-        let ready = sys::wait_readable(&[monitor.as_fd(), shared.wake.0.as_fd()], wait);
+        let ready = sys::wait_readable(&[monitor.as_fd(), shared.wake.as_fd()], wait);
         shared.wake.clear();
         if ready.is_err() {
             thread::sleep(SETTLE);
@@ -197,27 +186,5 @@ fn resolve(netlink: &mut Rtnetlink, state: &State, port: Port, address: IpAddr) 
     let Some(index) = state.index(port) else { return };
     if let Err(error) = netlink.resolve(index, address) {
         tracing::debug!(%address, %error, "cannot resolve");
-    }
-}
-
-/// A pair of sockets, of which one ends the thread's wait.
-#[derive(Debug)]
-struct Wake(UnixStream, UnixStream);
-
-impl Wake {
-    fn new() -> io::Result<Self> {
-        let (waiting, waking) = UnixStream::pair()?;
-        waiting.set_nonblocking(true)?;
-        waking.set_nonblocking(true)?;
-        Ok(Self(waiting, waking))
-    }
-
-    fn wake(&self) {
-        // Fails only when much is unread, that is when the thread is being woken already.
-        let _ = (&self.1).write(&[0]);
-    }
-
-    fn clear(&self) {
-        let _ = (&self.0).read(&mut [0; REQUESTS_MAX]);
     }
 }

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
+use prefix_trie::joint::map::JointPrefixMap;
 use sluicegate_netlink::{Error, Neighbour, RouteEntry, Rtnetlink};
 use sluicegate_wire::Port;
 
@@ -28,17 +30,9 @@ pub(super) struct Snapshot {
 
 #[derive(Debug, Default)]
 struct PortView {
-    /// Longest prefix first; prefixes of one length lie together, sorted.
-    groups: Vec<Group>,
+    /// The gateway of each route; `None`: destinations are neighbours.
+    routes: JointPrefixMap<IpNet, Option<IpAddr>>,
     neighbours: HashMap<IpAddr, Entry>,
-}
-
-#[derive(Debug)]
-struct Group {
-    v6: bool,
-    prefix_len: u8,
-    /// (masked prefix, gateway), sorted by prefix.
-    routes: Vec<(u128, Option<IpAddr>)>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,20 +46,14 @@ impl Snapshot {
     /// The next hop towards `destination`: a gateway, or the destination itself.
     pub(super) fn next_hop(&self, port: Port, destination: IpAddr) -> Option<IpAddr> {
         let view = self.ports.get(usize::from(port.0))?;
-        for group in view.groups.iter().filter(|group| group.v6 == destination.is_ipv6()) {
-            let prefix = masked(destination, group.prefix_len);
-            if let Ok(found) = group.routes.binary_search_by_key(&prefix, |(prefix, _)| *prefix) {
-                return Some(group.routes[found].1.unwrap_or(destination));
-            }
-        }
-        None
+        let (_, gateway) = view.routes.get_lpm(&destination.into())?;
+        Some(gateway.unwrap_or(destination))
     }
 
     /// The gateways of all routes of a port, at most half of what the resolver's queue holds.
     pub(super) fn gateways(&self, port: Port) -> Vec<IpAddr> {
-        let groups = self.ports.get(usize::from(port.0)).into_iter().flat_map(|view| &view.groups);
-        let mut gateways: Vec<IpAddr> =
-            groups.flat_map(|group| group.routes.iter().filter_map(|(_, gateway)| *gateway)).collect();
+        let routes = self.ports.get(usize::from(port.0)).into_iter().flat_map(|view| &view.routes);
+        let mut gateways: Vec<IpAddr> = routes.filter_map(|(_, gateway)| *gateway).collect();
         gateways.sort_unstable();
         gateways.dedup();
         gateways.truncate(super::REQUESTS_MAX / 2);
@@ -84,21 +72,8 @@ impl Snapshot {
     /// Neighbours and routes in all.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let neighbours = self.ports.iter().map(|view| view.neighbours.len()).sum();
-        let routes = self.ports.iter().flat_map(|view| &view.groups).map(|group| group.routes.len()).sum();
+        let routes = self.ports.iter().map(|view| view.routes.len()).sum();
         (neighbours, routes)
-    }
-}
-
-/// The address as a number, with the bits behind the prefix cleared.
-fn masked(address: IpAddr, prefix_len: u8) -> u128 {
-    let (bits, width) = match address {
-        IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
-        IpAddr::V6(address) => (u128::from(address), 128),
-    };
-    match u32::from(prefix_len) {
-        0 => 0,
-        len if len >= width => bits,
-        len => bits & (u128::MAX << (width - len)),
     }
 }
 
@@ -218,7 +193,7 @@ impl State {
     pub(super) fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
         for (view, routes) in snapshot.ports.iter_mut().zip(&self.routes) {
-            view.groups = groups(routes);
+            view.routes = by_prefix(routes);
         }
         for ((port, address), known) in &self.neighbours {
             if let Some(view) = snapshot.ports.get_mut(usize::from(*port)) {
@@ -229,27 +204,12 @@ impl State {
     }
 }
 
-/// Sorts routes into groups of one prefix length, the longest first; of equal prefixes the least metric wins.
-fn groups(routes: &[RouteEntry]) -> Vec<Group> {
-    let mut routes = routes.to_vec();
-    routes.sort_by_key(|route| {
-        let prefix = masked(route.destination, route.prefix_len);
-        (route.destination.is_ipv6(), std::cmp::Reverse(route.prefix_len), prefix, route.metric)
-    });
-    let mut groups: Vec<Group> = Vec::new();
-    for route in routes {
-        let (v6, prefix_len) = (route.destination.is_ipv6(), route.prefix_len);
-        let prefix = masked(route.destination, prefix_len);
-        match groups.last_mut() {
-            Some(group) if group.v6 == v6 && group.prefix_len == prefix_len => {
-                if group.routes.last().is_none_or(|(last, _)| *last != prefix) {
-                    group.routes.push((prefix, route.gateway));
-                }
-            }
-            _ => groups.push(Group { v6, prefix_len, routes: vec![(prefix, route.gateway)] }),
-        }
-    }
-    groups
+/// Of equal prefixes the least metric wins, and the first among equals.
+fn by_prefix(routes: &[RouteEntry]) -> JointPrefixMap<IpNet, Option<IpAddr>> {
+    let mut routes: Vec<&RouteEntry> = routes.iter().collect();
+    routes.sort_by_key(|route| route.metric);
+    let prefix = |route: &RouteEntry| IpNet::new(route.destination, route.prefix_len).ok().map(|prefix| prefix.trunc());
+    routes.iter().rev().filter_map(|route| Some((prefix(route)?, route.gateway))).collect()
 }
 
 #[cfg(test)]

@@ -2,23 +2,19 @@
 //! `packet` back end.
 //!
 //! Checksums: packets of a local sender on a veth pair may carry half-computed checksums and exceed the MTU. Switch that
-//! off with [`crate::offload::disable`] on the sending interface, or look at [`Received::checksum_partial`] and call
-//! [`complete_checksum`].
+//! off with [`crate::offload::disable`] on the sending interface.
 
 mod checksum;
-mod filter;
 mod ring;
 mod transmit;
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
-pub use checksum::complete_checksum;
-pub(crate) use checksum::complete_if_partial;
-pub use filter::{Filter, FilterInstruction};
+pub(crate) use checksum::{complete_checksum, complete_if_partial};
 pub(crate) use ring::{Ring, Slot};
 pub(crate) use transmit::Batch;
 pub use transmit::{BATCH, Transmitted};
@@ -28,7 +24,7 @@ use nix::net::if_::if_nametoindex;
 use crate::sys;
 
 /// The default stops a fast sender after some hundred frames in flight.
-const SEND_BUFFER_BYTES: i32 = 4 << 20;
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// How to open a [`Socket`].
 #[derive(Debug, Clone)]
@@ -39,24 +35,13 @@ pub struct Options {
     pub frame_bytes_max: usize,
     /// Send straight to the driver, without the queueing discipline. Faster; overflow is dropped, not queued.
     pub bypass_qdisc: bool,
-    /// Do not receive what this host sends.
-    pub ignore_outgoing: bool,
     /// Receive frames for other hosts' MAC addresses too.
     pub promiscuous: bool,
-    /// Receive only what this filter accepts.
-    pub filter: Option<Filter>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            receive_slots: 4096,
-            frame_bytes_max: 1518,
-            bypass_qdisc: false,
-            ignore_outgoing: true,
-            promiscuous: false,
-            filter: None,
-        }
+        Self { receive_slots: 4096, frame_bytes_max: 1518, bypass_qdisc: false, promiscuous: false }
     }
 }
 
@@ -77,10 +62,6 @@ pub struct Received<'a> {
     pub wire_len: usize,
     /// When the kernel received it, in nanoseconds since 1970.
     pub timestamp_ns: u64,
-    /// This host sent it.
-    pub outgoing: bool,
-    /// The TCP or UDP checksum is still to be computed.
-    pub checksum_partial: bool,
 }
 
 /// What the kernel counted since the last call of [`Socket::statistics`].
@@ -95,9 +76,9 @@ pub struct Statistics {
 /// A raw socket on one interface of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Socket {
-    fd: OwnedFd,
-    ring: Option<Ring>,
-    batch: Batch,
+    pub(crate) socket: socket2::Socket,
+    pub(crate) ring: Option<Ring>,
+    pub(crate) batch: Batch,
 }
 
 impl Socket {
@@ -107,28 +88,24 @@ impl Socket {
     /// No such interface; no `CAP_NET_RAW` in the namespace; not enough memory for the ring.
     pub fn open(interface: &str, options: &Options) -> io::Result<Self> {
         let index = if_nametoindex(interface)?;
-        // Protocol 0: nothing arrives before filter and ring are in place.
-        let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        if let Some(filter) = &options.filter {
-            filter.attach(&fd)?;
-        }
+        // Protocol 0: nothing arrives before the ring is in place.
+        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         if options.bypass_qdisc {
-            sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
+            sys::set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
         }
         let receives = options.receive_slots > 0;
         let mut ring = None;
         if receives {
-            if options.ignore_outgoing {
-                sys::set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
-            }
-            ring = Some(Ring::open(&fd, options.receive_slots, options.frame_bytes_max)?);
+            // What this host sends is not received.
+            sys::set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+            ring = Some(Ring::open(&socket, options.receive_slots, options.frame_bytes_max)?);
         }
-        sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
-        bind(&fd, index, receives)?;
+        sys::grow_send_buffer(&socket, SEND_BUFFER_BYTES);
+        bind(&socket, index, receives)?;
         if options.promiscuous {
-            join_promiscuous(&fd, index)?;
+            join_promiscuous(&socket, index)?;
         }
-        Ok(Self { fd, ring, batch: Batch::new() })
+        Ok(Self { socket, ring, batch: Batch::new() })
     }
 
     /// Hands every waiting frame, at most `max`, to `handler` and returns their number. Does not wait.
@@ -138,13 +115,7 @@ impl Socket {
         while count < max {
             let Some(slot) = ring.take() else { break };
             let bytes = ring.buffer(&slot).get_mut(slot.start..slot.start + slot.len).unwrap_or_default();
-            handler(Received {
-                bytes,
-                wire_len: slot.wire_len,
-                timestamp_ns: slot.timestamp_ns,
-                outgoing: slot.packet_type == libc::PACKET_OUTGOING,
-                checksum_partial: slot.checksum_partial,
-            });
+            handler(Received { bytes, wire_len: slot.wire_len, timestamp_ns: slot.timestamp_ns });
             ring.release(1);
             count += 1;
         }
@@ -156,7 +127,7 @@ impl Socket {
     /// # Errors
     /// `ENETDOWN` if the interface went down or away.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        sys::wait_readable(&[self.fd.as_fd()], timeout)
+        sys::wait_readable(&[self.socket.as_fd()], timeout)
     }
 
     /// Sends frames, each from its Ethernet header on, in batches of [`BATCH`] per system call.
@@ -172,7 +143,7 @@ impl Socket {
                 self.batch.push(frame.as_ref());
             }
             // `flush` sends and forgets the pushed frames before `frames` can go away.
-            total += self.batch.flush(&self.fd)?;
+            total += self.batch.flush(&self.socket)?;
         }
         Ok(total)
     }
@@ -182,28 +153,18 @@ impl Socket {
     /// # Errors
     /// None in practice; those of `getsockopt`.
     pub fn statistics(&self) -> io::Result<Statistics> {
-        let raw: libc::tpacket_stats = sys::option(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        let raw: libc::tpacket_stats = sys::option(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
         Ok(Statistics { received: raw.tp_packets.into(), dropped: raw.tp_drops.into() })
-    }
-
-    pub(crate) fn into_parts(self) -> (OwnedFd, Option<Ring>, Batch) {
-        (self.fd, self.ring, self.batch)
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.fd.as_raw_fd()
-    }
-}
-
-fn bind(fd: &OwnedFd, index: u32, receives: bool) -> io::Result<()> {
+fn bind(socket: &socket2::Socket, index: u32, receives: bool) -> io::Result<()> {
     let protocol = if receives { (libc::ETH_P_ALL as u16).to_be() } else { 0 };
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -214,15 +175,15 @@ fn bind(fd: &OwnedFd, index: u32, receives: bool) -> io::Result<()> {
         sll_halen: 0,
         sll_addr: [0; 8],
     };
-    sys::bind(fd, &address)
+    sys::bind(socket, &address)
 }
 
-fn join_promiscuous(fd: &OwnedFd, index: u32) -> io::Result<()> {
+fn join_promiscuous(socket: &socket2::Socket, index: u32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: index as i32,
         mr_type: libc::PACKET_MR_PROMISC as u16,
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    sys::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
 }

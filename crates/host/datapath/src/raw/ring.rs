@@ -3,7 +3,6 @@
 use std::{
     io,
     mem::size_of,
-    os::fd::OwnedFd,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -54,7 +53,7 @@ pub(crate) struct Slot {
 
 impl Ring {
     /// Asks the kernel for a ring of at least `slots` slots which hold frames of `frame_bytes`.
-    pub(crate) fn open(socket: &OwnedFd, slots: usize, frame_bytes: usize) -> io::Result<Self> {
+    pub(crate) fn open(socket: &socket2::Socket, slots: usize, frame_bytes: usize) -> io::Result<Self> {
         let slot_bytes = (frame_bytes + RESERVED + BUFFER_OFFSET + 32 + HEADROOM).next_power_of_two().max(2048);
         if slot_bytes > BLOCK_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "frames larger than 64 KiB"));

@@ -1,8 +1,4 @@
-use std::{
-    io,
-    ops::AddAssign,
-    os::fd::{AsRawFd, OwnedFd},
-};
+use std::{io, ops::AddAssign, os::fd::AsRawFd};
 
 /// Frames per system call.
 pub const BATCH: usize = 64;
@@ -70,7 +66,7 @@ impl Batch {
     }
 
     /// Sends all frames and forgets them. A frame without room is dropped and counted, never retried.
-    pub(crate) fn flush(&mut self, fd: &OwnedFd) -> io::Result<Transmitted> {
+    pub(crate) fn flush(&mut self, socket: &socket2::Socket) -> io::Result<Transmitted> {
         let mut outcome = Transmitted::default();
         let mut next = 0;
         let len = std::mem::take(&mut self.len);
@@ -78,7 +74,7 @@ impl Batch {
             let headers = self.headers[next..len].as_mut_ptr();
             let count = (len - next) as libc::c_uint;
             // SAFETY: `headers` has `count` entries, each with one iovec that refers to a live frame (see `push`).
-            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count, libc::MSG_DONTWAIT) };
+            let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers, count, libc::MSG_DONTWAIT) };
             if sent > 0 {
                 outcome.sent += sent as usize;
                 next += sent as usize;

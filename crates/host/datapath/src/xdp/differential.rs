@@ -152,7 +152,7 @@ fn the_kernel_program_and_its_mirror_agree_on_random_packets() {
         mac: MAC,
         mtu: 1500,
         up: true,
-        is_virtual: false,
+        kind: String::new(),
         addresses: Vec::new(),
     };
     let rules = rules();

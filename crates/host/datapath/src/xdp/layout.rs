@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sluicegate_wire::Port;
+use sluicegate_wire::{Port, ip::octets};
 
 use crate::{ERROR_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules, Side};
 
@@ -134,10 +134,7 @@ fn bits(side: Side) -> u8 {
 
 /// An IPv4 address is mapped into IPv6, so that one comparison serves both.
 fn mapped(address: IpAddr) -> Address {
-    Address(match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    })
+    Address(octets(address))
 }
 
 #[cfg(test)]

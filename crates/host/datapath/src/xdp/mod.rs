@@ -11,12 +11,11 @@ mod umem;
 
 use std::{io, os::fd::AsFd, path::Path, time::Duration};
 
-use sluicegate_netlink::Rtnetlink;
-use sluicegate_wire::{Frame, Instant, Port, Reason};
+use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
     Interface, OpenError, Rules,
-    device::{Action, BATCH},
+    device::{Action, BATCH, Handler, PacketIo},
     ingress::IngressFilter,
     offload,
     packet::install_filter,
@@ -25,7 +24,8 @@ use crate::{
 };
 use layout::QUEUES_MAX;
 use program::Program;
-pub(crate) use program::{prepare, remove_pinned, works};
+pub use program::xdp_works;
+pub(crate) use program::{prepare, remove_pinned};
 use socket::{Place, RING, Socket};
 use umem::{HEADROOM, Umem};
 
@@ -66,7 +66,7 @@ impl Xdp {
             let failed = |source| OpenError::system(format!("switch off GRO on {}", interface.name), source);
             offload::disable_receive(&interface.name).map_err(failed)?;
             if offload::takes_tags_off(&interface.name).map_err(failed)? {
-                return Err(OpenError::TagsHidden { interface: interface.name.clone() });
+                return Err(OpenError::TagsHidden(interface.name.clone()));
             }
         }
         let queues = [queues(&interfaces[0])?, queues(&interfaces[1])?];
@@ -86,7 +86,7 @@ impl Xdp {
         // The program lets nothing through to it before the first heartbeat; if it cannot be installed, nothing ever.
         let filter = install_filter(interfaces, rules)?;
         let mtu = [interfaces[0].mtu as usize, interfaces[1].mtu as usize];
-        let partial = [is_veth(&interfaces[0])?, is_veth(&interfaces[1])?];
+        let partial = [0, 1].map(|port: usize| interfaces[port].kind == "veth");
         let mut xdp = Self { program, filter, ports, umem, mtu, partial, transmit_full: 0, too_big: 0, told: None };
         xdp.recycle();
         Ok(xdp)
@@ -110,40 +110,7 @@ impl Xdp {
         sides.join("; ")
     }
 
-    pub(crate) fn heartbeat(&mut self, now: Instant) {
-        let fresh = self.told.is_some_and(|told| now >= told && now.since(told) < HEARTBEAT_STEP);
-        if !fresh {
-            self.told = Some(now);
-            self.program.heartbeat(now.as_nanos());
-        }
-    }
-
-    pub(crate) fn translates_pings(&mut self, words: impl Iterator<Item = u64>) {
-        self.program.translates_pings(words);
-    }
-
-    pub(crate) fn poll(
-        &mut self,
-        timeout: Duration,
-        handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action,
-    ) -> io::Result<usize> {
-        let count = self.receive_all(handler);
-        if count > 0 || timeout.is_zero() {
-            return Ok(count);
-        }
-        let mut fds = [self.ports[0][0].as_fd(); 2 * QUEUES_MAX as usize];
-        let mut len = 0;
-        for (slot, socket) in fds.iter_mut().zip(self.ports.iter().flatten()) {
-            *slot = socket.as_fd();
-            len += 1;
-        }
-        // Frames that the kernel has not taken yet are tried again soon.
-        let pending = self.ports.iter().flatten().any(Socket::is_pending);
-        let timeout = if pending { timeout.min(Duration::from_millis(1)) } else { timeout };
-        if sys::wait_readable(&fds[..len], timeout)? { Ok(self.receive_all(handler)) } else { Ok(0) }
-    }
-
-    fn receive_all(&mut self, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> usize {
+    fn receive_all(&mut self, handler: &mut Handler<'_>) -> usize {
         let mut count = 0;
         for port in [Port::OUTSIDE, Port::INSIDE] {
             for queue in 0..self.ports[usize::from(port.0)].len() {
@@ -156,7 +123,7 @@ impl Xdp {
     }
 
     /// One batch of one queue.
-    fn receive(&mut self, port: Port, queue: usize, handler: &mut dyn FnMut(Port, &mut Frame<'_>) -> Action) -> usize {
+    fn receive(&mut self, port: Port, queue: usize, handler: &mut Handler<'_>) -> usize {
         let mut count = 0;
         while count < BATCH {
             let Some(descriptor) = self.ports[usize::from(port.0)][queue].receive.pop() else { break };
@@ -202,7 +169,40 @@ impl Xdp {
         Err(Reason::TransmitFull)
     }
 
-    pub(crate) fn send(&mut self, port: Port, bytes: &[u8]) -> Result<(), Reason> {
+    fn kick(&mut self) {
+        self.ports.iter_mut().flatten().for_each(Socket::kick);
+    }
+
+    fn recycle(&mut self) {
+        for socket in self.ports.iter_mut().flatten() {
+            socket.recycle(&mut self.umem);
+        }
+    }
+}
+
+impl PacketIo for Xdp {
+    fn name(&self) -> &'static str {
+        "xdp"
+    }
+
+    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
+        let count = self.receive_all(handler);
+        if count > 0 || timeout.is_zero() {
+            return Ok(count);
+        }
+        let mut fds = [self.ports[0][0].as_fd(); 2 * QUEUES_MAX as usize];
+        let mut len = 0;
+        for (slot, socket) in fds.iter_mut().zip(self.ports.iter().flatten()) {
+            *slot = socket.as_fd();
+            len += 1;
+        }
+        // Frames that the kernel has not taken yet are tried again soon.
+        let pending = self.ports.iter().flatten().any(Socket::is_pending);
+        let timeout = if pending { timeout.min(Duration::from_millis(1)) } else { timeout };
+        if sys::wait_readable(&fds[..len], timeout)? { Ok(self.receive_all(handler)) } else { Ok(0) }
+    }
+
+    fn send(&mut self, port: Port, bytes: &[u8]) -> Result<(), Reason> {
         let Some(base) = self.umem.take() else {
             self.transmit_full += 1;
             return Err(Reason::TransmitFull);
@@ -222,51 +222,38 @@ impl Xdp {
         outcome
     }
 
-    fn kick(&mut self) {
-        self.ports.iter_mut().flatten().for_each(Socket::kick);
-    }
-
-    fn recycle(&mut self) {
-        for socket in self.ports.iter_mut().flatten() {
-            socket.recycle(&mut self.umem);
-        }
-    }
-
-    pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
+    fn counters(&mut self) -> Vec<(Reason, u64)> {
+        let full = self.ports.iter().flatten().map(Socket::dropped).sum();
         let mut counters = self.program.counters();
-        let full: u64 = self.ports.iter().flatten().map(Socket::dropped).sum();
-        let filter = self.filter.counters().unwrap_or_default();
-        let own = [
-            (Reason::LocalRate, filter.local_rate),
-            (Reason::NoPinhole, filter.strangers),
+        counters.extend(self.filter.counters().into_iter().flatten());
+        counters.extend([
             (Reason::ReceiveFull, full),
             (Reason::TransmitFull, self.transmit_full),
             (Reason::PacketTooBig, self.too_big),
-        ];
-        for (reason, count) in own {
-            match counters.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, known)) => *known += count,
-                None => counters.push((reason, count)),
-            }
-        }
+        ]);
         counters
     }
 
-    pub(crate) fn close(self, keep_closed: bool) -> Result<(), OpenError> {
-        if keep_closed {
-            return Ok(());
-        }
+    fn open_up(self: Box<Self>) -> Result<(), OpenError> {
         self.program.detach()?;
         self.filter.remove().map_err(OpenError::Netlink)
+    }
+
+    fn heartbeat(&mut self, now: Instant) {
+        let fresh = self.told.is_some_and(|told| now >= told && now.since(told) < HEARTBEAT_STEP);
+        if !fresh {
+            self.told = Some(now);
+            self.program.heartbeat(now.as_nanos());
+        }
+    }
+
+    fn translates_pings(&mut self, words: &mut dyn Iterator<Item = u64>) {
+        self.program.translates_pings(words);
     }
 }
 
 /// Length of an Ethernet header without tag.
 const ETHERNET_BYTES: usize = 14;
-
-fn is_veth(interface: &Interface) -> Result<bool, OpenError> {
-    Ok(Rtnetlink::open()?.link(&interface.name)?.kind == "veth")
-}
 
 fn queues(interface: &Interface) -> Result<u32, OpenError> {
     let count = offload::receive_queues(&interface.name)

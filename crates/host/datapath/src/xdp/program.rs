@@ -5,7 +5,7 @@
 
 use std::{
     fs, io,
-    os::{fd::AsRawFd, linux::fs::MetadataExt, unix::ffi::OsStrExt},
+    os::{fd::AsRawFd, linux::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -19,17 +19,19 @@ use aya::{
         xdp::XdpLink,
     },
 };
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
 use sluicegate_wire::Reason;
 
 use super::{
     layout::{Config, PINGS_WORDS, QUEUES_MAX, REASONS_MAX},
     socket::Socket,
 };
-use crate::{Interface, OpenError, Rules, sys};
+use crate::{Interface, OpenError, Rules};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/gate.bpf.o"));
-/// `statfs` type of a BPF file system.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Maps pinned beside the links, for whoever wants to look at a running program.
 const PINNED_MAPS: [&str; 2] = ["counters", "heartbeat"];
 
@@ -210,7 +212,7 @@ fn take<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Op
 
 /// An error with all its causes, on one line.
 fn refused(error: &(impl ToString + ?Sized)) -> OpenError {
-    OpenError::Program { reason: error.to_string().replace('\n', " ") }
+    OpenError::Program(error.to_string().replace('\n', " "))
 }
 
 fn busy(port: &Interface) -> OpenError {
@@ -247,7 +249,7 @@ impl Pins {
         let directory = state_dir.join("bpf");
         let failed = |source| OpenError::Pin { path: directory.clone(), source };
         fs::create_dir_all(&directory).map_err(failed)?;
-        mount(&directory).map_err(failed)?;
+        mount_bpf(&directory).map_err(failed)?;
         Ok(Self { own_mount: Some(directory.clone()), directory })
     }
 
@@ -287,7 +289,8 @@ impl Pins {
 
     fn close(self) {
         match self.own_mount {
-            Some(mounted) => unmount(&mounted),
+            // A mount that is still used stays.
+            Some(mounted) => drop(umount2(&mounted, MntFlags::UMOUNT_NOFOLLOW)),
             None => drop(fs::remove_dir(&self.directory)),
         }
     }
@@ -302,52 +305,26 @@ fn inode(path: &str) -> Option<u64> {
 pub(crate) fn prepare(state_dir: &Path) {
     let directory = state_dir.join("bpf");
     if !Pins::is_sandboxed() && !is_bpf(&directory) {
-        let mounted = fs::create_dir_all(&directory).and_then(|()| mount(&directory));
+        let mounted = fs::create_dir_all(&directory).and_then(|()| mount_bpf(&directory));
         if let Err(error) = mounted {
             tracing::debug!(%error, "no BPF file system could be mounted");
         }
     }
 }
 
-/// Whether this process may load the program and has a place to pin it.
-pub(crate) fn works() -> bool {
-    let nowhere = |index| Interface {
-        name: String::new(),
-        index,
-        mac: [0; 6],
-        mtu: 0,
-        up: false,
-        is_virtual: false,
-        addresses: Vec::new(),
-    };
+/// Whether this process may use the `xdp` back end: load the program, and pin it somewhere. For laboratories, whose wires carry
+/// nothing beside the packets: [`crate::Backend::Auto`] cannot know that and takes `packet` there.
+#[must_use]
+pub fn xdp_works() -> bool {
     (!Pins::is_sandboxed() || is_bpf(Path::new("/sys/fs/bpf")))
-        && configured(&Config::new(&[nowhere(0), nowhere(0)], &Rules::default())).is_ok()
-}
-
-fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
-    std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+        && configured(&Config::new(&Default::default(), &Rules::default())).is_ok()
 }
 
 fn is_bpf(path: &Path) -> bool {
-    let Ok(path) = c_path(path) else { return false };
-    // SAFETY: all-zero bytes are a valid `statfs`.
-    let mut status: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` is NUL-terminated, `status` writable.
-    let result = unsafe { libc::statfs(path.as_ptr(), &raw mut status) };
-    result == 0 && status.f_type as i64 == BPF_FS_MAGIC
+    statfs(path).is_ok_and(|status| status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-fn mount(path: &Path) -> io::Result<()> {
-    let path = c_path(path)?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    // SAFETY: all strings are NUL-terminated and live during the call.
-    let result =
-        unsafe { libc::mount(c"bpf".as_ptr(), path.as_ptr(), c"bpf".as_ptr(), flags, c"mode=0700".as_ptr().cast()) };
-    sys::check(result).map(drop)
-}
-
-fn unmount(path: &Path) {
-    let Ok(path) = c_path(path) else { return };
-    // SAFETY: `path` is NUL-terminated. A mount that is still used stays.
-    let _ = unsafe { libc::umount2(path.as_ptr(), libc::UMOUNT_NOFOLLOW) };
+fn mount_bpf(path: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(Some("bpf"), path, Some("bpf"), flags, Some("mode=0700"))?)
 }

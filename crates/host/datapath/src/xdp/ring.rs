@@ -6,31 +6,12 @@
 use std::{
     io,
     marker::PhantomData,
-    os::fd::OwnedFd,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use socket2::Socket;
+
 use crate::sys::Mapping;
-
-/// Where the counters and descriptors of one ring lie in its mapping, as the kernel told.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Offsets {
-    pub(super) producer: usize,
-    pub(super) consumer: usize,
-    pub(super) flags: usize,
-    pub(super) descriptors: usize,
-}
-
-impl From<libc::xdp_ring_offset> for Offsets {
-    fn from(raw: libc::xdp_ring_offset) -> Self {
-        Self {
-            producer: raw.producer as usize,
-            consumer: raw.consumer as usize,
-            flags: raw.flags as usize,
-            descriptors: raw.desc as usize,
-        }
-    }
-}
 
 /// A descriptor of a ring: `u64` (a frame address) or `libc::xdp_desc`.
 ///
@@ -47,22 +28,23 @@ unsafe impl Descriptor for libc::xdp_desc {}
 #[derive(Debug)]
 struct Ring<T> {
     memory: Mapping,
-    offsets: Offsets,
+    /// Where its counters and descriptors lie in the mapping.
+    offsets: libc::xdp_ring_offset,
     mask: u32,
     descriptor: PhantomData<T>,
 }
 
 impl<T: Descriptor> Ring<T> {
-    fn map(fd: &OwnedFd, page: i64, offsets: Offsets, size: u32) -> io::Result<Self> {
+    fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
         debug_assert!(size.is_power_of_two());
-        let len = offsets.descriptors + size as usize * size_of::<T>();
-        let memory = Mapping::shared(fd, len, page)?;
-        let _: [_; 3] = [offsets.producer, offsets.consumer, offsets.flags].map(|at| memory.pointer(at, 4));
+        let len = offsets.desc as usize + size as usize * size_of::<T>();
+        let memory = Mapping::shared(socket, len, page)?;
+        let _: [_; 3] = [offsets.producer, offsets.consumer, offsets.flags].map(|at| memory.pointer(at as usize, 4));
         Ok(Self { memory, offsets, mask: size - 1, descriptor: PhantomData })
     }
 
-    fn counter(&self, offset: usize) -> &AtomicU32 {
-        let word = self.memory.pointer(offset, size_of::<u32>());
+    fn counter(&self, offset: u64) -> &AtomicU32 {
+        let word = self.memory.pointer(offset as usize, size_of::<u32>());
         // SAFETY: inside the mapping (checked), 4-byte aligned as the kernel lays rings out, changed by the kernel only
         // atomically; the reference lives no longer than the mapping.
         unsafe { word.cast::<AtomicU32>().as_ref() }
@@ -78,7 +60,7 @@ impl<T: Descriptor> Ring<T> {
 
     fn slot(&self, number: u32) -> *mut T {
         let index = (number & self.mask) as usize;
-        self.memory.pointer(self.offsets.descriptors + index * size_of::<T>(), size_of::<T>()).cast().as_ptr()
+        self.memory.pointer(self.offsets.desc as usize + index * size_of::<T>(), size_of::<T>()).cast().as_ptr()
     }
 }
 
@@ -93,8 +75,8 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: Descriptor> Producer<T> {
-    pub(super) fn map(fd: &OwnedFd, page: i64, offsets: Offsets, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::map(fd, page, offsets, size)?, written: 0, consumed: 0 })
+    pub(super) fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: Ring::map(socket, page, offsets, size)?, written: 0, consumed: 0 })
     }
 
     /// Places left for [`Self::push`].
@@ -150,8 +132,8 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: Descriptor> Consumer<T> {
-    pub(super) fn map(fd: &OwnedFd, page: i64, offsets: Offsets, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::map(fd, page, offsets, size)?, read: 0, produced: 0 })
+    pub(super) fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: Ring::map(socket, page, offsets, size)?, read: 0, produced: 0 })
     }
 
     /// The next descriptor, if there is one.

@@ -2,8 +2,8 @@
 //! `completion` rings over the shared frames.
 
 use std::{
-    io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     thread,
     time::Duration,
 };
@@ -20,13 +20,13 @@ pub(super) const RING: u32 = 2048;
 const BUSY_TRIES: usize = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// In copy mode every frame on its way counts against the send buffer.
-const SEND_BUFFER_BYTES: i32 = 4 << 20;
+const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// System calls in a row to have one transmit ring emptied.
 const KICKS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Socket {
-    fd: OwnedFd,
+    socket: socket2::Socket,
     pub(super) fill: Producer<u64>,
     pub(super) completion: Consumer<u64>,
     pub(super) receive: Consumer<libc::xdp_desc>,
@@ -48,29 +48,29 @@ pub(super) struct Place<'a> {
 
 impl Socket {
     pub(super) fn open(umem: &Umem, place: Place<'_>) -> io::Result<Self> {
-        let fd = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
+        let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         if place.sharing.is_none() {
-            sys::set_option(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+            sys::set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
         }
         let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
         for ring in rings {
-            sys::set_option(&fd, libc::SOL_XDP, ring, &(RING as i32))?;
+            sys::set_option(&socket, libc::SOL_XDP, ring, &(RING as i32))?;
         }
-        let offsets: libc::xdp_mmap_offsets = sys::option(&fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
-        let fill = Producer::map(&fd, libc::XDP_UMEM_PGOFF_FILL_RING as i64, offsets.fr.into(), RING)?;
-        let completion = Consumer::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING as i64, offsets.cr.into(), RING)?;
-        let receive = Consumer::map(&fd, libc::XDP_PGOFF_RX_RING, offsets.rx.into(), RING)?;
-        let transmit = Producer::map(&fd, libc::XDP_PGOFF_TX_RING, offsets.tx.into(), RING)?;
-        sys::grow_send_buffer(&fd, SEND_BUFFER_BYTES);
-        sys::mark(&fd)?;
-        let socket = Self { fd, fill, completion, receive, transmit, dirty: false };
+        let offsets: libc::xdp_mmap_offsets = sys::option(&socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        let fill = Producer::map(&socket, libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr, RING)?;
+        let completion = Consumer::map(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, RING)?;
+        let receive = Consumer::map(&socket, libc::XDP_PGOFF_RX_RING as u64, offsets.rx, RING)?;
+        let transmit = Producer::map(&socket, libc::XDP_PGOFF_TX_RING as u64, offsets.tx, RING)?;
+        sys::grow_send_buffer(&socket, SEND_BUFFER_BYTES);
+        socket.set_mark(sys::MARK)?;
+        let socket = Self { socket, fill, completion, receive, transmit, dirty: false };
         socket.bind(place)?;
         Ok(socket)
     }
 
     fn bind(&self, place: Place<'_>) -> io::Result<()> {
         let (flags, shared) = match place.sharing {
-            Some(first) => (libc::XDP_SHARED_UMEM, first.fd.as_raw_fd() as u32),
+            Some(first) => (libc::XDP_SHARED_UMEM, first.socket.as_raw_fd() as u32),
             None if place.copy => (libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY, 0),
             None => (libc::XDP_USE_NEED_WAKEUP, 0),
         };
@@ -82,23 +82,24 @@ impl Socket {
             sxdp_shared_umem_fd: shared,
         };
         for _ in 0..BUSY_TRIES {
-            match sys::bind(&self.fd, &address) {
+            match sys::bind(&self.socket, &address) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(BUSY_PAUSE),
                 other => return other,
             }
         }
-        sys::bind(&self.fd, &address)
+        sys::bind(&self.socket, &address)
     }
 
     /// Whether the card writes into the frames directly.
     pub(super) fn is_zero_copy(&self) -> bool {
-        sys::option::<i32>(&self.fd, libc::SOL_XDP, libc::XDP_OPTIONS)
+        sys::option::<i32>(&self.socket, libc::SOL_XDP, libc::XDP_OPTIONS)
             .is_ok_and(|options| options as u32 & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     /// Frames that arrived at this queue and found no room.
     pub(super) fn dropped(&self) -> u64 {
-        let statistics: Option<libc::xdp_statistics> = sys::option(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS).ok();
+        let statistics: Option<libc::xdp_statistics> =
+            sys::option(&self.socket, libc::SOL_XDP, libc::XDP_STATISTICS).ok();
         statistics.map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
     }
 
@@ -127,7 +128,7 @@ impl Socket {
         self.fill.publish();
         if self.fill.needs_wakeup() {
             // An empty read makes the driver look at the fill ring.
-            let _ = sys::receive(&self.fd, &mut [], libc::MSG_DONTWAIT);
+            let _ = (&self.socket).read(&mut []);
         }
     }
 
@@ -153,7 +154,7 @@ impl Socket {
             return;
         }
         for _ in 0..KICKS_MAX {
-            match sys::send(&self.fd, &[]) {
+            match self.socket.send(&[]) {
                 Ok(_) => break,
                 // More to do than fits one call, or the interface is busy for the moment.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && self.transmit.is_pending() => {}
@@ -172,12 +173,12 @@ impl Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> i32 {
-        self.fd.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 }

@@ -11,7 +11,7 @@ use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt::SendTimeout},
     time::{TimeVal, TimeValLike},
 };
-use sluicegate_datapath::{Action, Backend, Device, OpenError, monotonic_now};
+use sluicegate_datapath::{Action, Backend, Device, OpenError, Rules, monotonic_now};
 use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::Reason;
 
@@ -165,7 +165,7 @@ pub fn local_is_rate_limited(backend: Backend) {
     }
     let (site, state) = (Site::new(), State::new());
     let mut limited = options(backend, state.path());
-    limited.local.iter_mut().for_each(|rule| rule.rate_pps = 50);
+    limited.rules.local.iter_mut().for_each(|rule| rule.rate_pps = 50);
     let mut device = Device::open(&limited).expect("the device opens");
     device.heartbeat(monotonic_now());
     let listed = Site::udp(&site.gate, GATE_OUTSIDE, 5060);
@@ -190,23 +190,23 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     let (_site, state) = (Site::new(), State::new());
     let good = options(backend, state.path());
     let missing = sluicegate_datapath::Options { inside: "nosuch0".into(), ..good.clone() };
-    assert!(matches!(Device::open(&missing), Err(OpenError::NoInterface { .. })));
+    assert!(matches!(Device::open(&missing), Err(OpenError::NoInterface(_))));
     let same = sluicegate_datapath::Options { inside: "g0".into(), ..good.clone() };
-    assert!(matches!(Device::open(&same), Err(OpenError::SameInterface { .. })));
+    assert!(matches!(Device::open(&same), Err(OpenError::SameInterface(_))));
     let loopback = sluicegate_datapath::Options { inside: "lo".into(), ..good.clone() };
     assert!(Device::open(&loopback).is_err());
-    let local = vec![good.local[0]; sluicegate_datapath::LOCAL_MAX + 1];
-    let many = sluicegate_datapath::Options { local, ..good.clone() };
+    let local = vec![good.rules.local[0]; sluicegate_datapath::LOCAL_MAX + 1];
+    let many = sluicegate_datapath::Options { rules: Rules { local, ..good.rules.clone() }, ..good.clone() };
     assert!(matches!(Device::open(&many), Err(OpenError::TooMany { table: "local", .. })));
     fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
     let error = Device::open(&good).unwrap_err();
-    assert!(matches!(error, OpenError::ForwardingOn { .. }), "{error}");
+    assert!(matches!(error, OpenError::ForwardingOn(_)), "{error}");
     assert!(sluicegate_datapath::forwarding::is_on("g0").unwrap());
     sluicegate_datapath::forwarding::switch_off("g0").unwrap();
     assert!(!sluicegate_datapath::forwarding::is_on("g0").unwrap());
     Rtnetlink::open().unwrap().create_veth("down0", "down1", None).unwrap();
     let error = Device::open(&sluicegate_datapath::Options { inside: "down0".into(), ..good }).unwrap_err();
-    assert!(matches!(&error, OpenError::Down { interface } if interface == "down0"), "{error}");
+    assert!(matches!(&error, OpenError::Down(interface) if interface == "down0"), "{error}");
     assert!(error.to_string().contains("ip link set down0 up"));
 }
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use sluicegate_datapath::{
-    Action, Backend, Device, Interface, LocalRule, Options, OwnAddress, Peer, Side, monotonic_now, neighbour::Table,
-    raw,
+    Action, Backend, Device, Interface, LocalRule, Options, OwnAddress, Peer, Rules, Side, monotonic_now,
+    neighbour::Table, raw,
 };
 use sluicegate_netlink::{Route, Rtnetlink};
 use sluicegate_wire::{Frame, Port};
@@ -88,12 +88,14 @@ pub fn options(backend: Backend, state: &Path) -> Options {
         backend,
         outside: "g0".into(),
         inside: "g1".into(),
-        local: vec![local(17, 5060, 5061), local(6, 22, 22)],
-        own: [GATE_OUTSIDE, GATE_INSIDE, GATE_OUTSIDE6, GATE_INSIDE6]
-            .map(|text| OwnAddress { address: ip(text), side: Side::Both })
-            .to_vec(),
-        peers: vec![Peer { remote: SocketAddr::new(ip(SERVICE), 7443), own_port: OWN_PORT }],
-        translated: None,
+        rules: Rules {
+            local: vec![local(17, 5060, 5061), local(6, 22, 22)],
+            own: [GATE_OUTSIDE, GATE_INSIDE, GATE_OUTSIDE6, GATE_INSIDE6]
+                .map(|text| OwnAddress { address: ip(text), side: Side::Both })
+                .to_vec(),
+            peers: vec![Peer { remote: SocketAddr::new(ip(SERVICE), 7443), own_port: OWN_PORT }],
+            ..Rules::default()
+        },
         state_dir: state.to_path_buf(),
     }
 }

@@ -6,6 +6,7 @@ use sluicegate_capability::host::ServerConfig;
 use sluicegate_capability::lines::lines_needed;
 use sluicegate_node::Fairness;
 use sluicegate_scheduler as scheduler;
+pub use sluicegate_scheduler::Merge;
 use sluicegate_wire::capability::Limits;
 use std::path::PathBuf;
 
@@ -28,17 +29,6 @@ const LINK_RATES_BPS: std::ops::RangeInclusive<u64> = 64_000..=100_000_000_000;
 /// What a capability can say: kilobytes and seconds.
 const KILOBYTES: std::ops::RangeInclusive<u16> = 1..=1_023;
 const SECONDS: std::ops::RangeInclusive<u8> = 1..=63;
-
-/// Which request queues are merged when all are in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Merge {
-    /// The deepest (TVA III-B).
-    #[default]
-    DeepestFirst,
-    /// Those of the path with the most more queues than it is known to need.
-    LargestExcess,
-}
 
 /// The hash of requests that this node makes; routers answer in the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
@@ -169,25 +159,39 @@ impl Capabilities {
         if let (Some(lines_max), Some(needed)) = (self.lines_max, self.lines_needed())
             && (1..needed).contains(&lines_max)
         {
-            errors.push(ConfigError::LinesTooFew { lines_max, needed });
+            // Attackers may send as slowly as a capability lets them.
+            let what = format!(
+                "capability_lines_max is {lines_max}, and attackers can fill {needed} at this link rate (TVA III-F); \
+                 leave it out: then it is as large as the links need"
+            );
+            errors.push(ConfigError::new("capability_lines_max", what));
         }
         if !REQUEST_PERCENT.contains(&self.request_percent) {
-            errors.push(ConfigError::RequestPercent { percent: self.request_percent });
+            let what = "requests may get 1 to 50 percent of the link";
+            let what = format!("request_percent is {}; {what}", self.request_percent);
+            errors.push(ConfigError::new("request_percent", what));
         }
         if self.server.flood_bytes_per_s < FLOOD_RATE_MIN {
-            errors.push(ConfigError::FloodRate { rate_bps: self.server.flood_bytes_per_s * 8 });
+            let (rate_bps, what) = (self.server.flood_bytes_per_s * 8, "write the rate from which a sender floods");
+            let what = format!("flood_rate is {rate_bps} bit/s; {what}, such as \"512kbit\"");
+            errors.push(ConfigError::new("flood_rate", what));
         }
         let blacklist_s = self.server.blacklist_for.as_secs();
         if !BLACKLIST_SECONDS.contains(&blacklist_s) {
-            errors.push(ConfigError::BlacklistSeconds { seconds: blacklist_s });
+            let what = format!("blacklist_s is {blacklist_s}; who floods gets nothing for 1 to 86400 seconds");
+            errors.push(ConfigError::new("blacklist_s", what));
         }
         for (field, rate) in ["link_rate_outside", "link_rate"].into_iter().zip(self.link_rates_bps) {
             if let Some(rate_bps) = rate.filter(|rate| !LINK_RATES_BPS.contains(rate)) {
-                errors.push(ConfigError::LinkRate { field, rate_bps });
+                let what = "write the rate of the link, from \"64kbit\" to \"100Gbit\"";
+                errors.push(ConfigError::new(field, format!("{field} is {rate_bps} bit/s; {what}")));
             }
         }
         if self.fairness == Fairness::Source && !self.ingress_verified {
-            errors.push(ConfigError::SourceUnverified);
+            let what = "fairness = \"source\" lets whoever forges addresses take the link; set ingress_verified = true only \
+                        if every network in front of this node refuses forged sources, or write fairness = \
+                        \"destination\"";
+            errors.push(ConfigError::new("fairness", what.to_owned()));
         }
         let sizes = [
             ("capability_lines_max", self.lines(), CAPABILITY_LINES_MAX_MAX),
@@ -198,10 +202,12 @@ impl Capabilities {
             super::check_size(errors, field, given, max);
         }
         if !KILOBYTES.contains(&self.limits.0) {
-            errors.push(ConfigError::CapabilityBytes { kilobytes: self.limits.0 });
+            let what = format!("capability_bytes is {} kB; a capability is worth 1KB to 1023KB", self.limits.0);
+            errors.push(ConfigError::new("capability_bytes", what));
         }
         if !SECONDS.contains(&self.limits.1) {
-            errors.push(ConfigError::CapabilitySeconds { seconds: self.limits.1 });
+            let what = format!("capability_s is {}; a capability lives for 1 to 63 seconds", self.limits.1);
+            errors.push(ConfigError::new("capability_s", what));
         }
     }
 }

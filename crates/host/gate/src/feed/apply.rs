@@ -1,10 +1,11 @@
 //! Does what a feed says: installs, revokes and services become commands; their results become answers.
 
+use super::FeedSlot;
 use crate::{
     clock,
     ledger::{Entry, IssuerId, Listed, Record},
     packets::{Command, Installed},
-    shared::{FeedSlot, Shared},
+    shared::Shared,
 };
 use sluicegate_feed::{ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume};
 use sluicegate_grant::{Grant, GrantId};
@@ -31,7 +32,7 @@ pub(crate) struct Applier<'a> {
 
 impl<'a> Applier<'a> {
     pub(crate) const fn new(shared: &'a Shared, feed: &'a FeedSlot) -> Self {
-        Self { shared, feed, issuer: feed.progress.issuer(), asked: Vec::new(), answers: Vec::new() }
+        Self { shared, feed, issuer: feed.issuer, asked: Vec::new(), answers: Vec::new() }
     }
 
     /// Does what the events say and returns the answers. Installs that follow each other are on their way together, and
@@ -49,7 +50,7 @@ impl<'a> Applier<'a> {
                 Event::Reply(answer) => self.answers.push(answer),
                 Event::Skew(skew_s) => {
                     tracing::warn!(skew_s, "the frontend's clock and this one differ; set both by NTP");
-                    self.feed.progress.skew(Some(skew_s));
+                    self.feed.skew(Some(skew_s));
                 }
                 Event::Service(service) => {
                     self.settle().await;
@@ -133,14 +134,14 @@ impl<'a> Applier<'a> {
                 Err(_) => self.refuse(id, "the gate is stopping".into()),
             }
         }
-        self.feed.progress.answered(opened.len() as u64, 0);
+        self.feed.answered(opened.len() as u64, 0);
         self.shared.books.write(&records);
         self.answers.append(&mut opened);
     }
 
     fn refuse(&mut self, id: GrantId, reason: String) {
         tracing::debug!(%id, reason, "grant refused");
-        self.feed.progress.answered(0, 1);
+        self.feed.answered(0, 1);
         self.answers.push(FromGate::Refused { id, reason });
     }
 
@@ -174,7 +175,7 @@ impl<'a> Applier<'a> {
     async fn open_standing(&mut self, listed: &Listed, sip: &FeedSip) -> Result<(), String> {
         let target = listed.service.address;
         // What the gate's own file says, or else the frontend at the other end of the feed: not whom it names.
-        let frontend = [self.feed.progress.address().address.ip()];
+        let frontend = [self.feed.address.address.ip()];
         let named = self.shared.config.sip_from(self.issuer).unwrap_or(&frontend);
         let named = named.iter().copied().filter(|peer| peer.is_ipv4() == target.is_ipv4()).collect();
         let (peers, relays, salt) = self.shared.standing_frontends(&listed.service.name, self.issuer, (named, sip))?;

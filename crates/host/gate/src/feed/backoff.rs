@@ -7,29 +7,12 @@ const FIRST: Duration = Duration::from_millis(250);
 /// No wait is longer.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Doubling waits, each drawn from the upper half of its span so that gates do not all come back at once.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    attempts: u32,
-}
-
-impl Backoff {
-    pub(crate) const fn new() -> Self {
-        Self { attempts: 0 }
-    }
-
-    /// The next wait; `random` is any uniform number.
-    pub(crate) fn next(&mut self, random: u32) -> Duration {
-        let span = FIRST.saturating_mul(1 << self.attempts.min(8)).min(LONGEST);
-        self.attempts = self.attempts.saturating_add(1);
-        let half = span / 2;
-        half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
-    }
-
-    /// The feed worked: the next wait is a first one.
-    pub(crate) const fn reset(&mut self) {
-        self.attempts = 0;
-    }
+/// The wait after so many failures in a row. It doubles, and is drawn from the upper half of its span so that gates do not all
+/// come back at once; `random` is any uniform number.
+pub(crate) fn wait_after(failures: u32, random: u32) -> Duration {
+    let span = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
+    let half = span / 2;
+    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -38,18 +21,14 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_five_seconds_and_start_over_after_success() {
-        let mut backoff = Backoff::new();
-        let longest: Vec<Duration> = (0..7).map(|_| backoff.next(u32::MAX)).collect();
+        let longest: Vec<Duration> = (0..7).map(|failures| wait_after(failures, u32::MAX)).collect();
         let expected = [250, 500, 1000, 2000, 4000, 5000, 5000].map(Duration::from_millis);
         assert_eq!(longest, expected);
-        backoff.reset();
-        assert_eq!(backoff.next(0), Duration::from_millis(125));
+        assert_eq!(wait_after(0, 0), Duration::from_millis(125));
     }
 
     #[test]
     fn waits_stay_bounded_after_any_number_of_attempts() {
-        let mut backoff = Backoff { attempts: u32::MAX };
-        assert_eq!(backoff.next(u32::MAX), LONGEST);
-        assert_eq!(backoff.next(u32::MAX), LONGEST);
+        assert_eq!(wait_after(u32::MAX, u32::MAX), LONGEST);
     }
 }

@@ -4,18 +4,15 @@
 pub(crate) mod apply;
 mod backoff;
 pub(crate) mod connection;
-mod progress;
 mod reach;
+mod slot;
 pub(crate) mod usage;
 
-pub(crate) use progress::Progress;
+pub(crate) use slot::FeedSlot;
 
-use crate::{
-    clock,
-    shared::{FeedSlot, Shared},
-};
+use crate::{clock, shared::Shared};
 use apply::Applier;
-use backoff::Backoff;
+use backoff::wait_after;
 use connection::{ConnectionError, Outgoing, OwnPort, dial};
 use reach::Reach;
 use sluicegate_api::FeedStage;
@@ -63,19 +60,20 @@ impl Feed {
         let Some(slot) = shared.feeds.get(self.index) else { return };
         let resume = shared.books.read().resume(self.issuer.id());
         let mut receiver = FeedReceiver::new(self.issuer.clone(), &shared.config.name, resume);
-        let mut backoff = Backoff::new();
+        let mut failures = 0_u32;
         loop {
-            slot.progress.enter(clock::monotonic(), FeedStage::Connecting, None);
+            slot.enter(clock::monotonic(), FeedStage::Connecting, None);
             let Err(error) = self.session(slot, &mut receiver).await;
-            if slot.progress.stage() == FeedStage::Connected {
-                backoff.reset();
+            if slot.stage() == FeedStage::Connected {
+                failures = 0;
             }
             if let SessionError::Feed(FeedError::Gap { .. } | FeedError::Replay { .. }) = error {
                 receiver.forget();
             }
-            let wait = backoff.next(getrandom::u32().unwrap_or(u32::MAX / 2));
-            tracing::warn!(feed = %slot.progress.address().address, %error, ?wait, "feed lost; what is open stays open");
-            slot.progress.enter(clock::monotonic(), FeedStage::Waiting, Some(error.to_string()));
+            let wait = wait_after(failures, getrandom::u32().unwrap_or(u32::MAX / 2));
+            failures = failures.saturating_add(1);
+            tracing::warn!(feed = %slot.address.address, %error, ?wait, "feed lost; what is open stays open");
+            slot.enter(clock::monotonic(), FeedStage::Waiting, Some(error.to_string()));
             sleep(wait).await;
         }
     }
@@ -86,8 +84,7 @@ impl Feed {
         slot: &FeedSlot,
         receiver: &mut FeedReceiver,
     ) -> Result<std::convert::Infallible, SessionError> {
-        let (mut incoming, mut outgoing) =
-            dial(slot.progress.address(), &self.identity, self.own_port.as_ref()).await?;
+        let (mut incoming, mut outgoing) = dial(&slot.address, &self.identity, self.own_port.as_ref()).await?;
         outgoing.send(&[receiver.connect(clock::monotonic(), clock::unix())]).await?;
         let mut reporter = Reporter::default();
         let mut reach = Reach::default();
@@ -131,10 +128,10 @@ impl Feed {
         let now = clock::monotonic();
         let name = if let ToGate::Hello { name, .. } = &message { Some(name.clone()) } else { None };
         if matches!(message, ToGate::Ping { .. }) {
-            slot.progress.skew(None);
+            slot.skew(None);
         }
         let events = receiver.handle(now, clock::unix(), message)?;
-        slot.progress.heard(now, name.as_deref());
+        slot.heard(now, name.as_deref());
         let has_services = events.iter().any(|event| matches!(event, Event::Service(_)));
         let (answers, applied) = Applier::new(&self.shared, slot).apply(events).await;
         outgoing.send(&answers).await?;
@@ -142,11 +139,11 @@ impl Feed {
             outgoing.send(&reach.changes(&self.shared, self.issuer.id()).await).await?;
         }
         if let Some(resume) = applied {
-            slot.progress.applied(resume.seq);
+            slot.applied(resume.seq);
             if !is_up(slot) {
                 outgoing.send(&apply::active(&self.shared, self.issuer.id()).await).await?;
-                slot.progress.enter(clock::monotonic(), FeedStage::Connected, None);
-                tracing::info!(feed = %slot.progress.address().address, "feed is up to date");
+                slot.enter(clock::monotonic(), FeedStage::Connected, None);
+                tracing::info!(feed = %slot.address.address, "feed is up to date");
             }
         }
         Ok(())
@@ -154,5 +151,5 @@ impl Feed {
 }
 
 fn is_up(slot: &FeedSlot) -> bool {
-    slot.progress.stage() == FeedStage::Connected
+    slot.stage() == FeedStage::Connected
 }

@@ -1,24 +1,21 @@
 //! How much grants have used, asked in parts so that packets never wait long.
 
-use crate::{
-    ledger::IssuerId,
-    packets::{Command, GrantUsage},
-    shared::Shared,
-};
-use sluicegate_feed::{FromGate, GrantUsage as Reported, USAGE_MAX};
+use crate::{ledger::IssuerId, packets::Command, shared::Shared};
+use sluicegate_feed::{FromGate, GrantUsage, USAGE_MAX};
 use sluicegate_grant::GrantId;
+use sluicegate_pinhole::Usage;
 use std::collections::BTreeMap;
 
 /// Grants in one question to the packet thread.
 const ASK_MAX: usize = 128;
 
 /// What these grants have used; those that ended are left out.
-pub(crate) async fn of(shared: &Shared, ids: &[GrantId]) -> BTreeMap<GrantId, GrantUsage> {
+pub(crate) async fn of(shared: &Shared, ids: &[GrantId]) -> BTreeMap<GrantId, Usage> {
     let mut usage = BTreeMap::new();
     for part in ids.chunks(ASK_MAX) {
         let ids = part.to_vec();
         match shared.commander.call(|answer| Command::Usage { ids, answer }).await {
-            Ok(part) => usage.extend(part.into_iter().map(|used| (used.id, used))),
+            Ok(part) => usage.extend(part),
             Err(error) => tracing::debug!(%error, "usage not known"),
         }
     }
@@ -38,16 +35,15 @@ impl Reporter {
         self.changed(of(shared, &ids).await)
     }
 
-    fn changed(&mut self, usage: BTreeMap<GrantId, GrantUsage>) -> Vec<FromGate> {
-        let changed = usage.values().filter(|used| self.told.get(&used.id) != Some(used));
-        let changed: Vec<Reported> = changed
-            .map(|used| Reported {
-                id: used.id,
-                bytes_used: used.bytes_used,
-                flows: u16::try_from(used.flows).unwrap_or(u16::MAX),
-            })
-            .collect();
-        self.told = usage;
+    fn changed(&mut self, usage: BTreeMap<GrantId, Usage>) -> Vec<FromGate> {
+        let reported = |(id, used): (GrantId, Usage)| {
+            let flows = u16::try_from(used.flows).unwrap_or(u16::MAX);
+            (id, GrantUsage { id, bytes_used: used.bytes_used, flows })
+        };
+        let now: BTreeMap<GrantId, GrantUsage> = usage.into_iter().map(reported).collect();
+        let changed: Vec<GrantUsage> =
+            now.values().filter(|used| self.told.get(&used.id) != Some(used)).copied().collect();
+        self.told = now;
         changed.chunks(USAGE_MAX).map(|grants| FromGate::Usage { grants: grants.to_vec() }).collect()
     }
 }
@@ -56,9 +52,9 @@ impl Reporter {
 mod tests {
     use super::*;
 
-    fn usage(grants: &[(u8, u64)]) -> BTreeMap<GrantId, GrantUsage> {
-        let used = |(id, bytes_used)| GrantUsage { id: GrantId([id; 16]), bytes_used, flows: 1 };
-        grants.iter().map(|grant| used(*grant)).map(|used| (used.id, used)).collect()
+    fn usage(grants: &[(u8, u64)]) -> BTreeMap<GrantId, Usage> {
+        let used = |(id, bytes_used)| (GrantId([id; 16]), Usage { bytes_used, bytes_left: 0, flows: 1 });
+        grants.iter().map(|grant| used(*grant)).collect()
     }
 
     fn told(messages: &[FromGate]) -> Vec<(u8, u64)> {

@@ -5,7 +5,7 @@ use crate::error::ControlError;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{Explanation, Probe};
 use sluicegate_node::DroppedPacket;
-use sluicegate_pinhole::{EndCause, InstallError, Opened, PinholeSpec, Service, ServicesError, StandingSpec};
+use sluicegate_pinhole::{EndCause, InstallError, Opened, PinholeSpec, Service, ServicesError, StandingSpec, Usage};
 use sluicegate_wire::UnixTime;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// Only count strangers' packets (`true`), or drop them.
     Observe { on: bool, answer: oneshot::Sender<()> },
     /// What the grants have used so far; those that are not open are left out.
-    Usage { ids: Vec<GrantId>, answer: oneshot::Sender<Vec<GrantUsage>> },
+    Usage { ids: Vec<GrantId>, answer: oneshot::Sender<Vec<(GrantId, Usage)>> },
     /// All tables, for the checkpoint, appended to `buffer`; answered some turns later, while other questions go on. One at a
     /// time.
     Export { buffer: Vec<u8>, answer: oneshot::Sender<Exported> },
@@ -52,14 +52,6 @@ pub(crate) struct Ended {
     pub(crate) cause: EndCause,
     pub(crate) bytes_used: u64,
     pub(crate) stamp: u64,
-}
-
-/// What one grant has used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GrantUsage {
-    pub(crate) id: GrantId,
-    pub(crate) bytes_used: u64,
-    pub(crate) flows: u32,
 }
 
 /// The answer to [`Command::Explain`].
@@ -99,7 +91,7 @@ impl Commander {
     ) -> Result<oneshot::Receiver<T>, ControlError> {
         let (answer, answered) = oneshot::channel();
         self.queue.try_send(question(answer)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => ControlError::Busy { max: COMMANDS_MAX },
+            mpsc::error::TrySendError::Full(_) => ControlError::Busy(COMMANDS_MAX),
             mpsc::error::TrySendError::Closed(_) => ControlError::Stopping,
         })?;
         Ok(answered)
@@ -126,7 +118,7 @@ mod tests {
             assert!(ask().is_ok());
         }
         assert_eq!(commander.waiting(), COMMANDS_MAX);
-        assert_eq!(ask().unwrap_err(), ControlError::Busy { max: COMMANDS_MAX });
+        assert_eq!(ask().unwrap_err(), ControlError::Busy(COMMANDS_MAX));
         commands.try_recv().unwrap();
         assert!(ask().is_ok());
         drop(commands);

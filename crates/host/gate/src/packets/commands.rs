@@ -2,11 +2,11 @@
 
 use super::{
     STEP_LOOKS_MAX, TURN_LOOKS_MAX,
-    command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, GrantUsage, Installed},
+    command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, Installed},
 };
 use crate::clock;
 use sluicegate_grant::GrantId;
-use sluicegate_nat::{Export, Probe, Translator};
+use sluicegate_nat::{Export, Probe};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
 use sluicegate_pinhole::{Event, InstallError};
 use sluicegate_wire::{Instant, Port, UnixTime};
@@ -158,7 +158,7 @@ impl Commands {
                 let _ = answer.send(());
             }
             Command::Usage { ids, answer } => {
-                let used: Vec<_> = ids.iter().filter_map(|id| usage(translator, *id)).collect();
+                let used: Vec<_> = ids.iter().filter_map(|id| Some((*id, translator.usage(*id)?))).collect();
                 let _ = answer.send(used);
                 node.add_looks(ids.len() as u32 * USAGE_LOOKS);
             }
@@ -217,10 +217,6 @@ fn without_firewall<N>(now: Instant, node: &Node<N>, command: Command) {
 fn explain<N>(now: Instant, unix: UnixTime, node: &Node<N>, probe: &Probe) -> Explained {
     let explanation = node.pipeline.explain(now, unix, probe);
     Explained { explanation, recent: node.drops.recent(RECENT_MAX, |drop| is_like(drop, probe)) }
-}
-
-fn usage(translator: &Translator, id: GrantId) -> Option<GrantUsage> {
-    translator.usage(id).map(|used| GrantUsage { id, bytes_used: used.bytes_used, flows: used.flows })
 }
 
 /// Whether the dropped packet went between the ends that `probe` names, in either direction. Ports are compared only

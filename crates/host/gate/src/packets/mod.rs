@@ -9,7 +9,7 @@ pub(crate) mod neighbours;
 mod node_tests;
 pub(crate) mod ports;
 
-pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, GrantUsage, Installed};
+pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, Installed};
 pub(crate) use commands::Commands;
 pub use commands::longest::{Longest, longest_turns};
 

@@ -4,7 +4,7 @@
 
 use crate::{daemon::Ground, error::StartError};
 use sluicegate_datapath::{Device, Links};
-use sluicegate_node::Node;
+use sluicegate_node::{Node, REASONS};
 use sluicegate_wire::Reason;
 
 /// Opens the interfaces again.
@@ -17,15 +17,15 @@ pub(crate) struct Ports<N> {
     /// `None` for a device that cannot be lost (queues in memory).
     reopen: Option<Reopen<N>>,
     mtu: [u16; 2],
-    /// What devices before this one counted.
-    counted: Vec<(Reason, u64)>,
+    /// What devices before this one counted, by reason.
+    counted: [u64; REASONS],
 }
 
 impl<N> Ports<N> {
     /// Takes the open device, and gives the next hops that go with it.
     pub(crate) fn new(ground: Ground<N>) -> (Self, N) {
         let Ground { device, next_hop, mtu, links, reopen, .. } = ground;
-        (Self { device: Some(device), links, reopen, mtu, counted: Vec::new() }, next_hop)
+        (Self { device: Some(device), links, reopen, mtu, counted: [0; REASONS] }, next_hop)
     }
 
     /// Whether a lost device can be found again.
@@ -40,7 +40,9 @@ impl<N> Ports<N> {
 
     /// Lets go of the device. The kernel keeps both sides closed.
     pub(crate) fn shut(&mut self) {
-        self.counted = self.counters();
+        for (reason, count) in self.device.as_mut().map(Device::kernel_counters).unwrap_or_default() {
+            self.counted[reason as usize] += count;
+        }
         (self.device, self.links) = (None, None);
     }
 
@@ -57,15 +59,9 @@ impl<N> Ports<N> {
         Ok(())
     }
 
-    /// What was dropped below the node since the gate started, by reason.
+    /// What was dropped below the node since the gate started, by reason, which may stand there more than once.
     pub(crate) fn counters(&mut self) -> Vec<(Reason, u64)> {
-        let mut counters = self.counted.clone();
-        for (reason, count) in self.device.as_mut().map(Device::kernel_counters).unwrap_or_default() {
-            match counters.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, known)) => *known += count,
-                None => counters.push((reason, count)),
-            }
-        }
-        counters
+        let before = Reason::ALL.iter().copied().zip(self.counted);
+        before.chain(self.device.as_mut().map(Device::kernel_counters).unwrap_or_default()).collect()
     }
 }

@@ -1,25 +1,24 @@
 //! The thread that writes checkpoints and sees to it that everything reaches the disk. Nobody waits for it.
 
 use super::{
-    Books,
     checkpoint::{self, Checkpoint},
     journal::{self, Journal},
 };
 use crate::{
     clock,
     files::{self, Durability},
-    packets::{Command, Commander},
-    published::Published,
+    packets::Command,
     secrets::Seeds,
+    shared::Shared,
 };
 use nix::fcntl::Flock;
 use sluicegate_wire::Instant;
 use std::{
     fs::File,
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, PoisonError,
         mpsc::{Receiver, RecvTimeoutError},
     },
     time::Duration,
@@ -52,11 +51,8 @@ pub(crate) struct Close {
 
 /// Owns the state files, except for the end of the journal.
 pub(crate) struct Checkpointer {
-    dir: PathBuf,
-    books: Arc<Books>,
-    commander: Commander,
-    published: Arc<Published>,
-    saved: Arc<Mutex<Saved>>,
+    shared: Arc<Shared>,
+    /// Of the journal that the books write.
     generation: u64,
     /// The journal in use was begun for a checkpoint that could not be written yet; the next try needs no other.
     rotated: bool,
@@ -74,29 +70,17 @@ pub(crate) struct Checkpointer {
     lock: Flock<File>,
 }
 
-/// What [`Checkpointer::new`] is made of.
-pub(crate) struct Parts {
-    pub(crate) dir: PathBuf,
-    pub(crate) books: Arc<Books>,
-    pub(crate) commander: Commander,
-    pub(crate) published: Arc<Published>,
-    /// The generation of the journal that the books write, and that journal.
-    pub(crate) generation: u64,
-    pub(crate) journal: File,
-    pub(crate) seeds: Seeds,
-    pub(crate) lock: Flock<File>,
-}
-
 impl Checkpointer {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { dir, books, commander, published, generation, journal, seeds, lock } = parts;
+    /// Of a gate whose books write `journal`, which has this generation.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        (generation, journal): (u64, File),
+        seeds: Seeds,
+        lock: Flock<File>,
+    ) -> Self {
         let now = clock::monotonic();
         Self {
-            dir,
-            books,
-            commander,
-            published,
-            saved: Arc::default(),
+            shared,
             generation,
             rotated: false,
             journal,
@@ -110,9 +94,8 @@ impl Checkpointer {
         }
     }
 
-    /// What `status` says.
-    pub(crate) fn saved(&self) -> Arc<Mutex<Saved>> {
-        Arc::clone(&self.saved)
+    fn dir(&self) -> &Path {
+        &self.shared.config.state_dir
     }
 
     /// Runs until it is told to close, or everyone who could tell it is gone.
@@ -127,7 +110,7 @@ impl Checkpointer {
             let now = clock::monotonic();
             self.next_checkpoint = now + CHECKPOINT_INTERVAL;
             if self.seeds.turn(now)
-                && let Err(error) = self.seeds.write(&self.dir)
+                && let Err(error) = self.seeds.write(&self.shared.config.state_dir)
             {
                 tracing::error!(%error, "the seed of earlier capabilities is still on the disk");
             }
@@ -137,27 +120,27 @@ impl Checkpointer {
     }
 
     fn checkpoint(&mut self, now: Instant) -> io::Result<()> {
-        let received = self.published.reading().received;
-        if !self.books.is_changed() && self.received == Some(received) {
+        let received = self.shared.published.reading().received;
+        if !self.shared.books.is_changed() && self.received == Some(received) {
             return Ok(());
         }
         self.received = None;
         if !self.rotated {
-            let journal = Journal::create(&self.dir, self.generation + 1)?;
+            let journal = Journal::create(self.dir(), self.generation + 1)?;
             self.journal = journal.file()?;
-            self.books.rotate(journal);
+            self.shared.books.rotate(journal);
             self.generation += 1;
             self.rotated = true;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let asked = self.commander.ask(|answer| Command::Export { buffer, answer }).map_err(io::Error::other)?;
+        let asked = self.shared.commander.ask(|answer| Command::Export { buffer, answer }).map_err(io::Error::other)?;
         let exported = asked.blocking_recv().map_err(|_| io::Error::other("the packet thread has ended"))?;
         let pause = exported.took.saturating_mul(EXPORT_SHARE);
         self.next_checkpoint = now + pause.clamp(CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL_MAX);
         let written = self.write(exported.tables, Durability::Process)?;
         (self.received, self.unsynced, self.rotated) = (Some(received), true, false);
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut saved = self.shared.saved.lock().unwrap_or_else(PoisonError::into_inner);
         (saved.at, saved.bytes, saved.export) = (Some(now), written, exported.took);
         Ok(())
     }
@@ -168,7 +151,7 @@ impl Checkpointer {
         }
         self.next_sync = now + SYNC_INTERVAL;
         if self.unsynced {
-            files::sync(&self.dir.join(checkpoint::FILE_NAME))?;
+            files::sync(&self.dir().join(checkpoint::FILE_NAME))?;
         }
         self.unsynced = false;
         // Costs nothing if nothing was appended.
@@ -176,9 +159,9 @@ impl Checkpointer {
     }
 
     fn write(&mut self, tables: Vec<u8>, durability: Durability) -> io::Result<u64> {
-        let checkpoint = Checkpoint { generation: self.generation, ledger: self.books.encoded()?, tables };
-        checkpoint.write(&self.dir, durability)?;
-        journal::delete_before(&self.dir, self.generation)?;
+        let checkpoint = Checkpoint { generation: self.generation, ledger: self.shared.books.encoded()?, tables };
+        checkpoint.write(self.dir(), durability)?;
+        journal::delete_before(self.dir(), self.generation)?;
         let written = checkpoint.ledger.len() + checkpoint.tables.len();
         self.buffer = checkpoint.tables;
         Ok(written as u64)
@@ -193,8 +176,8 @@ impl Checkpointer {
     }
 
     fn note(&self, result: io::Result<()>) {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let error = result.err().map(|error| in_directory(&self.dir, &error));
+        let mut saved = self.shared.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = result.err().map(|error| format!("{}: {error}", self.dir().display()));
         if let Some(error) = &error
             && saved.error.is_none()
         {
@@ -202,8 +185,4 @@ impl Checkpointer {
         }
         saved.error = error;
     }
-}
-
-fn in_directory(dir: &Path, error: &io::Error) -> String {
-    format!("{}: {error}", dir.display())
 }

@@ -9,7 +9,7 @@ mod journal;
 mod restore;
 
 pub(crate) use checkpoint::FILE_NAME as CHECKPOINT_FILE_NAME;
-pub(crate) use checkpointer::{Checkpointer, Close, Parts as CheckpointerParts, Saved};
+pub(crate) use checkpointer::{Checkpointer, Close, Saved};
 pub(crate) use journal::Journal;
 pub(crate) use restore::{Restored, restore};
 

@@ -1,8 +1,8 @@
 //! nf_tables for a network namespace that reaches the world through its host: the host lends it its address
-//! ([`Masquerade`]), and the namespace keeps its own connection tracking off a TUN device ([`Untracked`]). And for a host
+//! ([`masquerade`]), and the namespace keeps its own connection tracking off a TUN device ([`untrack`]). And for a host
 //! whose connections run through a TUN device: its kernel does not hear what is sent past that ([`Unheard`]).
 //!
-//! The tables belong to the connection that made them: they go with this value, or with its process.
+//! The tables belong to the connection that made them: they go with it, or with its process.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -24,55 +24,39 @@ const SOURCE_NAT: Hook<'static> = Hook::new("nat", NF_INET_POST_ROUTING, 100);
 const SOURCE_AT: u32 = 12;
 const SOURCE_AT_V6: u32 = 8;
 
-/// Packets of a network namespace behind `inside` leave the host with the host's own address.
-#[derive(Debug)]
-pub struct Masquerade {
-    _owner: Nftables,
-}
-
-impl Masquerade {
-    /// Masquerades what comes from `source`. With `alone`, this is all that the host forwards: where forwarding was
-    /// off before, nothing else is let through.
-    ///
-    /// # Errors
-    /// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
-    pub fn install(table: &str, inside: &str, source: Ipv4Addr, alone: bool) -> Result<Self, Error> {
-        let mut batch = Batch::new(NFPROTO_IPV4, table);
-        batch.create_owned_table().base_chain("out", SOURCE_NAT);
-        batch.rule("out", |rule| rule.network(SOURCE_AT, 4).equal(&source.octets()).masquerade());
-        if alone {
-            batch.base_chain("forward", Hook::new("filter", NF_INET_FORWARD, PRIORITY_FILTER));
-            batch.rule("forward", |rule| rule.came_by(inside).accept());
-            batch.rule("forward", |rule| rule.leaves_by(inside).accept());
-            batch.rule("forward", |rule| rule.drop());
-        }
-        Ok(Self { _owner: install(&batch, "let a namespace use the host's address")? })
+/// Lets packets of a network namespace behind `inside` leave the host with the host's own address: what comes from `source`.
+/// With `alone`, this is all that the host forwards: where forwarding was off before, nothing else is let through.
+///
+/// # Errors
+/// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
+pub fn masquerade(table: &str, inside: &str, source: Ipv4Addr, alone: bool) -> Result<Nftables, Error> {
+    let mut batch = Batch::new(NFPROTO_IPV4, table);
+    batch.create_owned_table().base_chain("out", SOURCE_NAT);
+    batch.rule("out", |rule| rule.network(SOURCE_AT, 4).equal(&source.octets()).masquerade());
+    if alone {
+        batch.base_chain("forward", Hook::new("filter", NF_INET_FORWARD, PRIORITY_FILTER));
+        batch.rule("forward", |rule| rule.came_by(inside).accept());
+        batch.rule("forward", |rule| rule.leaves_by(inside).accept());
+        batch.rule("forward", |rule| rule.drop());
     }
+    install(&batch, "let a namespace use the host's address")
 }
 
-/// What passes the TUN device `tun` is not tracked, so that the same connection can be tracked, and masqueraded, once
-/// its packets leave by `uplink` instead.
-#[derive(Debug)]
-pub struct Untracked {
-    _owner: Nftables,
-}
-
-impl Untracked {
-    /// Installs the table in the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
-    pub fn install(table: &str, tun: &str, uplink: &str) -> Result<Self, Error> {
-        let mut batch = Batch::new(NFPROTO_IPV4, table);
-        batch.create_owned_table();
-        batch.base_chain("sent", Hook::new("filter", NF_INET_LOCAL_OUT, PRIORITY_RAW));
-        batch.rule("sent", |rule| rule.leaves_by(tun).untrack());
-        batch.base_chain("received", Hook::new("filter", NF_INET_PRE_ROUTING, PRIORITY_RAW));
-        batch.rule("received", |rule| rule.came_by(tun).untrack());
-        batch.base_chain("out", SOURCE_NAT);
-        batch.rule("out", |rule| rule.leaves_by(uplink).masquerade());
-        Ok(Self { _owner: install(&batch, "keep connection tracking off the TUN device")? })
-    }
+/// Has nothing tracked that passes the TUN device `tun`, so that the same connection can be tracked, and masqueraded, once
+/// its packets leave by `uplink` instead. In the calling thread's network namespace.
+///
+/// # Errors
+/// Those of netlink: no right to, or a kernel without nf_tables or masquerading.
+pub fn untrack(table: &str, tun: &str, uplink: &str) -> Result<Nftables, Error> {
+    let mut batch = Batch::new(NFPROTO_IPV4, table);
+    batch.create_owned_table();
+    batch.base_chain("sent", Hook::new("filter", NF_INET_LOCAL_OUT, PRIORITY_RAW));
+    batch.rule("sent", |rule| rule.leaves_by(tun).untrack());
+    batch.base_chain("received", Hook::new("filter", NF_INET_PRE_ROUTING, PRIORITY_RAW));
+    batch.rule("received", |rule| rule.came_by(tun).untrack());
+    batch.base_chain("out", SOURCE_NAT);
+    batch.rule("out", |rule| rule.leaves_by(uplink).masquerade());
+    install(&batch, "keep connection tracking off the TUN device")
 }
 
 /// TCP segments of some remote ports do not reach the kernel by an interface: it knows nothing of those connections, and

@@ -8,7 +8,7 @@ use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 pub use forward::{allow_forwarding, forbid_forwarding};
-pub use masquerade::{Masquerade, Unheard, Untracked};
+pub use masquerade::{Unheard, masquerade, untrack};
 pub(crate) use rule::counted;
 pub use rule::{Header, Rule};
 

@@ -120,7 +120,7 @@ impl Rule {
     }
 
     /// The packet has this mark.
-    pub fn marked(&mut self, mark: i32) -> &mut Self {
+    pub fn marked(&mut self, mark: u32) -> &mut Self {
         self.load_meta(VALUE, libc::NFT_META_MARK).equal(&mark.to_ne_bytes())
     }
 

@@ -75,13 +75,13 @@ impl Rtnetlink {
         if name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             return Err(Error::refused(&request, libc::ENODEV));
         }
-        self.one_link(&request, LinkHeader::default(), vec![LinkAttribute::IfName(name.into())])
+        self.one_link(&request, LinkHeader::default(), vec![LinkAttribute::IfName(name.into())], parse_link)
     }
 
     /// The name of the link with this number.
     pub(super) fn name_of(&mut self, index: u32) -> Result<String, Error> {
         let header = LinkHeader { index, ..LinkHeader::default() };
-        Ok(self.one_link(&format!("find the interface with the number {index}"), header, Vec::new())?.name)
+        Ok(self.one_link(&format!("find the interface with the number {index}"), header, Vec::new(), parse_link)?.name)
     }
 
     /// The number of the link called `name`.
@@ -89,10 +89,17 @@ impl Rtnetlink {
         Ok(self.link(name)?.index)
     }
 
-    fn one_link(&mut self, request: &str, header: LinkHeader, attributes: Vec<LinkAttribute>) -> Result<Link, Error> {
+    /// What `read` makes of the description of a link.
+    pub(super) fn one_link<T>(
+        &mut self,
+        request: &str,
+        header: LinkHeader,
+        attributes: Vec<LinkAttribute>,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, Error> {
         let message = Message::route(&RouteNetlinkMessage::GetLink(link_message(header, attributes)), 0);
         let mut found = None;
-        self.socket.ask(request, &message, &mut |answer| found = parse_link(answer.payload))?;
+        self.socket.ask(request, &message, &mut |answer| found = read(answer.payload))?;
         found.ok_or_else(|| Error::refused(request, libc::ENODEV))
     }
 

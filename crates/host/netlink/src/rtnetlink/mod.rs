@@ -13,7 +13,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 pub use link::{Link, LinkCounters};
-pub use monitor::{Change, LinkNews, Monitor, Neighbour, RouteEntry};
+pub use monitor::{Change, Monitor, Neighbour, RouteEntry};
 pub use queue::QueueCounters;
 pub use route::{NextHop, Route, Way};
 pub use tunnel::Tunnel;

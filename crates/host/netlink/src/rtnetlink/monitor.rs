@@ -60,34 +60,8 @@ pub struct RouteEntry {
 pub enum Change {
     /// This neighbour is new or changed, or ended.
     Neighbour(Neighbour),
-    /// Some route changed: read them again.
+    /// Some route changed, or a link, and its routes with it: read them again.
     Routes,
-}
-
-/// Says whether anything happened to a link of the namespace in which it was opened.
-#[derive(Debug)]
-pub struct LinkNews(Socket);
-
-impl LinkNews {
-    /// Listens from now on.
-    ///
-    /// # Errors
-    /// Those of `socket(2)`.
-    pub fn open() -> Result<Self, Error> {
-        Ok(Self(Socket::open(NETLINK_ROUTE, libc::RTMGRP_LINK as u32)?))
-    }
-
-    /// Forgets what is waiting; whether there was anything, or too much to be kept.
-    pub fn any(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            match self.0.notifications(&mut |_| any = true) {
-                Ok(true) => {}
-                Ok(false) => return any,
-                Err(_) => return true,
-            }
-        }
-    }
 }
 
 /// Follows neighbours and routes of the namespace in which it was opened.
@@ -103,6 +77,14 @@ impl Monitor {
     /// Those of `socket(2)`.
     pub fn open() -> Result<Self, Error> {
         Ok(Self { notifications: Socket::open(NETLINK_ROUTE, GROUPS)? })
+    }
+
+    /// Listens to what happens to links alone.
+    ///
+    /// # Errors
+    /// Those of `socket(2)`.
+    pub fn of_links() -> Result<Self, Error> {
+        Ok(Self { notifications: Socket::open(NETLINK_ROUTE, libc::RTMGRP_LINK as u32)? })
     }
 
     /// Hands over all waiting changes.

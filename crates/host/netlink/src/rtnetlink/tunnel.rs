@@ -3,16 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{Emitable, parse_ip};
-use netlink_packet_route::{
-    RouteNetlinkMessage,
-    link::{LinkAttribute, LinkHeader, LinkMessage},
-};
+use netlink_packet_route::link::{LinkAttribute, LinkHeader};
 
 use super::Rtnetlink;
-use crate::{
-    Error,
-    message::{self, Message},
-};
+use crate::{Error, message};
 
 // Of linux/if_link.h and linux/if_tunnel.h.
 const VXLAN_GROUP: u16 = 2;
@@ -43,16 +37,12 @@ impl Rtnetlink {
     /// # Errors
     /// `ENODEV` without such an interface.
     pub fn tunnel(&mut self, name: &str) -> Result<Option<Tunnel>, Error> {
-        let mut message = LinkMessage::default();
-        message.attributes = vec![LinkAttribute::IfName(name.into())];
-        let mut found = None;
-        let header_len = LinkHeader::default().buffer_len();
-        let message = Message::route(&RouteNetlinkMessage::GetLink(message), 0);
-        self.socket.ask(&format!("describe {name}"), &message, &mut |answer| {
-            let attributes = answer.payload.get(header_len..).unwrap_or_default();
-            found = message::value(attributes, libc::IFLA_LINKINFO).and_then(parse);
-        })?;
-        Ok(found)
+        let (header, name_is) = (LinkHeader::default(), vec![LinkAttribute::IfName(name.into())]);
+        let header_len = header.buffer_len();
+        self.one_link(&format!("describe {name}"), header, name_is, |payload| {
+            let attributes = payload.get(header_len..).unwrap_or_default();
+            Some(message::value(attributes, libc::IFLA_LINKINFO).and_then(parse))
+        })
     }
 }
 

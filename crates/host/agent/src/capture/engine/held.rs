@@ -3,9 +3,8 @@
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-use sluicegate_datapath::tun::BUFFER_MARGIN;
 use sluicegate_wire::{
-    Frame, HEADROOM, Instant,
+    Frame, FrameBuf, Instant,
     capability::ClientId,
     ip::{Ports, Summary},
 };
@@ -63,11 +62,7 @@ impl Engine {
                 }
                 waiting.push_back((since, peer, packet));
             } else {
-                let mut buffer = vec![0; packet.len() + BUFFER_MARGIN];
-                if let Some(mut frame) = Frame::new(&mut buffer, HEADROOM, packet.len()) {
-                    frame.bytes_mut().copy_from_slice(&packet);
-                    self.send_addressed(now, &mut frame);
-                }
+                FrameBuf::from_bytes(&packet).with(|frame| self.send_addressed(now, frame));
             }
         }
         self.held.0 = waiting;

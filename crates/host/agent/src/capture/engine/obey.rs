@@ -1,14 +1,14 @@
 //! What the control plane has the packet thread do.
 
+use ipnet::IpNet;
 use sluicegate_capability::host::Knowledge;
-use sluicegate_datapath::{monotonic_now, tun::BUFFER_MARGIN};
-use sluicegate_wire::{Frame, HEADROOM, Instant};
-use tracing::{debug, warn};
+use sluicegate_datapath::monotonic_now;
+use sluicegate_wire::{FrameBuf, Instant};
+use tracing::warn;
 
 use super::{
     super::{
         answers::Why,
-        destinations::Prefix,
         heard::Heard,
         moving::Moved,
         orders::{Inbox, Order},
@@ -38,8 +38,8 @@ impl Engine {
                     for prefix in prefixes {
                         if let Some(carrying) = carrying {
                             let knowledge = Knowledge::Capable { carriage: carriage(carrying) };
-                            self.host.know(prefix.address, knowledge, now + lasts);
-                            self.trials.arrived(now, prefix.address, carrying);
+                            self.host.know(prefix.addr(), knowledge, now + lasts);
+                            self.trials.arrived(now, prefix.addr(), carrying);
                         }
                     }
                 }
@@ -51,19 +51,15 @@ impl Engine {
     }
 
     /// This host is in another network: what was learned about ways and far ends was learned in the last.
-    fn moved(&mut self, Moved { outward, sender, receivers, plain }: Moved) {
+    fn moved(&mut self, Moved { outward, headers, plain }: Moved) {
         self.host = new_host(&outward);
         (self.trials, self.heard) = (Trials::default(), Heard::new());
-        (self.wires.sender, self.wires.receivers) = (sender, receivers);
-        if let Some((sender, receivers)) = plain {
-            (self.wires.plain_sender, self.wires.plain_receivers) = (sender, receivers);
+        self.wires.headers = headers;
+        if let Some(plain) = plain {
+            self.wires.plain = plain;
         }
         self.listens_plain = false;
-        for receiver in &self.wires.plain_receivers {
-            if let Err(error) = receiver.listen(self.listens_to(receiver)) {
-                debug!(%error, "cannot listen for plain answers");
-            }
-        }
+        self.set_listening();
         if let Err(error) = self.place.moved(outward, &self.destinations.prefixes()) {
             warn!(%error, "captured destinations cannot be routed any more");
         }
@@ -79,11 +75,7 @@ impl Engine {
 
     /// Sends a packet that waited for its gate.
     fn again(&mut self, now: Instant, packet: &[u8]) {
-        let mut buffer = vec![0; packet.len() + BUFFER_MARGIN];
-        if let Some(mut frame) = Frame::new(&mut buffer, HEADROOM, packet.len()) {
-            frame.bytes_mut().copy_from_slice(packet);
-            self.outbound(now, &mut frame);
-        }
+        FrameBuf::from_bytes(packet).with(|frame| self.outbound(now, frame));
     }
 
     pub(super) fn refuse(&mut self, now: Instant, target: Target) {
@@ -93,7 +85,7 @@ impl Engine {
     }
 
     /// Sets what an entry captures.
-    pub(super) fn name(&mut self, entry: usize, prefixes: &[Prefix]) -> Result<(), sluicegate_netlink::Error> {
+    pub(super) fn name(&mut self, entry: usize, prefixes: &[IpNet]) -> Result<(), sluicegate_netlink::Error> {
         let (added, gone) = self.destinations.set(entry, prefixes);
         for prefix in added {
             self.place.capture(prefix)?;

@@ -1,3 +1,4 @@
+mod loopback;
 mod macs;
 mod real;
 mod site;
@@ -243,7 +244,7 @@ async fn observe_mode_is_shown_and_switched() {
 async fn a_second_gate_on_the_same_state_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let gate = start(config(dir.path()), &[]).await;
-    assert!(matches!(open(config(dir.path()), &[]), Err(StartError::StateInUse { .. })));
+    assert!(matches!(open(config(dir.path()), &[]), Err(StartError::StateInUse(..))));
     gate.stop().await;
     assert!(open(config(dir.path()), &[]).is_ok());
 }

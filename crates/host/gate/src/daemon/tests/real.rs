@@ -169,7 +169,7 @@ fn a_gate_beside_which_the_kernel_forwards_does_not_start_unless_it_may_switch_t
         runtime.block_on(async {
             let config = real_config(dir.path(), Backend::Packet);
             let Err(refused) = crate::start(config.clone()).await else { panic!("it starts") };
-            assert!(matches!(&refused, StartError::KernelForwards { name } if name == "out"), "{refused}");
+            assert!(matches!(&refused, StartError::KernelForwards(name) if name == "out"), "{refused}");
             let gate = crate::start(Config { manage_forwarding: true, ..config }).await.unwrap();
             assert_eq!(fs::read_to_string(switch).unwrap().trim(), "0");
             gate.run(async { Ending::Open }).await.unwrap();

@@ -1,11 +1,13 @@
 //! A gate on queues in memory, and a frontend on a socket of this host.
 
-use super::super::{Ending, Gate, Ground, lock, start_on};
+use super::{
+    super::{Ending, Gate, Ground, lock, start_on},
+    loopback::{self, Cables},
+};
 use crate::{
     Config, Control, FeedAddress, RunError, StartError, clock,
     samples::{self, Hops, read_udp, udp_frame},
 };
-use sluicegate_datapath::{Device, loopback::Cables};
 use sluicegate_feed::{
     Decoder, Delta, FeedSender, FromGate, Resume, SenderOptions,
     tls::{Admission, Identity, Peer, server_config},
@@ -189,22 +191,16 @@ pub(super) fn config(dir: &Path) -> Config {
 /// Opens a gate that does not run yet.
 pub(super) fn open(config: Config, feeds: &[FeedAddress]) -> Result<(Gate, Cables), StartError> {
     let lock = lock(&config.state_dir)?;
-    let (device, cables) = Device::loopback();
-    let ground = Ground {
-        device,
-        next_hop: Hops { known: true },
-        mtu: [1500, 1500],
-        links: None,
-        reopen: None,
-        own_ports: Vec::new(),
-    };
-    Ok((start_on(config, feeds.to_vec(), ground, lock)?, cables))
+    let (device, cables) = loopback::device();
+    let ground = Ground { device, next_hop: Hops { known: true }, mtu: [1500, 1500], links: None, reopen: None };
+    let feeds = feeds.iter().map(|feed| (feed.clone(), None)).collect();
+    Ok((start_on(config, feeds, ground, lock)?, cables))
 }
 
 /// Starts a gate; waits for one that was killed to let go of the directory.
 pub(super) async fn start(config: Config, feeds: &[FeedAddress]) -> Running {
     let opened = until("the directory is free", || match open(config.clone(), feeds) {
-        Err(StartError::StateInUse { .. }) => None,
+        Err(StartError::StateInUse(..)) => None,
         other => Some(other.unwrap()),
     });
     let (mut gate, cables) = opened.await;

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use crate::{
     IpProtocol, Reason, checksum,
-    field::{self, fill, packet_view, put, u8_at, u16_at},
+    field::{self, fill, packet_view, put, u8_at},
 };
 
 /// Bytes of the shortest header, with sequence numbers of 24 bits.
@@ -43,6 +43,13 @@ impl Type {
 
 packet_view! {
     /// A DCCP packet: all of the buffer, as long as the IP header says.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The source port.
+        src_port: u16 = 0;
+        /// The destination port.
+        dst_port: u16 = 2;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -73,18 +80,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         let header_len = if is_long { HEADER_LEN } else { HEADER_LEN_MIN };
         field::at_least(self.data_offset(), header_len, Reason::TransportHeaderInvalid)?;
         field::at_least(self.bytes().len(), self.data_offset(), Reason::TransportHeaderInvalid)
-    }
-
-    /// The source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        u16_at(self.bytes(), 0)
-    }
-
-    /// The destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        u16_at(self.bytes(), 2)
     }
 
     /// Where the payload starts, in bytes.

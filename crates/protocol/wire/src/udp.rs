@@ -16,6 +16,15 @@ pub(crate) const CHECKSUM_AT: usize = 6;
 
 packet_view! {
     /// A UDP datagram. Bytes of the buffer beyond the length field belong to no accessor.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The source port.
+        src_port, set_src_port: u16 = 0;
+        /// The destination port.
+        dst_port, set_dst_port: u16 = 2;
+        /// The checksum field; zero means that there is none.
+        checksum, set_checksum: u16 = CHECKSUM_AT;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -40,28 +49,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         field::at_least(self.bytes().len(), HEADER_LEN, Reason::TransportHeaderInvalid)
     }
 
-    /// The source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        u16_at(self.bytes(), 0)
-    }
-
-    /// The destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        u16_at(self.bytes(), 2)
-    }
-
     /// The length field: header and payload, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         usize::from(u16_at(self.bytes(), 4))
-    }
-
-    /// The checksum field; zero means that there is none.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        u16_at(self.bytes(), CHECKSUM_AT)
     }
 
     /// The payload.
@@ -88,28 +79,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes the source port.
-    #[inline]
-    pub fn set_src_port(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 0, &value.to_be_bytes());
-    }
-
-    /// Writes the destination port.
-    #[inline]
-    pub fn set_dst_port(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 2, &value.to_be_bytes());
-    }
-
     /// Writes the length field: header and payload, in bytes.
     #[inline]
     pub fn set_total_len(&mut self, value: u16) {
         put(self.buffer.as_mut(), 4, &value.to_be_bytes());
-    }
-
-    /// Writes the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, value: u16) {
-        put(self.buffer.as_mut(), CHECKSUM_AT, &value.to_be_bytes());
     }
 
     /// Computes and writes the checksum, never zero.

@@ -15,6 +15,13 @@ const CHECKSUM_AT: usize = 6;
 
 packet_view! {
     /// A UDP-Lite datagram: all of the buffer, as long as the IP header says.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The source port.
+        src_port: u16 = 0;
+        /// The destination port.
+        dst_port: u16 = 2;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -38,18 +45,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         field::at_least(self.bytes().len(), HEADER_LEN, Reason::TransportHeaderInvalid)?;
         // RFC 3828 3.1: a coverage of 1 to 7 is an error.
         field::at_least(self.coverage(), HEADER_LEN, Reason::TransportHeaderInvalid)
-    }
-
-    /// The source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        u16_at(self.bytes(), 0)
-    }
-
-    /// The destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        u16_at(self.bytes(), 2)
     }
 
     /// How many bytes the checksum covers, from the header's first on; all where the field is zero.

@@ -20,7 +20,7 @@ const REPR: Repr = Repr {
     next_header: IpProtocol::UDP,
     hop_limit: 64,
     traffic_class: 0xb8,
-    flow_label: FlowLabel::from_low_bits(0x12345),
+    flow_label: 0x12345,
     payload_len: 4,
 };
 
@@ -178,7 +178,7 @@ proptest! {
         let repr = Repr {
             src: Ipv6Addr::from_bits(addresses.0), dst: Ipv6Addr::from_bits(addresses.1),
             next_header: IpProtocol(next_header), hop_limit, traffic_class,
-            flow_label: FlowLabel::from_low_bits(label), payload_len,
+            flow_label: label & 0x000f_ffff, payload_len,
         };
         let mut bytes = vec![0; repr.buffer_len() + usize::from(payload_len)];
         repr.emit(&mut Packet::new_unchecked(&mut bytes[..]));

@@ -15,7 +15,7 @@ use std::{
 };
 
 pub(crate) use capability::capability;
-pub(crate) use icmp::{icmpv4, icmpv6};
+pub(crate) use icmp::icmp;
 use sluicegate_wire::{
     IpProtocol, Reason, ethernet as wire_ethernet,
     ip::{FragmentOffset, Ports, Summary},
@@ -43,8 +43,6 @@ fn bounded<T>(list: impl Iterator<Item = T>, bytes: usize) {
 pub(crate) fn ethernet(bytes: &[u8]) {
     let Ok(packet) = wire_ethernet::Packet::new_checked(bytes) else { return };
     look((packet.dst(), packet.src(), packet.ethertype(), packet.tags(), packet.header_len()));
-    look((packet.vlan(0), packet.vlan(1), packet.vlan(usize::MAX)));
-    look(wire_ethernet::is_unicast(packet.src()));
     assert_eq!(packet.header_len() + packet.payload().len(), bytes.len());
     if let Ok(repr) = wire_ethernet::Repr::parse(&packet) {
         let mut copy = bytes.to_vec();

@@ -9,7 +9,7 @@ use sluicegate_wire::{
     tcp as wire_tcp, udp as wire_udp, udplite as wire_udplite,
 };
 
-use super::{bounded, icmpv4, icmpv6, look};
+use super::{bounded, icmp, look};
 
 const ADDRESSES: [(IpAddr, IpAddr); 2] = [
     (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1))),
@@ -27,8 +27,7 @@ pub(super) fn any(summary: &Summary, bytes: &[u8]) {
         IpProtocol::UDPLITE => udplite(transport),
         IpProtocol::DCCP => dccp(transport),
         IpProtocol::TCP => tcp(transport),
-        IpProtocol::ICMP => icmpv4(transport),
-        IpProtocol::ICMPV6 => icmpv6(transport),
+        IpProtocol::ICMP | IpProtocol::ICMPV6 => icmp(transport),
         _ => look(Ports::parse(transport)),
     }
 }

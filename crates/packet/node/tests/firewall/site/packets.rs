@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol, build, dccp, icmpv4, icmpv6,
-    ip::{Fragment, FragmentOffset},
+    IpProtocol, build, dccp, icmp,
+    ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udplite,
 };
 
@@ -41,19 +41,11 @@ pub fn tcp(src: End, dst: End, repr: tcp::Repr<'_>) -> Vec<u8> {
 
 pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, is_request: bool) -> Vec<u8> {
     let (seq, data) = (1, &b"echo data"[..]);
-    if src.is_ipv4() {
-        let repr = match is_request {
-            true => icmpv4::Repr::EchoRequest { ident, seq, data },
-            false => icmpv4::Repr::EchoReply { ident, seq, data },
-        };
-        build::packet(src, dst, &repr)
-    } else {
-        let repr = match is_request {
-            true => icmpv6::Repr::EchoRequest { ident, seq, data },
-            false => icmpv6::Repr::EchoReply { ident, seq, data },
-        };
-        build::packet(src, dst, &repr)
-    }
+    let repr = match is_request {
+        true => icmp::Repr::EchoRequest { ident, seq, data },
+        false => icmp::Repr::EchoReply { ident, seq, data },
+    };
+    build::packet(src, dst, &repr)
 }
 
 /// The identifier of an echo.
@@ -62,24 +54,23 @@ pub fn ident(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[at], packet[at + 1]])
 }
 
-pub fn icmp(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
-    let mut message = vec![0; repr.buffer_len()];
-    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut message));
-    message
-}
-
 /// "Port unreachable" about `quoted`, which is cut to `len` bytes behind its IP header.
 pub fn unreachable(src: IpAddr, dst: IpAddr, quoted: &[u8], len: usize) -> Vec<u8> {
-    let quoted = &quoted[..quoted.len().min(20 + len)];
-    let quote = icmpv4::Quote::new(quoted).unwrap();
-    build::packet(src, dst, &icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote })
+    let quote = icmp::Quote::new(&quoted[..quoted.len().min(20 + len)]).unwrap();
+    build::packet(src, dst, &icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote })
 }
 
 /// "Packet too big" about `quoted`.
-pub fn too_big_v6(src: IpAddr, dst: IpAddr, quoted: &[u8]) -> Vec<u8> {
-    let quote = icmpv6::Quote::new(quoted).unwrap();
-    let repr = icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
-    build::packet(src, dst, &repr)
+pub fn too_big(src: IpAddr, dst: IpAddr, mtu: u16, quoted: &[u8]) -> Vec<u8> {
+    build::packet(src, dst, &icmp::Repr::PacketTooBig { mtu, quote: icmp::Quote::new(quoted).unwrap() })
+}
+
+/// The ICMP message in a packet.
+pub fn message(packet: &[u8]) -> icmp::Packet<&[u8]> {
+    let ip = Summary::parse(packet).unwrap();
+    let message = icmp::Packet::new_checked(ip.version(), ip.transport(packet)).unwrap();
+    assert!(message.verify_checksum(ip.src, ip.dst));
+    message
 }
 
 /// Cuts a packet into fragments with `len` bytes of payload each, a multiple of 8.

@@ -103,12 +103,14 @@ pub(crate) fn udplite(bytes: &[u8]) {
     }
     look((packet.src_port(), packet.dst_port(), packet.coverage(), packet.payload().len()));
     for (src, dst) in ADDRESSES {
-        look((packet.verify_checksum(src, dst), wire_udplite::Repr::parse(&packet, src, dst).is_ok()));
+        look(packet.verify_checksum(src, dst));
         let (src_port, dst_port, payload) = (packet.src_port(), packet.dst_port(), packet.payload());
         let repr = wire_udplite::Repr { src_port, dst_port, covered: payload.len(), payload };
         let mut emitted = vec![0xa5; repr.buffer_len()];
         repr.emit(&mut wire_udplite::Packet::new_unchecked(&mut emitted[..]), src, dst);
-        assert_eq!(wire_udplite::Repr::parse(&wire_udplite::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
+        let again = wire_udplite::Packet::new_checked(&emitted[..]).unwrap();
+        assert!(again.verify_checksum(src, dst));
+        assert_eq!((again.src_port(), again.dst_port(), again.payload()), (src_port, dst_port, payload));
     }
 }
 
@@ -122,9 +124,5 @@ pub(crate) fn dccp(bytes: &[u8]) {
     look((packet.src_port(), packet.dst_port(), packet.kind(), packet.data_offset(), packet.coverage()));
     for (src, dst) in ADDRESSES {
         look(packet.verify_checksum(src, dst));
-        let Ok(repr) = wire_dccp::Repr::parse(&packet, src, dst) else { continue };
-        let mut emitted = vec![0xa5; repr.buffer_len()];
-        repr.emit(&mut wire_dccp::Packet::new_unchecked(&mut emitted[..]), src, dst);
-        assert_eq!(wire_dccp::Repr::parse(&wire_dccp::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
     }
 }

@@ -266,33 +266,6 @@ impl Repr {
         }
     }
 
-    /// Reads a header and checks its checksum; options are left out.
-    ///
-    /// # Errors
-    /// Those of [`Packet::check_len`]; [`Reason::IpHeaderInvalid`] for a wrong checksum or a malformed option;
-    /// [`Reason::SourceRoute`].
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Result<Self, Reason> {
-        packet.check_len()?;
-        if !packet.verify_checksum() {
-            return Err(Reason::IpHeaderInvalid);
-        }
-        if packet.source_route()? {
-            return Err(Reason::SourceRoute);
-        }
-        Ok(Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            protocol: packet.protocol(),
-            ttl: packet.ttl(),
-            traffic_class: packet.traffic_class(),
-            ident: packet.ident(),
-            dont_fragment: packet.dont_fragment(),
-            more_fragments: packet.more_fragments(),
-            fragment_offset: packet.fragment_offset(),
-            payload_len: field::length(packet.payload().len()),
-        })
-    }
-
     /// Bytes of the header that [`Self::emit`] writes.
     #[must_use]
     pub const fn buffer_len(&self) -> usize {

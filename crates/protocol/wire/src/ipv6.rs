@@ -241,23 +241,6 @@ impl Repr {
         Self { src, dst, next_header, hop_limit: 64, traffic_class: 0, flow_label: 0, payload_len }
     }
 
-    /// Reads a fixed header.
-    ///
-    /// # Errors
-    /// Those of [`Packet::check_len`].
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Result<Self, Reason> {
-        packet.check_len()?;
-        Ok(Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            next_header: packet.next_header(),
-            hop_limit: packet.hop_limit(),
-            traffic_class: packet.traffic_class(),
-            flow_label: packet.flow_label(),
-            payload_len: field::length(packet.payload_len()),
-        })
-    }
-
     /// Bytes of the header that [`Self::emit`] writes.
     #[must_use]
     pub const fn buffer_len(&self) -> usize {

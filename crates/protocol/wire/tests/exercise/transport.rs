@@ -43,7 +43,7 @@ pub(crate) fn udp(bytes: &[u8]) {
     let ports = Ports { src: packet.src_port(), dst: packet.dst_port() };
     assert_eq!(Ports::parse(bytes), Ok(ports));
     for (src, dst) in ADDRESSES {
-        look((packet.verify_checksum(src, dst), wire_udp::Repr::parse(&packet, src, dst).is_ok()));
+        look(packet.verify_checksum(src, dst));
         let mut fixed = bytes.to_vec();
         let mut packet = wire_udp::Packet::new_unchecked(&mut fixed[..]);
         packet.fill_checksum(src, dst);
@@ -52,7 +52,8 @@ pub(crate) fn udp(bytes: &[u8]) {
         if packet.check_len().is_err() {
             continue;
         }
-        let repr = wire_udp::Repr::parse(&wire_udp::Packet::new_unchecked(&fixed[..]), src, dst).unwrap();
+        let (src_port, dst_port, payload) = (packet.src_port(), packet.dst_port(), packet.payload());
+        let repr = wire_udp::Repr { src_port, dst_port, payload };
         let mut emitted = vec![0xa5; repr.buffer_len()];
         repr.emit(&mut wire_udp::Packet::new_unchecked(&mut emitted[..]), src, dst);
         assert_eq!(emitted, fixed[..emitted.len()]);

@@ -77,7 +77,7 @@ pub fn message(packet: &[u8]) -> icmp::Packet<&[u8]> {
 pub fn fragments(packet: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
     let total = packet.len();
     if packet[0] >> 4 == 4 {
-        let repr = ipv4::Repr::parse(&ipv4::Packet::new_unchecked(packet)).unwrap();
+        let whole = ipv4::Packet::new_checked(packet).unwrap();
         return chunks(total - 20, len)
             .map(|(start, end)| {
                 let part = ipv4::Repr {
@@ -85,21 +85,22 @@ pub fn fragments(packet: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
                     dont_fragment: false,
                     more_fragments: end < total - 20,
                     fragment_offset: FragmentOffset::from_bytes(start as u16).unwrap(),
-                    payload_len: (end - start) as u16,
-                    ..repr
+                    ttl: whole.ttl(),
+                    traffic_class: whole.traffic_class(),
+                    ..ipv4::Repr::new(whole.src(), whole.dst(), whole.protocol(), (end - start) as u16)
                 };
                 ipv4_packet(&part, &packet[20 + start..20 + end])
             })
             .collect();
     }
-    let repr = ipv6::Repr::parse(&ipv6::Packet::new_unchecked(packet)).unwrap();
+    let whole = ipv6::Packet::new_checked(packet).unwrap();
     chunks(total - 40, len)
         .map(|(start, end)| {
             let offset = FragmentOffset::from_bytes(start as u16).unwrap();
             let fragment = Fragment { id: id.into(), offset, more: end < total - 40 };
-            let header = ipv6::FragmentRepr { next_header: repr.next_header, fragment }.to_bytes();
+            let header = ipv6::FragmentRepr { next_header: whole.next_header(), fragment }.to_bytes();
             let payload = [&header[..], &packet[40 + start..40 + end]].concat();
-            ip(repr.src.into(), repr.dst.into(), IpProtocol::IPV6_FRAGMENT, &payload)
+            ip(whole.src().into(), whole.dst().into(), IpProtocol::IPV6_FRAGMENT, &payload)
         })
         .collect()
 }
@@ -119,8 +120,15 @@ pub fn reassemble(parts: &[Vec<u8>]) -> Vec<u8> {
             payload.extend_from_slice(part.payload());
         }
         assert!(!parts.last().unwrap().more_fragments());
-        let first = ipv4::Repr::parse(&parts[0]).unwrap();
-        let whole = ipv4::Repr { more_fragments: false, payload_len: payload.len() as u16, ..first };
+        let first = &parts[0];
+        assert!(first.verify_checksum());
+        let whole = ipv4::Repr {
+            ident: first.ident(),
+            dont_fragment: first.dont_fragment(),
+            ttl: first.ttl(),
+            traffic_class: first.traffic_class(),
+            ..ipv4::Repr::new(first.src(), first.dst(), first.protocol(), payload.len() as u16)
+        };
         return ipv4_packet(&whole, &payload);
     }
     let mut parts: Vec<_> = parts

@@ -45,13 +45,10 @@ fn ends(version: Version) -> (IpAddr, IpAddr) {
 fn udp_packet(version: Version, payload_len: usize) -> Vec<u8> {
     let len = payload_len as u16;
     let mut bytes = vec![7; if version == Version::V4 { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN } + payload_len];
-    match version {
-        Version::V4 => {
-            ipv4::Repr::new(SRC4, DST4, IpProtocol::UDP, len).emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]))
-        }
-        Version::V6 => {
-            ipv6::Repr::new(SRC6, DST6, IpProtocol::UDP, len).emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]))
-        }
+    if version == Version::V4 {
+        ipv4::Repr::new(SRC4, DST4, IpProtocol::UDP, len).emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..]));
+    } else {
+        ipv6::Repr::new(SRC6, DST6, IpProtocol::UDP, len).emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
     }
     bytes
 }

@@ -56,7 +56,6 @@ const SHARED: &[&str] = &[
     "Link",
     "Merge",
     "Message",
-    "Method",
     "NextHop",
     "Node",
     "Opened",

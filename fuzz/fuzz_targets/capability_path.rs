@@ -5,12 +5,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Inbound, Policy, ServerConfig, ServerPolicy};
-use sluicegate_capability::secrets::Seed;
 use sluicegate_capability::router::{Arrival, Router, RouterConfig};
+use sluicegate_capability::secrets::Seed;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Packet, Port,
     capability::{ClientId, Limits, shim::Carriage},
-    ip::Summary, ipv4, udp,
+    ip::Summary,
+    ipv4, udp,
 };
 
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
@@ -34,7 +35,8 @@ impl Path {
         let config =
             Config { peers_max: 4, remotes_max: 4, carriage, answers_only: kind & 2 != 0, ..Config::default() };
         let client = ClientPolicy::new(ClientIds::Fixed(ClientId(9)), limits);
-        let server = ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
+        let server =
+            ServerPolicy::new(ServerConfig { limits, flood_bytes_per_s: u64::MAX, ..ServerConfig::default() }, [1; 16]);
         let router = RouterConfig {
             lines_max: 8,
             lines6_max: 2,

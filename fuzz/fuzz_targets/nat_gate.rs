@@ -10,10 +10,10 @@ use libfuzzer_sys::fuzz_target;
 use site::{
     CLIENT, CLIENT_V6, FILTERED, FILTERED_V6, GATE, OTHER_CLIENT, STRANGER, STRANGER_V6, Site, TALKER, TARGET, TCP,
     UDP, check_checksums, config,
-    packets::{icmp, ip, tcp, udp},
+    packets::{tcp, udp},
 };
 use sluicegate_nat::Config;
-use sluicegate_wire::{IpProtocol, Port, Verdict, icmpv4, ip::Summary, ipv4, tcp};
+use sluicegate_wire::{Port, Verdict, build, icmp, ip::Summary, ipv4, tcp};
 
 const OUTSIDE: [IpAddr; 5] = [CLIENT, OTHER_CLIENT, STRANGER, CLIENT_V6, STRANGER_V6];
 const INSIDE: [IpAddr; 4] = [TARGET, TALKER, FILTERED, FILTERED_V6];
@@ -90,14 +90,14 @@ impl Play {
     fn error(&self, from: Port, choice: u8) -> Option<Vec<u8>> {
         let (_, quoted) = self.last.as_ref()?;
         let summary = Summary::parse(quoted).ok().filter(|summary| summary.src.is_ipv4())?;
-        let quote = icmpv4::Quote::new(&quoted[..quoted.len().min(548)]).ok()?;
-        let why = if choice & 2 == 0 {
-            icmpv4::Unreachable::Port
+        let quote = icmp::Quote::new(quoted).ok()?;
+        let message = if choice & 2 == 0 {
+            icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote }
         } else {
-            icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 }
+            icmp::Repr::PacketTooBig { mtu: 1_400, quote }
         };
         let source = if choice & 4 == 0 { summary.dst } else { far(from, choice, true)? };
-        Some(ip(source, summary.src, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote })))
+        Some(build::packet(source, summary.src, &message))
     }
 
     /// The packet that left last with some bytes changed and a right checksum of its IPv4 header.

@@ -8,6 +8,5 @@ mod exercise;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    exercise::icmpv4(bytes);
-    exercise::icmpv6(bytes);
+    exercise::icmp(bytes);
 });

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "lab")]
 pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, TvaLive};
 pub(crate) use self::objects::{
-    GateAction, GrantAction, GroupAction, KeyAction, NewUsers, PolicyAction, ServiceAction, UserAction,
+    GateAction, GrantAction, GroupAction, KeyAction, NamedUser, NewUsers, PolicyAction, ServiceAction, UserAction,
 };
 
 /// Keeps a private service reachable while its link is being flooded.
@@ -46,15 +46,9 @@ pub(crate) enum Verb {
         confirm: Option<u64>,
     },
     /// Put in place what was changed in a running node's configuration file.
-    Reload {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    Reload(ConfigFile),
     /// Keep the node that `up --confirm` has started.
-    Confirm {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    Confirm(ConfigFile),
     /// Run a gate; or, at a frontend, list and remove the gates that have joined.
     #[command(args_conflicts_with_subcommands = true)]
     Gate {
@@ -65,10 +59,7 @@ pub(crate) enum Verb {
         action: Option<GateAction>,
     },
     /// Run a frontend.
-    Frontend {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    Frontend(ConfigFile),
     /// Run the agent: serve a service, or carry packets of this host or of one command with capabilities.
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Agent {
@@ -148,15 +139,9 @@ pub(crate) enum Verb {
     /// Bind a gate to a frontend: print a join token there, use it here.
     GateJoin(GateJoin),
     /// Have the kernel forward nothing in or out of a gate's interfaces, before the gate starts and if it never does.
-    GateClose {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    GateClose(ConfigFile),
     /// Open the interfaces that a stopped gate left closed, as if there had never been a gate.
-    GateOpen {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    GateOpen(ConfigFile),
     /// Write keys, users, groups, services and the configuration of a node, which may run, to one file.
     Export {
         /// The file, which must not exist, or `-` for standard output.
@@ -206,10 +191,7 @@ pub(crate) enum Verb {
     },
     /// The frontend of `up`, in a process of its own.
     #[command(hide = true)]
-    FrontendChild {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    FrontendChild(ConfigFile),
     /// Keeps a process that holds users' secrets; its frontend is at the other end of standard input.
     #[command(hide = true)]
     KeyHolder {
@@ -231,10 +213,7 @@ pub(crate) enum Verb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum AgentAction {
     /// Carry this host's packets to the file's destinations with capabilities.
-    Tun {
-        #[command(flatten)]
-        config: ConfigFile,
-    },
+    Tun(ConfigFile),
     /// Run a command, and carry its packets to the file's destinations with capabilities.
     Run {
         /// The file that lists the destinations.

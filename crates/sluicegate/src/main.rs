@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod file;
 mod out;
 mod process;
 mod secret;

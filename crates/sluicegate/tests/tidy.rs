@@ -156,12 +156,9 @@ fn every_drop_reason_is_documented() {
 fn every_route_is_documented() {
     let page = read(&root().join("docs/src/reference/api.md"));
     let source = read(&root().join("crates/control/api/src/endpoint/routes.rs"));
-    let routes: Vec<String> = source
-        .split("Endpoint::new(")
-        .skip(1)
-        .filter_map(|rest| rest.split_once(", \""))
-        .map(|(method, rest)| format!("| `{} {}` |", method.to_uppercase(), rest.split('"').next().expect("a path")))
-        .collect();
+    let pattern = regex::Regex::new(r#"Method::([A-Z]+), "([^"]+)""#).expect("a pattern");
+    let routes: Vec<String> =
+        pattern.captures_iter(&source).map(|found| format!("| `{} {}` |", &found[1], &found[2])).collect();
     for route in &routes {
         assert!(page.contains(route), "docs/src/reference/api.md lacks {route}");
     }

@@ -4,6 +4,7 @@ pub(crate) mod routes;
 
 use std::marker::PhantomData;
 
+use http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,36 +16,7 @@ const FILE_BYTES_MAX: usize = 32 << 20;
 /// What stands for itself in a URI (RFC 3986 2.3); all else is written as `%XX`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The HTTP methods in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// Reads, and changes nothing.
-    Get,
-    /// Adds, or does.
-    Post,
-    /// Replaces.
-    Put,
-    /// Changes a part.
-    Patch,
-    /// Removes.
-    Delete,
-}
-
-impl Method {
-    /// As it stands in a request line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-}
-
-/// A route, the type of what it takes and of what it answers. What a [`Method::Get`] takes stands in the query.
+/// A route, the type of what it takes and of what it answers. What a [`Method::GET`] takes stands in the query.
 #[derive(Debug)]
 pub struct Endpoint<Body, Answer> {
     /// How it is asked.
@@ -61,8 +33,8 @@ impl<Body, Answer> Endpoint<Body, Answer> {
         Self { method, path, body_bytes_max: BODY_BYTES_MAX, types: PhantomData }
     }
 
-    const fn of_files(self) -> Self {
-        Self { body_bytes_max: FILE_BYTES_MAX, ..self }
+    const fn of_files(method: Method, path: &'static str) -> Self {
+        Self { method, path, body_bytes_max: FILE_BYTES_MAX, types: PhantomData }
     }
 }
 
@@ -79,8 +51,8 @@ impl<Body: Serialize, Answer> Endpoint<Body, Answer> {
         let mut uri = self.path.replace("{name}", &escaped(name));
         // These types have neither maps with other keys than strings nor serializers that fail.
         let body = serde_json::to_value(body).unwrap_or_default();
-        let body = match (self.method, body) {
-            (Method::Get, Value::Object(fields)) => {
+        let body = match (&self.method, body) {
+            (&Method::GET, Value::Object(fields)) => {
                 let fields =
                     fields.iter().filter_map(|(key, value)| Some(format!("{key}={}", escaped(value.as_str()?))));
                 uri = format!("{uri}?{}", fields.collect::<Vec<_>>().join("&"));
@@ -89,7 +61,7 @@ impl<Body: Serialize, Answer> Endpoint<Body, Answer> {
             (_, Value::Null) => None,
             (_, body) => Some(body.to_string()),
         };
-        Question { method: self.method, uri, body, answer: PhantomData }
+        Question { method: self.method.clone(), uri, body, answer: PhantomData }
     }
 }
 
@@ -125,7 +97,7 @@ mod tests {
     fn a_name_cannot_leave_its_place_in_the_path() {
         let question = USER_REMOVE.ask_of("../groups/a?b#c", &());
         assert_eq!(question.uri, "/v1/users/..%2Fgroups%2Fa%3Fb%23c");
-        assert_eq!((question.method, question.body), (Method::Delete, None));
+        assert_eq!((question.method, question.body), (Method::DELETE, None));
     }
 
     #[test]

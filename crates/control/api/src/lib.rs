@@ -13,7 +13,7 @@ mod trace;
 
 use std::borrow::Cow;
 
-pub use endpoint::{Endpoint, Method, Question, Refusal, routes::*};
+pub use endpoint::{Endpoint, Question, Refusal, routes::*};
 pub use grants::{GrantState, GrantStatus, Revoke, Revoked};
 pub use objects::{Configured, Gate, JoinToken, NewUser, User, UserChange};
 pub use status::{

@@ -64,9 +64,8 @@ pub(crate) async fn ask_for<A: DeserializeOwned>(
     actor: Option<Actor>,
 ) -> Result<A, CallError> {
     let broken = |detail: String| CallError::Broken { path: socket.to_owned(), detail };
-    let method = Method::from_bytes(question.method.name().as_bytes()).map_err(|error| broken(error.to_string()))?;
     let body = question.body.clone().map_or_else(Bytes::new, Bytes::from);
-    let (status, body) = exchange(socket, method, &question.uri, body, actor).await?;
+    let (status, body) = exchange(socket, question.method.clone(), &question.uri, body, actor).await?;
     answer(status, &body).unwrap_or_else(|detail| Err(broken(detail)))
 }
 
@@ -119,7 +118,7 @@ pub(crate) async fn exchange(
 pub async fn ask_here<A: DeserializeOwned>(api: Api, question: &Question<A>) -> Result<A, CallError> {
     let broken = |detail: String| CallError::Refused { status: 500, message: detail };
     let body = question.body.clone().map_or_else(axum::body::Body::empty, Into::into);
-    let request = Request::builder().method(question.method.name()).uri(&question.uri).body(body);
+    let request = Request::builder().method(&question.method).uri(&question.uri).body(body);
     let Ok(response) = router(api).oneshot(request.map_err(|error| broken(error.to_string()))?).await;
     let status = response.status();
     let bytes = response.into_body().collect().await.map_err(|error| broken(error.to_string()))?.to_bytes();

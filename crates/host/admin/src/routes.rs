@@ -6,12 +6,12 @@ use axum::{
     body::to_bytes,
     extract::{FromRequestParts, Path, Query, Request, State},
     handler::Handler,
-    http::{Method as HttpMethod, StatusCode, Uri},
+    http::{Method, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{MethodFilter, on},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use sluicegate_api::{Endpoint, Method, Refusal};
+use sluicegate_api::{Endpoint, Refusal};
 
 use crate::{Api, actor::Actor};
 
@@ -63,10 +63,12 @@ impl Routes {
         let handler =
             async move |State(api): State<Api>, actor: Actor, name: Option<Path<String>>, request: Request| {
                 let name = name.map_or_else(String::new, |Path(name)| name);
-                let body = body(endpoint.method, endpoint.body_bytes_max, request).await?;
+                let body = body(&endpoint.method, endpoint.body_bytes_max, request).await?;
                 answer(Asked { api, actor, name, body }).await.map(Json)
             };
-        Self(self.0.route(endpoint.path, on(filter(endpoint.method), handler)))
+        // No endpoint has a method that filters do not know; it would be answered nowhere.
+        let filter = MethodFilter::try_from(endpoint.method.clone()).unwrap_or(MethodFilter::TRACE);
+        Self(self.0.route(endpoint.path, on(filter, handler)))
     }
 
     /// The router, in which `other` answers what no route does.
@@ -77,27 +79,17 @@ impl Routes {
     /// The router, in which what no route answers is refused.
     pub(crate) fn or_refused(self) -> Router<Api> {
         let unknown = async |uri: Uri| Refused(StatusCode::NOT_FOUND, format!("there is no {} here", uri.path()));
-        let wrong = async |method: HttpMethod, uri: Uri| {
+        let wrong = async |method: Method, uri: Uri| {
             Refused(StatusCode::METHOD_NOT_ALLOWED, format!("{} takes no {method}; see the header `allow`", uri.path()))
         };
         self.0.fallback(unknown).method_not_allowed_fallback(wrong)
     }
 }
 
-const fn filter(method: Method) -> MethodFilter {
-    match method {
-        Method::Get => MethodFilter::GET,
-        Method::Post => MethodFilter::POST,
-        Method::Put => MethodFilter::PUT,
-        Method::Patch => MethodFilter::PATCH,
-        Method::Delete => MethodFilter::DELETE,
-    }
-}
-
 /// What a request says: in its query if it only reads, else in its body, which may be missing where nothing is to be said.
-async fn body<Body: DeserializeOwned>(method: Method, bytes_max: usize, request: Request) -> Result<Body, Refused> {
+async fn body<Body: DeserializeOwned>(method: &Method, bytes_max: usize, request: Request) -> Result<Body, Refused> {
     let (mut parts, body) = request.into_parts();
-    if method == Method::Get {
+    if method == Method::GET {
         let query = Query::from_request_parts(&mut parts, &()).await;
         return query.map(|Query(body)| body).map_err(|rejection| bad(rejection.body_text()));
     }

@@ -151,9 +151,9 @@ pub(crate) type Link = ([u8; 6], [u8; 6]);
 pub(crate) fn read_udp(frame: &[u8]) -> (SocketAddrV4, SocketAddrV4, Vec<u8>, Link) {
     let link = ethernet::Repr::parse(&ethernet::Packet::new_checked(frame).unwrap()).unwrap();
     let packet = ipv4::Packet::new_checked(&frame[ethernet::HEADER_LEN..]).unwrap();
-    let ip = ipv4::Repr::parse(&packet).unwrap();
-    let datagram = udp::Packet::new_checked(packet.payload()).unwrap();
-    let udp = udp::Repr::parse(&datagram, ip.src.into(), ip.dst.into()).unwrap();
-    let from = SocketAddrV4::new(ip.src, udp.src_port);
-    (from, SocketAddrV4::new(ip.dst, udp.dst_port), udp.payload.to_vec(), (link.src, link.dst))
+    let udp = udp::Packet::new_checked(packet.payload()).unwrap();
+    assert!(packet.verify_checksum() && udp.verify_checksum(packet.src().into(), packet.dst().into()));
+    let from = SocketAddrV4::new(packet.src(), udp.src_port());
+    let to = SocketAddrV4::new(packet.dst(), udp.dst_port());
+    (from, to, udp.payload().to_vec(), (link.src, link.dst))
 }

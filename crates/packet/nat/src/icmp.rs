@@ -9,7 +9,7 @@ use sluicegate_pinhole::{ServiceMode, Tuple};
 use sluicegate_wire::{
     Frame, Instant, Port, Reason,
     checksum::Delta,
-    icmpv4, icmpv6,
+    icmp,
     ip::{Ports, Summary},
 };
 
@@ -22,9 +22,6 @@ use crate::{
     rules::Rules,
     transport::{Selector, State, Transport, Transports},
 };
-
-/// Code of the ICMP type "unreachable".
-const FRAGMENTATION_NEEDED: u8 = 4;
 
 /// How far behind the newest byte a quoted segment may start, at least.
 const QUOTED_BEHIND_MIN: u32 = 66_000;
@@ -208,56 +205,33 @@ fn leave_room(ip: &Summary, bytes: &mut [u8]) {
     if !is_too_big(ip, bytes) {
         return;
     }
-    if ip.src.is_ipv4() {
-        let mut message = icmpv4::Packet::new_unchecked(ip.transport_mut(bytes));
-        // Old routers name no MTU.
-        message.set_next_hop_mtu(message.next_hop_mtu().saturating_sub(TRAILER_LEN as u16));
-        message.fill_checksum();
-    } else {
-        let mut message = icmpv6::Packet::new_unchecked(ip.transport_mut(bytes));
-        message.set_mtu(message.mtu().saturating_sub(TRAILER_LEN as u32));
-        message.fill_checksum(ip.src, ip.dst);
-    }
+    let (src, dst) = (ip.src, ip.dst);
+    let mut message = icmp::Packet::new_unchecked(ip.version(), ip.transport_mut(bytes));
+    // Old routers name no MTU.
+    message.set_mtu(message.mtu().saturating_sub(TRAILER_LEN as u32));
+    message.fill_checksum(src, dst);
 }
 
 /// "Fragmentation needed" or "packet too big".
 fn is_too_big(ip: &Summary, bytes: &[u8]) -> bool {
-    let message = ip.transport(bytes);
-    if ip.src.is_ipv4() {
-        let message = icmpv4::Packet::new_unchecked(message);
-        (message.kind(), message.code()) == (icmpv4::Type::UNREACHABLE, FRAGMENTATION_NEEDED)
-    } else {
-        icmpv6::Packet::new_unchecked(message).kind() == icmpv6::Type::PACKET_TOO_BIG
-    }
+    icmp::Packet::new_unchecked(ip.version(), ip.transport(bytes)).kind() == icmp::Kind::PacketTooBig
 }
 
 /// Cuts an error to `len` bytes at most; RFC 4884's extensions stand behind the quote and go.
 fn cut(ip: &mut Summary, frame: &mut Frame<'_>, len: usize) {
-    let header_len = ip.transport_offset + icmpv4::HEADER_LEN;
+    let header_len = ip.transport_offset + icmp::HEADER_LEN;
     let quote_len = quoted(ip, frame.bytes()).len().min(len.saturating_sub(header_len));
     set_len(ip, frame, header_len + quote_len);
-    let (src, dst, is_ipv4) = (ip.src, ip.dst, ip.src.is_ipv4());
-    let message = ip.transport_mut(frame.bytes_mut());
-    if is_ipv4 {
-        let mut message = icmpv4::Packet::new_unchecked(message);
-        message.clear_quoted_length();
-        message.fill_checksum();
-    } else {
-        let mut message = icmpv6::Packet::new_unchecked(message);
-        message.clear_quoted_length();
-        message.fill_checksum(src, dst);
-    }
+    let (src, dst) = (ip.src, ip.dst);
+    let mut message = icmp::Packet::new_unchecked(ip.version(), ip.transport_mut(frame.bytes_mut()));
+    message.clear_quoted_length();
+    message.fill_checksum(src, dst);
 }
 
 fn quoted<'a>(ip: &Summary, bytes: &'a [u8]) -> &'a [u8] {
     let message = ip.transport(bytes);
-    let len = if ip.src.is_ipv4() {
-        icmpv4::Packet::new_unchecked(message).quoted().len()
-    } else {
-        icmpv6::Packet::new_unchecked(message).quoted().len()
-    };
-    // Both headers are 8 bytes long.
-    message.get(icmpv4::HEADER_LEN..icmpv4::HEADER_LEN + len).unwrap_or_default()
+    let len = icmp::Packet::new_unchecked(ip.version(), message).quoted().len();
+    message.get(icmp::HEADER_LEN..icmp::HEADER_LEN + len).unwrap_or_default()
 }
 
 /// Both ends of the quoted packet, and its sequence number if it has one.
@@ -284,16 +258,10 @@ impl Crossing {
         if let Some(address) = dst {
             ip.set_dst(bytes, address);
         }
-        let (src, dst, message) = (ip.src, ip.dst, ip.transport_mut(bytes));
-        if src.is_ipv4() {
-            let mut message = icmpv4::Packet::new_unchecked(message);
-            self.apply_to_quote(message.quoted_mut());
-            message.fill_checksum();
-        } else {
-            let mut message = icmpv6::Packet::new_unchecked(message);
-            self.apply_to_quote(message.quoted_mut());
-            message.fill_checksum(src, dst);
-        }
+        let (src, dst) = (ip.src, ip.dst);
+        let mut message = icmp::Packet::new_unchecked(ip.version(), ip.transport_mut(bytes));
+        self.apply_to_quote(message.quoted_mut());
+        message.fill_checksum(src, dst);
     }
 
     fn apply_to_quote(&self, quoted: &mut [u8]) {
@@ -309,7 +277,7 @@ impl Crossing {
         }
         match (self.transport.selector, self.translated) {
             (Selector::Ident, Some((_, ident))) if self.transport.is_translatable => {
-                icmpv4::Packet::new_unchecked(inner.transport_mut(quoted)).replace_ident(ident);
+                icmp::Packet::new_unchecked(inner.version(), inner.transport_mut(quoted)).replace_ident(ident);
                 return;
             }
             (Selector::None, _) => {

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use sluicegate_wire::{
     Frame, Port,
     checksum::Delta,
-    icmpv4,
+    icmp,
     ip::{Ports, Summary, Version},
     ipv4, ipv6,
 };
@@ -60,7 +60,8 @@ impl Rewrite {
                 if let Some((_, ident)) = self.src.or(self.dst)
                     && packet.transport.is_translatable
                 {
-                    icmpv4::Packet::new_unchecked(packet.ip.transport_mut(bytes)).replace_ident(ident);
+                    icmp::Packet::new_unchecked(packet.ip.version(), packet.ip.transport_mut(bytes))
+                        .replace_ident(ident);
                 }
             }
             Selector::Ports => {

@@ -8,7 +8,10 @@ use core::{
 
 use sluicegate_bounded::Gauge;
 use sluicegate_flow::TokenBucket;
-use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary};
+use sluicegate_wire::{
+    Frame, Instant, Port, Reason, Verdict, icmp,
+    ip::{Summary, Version},
+};
 
 use crate::{
     fragments::{Fragments, Released},
@@ -186,12 +189,13 @@ impl Forwarder {
 
 /// RFC 1812 4.3.2.7: errors answer neither errors nor later fragments.
 fn may_be_answered(ip: &Summary, packet: &[u8]) -> bool {
-    let kind = ip.transport(packet).first().copied();
-    let is_error = match ip.protocol {
-        IpProtocol::ICMP => kind
-            .is_none_or(|kind| ![icmpv4::Type::ECHO_REQUEST, icmpv4::Type::ECHO_REPLY].contains(&icmpv4::Type(kind))),
-        IpProtocol::ICMPV6 => kind.is_none_or(|kind| kind < icmpv6::Type::ECHO_REQUEST.0),
-        _ => false,
-    };
+    let is_error = icmp::version(ip.protocol).is_some_and(|version| match *ip.transport(packet) {
+        [number, ..] => {
+            let kind = icmp::Kind::of(version, number, 0);
+            // Of ICMP nothing is answered but echoes.
+            kind.is_error() || (version == Version::V4 && !kind.is_echo())
+        }
+        [] => true,
+    });
     ip.has_transport_header() && !is_error
 }

@@ -3,10 +3,11 @@
 
 use core::fmt;
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip::SipHasher24;
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
+
+use crate::base64url::{self, Base64Url};
 
 const MAC_LEN: usize = 8;
 /// Bytes that a To-tag carries: the call, the shard that made it, and a proof of the flow that it was made for.
@@ -38,7 +39,7 @@ impl CookieKey {
 
     /// The To-tag that carries this.
     #[must_use]
-    pub fn to_tag(&self, tagged: &[u8; TAGGED_LEN]) -> CookieText<TO_TAG_LEN> {
+    pub fn to_tag(&self, tagged: &[u8; TAGGED_LEN]) -> Base64Url<TO_TAG_LEN> {
         self.encode::<{ TAGGED_LEN + MAC_LEN }, TO_TAG_LEN>(Use::ToTag, tagged)
     }
 
@@ -50,7 +51,7 @@ impl CookieKey {
 
     /// The Record-Route parameter that stands for this call.
     #[must_use]
-    pub fn route(&self, call: &[u8; CALL_PREFIX_LEN]) -> CookieText<ROUTE_COOKIE_LEN> {
+    pub fn route(&self, call: &[u8; CALL_PREFIX_LEN]) -> Base64Url<ROUTE_COOKIE_LEN> {
         self.encode::<{ CALL_PREFIX_LEN + MAC_LEN }, ROUTE_COOKIE_LEN>(Use::Route, call)
     }
 
@@ -69,27 +70,18 @@ impl CookieKey {
         SipHasher24::new_with_key(&self.0).hash(&input).to_be_bytes()
     }
 
-    fn encode<const BYTES: usize, const TEXT: usize>(&self, purpose: Use, id: &[u8]) -> CookieText<TEXT> {
+    fn encode<const BYTES: usize, const TEXT: usize>(&self, purpose: Use, id: &[u8]) -> Base64Url<TEXT> {
         let mut bytes = [0; BYTES];
         let (id_part, mac_part) = bytes.split_at_mut(BYTES - MAC_LEN);
         id_part.copy_from_slice(id);
         mac_part.copy_from_slice(&self.mac(purpose, id));
-        let mut text = [0; TEXT];
-        let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
-        debug_assert_eq!(written, Ok(TEXT));
-        CookieText(text)
+        Base64Url::encode(&bytes)
     }
 
     fn decode<const ID: usize, const BYTES: usize>(&self, purpose: Use, text: &[u8]) -> Option<[u8; ID]> {
-        // A length that fits is checked first: the decoder wants room for whole groups.
-        if text.len() != (BYTES * 4).div_ceil(3) {
-            return None;
-        }
-        let mut bytes = [0; BYTES];
-        let len = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+        let bytes: [u8; BYTES] = base64url::decode(text)?;
         let (id, mac) = bytes.split_at(BYTES - MAC_LEN);
-        let genuine = len == BYTES && bool::from(self.mac(purpose, id).ct_eq(mac));
-        if genuine { id.try_into().ok() } else { None }
+        if bool::from(self.mac(purpose, id).ct_eq(mac)) { id.try_into().ok() } else { None }
     }
 }
 
@@ -102,30 +94,6 @@ impl Drop for CookieKey {
 impl fmt::Debug for CookieKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CookieKey")
-    }
-}
-
-/// base64url text of a tag or cookie: letters, digits, `-` and `_`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CookieText<const LEN: usize>([u8; LEN]);
-
-impl<const LEN: usize> CookieText<LEN> {
-    /// The text.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-impl<const LEN: usize> fmt::Debug for CookieText<LEN> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CookieText")
     }
 }
 

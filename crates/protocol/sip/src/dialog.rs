@@ -99,39 +99,7 @@ impl Dialog {
         })
     }
 
-    /// The call identifier.
-    #[must_use]
-    pub fn call_id(&self) -> &[u8] {
-        &self.call_id
-    }
-
-    /// Our tag.
-    #[must_use]
-    pub fn local_tag(&self) -> &[u8] {
-        &self.local.tag
-    }
-
-    /// The other side's tag.
-    #[must_use]
-    pub fn remote_tag(&self) -> &[u8] {
-        &self.remote.tag
-    }
-
-    /// The Request-URI of our next request.
-    #[must_use]
-    pub fn remote_target(&self) -> &[u8] {
-        &self.remote_target
-    }
-
-    /// The URI to send our next request to: the first route's, or the remote target.
-    #[must_use]
-    pub fn next_hop(&self) -> &[u8] {
-        let route = self.routes.first().and_then(|route| crate::message::NameAddr::parse(route));
-        route.map_or(&self.remote_target, |route| route.uri)
-    }
-
-    /// Begins our next request in the dialog, with the next sequence number (RFC 3261 section 12.2.1.1). The same URI
-    /// as [`Dialog::remote_target`]. Not for ACK and CANCEL.
+    /// Begins our next request in the dialog, with the next sequence number (RFC 3261 section 12.2.1.1). Not for ACK and CANCEL.
     pub fn begin<'b>(&mut self, method: &[u8], via: ViaLine<'_>, out: &'b mut Vec<u8>) -> Headers<'b> {
         self.local_number = self.local_number.wrapping_add(1) & i32::MAX as u32;
         self.write(method, self.local_number, via, out)
@@ -141,12 +109,6 @@ impl Dialog {
     /// its own.
     pub fn begin_ack<'b>(&self, number: u32, via: ViaLine<'_>, out: &'b mut Vec<u8>) -> Headers<'b> {
         self.write(b"ACK", number, via, out)
-    }
-
-    /// The sequence number of our last request.
-    #[must_use]
-    pub const fn local_number(&self) -> u32 {
-        self.local_number
     }
 
     /// Whether a request from the other side is in this dialog and in order; notes its number and, for INVITE, its
@@ -253,8 +215,8 @@ mod tests {
         let mut called = Dialog::from_request(&request, b"b").unwrap();
         let answer = response("<sip:p2;lr>, <sip:p1;lr>");
         let mut caller = Dialog::from_response(&Message::parse(answer.as_bytes()).unwrap()).unwrap();
-        assert_eq!((caller.local_tag(), caller.remote_tag()), (called.remote_tag(), called.local_tag()));
-        assert_eq!((caller.next_hop(), called.next_hop()), (&b"sip:p1;lr"[..], &b"sip:p2;lr"[..]));
+        assert_eq!((&caller.local, &caller.remote), (&called.remote, &called.local));
+        assert_eq!((&caller.routes[0], &called.routes[0]), (&b"<sip:p1;lr>".to_vec(), &b"<sip:p2;lr>".to_vec()));
 
         let mut bye = vec![];
         caller.begin(b"BYE", via(), &mut bye).finish();
@@ -298,7 +260,7 @@ mod tests {
         let text = again.replace("CSeq: 5", "CSeq: 6").replace("alice@192.0.2.1", "alice@192.0.2.7");
         let message = Message::parse(text.as_bytes()).unwrap();
         called.accept(&message, &message.essentials().unwrap()).unwrap();
-        assert_eq!(called.remote_target(), b"sip:alice@192.0.2.7");
+        assert_eq!(called.remote_target, b"sip:alice@192.0.2.7");
     }
 
     #[test]

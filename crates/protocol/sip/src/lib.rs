@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod base64url;
 pub mod cookie;
 pub mod dialog;
 pub mod digest;
@@ -20,3 +21,5 @@ pub mod transaction;
 pub mod ua;
 pub mod uri;
 pub mod write;
+
+pub use base64url::Base64Url;

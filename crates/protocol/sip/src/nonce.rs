@@ -4,16 +4,14 @@
 //! made it. Only that shard accepts it; [`crate::replay`] sees to it that it does so once. Time and number are encrypted
 //! under the MAC, so that nobody reads off it how long a frontend runs, how many shards it has and how many it challenged.
 
-use core::{
-    fmt,
-    net::{IpAddr, Ipv6Addr},
-};
+use core::{fmt, net::IpAddr};
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip::SipHasher24;
-use sluicegate_wire::UnixTime;
+use sluicegate_wire::{UnixTime, ip};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize as _;
+
+use crate::base64url::{Base64Url, decode};
 
 /// How long a nonce may be used, in seconds.
 pub const WINDOW_S: u64 = 60;
@@ -33,9 +31,8 @@ pub struct NonceKey {
     counter: u32,
 }
 
-/// A nonce as it stands in a header field: base64url, no padding.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct NonceText([u8; NONCE_TEXT_LEN]);
+/// A nonce as it stands in a header field.
+pub type NonceText = Base64Url<NONCE_TEXT_LEN>;
 
 /// Names one nonce of one [`NonceKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,11 +75,7 @@ impl NonceKey {
         let mut bytes = [0; NONCE_LEN];
         bytes[..ID_LEN].copy_from_slice(&self.mask(mac, id.to_bytes()));
         bytes[ID_LEN..].copy_from_slice(&mac);
-        let mut text = [0; NONCE_TEXT_LEN];
-        // 16 bytes are exactly 22 characters.
-        let written = URL_SAFE_NO_PAD.encode_slice(bytes, &mut text);
-        debug_assert_eq!(written, Ok(NONCE_TEXT_LEN));
-        NonceText(text)
+        Base64Url::encode(&bytes)
     }
 
     /// Whether `text` is a nonce that this key gave to this client not longer than [`WINDOW_S`] ago.
@@ -90,7 +83,7 @@ impl NonceKey {
     /// # Errors
     /// See [`NonceError`].
     pub fn check(&self, text: &[u8], now: UnixTime, client: IpAddr) -> Result<NonceId, NonceError> {
-        let bytes = decode(text).ok_or(NonceError::Foreign)?;
+        let bytes: [u8; NONCE_LEN] = decode(text).ok_or(NonceError::Foreign)?;
         let (masked, mac) = bytes.split_first_chunk::<ID_LEN>().ok_or(NonceError::Foreign)?;
         let sent: [u8; MAC_LEN] = mac.try_into().map_err(|_| NonceError::Foreign)?;
         let id = NonceId::from_bytes(self.mask(sent, *masked));
@@ -111,7 +104,8 @@ impl NonceKey {
         let mut input = [0; PLACE_LEN + ID_LEN + 16];
         input[..PLACE_LEN].copy_from_slice(&self.place);
         input[PLACE_LEN..PLACE_LEN + ID_LEN].copy_from_slice(&id.to_bytes());
-        input[PLACE_LEN + ID_LEN..].copy_from_slice(&as_ipv6(client).octets());
+        // One form for both families, so that a client on a dual-stack socket stays the same.
+        input[PLACE_LEN + ID_LEN..].copy_from_slice(&ip::octets(client));
         SipHasher24::new_with_key(&self.mac).hash(&input).to_be_bytes()
     }
 }
@@ -140,46 +134,11 @@ impl fmt::Debug for NonceKey {
     }
 }
 
-impl NonceText {
-    /// The text.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        core::str::from_utf8(&self.0).unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for NonceText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NonceText")
-    }
-}
-
-/// One form for both families, so that a client on a dual-stack socket stays the same.
-fn as_ipv6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    }
-}
-
-fn decode(text: &[u8]) -> Option<[u8; NONCE_LEN]> {
-    if text.len() != NONCE_TEXT_LEN {
-        return None;
-    }
-    let mut bytes = [0; NONCE_LEN];
-    let len = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
-    (len == NONCE_LEN).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
+
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
     use super::*;
 
@@ -222,7 +181,7 @@ mod tests {
     #[test]
     fn no_bit_can_be_changed() {
         let mut key = key();
-        let nonce = decode(key.mint(NOW, client()).as_bytes()).unwrap();
+        let nonce: [u8; NONCE_LEN] = decode(key.mint(NOW, client()).as_bytes()).unwrap();
         for bit in 0..NONCE_LEN * 8 {
             let mut changed = nonce;
             changed[bit / 8] ^= 1 << (bit % 8);

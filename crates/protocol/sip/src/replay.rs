@@ -1,7 +1,9 @@
 //! Which nonces were used: exact, bounded, and written only after a digest was right.
 
-use alloc::{boxed::Box, vec};
+use core::hash::BuildHasherDefault;
 
+use hashbrown::HashSet;
+use siphasher::sip::SipHasher13;
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::UnixTime;
 
@@ -18,12 +20,16 @@ pub enum ReplayError {
     Full,
 }
 
+/// The keys are times and counters of our own making: nobody outside chooses them, so a fixed hash will do.
+type Generation = HashSet<u64, BuildHasherDefault<SipHasher13>>;
+
 /// The used nonces of one [`NonceKey`](crate::nonce::NonceKey).
 ///
 /// Two generations of [`WINDOW_S`] seconds each: what was written is kept for at least one window, which is as long as
-/// a nonce can be valid after its use. Memory is fixed: 32 bytes for each nonce of `capacity`.
+/// a nonce can be valid after its use. Memory is fixed: they never hold more than they have room for.
 #[derive(Debug)]
 pub struct ReplaySet {
+    capacity: usize,
     current: Generation,
     previous: Generation,
     /// Start of the current generation.
@@ -36,8 +42,9 @@ impl ReplaySet {
     /// Remembers `capacity` nonces per window (at least one).
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let zero = UnixTime(0);
-        Self { current: Generation::new(capacity), previous: Generation::new(capacity), since: zero, latest: zero }
+        let (zero, capacity) = (UnixTime(0), capacity.max(1));
+        let [current, previous] = [(); 2].map(|()| Generation::with_capacity_and_hasher(capacity, Default::default()));
+        Self { capacity, current, previous, since: zero, latest: zero }
     }
 
     /// Marks a nonce as used. To be called once [`verify`](crate::digest::verify) said yes, and not before: then nobody
@@ -49,7 +56,11 @@ impl ReplaySet {
         if self.is_used(id, now) {
             return Err(ReplayError::Used);
         }
-        self.current.insert(key_of(id))
+        if self.current.len() == self.capacity {
+            return Err(ReplayError::Full);
+        }
+        self.current.insert(key_of(id));
+        Ok(())
     }
 
     /// Whether a nonce was used before, or is so old that this is no longer known. Nothing is written, so that a request
@@ -59,18 +70,14 @@ impl ReplaySet {
         self.turn_over();
         // Nonces carry 32 bits of the time; the latest time gives the upper ones back.
         let age_s = (self.latest.0 as u32).wrapping_sub(id.minted_s);
-        u64::from(age_s) > WINDOW_S || self.previous.contains(key_of(id)) || self.current.contains(key_of(id))
+        u64::from(age_s) > WINDOW_S || self.previous.contains(&key_of(id)) || self.current.contains(&key_of(id))
     }
 
     /// Nonces remembered now, and the most that can be.
     #[must_use]
-    pub const fn gauge(&self) -> Gauge {
-        let (current, previous) = (&self.current, &self.previous);
-        Gauge {
-            name: "replays",
-            used: (current.used + previous.used) as u64,
-            max: (current.capacity + previous.capacity) as u64,
-        }
+    pub fn gauge(&self) -> Gauge {
+        let used = self.current.len() + self.previous.len();
+        Gauge { name: "replays", used: used as u64, max: 2 * self.capacity as u64 }
     }
 
     fn turn_over(&mut self) {
@@ -85,59 +92,6 @@ impl ReplaySet {
             self.previous.clear();
         }
         self.since = self.latest;
-    }
-}
-
-const EMPTY: u64 = u64::MAX;
-
-/// Open addressing, at most half full.
-#[derive(Debug)]
-struct Generation {
-    slots: Box<[u64]>,
-    used: usize,
-    capacity: usize,
-}
-
-impl Generation {
-    fn new(capacity: usize) -> Self {
-        let capacity = capacity.max(1);
-        Self { slots: vec![EMPTY; (2 * capacity).next_power_of_two()].into(), used: 0, capacity }
-    }
-
-    fn clear(&mut self) {
-        if self.used > 0 {
-            self.slots.fill(EMPTY);
-        }
-        self.used = 0;
-    }
-
-    fn contains(&self, key: u64) -> bool {
-        self.slots.get(self.find(key)).is_some_and(|slot| *slot == key)
-    }
-
-    fn insert(&mut self, key: u64) -> Result<(), ReplayError> {
-        let position = self.find(key);
-        let slot = self.slots.get_mut(position).ok_or(ReplayError::Full)?;
-        if *slot == key {
-            return Err(ReplayError::Used);
-        }
-        if self.used == self.capacity {
-            return Err(ReplayError::Full);
-        }
-        *slot = key;
-        self.used += 1;
-        Ok(())
-    }
-
-    /// Where `key` is or would go. Ends, because half of the slots are empty.
-    fn find(&self, key: u64) -> usize {
-        // Keys are times and counters of our own making: nobody outside chooses them, so a fixed hash will do.
-        let mask = self.slots.len() - 1;
-        let mut position = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
-        while self.slots.get(position).is_some_and(|slot| *slot != EMPTY && *slot != key) {
-            position = (position + 1) & mask;
-        }
-        position
     }
 }
 

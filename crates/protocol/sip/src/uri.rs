@@ -260,8 +260,8 @@ pub fn unescape(text: &[u8]) -> impl Iterator<Item = u8> + Clone {
     let mut rest = text;
     core::iter::from_fn(move || {
         let (byte, len) = match rest {
-            [b'%', high, low, ..] => match (hex_value(*high), hex_value(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, 3),
+            [b'%', high, low, ..] => match [*high, *low].map(|digit| char::from(digit).to_digit(16)) {
+                [Some(high), Some(low)] => ((high << 4 | low) as u8, 3),
                 _ => (b'%', 1),
             },
             [byte, ..] => (*byte, 1),
@@ -270,15 +270,6 @@ pub fn unescape(text: &[u8]) -> impl Iterator<Item = u8> + Clone {
         rest = rest.get(len..).unwrap_or_default();
         Some(byte)
     })
-}
-
-const fn hex_value(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
-    }
 }
 
 fn is_escaped(text: &[u8], class: fn(u8) -> bool) -> bool {

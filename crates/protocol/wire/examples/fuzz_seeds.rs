@@ -12,8 +12,8 @@ use sluicegate_wire::{
     FrameBuf, IpProtocol,
     capability::{self, Algorithm, Capability, ClientId, FlowNonce, Kind, Limits, Return, shim},
     ethernet::{self, EtherType},
-    icmpv4, icmpv6,
-    ip::FragmentOffset,
+    icmp,
+    ip::{FragmentOffset, Version},
     ipv4, ipv6,
     tcp::{self, Timestamps, WindowScale},
     udp,
@@ -32,14 +32,12 @@ type Seeds = Vec<(&'static str, Vec<u8>)>;
 
 fn main() -> io::Result<()> {
     let corpus = env::args_os().nth(1).map_or_else(|| PathBuf::from("fuzz/corpus"), PathBuf::from);
-    let mut icmp = icmpv4_messages();
-    icmp.extend(icmpv6_messages());
     let targets: [(&str, Seeds); 6] = [
         ("wire_ethernet", frames()),
         ("wire_ipv4", ipv4_packets()),
         ("wire_ipv6", ipv6_packets()),
         ("wire_transport", transports(IpAddr::V4(SRC4), IpAddr::V4(DST4))),
-        ("wire_icmp", icmp),
+        ("wire_icmp", icmp_messages()),
         ("wire_capability", capability_headers()),
     ];
     for (target, seeds) in targets {
@@ -91,7 +89,7 @@ fn ipv4_packets() -> Seeds {
             (name, ipv4_packet(protocol, &bytes))
         })
         .collect();
-    let ping = icmpv4_message(&icmpv4::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" });
+    let ping = icmp_message(&icmp::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" }, SRC4.into(), DST4.into());
     packets.push(("icmp_echo", ipv4_packet(IpProtocol::ICMP, &ping)));
     // Router alert and a loose source route in the first 12 bytes of what was payload.
     let mut options = ipv4_packet(IpProtocol::UDP, &[148, 4, 0, 0, 131, 7, 4, 203, 0, 113, 1, 0, 1, 2, 3, 4]);
@@ -170,44 +168,46 @@ fn transports(src: IpAddr, dst: IpAddr) -> Seeds {
     ]
 }
 
-fn icmpv4_message(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
+fn icmp_message(repr: &icmp::Repr<'_>, src: IpAddr, dst: IpAddr) -> Vec<u8> {
     let mut bytes = vec![0; repr.buffer_len()];
-    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut bytes[..]));
+    repr.emit(&mut bytes, src, dst);
     bytes
 }
 
-fn icmpv4_messages() -> Seeds {
-    let packet = ipv4_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4)));
-    let quote = icmpv4::Quote::new(&packet).expect("a packet of our own making");
-    let too_big = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1400 };
-    [
-        ("v4_echo", icmpv4::Repr::EchoReply { ident: 1, seq: 2, data: b"ping" }),
-        ("v4_unreachable", icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote }),
-        ("v4_too_big", icmpv4::Repr::Unreachable { why: too_big, quote }),
-        ("v4_time_exceeded", icmpv4::Repr::TimeExceeded { which: icmpv4::TimeExceeded::InTransit, quote }),
-        ("v4_parameter", icmpv4::Repr::ParameterProblem { what: icmpv4::ParameterProblem::Pointer(8), quote }),
-    ]
-    .map(|(name, repr)| (name, icmpv4_message(&repr)))
-    .to_vec()
-}
-
-fn icmpv6_messages() -> Seeds {
-    let packet = ipv6_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6)));
-    let quote = icmpv6::Quote::new(&packet).expect("a packet of our own making");
-    let parameter = icmpv6::ParameterProblem::UnknownNextHeader;
-    [
-        ("v6_echo", icmpv6::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" }),
-        ("v6_unreachable", icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Port, quote }),
-        ("v6_too_big", icmpv6::Repr::PacketTooBig { mtu: 1400, quote }),
-        ("v6_time_exceeded", icmpv6::Repr::TimeExceeded { which: icmpv6::TimeExceeded::InTransit, quote }),
-        ("v6_parameter", icmpv6::Repr::ParameterProblem { what: parameter, pointer: 40, quote }),
-    ]
-    .map(|(name, repr)| {
-        let mut bytes = vec![0; repr.buffer_len()];
-        repr.emit(&mut icmpv6::Packet::new_unchecked(&mut bytes[..]), IpAddr::V6(ROUTER), IpAddr::V6(HOST));
-        (name, bytes)
-    })
-    .to_vec()
+fn icmp_messages() -> Seeds {
+    let (src4, dst4, router, host) = (IpAddr::V4(SRC4), IpAddr::V4(DST4), IpAddr::V6(ROUTER), IpAddr::V6(HOST));
+    let (packet4, packet6) = (
+        ipv4_packet(IpProtocol::UDP, &udp_datagram(src4, dst4)),
+        ipv6_packet(IpProtocol::UDP, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6))),
+    );
+    let quote = |packet| icmp::Quote::new(packet).expect("a packet of our own making");
+    let errors = |quote| {
+        [
+            icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote },
+            icmp::Repr::PacketTooBig { mtu: 1400, quote },
+            icmp::Repr::TimeExceeded { quote },
+        ]
+    };
+    let reply = icmp::Repr::EchoReply { ident: 1, seq: 2, data: b"ping" };
+    let request = icmp::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" };
+    let v4 = [reply].into_iter().chain(errors(quote(&packet4))).map(|repr| icmp_message(&repr, src4, dst4));
+    let v6 = [request].into_iter().chain(errors(quote(&packet6))).map(|repr| icmp_message(&repr, router, host));
+    let names = [
+        ["v4_echo", "v4_unreachable", "v4_too_big", "v4_time_exceeded"],
+        ["v6_echo", "v6_unreachable", "v6_too_big", "v6_time_exceeded"],
+    ];
+    let mut seeds: Seeds = names.concat().into_iter().zip(v4.chain(v6)).collect();
+    // A parameter problem of byte 8, and an unknown next header at byte 40.
+    for (name, of, head) in
+        [("v4_parameter", 3, [12, 0, 0, 0, 8, 0, 0, 0]), ("v6_parameter", 7, [4, 1, 0, 0, 0, 0, 0, 40])]
+    {
+        let mut bytes = seeds[of].1.clone();
+        bytes[..8].copy_from_slice(&head);
+        let (version, src, dst) = if of == 3 { (Version::V4, src4, dst4) } else { (Version::V6, router, host) };
+        icmp::Packet::new_unchecked(version, &mut bytes[..]).fill_checksum(src, dst);
+        seeds.push((name, bytes));
+    }
+    seeds
 }
 
 fn capability_headers() -> Seeds {
@@ -254,8 +254,8 @@ fn capability_headers() -> Seeds {
     let plain4 = ipv4_packet(upper, &udp_datagram(IpAddr::V4(SRC4), IpAddr::V4(DST4)));
     let plain6 = ipv6_packet(upper, &udp_datagram(IpAddr::V6(SRC6), IpAddr::V6(DST6)));
     let native = carried(&plain4, &listed(Kind::Capabilities, 0), shim::Carriage::Native);
-    let quote = icmpv4::Quote::new(&native).expect("a packet of our own making");
-    let error = icmpv4_message(&icmpv4::Repr::TimeExceeded { which: icmpv4::TimeExceeded::InTransit, quote });
+    let quote = icmp::Quote::new(&native).expect("a packet of our own making");
+    let error = icmp_message(&icmp::Repr::TimeExceeded { quote }, SRC4.into(), DST4.into());
     seeds.extend([
         ("v4_encapsulated", carried(&plain4, &request, encapsulated)),
         ("v6_native", carried(&plain6, &nonce_only, shim::Carriage::Native)),

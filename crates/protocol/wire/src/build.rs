@@ -4,12 +4,12 @@
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
 
-use crate::{IpProtocol, capability, dccp, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, udplite};
+use crate::{IpProtocol, capability, dccp, icmp, ip::Version, ipv4, ipv6, tcp, udp, udplite};
 
 /// What an IP packet carries.
 pub trait Body {
     /// The protocol that the IP header names.
-    fn protocol(&self) -> IpProtocol;
+    fn protocol(&self, version: Version) -> IpProtocol;
     /// Its length in bytes.
     fn len(&self) -> usize;
     /// Writes it into exactly so many bytes; the addresses are in the checksums of some.
@@ -23,7 +23,7 @@ pub trait Body {
 
 /// Bytes of any protocol, as they are.
 impl Body for (IpProtocol, &[u8]) {
-    fn protocol(&self) -> IpProtocol {
+    fn protocol(&self, _: Version) -> IpProtocol {
         self.0
     }
 
@@ -37,9 +37,9 @@ impl Body for (IpProtocol, &[u8]) {
 }
 
 macro_rules! body {
-    ($layer:ident, $protocol:ident $(, $ends:ident)*) => {
+    ($layer:ident, $protocol:ident) => {
         impl Body for $layer::Repr<'_> {
-            fn protocol(&self) -> IpProtocol {
+            fn protocol(&self, _: Version) -> IpProtocol {
                 IpProtocol::$protocol
             }
 
@@ -47,25 +47,36 @@ macro_rules! body {
                 self.buffer_len()
             }
 
-            fn emit(&self, bytes: &mut [u8], _src: IpAddr, _dst: IpAddr) {
-                Self::emit(self, &mut $layer::Packet::new_unchecked(bytes) $(, body!(@ $ends _src _dst))*);
+            fn emit(&self, bytes: &mut [u8], src: IpAddr, dst: IpAddr) {
+                Self::emit(self, &mut $layer::Packet::new_unchecked(bytes), src, dst);
             }
         }
     };
-    (@ src $src:ident $dst:ident) => { $src };
-    (@ dst $src:ident $dst:ident) => { $dst };
 }
 
-body!(udp, UDP, src, dst);
-body!(udplite, UDPLITE, src, dst);
-body!(dccp, DCCP, src, dst);
-body!(tcp, TCP, src, dst);
-body!(icmpv4, ICMP);
-body!(icmpv6, ICMPV6, src, dst);
+body!(udp, UDP);
+body!(udplite, UDPLITE);
+body!(dccp, DCCP);
+body!(tcp, TCP);
+
+/// In a packet of either version, as that version writes it.
+impl Body for icmp::Repr<'_> {
+    fn protocol(&self, version: Version) -> IpProtocol {
+        if version == Version::V4 { IpProtocol::ICMP } else { IpProtocol::ICMPV6 }
+    }
+
+    fn len(&self) -> usize {
+        self.buffer_len()
+    }
+
+    fn emit(&self, bytes: &mut [u8], src: IpAddr, dst: IpAddr) {
+        Self::emit(self, bytes, src, dst);
+    }
+}
 
 /// A capability header natively, with nothing behind it.
 impl Body for capability::Repr {
-    fn protocol(&self) -> IpProtocol {
+    fn protocol(&self, _: Version) -> IpProtocol {
         capability::PROTOCOL
     }
 
@@ -91,14 +102,15 @@ pub fn write(buffer: &mut [u8], src: impl Into<IpAddr>, dst: impl Into<IpAddr>, 
     let (head, rest) = buffer.split_at_mut_checked(header_len(src))?;
     let payload = rest.get_mut(..body.len())?;
     let len = u16::try_from(body.len()).ok()?;
+    let protocol = body.protocol(Version::of(src));
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             // The header's length counts in the total one.
             len.checked_add(ipv4::HEADER_LEN as u16)?;
-            ipv4::Repr::new(src, dst, body.protocol(), len).emit(&mut ipv4::Packet::new_unchecked(head));
+            ipv4::Repr::new(src, dst, protocol, len).emit(&mut ipv4::Packet::new_unchecked(head));
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            ipv6::Repr::new(src, dst, body.protocol(), len).emit(&mut ipv6::Packet::new_unchecked(head));
+            ipv6::Repr::new(src, dst, protocol, len).emit(&mut ipv6::Packet::new_unchecked(head));
         }
         _ => return None,
     }
@@ -145,15 +157,14 @@ mod tests {
     fn every_body_is_carried_in_both_versions_with_right_checksums() {
         let datagram = udp::Repr { src_port: 1, dst_port: 2, payload: b"odd" };
         let segment = tcp::Repr { payload: b"text", ..tcp::Repr::new(1, 2, tcp::Control::Syn, 7) };
-        let echo4 = icmpv4::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" };
-        let echo6 = icmpv6::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" };
+        let echo = icmp::Repr::EchoRequest { ident: 1, seq: 2, data: b"ping" };
         let all = [
             packet(ends(V4).0, ends(V4).1, &datagram),
             packet(ends(V6).0, ends(V6).1, &datagram),
             packet(ends(V4).0, ends(V4).1, &segment),
             packet(ends(V6).0, ends(V6).1, &segment),
-            packet(ends(V4).0, ends(V4).1, &echo4),
-            packet(ends(V6).0, ends(V6).1, &echo6),
+            packet(ends(V4).0, ends(V4).1, &echo),
+            packet(ends(V6).0, ends(V6).1, &echo),
         ];
         for bytes in all {
             let summary = Summary::parse(&bytes).unwrap();

@@ -15,7 +15,7 @@ mod repr;
 pub mod shim;
 mod value;
 
-pub use list::{CapabilityList, Slot, SlotList};
+pub use list::{CapabilityList, PathList, Slot, SlotList};
 pub use packet::Packet;
 pub use repr::{Repr, Return};
 pub use value::{Algorithm, Capability, ClientId, FlowNonce, Kind, Limits, PathId};

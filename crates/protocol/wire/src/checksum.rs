@@ -113,18 +113,6 @@ impl Delta {
         Self(fold(self.0 as u64 + (!old) as u64 + new as u64))
     }
 
-    /// Adds the change of 128 bits at an even offset.
-    #[inline]
-    #[must_use]
-    pub const fn u128(self, old: u128, new: u128) -> Self {
-        self.u64((old >> 64) as u64, (new >> 64) as u64).u64(old as u64, new as u64)
-    }
-
-    #[inline]
-    const fn u64(self, old: u64, new: u64) -> Self {
-        self.u32((old >> 32) as u32, (new >> 32) as u32).u32(old as u32, new as u32)
-    }
-
     /// Adds the change of an address, also from one version to the other.
     #[inline]
     #[must_use]
@@ -249,8 +237,6 @@ mod tests {
             prop_assert_eq!(Delta::NONE.u32(u32::from_be_bytes(old32), u32::from_be_bytes(new32)).apply(before), internet(&changed));
 
             changed[at..at + 16].copy_from_slice(&new);
-            prop_assert_eq!(Delta::NONE.u128(u128::from_be_bytes(old), u128::from_be_bytes(new)).apply(before), internet(&changed));
-
             let v6 = |bytes: [u8; 16]| IpAddr::V6(Ipv6Addr::from(bytes));
             prop_assert_eq!(Delta::NONE.address(v6(old), v6(new)).apply(before), internet(&changed));
         }

@@ -1,10 +1,10 @@
 //! Ethernet II frames (IEEE 802.3), with up to two VLAN tags (IEEE 802.1Q, 802.1ad) that are read, never written.
 
-use core::{fmt, net::Ipv6Addr};
+use core::fmt;
 
 use crate::{
     Reason,
-    field::{self, array, packet_view, put, u16_at},
+    field::{self, packet_view, put, u16_at},
 };
 
 /// Bytes of a header without tags.
@@ -19,21 +19,6 @@ pub type Address = [u8; 6];
 
 /// The address of all stations.
 pub const BROADCAST: Address = [0xff; 6];
-
-/// Whether this is one station's address: neither group nor all zero.
-#[inline]
-#[must_use]
-pub fn is_unicast(address: Address) -> bool {
-    address[0] & 1 == 0 && address != [0; 6]
-}
-
-/// The group address that carries packets to this IPv6 multicast address (RFC 2464 7).
-#[inline]
-#[must_use]
-pub const fn multicast(address: Ipv6Addr) -> Address {
-    let [.., a, b, c, d] = address.octets();
-    [0x33, 0x33, a, b, c, d]
-}
 
 /// What a frame carries. Every number is valid; the named ones are those that Sluicegate reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +64,13 @@ impl fmt::Display for EtherType {
 
 packet_view! {
     /// An Ethernet frame without its check sequence.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The receiver's address.
+        dst, set_dst: Address = 0;
+        /// The sender's address.
+        src, set_src: Address = 6;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -107,28 +99,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// The receiver's address.
-    #[inline]
-    pub fn dst(&self) -> Address {
-        array(self.bytes(), 0)
-    }
-
-    /// The sender's address.
-    #[inline]
-    pub fn src(&self) -> Address {
-        array(self.bytes(), 6)
-    }
-
     /// How many tags there are, up to [`TAGS_MAX`].
     #[inline]
     pub fn tags(&self) -> usize {
         self.tags_announced()
-    }
-
-    /// The VLAN (12 bits) of the outermost tag (0) or the one inside it (1).
-    #[inline]
-    pub fn vlan(&self, index: usize) -> Option<u16> {
-        (index < self.tags()).then(|| u16_at(self.bytes(), HEADER_LEN + TAG_LEN * index) & 0x0fff)
     }
 
     /// Header and tags, in bytes.
@@ -151,18 +125,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes the receiver's address.
-    #[inline]
-    pub fn set_dst(&mut self, value: Address) {
-        put(self.buffer.as_mut(), 0, &value);
-    }
-
-    /// Writes the sender's address.
-    #[inline]
-    pub fn set_src(&mut self, value: Address) {
-        put(self.buffer.as_mut(), 6, &value);
-    }
-
     /// Writes the type of an untagged frame.
     #[inline]
     pub fn set_ethertype(&mut self, value: EtherType) {
@@ -244,7 +206,7 @@ mod tests {
     fn deconstruct() {
         let packet = Packet::new_checked(&BYTES[..]).unwrap();
         assert_eq!((packet.dst(), packet.src(), packet.ethertype()), (REPR.dst, REPR.src, EtherType::IPV4));
-        assert_eq!((packet.tags(), packet.vlan(0), packet.header_len()), (0, None, 14));
+        assert_eq!((packet.tags(), packet.header_len()), (0, 14));
         assert_eq!(packet.payload(), [0x45, 0x00]);
     }
 
@@ -289,21 +251,13 @@ mod tests {
     #[test]
     fn one_and_two_tags_are_looked_through() {
         let single = Packet::new_checked(tagged(&[0x8100, 0x86dd])).unwrap();
-        assert_eq!((single.tags(), single.vlan(0), single.vlan(1)), (1, Some(5), None));
+        assert_eq!((single.tags(), single.header_len()), (1, 18));
         assert_eq!((single.ethertype(), single.payload()), (EtherType::IPV6, &[0x45, 0x00][..]));
         let double = Packet::new_checked(tagged(&[0x88a8, 0x8100, 0x0800])).unwrap();
-        assert_eq!((double.tags(), double.vlan(0), double.vlan(1)), (2, Some(5), Some(6)));
+        assert_eq!((double.tags(), double.header_len()), (2, 22));
         assert_eq!((double.ethertype(), double.payload()), (EtherType::IPV4, &[0x45, 0x00][..]));
         let triple = Packet::new_checked(tagged(&[0x88a8, 0x8100, 0x8100, 0x0800])).unwrap();
         assert!(triple.ethertype().is_tag());
-    }
-
-    #[test]
-    fn group_addresses_are_not_unicast() {
-        assert!(is_unicast(REPR.src));
-        let all_nodes = multicast(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
-        assert_eq!(all_nodes, [0x33, 0x33, 0, 0, 0, 1]);
-        assert!(!is_unicast(BROADCAST) && !is_unicast(all_nodes) && !is_unicast([0; 6]));
     }
 
     proptest! {

@@ -3,7 +3,9 @@
 //! Inside a checked view every offset exists. Outside one, a debug build stops at the mistake; a release build reads
 //! zeros and writes nothing, because a gate must not be stopped by a packet.
 
-use crate::Reason;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::{IpProtocol, Reason, capability::ClientId, tcp::Flags};
 
 /// The `N` bytes at `at`.
 #[inline]
@@ -63,11 +65,71 @@ pub(crate) const fn at_least(len: usize, least: usize, reason: Reason) -> Result
     if len < least { Err(reason) } else { Ok(()) }
 }
 
-/// Declares a `Packet` view with its constructors. The module adds `check_len` and the fields.
+/// Takes the next option off a list of them (RFC 791 3.1, RFC 9293 3.2): its kind, and what follows kind and length. Padding
+/// is left out. The first malformed option ends the list with `reason`, as the end of the list does without.
+#[inline]
+pub(crate) fn next_option<'a>(rest: &mut &'a [u8], reason: Reason) -> Option<Result<(u8, &'a [u8]), Reason>> {
+    while let [1, behind @ ..] = *rest {
+        *rest = behind;
+    }
+    let option = match *rest {
+        [] | [0, ..] => None,
+        [kind, len, behind @ ..] if *len >= 2 => {
+            let option = behind.split_at_checked(usize::from(*len) - 2);
+            Some(option.map(|(data, behind)| (*kind, data, behind)).ok_or(reason))
+        }
+        _ => Some(Err(reason)),
+    };
+    *rest = match option {
+        Some(Ok((.., behind))) => behind,
+        _ => &[],
+    };
+    option.map(|option| option.map(|(kind, data, _)| (kind, data)))
+}
+
+/// A value that stands at a fixed offset of a header, in network byte order.
+pub(crate) trait Field {
+    /// Reads the value at `at`.
+    fn read(data: &[u8], at: usize) -> Self;
+    /// Writes the value at `at`.
+    fn write(self, data: &mut [u8], at: usize);
+}
+
+macro_rules! field {
+    ($($kind:ty: $of_bytes:expr, $to_bytes:expr;)*) => {$(
+        impl Field for $kind {
+            #[inline]
+            fn read(data: &[u8], at: usize) -> Self {
+                $of_bytes(array(data, at))
+            }
+
+            #[inline]
+            fn write(self, data: &mut [u8], at: usize) {
+                put(data, at, &$to_bytes(&self));
+            }
+        }
+    )*};
+}
+
+field! {
+    u8: |[byte]: [Self; 1]| byte, |byte: &Self| [*byte];
+    u16: Self::from_be_bytes, |number: &Self| number.to_be_bytes();
+    u32: Self::from_be_bytes, |number: &Self| number.to_be_bytes();
+    [u8; 6]: core::convert::identity, |address: &Self| *address;
+    Ipv4Addr: Self::from_octets, Self::octets;
+    Ipv6Addr: Self::from_octets, Self::octets;
+    IpProtocol: |[number]: [u8; 1]| Self(number), |protocol: &Self| [protocol.0];
+    Flags: |[bits]: [u8; 1]| Self(bits), |flags: &Self| [flags.0];
+    ClientId: |bytes| Self(u32::from_be_bytes(bytes)), |client: &Self| client.0.to_be_bytes();
+}
+
+/// Declares a `Packet` view with its constructors, and its fields at fixed offsets: `reader, writer: TYPE = OFFSET`, the
+/// writer only where somebody writes the field. The module adds `check_len` and what takes more than an offset.
 macro_rules! packet_view {
-    ($(#[$doc:meta])*) => {
+    ($(#[$doc:meta])* pub struct Packet {
+        $($(#[$field:meta])* $read:ident $(, $write:ident)?: $kind:ty = $at:expr;)*
+    }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Packet<T> {
             buffer: T,
         }
@@ -102,6 +164,24 @@ macro_rules! packet_view {
             fn bytes(&self) -> &[u8] {
                 self.buffer.as_ref()
             }
+
+            $(
+                $(#[$field])*
+                #[inline]
+                pub fn $read(&self) -> $kind {
+                    $crate::field::Field::read(self.bytes(), $at)
+                }
+            )*
+        }
+
+        impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+            $($(
+                #[doc = concat!("Writes [`Self::", stringify!($read), "`].")]
+                #[inline]
+                pub fn $write(&mut self, value: $kind) {
+                    $crate::field::Field::write(value, self.buffer.as_mut(), $at);
+                }
+            )?)*
         }
     };
 }

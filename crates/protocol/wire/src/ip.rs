@@ -5,13 +5,13 @@ use core::net::{IpAddr, Ipv4Addr};
 use crate::{
     Checksum, IpProtocol, Reason,
     checksum::{self, Delta},
-    dccp, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, udplite,
+    dccp,
+    field::Field,
+    icmp, ipv4, ipv6, tcp, udp, udplite,
 };
 
 mod fragment;
-mod quote;
 pub use fragment::{Fragment, FragmentOffset};
-pub(crate) use quote::{quotable, quoted_len};
 
 /// Version of the Internet protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +20,15 @@ pub enum Version {
     V4,
     /// IPv6.
     V6,
+}
+
+impl Version {
+    /// Of packets from or to this address.
+    #[inline]
+    #[must_use]
+    pub const fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
 }
 
 /// An address in 16 bytes, IPv4 as IPv4-mapped (RFC 4291 2.5.5.2).
@@ -185,7 +194,7 @@ impl Summary {
     #[inline]
     #[must_use]
     pub const fn version(&self) -> Version {
-        if self.src.is_ipv4() { Version::V4 } else { Version::V6 }
+        Version::of(self.src)
     }
 
     /// Whether the transport header starts at [`Self::transport_offset`]: the packet is whole or the first fragment.
@@ -258,35 +267,13 @@ impl Summary {
     /// transport checksum. An address of the other version changes nothing.
     #[inline]
     pub fn set_src(&mut self, bytes: &mut [u8], new: IpAddr) -> Delta {
-        let delta = Delta::NONE.address(self.src, new);
-        match (self.src, new) {
-            (IpAddr::V4(_), IpAddr::V4(address)) => {
-                let mut packet = ipv4::Packet::new_unchecked(bytes);
-                packet.set_src(address);
-                packet.set_checksum(delta.apply(packet.checksum()));
-            }
-            (IpAddr::V6(_), IpAddr::V6(address)) => ipv6::Packet::new_unchecked(bytes).set_src(address),
-            _ => return Delta::NONE,
-        }
-        self.src = new;
-        delta
+        set_address(bytes, [12, 8], &mut self.src, new)
     }
 
     /// Writes the destination address; otherwise like [`Self::set_src`].
     #[inline]
     pub fn set_dst(&mut self, bytes: &mut [u8], new: IpAddr) -> Delta {
-        let delta = Delta::NONE.address(self.dst, new);
-        match (self.dst, new) {
-            (IpAddr::V4(_), IpAddr::V4(address)) => {
-                let mut packet = ipv4::Packet::new_unchecked(bytes);
-                packet.set_dst(address);
-                packet.set_checksum(delta.apply(packet.checksum()));
-            }
-            (IpAddr::V6(_), IpAddr::V6(address)) => ipv6::Packet::new_unchecked(bytes).set_dst(address),
-            _ => return Delta::NONE,
-        }
-        self.dst = new;
-        delta
+        set_address(bytes, [16, 24], &mut self.dst, new)
     }
 
     /// Corrects the checksum of the transport header by `delta`, if the header is here and its checksum field was not cut
@@ -311,27 +298,38 @@ impl Summary {
         if self.fragment.is_some() {
             return true;
         }
-        let transport = self.transport(bytes);
+        let (src, dst, transport) = (self.src, self.dst, self.transport(bytes));
         match self.protocol {
-            IpProtocol::UDP => {
-                udp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
-            }
-            IpProtocol::TCP => {
-                tcp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
-            }
+            IpProtocol::UDP => udp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(src, dst)),
+            IpProtocol::TCP => tcp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(src, dst)),
             IpProtocol::UDPLITE => {
-                udplite::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
+                udplite::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(src, dst))
             }
             IpProtocol::DCCP => {
-                dccp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
+                dccp::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(src, dst))
             }
-            IpProtocol::ICMP => icmpv4::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum()),
-            IpProtocol::ICMPV6 => {
-                icmpv6::Packet::new_checked(transport).is_ok_and(|packet| packet.verify_checksum(self.src, self.dst))
-            }
-            _ => true,
+            protocol => icmp::version(protocol).is_none_or(|version| {
+                icmp::Packet::new_checked(version, transport).is_ok_and(|packet| packet.verify_checksum(src, dst))
+            }),
         }
     }
+}
+
+/// Writes an address that stands at these places of an IPv4 and of an IPv6 header.
+#[inline]
+fn set_address(bytes: &mut [u8], [v4_at, v6_at]: [usize; 2], old: &mut IpAddr, new: IpAddr) -> Delta {
+    let delta = Delta::NONE.address(*old, new);
+    match (*old, new) {
+        (IpAddr::V4(_), IpAddr::V4(address)) => {
+            address.write(bytes, v4_at);
+            let mut packet = ipv4::Packet::new_unchecked(bytes);
+            packet.set_checksum(delta.apply(packet.checksum()));
+        }
+        (IpAddr::V6(_), IpAddr::V6(address)) => address.write(bytes, v6_at),
+        _ => return Delta::NONE,
+    }
+    *old = new;
+    delta
 }
 
 #[inline]

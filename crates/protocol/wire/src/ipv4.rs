@@ -4,7 +4,7 @@ use core::net::Ipv4Addr;
 
 use crate::{
     IpProtocol, Reason, checksum,
-    field::{self, packet_view, put, u8_at, u16_at, u32_at},
+    field::{self, packet_view, put, u8_at, u16_at},
     ip::{Fragment, FragmentOffset},
 };
 
@@ -22,6 +22,23 @@ const OFFSET_MASK: u16 = 0x1fff;
 
 packet_view! {
     /// An IPv4 packet. Bytes of the buffer beyond the total length (link-layer padding) belong to no accessor.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The differentiated services code point and ECN bits (RFC 3168).
+        traffic_class, set_traffic_class: u8 = 1;
+        /// The identification that fragments of one packet share.
+        ident, set_ident: u16 = 4;
+        /// Hops that the packet may still make.
+        ttl, set_ttl: u8 = 8;
+        /// The protocol of the payload.
+        protocol, set_protocol: IpProtocol = 9;
+        /// The header checksum field.
+        checksum, set_checksum: u16 = CHECKSUM_AT;
+        /// The source address.
+        src, set_src: Ipv4Addr = 12;
+        /// The destination address.
+        dst, set_dst: Ipv4Addr = 16;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -62,22 +79,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         usize::from(u8_at(self.bytes(), 0) & 0x0f) * 4
     }
 
-    /// The differentiated services code point and ECN bits (RFC 3168).
-    #[inline]
-    pub fn traffic_class(&self) -> u8 {
-        u8_at(self.bytes(), 1)
-    }
-
     /// Header and payload, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         usize::from(u16_at(self.bytes(), 2))
-    }
-
-    /// The identification that fragments of one packet share.
-    #[inline]
-    pub fn ident(&self) -> u16 {
-        u16_at(self.bytes(), 4)
     }
 
     /// Whether routers must not fragment this packet.
@@ -104,36 +109,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         let fragment =
             Fragment { id: u32::from(self.ident()), offset: self.fragment_offset(), more: self.more_fragments() };
         fragment.is_partial().then_some(fragment)
-    }
-
-    /// Hops that the packet may still make.
-    #[inline]
-    pub fn ttl(&self) -> u8 {
-        u8_at(self.bytes(), 8)
-    }
-
-    /// The protocol of the payload.
-    #[inline]
-    pub fn protocol(&self) -> IpProtocol {
-        IpProtocol(u8_at(self.bytes(), 9))
-    }
-
-    /// The header checksum field.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        u16_at(self.bytes(), CHECKSUM_AT)
-    }
-
-    /// The source address.
-    #[inline]
-    pub fn src(&self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(u32_at(self.bytes(), 12))
-    }
-
-    /// The destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(u32_at(self.bytes(), 16))
     }
 
     /// The header with its options.
@@ -185,22 +160,10 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put(self.buffer.as_mut(), 0, &[0x40 | (header_len.min(HEADER_LEN_MAX) / 4) as u8]);
     }
 
-    /// Writes code point and ECN bits.
-    #[inline]
-    pub fn set_traffic_class(&mut self, value: u8) {
-        put(self.buffer.as_mut(), 1, &[value]);
-    }
-
     /// Writes the total length, in bytes.
     #[inline]
     pub fn set_total_len(&mut self, value: u16) {
         put(self.buffer.as_mut(), 2, &value.to_be_bytes());
-    }
-
-    /// Writes the identification.
-    #[inline]
-    pub fn set_ident(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 4, &value.to_be_bytes());
     }
 
     /// Writes the flags and the fragment offset.
@@ -209,36 +172,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         let dont_fragment = if dont_fragment { DONT_FRAGMENT } else { 0 };
         let more_fragments = if more_fragments { MORE_FRAGMENTS } else { 0 };
         put(self.buffer.as_mut(), 6, &(dont_fragment | more_fragments | offset.units()).to_be_bytes());
-    }
-
-    /// Writes the time to live.
-    #[inline]
-    pub fn set_ttl(&mut self, value: u8) {
-        put(self.buffer.as_mut(), 8, &[value]);
-    }
-
-    /// Writes the protocol.
-    #[inline]
-    pub fn set_protocol(&mut self, value: IpProtocol) {
-        put(self.buffer.as_mut(), 9, &[value.0]);
-    }
-
-    /// Writes the header checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, value: u16) {
-        put(self.buffer.as_mut(), CHECKSUM_AT, &value.to_be_bytes());
-    }
-
-    /// Writes the source address.
-    #[inline]
-    pub fn set_src(&mut self, value: Ipv4Addr) {
-        put(self.buffer.as_mut(), 12, &value.octets());
-    }
-
-    /// Writes the destination address.
-    #[inline]
-    pub fn set_dst(&mut self, value: Ipv4Addr) {
-        put(self.buffer.as_mut(), 16, &value.octets());
     }
 
     /// Computes and writes the header checksum.
@@ -285,23 +218,8 @@ impl<'a> Iterator for Options<'a> {
     type Item = Result<IpOption<'a>, Reason>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match *self.rest {
-                [] | [0, ..] => {
-                    self.rest = &[];
-                    return None;
-                }
-                [1, ref rest @ ..] => self.rest = rest,
-                [kind, len, ref rest @ ..] if len >= 2 => {
-                    let Some((data, rest)) = rest.split_at_checked(usize::from(len) - 2) else { break };
-                    self.rest = rest;
-                    return Some(Ok(IpOption { kind, data }));
-                }
-                _ => break,
-            }
-        }
-        self.rest = &[];
-        Some(Err(Reason::IpHeaderInvalid))
+        let option = field::next_option(&mut self.rest, Reason::IpHeaderInvalid)?;
+        Some(option.map(|(kind, data)| IpOption { kind, data }))
     }
 }
 
@@ -346,33 +264,6 @@ impl Repr {
             fragment_offset: FragmentOffset::ZERO,
             payload_len,
         }
-    }
-
-    /// Reads a header and checks its checksum; options are left out.
-    ///
-    /// # Errors
-    /// Those of [`Packet::check_len`]; [`Reason::IpHeaderInvalid`] for a wrong checksum or a malformed option;
-    /// [`Reason::SourceRoute`].
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Result<Self, Reason> {
-        packet.check_len()?;
-        if !packet.verify_checksum() {
-            return Err(Reason::IpHeaderInvalid);
-        }
-        if packet.source_route()? {
-            return Err(Reason::SourceRoute);
-        }
-        Ok(Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            protocol: packet.protocol(),
-            ttl: packet.ttl(),
-            traffic_class: packet.traffic_class(),
-            ident: packet.ident(),
-            dont_fragment: packet.dont_fragment(),
-            more_fragments: packet.more_fragments(),
-            fragment_offset: packet.fragment_offset(),
-            payload_len: field::length(packet.payload().len()),
-        })
     }
 
     /// Bytes of the header that [`Self::emit`] writes.

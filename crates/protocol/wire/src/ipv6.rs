@@ -4,7 +4,7 @@ use core::net::Ipv6Addr;
 
 use crate::{
     IpProtocol, Reason,
-    field::{self, array, packet_view, put, u8_at, u16_at, u32_at},
+    field::{self, packet_view, put, u8_at, u16_at, u32_at},
     ip::{Fragment, FragmentOffset},
 };
 
@@ -19,6 +19,17 @@ pub const PAYLOAD_LEN_MAX: usize = 65_535;
 
 packet_view! {
     /// An IPv6 packet. Bytes of the buffer beyond the payload length (link-layer padding) belong to no accessor.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// What follows the fixed header: an extension header or the upper protocol.
+        next_header, set_next_header: IpProtocol = 6;
+        /// Hops that the packet may still make.
+        hop_limit, set_hop_limit: u8 = 7;
+        /// The source address.
+        src, set_src: Ipv6Addr = 8;
+        /// The destination address.
+        dst, set_dst: Ipv6Addr = 24;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -70,30 +81,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
-    }
-
-    /// What follows the fixed header: an extension header or the upper protocol.
-    #[inline]
-    pub fn next_header(&self) -> IpProtocol {
-        IpProtocol(u8_at(self.bytes(), 6))
-    }
-
-    /// Hops that the packet may still make.
-    #[inline]
-    pub fn hop_limit(&self) -> u8 {
-        u8_at(self.bytes(), 7)
-    }
-
-    /// The source address.
-    #[inline]
-    pub fn src(&self) -> Ipv6Addr {
-        Ipv6Addr::from(array::<16>(self.bytes(), 8))
-    }
-
-    /// The destination address.
-    #[inline]
-    pub fn dst(&self) -> Ipv6Addr {
-        Ipv6Addr::from(array::<16>(self.bytes(), 24))
     }
 
     /// What follows the fixed header: extension headers and payload.
@@ -194,11 +181,10 @@ impl Upper {
             }
             IpProtocol::IPV6_FRAGMENT if self.fragment.is_some() => Err(Reason::IpHeaderInvalid),
             IpProtocol::IPV6_FRAGMENT => {
-                let field = u16_at(header, 2);
-                let offset = FragmentOffset::from_units(field >> 3);
-                self.fragment = Some(Fragment { id: u32_at(header, 4), offset, more: field & 1 != 0 });
+                let fragment = FragmentRepr::parse(header)?.fragment;
+                self.fragment = Some(fragment);
                 self.fragment_header = Some(self.offset);
-                Ok(offset == FragmentOffset::ZERO)
+                Ok(fragment.offset == FragmentOffset::ZERO)
             }
             _ => Ok(true),
         }
@@ -219,30 +205,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         put(self.buffer.as_mut(), 4, &value.to_be_bytes());
     }
 
-    /// Writes the next header.
-    #[inline]
-    pub fn set_next_header(&mut self, value: IpProtocol) {
-        put(self.buffer.as_mut(), 6, &[value.0]);
-    }
-
-    /// Writes the hop limit.
-    #[inline]
-    pub fn set_hop_limit(&mut self, value: u8) {
-        put(self.buffer.as_mut(), 7, &[value]);
-    }
-
-    /// Writes the source address.
-    #[inline]
-    pub fn set_src(&mut self, value: Ipv6Addr) {
-        put(self.buffer.as_mut(), 8, &value.octets());
-    }
-
-    /// Writes the destination address.
-    #[inline]
-    pub fn set_dst(&mut self, value: Ipv6Addr) {
-        put(self.buffer.as_mut(), 24, &value.octets());
-    }
-
     /// What follows the fixed header, writable.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
@@ -250,24 +212,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         let bytes = self.buffer.as_mut();
         let end = end.min(bytes.len());
         bytes.get_mut(HEADER_LEN..end).unwrap_or_default()
-    }
-}
-
-/// The flow label: 20 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct FlowLabel(u32);
-
-impl FlowLabel {
-    /// The label made of the lower 20 bits of `value`.
-    #[must_use]
-    pub const fn from_low_bits(value: u32) -> Self {
-        Self(value & 0x000f_ffff)
-    }
-
-    /// The label as a number.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
     }
 }
 
@@ -284,8 +228,8 @@ pub struct Repr {
     pub hop_limit: u8,
     /// Code point and ECN bits.
     pub traffic_class: u8,
-    /// Flow label.
-    pub flow_label: FlowLabel,
+    /// Flow label: the lower 20 bits.
+    pub flow_label: u32,
     /// Extension headers and payload, in bytes.
     pub payload_len: u16,
 }
@@ -294,24 +238,7 @@ impl Repr {
     /// A packet with a hop limit of 64, no class and no label.
     #[must_use]
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: IpProtocol, payload_len: u16) -> Self {
-        Self { src, dst, next_header, hop_limit: 64, traffic_class: 0, flow_label: FlowLabel(0), payload_len }
-    }
-
-    /// Reads a fixed header.
-    ///
-    /// # Errors
-    /// Those of [`Packet::check_len`].
-    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Result<Self, Reason> {
-        packet.check_len()?;
-        Ok(Self {
-            src: packet.src(),
-            dst: packet.dst(),
-            next_header: packet.next_header(),
-            hop_limit: packet.hop_limit(),
-            traffic_class: packet.traffic_class(),
-            flow_label: FlowLabel(packet.flow_label()),
-            payload_len: field::length(packet.payload_len()),
-        })
+        Self { src, dst, next_header, hop_limit: 64, traffic_class: 0, flow_label: 0, payload_len }
     }
 
     /// Bytes of the header that [`Self::emit`] writes.
@@ -322,7 +249,7 @@ impl Repr {
 
     /// Writes the header. The payload is the caller's.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
-        packet.set_version_class_and_label(self.traffic_class, self.flow_label.0);
+        packet.set_version_class_and_label(self.traffic_class, self.flow_label);
         packet.set_payload_len(self.payload_len);
         packet.set_next_header(self.next_header);
         packet.set_hop_limit(self.hop_limit);

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use crate::{
     IpProtocol, Reason, checksum,
-    field::{self, fill, packet_view, put, u8_at, u16_at, u32_at},
+    field::{self, fill, packet_view, put, u8_at},
 };
 
 mod option;
@@ -67,6 +67,25 @@ impl Flags {
 
 packet_view! {
     /// A TCP segment: the whole buffer, as limited by the IP packet's length.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The source port.
+        src_port, set_src_port: u16 = 0;
+        /// The destination port.
+        dst_port, set_dst_port: u16 = 2;
+        /// The sequence number of the first byte of data, or of the SYN.
+        seq, set_seq: u32 = 4;
+        /// The acknowledgement number; means nothing without [`Flags::ACK`].
+        ack, set_ack: u32 = 8;
+        /// The control bits.
+        flags, set_flags: Flags = 13;
+        /// The window as sent, before scaling.
+        window, set_window: u16 = 14;
+        /// The checksum field.
+        checksum, set_checksum: u16 = CHECKSUM_AT;
+        /// The urgent pointer; means nothing without [`Flags::URG`].
+        urgent, set_urgent: u16 = 18;
+    }
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
@@ -82,58 +101,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         field::at_least(self.bytes().len(), self.header_len(), Reason::TransportHeaderInvalid)
     }
 
-    /// The source port.
-    #[inline]
-    pub fn src_port(&self) -> u16 {
-        u16_at(self.bytes(), 0)
-    }
-
-    /// The destination port.
-    #[inline]
-    pub fn dst_port(&self) -> u16 {
-        u16_at(self.bytes(), 2)
-    }
-
-    /// The sequence number of the first byte of data, or of the SYN.
-    #[inline]
-    pub fn seq(&self) -> u32 {
-        u32_at(self.bytes(), 4)
-    }
-
-    /// The acknowledgement number; means nothing without [`Flags::ACK`].
-    #[inline]
-    pub fn ack(&self) -> u32 {
-        u32_at(self.bytes(), 8)
-    }
-
     /// Header and options, in bytes.
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(u8_at(self.bytes(), 12) >> 4) * 4
-    }
-
-    /// The control bits.
-    #[inline]
-    pub fn flags(&self) -> Flags {
-        Flags(u8_at(self.bytes(), 13))
-    }
-
-    /// The window as sent, before scaling.
-    #[inline]
-    pub fn window(&self) -> u16 {
-        u16_at(self.bytes(), 14)
-    }
-
-    /// The checksum field.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        u16_at(self.bytes(), CHECKSUM_AT)
-    }
-
-    /// The urgent pointer; means nothing without [`Flags::URG`].
-    #[inline]
-    pub fn urgent(&self) -> u16 {
-        u16_at(self.bytes(), 18)
     }
 
     /// The options: at most 40 steps.
@@ -168,58 +139,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes the source port.
-    #[inline]
-    pub fn set_src_port(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 0, &value.to_be_bytes());
-    }
-
-    /// Writes the destination port.
-    #[inline]
-    pub fn set_dst_port(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 2, &value.to_be_bytes());
-    }
-
-    /// Writes the sequence number.
-    #[inline]
-    pub fn set_seq(&mut self, value: u32) {
-        put(self.buffer.as_mut(), 4, &value.to_be_bytes());
-    }
-
-    /// Writes the acknowledgement number.
-    #[inline]
-    pub fn set_ack(&mut self, value: u32) {
-        put(self.buffer.as_mut(), 8, &value.to_be_bytes());
-    }
-
     /// Writes the data offset, in bytes: a multiple of 4 up to 60. Clears the reserved bits.
     #[inline]
     pub fn set_header_len(&mut self, value: usize) {
         put(self.buffer.as_mut(), 12, &[(value.min(HEADER_LEN_MAX) as u8 / 4) << 4]);
-    }
-
-    /// Writes the control bits.
-    #[inline]
-    pub fn set_flags(&mut self, value: Flags) {
-        put(self.buffer.as_mut(), 13, &[value.0]);
-    }
-
-    /// Writes the window.
-    #[inline]
-    pub fn set_window(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 14, &value.to_be_bytes());
-    }
-
-    /// Writes the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, value: u16) {
-        put(self.buffer.as_mut(), CHECKSUM_AT, &value.to_be_bytes());
-    }
-
-    /// Writes the urgent pointer.
-    #[inline]
-    pub fn set_urgent(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 18, &value.to_be_bytes());
     }
 
     /// Computes and writes the checksum.

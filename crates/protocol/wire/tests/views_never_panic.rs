@@ -14,7 +14,7 @@ const TARGETS: [(&str, &[Exercise]); 6] = [
     ("wire_ipv4", &[exercise::ipv4]),
     ("wire_ipv6", &[exercise::ipv6]),
     ("wire_transport", &[exercise::udp, exercise::tcp, exercise::udplite, exercise::dccp]),
-    ("wire_icmp", &[exercise::icmpv4, exercise::icmpv6]),
+    ("wire_icmp", &[exercise::icmp]),
     ("wire_capability", &[exercise::capability, exercise::ipv4, exercise::ipv6]),
 ];
 

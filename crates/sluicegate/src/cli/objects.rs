@@ -43,26 +43,19 @@ pub(crate) enum UserAction {
         node: NodeAddress,
     },
     /// Stop a user now: revoke the user's grants, and let the user sign in no more.
-    Disable {
-        /// The user's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Disable(NamedUser),
     /// Let a disabled user sign in again.
-    Enable {
-        /// The user's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Enable(NamedUser),
     /// Remove a user and revoke the user's grants.
-    Rm {
-        /// The user's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Rm(NamedUser),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NamedUser {
+    /// The user's name.
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
 }
 
 #[derive(Debug, Args)]
@@ -94,10 +87,7 @@ pub(crate) struct NewUsers {
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyAction {
     /// Print the site's key, for `site_key` of frontends and agents. Makes it the first time.
-    Show {
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Show(NodeAddress),
     /// Write the keys of this epoch, in its last hour of the next too, for each frontend of `[[keyholder.frontend]]`.
     Issue {
         /// Where to: NAME.keys for each.

@@ -15,8 +15,9 @@ use sluicegate_policy::Rate;
 use sluicegate_signin::UserSecret;
 
 use super::{
+    check::Report,
     file::{self, Renew},
-    source::{Finding, Severity, Source},
+    source::{Finding, Source},
 };
 use crate::secret;
 
@@ -94,20 +95,9 @@ enum Carriage {
 pub(crate) fn read(path: &Path) -> Result<capture::Config, Vec<Finding>> {
     let source = Source::read(path).map_err(|finding| vec![finding])?;
     let file: File = toml::from_str(source.text()).map_err(|error| vec![source.parse_error(&error)])?;
-    let mut report = Report { source: &source, findings: Vec::new() };
+    let mut report = Report::new(&source);
     let config = check(&mut report, file);
     if report.findings.is_empty() { Ok(config) } else { Err(report.findings) }
-}
-
-struct Report<'s> {
-    source: &'s Source,
-    findings: Vec<Finding>,
-}
-
-impl Report<'_> {
-    fn error(&mut self, path: &[&str], what: impl Into<String>, hint: &str) {
-        self.findings.push(self.source.finding(Severity::Error, path, what.into(), hint));
-    }
 }
 
 fn check(report: &mut Report<'_>, file: File) -> capture::Config {

@@ -93,10 +93,14 @@ impl AgentPlan {
 /// Collects findings.
 pub(super) struct Report<'s> {
     source: &'s Source,
-    findings: Vec<Finding>,
+    pub(super) findings: Vec<Finding>,
 }
 
-impl Report<'_> {
+impl<'s> Report<'s> {
+    pub(super) const fn new(source: &'s Source) -> Self {
+        Self { source, findings: Vec::new() }
+    }
+
     pub(super) fn error(&mut self, path: &[&str], what: impl Into<String>, hint: &str) {
         self.findings.push(self.source.finding(Severity::Error, path, what.into(), hint));
     }
@@ -120,7 +124,7 @@ impl Report<'_> {
 
 /// Checks `file` for `role`, or for the role that its sections suggest.
 pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Finding>, Option<Plan>) {
-    let mut report = Report { source, findings: Vec::new() };
+    let mut report = Report::new(source);
     let role = role.unwrap_or(match (&file.frontend, &file.gate, &file.agent, &file.keyholder) {
         (Some(_), None, ..) => Role::Frontend,
         (None, Some(_), ..) => Role::Gate,
@@ -179,7 +183,7 @@ pub(super) fn try_out(
     (plan, known): (&Plan, Option<&Known>),
     untried: &mut Vec<String>,
 ) -> Vec<Finding> {
-    let mut report = Report { source, findings: Vec::new() };
+    let mut report = Report::new(source);
     if let Some(gate) = &plan.gate {
         ways::ask_neighbours(&mut report, &gate.inside, &services_behind(file, gate), untried);
     }

@@ -2,14 +2,15 @@
 
 use std::{
     fmt, fs,
-    io::Write as _,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+
+use crate::file;
 
 /// Of links.
 const SCHEME: &str = "sluicegate://";
@@ -136,14 +137,9 @@ impl Profile {
     /// Writes it to `path`, whole or not at all.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let said = || format!("writing {}", path.display());
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(said)?;
-        let new = path.with_extension("toml.new");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(file::directory(path)).with_context(said)?;
         let text = toml::to_string(self).with_context(said)?;
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new).with_context(said)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(said)?;
-        fs::rename(&new, path).with_context(said)
+        file::replace(path, text.as_bytes()).with_context(said)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{cli::AgentAction, config};
 pub(crate) fn run(action: AgentAction) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let code = match action {
-        AgentAction::Tun { config } => {
+        AgentAction::Tun(config) => {
             let config = load(&config.file)?;
             let ready = || {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);

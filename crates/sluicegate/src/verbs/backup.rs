@@ -79,9 +79,8 @@ pub(super) fn export(to: &Path, config: &Path) -> Result<()> {
         return write(&manifest, staged.path(), io::stdout().lock()).context("writing the archive");
     }
     let writing = || format!("writing {}", to.display());
-    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // For its owner alone, and at its place only when it is whole.
-    let file = NamedTempFile::new_in(directory).with_context(writing)?;
+    let file = NamedTempFile::new_in(crate::file::directory(to)).with_context(writing)?;
     write(&manifest, staged.path(), &file)?;
     file.as_file().sync_all().with_context(writing)?;
     file.persist_noclobber(to).map_err(|error| error.error).with_context(writing)?;
@@ -108,8 +107,7 @@ pub(super) fn import(from: &Path, config: &Path, replace: bool) -> Result<()> {
     extract(&mut entries, configuration, directory.path())?;
     let staged = directory.path().join(CONFIGURATION);
     let configured = config.exists();
-    let place = config.parent().filter(|parent| !parent.as_os_str().is_empty());
-    ensure!(place.is_none_or(Path::is_dir), "there is no directory for {}; make it first", config.display());
+    ensure!(crate::file::directory(config).is_dir(), "there is no directory for {}; make it first", config.display());
     let state = config::outline(if configured { config } else { &staged })?.state;
     let before = take(&mut entries, files, &state, replace)?;
     let same = configured && fs::read(config)? == fs::read(&staged)?;

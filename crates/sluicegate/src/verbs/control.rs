@@ -9,12 +9,13 @@ use sluicegate_admin::{
     Api,
     client::{CallError, ask, ask_here},
 };
-use sluicegate_api::Question;
+use sluicegate_api::{Endpoint, Question};
 use sluicegate_frontend::{Catalog, KeyHolder};
 use sluicegate_policy::PerUser;
 use sluicegate_store::audit;
 
 use crate::{
+    cli::Reading,
     config::{self, Outline},
     out,
 };
@@ -96,6 +97,21 @@ pub(crate) fn table<const N: usize>(headings: [&str; N], rows: impl IntoIterator
         let padded: Vec<String> = line.iter().zip(widths).map(|(text, width)| format!("{text:width$}")).collect();
         out::line(format_args!("{}", padded.join("  ").trim_end()));
     }
+}
+
+/// Prints what `endpoint` lists: as JSON, or in a table with a row for each.
+pub(crate) fn list<T: Serialize + DeserializeOwned, const N: usize>(
+    reading: &Reading,
+    endpoint: &Endpoint<(), Vec<T>>,
+    headings: [&str; N],
+    row: impl Fn(T) -> [String; N],
+) -> Result<()> {
+    let found = Node::of(&reading.node.config)?.ask(&endpoint.ask(&()))?;
+    if reading.json {
+        return print_json(&found);
+    }
+    table(headings, found.into_iter().map(row));
+    Ok(())
 }
 
 /// One value as a person writes it.

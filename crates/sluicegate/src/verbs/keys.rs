@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -17,12 +15,12 @@ use super::control::Node;
 use crate::{
     cli::KeyAction,
     config::{self, KeyHolder},
-    out,
+    file, out,
 };
 
 pub(crate) fn run(action: KeyAction) -> Result<()> {
     match action {
-        KeyAction::Show { node } => out::line(format_args!("{}", required(&node.config)?.0.site())),
+        KeyAction::Show(node) => out::line(required(&node.config)?.0.site()),
         KeyAction::Issue { directory, node } => issue(&node.config, &directory)?,
         KeyAction::Load { file, node } => load(&node.config, file.as_deref())?,
     }
@@ -63,7 +61,8 @@ fn issue(config: &Path, directory: &Path) -> Result<()> {
         }
         let key = sluicegate_signin::key_of(&replica.key).with_context(|| format!("the key of {}", replica.name))?;
         let path = directory.join(format!("{}.keys", replica.name));
-        write_whole(&path, &vault.issue(now(), &key)?).with_context(|| format!("cannot write {}", path.display()))?;
+        let keys = format!("{}\n", vault.issue(now(), &key)?);
+        file::replace(&path, keys.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         changed(config, "key issue", &replica.name)?;
         out::line(format_args!("{}", path.display()));
     }
@@ -82,20 +81,7 @@ pub(super) fn changed(config: &Path, change: &'static str, of: &str) -> Result<(
     Ok(())
 }
 
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let unfinished = path.with_extension("new");
-    // What somebody left there, or put there.
-    if let Err(error) = fs::remove_file(&unfinished)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(error);
-    }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all())?;
-    fs::rename(&unfinished, path)
-}
-
-fn load(config: &Path, file: Option<&Path>) -> Result<()> {
+fn load(config: &Path, given: Option<&Path>) -> Result<()> {
     let node = Node::of(config)?;
     let Some(path) = node.keys() else {
         bail!(
@@ -103,7 +89,7 @@ fn load(config: &Path, file: Option<&Path>) -> Result<()> {
             config.display()
         );
     };
-    let path = file.unwrap_or(path);
+    let path = given.unwrap_or(path);
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys {}", path.display()))?;
     for (epoch, users) in node.ask(&sluicegate_api::KEYS_LOAD.ask(&text))? {
         out::line(format_args!("epoch {epoch}: keys of {users} users"));

@@ -33,12 +33,12 @@ use crate::{cli::Verb, config::Role};
 pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
     match verb {
         Verb::Up { config, confirm } => node::run(&config.file, Role::Up, confirm.map(Duration::from_secs), log)?,
-        Verb::Reload { config } => reload::run(&config.file)?,
-        Verb::Confirm { config } => reload::confirm(&config.file)?,
+        Verb::Reload(config) => reload::run(&config.file)?,
+        Verb::Confirm(config) => reload::confirm(&config.file)?,
         Verb::Gate { action: Some(action), .. } => objects::gate(action)?,
         Verb::Gate { config, .. } => node::run(&config.file, Role::Gate, None, log)?,
-        Verb::Frontend { config } => frontend::run(&config.file)?,
-        Verb::FrontendChild { config } => frontend::child(&config.file)?,
+        Verb::Frontend(config) => frontend::run(&config.file)?,
+        Verb::FrontendChild(config) => frontend::child(&config.file)?,
         Verb::Agent { action: Some(action), .. } => return agent::run(action),
         Verb::Agent { config, .. } => node::serve(&config.file)?,
         Verb::AgentChild { agent, command } => return Ok(agent::child(agent, &command)),
@@ -56,8 +56,8 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Grant { action } => objects::grant(action)?,
         Verb::Policy { action } => return objects::policy(action),
         Verb::GateJoin(join) => gate::join(&join)?,
-        Verb::GateClose { config } => gate::close(&config.file)?,
-        Verb::GateOpen { config } => gate::open(&config.file)?,
+        Verb::GateClose(config) => gate::close(&config.file)?,
+        Verb::GateOpen(config) => gate::open(&config.file)?,
         Verb::Export { file, node } => backup::export(&file, &node.config)?,
         Verb::Import { file, replace, node } => backup::import(&file, &node.config, replace)?,
         #[cfg(feature = "lab")]

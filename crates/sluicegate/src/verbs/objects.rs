@@ -1,15 +1,15 @@
 //! `group`, `service`, `grant`, `policy`: objects of a running node, through its control socket.
 
-use std::{
-    process::ExitCode,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use sluicegate_api::{self as api, Endpoint, GrantStatus, PolicyTest, Revoke};
 use sluicegate_policy::{Group, PortProtocol, Service};
 
-use super::control::{Node, cell, print_json, table};
+use super::{
+    control::{Node, cell, list, print_json},
+    keys::now,
+};
 use crate::{
     cli::{GateAction, GrantAction, GroupAction, PolicyAction, ServiceAction},
     out,
@@ -22,13 +22,7 @@ pub(crate) fn group(action: GroupAction) -> Result<()> {
             Node::of(&node.config)?.ask(&api::GROUP_ADD.ask(&group))?;
             out::line(format_args!("added group {}", group.name));
         }
-        GroupAction::Ls(reading) => {
-            let groups = Node::of(&reading.node.config)?.ask(&api::GROUPS.ask(&()))?;
-            if reading.json {
-                return print_json(&groups);
-            }
-            table(["GROUP"], groups.into_iter().map(|group| [group.name]));
-        }
+        GroupAction::Ls(reading) => list(&reading, &api::GROUPS, ["GROUP"], |group| [group.name])?,
         GroupAction::Rm { name, node } => remove(&api::GROUP_REMOVE, "group", &name, &Node::of(&node.config)?)?,
     }
     Ok(())
@@ -52,15 +46,11 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
             }
         }
         ServiceAction::Ls(reading) => {
-            let services = Node::of(&reading.node.config)?.ask(&api::SERVICES.ask(&()))?;
-            if reading.json {
-                return print_json(&services);
-            }
             let row = |service: Service| {
                 let Service { name, kind, mode, address, ports, allow, .. } = service;
                 [name, cell(&kind), cell(&mode), address.to_string(), cell(&ports), cell(&allow)]
             };
-            table(["SERVICE", "KIND", "MODE", "ADDRESS", "PORTS", "ALLOW"], services.into_iter().map(row));
+            list(&reading, &api::SERVICES, ["SERVICE", "KIND", "MODE", "ADDRESS", "PORTS", "ALLOW"], row)?;
         }
         ServiceAction::Rm { name, node } => remove(&api::SERVICE_REMOVE, "service", &name, &Node::of(&node.config)?)?,
     }
@@ -70,12 +60,8 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
 pub(crate) fn gate(action: GateAction) -> Result<()> {
     match action {
         GateAction::Ls(reading) => {
-            let gates = Node::of(&reading.node.config)?.ask(&api::GATES.ask(&()))?;
-            if reading.json {
-                return print_json(&gates);
-            }
             let row = |gate: api::Gate| [gate.name, cell(&gate.connected), cell(&gate.seen_at)];
-            table(["GATE", "CONNECTED", "LAST FROM"], gates.into_iter().map(row));
+            list(&reading, &api::GATES, ["GATE", "CONNECTED", "LAST FROM"], row)?;
         }
         GateAction::Rm { name, node } => remove(&api::GATE_REMOVE, "gate", &name, &Node::of(&node.config)?)?,
     }
@@ -91,13 +77,9 @@ pub(super) fn remove(endpoint: &Endpoint<(), ()>, kind: &str, name: &str, node: 
 pub(crate) fn grant(action: GrantAction) -> Result<()> {
     match action {
         GrantAction::Ls(reading) => {
-            let grants = Node::of(&reading.node.config)?.ask(&api::GRANTS.ask(&()))?;
-            if reading.json {
-                return print_json(&grants);
-            }
-            let unix = unix();
+            let unix = now().0;
             let headings = ["GRANT", "USER", "SERVICE", "PORTS", "MODE", "CLIENT", "GATE", "USED", "OF", "ENDS IN"];
-            table(headings, grants.into_iter().map(|grant| for_people(grant, unix)));
+            list(&reading, &api::GRANTS, headings, |grant| for_people(grant, unix))?;
         }
         GrantAction::Revoke { id, user, service, node } => {
             let of = [("grant", &id), ("user", &user), ("service", &service)];
@@ -110,11 +92,6 @@ pub(crate) fn grant(action: GrantAction) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Seconds since 1970.
-pub(super) fn unix() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// A grant with its ports and its end as a person writes them.

@@ -9,7 +9,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     control::{Node, cell, print_json},
-    objects::unix,
+    keys,
 };
 use crate::{
     cli::{NodeAddress, Switch, Trace},
@@ -69,7 +69,7 @@ fn print_flow(trace: &FlowTrace) {
             place(grant.target.to_string(), grant.target_ports),
             cell(&grant.bytes_used),
             grant.bytes_max,
-            grant.not_after.saturating_sub(unix())
+            grant.not_after.saturating_sub(keys::now().0)
         ));
     }
     for RecentDrop { ago_ms, reason, protocol, source, destination, .. } in &trace.recent {

@@ -3,8 +3,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -15,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 
 use super::control::Node;
-use crate::{config, out};
+use crate::{config, file, out};
 
 /// Tables that change while a node runs.
 const CHANGING: [&str; 2] = ["service", "rule"];
@@ -54,12 +52,10 @@ pub(super) fn on_hangup(file: &Path) -> Result<()> {
 }
 
 /// Keeps what a node starts with, so that later changes can be told.
-pub(super) fn remember(file: &Path, state: &Path) -> Result<()> {
-    let text = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-    let (path, new) = (running(state), state.join("running.toml.new"));
-    let written = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
-    let written = written.and_then(|mut kept| kept.write_all(&text).and_then(|()| kept.sync_all()));
-    written.and_then(|()| fs::rename(&new, &path)).with_context(|| format!("writing {}", path.display()))
+pub(super) fn remember(configuration: &Path, state: &Path) -> Result<()> {
+    let text = fs::read(configuration).with_context(|| format!("reading {}", configuration.display()))?;
+    let path = running(state);
+    file::replace(&path, &text).with_context(|| format!("writing {}", path.display()))
 }
 
 fn running(state: &Path) -> PathBuf {

@@ -15,12 +15,12 @@ use sluicegate_store::{OPS_MAX, password};
 use zeroize::Zeroizing;
 
 use super::{
-    control::{Node, cell, print_json, table},
+    control::{Node, cell, list, print_json, table},
     keys,
     objects::remove,
 };
 use crate::{
-    cli::{NewUsers, Password, UserAction},
+    cli::{NamedUser, NewUsers, Password, UserAction},
     out, secret,
 };
 
@@ -43,12 +43,8 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
                 table(["USER"], users.into_iter().map(|name| [name]));
             }
             None => {
-                let users = Node::of(&reading.node.config)?.ask(&api::USERS.ask(&()))?;
-                if reading.json {
-                    return print_json(&users);
-                }
                 let row = |user: api::User| [user.name, user.groups.join(","), cell(&user.phone), cell(&user.enabled)];
-                table(["USER", "GROUPS", "PHONE", "ENABLED"], users.into_iter().map(row));
+                list(&reading, &api::USERS, ["USER", "GROUPS", "PHONE", "ENABLED"], row)?;
             }
         },
         UserAction::Mod { name, groups, add_group, remove_group, node } => {
@@ -56,16 +52,10 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
             change(&name, &node.config, &body)?;
             out::line(format_args!("changed user {name}"));
         }
-        UserAction::Disable { name, node } => {
-            change(&name, &node.config, &UserChange { enabled: Some(false), ..UserChange::default() })?;
-            out::line(format_args!("disabled user {name}"));
-        }
-        UserAction::Enable { name, node } => {
-            change(&name, &node.config, &UserChange { enabled: Some(true), ..UserChange::default() })?;
-            out::line(format_args!("enabled user {name}"));
-        }
+        UserAction::Disable(user) => switch(&user, false)?,
+        UserAction::Enable(user) => switch(&user, true)?,
         UserAction::Passwd { name, no_agent, password, node } => passwd(&name, no_agent, &password, &node.config)?,
-        UserAction::Rm { name, node } => match keys::holder(&node.config)? {
+        UserAction::Rm(NamedUser { name, node }) => match keys::holder(&node.config)? {
             Some((vault, _)) if vault.remove(keys::now(), &name)? => {
                 keys::changed(&node.config, "user rm", &name)?;
                 out::line(format_args!("removed user {name}"));
@@ -82,6 +72,12 @@ fn change(name: &str, config: &Path, body: &UserChange) -> Result<()> {
         bail!("a key holder knows of agents' keys only: change {name} at the frontends");
     }
     Node::of(config)?.ask(&api::USER_CHANGE.ask_of(name, body))
+}
+
+fn switch(NamedUser { name, node }: &NamedUser, on: bool) -> Result<()> {
+    change(name, &node.config, &UserChange { enabled: Some(on), ..UserChange::default() })?;
+    out::line(format_args!("{} user {name}", if on { "enabled" } else { "disabled" }));
+    Ok(())
 }
 
 fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result<()> {

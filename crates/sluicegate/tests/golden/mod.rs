@@ -8,7 +8,7 @@ use sluicegate_wire::{
         Algorithm, CAPABILITY_ONLY, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr,
         Return, Slot, shim,
     },
-    icmpv4, icmpv6, ip, ipv4, tcp,
+    icmp, ip, ipv4, tcp,
 };
 
 const CLIENT: ClientId = ClientId(0x0000_2a17);
@@ -163,9 +163,9 @@ fn errors_and_answers() -> Vec<Vec<u8>> {
     let quoted4 = with_header(&tcp_packet(addresses(false), 0), &header, shim::Carriage::Native);
     let quoted6 = with_header(&tcp_packet(addresses(true), 0), &header, ENCAPSULATED);
     let mut error4 = [&[3, 1, 0, 0, 0, 0, 0, 0], &quoted4[..]].concat();
-    icmpv4::Packet::new_unchecked(&mut error4[..]).fill_checksum();
+    icmp::Packet::new_unchecked(ip::Version::V4, &mut error4[..]).fill_checksum(router4.0, router4.1);
     let mut error6 = [&[2, 0, 0, 0, 0, 0, 5, 0], &quoted6[..]].concat();
-    icmpv6::Packet::new_unchecked(&mut error6[..]).fill_checksum(router6.0, router6.1);
+    icmp::Packet::new_unchecked(ip::Version::V6, &mut error6[..]).fill_checksum(router6.0, router6.1);
     let answer = shim::Carriage::Answer { dst_port: 61_234 };
     let packets = vec![
         ip_packet(router4, IpProtocol::ICMP, &error4),

@@ -253,7 +253,7 @@ impl Authenticator {
     }
 
     /// Used and maximum of the replay set.
-    pub(super) const fn gauge(&self) -> (u64, u64) {
+    pub(super) fn gauge(&self) -> (u64, u64) {
         let replays = self.replays.gauge();
         (replays.used, replays.max)
     }

@@ -20,7 +20,8 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use siphasher::sip::SipHasher24;
 use sluicegate_grant::epoch::Epoch;
 use sluicegate_sip::{
-    cookie::{CALL_PREFIX_LEN, CookieKey, CookieText, TAGGED_LEN, TO_TAG_LEN},
+    Base64Url,
+    cookie::{CALL_PREFIX_LEN, CookieKey, TAGGED_LEN, TO_TAG_LEN},
     message::{MAGIC_COOKIE, Message},
     uri::Uri,
 };
@@ -121,7 +122,7 @@ impl Keys {
     }
 
     /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.
-    pub(super) fn to_tag(&self, call: [u8; 12], shard: u8, flow: Flow) -> CookieText<TO_TAG_LEN> {
+    pub(super) fn to_tag(&self, call: [u8; 12], shard: u8, flow: Flow) -> Base64Url<TO_TAG_LEN> {
         let mut tagged = [0; TAGGED_LEN];
         let (head, proof) = tagged.split_at_mut(CALL_PREFIX_LEN + 1);
         head[..CALL_PREFIX_LEN].copy_from_slice(&call);

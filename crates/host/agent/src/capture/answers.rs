@@ -1,11 +1,8 @@
 //! ICMP errors to the programs of this host, as if the network had sent them.
 
-use std::net::IpAddr;
-
 use sluicegate_wire::{
-    IpProtocol, build,
-    icmpv4::{self, Unreachable},
-    icmpv6,
+    build,
+    icmp::{self, Quote, Repr, Unreachable},
     ip::Summary,
 };
 
@@ -24,33 +21,25 @@ pub(super) enum Why {
 /// The error about `packet`, from its destination to its source; `None` where none may be sent.
 pub(super) fn about(packet: &[u8], why: Why) -> Option<Vec<u8>> {
     let summary = Summary::parse(packet).ok()?;
-    let mut bytes = vec![0; ANSWER_LEN_MAX];
-    let len = match (summary.src, summary.dst) {
-        (IpAddr::V4(to), IpAddr::V4(from)) if summary.protocol != IpProtocol::ICMP => {
-            let why = match why {
-                Why::TooBig(next_hop_mtu) => Unreachable::FragmentationNeeded { next_hop_mtu },
-                Why::Prohibited => Unreachable::CommunicationProhibited,
-            };
-            let message = icmpv4::Repr::Unreachable { why, quote: icmpv4::Quote::new(packet).ok()? };
-            build::write(&mut bytes, from, to, &message)?
-        }
-        (IpAddr::V6(to), IpAddr::V6(from)) if summary.protocol != IpProtocol::ICMPV6 => {
-            let quote = icmpv6::Quote::new(packet).ok()?;
-            let message = match why {
-                Why::TooBig(mtu) => icmpv6::Repr::PacketTooBig { mtu: mtu.into(), quote },
-                Why::Prohibited => icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Prohibited, quote },
-            };
-            build::write(&mut bytes, from, to, &message)?
-        }
-        _ => return None,
+    if icmp::version(summary.protocol).is_some() {
+        return None;
+    }
+    let quote = Quote::new(packet).ok()?;
+    let message = match why {
+        Why::TooBig(mtu) => Repr::PacketTooBig { mtu, quote },
+        Why::Prohibited => Repr::Unreachable { why: Unreachable::Prohibited, quote },
     };
+    let mut bytes = vec![0; ANSWER_LEN_MAX];
+    let len = build::write(&mut bytes, summary.dst, summary.src, &message)?;
     bytes.truncate(len);
     Some(bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use sluicegate_wire::IpProtocol;
 
     use super::*;
 
@@ -62,8 +51,8 @@ mod tests {
         let summary = Summary::parse(&error).unwrap();
         assert_eq!((summary.src, summary.dst), (IpAddr::V4(dst), IpAddr::V4(src)));
         assert!(summary.verify_transport_checksum(&error));
-        let message = icmpv4::Packet::new_checked(summary.transport(&error)).unwrap();
-        assert_eq!((message.next_hop_mtu(), message.quoted()), (1_300, &packet[..]));
+        let message = icmp::Packet::new_checked(summary.version(), summary.transport(&error)).unwrap();
+        assert_eq!((message.mtu(), message.quoted()), (1_300, &packet[..]));
         assert_eq!(about(&error, Why::Prohibited), None, "no error about an error");
     }
 }

@@ -7,7 +7,7 @@ use sluicegate_wire::{
     build::{self, Body},
     capability::{self, shim::Carriage},
     checksum::Delta,
-    icmpv4, icmpv6,
+    icmp,
     ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udp,
 };
@@ -178,19 +178,11 @@ fn icmp(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
     let mut data = vec![0; payload_len.saturating_sub(8)];
     random.fill(&mut data);
     let (ident, seq) = (random.u16(1_024..), 1);
-    if path.dst.is_ipv4() {
-        let message = match icmpv4::Quote::new(&quoted) {
-            Ok(quote) if forged_error => icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote },
-            _ => icmpv4::Repr::EchoRequest { ident, seq, data: &data },
-        };
-        packet(path, &message)
-    } else {
-        let message = match icmpv6::Quote::new(&quoted) {
-            Ok(quote) if forged_error => icmpv6::Repr::Unreachable { why: icmpv6::Unreachable::Port, quote },
-            _ => icmpv6::Repr::EchoRequest { ident, seq, data: &data },
-        };
-        packet(path, &message)
-    }
+    let message = match icmp::Quote::new(&quoted) {
+        Ok(quote) if forged_error => icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote },
+        _ => icmp::Repr::EchoRequest { ident, seq, data: &data },
+    };
+    packet(path, &message)
 }
 
 fn fragment(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {

@@ -16,8 +16,8 @@ use sluicegate_wire::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, Return,
         shim::Carriage,
     },
-    icmpv4,
-    ip::Summary,
+    icmp,
+    ip::{Summary, Version},
     tcp,
 };
 
@@ -272,14 +272,13 @@ impl<'a> Onlooker<'a> {
     fn error(&mut self) -> Option<Forged> {
         let seen = self.random.choice(&self.to_client)?;
         let (IpAddr::V4(gate), IpAddr::V4(_)) = (seen.summary.src, seen.summary.dst) else { return None };
-        let quoted = seen.bytes.clone();
-        let quote = icmpv4::Quote::new(&quoted).ok()?;
-        let message = icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote };
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut icmpv4::Packet::new_unchecked(&mut bytes[..]));
-        bytes.resize(bytes.len().max(ERROR_BYTES), 0x58);
-        icmpv4::Packet::new_unchecked(&mut bytes[..]).fill_checksum();
         let IpAddr::V4(client) = self.spec.client else { return None };
+        let quoted = seen.bytes.clone();
+        let message = icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote: icmp::Quote::new(&quoted).ok()? };
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes, client.into(), gate.into());
+        bytes.resize(bytes.len().max(ERROR_BYTES), 0x58);
+        icmp::Packet::new_unchecked(Version::V4, &mut bytes[..]).fill_checksum(client.into(), gate.into());
         let packet = build::packet(client, gate, &(IpProtocol::ICMP, &bytes[..]));
         let path = Path { src: client.into(), dst: gate.into(), ..self.path(&seen.summary) };
         Some(Forged::of(&path, &packet))

@@ -3,7 +3,7 @@
 use sluicegate_wire::{
     Frame, Instant, IpProtocol,
     capability::{CAPABILITY_ONLY, Kind, NONCE_LEN, PROTOCOL, Packet, UDP_PORT, shim},
-    icmpv4, icmpv6,
+    icmp,
     ip::{self, Ports},
     udp,
 };
@@ -16,7 +16,6 @@ use super::{
 
 const V4_PROTOCOL_UNREACHABLE: u8 = 2;
 const V4_PORT_UNREACHABLE: u8 = 3;
-const V4_FRAGMENTATION_NEEDED: u8 = 4;
 const V6_PORT_UNREACHABLE: u8 = 4;
 const V6_UNRECOGNIZED_NEXT_HEADER: u8 = 1;
 
@@ -86,25 +85,15 @@ impl Host {
 }
 
 fn read(summary: &ip::Summary, bytes: &[u8]) -> Option<(Meaning, Quote)> {
-    let transport = summary.transport(bytes);
-    if summary.protocol == IpProtocol::ICMP {
-        let packet = icmpv4::Packet::new_checked(transport).ok()?;
-        let is_whole = packet.kind().is_error() && packet.verify_checksum();
-        let quote = quote(summary, packet.quoted()).filter(|_| is_whole)?;
-        let meaning = match (packet.kind(), packet.code()) {
-            (icmpv4::Type::UNREACHABLE, V4_PROTOCOL_UNREACHABLE | V4_PORT_UNREACHABLE) => Meaning::Unreachable,
-            (icmpv4::Type::UNREACHABLE, V4_FRAGMENTATION_NEEDED) => Meaning::TooBig { mtu: packet.next_hop_mtu() },
-            _ => Meaning::Other,
-        };
-        return Some((meaning, quote));
-    }
-    let packet = icmpv6::Packet::new_checked(transport).ok()?;
+    let version = icmp::version(summary.protocol)?;
+    let packet = icmp::Packet::new_checked(version, summary.transport(bytes)).ok()?;
     let is_whole = packet.kind().is_error() && packet.verify_checksum(summary.src, summary.dst);
     let quote = quote(summary, packet.quoted()).filter(|_| is_whole)?;
-    let meaning = match (packet.kind(), packet.code()) {
-        (icmpv6::Type::UNREACHABLE, V6_PORT_UNREACHABLE) => Meaning::Unreachable,
-        (icmpv6::Type::PARAMETER_PROBLEM, V6_UNRECOGNIZED_NEXT_HEADER) => Meaning::Unreachable,
-        (icmpv6::Type::PACKET_TOO_BIG, _) => Meaning::TooBig { mtu: u16::try_from(packet.mtu()).unwrap_or(u16::MAX) },
+    let meaning = match (version, packet.kind(), packet.code()) {
+        (ip::Version::V4, icmp::Kind::Unreachable, V4_PROTOCOL_UNREACHABLE | V4_PORT_UNREACHABLE)
+        | (ip::Version::V6, icmp::Kind::Unreachable, V6_PORT_UNREACHABLE)
+        | (ip::Version::V6, icmp::Kind::ParameterProblem, V6_UNRECOGNIZED_NEXT_HEADER) => Meaning::Unreachable,
+        (_, icmp::Kind::PacketTooBig, _) => Meaning::TooBig { mtu: u16::try_from(packet.mtu()).unwrap_or(u16::MAX) },
         _ => Meaning::Other,
     };
     Some((meaning, quote))
@@ -142,16 +131,9 @@ fn quote(error: &ip::Summary, quoted: &[u8]) -> Option<Quote> {
 /// Writes the MTU that is left for plain packets into a "packet too big".
 fn lower_mtu(frame: &mut Frame<'_>, mtu: u16) {
     let Ok(summary) = ip::Summary::parse(frame.bytes()) else { return };
-    let transport = summary.transport_mut(frame.bytes_mut());
-    let [high, low] = mtu.to_be_bytes();
-    if summary.protocol == IpProtocol::ICMP {
-        if let Ok(mut packet) = icmpv4::Packet::new_checked(transport) {
-            // RFC 1191 4: the MTU lies where echo messages have their sequence number.
-            packet.set_seq(mtu);
-            packet.fill_checksum();
-        }
-    } else if let Ok(mut packet) = icmpv6::Packet::new_checked(transport) {
-        packet.set_rest([0, 0, high, low]);
+    let Some(version) = icmp::version(summary.protocol) else { return };
+    if let Ok(mut packet) = icmp::Packet::new_checked(version, summary.transport_mut(frame.bytes_mut())) {
+        packet.set_mtu(mtu.into());
         packet.fill_checksum(summary.src, summary.dst);
     }
 }

@@ -3,7 +3,7 @@ use core::net::IpAddr;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol,
     capability::{ClientId, regular_len, shim},
-    icmpv4, icmpv6,
+    icmp,
     ip::{self, Ports},
     tcp,
 };
@@ -163,11 +163,9 @@ impl Segment {
 
     pub(super) fn of_transport(protocol: IpProtocol, transport: &[u8]) -> Self {
         let ports = if protocol.has_ports() { Ports::parse(transport).ok() } else { None };
-        let is_error = match protocol {
-            IpProtocol::ICMP => icmpv4::Packet::new_checked(transport).is_ok_and(|packet| packet.kind().is_error()),
-            IpProtocol::ICMPV6 => icmpv6::Packet::new_checked(transport).is_ok_and(|packet| packet.kind().is_error()),
-            _ => false,
-        };
+        let is_error = icmp::version(protocol)
+            .and_then(|version| icmp::Packet::new_checked(version, transport).ok())
+            .is_some_and(|message| message.kind().is_error());
         let segment = Self { ports, is_reaction: is_error, ..Self::default() };
         let Ok(tcp) = tcp::Packet::new_checked(transport) else { return segment };
         if protocol != IpProtocol::TCP {

@@ -8,7 +8,7 @@ use sluicegate_wire::{
         Algorithm, Capability, CapabilityList, ClientId, FlowNonce, Kind, Limits, PathId, Repr, SlotList,
         shim::{self, Carriage},
     },
-    icmpv4, ip, ipv4, udp,
+    icmp, ip, ipv4, udp,
 };
 
 use super::{Arrival, Class, PATH_MAX, Router, RouterConfig};

@@ -1,9 +1,11 @@
+use std::net::{IpAddr, Ipv4Addr};
+
 use proptest::prelude::*;
 use sluicegate_capability::host::{Config, Host, Inbound, Knowledge, REQUEST_BURST, ServerConfig};
 use sluicegate_wire::{
-    FrameBuf, Instant, IpProtocol, Reason,
+    FrameBuf, Instant, IpProtocol, Reason, build,
     capability::{Kind, Repr, UDP_PORT, shim, shim::Carriage},
-    icmpv4, ip, ipv4, ipv6,
+    icmp, ip, ipv4, ipv6,
     tcp::{self, Control},
     udp,
 };
@@ -14,6 +16,7 @@ use super::{
 };
 
 const PORT: u16 = 50_123;
+const ROUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9));
 
 fn encapsulated() -> Config {
     let carriage = Carriage::Encapsulated { src_port: PORT };
@@ -115,9 +118,9 @@ fn a_smaller_mtu_on_the_way_is_learnt_from_an_error_that_quotes_our_nonce() {
     let mut frame = FrameBuf::from_bytes(&error);
     assert_eq!(frame.with(|frame| host.inbound(now, &mut **policy, frame)), Ok(Inbound::Deliver));
     let summary = ip::Summary::parse(frame.bytes()).unwrap();
-    let icmp = icmpv4::Packet::new_checked(summary.transport(frame.bytes())).unwrap();
-    assert!(icmp.verify_checksum());
-    assert_eq!(icmp.next_hop_mtu(), 1_288, "what is left for a plain packet");
+    let icmp = icmp::Packet::new_checked(summary.version(), summary.transport(frame.bytes())).unwrap();
+    assert!(icmp.verify_checksum(summary.src, summary.dst));
+    assert_eq!(icmp.mtu(), 1_288, "what is left for a plain packet");
     let quoted = ip::Summary::parse_quoted(icmp.quoted()).unwrap();
     assert_eq!((quoted.protocol, quoted.total_len), (IpProtocol::UDP, 1_428));
     assert_eq!(world.send(A, &datagram(A, 1_300)), Err(Reason::PacketTooBig));
@@ -125,14 +128,19 @@ fn a_smaller_mtu_on_the_way_is_learnt_from_an_error_that_quotes_our_nonce() {
 }
 
 fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
-    error(packet, icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: mtu })
+    error(&icmp::Repr::PacketTooBig { mtu, quote: icmp::Quote::new(packet).unwrap() })
 }
 
-fn error(packet: &[u8], unreachable: icmpv4::Unreachable) -> Vec<u8> {
-    let repr = icmpv4::Repr::Unreachable { why: unreachable, quote: icmpv4::Quote::new(packet).unwrap() };
-    let mut bytes = vec![0; repr.buffer_len()];
-    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut bytes[..]));
-    packet_between("203.0.113.9".parse().unwrap(), address(A), IpProtocol::ICMP, &bytes)
+fn error(message: &icmp::Repr<'_>) -> Vec<u8> {
+    build::packet(ROUTER, address(A), message)
+}
+
+fn protocol_unreachable(packet: &[u8]) -> Vec<u8> {
+    let quote = icmp::Quote::new(packet).unwrap();
+    let mut bytes = error(&icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote });
+    bytes[20 + 1] = 2;
+    icmp::Packet::new_unchecked(ip::Version::V4, &mut bytes[20..]).fill_checksum(ROUTER, address(A));
+    bytes
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn protocol_unreachable_makes_a_legacy_host_only_if_it_quotes_our_request() {
     let mut forged = request.clone();
     forged[20 + 15] ^= 1; // a bit of the entry that only who saw the request knows
     for (packet, knowledge) in [(&forged, None), (&request, Some(Knowledge::Legacy))] {
-        let mut frame = FrameBuf::from_bytes(&error(packet, icmpv4::Unreachable::Protocol));
+        let mut frame = FrameBuf::from_bytes(&protocol_unreachable(packet));
         frame.with(|frame| host.inbound(now, &mut *policy, frame)).unwrap();
         assert_eq!(host.knowledge(now, address(B)), knowledge);
     }

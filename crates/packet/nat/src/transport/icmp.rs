@@ -1,7 +1,8 @@
 //! ICMP and ICMPv6: echo is a transport of its own, errors are about others (RFC 5508).
 
 use sluicegate_wire::{
-    Checksum, IpProtocol, Reason, icmpv4, icmpv6,
+    Checksum, IpProtocol, Reason,
+    icmp::{self, Kind},
     ip::{Ports, Version},
 };
 
@@ -15,7 +16,7 @@ pub const ICMP: Transport = Transport {
     space: Some("external_idents_icmp"),
     // Covers no address; the identifier is replaced with its own correction.
     checksum: Checksum::None,
-    parse: parse_v4,
+    parse: |transport, is_cut| parse(Version::V4, transport, is_cut),
     quoted,
     idle: |_, timers| timers.icmp,
     ..Transport::BY_ADDRESSES
@@ -27,14 +28,14 @@ pub const ICMPV6: Transport = Transport {
     version: Some(Version::V6),
     space: None,
     is_translatable: false,
-    parse: parse_v6,
+    parse: |transport, is_cut| parse(Version::V6, transport, is_cut),
     ..ICMP
 };
 
-const REQUEST: u16 = icmpv4::Type::ECHO_REQUEST.0 as u16;
-const REPLY: u16 = icmpv4::Type::ECHO_REPLY.0 as u16;
-const REQUEST_V6: u16 = icmpv6::Type::ECHO_REQUEST.0 as u16;
-const REPLY_V6: u16 = icmpv6::Type::ECHO_REPLY.0 as u16;
+const REQUEST: u16 = 8;
+const REPLY: u16 = 0;
+const REQUEST_V6: u16 = 128;
+const REPLY_V6: u16 = 129;
 
 /// Both types of echo, as in a tuple: the request first.
 pub(crate) const fn echo_types(protocol: u8) -> [u16; 2] {
@@ -51,46 +52,21 @@ pub(super) const fn opposite(kind: u16) -> u16 {
     }
 }
 
-fn parse_v4(transport: &[u8], is_cut: bool) -> Result<Header, Reason> {
-    let message = icmpv4::Packet::new_checked(transport)?;
-    let kind = message.kind();
-    if [icmpv4::Type::ECHO_REQUEST, icmpv4::Type::ECHO_REPLY].contains(&kind) {
-        return Ok(echo(message.ident(), kind.0.into()));
+fn parse(version: Version, transport: &[u8], is_cut: bool) -> Result<Header, Reason> {
+    let message = icmp::Packet::new_checked(version, transport)?;
+    match (message.kind(), is_cut) {
+        (Kind::EchoRequest | Kind::EchoReply, _) => Ok(echo(message.ident(), message.number().into())),
+        // RFC 5508 REQ-10c: no source quench; a redirect from outside would steer the service's traffic.
+        (Kind::OtherError | Kind::Other, _) => Err(Reason::IcmpType),
+        // The quoted packet cannot be checked in half an error.
+        (_, true) => Err(Reason::FragmentInvalid),
+        (_, false) => Ok(Header { ports: NO_PORTS, opens: false, signal: Signal::Error }),
     }
-    // RFC 5508 REQ-10c: no source quench; a redirect from outside would steer the service's traffic.
-    let is_forwarded =
-        matches!(kind, icmpv4::Type::UNREACHABLE | icmpv4::Type::TIME_EXCEEDED | icmpv4::Type::PARAMETER_PROBLEM);
-    error(is_forwarded, is_cut)
-}
-
-fn parse_v6(transport: &[u8], is_cut: bool) -> Result<Header, Reason> {
-    let message = icmpv6::Packet::new_checked(transport)?;
-    let kind = message.kind();
-    if [icmpv6::Type::ECHO_REQUEST, icmpv6::Type::ECHO_REPLY].contains(&kind) {
-        return Ok(echo(message.ident(), kind.0.into()));
-    }
-    let is_forwarded = matches!(
-        kind,
-        icmpv6::Type::UNREACHABLE
-            | icmpv6::Type::PACKET_TOO_BIG
-            | icmpv6::Type::TIME_EXCEEDED
-            | icmpv6::Type::PARAMETER_PROBLEM
-    );
-    error(is_forwarded, is_cut)
 }
 
 const fn echo(ident: u16, kind: u16) -> Header {
     let opens = matches!(kind, REQUEST | REQUEST_V6);
     Header { ports: Ports { src: ident, dst: kind }, opens, signal: Signal::None }
-}
-
-const fn error(is_forwarded: bool, is_cut: bool) -> Result<Header, Reason> {
-    match (is_forwarded, is_cut) {
-        (true, false) => Ok(Header { ports: NO_PORTS, opens: false, signal: Signal::Error }),
-        // The quoted packet cannot be checked in half an error.
-        (true, true) => Err(Reason::FragmentInvalid),
-        (false, _) => Err(Reason::IcmpType),
-    }
 }
 
 /// An echo of either version; of other messages no error speaks.

@@ -46,9 +46,9 @@ fn ipv6_errors_pass_only_about_a_live_flow() {
     site.install(grant, FILTERED_V6, (53, 53));
     site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), b"x")).inside();
     let answer = site.inside_sends(&udp((FILTERED_V6, 53), (CLIENT_V6, 7), b"y")).outside();
-    site.outside_sends(&too_big_v6(STRANGER_V6, FILTERED_V6, &answer)).inside();
+    site.outside_sends(&too_big(STRANGER_V6, FILTERED_V6, 1_280, &answer)).inside();
     let never = udp((FILTERED_V6, 53), (CLIENT_V6, 8), b"y");
-    assert_eq!(site.outside_sends(&too_big_v6(STRANGER_V6, FILTERED_V6, &never)).dropped(), Reason::IcmpNoFlow);
+    assert_eq!(site.outside_sends(&too_big(STRANGER_V6, FILTERED_V6, 1_280, &never)).dropped(), Reason::IcmpNoFlow);
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn an_ipv6_packet_too_long_for_the_protected_link_is_answered() {
     site.install(grant, FILTERED_V6, (53, 53));
     let out = site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), &payload(1_500)));
     assert_eq!(out.verdict, Verdict::Reply);
-    let message = sluicegate_wire::icmpv6::Packet::new_checked(&out.packet[40..]).unwrap();
-    assert_eq!((message.kind(), message.mtu()), (sluicegate_wire::icmpv6::Type::PACKET_TOO_BIG, 1_400));
+    let message = message(&out.packet);
+    assert_eq!((message.kind(), message.mtu()), (sluicegate_wire::icmp::Kind::PacketTooBig, 1_400));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::site::{packets::*, *};
 use sluicegate_wire::{
-    IpProtocol, Port, Reason, Verdict, icmpv4,
-    ip::Summary,
+    IpProtocol, Port, Reason, Verdict, icmp,
+    ip::{Summary, Version},
     tcp::{Control, Repr},
 };
 
@@ -11,11 +11,9 @@ const ROUTER: std::net::IpAddr = STRANGER;
 
 /// Addresses and ports of the packet that an error quotes.
 fn quoted(packet: &[u8]) -> (End, End) {
-    let message = icmpv4::Packet::new_checked(&packet[20..]).unwrap();
-    assert!(message.verify_checksum());
-    let quoted = message.quoted();
-    assert!(Summary::parse_quoted(quoted).is_ok(), "the quoted header's checksum is right");
-    ends_of_quoted(quoted)
+    let quoted = message(packet).quoted().to_vec();
+    assert!(Summary::parse_quoted(&quoted).is_ok(), "the quoted header's checksum is right");
+    ends_of_quoted(&quoted)
 }
 
 fn ends_of_quoted(quoted: &[u8]) -> (End, End) {
@@ -67,7 +65,7 @@ fn an_error_outside_sends_about_a_live_flow_is_translated_inside_and_out() {
         assert_eq!(quoted(&error), ((TARGET, 5_004), (CLIENT, 9_000)));
     }
     let whole = site.outside_sends(&unreachable(ROUTER, gate.0, &sent, 108)).inside();
-    let inner = icmpv4::Packet::new_unchecked(&whole[20..]).quoted().to_vec();
+    let inner = message(&whole).quoted().to_vec();
     let ip = Summary::parse(&inner).unwrap();
     assert!(ip.verify_transport_checksum(&inner), "the quoted UDP checksum fits the quoted addresses");
     assert_eq!(site.used("flows"), 1, "errors end nothing");
@@ -92,8 +90,7 @@ fn errors_about_pings_are_translated_too() {
     let mut site = Site::new();
     let sent = site.inside_sends(&echo(TALKER, CLIENT, 5, true)).outside();
     let error = site.outside_sends(&unreachable(ROUTER, GATE.into(), &sent, 8)).inside();
-    let message = icmpv4::Packet::new_checked(&error[20..]).unwrap();
-    assert_eq!(ident(message.quoted()), 5);
+    assert_eq!(ident(message(&error).quoted()), 5);
 }
 
 #[test]
@@ -150,9 +147,7 @@ fn an_open_connection_hears_only_that_packets_are_too_big_and_that_seldom() {
     let data = Repr { ack: Some(101), ..Repr::new(0, 0, Control::None, 5_000_001) };
     let sent = site.inside_sends(&tcp(server, client, data)).outside();
     assert_eq!(site.outside_sends(&unreachable(ROUTER, gate.0, &sent, 8)).dropped(), Reason::IcmpType);
-    let quote = icmpv4::Quote::new(&sent).unwrap();
-    let why = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 };
-    let too_big = ip(ROUTER, gate.0, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote }));
+    let too_big = too_big(ROUTER, gate.0, 1_400, &sent);
     let passed = (0..3_000).filter(|_| {
         site.wait(std::time::Duration::from_millis(1));
         site.outside_sends(&too_big).verdict == Verdict::Forward(Port::INSIDE)
@@ -261,12 +256,9 @@ fn the_quote_is_cut_to_what_a_host_must_take() {
     site.install(grant, FILTERED_V6, (53, 53));
     site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), b"x")).inside();
     let answer = udp((FILTERED_V6, 53), (CLIENT_V6, 7), &payload(1_400));
-    let quote = sluicegate_wire::icmpv6::Quote::new(&answer).unwrap();
-    let repr = sluicegate_wire::icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
-    let mut message = vec![0; repr.buffer_len()];
-    repr.emit(&mut sluicegate_wire::icmpv6::Packet::new_unchecked(&mut message), STRANGER_V6, FILTERED_V6);
+    let mut message = too_big(STRANGER_V6, FILTERED_V6, 1_280, &answer)[40..].to_vec();
     message.extend_from_slice(&payload(200));
-    sluicegate_wire::icmpv6::Packet::new_unchecked(&mut message[..]).fill_checksum(STRANGER_V6, FILTERED_V6);
+    icmp::Packet::new_unchecked(Version::V6, &mut message[..]).fill_checksum(STRANGER_V6, FILTERED_V6);
     let error = ip(STRANGER_V6, FILTERED_V6, IpProtocol::ICMPV6, &message);
     assert!(error.len() > 1_280);
     assert_eq!(site.outside_sends(&error).inside().len(), 1_280);
@@ -288,16 +280,13 @@ fn a_flow_under_a_mac_hears_only_that_packets_are_too_big_and_that_seldom() {
     site.outside_sends(&udp((CLIENT, 9_000), gate, &text)).inside();
     let answer = site.inside_sends(&udp((TARGET, 5_004), (CLIENT, 9_000), b"answer")).outside();
     assert_eq!(site.outside_sends(&unreachable(ROUTER, gate.0, &answer, 8)).dropped(), Reason::IcmpType);
-    let quote = icmpv4::Quote::new(&answer).unwrap();
-    let why = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 };
-    let too_big = ip(ROUTER, gate.0, IpProtocol::ICMP, &icmp(&icmpv4::Repr::Unreachable { why, quote }));
+    let too_big = too_big(ROUTER, gate.0, 1_400, &answer);
     let mut passed = 0;
     for _ in 0..3_000 {
         let out = site.outside_sends(&too_big);
         if out.verdict == Verdict::Forward(Port::INSIDE) {
             passed += 1;
-            let message = icmpv4::Packet::new_checked(out.packet[20..].to_vec()).unwrap();
-            assert_eq!(message.next_hop_mtu(), 1_380, "with room for the trailer that the gate adds");
+            assert_eq!(message(&out.packet).mtu(), 1_380, "with room for the trailer that the gate adds");
         }
         site.wait(std::time::Duration::from_millis(1));
     }
@@ -312,7 +301,7 @@ fn other_icmp_types_do_not_pass() {
     let opened = site.install(grant, TARGET, (0, 0));
     for kind in [4u8, 5, 9, 10, 13, 15, 17, 30, 255] {
         let mut message = vec![kind, 0, 0, 0, 0, 1, 0, 1];
-        icmpv4::Packet::new_unchecked(&mut message[..]).fill_checksum();
+        icmp::Packet::new_unchecked(Version::V4, &mut message[..]).fill_checksum(CLIENT, opened.address);
         let packet = ip(CLIENT, opened.address, IpProtocol::ICMP, &message);
         assert_eq!(site.outside_sends(&packet).dropped(), Reason::IcmpType, "{kind}");
     }
@@ -327,8 +316,8 @@ fn a_packet_too_long_for_the_protected_link_is_answered_with_its_mtu() {
     assert_eq!(out.verdict, Verdict::Reply);
     let outer = Summary::parse(&out.packet).unwrap();
     assert_eq!((outer.src, outer.dst), (gate.0, CLIENT));
-    let message = icmpv4::Packet::new_checked(&out.packet[20..]).unwrap();
-    assert_eq!((message.kind(), message.code(), message.next_hop_mtu()), (icmpv4::Type::UNREACHABLE, 4, 1_400));
+    let message = message(&out.packet);
+    assert_eq!((message.kind(), message.code(), message.mtu()), (icmp::Kind::PacketTooBig, 4, 1_400));
     assert_eq!(quoted(&out.packet), ((CLIENT, 9_000), gate), "as its sender sent it");
     assert_eq!(site.drops(Reason::PacketTooBig), 1);
     let stranger = udp((STRANGER, 9_000), gate, &payload(1_373));

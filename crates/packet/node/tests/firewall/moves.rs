@@ -9,7 +9,7 @@ use sluicegate_grant::{
 };
 use sluicegate_pinhole::PinholeSpec;
 use sluicegate_wire::{
-    IpProtocol, Reason, Verdict, icmpv4,
+    Reason, Verdict,
     ip::Summary,
     tcp::{Control, Repr},
 };
@@ -129,18 +129,12 @@ fn errors_about_a_connection_that_moved_are_translated_both_ways() {
         connect(&mut site, gate, target);
         prove(&mut site, gate, ELSEWHERE, 2);
         let quoted = |packet: &[u8]| {
-            let message = icmpv4::Packet::new_checked(&packet[20..]).unwrap();
-            let quoted = message.quoted().to_vec();
+            let quoted = packets::message(packet).quoted().to_vec();
             let ip = Summary::parse_quoted(&quoted).unwrap();
             let port = |at: usize| u16::from_be_bytes(ip.transport(&quoted)[at..at + 2].try_into().unwrap());
             ((ip.src, port(0)), (ip.dst, port(2)))
         };
-        let too_big = |src, dst, packet: &[u8]| {
-            let quote = icmpv4::Quote::new(packet).unwrap();
-            let why = icmpv4::Unreachable::FragmentationNeeded { next_hop_mtu: 1_400 };
-            let message = packets::icmp(&icmpv4::Repr::Unreachable { why, quote });
-            packets::ip(src, dst, IpProtocol::ICMP, &message)
-        };
+        let too_big = |src, dst, packet: &[u8]| packets::too_big(src, dst, 1_400, packet);
         let down = packets::tcp((target, PORT), (CLIENT, 9_000), data(901, 101, b"down"));
         let sent = site.inside_sends(&down).outside();
         for router in [STRANGER, ELSEWHERE] {

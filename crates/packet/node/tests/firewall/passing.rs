@@ -2,7 +2,7 @@
 
 use crate::site::{packets::*, *};
 use sluicegate_pinhole::{Service, ServiceMode, ServicesError};
-use sluicegate_wire::{FrameBuf, IpProtocol, Port, Reason, Verdict, icmpv4, icmpv6, ip::Summary, ipv4};
+use sluicegate_wire::{FrameBuf, IpProtocol, Port, Reason, Verdict, icmp, ip::Summary, ipv4};
 use std::net::IpAddr;
 
 const PUBLIC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 81));
@@ -52,8 +52,7 @@ fn the_last_hop_is_answered_and_errors_are_not() {
         assert_eq!(out.verdict, Verdict::Reply);
         let ip = Summary::parse(&out.packet).unwrap();
         assert_eq!(ip.dst, one);
-        let kind = ip.transport(&out.packet)[0];
-        assert_eq!(kind, if one.is_ipv4() { icmpv4::Type::TIME_EXCEEDED.0 } else { icmpv6::Type::TIME_EXCEEDED.0 });
+        assert_eq!(message(&out.packet).kind(), icmp::Kind::TimeExceeded);
         let error = with_header(&out.packet, 1, true);
         let swapped = Summary::parse(&error).unwrap();
         assert_eq!(swapped.ttl, 1);

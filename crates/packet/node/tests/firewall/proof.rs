@@ -206,9 +206,7 @@ fn the_way_back_leaves_room_for_the_trailer() {
     let long = long(0x40);
     let answer = site.inside_sends(&long);
     assert_eq!(answer.verdict, Verdict::Reply);
-    let ip = sluicegate_wire::ip::Summary::parse(&answer.packet).unwrap();
-    let message = sluicegate_wire::icmpv4::Packet::new_checked(ip.transport(&answer.packet).to_vec()).unwrap();
-    assert_eq!(usize::from(message.next_hop_mtu()), mtu - TRAILER_LEN);
+    assert_eq!(packets::message(&answer.packet).mtu() as usize, mtu - TRAILER_LEN);
 }
 
 #[test]

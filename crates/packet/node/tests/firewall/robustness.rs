@@ -37,7 +37,7 @@ fn busy() -> (Site, Vec<(Port, Vec<u8>)>) {
         (Port::OUTSIDE, unreachable(STRANGER, GATE.into(), &sent, 8)),
         (Port::INSIDE, udp((TALKER, 6), udp_gate, b"hairpin")),
         (Port::OUTSIDE, tcp((CLIENT_V6, 9), (FILTERED_V6, 80), syn)),
-        (Port::OUTSIDE, too_big_v6(STRANGER_V6, FILTERED_V6, &tcp((FILTERED_V6, 80), (CLIENT_V6, 9), answer))),
+        (Port::OUTSIDE, too_big(STRANGER_V6, FILTERED_V6, 1_280, &tcp((FILTERED_V6, 80), (CLIENT_V6, 9), answer))),
     ];
     for part in fragments(&udp((CLIENT, 9), udp_gate, &payload(3_000)), 3, 1_000) {
         packets.push((Port::OUTSIDE, part));

@@ -1,4 +1,4 @@
-use alloc::{borrow::Cow, vec::Vec};
+use alloc::{borrow::Cow, format, vec::Vec};
 
 use super::{Algorithm, Challenge, DigestError, Ha1, fields, hash};
 use crate::uri::Uri;
@@ -29,24 +29,9 @@ impl<'a> Authorization<'a> {
     /// # Errors
     /// See [`DigestError`]. With [`DigestError::Scheme`] the field is to be ignored (RFC 4475 section 3.3.7).
     pub fn parse(value: &'a [u8]) -> Result<Self, DigestError> {
-        let (mut username, mut realm, mut nonce, mut uri, mut response) = (None, None, None, None, None);
-        let (mut algorithm, mut cnonce, mut nc, mut qop) = (None, None, None, None);
-        fields::read(value, |name, value| match name {
-            _ if name.eq_ignore_ascii_case(b"username") => fields::keep(&mut username, value),
-            _ if name.eq_ignore_ascii_case(b"realm") => fields::keep(&mut realm, value),
-            _ if name.eq_ignore_ascii_case(b"nonce") => fields::keep(&mut nonce, value),
-            _ if name.eq_ignore_ascii_case(b"uri") => fields::keep(&mut uri, value),
-            _ if name.eq_ignore_ascii_case(b"response") => fields::keep(&mut response, value),
-            _ if name.eq_ignore_ascii_case(b"algorithm") => fields::keep(&mut algorithm, value),
-            _ if name.eq_ignore_ascii_case(b"cnonce") => fields::keep(&mut cnonce, value),
-            _ if name.eq_ignore_ascii_case(b"nc") => fields::keep(&mut nc, value),
-            _ if name.eq_ignore_ascii_case(b"qop") => fields::keep(&mut qop, value),
-            _ => Ok(()),
-        })?;
-        let algorithm = match algorithm {
-            Some(name) => Algorithm::of(name).ok_or(DigestError::Algorithm)?,
-            None => Algorithm::Md5,
-        };
+        let names = ["username", "realm", "nonce", "uri", "response", "algorithm", "cnonce", "nc", "qop"];
+        let [username, realm, nonce, uri, response, algorithm, cnonce, nc, qop] = fields::read(value, names)?;
+        let algorithm = algorithm.map_or(Some(Algorithm::Md5), Algorithm::of).ok_or(DigestError::Algorithm)?;
         match qop {
             Some(qop) if qop.eq_ignore_ascii_case(b"auth") => {}
             _ => return Err(DigestError::Qop),
@@ -118,36 +103,23 @@ pub struct Answer<'a> {
 impl Answer<'_> {
     /// Appends the value of Authorization or Proxy-Authorization to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let mut nc = [0; 8];
-        for (position, digit) in nc.iter_mut().enumerate() {
-            let nibble = (self.nc >> (28 - 4 * position)) & 15;
-            *digit = char::from_digit(nibble, 16).map_or(b'0', |digit| digit as u8);
-        }
+        let nc = format!("{:08x}", self.nc);
         let challenge = self.challenge;
-        let response = hash::response(self.ha1, self.method, self.uri, challenge.nonce, &nc, self.cnonce.as_bytes());
+        let response =
+            hash::response(self.ha1, self.method, self.uri, challenge.nonce, nc.as_bytes(), self.cnonce.as_bytes());
         out.extend_from_slice(b"Digest username=");
         fields::push_quoted(out, self.username.as_bytes());
         for (name, value) in [("realm", challenge.realm), ("nonce", challenge.nonce), ("uri", self.uri)] {
-            push_name(out, name);
-            fields::push_requoted(out, value);
+            fields::push_param(out, name, value);
         }
-        push_name(out, "response");
-        fields::push_requoted(out, response.hex().as_bytes());
-        push_name(out, "algorithm");
+        fields::push_param(out, "response", response.hex().as_bytes());
+        out.extend_from_slice(b", algorithm=");
         out.extend_from_slice(challenge.algorithm.name().as_bytes());
-        push_name(out, "cnonce");
-        fields::push_requoted(out, self.cnonce.as_bytes());
+        fields::push_param(out, "cnonce", self.cnonce.as_bytes());
         if let Some(opaque) = challenge.opaque {
-            push_name(out, "opaque");
-            fields::push_requoted(out, opaque);
+            fields::push_param(out, "opaque", opaque);
         }
         out.extend_from_slice(b", qop=auth, nc=");
-        out.extend_from_slice(&nc);
+        out.extend_from_slice(nc.as_bytes());
     }
-}
-
-fn push_name(out: &mut Vec<u8>, name: &str) {
-    out.extend_from_slice(b", ");
-    out.extend_from_slice(name.as_bytes());
-    out.push(b'=');
 }

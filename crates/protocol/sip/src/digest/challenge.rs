@@ -23,21 +23,9 @@ impl<'a> Challenge<'a> {
     /// # Errors
     /// See [`DigestError`].
     pub fn parse(value: &'a [u8]) -> Result<Self, DigestError> {
-        let (mut realm, mut nonce, mut opaque, mut algorithm, mut qop, mut stale) =
-            (None, None, None, None, None, None);
-        fields::read(value, |name, value| match name {
-            _ if name.eq_ignore_ascii_case(b"realm") => fields::keep(&mut realm, value),
-            _ if name.eq_ignore_ascii_case(b"nonce") => fields::keep(&mut nonce, value),
-            _ if name.eq_ignore_ascii_case(b"opaque") => fields::keep(&mut opaque, value),
-            _ if name.eq_ignore_ascii_case(b"algorithm") => fields::keep(&mut algorithm, value),
-            _ if name.eq_ignore_ascii_case(b"qop") => fields::keep(&mut qop, value),
-            _ if name.eq_ignore_ascii_case(b"stale") => fields::keep(&mut stale, value),
-            _ => Ok(()),
-        })?;
-        let algorithm = match algorithm {
-            Some(name) => Algorithm::of(name).ok_or(DigestError::Algorithm)?,
-            None => Algorithm::Md5,
-        };
+        let names = ["realm", "nonce", "opaque", "algorithm", "qop", "stale"];
+        let [realm, nonce, opaque, algorithm, qop, stale] = fields::read(value, names)?;
+        let algorithm = algorithm.map_or(Some(Algorithm::Md5), Algorithm::of).ok_or(DigestError::Algorithm)?;
         let offers_auth = qop.is_some_and(|qop: &[u8]| {
             qop.split(|byte| *byte == b',').any(|one| one.trim_ascii().eq_ignore_ascii_case(b"auth"))
         });
@@ -64,11 +52,9 @@ impl<'a> Challenge<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Digest realm=");
         fields::push_requoted(out, self.realm);
-        out.extend_from_slice(b", nonce=");
-        fields::push_requoted(out, self.nonce);
+        fields::push_param(out, "nonce", self.nonce);
         if let Some(opaque) = self.opaque {
-            out.extend_from_slice(b", opaque=");
-            fields::push_requoted(out, opaque);
+            fields::push_param(out, "opaque", opaque);
         }
         out.extend_from_slice(b", algorithm=");
         out.extend_from_slice(self.algorithm.name().as_bytes());

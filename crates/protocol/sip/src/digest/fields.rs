@@ -5,14 +5,16 @@ use alloc::{borrow::Cow, vec::Vec};
 use super::{Algorithm, DigestError, PARAMS_MAX, VALUE_LEN_MAX, hash::Output};
 use crate::message::scan::{Cursor, unquoted};
 
-/// Calls `each` with every parameter: the name, and the value without quotes and with its escapes.
-pub(super) fn read<'a>(
+/// The values of the parameters of these names, without quotes and with their escapes. One that stands there twice is an
+/// error; others are left out.
+pub(super) fn read<'a, const N: usize>(
     value: &'a [u8],
-    mut each: impl FnMut(&[u8], &'a [u8]) -> Result<(), DigestError>,
-) -> Result<(), DigestError> {
+    names: [&str; N],
+) -> Result<[Option<&'a [u8]>; N], DigestError> {
     if value.len() > VALUE_LEN_MAX {
         return Err(DigestError::Length);
     }
+    let mut found = [None; N];
     let mut cursor = Cursor::new(value);
     cursor.skip_lws();
     if !cursor.token().eq_ignore_ascii_case(b"Digest") {
@@ -24,18 +26,16 @@ pub(super) fn read<'a>(
         if name.is_empty() || !cursor.eat_spaced(b'=') {
             return Err(DigestError::Malformed);
         }
-        let value = cursor.parameter_value().ok_or(DigestError::Malformed)?;
-        each(name, unquoted(value))?;
+        let value = unquoted(cursor.parameter_value().ok_or(DigestError::Malformed)?);
+        let slot = found.iter_mut().zip(names).find(|(_, known)| name.eq_ignore_ascii_case(known.as_bytes()));
+        if slot.is_some_and(|(slot, _)| slot.replace(value).is_some()) {
+            return Err(DigestError::Malformed);
+        }
         if !cursor.eat_spaced(b',') {
-            return if cursor.is_at_end() { Ok(()) } else { Err(DigestError::Malformed) };
+            return if cursor.is_at_end() { Ok(found) } else { Err(DigestError::Malformed) };
         }
     }
     Err(DigestError::Length)
-}
-
-/// Keeps the value of a parameter; a second one of that name is an error.
-pub(super) fn keep<'a>(slot: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), DigestError> {
-    if slot.replace(value).is_some() { Err(DigestError::Malformed) } else { Ok(()) }
 }
 
 /// The text that a quoted string stands for (RFC 3261 `quoted-pair`). Allocates only if there are escapes.
@@ -69,6 +69,14 @@ pub(super) fn push_requoted(out: &mut Vec<u8>, raw: &[u8]) {
     out.push(b'"');
     out.extend(raw.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
     out.push(b'"');
+}
+
+/// Appends `, name="raw"`, with `raw` as in [`push_requoted`].
+pub(super) fn push_param(out: &mut Vec<u8>, name: &str, raw: &[u8]) {
+    out.extend_from_slice(b", ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'=');
+    push_requoted(out, raw);
 }
 
 /// The bytes that hexadecimal text of the right length stands for, and whether it was that. Takes the same time for

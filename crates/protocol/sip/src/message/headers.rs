@@ -29,12 +29,6 @@ impl<'a> Message<'a> {
         Values { message: self, name, next: 0, rest: &[] }
     }
 
-    /// The value of the first header field with a name that [`HeaderName`] does not know, in any case.
-    #[must_use]
-    pub fn header_named(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.lines().find(|line| line.name_text.eq_ignore_ascii_case(name)).map(|line| line.value)
-    }
-
     /// All header fields in their order.
     #[must_use]
     pub const fn lines(&self) -> Lines<'a, '_> {

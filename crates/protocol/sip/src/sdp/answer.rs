@@ -3,7 +3,7 @@ use core::net::IpAddr;
 
 use super::{
     Media, SERVICE_FORMAT, Session, Transport, parse,
-    rewrite::{push_connection, push_origin_of},
+    rewrite::{push_connection, push_media_line, push_origin_of},
 };
 use crate::write::push_args;
 
@@ -83,20 +83,6 @@ impl Answer<'_, '_> {
             }
         }
     }
-}
-
-fn push_media_line(out: &mut Vec<u8>, media: &Media<'_>, port: u16) {
-    out.extend_from_slice(b"m=");
-    out.extend_from_slice(media.kind);
-    push_args(out, format_args!(" {port}"));
-    if media.port_count > 1 && port != 0 {
-        push_args(out, format_args!("/{}", media.port_count));
-    }
-    for part in [media.protocol, media.formats] {
-        out.push(b' ');
-        out.extend_from_slice(part);
-    }
-    out.extend_from_slice(b"\r\n");
 }
 
 fn push_service_ports(out: &mut Vec<u8>, first: u16, last: u16) {

@@ -204,12 +204,6 @@ impl Media<'_> {
             None => self.port.checked_add(1),
         }
     }
-
-    /// Nothing flows: `inactive`, or the old way of saying so, an all-zero address (RFC 3264 section 8.4).
-    #[must_use]
-    pub fn is_on_hold(&self) -> bool {
-        self.direction == Direction::Inactive || self.address.is_some_and(|address| address.is_unspecified())
-    }
 }
 
 /// What one media line wants opened.

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::{Session, parse};
+use super::{Media, Session, parse};
 use crate::write::push_args;
 
 /// New whereabouts of one media line.
@@ -80,17 +80,7 @@ impl Rewrite<'_, '_> {
             push_line(out, text);
             return;
         };
-        out.extend_from_slice(b"m=");
-        out.extend_from_slice(media.kind);
-        push_args(out, format_args!(" {}", edit.port));
-        if media.port_count > 1 && edit.port != 0 {
-            push_args(out, format_args!("/{}", media.port_count));
-        }
-        for part in [media.protocol, media.formats] {
-            out.push(b' ');
-            out.extend_from_slice(part);
-        }
-        out.extend_from_slice(b"\r\n");
+        push_media_line(out, media, edit.port);
     }
 
     fn push_media_connection(&self, out: &mut Vec<u8>, position: Option<usize>) {
@@ -122,6 +112,21 @@ pub(super) fn push_connection(out: &mut Vec<u8>, address: IpAddr) {
 
 pub(super) fn push_origin_of(out: &mut Vec<u8>, session_id: u64, version: u64, address: IpAddr) {
     push_args(out, format_args!("v=0\r\no=- {session_id} {version} IN {} {address}\r\ns=-\r\n", family(address)));
+}
+
+/// The line of `media` with another port; 0 refuses it.
+pub(super) fn push_media_line(out: &mut Vec<u8>, media: &Media<'_>, port: u16) {
+    out.extend_from_slice(b"m=");
+    out.extend_from_slice(media.kind);
+    push_args(out, format_args!(" {port}"));
+    if media.port_count > 1 && port != 0 {
+        push_args(out, format_args!("/{}", media.port_count));
+    }
+    for part in [media.protocol, media.formats] {
+        out.push(b' ');
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 fn push_line(out: &mut Vec<u8>, text: &[u8]) {

@@ -135,12 +135,6 @@ impl ServerTransactions {
         self.table.find(self.fingerprint(cancel, Method::Invite))
     }
 
-    /// Whether a final response was given. `None` if the transaction has ended.
-    #[must_use]
-    pub fn is_answered(&self, token: Token) -> Option<bool> {
-        self.table.value(token).map(|transaction| transaction.state != State::Proceeding)
-    }
-
     /// Notes the response that the caller is sending now, to repeat it when needed. `false` if the transaction has ended
     /// or already has its final response: then the response must not be sent, except for a 2xx that a proxy relays.
     pub fn respond(&mut self, now: Instant, token: Token, code: u16, response: &[u8]) -> bool {

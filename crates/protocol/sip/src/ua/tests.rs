@@ -239,7 +239,7 @@ impl Credentials for Suspicious {
     }
 
     fn believe(&mut self, response: &Message<'_>) -> bool {
-        response.header_named(b"Server") == Some(b"the real one")
+        response.header(HeaderName::Server) == Some(b"the real one")
     }
 }
 
@@ -393,5 +393,5 @@ fn whoever_finds_no_room_is_told_when_to_come_back() {
     }
     let refused = theirs.poll_output().unwrap().bytes;
     let refused = Message::parse(&refused).unwrap();
-    assert_eq!((refused.status(), refused.header_named(b"Retry-After")), (Some(503), Some(&b"4"[..])));
+    assert_eq!((refused.status(), refused.header(HeaderName::RetryAfter)), (Some(503), Some(&b"4"[..])));
 }

@@ -136,18 +136,7 @@ fn push_address(out: &mut Vec<u8>, address: IpAddr) {
 
 /// What `{number}` gives, without the cost of formatting: this runs for each answer to a flood.
 fn push_decimal(out: &mut Vec<u8>, number: u32) {
-    let mut digits = [b'0'; 10];
-    let mut rest = number;
-    let mut used = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit += (rest % 10) as u8;
-        rest /= 10;
-        used += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cfg(test)]

@@ -13,22 +13,15 @@ use crate::message::{HeaderName, Message, Rport, Via};
 pub struct Response<'m, 'a> {
     request: &'m Message<'a>,
     code: u16,
-    reason: &'m str,
     source: Option<SocketAddr>,
     to_tag: Option<&'m [u8]>,
     record_route: bool,
 }
 
 impl<'m, 'a> Response<'m, 'a> {
-    /// A response with the usual reason phrase.
+    /// A response, with the usual reason phrase.
     pub const fn to(request: &'m Message<'a>, code: u16) -> Self {
-        Self { request, code, reason: phrase(code), source: None, to_tag: None, record_route: false }
-    }
-
-    /// Uses this reason phrase.
-    pub const fn reason(mut self, reason: &'m str) -> Self {
-        self.reason = reason;
-        self
+        Self { request, code, source: None, to_tag: None, record_route: false }
     }
 
     /// Where the request came from: goes into the topmost Via as `received` and `rport` where RFC 3261 section 18.2.1
@@ -56,7 +49,7 @@ impl<'m, 'a> Response<'m, 'a> {
         out.extend_from_slice(b"SIP/2.0 ");
         push_decimal(out, u32::from(self.code));
         out.push(b' ');
-        push_value(out, self.reason.as_bytes());
+        out.extend_from_slice(phrase(self.code).as_bytes());
         out.extend_from_slice(b"\r\n");
         push_vias(out, self.request, self.source);
         if self.record_route {

@@ -207,7 +207,7 @@ fn a_request_of_our_own_can_be_read_back() {
     request.begin(&mut out).header_args("Expires", format_args!("{}", 300)).finish();
     let message = Message::parse(&out).unwrap();
     assert_eq!(message.expires(), Some(300));
-    assert_eq!(message.header_named(b"Evil"), None);
+    assert!(!message.lines().any(|line| line.name_text == b"Evil"));
     assert_eq!(message.routes().next().unwrap().unwrap().uri, b"sip:edge;lr");
     assert_eq!(message.top_via().unwrap().host.address(), Some("2001:db8::1".parse().unwrap()));
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     IpProtocol, Reason,
-    field::{array, put, u8_at, u16_at, u32_at},
+    field::{array, packet_view, put, u8_at, u16_at},
 };
 
 pub(super) const DEMOTED: u8 = 0b1000;
@@ -35,10 +35,15 @@ pub(super) const RETURN_DEMOTED: u8 = 1;
 /// Return information: a list of capabilities follows.
 pub(super) const RETURN_LIST: u8 = 2;
 
-/// A capability header at the start of the buffer; what lies behind it belongs to no accessor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+packet_view! {
+    /// A capability header at the start of the buffer; what lies behind it belongs to no accessor.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct Packet {
+        /// The protocol that follows the header.
+        upper_protocol: IpProtocol = UPPER_AT;
+        /// The client.
+        client_id: ClientId = CLIENT_ID_AT;
+    }
 }
 
 /// Where the parts of a valid header end.
@@ -118,32 +123,7 @@ pub(super) const fn may_follow(upper: IpProtocol) -> bool {
     )
 }
 
-impl<T> Packet<T> {
-    /// Views `buffer` without looking at it. Call [`Self::check_len`] before any accessor.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
-    /// Gives the buffer back.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
-    }
-}
-
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// Views `buffer` if a whole, self-consistent header with its return information starts there.
-    ///
-    /// # Errors
-    /// Those of [`Self::check_len`].
-    #[inline]
-    pub fn new_checked(buffer: T) -> Result<Self, Reason> {
-        let packet = Self { buffer };
-        packet.check_len()?;
-        Ok(packet)
-    }
-
     /// Whether the header, return information included, is whole and valid. No accessor panics afterwards.
     ///
     /// # Errors
@@ -152,11 +132,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub fn check_len(&self) -> Result<(), Reason> {
         Layout::of(self.bytes()).map(|_| ())
-    }
-
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        self.buffer.as_ref()
     }
 
     /// The version: how the capabilities were hashed.
@@ -181,18 +156,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub fn has_return_info(&self) -> bool {
         u8_at(self.bytes(), 0) & RETURN != 0
-    }
-
-    /// The protocol that follows the header.
-    #[inline]
-    pub fn upper_protocol(&self) -> IpProtocol {
-        IpProtocol(u8_at(self.bytes(), UPPER_AT))
-    }
-
-    /// The client.
-    #[inline]
-    pub fn client_id(&self) -> ClientId {
-        ClientId(u32_at(self.bytes(), CLIENT_ID_AT))
     }
 
     /// The flow nonce of a regular packet; zero in a request.

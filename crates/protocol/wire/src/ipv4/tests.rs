@@ -22,6 +22,24 @@ const REPR: Repr = Repr {
     payload_len: 4,
 };
 
+/// What a packet's header says.
+fn read(bytes: &[u8]) -> Repr {
+    let packet = Packet::new_checked(bytes).unwrap();
+    assert!(packet.verify_checksum());
+    Repr {
+        src: packet.src(),
+        dst: packet.dst(),
+        protocol: packet.protocol(),
+        ttl: packet.ttl(),
+        traffic_class: packet.traffic_class(),
+        ident: packet.ident(),
+        dont_fragment: packet.dont_fragment(),
+        more_fragments: packet.more_fragments(),
+        fragment_offset: packet.fragment_offset(),
+        payload_len: packet.payload().len() as u16,
+    }
+}
+
 /// A header with these options (padded to 4 bytes) and a right checksum.
 fn with_options(options: &[u8]) -> Vec<u8> {
     let mut bytes = BYTES[..HEADER_LEN].to_vec();
@@ -67,11 +85,11 @@ fn construct() {
 }
 
 #[test]
-fn parse() {
-    assert_eq!(Repr::parse(&Packet::new_unchecked(&BYTES[..])), Ok(REPR));
+fn a_changed_header_has_a_wrong_checksum() {
+    assert_eq!(read(&BYTES), REPR);
     let mut wrong = BYTES;
     wrong[8] = 63;
-    assert_eq!(Repr::parse(&Packet::new_unchecked(&wrong[..])), Err(Reason::IpHeaderInvalid));
+    assert!(!Packet::new_checked(&wrong[..]).unwrap().verify_checksum());
 }
 
 #[test]
@@ -126,7 +144,6 @@ fn source_routes_are_found_behind_other_options() {
         let bytes = with_options(&[1, 148, 4, 0, 0, kind, 7, 4, 203, 0, 113, 1]);
         let packet = Packet::new_checked(&bytes[..]).unwrap();
         assert_eq!(packet.source_route(), Ok(true));
-        assert_eq!(Repr::parse(&packet), Err(Reason::SourceRoute));
     }
 }
 
@@ -153,7 +170,7 @@ fn fragments_tell_their_place() {
 
 proptest! {
     #[test]
-    fn emitted_headers_parse_to_the_same(
+    fn emitted_headers_read_as_they_were_written(
         addresses: (u32, u32), protocol: u8, ttl: u8, traffic_class: u8, ident: u16, flags: (bool, bool),
         units in 0u16..0x2000, payload_len in 0u16..500,
     ) {
@@ -165,6 +182,6 @@ proptest! {
         };
         let mut bytes = vec![0; repr.buffer_len() + usize::from(payload_len)];
         repr.emit(&mut Packet::new_unchecked(&mut bytes[..]));
-        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes[..])), Ok(repr));
+        prop_assert_eq!(read(&bytes), repr);
     }
 }

@@ -20,7 +20,7 @@ const REPR: Repr = Repr {
     next_header: IpProtocol::UDP,
     hop_limit: 64,
     traffic_class: 0xb8,
-    flow_label: FlowLabel::from_low_bits(0x12345),
+    flow_label: 0x12345,
     payload_len: 4,
 };
 
@@ -35,6 +35,20 @@ fn packet(next_header: IpProtocol, payload: &[u8]) -> Vec<u8> {
 
 fn upper(next_header: IpProtocol, payload: &[u8]) -> Result<Upper, Reason> {
     Packet::new_checked(packet(next_header, payload)).unwrap().upper()
+}
+
+/// What a packet's fixed header says.
+fn read(bytes: &[u8]) -> Repr {
+    let packet = Packet::new_checked(bytes).unwrap();
+    Repr {
+        src: packet.src(),
+        dst: packet.dst(),
+        next_header: packet.next_header(),
+        hop_limit: packet.hop_limit(),
+        traffic_class: packet.traffic_class(),
+        flow_label: packet.flow_label(),
+        payload_len: packet.payload().len() as u16,
+    }
 }
 
 #[test]
@@ -58,11 +72,6 @@ fn construct() {
     packet.set_dst(DST);
     packet.payload_mut().copy_from_slice(&[1, 2, 3, 4]);
     assert_eq!(packet.into_inner(), BYTES);
-}
-
-#[test]
-fn parse() {
-    assert_eq!(Repr::parse(&Packet::new_unchecked(&BYTES[..])), Ok(REPR));
 }
 
 #[test]
@@ -172,17 +181,17 @@ fn fragment_headers_survive_emitting_and_parsing() {
 
 proptest! {
     #[test]
-    fn emitted_headers_parse_to_the_same(
+    fn emitted_headers_read_as_they_were_written(
         addresses: (u128, u128), next_header: u8, hop_limit: u8, traffic_class: u8, label: u32, payload_len in 0u16..500,
     ) {
         let repr = Repr {
             src: Ipv6Addr::from_bits(addresses.0), dst: Ipv6Addr::from_bits(addresses.1),
             next_header: IpProtocol(next_header), hop_limit, traffic_class,
-            flow_label: FlowLabel::from_low_bits(label), payload_len,
+            flow_label: label & 0x000f_ffff, payload_len,
         };
         let mut bytes = vec![0; repr.buffer_len() + usize::from(payload_len)];
         repr.emit(&mut Packet::new_unchecked(&mut bytes[..]));
-        prop_assert_eq!(Repr::parse(&Packet::new_unchecked(&bytes[..])), Ok(repr));
+        prop_assert_eq!(read(&bytes), repr);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use crate::Reason;
+use crate::{Reason, field::next_option};
 
 /// An option of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,24 +79,12 @@ impl<'a> Iterator for Options<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match *self.rest {
-                [] | [0, ..] => {
-                    self.rest = &[];
-                    return None;
-                }
-                [1, ref rest @ ..] => self.rest = rest,
-                [kind, len, ref rest @ ..] if len >= 2 => {
-                    let Some((data, rest)) = rest.split_at_checked(usize::from(len) - 2) else { break };
-                    let Some(option) = read(kind, data) else { break };
-                    self.rest = rest;
-                    return Some(Ok(option));
-                }
-                _ => break,
-            }
+        let option = next_option(&mut self.rest, Reason::TransportHeaderInvalid)?;
+        let option = option.and_then(|(kind, data)| read(kind, data).ok_or(Reason::TransportHeaderInvalid));
+        if option.is_err() {
+            self.rest = &[];
         }
-        self.rest = &[];
-        Some(Err(Reason::TransportHeaderInvalid))
+        Some(option)
     }
 }
 

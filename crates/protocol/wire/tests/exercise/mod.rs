@@ -10,12 +10,11 @@ mod transport;
 use std::{
     hint::black_box,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    vec,
     vec::Vec,
 };
 
 pub(crate) use capability::capability;
-pub(crate) use icmp::{icmpv4, icmpv6};
+pub(crate) use icmp::icmp;
 use sluicegate_wire::{
     IpProtocol, Reason, ethernet as wire_ethernet,
     ip::{FragmentOffset, Ports, Summary},
@@ -43,8 +42,6 @@ fn bounded<T>(list: impl Iterator<Item = T>, bytes: usize) {
 pub(crate) fn ethernet(bytes: &[u8]) {
     let Ok(packet) = wire_ethernet::Packet::new_checked(bytes) else { return };
     look((packet.dst(), packet.src(), packet.ethertype(), packet.tags(), packet.header_len()));
-    look((packet.vlan(0), packet.vlan(1), packet.vlan(usize::MAX)));
-    look(wire_ethernet::is_unicast(packet.src()));
     assert_eq!(packet.header_len() + packet.payload().len(), bytes.len());
     if let Ok(repr) = wire_ethernet::Repr::parse(&packet) {
         let mut copy = bytes.to_vec();
@@ -90,11 +87,6 @@ fn ipv4_view(bytes: &[u8]) {
     look((packet.header(), packet.source_route()));
     bounded(packet.options(), 40);
     assert!(packet.header_len() + packet.payload().len() <= packet.total_len());
-    if let Ok(repr) = wire_ipv4::Repr::parse(&packet) {
-        let mut emitted = vec![0xa5; repr.buffer_len() + usize::from(repr.payload_len)];
-        repr.emit(&mut wire_ipv4::Packet::new_unchecked(&mut emitted[..]));
-        assert_eq!(wire_ipv4::Repr::parse(&wire_ipv4::Packet::new_unchecked(&emitted[..])), Ok(repr));
-    }
     // Lengths written later may lie; no accessor may panic for that.
     let mut copy = bytes.to_vec();
     let mut packet = wire_ipv4::Packet::new_unchecked(&mut copy[..]);
@@ -126,11 +118,15 @@ pub(crate) fn ipv6(bytes: &[u8]) {
             assert_eq!(wire_ipv6::FragmentRepr::parse(&repr.to_bytes()), Ok(repr));
         }
     }
-    if let Ok(repr) = wire_ipv6::Repr::parse(&packet) {
-        let mut copy = bytes.to_vec();
-        repr.emit(&mut wire_ipv6::Packet::new_unchecked(&mut copy[..]));
-        assert_eq!(copy, bytes, "the fixed header is all that there is");
+    let mut copy = bytes.to_vec();
+    wire_ipv6::Repr {
+        hop_limit: packet.hop_limit(),
+        traffic_class: packet.traffic_class(),
+        flow_label: packet.flow_label(),
+        ..wire_ipv6::Repr::new(packet.src(), packet.dst(), packet.next_header(), packet.payload_len() as u16)
     }
+    .emit(&mut wire_ipv6::Packet::new_unchecked(&mut copy[..]));
+    assert_eq!(copy, bytes, "the fixed header is all that there is");
     let mut copy = bytes.to_vec();
     let mut packet = wire_ipv6::Packet::new_unchecked(&mut copy[..]);
     packet.set_payload_len(u16::MAX);

@@ -9,7 +9,7 @@ use sluicegate_wire::{
     tcp as wire_tcp, udp as wire_udp, udplite as wire_udplite,
 };
 
-use super::{bounded, icmpv4, icmpv6, look};
+use super::{bounded, icmp, look};
 
 const ADDRESSES: [(IpAddr, IpAddr); 2] = [
     (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1))),
@@ -27,8 +27,7 @@ pub(super) fn any(summary: &Summary, bytes: &[u8]) {
         IpProtocol::UDPLITE => udplite(transport),
         IpProtocol::DCCP => dccp(transport),
         IpProtocol::TCP => tcp(transport),
-        IpProtocol::ICMP => icmpv4(transport),
-        IpProtocol::ICMPV6 => icmpv6(transport),
+        IpProtocol::ICMP | IpProtocol::ICMPV6 => icmp(transport),
         _ => look(Ports::parse(transport)),
     }
 }
@@ -44,7 +43,7 @@ pub(crate) fn udp(bytes: &[u8]) {
     let ports = Ports { src: packet.src_port(), dst: packet.dst_port() };
     assert_eq!(Ports::parse(bytes), Ok(ports));
     for (src, dst) in ADDRESSES {
-        look((packet.verify_checksum(src, dst), wire_udp::Repr::parse(&packet, src, dst).is_ok()));
+        look(packet.verify_checksum(src, dst));
         let mut fixed = bytes.to_vec();
         let mut packet = wire_udp::Packet::new_unchecked(&mut fixed[..]);
         packet.fill_checksum(src, dst);
@@ -53,7 +52,8 @@ pub(crate) fn udp(bytes: &[u8]) {
         if packet.check_len().is_err() {
             continue;
         }
-        let repr = wire_udp::Repr::parse(&wire_udp::Packet::new_unchecked(&fixed[..]), src, dst).unwrap();
+        let (src_port, dst_port, payload) = (packet.src_port(), packet.dst_port(), packet.payload());
+        let repr = wire_udp::Repr { src_port, dst_port, payload };
         let mut emitted = vec![0xa5; repr.buffer_len()];
         repr.emit(&mut wire_udp::Packet::new_unchecked(&mut emitted[..]), src, dst);
         assert_eq!(emitted, fixed[..emitted.len()]);
@@ -104,12 +104,14 @@ pub(crate) fn udplite(bytes: &[u8]) {
     }
     look((packet.src_port(), packet.dst_port(), packet.coverage(), packet.payload().len()));
     for (src, dst) in ADDRESSES {
-        look((packet.verify_checksum(src, dst), wire_udplite::Repr::parse(&packet, src, dst).is_ok()));
+        look(packet.verify_checksum(src, dst));
         let (src_port, dst_port, payload) = (packet.src_port(), packet.dst_port(), packet.payload());
         let repr = wire_udplite::Repr { src_port, dst_port, covered: payload.len(), payload };
         let mut emitted = vec![0xa5; repr.buffer_len()];
         repr.emit(&mut wire_udplite::Packet::new_unchecked(&mut emitted[..]), src, dst);
-        assert_eq!(wire_udplite::Repr::parse(&wire_udplite::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
+        let again = wire_udplite::Packet::new_checked(&emitted[..]).unwrap();
+        assert!(again.verify_checksum(src, dst));
+        assert_eq!((again.src_port(), again.dst_port(), again.payload()), (src_port, dst_port, payload));
     }
 }
 
@@ -123,9 +125,5 @@ pub(crate) fn dccp(bytes: &[u8]) {
     look((packet.src_port(), packet.dst_port(), packet.kind(), packet.data_offset(), packet.coverage()));
     for (src, dst) in ADDRESSES {
         look(packet.verify_checksum(src, dst));
-        let Ok(repr) = wire_dccp::Repr::parse(&packet, src, dst) else { continue };
-        let mut emitted = vec![0xa5; repr.buffer_len()];
-        repr.emit(&mut wire_dccp::Packet::new_unchecked(&mut emitted[..]), src, dst);
-        assert_eq!(wire_dccp::Repr::parse(&wire_dccp::Packet::new_unchecked(&emitted[..]), src, dst), Ok(repr));
     }
 }

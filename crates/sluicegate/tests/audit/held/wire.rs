@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use sluicegate_datapath::raw::{Options, Socket};
-use sluicegate_wire::{IpProtocol, build, checksum, icmpv4, ip::FragmentOffset, ipv4, tcp, udp};
+use sluicegate_wire::{IpProtocol, build, checksum, icmp, ip::FragmentOffset, ipv4, tcp, udp};
 
 use crate::support::lab::Lab;
 
@@ -111,7 +111,7 @@ pub(super) fn segment(from: SocketAddrV4, to: SocketAddrV4, flags: tcp::Flags, (
 
 /// An ICMP message of any type and code.
 pub(super) fn icmp(src: Ipv4Addr, dst: Ipv4Addr, kind: u8, code: u8, rest: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; icmpv4::HEADER_LEN.max(4 + rest.len())];
+    let mut bytes = vec![0; icmp::HEADER_LEN.max(4 + rest.len())];
     bytes[0] = kind;
     bytes[1] = code;
     bytes[4..4 + rest.len()].copy_from_slice(rest);

@@ -157,14 +157,11 @@ fn icmp_errors_lose_the_header_that_they_quote_and_stay_legacy() {
     let (mut router, pair) = (router(1), Pair::new());
     let sent = pair.nonce_only(NONCE, 100);
     let (IpAddr::V4(hop), IpAddr::V4(client)) = ("192.0.2.77".parse().unwrap(), pair.src) else { panic!() };
-    let mut message = std::vec![0; icmpv4::HEADER_LEN];
-    message[0] = icmpv4::Type::TIME_EXCEEDED.0;
-    message.extend_from_slice(&sent.bytes()[..60]);
-    icmpv4::Packet::new_unchecked(&mut message).fill_checksum();
-    let mut error = FrameBuf::from_bytes(&ip_packet(hop.into(), client.into(), IpProtocol::ICMP, &message));
+    let quote = icmp::Quote::new(&sent.bytes()[..60]).unwrap();
+    let mut error = FrameBuf::from_bytes(&build::packet(hop, client, &icmp::Repr::TimeExceeded { quote }));
     assert_eq!(judge(&mut router, at(0), &mut error), Ok(Class::Legacy { demoted: None }));
     assert_eq!(router.counters().quotes_stripped(), 1);
-    let quoted = &error.bytes()[20 + icmpv4::HEADER_LEN..];
+    let quoted = &error.bytes()[20 + icmp::HEADER_LEN..];
     assert_eq!(quoted[9], IpProtocol::UDP.0, "the quoted packet is a plain one again");
 }
 

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use sluicegate_wire::{
-    IpProtocol, build, dccp, icmpv4, icmpv6,
-    ip::{Fragment, FragmentOffset},
+    IpProtocol, build, dccp, icmp,
+    ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udplite,
 };
 
@@ -41,19 +41,11 @@ pub fn tcp(src: End, dst: End, repr: tcp::Repr<'_>) -> Vec<u8> {
 
 pub fn echo(src: IpAddr, dst: IpAddr, ident: u16, is_request: bool) -> Vec<u8> {
     let (seq, data) = (1, &b"echo data"[..]);
-    if src.is_ipv4() {
-        let repr = match is_request {
-            true => icmpv4::Repr::EchoRequest { ident, seq, data },
-            false => icmpv4::Repr::EchoReply { ident, seq, data },
-        };
-        build::packet(src, dst, &repr)
-    } else {
-        let repr = match is_request {
-            true => icmpv6::Repr::EchoRequest { ident, seq, data },
-            false => icmpv6::Repr::EchoReply { ident, seq, data },
-        };
-        build::packet(src, dst, &repr)
-    }
+    let repr = match is_request {
+        true => icmp::Repr::EchoRequest { ident, seq, data },
+        false => icmp::Repr::EchoReply { ident, seq, data },
+    };
+    build::packet(src, dst, &repr)
 }
 
 /// The identifier of an echo.
@@ -62,31 +54,30 @@ pub fn ident(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[at], packet[at + 1]])
 }
 
-pub fn icmp(repr: &icmpv4::Repr<'_>) -> Vec<u8> {
-    let mut message = vec![0; repr.buffer_len()];
-    repr.emit(&mut icmpv4::Packet::new_unchecked(&mut message));
-    message
-}
-
 /// "Port unreachable" about `quoted`, which is cut to `len` bytes behind its IP header.
 pub fn unreachable(src: IpAddr, dst: IpAddr, quoted: &[u8], len: usize) -> Vec<u8> {
-    let quoted = &quoted[..quoted.len().min(20 + len)];
-    let quote = icmpv4::Quote::new(quoted).unwrap();
-    build::packet(src, dst, &icmpv4::Repr::Unreachable { why: icmpv4::Unreachable::Port, quote })
+    let quote = icmp::Quote::new(&quoted[..quoted.len().min(20 + len)]).unwrap();
+    build::packet(src, dst, &icmp::Repr::Unreachable { why: icmp::Unreachable::Port, quote })
 }
 
 /// "Packet too big" about `quoted`.
-pub fn too_big_v6(src: IpAddr, dst: IpAddr, quoted: &[u8]) -> Vec<u8> {
-    let quote = icmpv6::Quote::new(quoted).unwrap();
-    let repr = icmpv6::Repr::PacketTooBig { mtu: 1_280, quote };
-    build::packet(src, dst, &repr)
+pub fn too_big(src: IpAddr, dst: IpAddr, mtu: u16, quoted: &[u8]) -> Vec<u8> {
+    build::packet(src, dst, &icmp::Repr::PacketTooBig { mtu, quote: icmp::Quote::new(quoted).unwrap() })
+}
+
+/// The ICMP message in a packet.
+pub fn message(packet: &[u8]) -> icmp::Packet<&[u8]> {
+    let ip = Summary::parse(packet).unwrap();
+    let message = icmp::Packet::new_checked(ip.version(), ip.transport(packet)).unwrap();
+    assert!(message.verify_checksum(ip.src, ip.dst));
+    message
 }
 
 /// Cuts a packet into fragments with `len` bytes of payload each, a multiple of 8.
 pub fn fragments(packet: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
     let total = packet.len();
     if packet[0] >> 4 == 4 {
-        let repr = ipv4::Repr::parse(&ipv4::Packet::new_unchecked(packet)).unwrap();
+        let whole = ipv4::Packet::new_checked(packet).unwrap();
         return chunks(total - 20, len)
             .map(|(start, end)| {
                 let part = ipv4::Repr {
@@ -94,21 +85,22 @@ pub fn fragments(packet: &[u8], id: u16, len: usize) -> Vec<Vec<u8>> {
                     dont_fragment: false,
                     more_fragments: end < total - 20,
                     fragment_offset: FragmentOffset::from_bytes(start as u16).unwrap(),
-                    payload_len: (end - start) as u16,
-                    ..repr
+                    ttl: whole.ttl(),
+                    traffic_class: whole.traffic_class(),
+                    ..ipv4::Repr::new(whole.src(), whole.dst(), whole.protocol(), (end - start) as u16)
                 };
                 ipv4_packet(&part, &packet[20 + start..20 + end])
             })
             .collect();
     }
-    let repr = ipv6::Repr::parse(&ipv6::Packet::new_unchecked(packet)).unwrap();
+    let whole = ipv6::Packet::new_checked(packet).unwrap();
     chunks(total - 40, len)
         .map(|(start, end)| {
             let offset = FragmentOffset::from_bytes(start as u16).unwrap();
             let fragment = Fragment { id: id.into(), offset, more: end < total - 40 };
-            let header = ipv6::FragmentRepr { next_header: repr.next_header, fragment }.to_bytes();
+            let header = ipv6::FragmentRepr { next_header: whole.next_header(), fragment }.to_bytes();
             let payload = [&header[..], &packet[40 + start..40 + end]].concat();
-            ip(repr.src.into(), repr.dst.into(), IpProtocol::IPV6_FRAGMENT, &payload)
+            ip(whole.src().into(), whole.dst().into(), IpProtocol::IPV6_FRAGMENT, &payload)
         })
         .collect()
 }
@@ -128,8 +120,15 @@ pub fn reassemble(parts: &[Vec<u8>]) -> Vec<u8> {
             payload.extend_from_slice(part.payload());
         }
         assert!(!parts.last().unwrap().more_fragments());
-        let first = ipv4::Repr::parse(&parts[0]).unwrap();
-        let whole = ipv4::Repr { more_fragments: false, payload_len: payload.len() as u16, ..first };
+        let first = &parts[0];
+        assert!(first.verify_checksum());
+        let whole = ipv4::Repr {
+            ident: first.ident(),
+            dont_fragment: first.dont_fragment(),
+            ttl: first.ttl(),
+            traffic_class: first.traffic_class(),
+            ..ipv4::Repr::new(first.src(), first.dst(), first.protocol(), payload.len() as u16)
+        };
         return ipv4_packet(&whole, &payload);
     }
     let mut parts: Vec<_> = parts

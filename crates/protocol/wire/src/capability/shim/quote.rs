@@ -1,14 +1,12 @@
 //! ICMP errors that quote a capability packet: the host that gets the error sent a plain one.
 
-use core::net::IpAddr;
-
 use super::{Carriage, Found, UNKNOWN_V4, carriage, found, located, protocol_at};
 use crate::{
     Frame, IpProtocol,
     capability::packet::UPPER_AT,
     checksum::Delta,
-    field::{length, put, u8_at, u16_at},
-    icmpv4, icmpv6, ip, ipv4, ipv6,
+    field::{length, put},
+    icmp, ip, ipv4,
 };
 
 /// The smallest MTU that an IPv6 host believes (RFC 8201 4).
@@ -48,25 +46,9 @@ fn strip(frame: &mut Frame<'_>, summary: &ip::Summary) -> Option<()> {
 
 /// Where an ICMP error with a right checksum has its quoted packet, and how long that is.
 fn quoted(summary: &ip::Summary, bytes: &[u8]) -> Option<(usize, usize)> {
-    let transport = summary.transport(bytes);
-    let len = match summary.protocol {
-        IpProtocol::ICMP => {
-            let packet = icmpv4::Packet::new_checked(transport).ok()?;
-            if !packet.kind().is_error() || !packet.verify_checksum() {
-                return None;
-            }
-            packet.quoted().len()
-        }
-        IpProtocol::ICMPV6 => {
-            let packet = icmpv6::Packet::new_checked(transport).ok()?;
-            if !packet.kind().is_error() || !packet.verify_checksum(summary.src, summary.dst) {
-                return None;
-            }
-            packet.quoted().len()
-        }
-        _ => return None,
-    };
-    Some((summary.transport_offset + icmpv4::HEADER_LEN, len))
+    let packet = icmp::Packet::new_checked(icmp::version(summary.protocol)?, summary.transport(bytes)).ok()?;
+    let is_error = packet.kind().is_error() && packet.verify_checksum(summary.src, summary.dst);
+    is_error.then(|| (summary.transport_offset + icmp::HEADER_LEN, packet.quoted().len()))
 }
 
 /// As [`super::find`], where the packet may end before its length field says.
@@ -97,41 +79,14 @@ fn strip_from_quote(quote: &mut [u8], inner: &ip::Summary, found: &Found) -> Opt
 fn finish(bytes: &mut [u8], summary: &ip::Summary, total_len: usize, removed: usize) {
     super::put_total_len(bytes, total_len);
     let Some(message) = bytes.get_mut(summary.transport_offset..total_len) else { return };
-    match (summary.protocol, summary.src, summary.dst) {
-        (IpProtocol::ICMP, ..) => finish_v4(message, removed),
-        (_, src, dst) => finish_v6(message, src, dst, removed),
+    let Some(version) = icmp::version(summary.protocol) else { return };
+    let mut message = icmp::Packet::new_unchecked(version, message);
+    message.clear_quoted_length();
+    let mtu = message.mtu();
+    // Zero is no MTU: old routers name none.
+    if message.kind() == icmp::Kind::PacketTooBig && mtu != 0 {
+        let least = if version == ip::Version::V4 { ipv4::HEADER_LEN as u32 } else { IPV6_MTU_MIN.min(mtu) };
+        message.set_mtu(mtu.saturating_sub(u32::from(length(removed))).max(least));
     }
+    message.fill_checksum(summary.src, summary.dst);
 }
-
-fn finish_v4(message: &mut [u8], removed: usize) {
-    const FRAGMENTATION_NEEDED: u8 = 4;
-    const STATED_LEN_AT: usize = 5;
-    const MTU_AT: usize = 6;
-    let (kind, code) = (icmpv4::Type(u8_at(message, 0)), u8_at(message, 1));
-    if matches!(kind, icmpv4::Type::UNREACHABLE | icmpv4::Type::TIME_EXCEEDED | icmpv4::Type::PARAMETER_PROBLEM) {
-        put(message, STATED_LEN_AT, &[0]);
-    }
-    let mtu = u16_at(message, MTU_AT);
-    if kind == icmpv4::Type::UNREACHABLE && code == FRAGMENTATION_NEEDED && mtu != 0 {
-        let mtu = mtu.saturating_sub(length(removed)).max(length(ipv4::HEADER_LEN));
-        put(message, MTU_AT, &mtu.to_be_bytes());
-    }
-    icmpv4::Packet::new_unchecked(message).fill_checksum();
-}
-
-fn finish_v6(message: &mut [u8], src: IpAddr, dst: IpAddr, removed: usize) {
-    const STATED_LEN_AT: usize = 4;
-    let mut packet = icmpv6::Packet::new_unchecked(message);
-    if packet.kind() == icmpv6::Type::PACKET_TOO_BIG {
-        let mtu = packet.mtu();
-        let shrunk = mtu.saturating_sub(u32::from(length(removed)));
-        packet.set_rest(shrunk.max(IPV6_MTU_MIN.min(mtu)).to_be_bytes());
-    } else if matches!(packet.kind(), icmpv6::Type::UNREACHABLE | icmpv6::Type::TIME_EXCEEDED) {
-        let message = packet.into_inner();
-        put(message, STATED_LEN_AT, &[0]);
-        packet = icmpv6::Packet::new_unchecked(message);
-    }
-    packet.fill_checksum(src, dst);
-}
-
-const _: () = assert!(icmpv4::HEADER_LEN == icmpv6::HEADER_LEN && ipv6::HEADER_LEN == 40);

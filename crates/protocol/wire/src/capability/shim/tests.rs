@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     FrameBuf, build,
     capability::{Algorithm, CAPABILITY_ONLY, Capability, ClientId, FlowNonce, Kind, Return, tests::arbitrary},
-    icmpv4, icmpv6, tcp,
+    icmp, tcp,
 };
 
 mod quotes;
@@ -42,17 +42,10 @@ fn tcp_transport(src: IpAddr, dst: IpAddr, payload: &[u8]) -> Vec<u8> {
 
 /// An echo request: its ICMPv6 checksum covers the addresses, its ICMP checksum does not.
 fn echo(src: IpAddr, dst: IpAddr, payload: &[u8]) -> (IpProtocol, Vec<u8>) {
-    let mut bytes = [&[0; 8], payload].concat();
-    if src.is_ipv4() {
-        let mut message = icmpv4::Packet::new_unchecked(&mut bytes[..]);
-        message.set_kind_and_code(icmpv4::Type::ECHO_REQUEST, 0);
-        message.fill_checksum();
-        return (IpProtocol::ICMP, bytes);
-    }
-    let mut message = icmpv6::Packet::new_unchecked(&mut bytes[..]);
-    message.set_kind_and_code(icmpv6::Type::ECHO_REQUEST, 0);
-    message.fill_checksum(src, dst);
-    (IpProtocol::ICMPV6, bytes)
+    let message = icmp::Repr::EchoRequest { ident: 0, seq: 0, data: payload };
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut bytes, src, dst);
+    (if src.is_ipv4() { IpProtocol::ICMP } else { IpProtocol::ICMPV6 }, bytes)
 }
 
 /// One plain packet of each protocol between these addresses.

@@ -6,13 +6,12 @@ const ROUTER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1
 /// An ICMP error from a router to the sender of `quoted`, with these four bytes behind its checksum.
 fn error(kind: u8, code: u8, rest: [u8; 4], quoted: &[u8], behind: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, code, 0, 0], &rest[..], quoted, behind].concat();
-    if quoted[0] >> 4 == 4 {
-        icmpv4::Packet::new_unchecked(&mut message[..]).fill_checksum();
-        packet(ROUTER4, CLIENT4, IpProtocol::ICMP, &message)
-    } else {
-        icmpv6::Packet::new_unchecked(&mut message[..]).fill_checksum(ROUTER6, CLIENT6);
-        packet(ROUTER6, CLIENT6, IpProtocol::ICMPV6, &message)
-    }
+    let (router, client, protocol) = match quoted[0] >> 4 {
+        4 => (ROUTER4, CLIENT4, IpProtocol::ICMP),
+        _ => (ROUTER6, CLIENT6, IpProtocol::ICMPV6),
+    };
+    icmp::Packet::new_unchecked(ip::Version::of(router), &mut message[..]).fill_checksum(router, client);
+    packet(router, client, protocol, &message)
 }
 
 fn unreachable(quoted: &[u8]) -> Vec<u8> {

@@ -21,7 +21,7 @@ use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
-    DirectoryError, KeptRevoke, Kind, StoreError,
+    DirectoryError, KeptRevoke, StoreError,
     audit::{self, Audit, AuditError},
 };
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
@@ -60,6 +60,8 @@ const GATE_EVENTS_MAX: usize = 1_024;
 const EPOCH_RETRY: Duration = Duration::from_secs(2);
 /// And it is said again after this that keys of a key holder elsewhere are missing.
 const LOAD_REMINDER: Duration = Duration::from_secs(300);
+/// Time between looks at the key holder and its keys.
+const KEYS_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between looks at who may join.
 const DOOR_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -249,7 +251,7 @@ impl Opened {
         };
         tasks.spawn(listener.run());
         tasks.spawn(watch_door(control.clone()));
-        let watching = watch_store(control.clone(), Arc::clone(&common.stop))?;
+        let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
         tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
         Ok(Frontend { control, tasks, threads, shards: shards.senders, stop: common.stop })
@@ -274,7 +276,7 @@ impl Frontend {
             (config.services.clone(), config.rules.clone(), config.per_user),
             &config.keyholder,
         )?;
-        let (policy, findings) = catalog.policy(clock.unix())?;
+        let (policy, findings) = catalog.policy()?;
         findings
             .iter()
             .for_each(|finding| tracing::warn!("{}: {}; {}", finding.subject, finding.message, finding.hint));
@@ -473,6 +475,7 @@ fn control(
         door: Arc::default(),
         places: Arc::default(),
         clock: common.clock,
+        untold: AtomicBool::new(false),
         reloading: Mutex::new(()),
         audit,
     };
@@ -536,34 +539,21 @@ fn renew_agents(control: &Control, asked: &mut Option<std::time::Instant>) {
     }
 }
 
-/// Puts changes in place that others make to the store, and the keys of a new epoch.
-fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
-    let store = Arc::clone(control.inner.catalog.directory().store());
-    let mut watch = store.watch(store.revision()?)?;
+/// Sees to it that there is a key holder and that the keys of a new epoch are in place, and tells the hub of a policy that
+/// it had no room for.
+fn watch_keys(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
     let run = move || {
         let mut asked = None;
         while !stop.load(Ordering::Relaxed) {
             hold_on(control.inner.catalog.holder());
             renew_agents(&control, &mut asked);
-            match watch.next(Duration::from_millis(500)) {
-                Ok(changes) => {
-                    let matters = |key: &str| Kind::of_key(key).is_some_and(|(kind, _)| kind != Kind::Gate);
-                    if changes.iter().any(|change| matters(&change.key))
-                        && let Err(error) = control.reload()
-                    {
-                        tracing::error!(%error, "the changed users, services and rules were not put in place");
-                    }
-                }
-                Err(StoreError::Compacted { .. }) => match store.revision().and_then(|now| store.watch(now)) {
-                    Ok(anew) => {
-                        watch = anew;
-                        let _ = control.reload();
-                    }
-                    Err(error) => return tracing::error!(%error, "cannot watch the store"),
-                },
-                Err(error) => return tracing::error!(%error, "cannot watch the store"),
+            if control.inner.untold.load(Ordering::Relaxed)
+                && let Err(error) = control.reload()
+            {
+                tracing::error!(%error, "the changed users, services and rules were not put in place");
             }
+            thread::sleep(KEYS_INTERVAL);
         }
     };
-    thread::Builder::new().name("store-watch".to_owned()).spawn(run).map_err(StartError::Thread)
+    thread::Builder::new().name("keys".to_owned()).spawn(run).map_err(StartError::Thread)
 }

@@ -223,7 +223,7 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> 
         let reason = format!("this frontend speaks version {FEED_VERSION} of the feed, the gate {version}");
         return refuse(&mut write, reason).await;
     }
-    let known = shared.directory.gate_of_certificate(shared.clock.unix(), &peer.cert_hash);
+    let known = shared.directory.gate_of_certificate(&peer.cert_hash);
     let known = match known {
         Ok(Some(known)) if known.name == gate => known,
         Ok(_) => return refuse(&mut write, format!("no gate {gate:?} with this certificate has joined")).await,
@@ -245,9 +245,9 @@ async fn remember_address(known: Gate, peer: SocketAddr, shared: &Shared) {
     if known.seen_at == Some(address) {
         return;
     }
-    let (directory, now) = (shared.directory.clone(), shared.clock.unix());
+    let directory = shared.directory.clone();
     let name = known.name.clone();
-    let seen = move || directory.change::<Gate>(now, &known.name, |gate| gate.seen_at = Some(address)).map(drop);
+    let seen = move || directory.change::<Gate>(&known.name, |gate| gate.seen_at = Some(address)).map(drop);
     let written = tokio::task::spawn_blocking(seen).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(gate = name, ?written, "where the gate dials from was not written down");

@@ -188,11 +188,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`DirectoryError::Missing`] if there is none.
-    pub fn change<R: Record>(
-        &self,
-        name: &str,
-        mut f: impl FnMut(&mut R),
-    ) -> Result<(), DirectoryError> {
+    pub fn change<R: Record>(&self, name: &str, mut f: impl FnMut(&mut R)) -> Result<(), DirectoryError> {
         let missing = || DirectoryError::Missing { kind: R::KIND, name: name.into() };
         let key = R::KIND.key(name);
         loop {
@@ -264,11 +260,7 @@ impl Directory {
         })
     }
 
-    pub(crate) fn run(
-        &self,
-        txn: &Txn,
-        conflict: impl FnOnce(String) -> DirectoryError,
-    ) -> Result<(), DirectoryError> {
+    pub(crate) fn run(&self, txn: &Txn, conflict: impl FnOnce(String) -> DirectoryError) -> Result<(), DirectoryError> {
         match self.store.txn(txn) {
             Err(StoreError::Conflict { key }) => Err(conflict(key)),
             other => Ok(other.map(drop)?),

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use sluicegate_feed::JoinSecret;
 use sluicegate_policy::{Bounds, Group, Policy, Rule, Service, User};
 use sluicegate_store::{
-    Directory, DirectoryError, ENTRIES_MAX, Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError, Kind, Store, Txn,
-    password,
+    Directory, DirectoryError, ENTRIES_MAX, Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError, Kind, Store, Txn, password,
 };
 use sluicegate_wire::UnixTime;
 use tempfile::TempDir;

@@ -10,6 +10,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus};
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
 use sluicegate_policy::{Policy, PortRange, Request, decide};
@@ -121,7 +122,7 @@ impl Control {
             gates: self.gates_known(),
             users: policy.users().len(),
             services: policy.services().len(),
-            grants: inner.ledger.gauge().0,
+            grants: inner.ledger.gauges()[0].used,
             requests: sluicegate_proxy::requests(self.shards()).counted(),
             events: sluicegate_proxy::events(self.shards()).counted(),
             tables: self.tables(),
@@ -279,27 +280,25 @@ impl Control {
     /// Fill of every bounded table; those that each shard has are summed.
     fn tables(&self) -> Vec<TableStatus> {
         let inner = &self.inner;
-        let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
+        let mut sums: Vec<Gauge> = Vec::new();
         for gauges in &inner.gauges {
-            for (name, used, max) in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                match sums.iter_mut().find(|(known, ..)| known == name) {
-                    Some(sum) => (sum.1, sum.2) = (sum.1 + used, sum.2 + max),
-                    None => sums.push((name, *used, *max)),
+            for gauge in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                match sums.iter_mut().find(|known| known.name == gauge.name) {
+                    Some(sum) => (sum.used, sum.max) = (sum.used + gauge.used, sum.max + gauge.max),
+                    None => sums.push(*gauge),
                 }
             }
         }
         let connected = self.gates_known().iter().filter(|gate| gate.connected).count();
-        let named = |name, (used, max)| (name, used, max);
+        sums.extend(inner.ledger.gauges());
         sums.extend([
-            named("grants", inner.ledger.gauge()),
-            named("calls", inner.ledger.calls_gauge()),
-            named("decisions", inner.decisions.gauge()),
-            named("guesses", inner.guesses.gauge(inner.clock.now())),
-            named("gates", (connected as u64, crate::config::GATES_MAX as u64)),
+            inner.decisions.gauge(),
+            inner.guesses.gauge(inner.clock.now()),
+            Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
         sums.extend(inner.policy.load().gauges());
         sums.extend(inner.places.gauges());
-        sums.into_iter().map(|(name, used, max)| TableStatus { table: name.into(), used, max }).collect()
+        sums.into_iter().map(|Gauge { name, used, max }| TableStatus { table: name.into(), used, max }).collect()
     }
 
     fn gates_known(&self) -> Vec<JoinedGate> {

@@ -1,6 +1,7 @@
 //! Starting and stopping a frontend: keys, store, sockets, threads, tasks.
 
 use std::{
+    collections::BTreeMap,
     fs::DirBuilder,
     io,
     net::SocketAddr,
@@ -16,7 +17,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use sluicegate_feed::tls::{self, TlsError};
-use sluicegate_grant::{IssuerKey, IssuerPublic};
+use sluicegate_grant::IssuerKey;
 use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
@@ -24,16 +25,20 @@ use sluicegate_store::{
     DirectoryError, KeptRevoke, StoreError,
     audit::{self, Audit, AuditError},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
 use zeroize::Zeroizing;
 
 use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, GATES_MAX},
     control::{Control, Identity, Inner},
     feed::{
-        Ask, Hub, HubParts, Listener, Queues,
+        Ask, Audited, Hub, Listener, Log, Queues,
         holders::Holders,
         registrations::{self, Registrations},
     },
@@ -135,7 +140,7 @@ impl std::fmt::Debug for Frontend {
 /// Keys that last over restarts, and random numbers of this start.
 struct Secrets {
     dialog: Zeroizing<[u8; 32]>,
-    issuer_seed: Zeroizing<[u8; 32]>,
+    issuer: Arc<IssuerKey>,
     replica: Arc<ReplicaKey>,
     tls: tls::Identity,
     boot_id: u64,
@@ -151,16 +156,12 @@ impl Secrets {
         random(&mut boot)?;
         Ok(Self {
             dialog: keys::load_or_create_seed(&state_dir.join(DIALOG_FILE))?,
-            issuer_seed: keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?,
+            issuer: Arc::new(IssuerKey::from_seed(*keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?)),
             replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(&state_dir.join(NOISE_FILE))?)),
             tls: tls::Identity::load_or_create(&state_dir.join(TLS_FILE), name)?,
             boot_id: u64::from_be_bytes(boot),
             start,
         })
-    }
-
-    fn issuer(&self) -> IssuerKey {
-        IssuerKey::from_seed(*self.issuer_seed)
     }
 }
 
@@ -240,16 +241,17 @@ impl Opened {
         let mut tasks = JoinSet::new();
         tasks.spawn(hub.run(Queues { shards: shard_events, gates, asks: ask_queue }));
         let listener = Listener {
-            socket,
             tls: tls::server_config(&common.secrets.tls, Arc::clone(&inner.door) as Arc<dyn tls::Admission>)?,
             directory: inner.catalog.directory().clone(),
             door: Arc::clone(&inner.door),
             places: Arc::clone(&inner.places),
+            gates: Arc::new(Semaphore::new(GATES_MAX)),
             events: gate_events,
             clock,
             audit: inner.audit.clone(),
+            log: Log::new(),
         };
-        tasks.spawn(listener.run());
+        tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
         let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
         tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
@@ -417,7 +419,7 @@ fn guesses(secrets: &Secrets) -> Guesses {
 
 fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {
     let secrets = &common.secrets;
-    let public = secrets.issuer().public().id();
+    let public = secrets.issuer.public().id();
     let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
     Settings {
         realm: config.realm.clone(),
@@ -437,7 +439,7 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
         replica_key: Arc::clone(&secrets.replica),
         agents: Arc::clone(&common.agents),
         guesses: Arc::clone(&common.guesses),
-        issuer: Arc::new(secrets.issuer()),
+        issuer: Arc::clone(&secrets.issuer),
     }
 }
 
@@ -449,7 +451,7 @@ fn control(
     site: SitePublic,
     audit: Option<Audit>,
 ) -> Control {
-    let issuer: IssuerPublic = common.secrets.issuer().public();
+    let issuer = common.secrets.issuer.public();
     let identity = Identity {
         name: config.name.clone(),
         realm: config.realm.clone(),
@@ -483,7 +485,7 @@ fn control(
 }
 
 fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, revokes: Vec<KeptRevoke>) -> Hub {
-    Hub::new(HubParts {
+    Hub {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::clone(&control.inner.decisions),
@@ -492,15 +494,17 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         holders: Holders::new(&config.gates),
         registrations: Registrations::new(control.inner.catalog.directory().clone()),
         peers: shards.addresses.iter().map(SocketAddr::ip).collect(),
-        issuer_seed: common.secrets.issuer_seed.clone(),
+        issuer: Arc::clone(&common.secrets.issuer),
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
         relay_rate_bps: config.relay_rate_bps,
         relay_secret: Zeroizing::new(sluicegate_proxy::derive(&common.secrets.start, b"relay")),
+        gates: BTreeMap::new(),
+        services: BTreeMap::new(),
         policy: Arc::clone(&common.policy),
         revokes,
-        audit: control.inner.audit.clone(),
-    })
+        audited: Audited::new(control.inner.audit.clone()),
+    }
 }
 
 /// Join secrets end by themselves: then strangers need not even finish a handshake.

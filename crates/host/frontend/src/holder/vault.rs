@@ -102,9 +102,7 @@ impl Vault {
                 let users: Vec<_> = users.iter().map(secret).collect();
                 self.put(&users).map(|()| Response::Done).map_err(|error| error.to_string())
             }
-            Request::Remove { user } => {
-                self.remove(user).map(|_| Response::Done).map_err(|error| error.to_string())
-            }
+            Request::Remove { user } => self.remove(user).map(|_| Response::Done).map_err(|error| error.to_string()),
         };
         answer.unwrap_or_else(Response::Refused)
     }

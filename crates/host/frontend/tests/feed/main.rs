@@ -369,6 +369,13 @@ async fn services_that_come_and_go_are_told_to_the_gate() {
     gate.until(|told| matches!(told, Told::Service(name) if name == "another")).await;
     running.control.edit(|catalog| catalog.service_remove("another")).unwrap();
     gate.until(|told| matches!(told, Told::ServiceGone(name) if name == "another")).await;
-    assert!(running.control.edit(|catalog| catalog.service_remove("web")).unwrap_err().to_string().contains("configuration file"));
+    assert!(
+        running
+            .control
+            .edit(|catalog| catalog.service_remove("web"))
+            .unwrap_err()
+            .to_string()
+            .contains("configuration file")
+    );
     running.stop().await;
 }

@@ -92,17 +92,17 @@ where
     d.deserialize_seq(List::<T, MAX>(PhantomData))
 }
 
-/// A grant id: its 16 bytes.
-pub(super) mod grant_id {
-    use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_grant::GrantId;
+/// A grant as it is signed, whether its fields agree with each other or not.
+pub(super) mod grant {
+    use super::{Deserializer, Error, Serializer, array};
+    use sluicegate_grant::{GRANT_LEN, Grant};
 
-    pub(crate) fn serialize<S: Serializer>(id: &GrantId, s: S) -> Result<S::Ok, S::Error> {
-        id.0.serialize(s)
+    pub(crate) fn serialize<S: Serializer>(grant: &Grant, s: S) -> Result<S::Ok, S::Error> {
+        array::serialize(&grant.encode(), s)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<GrantId, D::Error> {
-        Deserialize::deserialize(d).map(GrantId)
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Grant, D::Error> {
+        Grant::read(&array::deserialize::<D, GRANT_LEN>(d)?).map_err(D::Error::custom)
     }
 }
 

@@ -1,14 +1,12 @@
 use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluicegate_grant::{
-    CALL_ID_LEN, GRANT_LEN, Grant, GrantError, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys,
-};
+use sluicegate_grant::{CALL_ID_LEN, Grant, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys};
 use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 use super::{
-    encoding::{array, bounded, bytes, grant_id, maybe_unix, session_keys, unix},
+    encoding::{array, bounded, bytes, grant, maybe_unix, session_keys, unix},
     token::JoinSecret,
 };
 
@@ -148,9 +146,10 @@ impl FeedService {
 /// A grant on its way to the service's gate. Not signed by itself: the batch that carries it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantDelta {
-    /// The encoded grant; its gate address and ports are for the gate to choose if they are unspecified.
-    #[serde(with = "array")]
-    pub body: [u8; GRANT_LEN],
+    /// The grant; its gate address and ports are for the gate to choose if they are unspecified. Of one that arrived,
+    /// [`Grant::check`] says whether it can be.
+    #[serde(with = "grant")]
+    pub grant: Grant,
     /// The user's name.
     pub user: String,
     /// The service's name.
@@ -173,14 +172,6 @@ impl GrantDelta {
     pub fn without_keys(self) -> Self {
         Self { keys: None, ..self }
     }
-
-    /// The grant inside.
-    ///
-    /// # Errors
-    /// If its bytes are no valid grant.
-    pub fn grant(&self) -> Result<Grant, GrantError> {
-        Grant::decode(&self.body)
-    }
 }
 
 /// Which grants a revoke is about.
@@ -197,7 +188,7 @@ pub struct Selector {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Selected {
     /// This one grant.
-    Grant(#[serde(with = "grant_id")] GrantId),
+    Grant(GrantId),
     /// The grants of one call: the part of their ids that they share.
     Call([u8; CALL_ID_LEN]),
     /// The grants of one user.
@@ -270,7 +261,6 @@ pub enum FromGate {
     /// A grant is installed, or renewed.
     Opened {
         /// Which.
-        #[serde(with = "grant_id")]
         id: GrantId,
         /// The gate's address that the client sends to.
         address: IpAddr,
@@ -280,7 +270,6 @@ pub enum FromGate {
     /// A grant could not be installed.
     Refused {
         /// Which.
-        #[serde(with = "grant_id")]
         id: GrantId,
         /// Why, for a person.
         reason: String,
@@ -288,7 +277,6 @@ pub enum FromGate {
     /// A grant has ended.
     Ended {
         /// Which.
-        #[serde(with = "grant_id")]
         id: GrantId,
         /// Why.
         cause: EndCause,
@@ -353,7 +341,6 @@ pub struct ActiveGrant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantUsage {
     /// Which.
-    #[serde(with = "grant_id")]
     pub id: GrantId,
     /// Bytes used.
     pub bytes_used: u64,

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use sluicegate_grant::{Grant, GrantId, IssuerPublic, VerifyError};
+use sluicegate_grant::{GrantId, IssuerPublic, VerifyError};
 use sluicegate_wire::{Instant, UnixTime};
 
 use super::{
@@ -18,8 +18,8 @@ pub enum Event {
     Service(FeedService),
     /// This service is gone; its grants are not.
     ServiceGone(String),
-    /// Install or renew this grant: decoded, and issued by this feed's issuer. Answer `Opened` or `Refused`.
-    Install(Box<(Grant, GrantDelta)>),
+    /// Install or renew this grant: it can be, and is issued by this feed's issuer. Answer `Opened` or `Refused`.
+    Install(Box<GrantDelta>),
     /// A grant that cannot be what it says. Answer `Refused` with this text.
     Refuse(GrantId, String),
     /// End the selected grants of this issuer.
@@ -270,21 +270,18 @@ impl FeedReceiver {
             Delta::Service(service) => Event::Service(service),
             Delta::ServiceGone(name) => Event::ServiceGone(name),
             Delta::Revoke(selector) => Event::Revoke(selector),
-            Delta::Install(delta) => self.install(*delta),
+            Delta::Install(delta) => self.install(delta),
         }
     }
 
-    fn install(&self, delta: GrantDelta) -> Event {
-        match delta.grant() {
-            Ok(grant) if grant.issuer != self.issuer.id() => {
-                Event::Refuse(grant.id, "the grant names another issuer than this feed's".into())
+    fn install(&self, delta: Box<GrantDelta>) -> Event {
+        let id = delta.grant.id;
+        match delta.grant.check() {
+            Ok(()) if delta.grant.issuer != self.issuer.id() => {
+                Event::Refuse(id, "the grant names another issuer than this feed's".into())
             }
-            Ok(grant) => Event::Install(Box::new((grant, delta))),
-            Err(error) => {
-                let mut id = [0; 16];
-                id.copy_from_slice(&delta.body[4..20]);
-                Event::Refuse(GrantId(id), error.to_string())
-            }
+            Ok(()) => Event::Install(delta),
+            Err(error) => Event::Refuse(id, error.to_string()),
         }
     }
 }

@@ -5,13 +5,32 @@ use sluicegate_feed::{
     ACTIVE_GRANTS_MAX, ActiveGrant, CodecError, Decoder, EndCause, FRAME_LEN_MAX, FromGate, GrantDelta, GrantUsage,
     JoinSecret, Resume, SignedDeltas, ToGate, USAGE_MAX, encode,
 };
-use sluicegate_grant::GrantId;
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
 use sluicegate_wire::UnixTime;
 
 fn from_gate() -> Vec<FromGate> {
     let id = GrantId([7; 16]);
     let delta = GrantDelta {
-        body: [9; 136],
+        grant: Grant {
+            flags: 0,
+            least_mode: DataMode::Mac,
+            protocol: 17,
+            id,
+            issuer: [9; 8],
+            epoch: 9,
+            not_before: UnixTime(9),
+            not_after: UnixTime(10),
+            bytes: 9,
+            client_id: 9,
+            flows: 9,
+            rate_100kbps: 9,
+            client_address: [198, 51, 100, 1].into(),
+            client_ports: ANY_PORTS,
+            gate_address: [203, 0, 113, 1].into(),
+            gate_ports: (9, 9),
+            holder: [9; 32],
+            user_pseudonym: [9; 8],
+        },
         user: "alice".into(),
         service: "web".into(),
         target: [10, 0, 0, 1].into(),

@@ -49,7 +49,7 @@ fn grant(n: u8) -> Grant {
 
 fn delta_of(grant: &Grant) -> GrantDelta {
     GrantDelta {
-        body: grant.encode(),
+        grant: grant.clone(),
         user: "alice".into(),
         service: "web".into(),
         target: [10, 0, 0, 1].into(),
@@ -113,7 +113,7 @@ fn batch(sender: &mut FeedSender, now: Instant) -> Arc<[u8]> {
 
 fn installed(events: &[Event]) -> Vec<u8> {
     let id = |event: &Event| match event {
-        Event::Install(install) => Some(install.0.id.0[0]),
+        Event::Install(install) => Some(install.grant.id.0[0]),
         _ => None,
     };
     events.iter().filter_map(id).collect()
@@ -132,7 +132,7 @@ fn a_new_gate_gets_everything_that_is_open_and_then_what_changes() {
     sender.push(START, UNIX, Delta::ServiceGone("web".into())).unwrap();
     let events = take(&mut receiver, &[batch(&mut sender, START)]).unwrap();
     let Event::Install(installed) = &events[0] else { panic!("{events:?}") };
-    assert_eq!(**installed, (grant(3), delta_of(&grant(3))));
+    assert_eq!(**installed, delta_of(&grant(3)));
     assert_eq!(events[1..], [Event::ServiceGone("web".into()), Event::UpToDate(Resume { seq: 1, ..resume })]);
     assert_eq!(receiver.resume(), Some(Resume { seq: 1, ..resume }));
 }

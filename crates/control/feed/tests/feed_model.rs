@@ -192,9 +192,9 @@ impl World {
     fn apply(&mut self, event: Event) {
         match event {
             Event::Install(install) => {
-                let (grant, delta) = *install;
-                self.ever.insert(grant.id, (grant.clone(), delta.user.clone()));
-                self.installed.insert(grant.id, (grant, delta.user));
+                let GrantDelta { grant, user, .. } = *install;
+                self.ever.insert(grant.id, (grant.clone(), user.clone()));
+                self.installed.insert(grant.id, (grant, user));
             }
             Event::Revoke(selector) => self.installed.retain(|_, (grant, user)| !selector.selects(grant, user, "web")),
             Event::Refuse(id, text) => panic!("{id} refused: {text}"),
@@ -214,7 +214,7 @@ impl World {
 
 fn install_of(grant: &Grant, user: &str) -> Delta {
     Delta::Install(Box::new(GrantDelta {
-        body: grant.encode(),
+        grant: grant.clone(),
         user: user.into(),
         service: "web".into(),
         target: [10, 0, 0, 1].into(),

@@ -140,11 +140,15 @@ impl DenyReason {
     }
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.passed { "+" } else { "-" }, self.text)
+    }
+}
+
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for step in &self.steps {
-            writeln!(f, "{} {}", if step.passed { "+" } else { "-" }, step.text)?;
-        }
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
         match &self.outcome {
             Outcome::Allow(_) => f.write_str("= allowed"),
             Outcome::Deny(reason) => write!(f, "= denied: {reason}"),

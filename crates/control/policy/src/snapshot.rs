@@ -3,6 +3,8 @@ use std::{
     sync::Arc,
 };
 
+use sluicegate_bounded::Gauge;
+
 use crate::{Bounds, Finding, Group, PerUser, Rule, Service, Severity, User, check};
 
 /// Everything that a policy is made from, as it was read; nothing is promised about it yet.
@@ -147,15 +149,14 @@ impl Policy {
         &self.rules
     }
 
-    /// Name, used, maximum of each table.
+    /// The fill of each table.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u64, u64); 4] {
-        let gauge = |name, used: usize, max: usize| (name, used as u64, max as u64);
+    pub fn gauges(&self) -> [Gauge; 4] {
         [
-            gauge("policy_users", self.users.len(), self.bounds.users_max),
-            gauge("policy_groups", self.groups.len(), self.bounds.groups_max),
-            gauge("policy_services", self.services.len(), self.bounds.services_max),
-            gauge("policy_rules", self.rules.len(), self.bounds.rules_max),
+            Gauge::of("policy_users", self.users.len(), self.bounds.users_max),
+            Gauge::of("policy_groups", self.groups.len(), self.bounds.groups_max),
+            Gauge::of("policy_services", self.services.len(), self.bounds.services_max),
+            Gauge::of("policy_rules", self.rules.len(), self.bounds.rules_max),
         ]
     }
 }

@@ -154,7 +154,7 @@ fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
 fn every_table_refuses_one_more_than_its_maximum() {
     let bounds = Bounds { users_max: 1, groups_max: 1, services_max: 1, rules_max: 1 };
     let (mut policy, _) = Policy::build(draft(), bounds).unwrap();
-    assert!(policy.gauges().iter().all(|(_, used, max)| (used, max) == (&1, &1)));
+    assert!(policy.gauges().iter().all(|gauge| (gauge.used, gauge.max) == (1, 1)));
     let refused = policy.put_user(User::new("bob")).unwrap_err();
     assert_eq!((refused.subject, refused.severity), (Place::Whole, Severity::Error));
     policy.put_user(User { phone: true, ..User::new("alice") }).unwrap();

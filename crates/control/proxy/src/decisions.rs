@@ -6,6 +6,7 @@ use std::{
 };
 
 use sluicegate_api::Decision;
+use sluicegate_bounded::Gauge;
 
 /// What was decided about one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,10 +50,9 @@ impl Decisions {
         ring.iter().rev().filter(|decision| decision.user == user).cloned().collect()
     }
 
-    /// Used and maximum.
-    pub fn gauge(&self) -> (u64, u64) {
-        let used = self.ring.lock().unwrap_or_else(PoisonError::into_inner).len();
-        (used as u64, Self::MAX as u64)
+    /// How many are remembered.
+    pub fn gauge(&self) -> Gauge {
+        Gauge::of("decisions", self.ring.lock().unwrap_or_else(PoisonError::into_inner).len(), Self::MAX)
     }
 }
 
@@ -82,6 +82,6 @@ mod tests {
         assert!(decisions.of_user("alice").is_empty());
         assert_eq!(decisions.of_user("bob").len(), Decisions::MAX);
         assert_eq!(decisions.of_user("bob")[0].unix, Decisions::MAX as u64 - 1);
-        assert_eq!(decisions.gauge(), (2048, 2048));
+        assert_eq!(decisions.gauge(), Gauge::of("decisions", 2048, 2048));
     }
 }

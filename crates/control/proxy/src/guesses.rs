@@ -16,7 +16,7 @@ use std::{
 };
 
 use siphasher::sip::SipHasher24;
-use sluicegate_bounded::{Cache, Entry};
+use sluicegate_bounded::{Cache, Entry, Gauge};
 use sluicegate_wire::Instant;
 
 /// Buckets of wrong digests at once, and places where users signed in: 1 MiB each.
@@ -116,9 +116,8 @@ impl Guesses {
     }
 
     /// Buckets that hold a wrong digest, and the most there can be.
-    pub fn gauge(&self, now: Instant) -> (u64, u64) {
-        let gauge = self.lock().wrong.0.gauge_of(|bucket| bucket.until > now);
-        (gauge.used, gauge.max)
+    pub fn gauge(&self, now: Instant) -> Gauge {
+        self.lock().wrong.0.gauge_of(|bucket| bucket.until > now)
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -311,7 +310,7 @@ mod tests {
         for number in 0..4 * GUESSES_MAX as u32 {
             guesses.wrong(NOW, &claim(&number.to_string(), "192.0.2.1:1", &number.to_be_bytes()));
         }
-        let (used, max) = guesses.gauge(NOW);
+        let Gauge { used, max, .. } = guesses.gauge(NOW);
         assert!(used > max / 100 * 99 && used <= max, "{used} of {max}");
         assert_eq!(guess_on(&guesses, NOW, "alice", "198.51.100.7:1"), 0, "the guesser is still known");
         // Nobody else is refused for it.

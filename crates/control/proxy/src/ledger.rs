@@ -10,6 +10,7 @@ use std::{
 };
 
 use sluicegate_api::{GrantState, GrantStatus};
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
 use sluicegate_grant::{DataMode, Grant, GrantId};
 use sluicegate_policy::{PortProtocol, ServiceMode, Share};
@@ -104,31 +105,32 @@ impl Ledger {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `grant` is being opened or renewed at `gate` and that `shard` waits for the answer.
+    /// Notes that the grant is being opened or renewed at `gate` and that `shard` waits for the answer.
     ///
     /// # Errors
     /// [`LedgerFull`] for a new grant when there is no room.
-    pub fn opening(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: u8) -> Result<(), LedgerFull> {
-        self.put(delta, grant, gate, Some(shard))
+    pub fn opening(&self, delta: &GrantDelta, gate: &str, shard: u8) -> Result<(), LedgerFull> {
+        self.put(delta, gate, Some(shard))
     }
 
     /// Merges a grant that a gate reports as live, such as one issued before a restart.
-    pub fn active(&self, active: &ActiveGrant, grant: &Grant, gate: &str) -> Result<(), LedgerFull> {
-        let delta = &active.delta;
-        if self.lock().is_revoked(grant, delta) {
+    pub fn active(&self, active: &ActiveGrant, gate: &str) -> Result<(), LedgerFull> {
+        let (delta, id) = (&active.delta, active.delta.grant.id);
+        if self.lock().is_revoked(delta) {
             return Ok(());
         }
         // Nor does a gate get a grant, with its keys, by saying that it has it.
-        if self.lock().by_id.get(&grant.id).is_some_and(|row| !row.gates.contains_key(gate)) {
+        if self.lock().by_id.get(&id).is_some_and(|row| !row.gates.contains_key(gate)) {
             return Ok(());
         }
-        self.put(delta, grant, gate, None)?;
-        self.opened(gate, grant.id, active.address, active.ports);
-        self.used(gate, grant.id, active.bytes_used, active.flows);
+        self.put(delta, gate, None)?;
+        self.opened(gate, id, active.address, active.ports);
+        self.used(gate, id, active.bytes_used, active.flows);
         Ok(())
     }
 
-    fn put(&self, delta: &GrantDelta, grant: &Grant, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
+    fn put(&self, delta: &GrantDelta, gate: &str, shard: Option<u8>) -> Result<(), LedgerFull> {
+        let grant = &delta.grant;
         let mut rows = self.lock();
         let rows = &mut *rows;
         rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
@@ -139,7 +141,7 @@ impl Ledger {
             at_gate.shard = shard.or(at_gate.shard);
             if shard.is_some() {
                 at_gate.delta = delta.clone();
-                let share = share_of(delta, grant);
+                let share = share_of(delta);
                 let before = std::mem::replace(&mut row.share, share);
                 if let Some(held) = rows.per_user.get_mut(&row.user) {
                     *held = held.minus(before).plus(share);
@@ -153,7 +155,7 @@ impl Ledger {
         if rows.by_id.len() >= self.grants_max {
             return Err(LedgerFull(self.grants_max));
         }
-        let share = share_of(delta, grant);
+        let share = share_of(delta);
         let held = rows.per_user.entry(delta.user.clone()).or_default();
         *held = held.plus(share);
         *rows.per_client.entry(grant.client_id).or_default() += 1;
@@ -293,17 +295,11 @@ impl Ledger {
         self.lock().calls.was_ended_by(now, call, cseq)
     }
 
-    /// Calls that live, and how many may.
-    pub fn calls_gauge(&self) -> (u64, u64) {
-        (self.lock().calls.len() as u64, self.grants_max as u64)
-    }
-
     /// What gates were told last of this grant, with its session key if this frontend has it.
     pub fn delta(&self, id: GrantId) -> Option<GrantDelta> {
         let rows = self.lock();
         let row = rows.by_id.get(&id)?;
-        let body = row.grant.encode();
-        let latest = row.gates.values().find(|at_gate| at_gate.delta.body == body);
+        let latest = row.gates.values().find(|at_gate| at_gate.delta.grant == row.grant);
         latest.or_else(|| row.gates.values().next()).map(|at_gate| at_gate.delta.clone())
     }
 
@@ -340,10 +336,11 @@ impl Ledger {
         rows.by_id.values().filter_map(|row| row.gates.get(gate)).map(|at_gate| at_gate.delta.clone()).collect()
     }
 
-    /// Used and maximum.
+    /// Grants, and calls that live.
     #[must_use]
-    pub fn gauge(&self) -> (u64, u64) {
-        (self.lock().by_id.len() as u64, self.grants_max as u64)
+    pub fn gauges(&self) -> [Gauge; 2] {
+        let rows = self.lock();
+        [Gauge::of("grants", rows.by_id.len(), self.grants_max), Gauge::of("calls", rows.calls.len(), self.grants_max)]
     }
 }
 
@@ -409,9 +406,9 @@ impl Rows {
         }
     }
 
-    fn is_revoked(&self, grant: &Grant, delta: &GrantDelta) -> bool {
+    fn is_revoked(&self, delta: &GrantDelta) -> bool {
         let mut lately = self.revoked.iter().chain(self.ended.iter());
-        lately.any(|selector| selector.selects(grant, &delta.user, &delta.service))
+        lately.any(|selector| selector.selects(&delta.grant, &delta.user, &delta.service))
     }
 
     fn at_gate(&mut self, gate: &str, id: GrantId) -> Option<&mut AtGate> {
@@ -443,12 +440,12 @@ impl Rows {
 }
 
 /// What one grant holds of its user's share.
-pub fn share_of(delta: &GrantDelta, grant: &Grant) -> Share {
-    let has_ports = PortProtocol::from_number(grant.protocol).is_some_and(PortProtocol::has_ports)
+pub fn share_of(delta: &GrantDelta) -> Share {
+    let has_ports = PortProtocol::from_number(delta.grant.protocol).is_some_and(PortProtocol::has_ports)
         && delta.mode == ServiceMode::Nat;
     let (first, last) = delta.target_ports;
     let ports = if has_ports { u64::from(last.saturating_sub(first)) + 1 } else { 0 };
-    Share::of_grant(grant, ports)
+    Share::of_grant(&delta.grant, ports)
 }
 
 /// Counts one less; what has none left is forgotten.

@@ -21,7 +21,5 @@ pub use guesses::{GUESSES_MAX, Guesses};
 pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
-pub use shard::{
-    Binding, DigestName, Event, GateAnswer, GateControl, GateOrder, Input, Now, Rung, Settings, Shard, Tables, derive,
-};
+pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Rung, Settings, Shard, Tables, derive};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

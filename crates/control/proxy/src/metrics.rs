@@ -26,6 +26,8 @@ macro_rules! labelled {
     };
 }
 
+pub(crate) use labelled;
+
 labelled! {
     /// Request methods as counted; everything that the frontend does not act on is `Other`.
     Kind {
@@ -221,7 +223,7 @@ pub fn events<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Met
 /// Datagrams by the rung of the ladder at which they left it, of all shards.
 pub fn datagrams_left<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
     let sum = |rung: Rung| shards.clone().map(|shard| shard.left.at(rung as usize)).sum();
-    LEFT.by(Rung::ALL.map(|rung| (rung.label(), sum(rung))))
+    LEFT.by(Rung::ALL.iter().map(|rung| (rung.label(), sum(*rung))))
 }
 
 /// How long set-ups took, of all shards: how many at most so long.

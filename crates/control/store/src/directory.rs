@@ -2,10 +2,9 @@ use std::sync::Arc;
 
 use serde::{Serialize, de::DeserializeOwned};
 use sluicegate_policy::{Draft, Group, Rule, Service, User, is_name};
-use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
-use crate::{Expect, Gate, Revision, Store, StoreError, Txn};
+use crate::{Expect, Gate, Store, StoreError, Txn};
 
 /// The version byte in front of every stored record.
 const RECORD_VERSION: u8 = 2;
@@ -28,8 +27,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::User, Self::Group, Self::Service, Self::Rule, Self::Gate];
-
     /// The name in commands and messages, and the first part of its keys.
     #[must_use]
     pub const fn label(self) -> &'static str {
@@ -40,13 +37,6 @@ impl Kind {
             Self::Rule => "rule",
             Self::Gate => "gate",
         }
-    }
-
-    /// What a key from a [`crate::Watch`] stands for: the kind and the name.
-    #[must_use]
-    pub fn of_key(key: &str) -> Option<(Self, &str)> {
-        let (label, name) = key.split_once('/')?;
-        Self::ALL.into_iter().find(|kind| kind.label() == label).map(|kind| (kind, name))
     }
 
     pub(crate) fn key(self, name: &str) -> String {
@@ -128,22 +118,22 @@ pub enum DirectoryError {
     },
 }
 
-/// Users, groups, services, rules and gates by name, on top of any [`Store`].
+/// Users, groups, services, rules and gates by name, on top of a [`Store`].
 #[derive(Clone)]
 pub struct Directory {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
 }
 
 impl Directory {
     /// The directory in this store.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<Store>) -> Self {
         Self { store }
     }
 
-    /// The store underneath, to watch it.
+    /// The store underneath.
     #[must_use]
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
@@ -151,70 +141,68 @@ impl Directory {
     ///
     /// # Errors
     /// [`DirectoryError::Exists`] if the name is taken, [`DirectoryError::Name`] if it is none.
-    pub fn add<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
-        self.add_all(now, std::slice::from_ref(record))
+    pub fn add<R: Record>(&self, record: &R) -> Result<(), DirectoryError> {
+        self.add_all(std::slice::from_ref(record))
     }
 
     /// Adds all of these or none, at most [`OPS_MAX`](crate::OPS_MAX).
     ///
     /// # Errors
     /// As [`Directory::add`], about the first that cannot be added.
-    pub fn add_all<R: Record>(&self, now: UnixTime, records: &[R]) -> Result<Revision, DirectoryError> {
-        let mut txn = Txn::default();
-        for record in records {
-            let key = checked_key(record)?;
-            txn = txn.when(&key, Expect::Absent).put(&key, encode(record));
-        }
-        let name = |key: String| key.strip_prefix(&R::KIND.key("")).unwrap_or(&key).to_owned();
-        self.run(now, &txn, |key| DirectoryError::Exists { kind: R::KIND, name: name(key) })
+    pub fn add_all<R: Record>(&self, records: &[R]) -> Result<(), DirectoryError> {
+        self.put_all(records, Expect::Absent, |name| DirectoryError::Exists { kind: R::KIND, name })
     }
 
     /// Replaces what has the same name.
     ///
     /// # Errors
     /// [`DirectoryError::Missing`] if nothing has.
-    pub fn replace<R: Record>(&self, now: UnixTime, record: &R) -> Result<Revision, DirectoryError> {
-        self.replace_all(now, std::slice::from_ref(record))
+    pub fn replace<R: Record>(&self, record: &R) -> Result<(), DirectoryError> {
+        self.replace_all(std::slice::from_ref(record))
     }
 
     /// Replaces what has the same names, all or none, at most [`OPS_MAX`](crate::OPS_MAX).
     ///
     /// # Errors
     /// As [`Directory::replace`], about the first that is missing.
-    pub fn replace_all<R: Record>(&self, now: UnixTime, records: &[R]) -> Result<Revision, DirectoryError> {
+    pub fn replace_all<R: Record>(&self, records: &[R]) -> Result<(), DirectoryError> {
+        self.put_all(records, Expect::Present, |name| DirectoryError::Missing { kind: R::KIND, name })
+    }
+
+    /// Writes all of these if `expect` is true of each; `otherwise` says of the first that it is not.
+    fn put_all<R: Record>(
+        &self,
+        records: &[R],
+        expect: Expect,
+        otherwise: impl FnOnce(String) -> DirectoryError,
+    ) -> Result<(), DirectoryError> {
         let mut txn = Txn::default();
         for record in records {
             let key = checked_key(record)?;
-            txn = txn.when(&key, Expect::Present).put(&key, encode(record));
+            txn = txn.when(&key, expect).put(&key, encode(record));
         }
-        let name = |key: String| key.strip_prefix(&R::KIND.key("")).unwrap_or(&key).to_owned();
-        self.run(now, &txn, |key| DirectoryError::Missing { kind: R::KIND, name: name(key) })
+        self.run(&txn, |key| otherwise(key.strip_prefix(&R::KIND.key("")).unwrap_or(&key).to_owned()))
     }
 
     /// Reads, changes and writes one record, and again if someone else changed it meanwhile.
     ///
     /// # Errors
     /// [`DirectoryError::Missing`] if there is none.
-    pub fn change<R: Record>(
-        &self,
-        now: UnixTime,
-        name: &str,
-        mut f: impl FnMut(&mut R),
-    ) -> Result<Revision, DirectoryError> {
+    pub fn change<R: Record>(&self, name: &str, mut f: impl FnMut(&mut R)) -> Result<(), DirectoryError> {
         let missing = || DirectoryError::Missing { kind: R::KIND, name: name.into() };
         let key = R::KIND.key(name);
         loop {
-            let entry = self.store.get(now, &key)?.ok_or_else(missing)?;
+            let entry = self.store.get(&key)?.ok_or_else(missing)?;
             let mut record: R = decode(&key, &entry.value)?;
             f(&mut record);
             if record.name() != name {
                 return Err(DirectoryError::Name { kind: R::KIND, name: record.name().chars().take(80).collect() });
             }
             let txn = Txn::default().when(&key, Expect::At(entry.revision)).put(&key, encode(&record));
-            match self.store.txn(now, &txn) {
+            match self.store.txn(&txn) {
                 // Whoever was faster made progress, so this ends.
                 Err(StoreError::Conflict { .. }) => {}
-                other => return Ok(other?),
+                other => return Ok(other.map(drop)?),
             }
         }
     }
@@ -223,31 +211,31 @@ impl Directory {
     ///
     /// # Errors
     /// [`DirectoryError::Missing`] if nothing has.
-    pub fn remove<R: Record>(&self, now: UnixTime, name: &str) -> Result<Revision, DirectoryError> {
+    pub fn remove<R: Record>(&self, name: &str) -> Result<(), DirectoryError> {
         let key = R::KIND.key(name);
         let txn = Txn::default().when(&key, Expect::Present).delete(&key);
-        self.run(now, &txn, |_| DirectoryError::Missing { kind: R::KIND, name: name.into() })
+        self.run(&txn, |_| DirectoryError::Missing { kind: R::KIND, name: name.into() })
     }
 
     /// What has this name.
     ///
     /// # Errors
     /// If the store fails or the record cannot be read.
-    pub fn find<R: Record>(&self, now: UnixTime, name: &str) -> Result<Option<R>, DirectoryError> {
+    pub fn find<R: Record>(&self, name: &str) -> Result<Option<R>, DirectoryError> {
         let key = R::KIND.key(name);
-        self.store.get(now, &key)?.map(|entry| decode(&key, &entry.value)).transpose()
+        self.store.get(&key)?.map(|entry| decode(&key, &entry.value)).transpose()
     }
 
     /// All of one kind, in the order of their names.
     ///
     /// # Errors
     /// If the store fails or a record cannot be read.
-    pub fn all<R: Record>(&self, now: UnixTime) -> Result<Vec<R>, DirectoryError> {
+    pub fn all<R: Record>(&self) -> Result<Vec<R>, DirectoryError> {
         let prefix = R::KIND.key("");
         let mut after = String::new();
         let mut records = Vec::new();
         loop {
-            let page = self.store.range(now, &prefix, &after, PAGE_LEN)?;
+            let page = self.store.range(&prefix, &after, PAGE_LEN)?;
             for entry in &page {
                 records.push(decode(&entry.key, &entry.value)?);
             }
@@ -258,31 +246,24 @@ impl Directory {
         }
     }
 
-    /// Everything that a policy is made from, and the revision to watch from so that no change is missed.
+    /// Everything that a policy is made from.
     ///
     /// # Errors
     /// If the store fails or a record cannot be read.
-    pub fn draft(&self, now: UnixTime) -> Result<(Draft, Revision), DirectoryError> {
-        let revision = self.store.revision()?;
-        let draft = Draft {
-            users: self.all(now)?,
-            groups: self.all(now)?,
-            services: self.all(now)?,
-            rules: self.all(now)?,
+    pub fn draft(&self) -> Result<Draft, DirectoryError> {
+        Ok(Draft {
+            users: self.all()?,
+            groups: self.all()?,
+            services: self.all()?,
+            rules: self.all()?,
             ..Draft::default()
-        };
-        Ok((draft, revision))
+        })
     }
 
-    pub(crate) fn run(
-        &self,
-        now: UnixTime,
-        txn: &Txn,
-        conflict: impl FnOnce(String) -> DirectoryError,
-    ) -> Result<Revision, DirectoryError> {
-        match self.store.txn(now, txn) {
+    pub(crate) fn run(&self, txn: &Txn, conflict: impl FnOnce(String) -> DirectoryError) -> Result<(), DirectoryError> {
+        match self.store.txn(txn) {
             Err(StoreError::Conflict { key }) => Err(conflict(key)),
-            other => Ok(other?),
+            other => Ok(other.map(drop)?),
         }
     }
 }

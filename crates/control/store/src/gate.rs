@@ -7,7 +7,7 @@ use sluicegate_policy::is_name;
 use sluicegate_wire::UnixTime;
 
 use crate::{
-    Directory, DirectoryError, Expect, Kind, StoreError, Txn,
+    Directory, DirectoryError, Entry, Expect, Kind, StoreError, Txn,
     directory::{decode, encode},
 };
 
@@ -66,12 +66,12 @@ impl Directory {
     /// # Errors
     /// [`JoinError::Full`] if as many are open as may be.
     pub fn open_join(&self, now: UnixTime, secret: &JoinSecret) -> Result<(), JoinError> {
-        if self.open_joins(now)? >= JOINS_MAX {
+        let (open, ended) = self.joins(now)?;
+        if open.len() >= JOINS_MAX {
             return Err(JoinError::Full);
         }
-        let lease = self.store().lease(now, JOIN_LIFETIME_S)?;
-        let key = join_key(secret);
-        self.store().txn(now, &Txn::default().put_leased(&key, encode(&now.0), lease))?;
+        let txn = ended.iter().fold(Txn::default(), |txn, entry| txn.delete(&entry.key));
+        self.store().txn(&txn.put(&join_key(secret), encode(&now.0)))?;
         Ok(())
     }
 
@@ -80,7 +80,13 @@ impl Directory {
     /// # Errors
     /// If the store fails.
     pub fn open_joins(&self, now: UnixTime) -> Result<usize, DirectoryError> {
-        Ok(self.store().range(now, JOIN_PREFIX, "", JOINS_MAX)?.len())
+        Ok(self.joins(now)?.0.len())
+    }
+
+    /// The join secrets that are open, and those that are too old.
+    fn joins(&self, now: UnixTime) -> Result<(Vec<Entry>, Vec<Entry>), StoreError> {
+        let all = self.store().range(JOIN_PREFIX, "", JOINS_MAX)?;
+        Ok(all.into_iter().partition(|entry| is_open(now, entry)))
     }
 
     /// Lets the gate with this certificate in, once for each secret.
@@ -99,9 +105,9 @@ impl Directory {
             return Err(JoinError::Name);
         }
         let join_key = join_key(secret);
-        let open = self.store().get(now, &join_key)?.ok_or(JoinError::Secret)?;
+        let open = self.store().get(&join_key)?.filter(|entry| is_open(now, entry)).ok_or(JoinError::Secret)?;
         let gate_key = Kind::Gate.key(name);
-        let present = match self.store().get(now, &gate_key)? {
+        let present = match self.store().get(&gate_key)? {
             None => Expect::Absent,
             Some(entry) if decode::<Gate>(&gate_key, &entry.value)?.certificate == certificate => {
                 Expect::At(entry.revision)
@@ -114,7 +120,7 @@ impl Directory {
             .when(&gate_key, present)
             .delete(&join_key)
             .put(&gate_key, encode(&gate));
-        match self.store().txn(now, &txn) {
+        match self.store().txn(&txn) {
             Ok(_) => Ok(gate),
             Err(StoreError::Conflict { key }) if key == join_key => Err(JoinError::Secret),
             Err(StoreError::Conflict { .. }) => Err(JoinError::NameTaken(name.into())),
@@ -126,9 +132,14 @@ impl Directory {
     ///
     /// # Errors
     /// If the store fails or a record cannot be read.
-    pub fn gate_of_certificate(&self, now: UnixTime, certificate: &[u8; 32]) -> Result<Option<Gate>, DirectoryError> {
-        Ok(self.all::<Gate>(now)?.into_iter().find(|gate| gate.certificate == *certificate))
+    pub fn gate_of_certificate(&self, certificate: &[u8; 32]) -> Result<Option<Gate>, DirectoryError> {
+        Ok(self.all::<Gate>()?.into_iter().find(|gate| gate.certificate == *certificate))
     }
+}
+
+/// Whether a join secret, of which the store has the second at which it was made, is not too old.
+fn is_open(now: UnixTime, entry: &Entry) -> bool {
+    decode::<u64>(&entry.key, &entry.value).is_ok_and(|made_at| UnixTime(made_at).plus_secs(JOIN_LIFETIME_S) > now)
 }
 
 /// The secret itself is not in the store: who reads a copy of the file cannot join with it.

@@ -38,7 +38,7 @@ impl Directory {
                 let key = key(&registration.service);
                 if registration.expires_at <= now.0 { txn.delete(&key) } else { txn.put(&key, encode(registration)) }
             });
-            self.store().txn(now, &txn)?;
+            self.store().txn(&txn)?;
         }
         Ok(())
     }
@@ -48,7 +48,7 @@ impl Directory {
     /// # Errors
     /// If the store fails or a record cannot be read.
     pub fn registrations(&self, now: UnixTime) -> Result<Vec<Registration>, DirectoryError> {
-        let entries = self.store().range(now, PREFIX, "", REGISTRATIONS_MAX)?;
+        let entries = self.store().range(PREFIX, "", REGISTRATIONS_MAX)?;
         let all = entries.iter().map(|entry| decode(&entry.key, &entry.value));
         let all = all.collect::<Result<Vec<Registration>, _>>()?;
         let (live, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(|registration| registration.expires_at > now.0);

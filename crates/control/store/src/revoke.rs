@@ -30,14 +30,14 @@ impl Directory {
     pub fn keep_revoke(&self, now: UnixTime, revoke: &KeptRevoke) -> Result<(), DirectoryError> {
         // In the order of their making, and none in another's place.
         let key = format!("{PREFIX}{:016x}-{:016x}", now.0, self.store().revision()?);
-        let kept = self.store().range(now, PREFIX, "", KEPT_REVOKES_MAX)?;
+        let kept = self.store().range(PREFIX, "", KEPT_REVOKES_MAX)?;
         let mut txn = Txn::default().put(&key, encode(revoke));
         if kept.len() >= KEPT_REVOKES_MAX
             && let Some(oldest) = kept.first()
         {
             txn = txn.delete(&oldest.key);
         }
-        self.store().txn(now, &txn)?;
+        self.store().txn(&txn)?;
         Ok(())
     }
 
@@ -47,12 +47,12 @@ impl Directory {
     /// If the store fails or a record cannot be read.
     pub fn revokes(&self, now: UnixTime) -> Result<Vec<KeptRevoke>, DirectoryError> {
         let mut live = Vec::new();
-        for entry in self.store().range(now, PREFIX, "", KEPT_REVOKES_MAX)? {
+        for entry in self.store().range(PREFIX, "", KEPT_REVOKES_MAX)? {
             let revoke: KeptRevoke = decode(&entry.key, &entry.value)?;
             if revoke.until > now.0 {
                 live.push(revoke);
             } else {
-                self.store().txn(now, &Txn::default().delete(&entry.key))?;
+                self.store().txn(&Txn::default().delete(&entry.key))?;
             }
         }
         Ok(live)
@@ -64,7 +64,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Embedded, EmbeddedOptions};
+    use crate::{ENTRIES_MAX, Store};
     use sluicegate_feed::Selected;
 
     const NOW: UnixTime = UnixTime(1_000);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn revokes_are_kept_in_order_until_they_do_not_matter_and_never_more_than_the_maximum() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Embedded::open(&dir.path().join("store.redb"), EmbeddedOptions::default()).unwrap();
+        let store = Store::open(&dir.path().join("store.redb"), ENTRIES_MAX).unwrap();
         let directory = Directory::new(Arc::new(store));
         let revoke = |user: usize, until: u64| {
             let what = Selected::User(format!("user-{user}"));
@@ -86,7 +86,7 @@ mod tests {
         // As many as there may be, written at once, and then one more.
         for part in (0..KEPT_REVOKES_MAX - 2).collect::<Vec<_>>().chunks(crate::OPS_MAX) {
             let put = |txn: Txn, user: &usize| txn.put(&format!("{PREFIX}{user:016x}"), encode(&revoke(*user, 9_000)));
-            directory.store().txn(NOW, &part.iter().fold(Txn::default(), put)).unwrap();
+            directory.store().txn(&part.iter().fold(Txn::default(), put)).unwrap();
         }
         directory.keep_revoke(NOW, &revoke(9_999, 9_000)).unwrap();
         let kept = directory.revokes(NOW).unwrap();

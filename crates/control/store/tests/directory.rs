@@ -5,8 +5,7 @@ use std::sync::Arc;
 use sluicegate_feed::JoinSecret;
 use sluicegate_policy::{Bounds, Group, Policy, Rule, Service, User};
 use sluicegate_store::{
-    Directory, DirectoryError, Embedded, EmbeddedOptions, Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError, Kind, Txn,
-    password,
+    Directory, DirectoryError, ENTRIES_MAX, Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError, Kind, Store, Txn, password,
 };
 use sluicegate_wire::UnixTime;
 use tempfile::TempDir;
@@ -16,7 +15,7 @@ const NOW: UnixTime = UnixTime(1_800_000_000);
 
 fn directory() -> (TempDir, Directory) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Embedded::open(&folder.path().join("store"), EmbeddedOptions::default()).unwrap();
+    let store = Store::open(&folder.path().join("store"), ENTRIES_MAX).unwrap();
     (folder, Directory::new(Arc::new(store)))
 }
 
@@ -29,52 +28,52 @@ fn a_user_is_added_found_changed_and_removed() {
     let (_folder, directory) = directory();
     let credentials = password::credentials("alice", "example.net", "correct horse").unwrap();
     let alice = User { credentials: Some(credentials), ..User::new("alice") };
-    directory.add(NOW, &alice).unwrap();
-    assert_eq!(directory.find::<User>(NOW, "alice").unwrap(), Some(alice.clone()));
-    assert!(matches!(directory.add(NOW, &alice), Err(DirectoryError::Exists { kind: Kind::User, .. })));
+    directory.add(&alice).unwrap();
+    assert_eq!(directory.find::<User>("alice").unwrap(), Some(alice.clone()));
+    assert!(matches!(directory.add(&alice), Err(DirectoryError::Exists { kind: Kind::User, .. })));
 
-    directory.change::<User>(NOW, "alice", |user| user.enabled = false).unwrap();
-    assert!(!directory.find::<User>(NOW, "alice").unwrap().unwrap().enabled);
-    directory.replace(NOW, &alice).unwrap();
-    assert!(directory.find::<User>(NOW, "alice").unwrap().unwrap().enabled);
+    directory.change::<User>("alice", |user| user.enabled = false).unwrap();
+    assert!(!directory.find::<User>("alice").unwrap().unwrap().enabled);
+    directory.replace(&alice).unwrap();
+    assert!(directory.find::<User>("alice").unwrap().unwrap().enabled);
 
-    directory.remove::<User>(NOW, "alice").unwrap();
-    assert_eq!(directory.find::<User>(NOW, "alice").unwrap(), None);
-    assert!(matches!(directory.remove::<User>(NOW, "alice"), Err(DirectoryError::Missing { .. })));
-    assert!(matches!(directory.replace(NOW, &alice), Err(DirectoryError::Missing { .. })));
-    assert!(matches!(directory.change::<User>(NOW, "alice", |_| ()), Err(DirectoryError::Missing { .. })));
+    directory.remove::<User>("alice").unwrap();
+    assert_eq!(directory.find::<User>("alice").unwrap(), None);
+    assert!(matches!(directory.remove::<User>("alice"), Err(DirectoryError::Missing { .. })));
+    assert!(matches!(directory.replace(&alice), Err(DirectoryError::Missing { .. })));
+    assert!(matches!(directory.change::<User>("alice", |_| ()), Err(DirectoryError::Missing { .. })));
 }
 
 #[test]
 fn a_name_that_cannot_be_used_is_refused() {
     let (_folder, directory) = directory();
     for name in ["", "a/b", "a b", "-a", "ä", &"x".repeat(65)] {
-        assert!(matches!(directory.add(NOW, &group(name)), Err(DirectoryError::Name { .. })), "{name}");
+        assert!(matches!(directory.add(&group(name)), Err(DirectoryError::Name { .. })), "{name}");
     }
-    directory.add(NOW, &group("staff")).unwrap();
-    let rename = directory.change::<Group>(NOW, "staff", |group| group.name = "other".into());
+    directory.add(&group("staff")).unwrap();
+    let rename = directory.change::<Group>("staff", |group| group.name = "other".into());
     assert!(matches!(rename, Err(DirectoryError::Name { .. })));
 }
 
 #[test]
 fn a_change_that_was_overtaken_is_made_again() {
     let (_folder, directory) = directory();
-    directory.add(NOW, &User::new("alice")).unwrap();
+    directory.add(&User::new("alice")).unwrap();
     let mut calls = 0;
     let change = |user: &mut User| {
         calls += 1;
         if calls == 1 {
-            directory.change::<User>(NOW, "alice", |user| user.phone = true).unwrap();
+            directory.change::<User>("alice", |user| user.phone = true).unwrap();
         }
         user.enabled = false;
     };
-    directory.change::<User>(NOW, "alice", change).unwrap();
-    let alice = directory.find::<User>(NOW, "alice").unwrap().unwrap();
+    directory.change::<User>("alice", change).unwrap();
+    let alice = directory.find::<User>("alice").unwrap().unwrap();
     assert_eq!((calls, alice.phone, alice.enabled), (2, true, false));
 }
 
 #[test]
-fn the_draft_of_a_policy_holds_everything_and_where_to_watch_from() {
+fn the_draft_of_a_policy_holds_everything() {
     let (_folder, directory) = directory();
     let service: Service = Service {
         name: "web".into(),
@@ -99,25 +98,20 @@ fn the_draft_of_a_policy_holds_everything_and_where_to_watch_from() {
         to: "06:00".parse().ok(),
         limits: None,
     };
-    directory.add(NOW, &group("staff")).unwrap();
-    directory.add(NOW, &service).unwrap();
-    directory.add(NOW, &rule).unwrap();
+    directory.add(&group("staff")).unwrap();
+    directory.add(&service).unwrap();
+    directory.add(&rule).unwrap();
     // More than one page, in few transactions.
     let users: Vec<_> =
         (0..1_500).map(|n| User { groups: vec!["staff".into()], ..User::new(&format!("u{n}")) }).collect();
     for chunk in users.chunks(250) {
         let put = |txn: Txn, user: &User| txn.put(&format!("user/{}", user.name), postcard_record(user));
-        directory.store().txn(NOW, &chunk.iter().fold(Txn::default(), put)).unwrap();
+        directory.store().txn(&chunk.iter().fold(Txn::default(), put)).unwrap();
     }
-    let (draft, revision) = directory.draft(NOW).unwrap();
+    let draft = directory.draft().unwrap();
     assert_eq!((draft.users.len(), draft.groups.len(), draft.services.len(), draft.rules.len()), (1_500, 1, 1, 1));
-    let mut watch = directory.store().watch(revision).unwrap();
     let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
     assert_eq!(policy.service("web").map(|web| &**web), Some(&service));
-    directory.remove::<User>(NOW, "u7").unwrap();
-    let changes = watch.next(std::time::Duration::ZERO).unwrap();
-    assert_eq!(changes.iter().map(|change| Kind::of_key(&change.key)).collect::<Vec<_>>(), [Some((Kind::User, "u7"))]);
-    assert_eq!(Kind::of_key("join/0011"), None);
 }
 
 /// A record as the directory stores it: version 1, then postcard.
@@ -134,8 +128,8 @@ fn an_unreadable_record_is_named() {
     let mut longer = postcard_record(&User::new("alice"));
     longer.push(0);
     for bytes in [vec![], vec![1, 1, 2], vec![RECORD_VERSION], vec![RECORD_VERSION, 255, 255], longer.to_vec()] {
-        directory.store().txn(NOW, &Txn::default().put("user/alice", Zeroizing::new(bytes))).unwrap();
-        let error = directory.find::<User>(NOW, "alice").unwrap_err().to_string();
+        directory.store().txn(&Txn::default().put("user/alice", Zeroizing::new(bytes))).unwrap();
+        let error = directory.find::<User>("alice").unwrap_err().to_string();
         assert!(error.contains("\"user/alice\""), "{error}");
     }
 }
@@ -151,11 +145,11 @@ fn a_gate_joins_once_with_each_secret() {
     assert!(matches!(directory.join(NOW, &secret, "a b", [1; 32]), Err(JoinError::Name)));
 
     let gate = directory.join(NOW, &secret, "ams-1", [1; 32]).unwrap();
-    assert_eq!(directory.gate_of_certificate(NOW, &[1; 32]).unwrap(), Some(gate));
-    assert_eq!(directory.gate_of_certificate(NOW, &[2; 32]).unwrap(), None);
+    assert_eq!(directory.gate_of_certificate(&[1; 32]).unwrap(), Some(gate));
+    assert_eq!(directory.gate_of_certificate(&[2; 32]).unwrap(), None);
     assert_eq!(directory.open_joins(NOW).unwrap(), 0);
     assert!(matches!(directory.join(NOW, &secret, "ams-2", [2; 32]), Err(JoinError::Secret)));
-    assert_eq!(directory.all::<Gate>(NOW).unwrap().len(), 1);
+    assert_eq!(directory.all::<Gate>().unwrap().len(), 1);
 }
 
 #[test]

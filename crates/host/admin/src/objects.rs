@@ -1,30 +1,16 @@
 //! Users, groups and services: of a running frontend, or of the store of one that does not run.
 
-use std::{
-    mem::take,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::mem::take;
 
 use sluicegate_api::{self as api, Configured, Gate, NewUser, User, UserChange};
-use sluicegate_frontend::{Catalog, Control};
+use sluicegate_frontend::{Catalog, Control, EditError, Edited};
 use sluicegate_policy::{Group, Service};
-use sluicegate_wire::UnixTime;
 
 use crate::{
     Api,
     beside::NO_FRONTEND,
     routes::{Asked, Refused, Routes, bad},
 };
-
-/// Does the same to whichever it is.
-macro_rules! edit {
-    ($api:expr, $method:ident($($argument:expr),*)) => {
-        match objects($api)? {
-            Objects::Running(control) => control.$method($($argument),*).map_err(bad)?,
-            Objects::Stored(catalog) => catalog.$method(now(), $($argument),*).map_err(bad)?,
-        }
-    };
-}
 
 /// Those of objects, besides `routes`.
 pub(crate) fn routes(routes: Routes) -> Routes {
@@ -35,10 +21,10 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         .on(&api::USER_PASSWORD, password)
         .on(&api::USER_REMOVE, remove_user)
         .on(&api::KEYS_LOAD, load_keys)
-        .on(&api::GROUPS, async |asked| Ok(edit!(&asked.api, groups())))
+        .on(&api::GROUPS, async |asked| catalog(&asked.api)?.groups().map_err(bad))
         .on(&api::GROUP_ADD, add_group)
         .on(&api::GROUP_REMOVE, remove_group)
-        .on(&api::SERVICES, async |asked| Ok(edit!(&asked.api, services())))
+        .on(&api::SERVICES, async |asked| catalog(&asked.api)?.services().map_err(bad))
         .on(&api::SERVICES_ADD, add_services)
         .on(&api::SERVICES_REPLACE, replace_services)
         .on(&api::SERVICE_REMOVE, remove_service)
@@ -47,28 +33,22 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         .on(&api::GATE_REMOVE, remove_gate)
 }
 
-/// Where objects are edited.
-enum Objects<'a> {
-    /// In a running frontend, which applies the change at once.
-    Running(&'a Control),
-    /// In the store, for the frontend's next start.
-    Stored(&'a Catalog),
+/// The users, groups and services of a running frontend, or of the store of one that does not run.
+fn catalog(api: &Api) -> Result<&Catalog, Refused> {
+    let running = api.frontend.as_ref().map(Control::catalog);
+    running.or(api.catalog.as_ref()).ok_or_else(|| bad(NO_FRONTEND))
 }
 
-fn objects(api: &Api) -> Result<Objects<'_>, Refused> {
-    match (&api.frontend, &api.catalog) {
-        (Some(control), _) => Ok(Objects::Running(control)),
-        (None, Some(catalog)) => Ok(Objects::Stored(catalog)),
-        (None, None) => Err(bad(NO_FRONTEND)),
+/// Edits them. A running frontend applies the change at once.
+fn edit(api: &Api, edit: impl FnOnce(&Catalog) -> Result<Edited, EditError>) -> Result<Edited, Refused> {
+    match &api.frontend {
+        Some(control) => control.edit(edit).map_err(bad),
+        None => edit(catalog(api)?).map_err(bad),
     }
 }
 
-fn now() -> UnixTime {
-    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
-}
-
 async fn users(asked: Asked<()>) -> Result<Vec<User>, Refused> {
-    let users = edit!(&asked.api, users());
+    let users = catalog(&asked.api)?.users().map_err(bad)?;
     let row = |user: sluicegate_policy::User| {
         let sluicegate_policy::User { name, groups, enabled, phone, .. } = user;
         User { name, groups, enabled, phone }
@@ -77,13 +57,13 @@ async fn users(asked: Asked<()>) -> Result<Vec<User>, Refused> {
 }
 
 async fn add_users(asked: Asked<Vec<NewUser>>) -> Result<(), Refused> {
-    edit!(&asked.api, users_add(&asked.body));
+    edit(&asked.api, |catalog| catalog.users_add(&asked.body))?;
     asked.body.iter().for_each(|user| asked.changed("user add", &user.name));
     Ok(())
 }
 
 async fn change_user(asked: Asked<UserChange>) -> Result<(), Refused> {
-    edit!(&asked.api, user_change(&asked.name, &asked.body));
+    edit(&asked.api, |catalog| catalog.user_change(&asked.name, &asked.body))?;
     let change = asked.body.enabled.map_or("user mod", |on| if on { "user enable" } else { "user disable" });
     asked.changed(change, &asked.name);
     Ok(())
@@ -93,13 +73,13 @@ async fn password(asked: Asked<NewUser>) -> Result<(), Refused> {
     if asked.body.name != asked.name {
         return Err(bad("the password is another user's"));
     }
-    edit!(&asked.api, user_password(&asked.body));
+    edit(&asked.api, |catalog| catalog.user_password(&asked.body))?;
     asked.changed("user passwd", &asked.name);
     Ok(())
 }
 
 async fn remove_user(asked: Asked<()>) -> Result<(), Refused> {
-    edit!(&asked.api, user_remove(&asked.name));
+    edit(&asked.api, |catalog| catalog.user_remove(&asked.name))?;
     asked.changed("user rm", &asked.name);
     Ok(())
 }
@@ -113,40 +93,40 @@ async fn load_keys(asked: Asked<String>) -> Result<Vec<(u32, usize)>, Refused> {
 }
 
 async fn add_group(asked: Asked<Group>) -> Result<(), Refused> {
-    edit!(&asked.api, group_add(&asked.body));
+    edit(&asked.api, |catalog| catalog.group_add(&asked.body))?;
     asked.changed("group add", &asked.body.name);
     Ok(())
 }
 
 async fn remove_group(asked: Asked<()>) -> Result<(), Refused> {
-    edit!(&asked.api, group_remove(&asked.name));
+    edit(&asked.api, |catalog| catalog.group_remove(&asked.name))?;
     asked.changed("group rm", &asked.name);
     Ok(())
 }
 
 async fn add_services(asked: Asked<Vec<Service>>) -> Result<(), Refused> {
-    edit!(&asked.api, services_add(&asked.body));
+    edit(&asked.api, |catalog| catalog.services_add(&asked.body))?;
     asked.body.iter().for_each(|service| asked.changed("service add", &service.name));
     Ok(())
 }
 
 async fn replace_services(asked: Asked<Vec<Service>>) -> Result<Vec<String>, Refused> {
-    let moved = edit!(&asked.api, services_replace(&asked.body));
+    let edited = edit(&asked.api, |catalog| catalog.services_replace(&asked.body))?;
     asked.body.iter().for_each(|service| asked.changed("service mod", &service.name));
-    Ok(moved)
+    Ok(edited.services)
 }
 
 async fn remove_service(asked: Asked<()>) -> Result<(), Refused> {
-    edit!(&asked.api, service_remove(&asked.name));
+    edit(&asked.api, |catalog| catalog.service_remove(&asked.name))?;
     asked.changed("service rm", &asked.name);
     Ok(())
 }
 
 async fn configure(mut asked: Asked<Configured>) -> Result<Vec<String>, Refused> {
     let (services, rules) = (take(&mut asked.body.services), take(&mut asked.body.rules));
-    let moved = asked.api.frontend()?.configure(services, rules).map_err(bad)?;
+    let edited = asked.api.frontend()?.edit(|catalog| catalog.configure(services, rules)).map_err(bad)?;
     asked.changed("reload", "");
-    Ok(moved)
+    Ok(edited.services)
 }
 
 async fn gates(asked: Asked<()>) -> Result<Vec<Gate>, Refused> {

@@ -10,10 +10,9 @@ use arc_swap::ArcSwap;
 use sluicegate_api::{Configured, NewUser, UserChange};
 use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, Subject, User};
 use sluicegate_store::{
-    Directory, DirectoryError, Embedded, EmbeddedOptions, Kind, OPS_MAX, StoreError,
+    Directory, DirectoryError, ENTRIES_MAX, Kind, OPS_MAX, Store, StoreError,
     password::{PasswordError, credentials},
 };
-use sluicegate_wire::UnixTime;
 
 use crate::holder::{Holder, HolderError, KeyHolder};
 
@@ -67,6 +66,17 @@ pub enum EditError {
     },
 }
 
+/// What follows from an edit where a frontend runs.
+#[derive(Debug, Default)]
+pub struct Edited {
+    /// What agents sign in with is other than it was.
+    pub(crate) agents: bool,
+    /// The user whose grants end: disabled, or removed.
+    pub(crate) user: Option<String>,
+    /// Services whose grants end: gone, or reached otherwise now.
+    pub services: Vec<String>,
+}
+
 fn list(findings: &[Finding]) -> String {
     let lines = findings.iter().filter(|finding| finding.severity == Severity::Error);
     lines
@@ -116,7 +126,7 @@ impl Catalog {
         keyholder: &KeyHolder,
     ) -> Result<Self, StoreError> {
         let path: PathBuf = state_dir.join(STORE_FILE);
-        let store = Embedded::open(&path, EmbeddedOptions::default())?;
+        let store = Store::open(&path, ENTRIES_MAX)?;
         let directory = Directory::new(Arc::new(store));
         let holder = Arc::new(Holder::new(keyholder.clone(), realm));
         let configured = Arc::new(ArcSwap::from_pointee(Configured { services, rules }));
@@ -138,17 +148,17 @@ impl Catalog {
     ///
     /// # Errors
     /// If the store cannot be read, or with all findings if one of them is an error.
-    pub fn policy(&self, now: UnixTime) -> Result<(Policy, Vec<Finding>), EditError> {
-        Policy::build(self.draft(now)?, self.bounds).map_err(EditError::Policy)
+    pub fn policy(&self) -> Result<(Policy, Vec<Finding>), EditError> {
+        Policy::build(self.draft()?, self.bounds).map_err(EditError::Policy)
     }
 
     /// What configuration and store say, unchecked. A name in the configuration file hides the same one in the store.
-    fn draft(&self, now: UnixTime) -> Result<Draft, EditError> {
-        self.draft_with(now, &self.configured.load())
+    fn draft(&self) -> Result<Draft, EditError> {
+        self.draft_with(&self.configured.load())
     }
 
-    fn draft_with(&self, now: UnixTime, configured: &Configured) -> Result<Draft, EditError> {
-        let (mut draft, _) = self.directory.draft(now)?;
+    fn draft_with(&self, configured: &Configured) -> Result<Draft, EditError> {
+        let mut draft = self.directory.draft()?;
         draft.services.retain(|stored| configured.services.iter().all(|own| own.name != stored.name));
         draft.rules.retain(|stored| configured.rules.iter().all(|own| own.name != stored.name));
         draft.services.splice(0..0, configured.services.iter().cloned());
@@ -157,28 +167,22 @@ impl Catalog {
         Ok(draft)
     }
 
-    /// Puts other services and rules in the place of those that the configuration file had; gives the services that are gone
-    /// or reached otherwise now.
+    /// Puts other services and rules in the place of those that the configuration file had.
     ///
     /// # Errors
     /// If they do not fit together with each other and the store; nothing was changed then.
-    pub(crate) fn configure(
-        &self,
-        now: UnixTime,
-        services: Vec<Service>,
-        rules: Vec<Rule>,
-    ) -> Result<Vec<String>, EditError> {
+    pub fn configure(&self, services: Vec<Service>, rules: Vec<Rule>) -> Result<Edited, EditError> {
         let new = Configured { services, rules };
-        let (before, after) = (self.services(now)?, self.draft_with(now, &new)?);
+        let (before, after) = (self.services()?, self.draft_with(&new)?);
         let moved = moved(&before, &after.services);
         Policy::build(after, self.bounds).map_err(EditError::Policy)?;
         self.configured.store(Arc::new(new));
-        Ok(moved)
+        Ok(Edited { services: moved, ..Edited::default() })
     }
 
     /// Whether the site would still fit together after `change`; errors that are there already do not count.
-    fn try_change(&self, now: UnixTime, change: impl FnOnce(&mut Draft)) -> Result<(), EditError> {
-        let mut draft = self.draft(now)?;
+    fn try_change(&self, change: impl FnOnce(&mut Draft)) -> Result<(), EditError> {
+        let mut draft = self.draft()?;
         let is_error = |finding: &Finding| finding.severity == Severity::Error;
         let before: Vec<Finding> = draft.check(&self.bounds).into_iter().filter(is_error).collect();
         change(&mut draft);
@@ -196,23 +200,23 @@ impl Catalog {
     /// # Errors
     /// If a name is taken or given twice, or a password cannot be used; or if the key holder does not take the secrets,
     /// and then the users are not there either.
-    pub fn users_add(&self, now: UnixTime, new: &[NewUser]) -> Result<(), EditError> {
+    pub fn users_add(&self, new: &[NewUser]) -> Result<Edited, EditError> {
         let users = new.iter().map(|new| self.user(new)).collect::<Result<Vec<User>, _>>()?;
-        let draft = self.draft(now)?;
+        let draft = self.draft()?;
         if let Some(known) = users.iter().find(|new| draft.users.iter().any(|known| known.name == new.name)) {
             return Err(EditError::UserExists(known.name.clone()));
         }
         groups_exist(&draft, users.iter().flat_map(|user| &user.groups))?;
-        self.try_change(now, |draft| draft.users.extend(users.iter().cloned()))?;
-        self.directory.add_all(now, &users)?;
+        self.try_change(|draft| draft.users.extend(users.iter().cloned()))?;
+        self.directory.add_all(&users)?;
         let secrets = new.iter().filter_map(|new| Some((new.name.as_str(), new.key.as_deref()?)));
         if let Err(error) = self.holder.put(secrets) {
             for user in &users {
-                self.directory.remove::<User>(now, &user.name)?;
+                self.directory.remove::<User>(&user.name)?;
             }
             return Err(error.into());
         }
-        Ok(())
+        Ok(Edited { agents: true, ..Edited::default() })
     }
 
     fn user(&self, new: &NewUser) -> Result<User, PasswordError> {
@@ -226,10 +230,11 @@ impl Catalog {
     ///
     /// # Errors
     /// If there is no such user or group.
-    pub fn user_change(&self, now: UnixTime, name: &str, change: &UserChange) -> Result<(), EditError> {
-        groups_exist(&self.draft(now)?, change.groups.iter().flatten().chain(&change.add))?;
-        self.directory.change(now, name, |user: &mut User| apply(change, user))?;
-        Ok(())
+    pub fn user_change(&self, name: &str, change: &UserChange) -> Result<Edited, EditError> {
+        groups_exist(&self.draft()?, change.groups.iter().flatten().chain(&change.add))?;
+        self.directory.change(name, |user: &mut User| apply(change, user))?;
+        let is_disabled = change.enabled == Some(false);
+        Ok(Edited { user: is_disabled.then(|| name.to_owned()), ..Edited::default() })
     }
 
     /// Replaces what a user signs in with: the password of phones if the user has any, and the secret of agents.
@@ -237,10 +242,10 @@ impl Catalog {
     /// # Errors
     /// If there is no such user, or the password cannot be used; or if the key holder does not take the secret, and then
     /// the old password is good again.
-    pub fn user_password(&self, now: UnixTime, new: &NewUser) -> Result<(), EditError> {
+    pub fn user_password(&self, new: &NewUser) -> Result<Edited, EditError> {
         let credentials = self.user(new)?.credentials;
         let mut before = None;
-        self.directory.change(now, &new.name, |user: &mut User| {
+        self.directory.change(&new.name, |user: &mut User| {
             before = Some(user.credentials.clone());
             if user.phone && credentials.is_some() {
                 user.credentials.clone_from(&credentials);
@@ -249,28 +254,29 @@ impl Catalog {
         let secret = new.key.iter().map(|key| (new.name.as_str(), &**key));
         if let Err(error) = self.holder.put(secret) {
             let before = before.flatten();
-            self.directory.change(now, &new.name, |user: &mut User| user.credentials.clone_from(&before))?;
+            self.directory.change(&new.name, |user: &mut User| user.credentials.clone_from(&before))?;
             return Err(error.into());
         }
-        Ok(())
+        Ok(Edited { agents: true, ..Edited::default() })
     }
 
     /// Removes a user.
     ///
     /// # Errors
     /// If there is none, or something still names it.
-    pub fn user_remove(&self, now: UnixTime, name: &str) -> Result<(), EditError> {
-        self.try_change(now, |draft| draft.users.retain(|user| user.name != name))?;
-        self.directory.remove::<User>(now, name)?;
-        Ok(self.holder.remove(name)?)
+    pub fn user_remove(&self, name: &str) -> Result<Edited, EditError> {
+        self.try_change(|draft| draft.users.retain(|user| user.name != name))?;
+        self.directory.remove::<User>(name)?;
+        self.holder.remove(name)?;
+        Ok(Edited { agents: true, user: Some(name.to_owned()), ..Edited::default() })
     }
 
     /// All users, without what their passwords are checked against.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn users(&self, now: UnixTime) -> Result<Vec<User>, EditError> {
-        let mut users: Vec<User> = self.directory.all(now)?;
+    pub fn users(&self) -> Result<Vec<User>, EditError> {
+        let mut users: Vec<User> = self.directory.all()?;
         users.iter_mut().for_each(|user| user.credentials = None);
         Ok(users)
     }
@@ -279,62 +285,62 @@ impl Catalog {
     ///
     /// # Errors
     /// If the name is taken or none.
-    pub fn group_add(&self, now: UnixTime, group: &Group) -> Result<(), EditError> {
-        self.try_change(now, |draft| draft.groups.push(group.clone()))?;
-        self.directory.add(now, group)?;
-        Ok(())
+    pub fn group_add(&self, group: &Group) -> Result<Edited, EditError> {
+        self.try_change(|draft| draft.groups.push(group.clone()))?;
+        self.directory.add(group)?;
+        Ok(Edited::default())
     }
 
     /// Removes a group.
     ///
     /// # Errors
     /// If there is none, or something still names it.
-    pub fn group_remove(&self, now: UnixTime, name: &str) -> Result<(), EditError> {
-        let draft = self.draft(now)?;
+    pub fn group_remove(&self, name: &str) -> Result<Edited, EditError> {
+        let draft = self.draft()?;
         if let Some(by) = users_of(&draft, name) {
             return Err(EditError::Used { kind: Kind::Group, name: name.to_owned(), by });
         }
-        self.directory.remove::<Group>(now, name)?;
-        Ok(())
+        self.directory.remove::<Group>(name)?;
+        Ok(Edited::default())
     }
 
     /// All groups.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn groups(&self, now: UnixTime) -> Result<Vec<Group>, EditError> {
-        Ok(self.directory.all(now)?)
+    pub fn groups(&self) -> Result<Vec<Group>, EditError> {
+        Ok(self.directory.all()?)
     }
 
     /// Adds these services to the store, or none of them.
     ///
     /// # Errors
     /// If a name is taken, one does not fit with the others, or they are more than [`OPS_MAX`].
-    pub fn services_add(&self, now: UnixTime, services: &[Service]) -> Result<(), EditError> {
+    pub fn services_add(&self, services: &[Service]) -> Result<Edited, EditError> {
         self.may_change(services)?;
-        self.try_change(now, |draft| draft.services.extend(services.iter().cloned()))?;
-        self.directory.add_all(now, services)?;
-        Ok(())
+        self.try_change(|draft| draft.services.extend(services.iter().cloned()))?;
+        self.directory.add_all(services)?;
+        Ok(Edited::default())
     }
 
-    /// Replaces the services of the same names in the store, or none of them; gives those that are reached otherwise now.
+    /// Replaces the services of the same names in the store, or none of them.
     ///
     /// # Errors
     /// If there is none of a name, one does not fit with the others, or they are more than [`OPS_MAX`].
-    pub fn services_replace(&self, now: UnixTime, services: &[Service]) -> Result<Vec<String>, EditError> {
+    pub fn services_replace(&self, services: &[Service]) -> Result<Edited, EditError> {
         self.may_change(services)?;
-        let known = self.services(now)?;
-        self.try_change(now, |draft| {
+        let known = self.services()?;
+        self.try_change(|draft| {
             for service in &mut draft.services {
                 if let Some(new) = services.iter().find(|new| new.name == service.name) {
                     service.clone_from(new);
                 }
             }
         })?;
-        self.directory.replace_all(now, services)?;
+        self.directory.replace_all(services)?;
         let known: Vec<Service> =
             known.into_iter().filter(|old| services.iter().any(|new| new.name == old.name)).collect();
-        Ok(moved(&known, services))
+        Ok(Edited { services: moved(&known, services), ..Edited::default() })
     }
 
     fn may_change(&self, services: &[Service]) -> Result<(), EditError> {
@@ -348,19 +354,19 @@ impl Catalog {
     ///
     /// # Errors
     /// If there is none, something still names it, or it stands in the configuration file.
-    pub fn service_remove(&self, now: UnixTime, name: &str) -> Result<(), EditError> {
+    pub fn service_remove(&self, name: &str) -> Result<Edited, EditError> {
         self.not_configured(name)?;
-        self.try_change(now, |draft| draft.services.retain(|service| service.name != name))?;
-        self.directory.remove::<Service>(now, name)?;
-        Ok(())
+        self.try_change(|draft| draft.services.retain(|service| service.name != name))?;
+        self.directory.remove::<Service>(name)?;
+        Ok(Edited { services: vec![name.to_owned()], ..Edited::default() })
     }
 
     /// All services, those of the configuration file first.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn services(&self, now: UnixTime) -> Result<Vec<Service>, EditError> {
-        Ok(self.draft(now)?.services)
+    pub fn services(&self) -> Result<Vec<Service>, EditError> {
+        Ok(self.draft()?.services)
     }
 
     fn not_configured(&self, name: &str) -> Result<(), EditError> {

@@ -2,14 +2,18 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, NewUser, TableStatus, UserChange};
+use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus};
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
-use sluicegate_policy::{Group, Policy, PortRange, Request, Rule, Service, User, decide};
+use sluicegate_policy::{Policy, PortRange, Request, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
 use sluicegate_telemetry::{Family, Metric};
@@ -17,7 +21,7 @@ use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc;
 
 use crate::{
-    catalog::{Catalog, EditError},
+    catalog::{Catalog, EditError, Edited},
     clock::Clock,
     feed::{Allowlist, Ask, Places},
     worker::Gauges,
@@ -76,6 +80,8 @@ pub(crate) struct Inner {
     pub(crate) door: Arc<Allowlist>,
     pub(crate) places: Arc<Places>,
     pub(crate) clock: Clock,
+    /// Whether the hub had no room for the policy that was read last.
+    pub(crate) untold: AtomicBool,
     /// Held while a policy is read and put in place, so that an older one never replaces a newer.
     pub(crate) reloading: Mutex<()>,
     pub(crate) audit: Option<Audit>,
@@ -116,7 +122,7 @@ impl Control {
             gates: self.gates_known(),
             users: policy.users().len(),
             services: policy.services().len(),
-            grants: inner.ledger.gauge().0,
+            grants: inner.ledger.gauges()[0].used,
             requests: sluicegate_proxy::requests(self.shards()).counted(),
             events: sluicegate_proxy::events(self.shards()).counted(),
             tables: self.tables(),
@@ -179,17 +185,17 @@ impl Control {
     pub fn gate_admit(&self, name: &str, certificate: [u8; 32]) -> Result<JoinToken, ControlError> {
         let directory = self.inner.catalog.directory();
         let gate = Gate { name: name.to_owned(), certificate, joined_at: self.now().0, seen_at: None };
-        match directory.find::<Gate>(self.now(), name)? {
+        match directory.find::<Gate>(name)? {
             Some(known) if known.certificate == certificate => {}
-            Some(_) => drop(directory.replace(self.now(), &gate)?),
-            None => drop(directory.add(self.now(), &gate)?),
+            Some(_) => drop(directory.replace(&gate)?),
+            None => drop(directory.add(&gate)?),
         }
         // What had this certificate under another name is this gate before it was renamed.
-        let gates: Vec<Gate> = directory.all(self.now())?;
+        let gates: Vec<Gate> = directory.all()?;
         let renamed: Vec<Gate> =
             gates.into_iter().filter(|known| known.certificate == certificate && known.name != name).collect();
         for gate in &renamed {
-            directory.remove::<Gate>(self.now(), &gate.name)?;
+            directory.remove::<Gate>(&gate.name)?;
         }
         self.inner.door.refresh(directory, self.now())?;
         if !renamed.is_empty() {
@@ -205,7 +211,7 @@ impl Control {
     /// # Errors
     /// If the store fails.
     pub fn gates(&self) -> Result<Vec<Gate>, ControlError> {
-        Ok(self.inner.catalog.directory().all(self.now())?)
+        Ok(self.inner.catalog.directory().all()?)
     }
 
     /// Removes a gate: it is cut off, and cannot come back without a new token.
@@ -214,14 +220,14 @@ impl Control {
     /// If there is none.
     pub fn gate_remove(&self, name: &str) -> Result<(), ControlError> {
         let directory = self.inner.catalog.directory();
-        directory.remove::<Gate>(self.now(), name)?;
+        directory.remove::<Gate>(name)?;
         self.inner.door.refresh(directory, self.now())?;
         self.inner.asks.try_send(Ask::Gates(self.gates_joined()?)).map_err(|_| ControlError::Busy)
     }
 
     /// Names of the gates, first joined first.
     pub(crate) fn gates_joined(&self) -> Result<Vec<String>, sluicegate_store::DirectoryError> {
-        let mut gates: Vec<Gate> = self.inner.catalog.directory().all(self.now())?;
+        let mut gates: Vec<Gate> = self.inner.catalog.directory().all()?;
         gates.sort_by_key(|gate| gate.joined_at);
         Ok(gates.into_iter().map(|gate| gate.name).collect())
     }
@@ -274,27 +280,25 @@ impl Control {
     /// Fill of every bounded table; those that each shard has are summed.
     fn tables(&self) -> Vec<TableStatus> {
         let inner = &self.inner;
-        let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
+        let mut sums: Vec<Gauge> = Vec::new();
         for gauges in &inner.gauges {
-            for (name, used, max) in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                match sums.iter_mut().find(|(known, ..)| known == name) {
-                    Some(sum) => (sum.1, sum.2) = (sum.1 + used, sum.2 + max),
-                    None => sums.push((name, *used, *max)),
+            for gauge in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                match sums.iter_mut().find(|known| known.name == gauge.name) {
+                    Some(sum) => (sum.used, sum.max) = (sum.used + gauge.used, sum.max + gauge.max),
+                    None => sums.push(*gauge),
                 }
             }
         }
         let connected = self.gates_known().iter().filter(|gate| gate.connected).count();
-        let named = |name, (used, max)| (name, used, max);
+        sums.extend(inner.ledger.gauges());
         sums.extend([
-            named("grants", inner.ledger.gauge()),
-            named("calls", inner.ledger.calls_gauge()),
-            named("decisions", inner.decisions.gauge()),
-            named("guesses", inner.guesses.gauge(inner.clock.now())),
-            named("gates", (connected as u64, crate::config::GATES_MAX as u64)),
+            inner.decisions.gauge(),
+            inner.guesses.gauge(inner.clock.now()),
+            Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
         sums.extend(inner.policy.load().gauges());
         sums.extend(inner.places.gauges());
-        sums.into_iter().map(|(name, used, max)| TableStatus { table: name.into(), used, max }).collect()
+        sums.into_iter().map(|Gauge { name, used, max }| TableStatus { table: name.into(), used, max }).collect()
     }
 
     fn gates_known(&self) -> Vec<JoinedGate> {
@@ -307,16 +311,41 @@ impl Control {
         self.inner.policy.load_full()
     }
 
+    /// Its users, groups, services and rules, to read them. What edits them goes through [`Control::edit`].
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
+    }
+
+    /// Edits users, groups, services or rules, puts the change in place, and ends the grants that nothing allows any more.
+    ///
+    /// # Errors
+    /// As `edit`, which then changed nothing; or if the change cannot be put in place.
+    pub fn edit(&self, edit: impl FnOnce(&Catalog) -> Result<Edited, EditError>) -> Result<Edited, ControlError> {
+        let edited = edit(&self.inner.catalog)?;
+        self.reload()?;
+        if edited.agents {
+            self.reload_agents()?;
+        }
+        let user = edited.user.iter().cloned().map(Selected::User);
+        for ended in user.chain(edited.services.iter().cloned().map(Selected::Service)) {
+            self.revoke(Selector::all(ended))?;
+        }
+        Ok(edited)
+    }
+
     /// Reads users, groups, services and rules anew and puts them in place.
     ///
     /// # Errors
     /// If the store cannot be read or they do not fit together: then the old ones stay.
     pub fn reload(&self) -> Result<(), ControlError> {
         let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let (policy, _) = self.inner.catalog.policy(self.now())?;
+        let (policy, _) = self.inner.catalog.policy()?;
         let policy = Arc::new(policy);
         self.inner.policy.store(Arc::clone(&policy));
-        self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy)
+        let told = self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy);
+        self.inner.untold.store(told.is_err(), Ordering::Relaxed);
+        told
     }
 
     /// Fetches from the key holder what agents' digests are checked against now.
@@ -354,137 +383,5 @@ impl Control {
     /// Whether [`Control::reload_agents`] has something to do: an epoch begins or ends.
     pub(crate) fn agents_are_due(&self) -> bool {
         self.inner.agents.load().is_due(self.now())
-    }
-
-    /// Adds these users, or none of them.
-    ///
-    /// # Errors
-    /// See [`Catalog::users_add`].
-    pub fn users_add(&self, new: &[NewUser]) -> Result<(), ControlError> {
-        self.inner.catalog.users_add(self.now(), new)?;
-        self.reload()?;
-        self.reload_agents()
-    }
-
-    /// Changes a user. One who may log in no longer loses all grants.
-    ///
-    /// # Errors
-    /// See [`Catalog::user_change`].
-    pub fn user_change(&self, name: &str, change: &UserChange) -> Result<(), ControlError> {
-        self.inner.catalog.user_change(self.now(), name, change)?;
-        self.reload()?;
-        if change.enabled == Some(false) {
-            self.revoke(Selector::all(Selected::User(name.to_owned())))?;
-        }
-        Ok(())
-    }
-
-    /// Replaces what a user signs in with.
-    ///
-    /// # Errors
-    /// See [`Catalog::user_password`].
-    pub fn user_password(&self, new: &NewUser) -> Result<(), ControlError> {
-        self.inner.catalog.user_password(self.now(), new)?;
-        self.reload()?;
-        self.reload_agents()
-    }
-
-    /// Removes a user, and ends the user's grants.
-    ///
-    /// # Errors
-    /// See [`Catalog::user_remove`].
-    pub fn user_remove(&self, name: &str) -> Result<(), ControlError> {
-        self.inner.catalog.user_remove(self.now(), name)?;
-        self.reload()?;
-        self.reload_agents()?;
-        self.revoke(Selector::all(Selected::User(name.to_owned()))).map(drop)
-    }
-
-    /// All users, without what their passwords are checked against.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn users(&self) -> Result<Vec<User>, ControlError> {
-        Ok(self.inner.catalog.users(self.now())?)
-    }
-
-    /// Adds a group.
-    ///
-    /// # Errors
-    /// See [`Catalog::group_add`].
-    pub fn group_add(&self, group: &Group) -> Result<(), ControlError> {
-        self.inner.catalog.group_add(self.now(), group)?;
-        self.reload()
-    }
-
-    /// Removes a group.
-    ///
-    /// # Errors
-    /// See [`Catalog::group_remove`].
-    pub fn group_remove(&self, name: &str) -> Result<(), ControlError> {
-        self.inner.catalog.group_remove(self.now(), name)?;
-        self.reload()
-    }
-
-    /// All groups.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn groups(&self) -> Result<Vec<Group>, ControlError> {
-        Ok(self.inner.catalog.groups(self.now())?)
-    }
-
-    /// Adds services.
-    ///
-    /// # Errors
-    /// See [`Catalog::services_add`].
-    pub fn services_add(&self, services: &[Service]) -> Result<(), ControlError> {
-        self.inner.catalog.services_add(self.now(), services)?;
-        self.reload()
-    }
-
-    /// Replaces services, and ends the grants of those that are reached otherwise now.
-    ///
-    /// # Errors
-    /// See [`Catalog::services_replace`].
-    pub fn services_replace(&self, services: &[Service]) -> Result<Vec<String>, ControlError> {
-        let moved = self.inner.catalog.services_replace(self.now(), services)?;
-        self.reload()?;
-        for name in &moved {
-            self.revoke(Selector::all(Selected::Service(name.clone())))?;
-        }
-        Ok(moved)
-    }
-
-    /// Puts the services and rules of a changed configuration file in place; gives the services that are gone or reached
-    /// otherwise, whose grants have ended.
-    ///
-    /// # Errors
-    /// If they do not fit together with each other and with users and groups: then the old ones stay.
-    pub fn configure(&self, services: Vec<Service>, rules: Vec<Rule>) -> Result<Vec<String>, ControlError> {
-        let moved = self.inner.catalog.configure(self.now(), services, rules)?;
-        self.reload()?;
-        for name in &moved {
-            self.revoke(Selector::all(Selected::Service(name.clone())))?;
-        }
-        Ok(moved)
-    }
-
-    /// Removes a service, and ends its grants.
-    ///
-    /// # Errors
-    /// See [`Catalog::service_remove`].
-    pub fn service_remove(&self, name: &str) -> Result<(), ControlError> {
-        self.inner.catalog.service_remove(self.now(), name)?;
-        self.reload()?;
-        self.revoke(Selector::all(Selected::Service(name.to_owned()))).map(drop)
-    }
-
-    /// All services, those of the configuration file first.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn services(&self) -> Result<Vec<Service>, ControlError> {
-        Ok(self.inner.catalog.services(self.now())?)
     }
 }

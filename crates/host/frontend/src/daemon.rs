@@ -1,6 +1,7 @@
 //! Starting and stopping a frontend: keys, store, sockets, threads, tasks.
 
 use std::{
+    collections::BTreeMap,
     fs::DirBuilder,
     io,
     net::SocketAddr,
@@ -16,24 +17,28 @@ use std::{
 
 use arc_swap::ArcSwap;
 use sluicegate_feed::tls::{self, TlsError};
-use sluicegate_grant::{IssuerKey, IssuerPublic};
+use sluicegate_grant::IssuerKey;
 use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::Policy;
 use sluicegate_signin::{ReplicaKey, SitePublic};
 use sluicegate_store::{
-    DirectoryError, KeptRevoke, Kind, StoreError,
+    DirectoryError, KeptRevoke, StoreError,
     audit::{self, Audit, AuditError},
 };
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
 use zeroize::Zeroizing;
 
 use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, GATES_MAX},
     control::{Control, Identity, Inner},
     feed::{
-        Ask, Hub, HubParts, Listener, Queues,
+        Ask, Audited, Hub, Listener, Log, Queues,
         holders::Holders,
         registrations::{self, Registrations},
     },
@@ -60,6 +65,8 @@ const GATE_EVENTS_MAX: usize = 1_024;
 const EPOCH_RETRY: Duration = Duration::from_secs(2);
 /// And it is said again after this that keys of a key holder elsewhere are missing.
 const LOAD_REMINDER: Duration = Duration::from_secs(300);
+/// Time between looks at the key holder and its keys.
+const KEYS_INTERVAL: Duration = Duration::from_millis(500);
 /// Time between looks at who may join.
 const DOOR_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -133,7 +140,7 @@ impl std::fmt::Debug for Frontend {
 /// Keys that last over restarts, and random numbers of this start.
 struct Secrets {
     dialog: Zeroizing<[u8; 32]>,
-    issuer_seed: Zeroizing<[u8; 32]>,
+    issuer: Arc<IssuerKey>,
     replica: Arc<ReplicaKey>,
     tls: tls::Identity,
     boot_id: u64,
@@ -149,16 +156,12 @@ impl Secrets {
         random(&mut boot)?;
         Ok(Self {
             dialog: keys::load_or_create_seed(&state_dir.join(DIALOG_FILE))?,
-            issuer_seed: keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?,
+            issuer: Arc::new(IssuerKey::from_seed(*keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?)),
             replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(&state_dir.join(NOISE_FILE))?)),
             tls: tls::Identity::load_or_create(&state_dir.join(TLS_FILE), name)?,
             boot_id: u64::from_be_bytes(boot),
             start,
         })
-    }
-
-    fn issuer(&self) -> IssuerKey {
-        IssuerKey::from_seed(*self.issuer_seed)
     }
 }
 
@@ -238,18 +241,19 @@ impl Opened {
         let mut tasks = JoinSet::new();
         tasks.spawn(hub.run(Queues { shards: shard_events, gates, asks: ask_queue }));
         let listener = Listener {
-            socket,
             tls: tls::server_config(&common.secrets.tls, Arc::clone(&inner.door) as Arc<dyn tls::Admission>)?,
             directory: inner.catalog.directory().clone(),
             door: Arc::clone(&inner.door),
             places: Arc::clone(&inner.places),
+            gates: Arc::new(Semaphore::new(GATES_MAX)),
             events: gate_events,
             clock,
             audit: inner.audit.clone(),
+            log: Log::new(),
         };
-        tasks.spawn(listener.run());
+        tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
-        let watching = watch_store(control.clone(), Arc::clone(&common.stop))?;
+        let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
         tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
         Ok(Frontend { control, tasks, threads, shards: shards.senders, stop: common.stop })
@@ -274,7 +278,7 @@ impl Frontend {
             (config.services.clone(), config.rules.clone(), config.per_user),
             &config.keyholder,
         )?;
-        let (policy, findings) = catalog.policy(clock.unix())?;
+        let (policy, findings) = catalog.policy()?;
         findings
             .iter()
             .for_each(|finding| tracing::warn!("{}: {}; {}", finding.subject, finding.message, finding.hint));
@@ -415,7 +419,7 @@ fn guesses(secrets: &Secrets) -> Guesses {
 
 fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {
     let secrets = &common.secrets;
-    let public = secrets.issuer().public().id();
+    let public = secrets.issuer.public().id();
     let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
     Settings {
         realm: config.realm.clone(),
@@ -435,7 +439,7 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
         replica_key: Arc::clone(&secrets.replica),
         agents: Arc::clone(&common.agents),
         guesses: Arc::clone(&common.guesses),
-        issuer: Arc::new(secrets.issuer()),
+        issuer: Arc::clone(&secrets.issuer),
     }
 }
 
@@ -447,7 +451,7 @@ fn control(
     site: SitePublic,
     audit: Option<Audit>,
 ) -> Control {
-    let issuer: IssuerPublic = common.secrets.issuer().public();
+    let issuer = common.secrets.issuer.public();
     let identity = Identity {
         name: config.name.clone(),
         realm: config.realm.clone(),
@@ -473,6 +477,7 @@ fn control(
         door: Arc::default(),
         places: Arc::default(),
         clock: common.clock,
+        untold: AtomicBool::new(false),
         reloading: Mutex::new(()),
         audit,
     };
@@ -480,7 +485,7 @@ fn control(
 }
 
 fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, revokes: Vec<KeptRevoke>) -> Hub {
-    Hub::new(HubParts {
+    Hub {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::clone(&control.inner.decisions),
@@ -489,15 +494,17 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         holders: Holders::new(&config.gates),
         registrations: Registrations::new(control.inner.catalog.directory().clone()),
         peers: shards.addresses.iter().map(SocketAddr::ip).collect(),
-        issuer_seed: common.secrets.issuer_seed.clone(),
+        issuer: Arc::clone(&common.secrets.issuer),
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),
         relay_rate_bps: config.relay_rate_bps,
         relay_secret: Zeroizing::new(sluicegate_proxy::derive(&common.secrets.start, b"relay")),
+        gates: BTreeMap::new(),
+        services: BTreeMap::new(),
         policy: Arc::clone(&common.policy),
         revokes,
-        audit: control.inner.audit.clone(),
-    })
+        audited: Audited::new(control.inner.audit.clone()),
+    }
 }
 
 /// Join secrets end by themselves: then strangers need not even finish a handshake.
@@ -536,34 +543,21 @@ fn renew_agents(control: &Control, asked: &mut Option<std::time::Instant>) {
     }
 }
 
-/// Puts changes in place that others make to the store, and the keys of a new epoch.
-fn watch_store(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
-    let store = Arc::clone(control.inner.catalog.directory().store());
-    let mut watch = store.watch(store.revision()?)?;
+/// Sees to it that there is a key holder and that the keys of a new epoch are in place, and tells the hub of a policy that
+/// it had no room for.
+fn watch_keys(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
     let run = move || {
         let mut asked = None;
         while !stop.load(Ordering::Relaxed) {
             hold_on(control.inner.catalog.holder());
             renew_agents(&control, &mut asked);
-            match watch.next(Duration::from_millis(500)) {
-                Ok(changes) => {
-                    let matters = |key: &str| Kind::of_key(key).is_some_and(|(kind, _)| kind != Kind::Gate);
-                    if changes.iter().any(|change| matters(&change.key))
-                        && let Err(error) = control.reload()
-                    {
-                        tracing::error!(%error, "the changed users, services and rules were not put in place");
-                    }
-                }
-                Err(StoreError::Compacted { .. }) => match store.revision().and_then(|now| store.watch(now)) {
-                    Ok(anew) => {
-                        watch = anew;
-                        let _ = control.reload();
-                    }
-                    Err(error) => return tracing::error!(%error, "cannot watch the store"),
-                },
-                Err(error) => return tracing::error!(%error, "cannot watch the store"),
+            if control.inner.untold.load(Ordering::Relaxed)
+                && let Err(error) = control.reload()
+            {
+                tracing::error!(%error, "the changed users, services and rules were not put in place");
             }
+            thread::sleep(KEYS_INTERVAL);
         }
     };
-    thread::Builder::new().name("store-watch".to_owned()).spawn(run).map_err(StartError::Thread)
+    thread::Builder::new().name("keys".to_owned()).spawn(run).map_err(StartError::Thread)
 }

@@ -19,7 +19,7 @@ mod log_limit;
 mod udp;
 mod worker;
 
-pub use catalog::{Catalog, EditError};
+pub use catalog::{Catalog, EditError, Edited};
 pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
 pub use control::{Control, ControlError};
 pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};

@@ -15,6 +15,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
@@ -23,7 +24,7 @@ use crate::{
     inbox::ShardInbox,
     udp::{BATCH, Inbox, Udp, send_all},
 };
-use sluicegate_proxy::{Event, Flow, Now, Shard, Transmits};
+use sluicegate_proxy::{Event, Flow, Now, Shard};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -33,8 +34,8 @@ const BATCHES_PER_TURN: usize = 4;
 /// Lines about a socket that does not work.
 static CANNOT_RECEIVE: Pace = Pace::per_second(2);
 
-/// Name, used and maximum of each of a shard's tables, as last published.
-pub(crate) type Gauges = Arc<Mutex<Vec<(&'static str, u64, u64)>>>;
+/// The fill of each of a shard's tables, as last published.
+pub(crate) type Gauges = Arc<Mutex<Vec<Gauge>>>;
 
 /// Everything that a shard's thread owns.
 #[derive(Debug)]
@@ -73,7 +74,6 @@ impl Worker {
 
     fn run(mut self) {
         let mut memory = Inbox::new();
-        let mut out = Transmits::new();
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
         while !self.stop.load(Ordering::Relaxed) {
@@ -81,16 +81,16 @@ impl Worker {
             self.inbox.clear_wakes();
             let now = self.now();
             while let Some(input) = self.inbox.next() {
-                self.shard.on_input(now, input, &mut out);
+                self.shard.on_input(now, input);
             }
             for listener in readable {
-                self.receive(listener, &mut memory, &mut out);
+                self.receive(listener, &mut memory);
             }
             let now = self.now();
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
-                self.shard.on_time(now, &mut out);
+                self.shard.on_time(now);
             }
-            self.flush(&mut out);
+            self.flush();
             self.pass_events(&mut stalled);
             if now.instant.since(published) >= Duration::from_millis(200) {
                 published = now.instant;
@@ -125,14 +125,14 @@ impl Worker {
         fds.iter().take(self.sockets.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(at, _)| at).collect()
     }
 
-    fn receive(&mut self, listener: usize, memory: &mut Inbox, out: &mut Transmits) {
+    fn receive(&mut self, listener: usize, memory: &mut Inbox) {
         let Some(socket) = self.sockets.get(listener) else { return };
         let listener = u8::try_from(listener).unwrap_or(u8::MAX);
         for _ in 0..BATCHES_PER_TURN {
-            let now = Now { instant: self.clock.now(), unix: self.clock.unix() };
+            let now = self.now();
             let shard = &mut self.shard;
             let received = memory.receive(socket, |peer, bytes| {
-                shard.on_datagram(now, Flow::datagrams(listener, peer), bytes, out);
+                shard.on_datagram(now, Flow::datagrams(listener, peer), bytes);
             });
             match received {
                 Ok(BATCH) => {}
@@ -147,16 +147,18 @@ impl Worker {
         }
     }
 
-    fn flush(&self, out: &mut Transmits) {
+    fn flush(&mut self) {
+        let out = self.shard.transmits();
         if out.is_empty() {
             return;
         }
+        let mut dropped = 0;
         for (listener, socket) in self.sockets.iter().enumerate() {
             let of_listener = out.iter().filter(|(flow, _)| usize::from(flow.listener) == listener);
-            let dropped = send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
-            self.shard.count_unsent(dropped);
+            dropped += send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
         }
         out.clear();
+        self.shard.count_unsent(dropped);
     }
 
     /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.

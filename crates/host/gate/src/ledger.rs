@@ -31,9 +31,9 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The grant; `None` only for bytes that no feed delivered.
+    /// The grant; `None` only for one that no feed delivered.
     pub(crate) fn grant(&self) -> Option<Grant> {
-        self.delta.grant().ok()
+        self.delta.grant.check().is_ok().then(|| self.delta.grant.clone())
     }
 }
 

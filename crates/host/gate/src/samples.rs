@@ -53,7 +53,7 @@ pub(crate) fn grant(number: u8) -> Grant {
 /// The grant on its way to the service "web" at [`TARGET`], port 5004.
 pub(crate) fn delta(grant: Grant) -> GrantDelta {
     GrantDelta {
-        body: grant.encode(),
+        grant,
         user: "alice".into(),
         service: "web".into(),
         target: TARGET,

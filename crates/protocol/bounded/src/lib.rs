@@ -54,6 +54,14 @@ pub struct Gauge {
     pub max: u64,
 }
 
+impl Gauge {
+    /// Of a collection that its owner bounds.
+    #[must_use]
+    pub const fn of(name: &'static str, used: usize, max: usize) -> Self {
+        Self { name, used: used as u64, max: max as u64 }
+    }
+}
+
 /// A table with a named maximum.
 pub trait Bounded {
     /// What the table is called in metrics.

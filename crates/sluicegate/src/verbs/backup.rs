@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sluicegate_keys::private_directory;
-use sluicegate_store::{Embedded, EmbeddedOptions};
+use sluicegate_store::{ENTRIES_MAX, Store};
 use tempfile::{NamedTempFile, TempDir};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -164,7 +164,7 @@ fn copy_between_changes(state: &Path, to: &Path, paths: &[String]) -> Result<()>
 fn open_stores<'a>(directory: &Path, mut paths: impl Iterator<Item = &'a String>) -> Result<()> {
     paths.try_for_each(|path| {
         if path.ends_with(".redb") {
-            Embedded::open(&directory.join(path), EmbeddedOptions::default())?;
+            Store::open(&directory.join(path), ENTRIES_MAX)?;
         }
         Ok(())
     })

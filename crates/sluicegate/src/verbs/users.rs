@@ -35,7 +35,7 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
         UserAction::Add(new) => add(&new)?,
         UserAction::Ls(reading) => match keys::holder(&reading.node.config)? {
             Some((vault, _)) => {
-                let users = vault.users(keys::now())?;
+                let users = vault.users()?;
                 if reading.json {
                     let rows: Vec<Value> = users.iter().map(|name| json!({ "name": name })).collect();
                     return print_json(&rows);
@@ -56,7 +56,7 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
         UserAction::Enable(user) => switch(&user, true)?,
         UserAction::Passwd { name, no_agent, password, node } => passwd(&name, no_agent, &password, &node.config)?,
         UserAction::Rm(NamedUser { name, node }) => match keys::holder(&node.config)? {
-            Some((vault, _)) if vault.remove(keys::now(), &name)? => {
+            Some((vault, _)) if vault.remove(&name)? => {
                 keys::changed(&node.config, "user rm", &name)?;
                 out::line(format_args!("removed user {name}"));
             }
@@ -94,10 +94,10 @@ fn passwd(name: &str, no_agent: bool, given: &Password, config: &Path) -> Result
             node.ask(&api::USER_PASSWORD.ask_of(name, &new))?;
         }
         At::KeyHolder(vault, _) => {
-            if !vault.users(keys::now())?.iter().any(|known| known == name) {
+            if !vault.users()?.iter().any(|known| known == name) {
                 bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them");
             }
-            vault.put(keys::now(), &secret.map(|secret| (name.to_owned(), secret)).into_iter().collect::<Vec<_>>())?;
+            vault.put(&secret.map(|secret| (name.to_owned(), secret)).into_iter().collect::<Vec<_>>())?;
             keys::changed(config, "user passwd", name)?;
         }
     }
@@ -205,7 +205,7 @@ fn send(at: &At, new: &NewUsers, users: &[User<'_>]) -> Result<()> {
         }
         At::KeyHolder(vault, _) => {
             let secrets = users.iter().filter_map(|user| Some((user.name.to_owned(), user.secret.clone()?)));
-            vault.put(keys::now(), &secrets.collect::<Vec<_>>())?;
+            vault.put(&secrets.collect::<Vec<_>>())?;
             for user in users {
                 keys::changed(&new.node.config, "user add", user.name)?;
             }

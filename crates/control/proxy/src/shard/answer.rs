@@ -1,4 +1,4 @@
-//! Answers that no memory is spent on.
+//! How requests are answered: those of strangers so that no memory is spent on them, others in their transactions.
 
 use std::sync::Arc;
 
@@ -6,16 +6,19 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport},
+    transaction::Role,
     write::{Headers, Response},
 };
 
 use super::{
-    Now, Shard,
+    Shard,
+    exchanges::Id,
+    ladder::Asked,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
 };
 use crate::{
     metrics::{Count, Kind, Outcome},
-    transmits::{Flow, Transmits},
+    transmits::Flow,
 };
 
 /// The methods that the frontend answers or passes on, for Allow.
@@ -58,17 +61,27 @@ pub(super) const fn credential_fields(method: Method<'_>) -> (u16, &'static str,
 }
 
 impl Shard {
+    /// Counts what became of a request, and answers it as one of a sender that is not proved.
+    pub(super) fn answer(
+        &mut self,
+        asked: Asked<'_, '_>,
+        (outcome, code): (Outcome, u16),
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        self.metrics.request(asked.kind, outcome);
+        self.answer_stranger(asked.flow, asked.message, code, add);
+    }
+
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
     /// neighbours were not answered too often: who spoofs a source gains nothing by it. `add` may add header fields.
-    pub(super) fn answer_stranger(
+    fn answer_stranger(
         &mut self,
         flow: Flow,
         message: &Message<'_>,
         code: u16,
-        out: &mut Transmits,
         add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
     ) {
-        if !self.unproved.admit(self.instant, flow.peer.ip()) {
+        if !self.unproved.admit(self.now.instant, flow.peer.ip()) {
             self.metrics.one(Count::AnswersTooMany);
             return;
         }
@@ -77,16 +90,42 @@ impl Shard {
             self.metrics.one(Count::AnswersTooLarge);
             return;
         }
-        out.push(answer_flow(flow, message), &self.scratch);
+        self.out.push(answer_flow(flow, message), &self.scratch);
     }
 
     /// The same for a proved sender: sent whatever its size.
-    pub(super) fn answer_once(&mut self, flow: Flow, message: &Message<'_>, code: u16, out: &mut Transmits) {
-        self.write_answer(flow, message, code, |headers| headers);
-        out.push(answer_flow(flow, message), &self.scratch);
+    pub(super) fn answer_once(&mut self, asked: Asked<'_, '_>, (outcome, code): (Outcome, u16)) {
+        self.metrics.request(asked.kind, outcome);
+        self.write_answer(asked.flow, asked.message, code, |headers| headers);
+        self.out.push(answer_flow(asked.flow, asked.message), &self.scratch);
     }
 
-    fn write_answer(
+    /// Finally refuses an authenticated request, and remembers that for its retransmissions.
+    pub(super) fn refuse(&mut self, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
+        self.refuse_with(asked, refused, |headers| headers);
+    }
+
+    /// The same with more header fields.
+    pub(super) fn refuse_with(
+        &mut self,
+        asked: Asked<'_, '_>,
+        (outcome, code): (Outcome, u16),
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        self.metrics.request(asked.kind, outcome);
+        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
+        self.write_answer(asked.flow, asked.message, code, add);
+        self.send_answer(id, code);
+    }
+
+    /// Finally refuses what `user` has proved to have sent, and leaves a note why.
+    pub(super) fn deny(&mut self, asked: Asked<'_, '_>, user: &str, outcome: Outcome, why: impl Into<String>) {
+        self.decided(asked, user, (outcome, 403), [why]);
+        self.refuse(asked, (outcome, 403));
+    }
+
+    /// Writes an answer to `scratch`; one of 503 says when to try again.
+    pub(super) fn write_answer(
         &mut self,
         flow: Flow,
         message: &Message<'_>,
@@ -96,51 +135,52 @@ impl Shard {
         // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
         let tag = self.keys.stateless_tag(message);
         let response = Response::to(message, code).source(flow.peer).to_tag(tag.as_bytes());
-        add(response.begin(&mut self.scratch)).finish();
+        let headers = response.begin(&mut self.scratch);
+        let headers = match code {
+            503 => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
+            _ => headers,
+        };
+        add(headers).finish();
+    }
+
+    /// Sends the answer in `scratch` in its transaction; `false` if that has ended or has its final answer already.
+    pub(super) fn send_answer(&mut self, id: Id, code: u16) -> bool {
+        let Some(tables) = self.exchanges.listener(id.listener) else { return false };
+        if !tables.server.respond(self.now.instant, id.token, code, &self.scratch) {
+            return false;
+        }
+        if let Some((_, peer)) = tables.server.response(id.token) {
+            self.out.push(Flow::datagrams(id.listener, peer), &self.scratch);
+        }
+        true
     }
 
     /// Asks for credentials: 401 for REGISTER, 407 for everything else.
-    pub(super) fn challenge(
-        &mut self,
-        now: Now,
-        flow: Flow,
-        message: &Message<'_>,
-        method: Method<'_>,
-        stale: bool,
-        out: &mut Transmits,
-    ) {
+    pub(super) fn challenge(&mut self, asked: Asked<'_, '_>, stale: bool) {
+        let Asked { flow, message, method, .. } = asked;
         let agent = message.lists(HeaderName::Supported, b"sluicegate");
         let (code, field, _) = credential_fields(method);
         let agents = Arc::clone(&self.settings.agents);
-        let certificate = agents.certificate(Epoch::at(now.unix)).filter(|_| agent);
+        let certificate = agents.certificate(Epoch::at(self.now.unix)).filter(|_| agent);
         if agent && certificate.is_none() {
             // The key holder is away, and the keys of this epoch with it.
-            return self.answer_stranger(flow, message, 503, out, |headers| {
-                headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
-            });
+            return self.answer_stranger(flow, message, 503, |headers| headers);
         }
-        let mut values: Vec<Vec<u8>> = Vec::with_capacity(2);
-        self.authenticator.challenges(
-            (now.instant, now.unix),
-            &self.settings,
-            (agent, stale),
-            flow.peer.ip(),
-            |value| values.push(value.to_vec()),
-        );
-        self.answer_stranger(flow, message, code, out, |headers| {
+        let values = self.authenticator.challenges(self.now, &self.settings, (agent, stale), flow.peer.ip());
+        self.answer_stranger(flow, message, code, |headers| {
             let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
             values.iter().fold(headers, |headers, value| headers.header(field, value))
         });
     }
 
     /// Answers what could not be parsed, if it is answerable at all.
-    pub(super) fn answer_malformed(&mut self, flow: Flow, datagram: &[u8], status: Option<u16>, out: &mut Transmits) {
+    pub(super) fn answer_malformed(&mut self, flow: Flow, datagram: &[u8], status: Option<u16>) {
         let Some((code, message)) = status.zip(Message::salvage(datagram)) else {
             self.metrics.one(Count::Garbage);
             return;
         };
         let kind = message.method().map_or(Kind::Other, |method| kind_of(method, false));
         self.metrics.request(kind, Outcome::Malformed);
-        self.answer_stranger(flow, &message, code, out, |headers| headers);
+        self.answer_stranger(flow, &message, code, |headers| headers);
     }
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
@@ -26,12 +27,11 @@ use super::{
     answer::credential_fields,
     exchanges::Users,
     ladder::Asked,
-    settings::{DigestName, RETRY_AFTER_SECS, Settings},
+    settings::{DigestName, Settings},
 };
 use crate::{
     guesses::{Attempt, Claim},
-    metrics::{Count, Kind, Outcome},
-    transmits::Transmits,
+    metrics::{Count, Outcome},
 };
 
 /// What the credentials of a request are worth.
@@ -126,7 +126,7 @@ impl Authenticator {
     /// A wrong password and an unknown, disabled or wrongly used name cost the same: one look-up and the same hashes.
     pub(super) fn judge(
         &mut self,
-        (now, unix): (Instant, UnixTime),
+        now: Now,
         settings: &Settings,
         policy: &Policy,
         (name, message): (HeaderName, &Message<'_>),
@@ -139,15 +139,15 @@ impl Authenticator {
             Err(DigestError::Malformed | DigestError::Missing(_)) => return Verdict::Malformed,
             Err(_) => return ask(false, Outcome::Challenged),
         };
-        let Ok(nonce) = self.nonces.check(authorization.nonce, uptime(now), client.ip()) else {
+        let Ok(nonce) = self.nonces.check(authorization.nonce, uptime(now.instant), client.ip()) else {
             return ask(true, Outcome::Stale);
         };
-        if matches!(realm, Realm::Agent(epoch) if !is_current(epoch, unix)) {
+        if matches!(realm, Realm::Agent(epoch) if !is_current(epoch, now.unix)) {
             return ask(true, Outcome::Stale);
         }
         let claimed = authorization.username().unwrap_or(Cow::Borrowed(""));
         let claim = Claim { user: &claimed, peer: client, nonce: authorization.nonce };
-        match settings.guesses.attempt(now, &claim) {
+        match settings.guesses.attempt(now.instant, &claim) {
             Attempt::Judged => {}
             Attempt::NonceSpent => return ask(true, Outcome::Stale),
             Attempt::Refused => return Verdict::Guessing(claimed.chars().take(NAME_LEN_MAX).collect()),
@@ -166,15 +166,15 @@ impl Authenticator {
         let proved = verify(&authorization, method, secret.as_ref());
         let covers = message.request_uri().is_some_and(|uri| authorization.covers(uri));
         if !(proved & offered & covers) {
-            settings.guesses.wrong(now, &claim);
+            settings.guesses.wrong(now.instant, &claim);
             return Verdict::Challenge {
                 stale: false,
                 outcome: Outcome::BadDigest,
                 claimed: Some(claimed.chars().take(NAME_LEN_MAX).collect()),
             };
         }
-        settings.guesses.right(now, &claim);
-        if self.replays.is_used(nonce, uptime(now)) {
+        settings.guesses.right(now.instant, &claim);
+        if self.replays.is_used(nonce, uptime(now.instant)) {
             return Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) };
         }
         let nonces = || (authorization.nonce.to_vec(), authorization.cnonce.to_vec());
@@ -230,59 +230,49 @@ impl Authenticator {
         Ok(AgentSession { secret, proves, message })
     }
 
-    /// Adds the challenge to an answer: to agents one for this epoch, to others one per configured algorithm.
+    /// The challenges of an answer: to agents one for this epoch, to others one per configured algorithm.
     pub(super) fn challenges(
         &mut self,
-        (now, unix): (Instant, UnixTime),
+        now: Now,
         settings: &Settings,
         (agent, stale): (bool, bool),
         client: IpAddr,
-        mut add: impl FnMut(&[u8]),
-    ) {
-        let nonce = self.nonces.mint(uptime(now), client);
-        let agent_realm = agent.then(|| format!("{};e={}", settings.realm, Epoch::at(unix)));
+    ) -> Vec<Vec<u8>> {
+        let nonce = self.nonces.mint(uptime(now.instant), client);
+        let agent_realm = agent.then(|| format!("{};e={}", settings.realm, Epoch::at(now.unix)));
         let realm = agent_realm.as_deref().unwrap_or(&settings.realm).as_bytes();
         let algorithms = if agent { &[DigestName::Sha256][..] } else { &settings.algorithms };
-        let mut value = Vec::with_capacity(160);
-        for algorithm in algorithms {
-            value.clear();
-            let algorithm = algorithm.algorithm();
+        let challenge = |algorithm: &DigestName| {
+            let (algorithm, mut value) = (algorithm.algorithm(), Vec::with_capacity(160));
             Challenge { realm, nonce: nonce.as_bytes(), opaque: None, algorithm, stale }.write(&mut value);
-            add(&value);
-        }
+            value
+        };
+        algorithms.iter().map(challenge).collect()
     }
 
-    /// Used and maximum of the replay set.
-    pub(super) fn gauge(&self) -> (u64, u64) {
-        let replays = self.replays.gauge();
-        (replays.used, replays.max)
+    /// The fill of the replay set.
+    pub(super) fn gauge(&self) -> Gauge {
+        self.replays.gauge()
     }
 }
 
 impl Shard {
     /// Who proved to have sent this, or `None` after having asked for (other) credentials.
-    pub(super) fn authenticate(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Option<Proof> {
+    pub(super) fn authenticate(&mut self, asked: Asked<'_, '_>) -> Option<Proof> {
         let Asked { flow, message, method, kind, .. } = asked;
-        let (_, _, field) = credential_fields(method);
-        let verdict = self.authenticator.judge(
-            (now.instant, now.unix),
-            &self.settings,
-            &self.policy,
-            (field, message),
-            flow.peer,
-        );
-        match verdict {
+        let (challenge, _, field) = credential_fields(method);
+        match self.authenticator.judge(self.now, &self.settings, &self.policy, (field, message), flow.peer) {
             Verdict::Proved(claimed) => {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.charge(now.instant, &claimed.user)
-                    && self.authenticator.accept(now.instant, &claimed).is_ok();
+                let charged = self.exchanges.charge(self.now.instant, &claimed.user)
+                    && self.authenticator.accept(self.now.instant, &claimed).is_ok();
                 if charged {
-                    self.unproved.proved(now.instant, flow.peer.ip());
-                    return self.shake_hands(now, asked, claimed, out);
+                    self.unproved.proved(self.now.instant, flow.peer.ip());
+                    return self.shake_hands(asked, claimed);
                 }
                 self.metrics.one(Count::TableFull);
-                self.unavailable_once(asked, out);
+                self.unavailable_once(asked);
             }
             Verdict::Challenge { stale, outcome, claimed } => {
                 self.metrics.request(kind, outcome);
@@ -291,37 +281,28 @@ impl Shard {
                         Outcome::Replay => "these credentials had been used before",
                         _ => "wrong password, disabled, or not allowed to log in this way",
                     };
-                    self.decided(now, asked, &user, (outcome, if kind == Kind::Register { 401 } else { 407 }), [why]);
+                    self.decided(asked, &user, (outcome, challenge), [why]);
                 }
-                self.challenge(now, flow, message, method, stale, out);
+                self.challenge(asked, stale);
             }
-            Verdict::Malformed => {
-                self.metrics.request(kind, Outcome::Malformed);
-                self.answer_stranger(flow, message, 400, out, |headers| headers);
-            }
+            Verdict::Malformed => self.answer(asked, (Outcome::Malformed, 400), |headers| headers),
             Verdict::Guessing(user) => {
-                self.metrics.request(kind, Outcome::Guessing);
                 let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
-                self.decided(now, asked, &user, (Outcome::Guessing, 503), [why]);
-                self.answer_stranger(flow, message, 503, out, |headers| {
-                    headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
-                });
+                self.decided(asked, &user, (Outcome::Guessing, 503), [why]);
+                self.answer(asked, (Outcome::Guessing, 503), |headers| headers);
             }
         }
         None
     }
 
     /// The handshake of an agent; of a telephone there is none.
-    fn shake_hands(&mut self, now: Now, asked: Asked<'_, '_>, claimed: Claimed, out: &mut Transmits) -> Option<Proof> {
+    fn shake_hands(&mut self, asked: Asked<'_, '_>, claimed: Claimed) -> Option<Proof> {
         let Claimed { user, agent, .. } = claimed;
         let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
         match self.authenticator.handshake(&self.settings, asked.message, &claim) {
             Ok(session) => Some(Proof { user, agent: Some(session) }),
             Err(error) => {
-                self.metrics.request(asked.kind, Outcome::Handshake);
-                let why = error.to_string();
-                self.decided(now, asked, &user, (Outcome::Handshake, 403), [why]);
-                self.refuse_with(now, asked, 403, None, out);
+                self.deny(asked, &user, Outcome::Handshake, error.to_string());
                 None
             }
         }

@@ -1,6 +1,7 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
 use sluicegate_api::Decision;
+use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -11,209 +12,165 @@ use sluicegate_sip::{
 };
 
 use super::{
-    Now, Shard,
+    Shard,
     admission::Admitted,
     answer::ALLOW,
     events::{Event, GateAnswer},
-    exchanges::{Exchange, Id, Stage},
-    grants::{Opening, Terms},
+    exchanges::{Exchange, Id},
+    grants::Opening,
     ladder::Asked,
-    media,
-    openings::GateOrder,
-    settings::RETRY_AFTER_SECS,
+    media::{self, Want},
 };
 use crate::{
+    calls::CallId,
     decisions::Decided,
     metrics::{Count, Outcome},
-    transmits::{Flow, Transmits},
 };
-
-/// Why a gate could not even be asked.
-pub(super) const NO_ROOM: &str = "as many events wait for the feed as may";
 
 /// Shortest session timer that RFC 4028 allows, in seconds.
 const SESSION_TIMER_SECS_MIN: u32 = 90;
 
 impl Shard {
     /// Asks the gate of a declared service to open what was allowed.
-    pub(super) fn open_declared(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        mut admitted: Admitted,
-        out: &mut Transmits,
-    ) {
-        let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
+    pub(super) fn open_declared(&mut self, asked: Asked<'_, '_>, admitted: Admitted, mut wants: Vec<Want>) {
+        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
-        media::narrow(&mut admitted.wants, offer.as_ref(), asked.flow.peer.ip());
-        let opening = self.opening(now, asked.flow, &admitted);
-        let request = asked.message.as_bytes().to_vec();
-        let ids: Vec<GrantId> = opening.ids().collect();
-        let order = GateOrder::Open { service: opening.service.name.clone(), deltas: opening.deltas() };
-        let stage = Stage::Opening(Box::new(opening));
-        let exchange = Exchange { flow: asked.flow, request, started: now.instant, stage, gate_deadline: None };
-        self.exchanges.begin(id, exchange);
-        if !self.raise(Event::Gates(order)) {
-            self.metrics.request(asked.kind, Outcome::Unavailable);
-            return self.fail(now, id, 503, NO_ROOM, out);
+        media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
+        self.exchanges.begin(self.now.instant, id, asked, (admitted, None));
+        if !self.open_grants(id, &wants) {
+            return self.metrics.request(asked.kind, Outcome::Unavailable);
         }
         self.metrics.request(asked.kind, Outcome::Admitted);
-        self.exchanges.await_gate(now.instant, id, ids.into_iter());
-        self.send_trying(now, id, asked.flow, asked.message, out);
+        self.send_trying(id, asked);
     }
 
     /// 100, so that the client stops repeating its request.
-    pub(super) fn send_trying(&mut self, now: Now, id: Id, flow: Flow, message: &Message<'_>, out: &mut Transmits) {
-        let mut answer = std::mem::take(&mut self.scratch);
-        Response::to(message, 100).source(flow.peer).begin(&mut answer).finish();
-        self.send_answer(now, id, 100, &answer, out);
-        self.scratch = answer;
+    pub(super) fn send_trying(&mut self, id: Id, asked: Asked<'_, '_>) {
+        Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut self.scratch).finish();
+        self.send_answer(id, 100);
     }
 
-    pub(super) fn opening(&self, now: Now, flow: Flow, admitted: &Admitted) -> Opening {
-        let terms = Terms {
-            call: admitted.call,
-            user: &admitted.user,
-            service: &admitted.service,
-            client: flow.peer.ip(),
-            limits: admitted.limits,
-            agent: admitted.agent.as_ref(),
-            renewal: admitted.renewal,
-        };
-        Opening::new((&self.settings, &self.keys, &self.ledger), now.unix, &terms, &admitted.wants)
+    /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
+    /// told its sender, if they cannot even be asked.
+    pub(super) fn open_grants(&mut self, id: Id, wants: &[Want]) -> bool {
+        let Some(Exchange { flow, admitted, .. }) = self.exchanges.pending(id) else { return false };
+        let client = flow.peer.ip();
+        let issuing = (&self.settings, &self.keys, &*self.ledger);
+        let opening = Opening::new(issuing, self.now.unix, (admitted, client), wants);
+        let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
+        self.exchanges.await_gate(self.now.instant, id, opening);
+        let raised = self.raise(order);
+        if !raised {
+            self.on_gate_failed(id, "as many events wait for the feed as may");
+        }
+        raised
     }
 
     /// Takes a gate's answer.
-    pub fn on_gate_answer(&mut self, now: Now, answer: GateAnswer, out: &mut Transmits) {
+    pub(super) fn on_gate_answer(&mut self, answer: GateAnswer) {
         let (GateAnswer::Opened { id: grant, .. } | GateAnswer::Refused { id: grant, .. }) = answer;
         let Some(id) = self.exchanges.waiting_for(grant) else { return };
         match answer {
-            GateAnswer::Opened { address, ports, .. } => self.on_opened(now, id, grant, (address, ports), out),
+            GateAnswer::Opened { address, ports, .. } => {
+                let Some(exchange) = self.exchanges.pending(id) else { return };
+                let is_relayed = exchange.relay.is_some();
+                let is_open = exchange.opening.as_mut().is_some_and(|opening| opening.note(grant, address, ports));
+                match (is_open, is_relayed) {
+                    (true, false) => self.accept(id),
+                    (true, true) => self.pass_answer_on(id),
+                    (false, _) => {}
+                }
+            }
             GateAnswer::Refused { reason, .. } => {
                 self.metrics.one(Count::OpeningRefused);
-                self.on_gate_failed(now, id, &reason, out);
-            }
-        }
-    }
-
-    fn on_opened(
-        &mut self,
-        now: Now,
-        id: Id,
-        grant: GrantId,
-        (address, ports): (std::net::IpAddr, (u16, u16)),
-        out: &mut Transmits,
-    ) {
-        let Some(exchange) = self.exchanges.pending(id) else { return };
-        match &mut exchange.stage {
-            Stage::Opening(opening) => {
-                if opening.note(grant, address, ports) {
-                    self.accept(now, id, out);
-                }
-            }
-            Stage::Relaying(relay) => {
-                if relay.note(grant, address, ports) {
-                    self.pass_answer_on(now, id, out);
-                }
+                self.on_gate_failed(id, &reason);
             }
         }
     }
 
     /// Nothing could be opened: the gate refused, or has not answered in time.
-    pub(super) fn on_gate_failed(&mut self, now: Now, id: Id, why: &str, out: &mut Transmits) {
-        let Some(exchange) = self.exchanges.pending(id) else { return };
-        match &exchange.stage {
-            Stage::Opening(_) => self.fail(now, id, 503, why, out),
-            Stage::Relaying(_) => self.on_relay_gate_failed(now, id, why, out),
+    pub(super) fn on_gate_failed(&mut self, id: Id, why: &str) {
+        match self.exchanges.pending(id) {
+            Some(Exchange { relay: Some(_), .. }) => self.on_relay_gate_failed(id, why),
+            Some(_) => self.fail(id, 503, why),
+            None => {}
         }
     }
 
     /// 200: all grants are open.
-    fn accept(&mut self, now: Now, id: Id, out: &mut Transmits) {
-        let Some(exchange) = self.exchanges.end(id) else { return };
-        let Stage::Opening(opening) = &exchange.stage else { return };
-        let Ok(request) = Message::parse(&exchange.request) else { return };
+    fn accept(&mut self, id: Id) {
+        let Some(Exchange { flow, request, started, admitted, opening, .. }) = self.exchanges.end(id) else { return };
+        let Some(opening) = opening else { return };
+        let Ok(request) = Message::parse(&request) else { return };
         let Ok(offer) = Session::parse(request.body()) else { return };
-        let opened = opening.opened();
-        let sdp = media::answer(&offer, &opened, opening.service.address, opening.call, now.unix.0);
-        let mut answer = std::mem::take(&mut self.scratch);
-        let tag = self.keys.to_tag(opening.call, self.settings.shard, exchange.flow);
-        let own = self.settings.address(exchange.flow.listener);
-        let contact = format!("<sip:{}@{own}>", opening.service.name);
+        let Admitted { service, call, renewal, agent, .. } = admitted;
+        let sdp = media::answer(&offer, &opening.opened(), service.address, call, self.now.unix.0);
+        let tag = self.keys.to_tag(call, self.settings.shard, flow);
+        let own = self.settings.address(flow.listener);
+        let contact = format!("<sip:{}@{own}>", service.name);
         let mut headers = Response::to(&request, 200)
-            .source(exchange.flow.peer)
+            .source(flow.peer)
             .to_tag(tag.as_bytes())
             .record_route()
-            .begin(&mut answer)
+            .begin(&mut self.scratch)
             .header("Contact", &contact)
             .header("Allow", ALLOW);
-        if request.lists(HeaderName::Supported, b"timer") && opening.lifetime_s >= SESSION_TIMER_SECS_MIN {
+        let lifetime_s = admitted.limits.lifetime_s;
+        if request.lists(HeaderName::Supported, b"timer") && lifetime_s >= SESSION_TIMER_SECS_MIN {
             // The telephone refreshes at half this time, which renews the grants (RFC 4028 section 7.4).
             headers = headers
                 .header("Require", "timer")
-                .header_args("Session-Expires", format_args!("{};refresher=uac", opening.lifetime_s));
+                .header_args("Session-Expires", format_args!("{lifetime_s};refresher=uac"));
         }
-        match &opening.agent {
+        match &agent {
             Some(agent) => {
-                let (kind, body) = multipart(opening.call, &sdp, &opening.signed(&self.settings));
+                let (kind, body) = multipart(call, &sdp, &opening.signed(&self.settings));
                 let proof = agent.answer(contact.as_bytes(), &body);
                 headers.header("Supported", "sluicegate").header(HEADER.as_str(), proof).body(&kind, &body);
             }
             None => headers.body("application/sdp", &sdp),
         }
-        let (call, renewal) = (opening.call, opening.renewal);
-        if self.send_answer(now, id, 200, &answer, out) {
+        if self.send_answer(id, 200) {
             self.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
-            self.metrics.setup(now.instant.since(exchange.started));
+            self.metrics.setup(self.now.instant.since(started));
             if !renewal {
                 self.exchanges.await_ack(id, call);
             }
         }
-        self.scratch = answer;
     }
 
     /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
     /// is.
-    pub(super) fn fail(&mut self, now: Now, id: Id, code: u16, why: &str, out: &mut Transmits) {
-        let Some(exchange) = self.exchanges.end(id) else { return };
-        let (opening, user, service) = match &exchange.stage {
-            Stage::Opening(opening) => (Some(&**opening), &opening.user, &opening.service),
-            Stage::Relaying(relay) => (relay.last_opening(), &relay.user, &relay.service),
-        };
+    pub(super) fn fail(&mut self, id: Id, code: u16, why: &str) {
+        let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.exchanges.end(id) else { return };
         let decision = Decision {
-            unix: now.unix.0,
-            user: user.clone(),
-            service: service.name.clone(),
-            client: exchange.flow.peer,
+            unix: self.now.unix.0,
+            user: admitted.user,
+            service: admitted.service.name.clone(),
+            client: flow.peer,
             outcome: Outcome::Unavailable.label().into(),
             status: code,
             steps: vec![format!("- {why}")],
         };
         self.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
-        if let Some(opening) = opening.filter(|opening| !opening.renewal) {
-            self.revoke(opening.selector());
+        if opening.is_some() && !admitted.renewal {
+            self.revoke(Selector::all(Selected::Call(admitted.call)));
         }
-        if let Stage::Relaying(relay) = &exchange.stage {
+        if let Some(relay) = relay {
             self.exchanges.forget(relay.sent);
-            if !relay.renewal {
-                self.ledger.end_call(now.instant, relay.call, None);
+            if !admitted.renewal {
+                self.ledger.end_call(self.now.instant, admitted.call, None);
             }
         }
-        let Ok(request) = Message::parse(&exchange.request) else { return };
-        let mut answer = std::mem::take(&mut self.scratch);
-        let tag = self.keys.stateless_tag(&request);
-        let headers = Response::to(&request, code).source(exchange.flow.peer).to_tag(tag.as_bytes()).begin(&mut answer);
-        match code {
-            503 => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")).finish(),
-            _ => headers.finish(),
+        if let Ok(request) = Message::parse(&request) {
+            self.write_answer(flow, &request, code, |headers| headers);
+            self.send_answer(id, code);
         }
-        self.send_answer(now, id, code, &answer, out);
-        self.scratch = answer;
     }
 }
 
 /// The description for the agent's user, and the portable copies for gates that are not on the feed.
-pub(super) fn multipart(call: [u8; 12], sdp: &[u8], grants: &[u8]) -> (String, Vec<u8>) {
+pub(super) fn multipart(call: CallId, sdp: &[u8], grants: &[u8]) -> (String, Vec<u8>) {
     // No one can know the call beforehand, so no part can hold its boundary.
     let boundary = format!("sluicegate-{}", GrantId::of_call(call, 0));
     let part = |kind: &str, more: &str| format!("--{boundary}\r\nContent-Type: {kind}\r\n{more}\r\n");

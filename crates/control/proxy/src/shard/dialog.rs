@@ -11,8 +11,8 @@ use sluicegate_sip::{
 };
 
 use super::{
-    Now, Shard,
-    answer::{ALLOW, answer_flow},
+    Shard,
+    answer::answer_flow,
     events::Event,
     exchanges::Id,
     keys::{Direction, Route, Tagged},
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     calls::{CallId, Refused},
     metrics::{Count, Outcome},
-    transmits::{Flow, Transmits},
+    transmits::Flow,
 };
 
 /// Why a request inside a relayed dialog does not pass as it is.
@@ -39,27 +39,27 @@ enum Barred {
 
 impl Shard {
     /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
-    pub(super) fn on_ack(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
+    pub(super) fn on_ack(&mut self, asked: Asked<'_, '_>) {
         let listener = asked.flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return };
-        let outcome = match tables.server.receive(now.instant, asked.message, asked.essentials) {
+        let outcome = match tables.server.receive(self.now.instant, asked.message, asked.essentials) {
             Received::Acknowledged(token) => {
                 self.exchanges.acknowledged(Id { listener, token });
                 Outcome::Answered
             }
             Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
-            Received::New => self.on_new_ack(now, asked, out),
+            Received::New => self.on_new_ack(asked),
         };
         self.metrics.request(asked.kind, outcome);
     }
 
-    fn on_new_ack(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Outcome {
-        if let Some((route, direction)) = self.route_of(now, asked) {
+    fn on_new_ack(&mut self, asked: Asked<'_, '_>) -> Outcome {
+        if let Some((route, direction)) = self.route_of(asked) {
             // Nobody can be asked for the password of an ACK.
-            if self.bar(now, asked, &route, direction).is_some() {
+            if self.bar(asked, &route, direction).is_some() {
                 return Outcome::Unmatched;
             }
-            let forwarded = self.forward(now, asked, &route, direction, out);
+            let forwarded = self.forward(asked, &route, direction);
             return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
         }
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
@@ -83,105 +83,88 @@ impl Shard {
     }
 
     /// Any request but ACK and CANCEL with a tag on To.
-    pub(super) fn on_in_dialog(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) {
+    pub(super) fn on_in_dialog(&mut self, asked: Asked<'_, '_>) {
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
-            return self.on_declared_dialog(now, asked, &tagged, out);
+            return self.on_declared_dialog(asked, &tagged);
         }
-        match self.route_of(now, asked) {
-            Some((route, direction)) => self.on_relayed_dialog(now, asked, &route, direction, out),
-            None => self.unmatched(asked, out),
+        match self.route_of(asked) {
+            Some((route, direction)) => self.on_relayed_dialog(asked, &route, direction),
+            None => self.unmatched(asked),
         }
     }
 
-    fn on_declared_dialog(&mut self, now: Now, asked: Asked<'_, '_>, tagged: &Tagged, out: &mut Transmits) {
+    fn on_declared_dialog(&mut self, asked: Asked<'_, '_>, tagged: &Tagged) {
         match asked.method {
             Method::Invite => {
                 let service = asked.service();
-                self.on_reinvite(now, asked, (&service, tagged.call), out);
+                self.on_reinvite(asked, (&service, tagged.call));
             }
             Method::Bye => {
-                if !self.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(now, asked, tagged.call, out) {
+                if !self.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(asked, tagged.call) {
                     return;
                 }
-                self.metrics.request(asked.kind, Outcome::Answered);
-                self.end_call(now, tagged.call, None);
-                self.answer_once(asked.flow, asked.message, 200, out);
+                self.end_call(tagged.call, None);
+                self.answer_once(asked, (Outcome::Answered, 200));
             }
-            Method::Options => {
-                self.metrics.request(asked.kind, Outcome::Answered);
-                self.answer_stranger(asked.flow, asked.message, 200, out, |headers| headers);
-            }
-            _ => {
-                self.metrics.request(asked.kind, Outcome::Unsupported);
-                self.answer_stranger(asked.flow, asked.message, 405, out, |headers| headers.header("Allow", ALLOW));
-            }
+            Method::Options => self.answer(asked, (Outcome::Answered, 200), |headers| headers),
+            _ => self.no_such_method(asked),
         }
     }
 
     /// Whether the credentials are those of the call's own user; else the request is answered.
-    fn is_callers_own(&mut self, now: Now, asked: Asked<'_, '_>, call: CallId, out: &mut Transmits) -> bool {
+    fn is_callers_own(&mut self, asked: Asked<'_, '_>, call: CallId) -> bool {
         let Some((owner, _)) = self.ledger.call(call) else {
-            self.unmatched(asked, out);
+            self.unmatched(asked);
             return false;
         };
-        let Some(proof) = self.authenticate(now, asked, out) else { return false };
+        let Some(proof) = self.authenticate(asked) else { return false };
         if proof.user != owner {
-            self.unmatched(asked, out);
+            self.unmatched(asked);
         }
         proof.user == owner
     }
 
-    fn on_relayed_dialog(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        route: &Route,
-        direction: Direction,
-        out: &mut Transmits,
-    ) {
-        match self.bar(now, asked, route, direction) {
+    fn on_relayed_dialog(&mut self, asked: Asked<'_, '_>, route: &Route, direction: Direction) {
+        match self.bar(asked, route, direction) {
             // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
-            Some(Barred::Unproved) if !self.is_callers_own(now, asked, route.call, out) => return,
+            Some(Barred::Unproved) if !self.is_callers_own(asked, route.call) => return,
             Some(Barred::Unproved) => {}
-            Some(Barred::Unmatched) => return self.unmatched(asked, out),
-            Some(Barred::Busy) => return self.unavailable_once(asked, out),
+            Some(Barred::Unmatched) => return self.unmatched(asked),
+            Some(Barred::Busy) => return self.unavailable_once(asked),
             None => {}
         }
         let has_body = !asked.message.body().is_empty();
         match (asked.method, direction) {
             // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
-                return self.on_reinvite(now, asked, (&route.service, route.call), out);
+                return self.on_reinvite(asked, (&route.service, route.call));
             }
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
-            (Method::Invite, Direction::ToClient) => return self.not_acceptable(asked, out),
+            (Method::Invite, Direction::ToClient) => return self.not_acceptable(asked),
             (Method::Bye, _) => {}
-            _ if has_body && is_description(asked.message) => return self.not_acceptable(asked, out),
+            _ if has_body && is_description(asked.message) => return self.not_acceptable(asked),
             _ => {}
         }
-        match self.forward(now, asked, route, direction, out) {
+        match self.forward(asked, route, direction) {
             Ok(()) => {
                 self.metrics.request(asked.kind, Outcome::Answered);
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
                 if asked.method == Method::Bye {
-                    self.end_call(now, route.call, Some(asked.essentials.cseq.number));
+                    self.end_call(route.call, Some(asked.essentials.cseq.number));
                 }
             }
-            Err(code) => {
-                self.metrics.request(asked.kind, Outcome::Unavailable);
-                self.answer_stranger(asked.flow, asked.message, code, out, |headers| headers);
-            }
+            Err(code) => self.answer(asked, (Outcome::Unavailable, code), |headers| headers),
         }
     }
 
     /// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
-    fn bar(&self, now: Now, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Option<Barred> {
+    fn bar(&self, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Option<Barred> {
         let is_callers = match direction {
             Direction::ToService => asked.flow == route.client,
             Direction::ToClient => {
                 let service = self.policy.service(&route.service);
-                let hop = service.and_then(|service| self.hop(now, service));
+                let hop = service.and_then(|service| self.hop(service));
                 if hop.is_none_or(|hop| hop.flow != asked.flow) {
                     return Some(Barred::Unmatched);
                 }
@@ -189,7 +172,7 @@ impl Shard {
             }
         };
         let cseq = asked.essentials.cseq.number;
-        if asked.method == Method::Bye && self.ledger.was_ended_by(now.instant, route.call, cseq) {
+        if asked.method == Method::Bye && self.ledger.was_ended_by(self.now.instant, route.call, cseq) {
             return (!is_callers).then_some(Barred::Unmatched);
         }
         let Some((owner, service)) = self.ledger.call(route.call) else { return Some(Barred::Unmatched) };
@@ -200,41 +183,33 @@ impl Shard {
         if !is_callers {
             return Some(Barred::Unproved);
         }
-        match self.ledger.say(now.instant, route.call, self.settings.dialog_requests_per_s) {
+        match self.ledger.say(self.now.instant, route.call, self.settings.dialog_requests_per_s) {
             Ok(()) => None,
             Err(Refused::Busy) => Some(Barred::Busy),
             Err(Refused::Over) => Some(Barred::Unmatched),
         }
     }
 
-    fn not_acceptable(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
-        self.metrics.request(asked.kind, Outcome::Unsupported);
-        self.answer_stranger(asked.flow, asked.message, 488, out, |headers| headers);
+    fn not_acceptable(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unsupported, 488), |headers| headers);
     }
 
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
-    fn end_call(&mut self, now: Now, call: CallId, bye: Option<u32>) {
+    fn end_call(&mut self, call: CallId, bye: Option<u32>) {
         self.legs.take(call);
-        if self.ledger.end_call(now.instant, call, bye) && self.revoke(Selector::all(Selected::Call(call))) {
+        if self.ledger.end_call(self.now.instant, call, bye) && self.revoke(Selector::all(Selected::Call(call))) {
             self.metrics.one(Count::CallsEnded);
         }
     }
 
     /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
-    fn forward(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        route: &Route,
-        direction: Direction,
-        out: &mut Transmits,
-    ) -> Result<(), u16> {
+    fn forward(&mut self, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Result<(), u16> {
         let message = asked.message;
         let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
             Direction::ToClient => (route.client, None),
             Direction::ToService => {
                 let service = self.policy.service(&route.service).cloned();
-                let hop = service.and_then(|service| self.hop(now, &service)).ok_or(480_u16)?;
+                let hop = service.and_then(|service| self.hop(&service)).ok_or(480_u16)?;
                 (hop.flow, self.inner_uri(message, &hop.uri))
             }
         };
@@ -248,7 +223,6 @@ impl Shard {
             Direction::ToService => None,
         };
         let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
-        let mut bytes = std::mem::take(&mut self.scratch);
         let written = ForwardRequest {
             request: message,
             source: asked.flow.peer,
@@ -265,12 +239,11 @@ impl Shard {
             add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
         }
-        .write(&mut bytes);
-        let is_too_long = written.is_ok() && out.links.is_too_long(to.peer, bytes.len());
+        .write(&mut self.scratch);
+        let is_too_long = written.is_ok() && self.out.links.is_too_long(to.peer, self.scratch.len());
         if written.is_ok() && !is_too_long {
-            out.push(to, &bytes);
+            self.out.push(to, &self.scratch);
         }
-        self.scratch = bytes;
         if is_too_long {
             return Err(513);
         }
@@ -279,11 +252,11 @@ impl Shard {
 
     /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
     /// cookie covers, stands on From or on To.
-    fn route_of(&self, now: Now, asked: Asked<'_, '_>) -> Option<(Route, Direction)> {
+    fn route_of(&self, asked: Asked<'_, '_>) -> Option<(Route, Direction)> {
         let route = asked.message.routes().next()?.ok()?;
         let uri = Uri::parse(route.uri).ok()?;
         let fields = asked.essentials;
-        let by = |tag: Option<&[u8]>| self.keys.route(now.unix, &uri, fields.call_id, tag?);
+        let by = |tag: Option<&[u8]>| self.keys.route(self.now.unix, &uri, fields.call_id, tag?);
         by(fields.from.tag)
             .map(|route| (route, Direction::ToService))
             .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))

@@ -2,18 +2,26 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use sluicegate_feed::{GrantDelta, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
-use super::openings::GateOrder;
 use crate::{agents::AgentKeys, decisions::Decided, links::Standing, transmits::Flow};
 
 /// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// What is wanted of gates.
-    Gates(GateOrder),
+    /// Open the grants of one call at the gates of this service, all or none. A grant that stands there already is
+    /// changed. The answers come back as [`Input::Gate`], one for each grant.
+    Open {
+        /// The service.
+        service: String,
+        /// One delta per grant.
+        deltas: Vec<GrantDelta>,
+    },
+    /// End grants at once, wherever they stand. Nobody waits for an answer.
+    Revoke(Selector),
     /// An agent registered a service, or took it back: to be told to all other shards.
     Bind(Binding),
     /// A datagram that belongs to a transaction of another shard.
@@ -29,7 +37,7 @@ pub enum Event {
     Decided(Decided),
 }
 
-/// A gate's answer to one grant of a [`GateOrder::Open`].
+/// A gate's answer to one grant of a [`Event::Open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GateAnswer {
     /// The pinhole is open.

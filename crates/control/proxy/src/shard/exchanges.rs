@@ -12,7 +12,9 @@ use sluicegate_sip::transaction::{ClientTransactions, ServerTransactions, Token}
 use sluicegate_wire::Instant;
 
 use super::{
+    admission::Admitted,
     grants::Opening,
+    ladder::Asked,
     openings::Openings,
     relay::Relay,
     settings::{TRANSACTION_LIFE, Tables},
@@ -26,15 +28,6 @@ pub(super) struct Id {
     pub(super) token: Token,
 }
 
-/// What an INVITE without a final answer waits for.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// The gate of a declared service.
-    Opening(Box<Opening>),
-    /// The relayed service, and after its answer perhaps the gate.
-    Relaying(Box<Relay>),
-}
-
 /// An INVITE that was let in and has no final answer yet.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -42,9 +35,13 @@ pub(super) struct Exchange {
     pub(super) flow: Flow,
     pub(super) request: Vec<u8>,
     pub(super) started: Instant,
-    pub(super) stage: Stage,
+    pub(super) admitted: Admitted,
+    /// The grants that it waits for: for a relayed service those that its last answer names.
+    pub(super) opening: Option<Opening>,
     /// When the gate must have answered.
     pub(super) gate_deadline: Option<Instant>,
+    /// What was passed on, unless the frontend itself answers for the service.
+    pub(super) relay: Option<Box<Relay>>,
 }
 
 /// Both tables of one listener.
@@ -98,7 +95,16 @@ impl Exchanges {
         self.users.charge(now, user)
     }
 
-    pub(super) fn begin(&mut self, id: Id, exchange: Exchange) {
+    /// An INVITE was let in and waits for what is to come.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        id: Id,
+        asked: Asked<'_, '_>,
+        (admitted, relay): (Admitted, Option<Box<Relay>>),
+    ) {
+        let (flow, request) = (asked.flow, asked.message.as_bytes().to_vec());
+        let exchange = Exchange { flow, request, started: now, admitted, opening: None, gate_deadline: None, relay };
         self.pending.insert(id, exchange);
     }
 
@@ -109,26 +115,23 @@ impl Exchanges {
     /// The exchange has its final answer, or none will come.
     pub(super) fn end(&mut self, id: Id) -> Option<Exchange> {
         let exchange = self.pending.remove(&id)?;
-        let opening = match &exchange.stage {
-            Stage::Opening(opening) => Some(&**opening),
-            Stage::Relaying(relay) => relay.last_opening(),
-        };
-        if let Some(opening) = opening {
-            self.openings.stop(opening);
-        }
+        exchange.opening.iter().for_each(|opening| self.openings.stop(opening));
         Some(exchange)
     }
 
-    /// No exchange waits for these grants any more.
-    pub(super) fn stop_waiting(&mut self, opening: &Opening) {
-        self.openings.stop(opening);
+    /// From now on the exchange waits for these grants, and for no others.
+    pub(super) fn await_gate(&mut self, now: Instant, id: Id, opening: Opening) {
+        if let Some(exchange) = self.pending.get_mut(&id) {
+            exchange.opening.iter().for_each(|before| self.openings.stop(before));
+            exchange.gate_deadline = Some(self.openings.expect(now, id, opening.ids()));
+            exchange.opening = Some(opening);
+        }
     }
 
-    /// From now on the gate's answers for `grants` belong to this exchange.
-    pub(super) fn await_gate(&mut self, now: Instant, id: Id, grants: impl Iterator<Item = GrantId>) {
-        if let Some(exchange) = self.pending.get_mut(&id) {
-            exchange.gate_deadline = Some(self.openings.expect(now, id, grants));
-        }
+    /// The exchange waits for no grants any more, and needs none.
+    pub(super) fn give_up_opening(&mut self, id: Id) {
+        let opening = self.pending.get_mut(&id).and_then(|exchange| exchange.opening.take());
+        opening.iter().for_each(|opening| self.openings.stop(opening));
     }
 
     /// The exchange that waits for this grant; it no longer does.
@@ -192,12 +195,13 @@ impl Exchanges {
         timers.chain(self.openings.next_deadline()).chain(lingering).min()
     }
 
-    /// Used and maximum slots of server transactions, and of client transactions.
-    pub(super) fn gauges(&self) -> [(u64, u64); 2] {
-        let sum = |of: fn(&Listener) -> Gauge| {
-            self.listeners.iter().map(of).fold((0, 0), |sum, next| (sum.0 + next.used, sum.1 + next.max))
+    /// Slots of server transactions, and of client transactions, of all listeners.
+    pub(super) fn gauges(&self) -> [Gauge; 2] {
+        let sum = |name, of: fn(&Listener) -> Gauge| {
+            let add = |sum: Gauge, next: Gauge| Gauge { used: sum.used + next.used, max: sum.max + next.max, ..sum };
+            self.listeners.iter().map(of).fold(Gauge { name, used: 0, max: 0 }, add)
         };
-        [sum(|l| l.server.gauge()), sum(|l| l.client.gauge())]
+        [sum("server_transactions", |l| l.server.gauge()), sum("client_transactions", |l| l.client.gauge())]
     }
 }
 

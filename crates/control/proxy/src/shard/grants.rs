@@ -1,21 +1,18 @@
 //! The grants of one call, from the policy's limits to the gate's answers.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::Arc,
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use sluicegate_feed::{GrantDelta, Selected, Selector};
+use sluicegate_feed::GrantDelta;
 use sluicegate_grant::{
     ANY_PORTS, DataMode, FLAG_PROVES_ADDRESS, Grant, GrantId,
     epoch::Epoch,
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
-use sluicegate_policy::{Limits, PortProtocol, Service, ServiceMode, data_mode, pseudonym};
+use sluicegate_policy::{PortProtocol, ServiceMode, data_mode, pseudonym};
 use sluicegate_wire::UnixTime;
 
 use super::{
-    auth::AgentSession,
+    admission::Admitted,
     keys::Keys,
     media::{Opened, Want},
     settings::Settings,
@@ -24,38 +21,17 @@ use crate::ledger::Ledger;
 
 /// One grant that is being opened.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
-    pub(super) want: Want,
-    pub(super) grant: Grant,
-    /// For the gate, if the client is an agent.
-    keys: Option<SessionKeys>,
+struct Part {
+    want: Want,
+    /// What the gate is told; once it has answered, with its address and ports.
+    delta: GrantDelta,
     opened: bool,
 }
 
 /// The grants of one call, on their way to the gate and back.
 #[derive(Debug, Clone)]
 pub(super) struct Opening {
-    pub(super) call: [u8; 12],
-    pub(super) user: String,
-    pub(super) service: Arc<Service>,
-    /// Of an agent, which gets portable copies: what its answer is proved with.
-    pub(super) agent: Option<AgentSession>,
-    /// Whether the call is open already and these grants last longer.
-    pub(super) renewal: bool,
-    pub(super) lifetime_s: u32,
     parts: Vec<Part>,
-}
-
-/// Who gets what in a call.
-pub(super) struct Terms<'t> {
-    pub(super) call: [u8; 12],
-    pub(super) user: &'t str,
-    pub(super) service: &'t Arc<Service>,
-    pub(super) client: IpAddr,
-    pub(super) limits: Limits,
-    /// Of an agent: what its session keys are made from.
-    pub(super) agent: Option<&'t AgentSession>,
-    pub(super) renewal: bool,
 }
 
 impl Opening {
@@ -64,54 +40,41 @@ impl Opening {
     pub(super) fn new(
         (settings, keys, ledger): (&Settings, &Keys, &Ledger),
         unix: UnixTime,
-        terms: &Terms<'_>,
+        (admitted, client): (&Admitted, IpAddr),
         wants: &[Want],
     ) -> Self {
+        let service = &admitted.service;
         let parts = wants.iter().zip(0..).map(|(want, index)| {
-            let id = GrantId::of_call(terms.call, index);
-            let (seal, session) = seal(ledger, keys, terms, id, want);
-            Part {
-                want: *want,
-                grant: grant(settings, keys, unix, terms, (id, seal), want),
+            let id = GrantId::of_call(admitted.call, index);
+            let (seal, session) = seal(ledger, keys, admitted, id, want);
+            let delta = GrantDelta {
+                grant: grant(settings, keys, unix, (admitted, client), (id, seal), want),
+                user: admitted.user.clone(),
+                service: service.name.clone(),
+                target: service.address,
+                target_ports: (want.range.first, want.range.last),
+                mode: service.mode,
                 keys: session,
-                opened: false,
-            }
+            };
+            Part { want: *want, delta, opened: false }
         });
-        Self {
-            call: terms.call,
-            user: terms.user.to_owned(),
-            service: Arc::clone(terms.service),
-            agent: terms.agent.cloned(),
-            renewal: terms.renewal,
-            lifetime_s: terms.limits.lifetime_s,
-            parts: parts.collect(),
-        }
+        Self { parts: parts.collect() }
     }
 
     /// What the gate is told.
     pub(super) fn deltas(&self) -> Vec<GrantDelta> {
-        let delta = |part: &Part| GrantDelta {
-            body: part.grant.encode(),
-            user: self.user.clone(),
-            service: self.service.name.clone(),
-            target: self.service.address,
-            target_ports: (part.want.range.first, part.want.range.last),
-            mode: self.service.mode,
-            keys: part.keys.clone(),
-        };
-        self.parts.iter().map(delta).collect()
+        self.parts.iter().map(|part| part.delta.clone()).collect()
     }
 
     /// The ids that answers come for.
     pub(super) fn ids(&self) -> impl Iterator<Item = GrantId> {
-        self.parts.iter().map(|part| part.grant.id)
+        self.parts.iter().map(|part| part.delta.grant.id)
     }
 
     /// Notes a gate's answer; whether now all grants are open.
     pub(super) fn note(&mut self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> bool {
-        if let Some(part) = self.parts.iter_mut().find(|part| part.grant.id == id) {
-            part.grant.gate_address = address;
-            part.grant.gate_ports = ports;
+        if let Some(part) = self.parts.iter_mut().find(|part| part.delta.grant.id == id) {
+            (part.delta.grant.gate_address, part.delta.grant.gate_ports) = (address, ports);
             part.opened = true;
         }
         self.parts.iter().all(|part| part.opened)
@@ -125,22 +88,17 @@ impl Opening {
 
     /// Where each want was opened.
     pub(super) fn opened(&self) -> Vec<Opened> {
-        let opened = |part: &Part| Opened {
-            want: part.want,
-            address: part.grant.gate_address,
-            first_port: part.grant.gate_ports.0,
+        let opened = |Part { want, delta, .. }: &Part| Opened {
+            want: *want,
+            address: delta.grant.gate_address,
+            first_port: delta.grant.gate_ports.0,
         };
         self.parts.iter().filter(|part| part.opened).map(opened).collect()
     }
 
     /// The portable copies, 200 bytes each.
     pub(super) fn signed(&self, settings: &Settings) -> Vec<u8> {
-        self.parts.iter().flat_map(|part| settings.issuer.sign(&part.grant).to_bytes()).collect()
-    }
-
-    /// What ends all of them.
-    pub(super) const fn selector(&self) -> Selector {
-        Selector::all(Selected::Call(self.call))
+        self.parts.iter().flat_map(|part| settings.issuer.sign(&part.delta.grant).to_bytes()).collect()
     }
 }
 
@@ -156,20 +114,20 @@ struct Seal {
 /// An agent proves its address under the grant's session keys, and its packets prove as much as it and their protocol can.
 /// A renewal keeps mode, client id and keys of the grant; if this frontend has not got the keys (it was restarted), the
 /// renewal makes new ones, and the new client id tells the agent so.
-fn seal(ledger: &Ledger, keys: &Keys, terms: &Terms<'_>, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
-    let known = terms.renewal.then(|| ledger.delta(id)).flatten();
-    let known_grant = known.as_ref().and_then(|delta| delta.grant().ok());
+fn seal(ledger: &Ledger, keys: &Keys, admitted: &Admitted, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
+    let known = admitted.renewal.then(|| ledger.delta(id)).flatten();
+    let known_grant = known.as_ref().map(|delta| &delta.grant);
     // Who pings proves nothing, and has no more than its address.
     let is_proved = want.range.protocol != PortProtocol::Icmp;
-    let was_sealed = known_grant.as_ref().is_none_or(Grant::proves_address);
-    let Some(agent) = terms.agent.filter(|_| is_proved && was_sealed) else {
-        let client_id = known_grant.map_or_else(|| client_id(keys, terms.call), |grant| grant.client_id);
+    let was_sealed = known_grant.is_none_or(Grant::proves_address);
+    let Some(agent) = admitted.agent.as_ref().filter(|_| is_proved && was_sealed) else {
+        let client_id = known_grant.map_or_else(|| client_id(keys, admitted.call), |grant| grant.client_id);
         return (Seal { proves: false, least_mode: DataMode::Pinhole, client_id }, None);
     };
     let (secret, mode) = (&agent.secret, data_mode(agent.proves, want.range.protocol));
-    let least_mode = known_grant.as_ref().map_or(mode, |grant| grant.least_mode);
-    if let (Some(grant), Some(keys)) = (known_grant, known.and_then(|delta| delta.keys)) {
-        return (Seal { proves: true, least_mode, client_id: grant.client_id }, Some(keys));
+    let least_mode = known_grant.map_or(mode, |grant| grant.least_mode);
+    if let Some(GrantDelta { grant, keys: Some(keys), .. }) = &known {
+        return (Seal { proves: true, least_mode, client_id: grant.client_id }, Some(keys.clone()));
     }
     let mut ids = (0..CLIENT_ID_ATTEMPTS).map(|attempt| secret.client_id(id, attempt));
     let client_id = ids.find(|client_id| !ledger.has_client(*client_id)).unwrap_or_else(|| secret.client_id(id, 0));
@@ -180,11 +138,11 @@ fn grant(
     settings: &Settings,
     keys: &Keys,
     unix: UnixTime,
-    terms: &Terms<'_>,
+    (admitted, client): (&Admitted, IpAddr),
     (id, seal): (GrantId, Seal),
     want: &Want,
 ) -> Grant {
-    let service = terms.service;
+    let service = &admitted.service;
     let unspecified =
         if service.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let is_filter = service.mode == ServiceMode::Filter;
@@ -196,18 +154,18 @@ fn grant(
         issuer: settings.issuer.public().id(),
         epoch: Epoch::at(unix).0,
         not_before: unix,
-        not_after: unix.plus_secs(terms.limits.lifetime_s.into()),
-        bytes: terms.limits.bytes_max,
+        not_after: unix.plus_secs(admitted.limits.lifetime_s.into()),
+        bytes: admitted.limits.bytes_max,
         client_id: seal.client_id,
-        flows: terms.limits.flows_max,
-        rate_100kbps: terms.limits.rate_100kbps(),
-        client_address: terms.client.to_canonical(),
+        flows: admitted.limits.flows_max,
+        rate_100kbps: admitted.limits.rate_100kbps(),
+        client_address: client.to_canonical(),
         // Of an agent, a key decides who sends, and for TCP its host chooses the port.
         client_ports: if seal.proves { ANY_PORTS } else { want.client_ports },
         gate_address: if is_filter { service.address } else { unspecified },
         gate_ports: if is_filter { (want.range.first, want.range.last) } else { (0, 0) },
         holder: [0; 32],
-        user_pseudonym: pseudonym(&keys.pseudonyms, &settings.realm, terms.user),
+        user_pseudonym: pseudonym(&keys.pseudonyms, &settings.realm, &admitted.user),
     }
 }
 

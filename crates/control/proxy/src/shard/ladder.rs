@@ -11,11 +11,10 @@ use sluicegate_sip::{
 use super::{
     Now, Shard,
     answer::{ALLOW, kind_of},
-    settings::RETRY_AFTER_SECS,
 };
 use crate::{
-    metrics::{Count, Kind, Outcome},
-    transmits::{Flow, Transmits},
+    metrics::{Count, Kind, Outcome, labelled},
+    transmits::Flow,
 };
 
 /// One request on its way up the ladder.
@@ -38,69 +37,34 @@ impl Asked<'_, '_> {
     }
 }
 
-/// Where a datagram leaves the ladder. In the order in which it is climbed; before [`Rung::Credentials`] nothing is
-/// allocated or remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Rung {
-    /// Is it a distant gate's? Needs the bytes and their source. One look-up, and for those gates one SipHash over all of it.
-    Seal,
-    /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks.
-    KeepAlive,
-    /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
-    Glance,
-    /// Does it follow the grammar? Needs all of it, and reads it once: some 300 ns.
-    Grammar,
-    /// A response: has the topmost Via a branch of ours? Needs the fields that make a transaction. One MAC, then a look-up.
-    Response,
-    /// ACK and CANCEL, which nobody is asked for credentials of: are they of a transaction or dialog? One or two look-ups.
-    Transaction,
-    /// Was it answered before? One keyed hash and a look-up; its answer is sent again.
-    Retransmission,
-    /// Within a dialog: was its tag or cookie made here, does the call live, who speaks? One MAC, one look-up under the lock
-    /// of the directory.
-    Dialog,
-    /// Is it to be answered without a thought, such as OPTIONS? Writes one answer.
-    Method,
-    /// Who is it? One MAC for a nonce, three hashes for a digest, a look-up for a replay; for agents a handshake of three
-    /// X25519.
-    Credentials,
-    /// What may it? Whatever the rules cost; what passes has a transaction, and is relayed or opened.
-    Rules,
-}
-
-impl Rung {
-    /// All of them, from the ground up.
-    pub const ALL: [Self; 11] = [
-        Self::Seal,
-        Self::KeepAlive,
-        Self::Glance,
-        Self::Grammar,
-        Self::Response,
-        Self::Transaction,
-        Self::Retransmission,
-        Self::Dialog,
-        Self::Method,
-        Self::Credentials,
-        Self::Rules,
-    ];
-
-    /// The stable name in metrics.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Seal => "seal",
-            Self::KeepAlive => "keep_alive",
-            Self::Glance => "glance",
-            Self::Grammar => "grammar",
-            Self::Response => "response",
-            Self::Transaction => "transaction",
-            Self::Retransmission => "retransmission",
-            Self::Dialog => "dialog",
-            Self::Method => "method",
-            Self::Credentials => "credentials",
-            Self::Rules => "rules",
-        }
+labelled! {
+    /// Where a datagram leaves the ladder. In the order in which it is climbed; before [`Rung::Credentials`] nothing is
+    /// allocated or remembered.
+    Rung {
+        /// Is it a distant gate's? Needs the bytes and their source. One look-up, and for those gates one SipHash over all of it.
+        Seal = "seal",
+        /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks.
+        KeepAlive = "keep_alive",
+        /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
+        Glance = "glance",
+        /// Does it follow the grammar? Needs all of it, and reads it once: some 300 ns.
+        Grammar = "grammar",
+        /// A response: has the topmost Via a branch of ours? Needs the fields that make a transaction. One MAC, then a look-up.
+        Response = "response",
+        /// ACK and CANCEL, which nobody is asked for credentials of: are they of a transaction or dialog? One or two look-ups.
+        Transaction = "transaction",
+        /// Was it answered before? One keyed hash and a look-up; its answer is sent again.
+        Retransmission = "retransmission",
+        /// Within a dialog: was its tag or cookie made here, does the call live, who speaks? One MAC, one look-up under the lock
+        /// of the directory.
+        Dialog = "dialog",
+        /// Is it to be answered without a thought, such as OPTIONS? Writes one answer.
+        Method = "method",
+        /// Who is it? One MAC for a nonce, three hashes for a digest, a look-up for a replay; for agents a handshake of three
+        /// X25519.
+        Credentials = "credentials",
+        /// What may it? Whatever the rules cost; what passes has a transaction, and is relayed or opened.
+        Rules = "rules",
     }
 }
 
@@ -109,39 +73,39 @@ type Passed<T> = Result<T, Rung>;
 
 impl Shard {
     /// Takes one datagram from `flow`.
-    pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) {
-        self.instant = now.instant;
+    pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8]) {
+        self.now = now;
         self.metrics.one(Count::Datagrams);
-        let Err(left) = self.climb(now, flow, datagram, out);
+        let Err(left) = self.climb(flow, datagram);
         self.metrics.left(left);
-        self.metrics.add(Count::TransmitDropped, out.take_dropped());
+        self.metrics.add(Count::TransmitDropped, self.out.take_dropped());
     }
 
     /// The ladder. A verdict that needs no more than a rung has found out goes behind that rung.
-    fn climb(&mut self, now: Now, flow: Flow, datagram: &[u8], out: &mut Transmits) -> Passed<Infallible> {
-        let datagram = self.unseal(flow, datagram, out)?;
+    fn climb(&mut self, flow: Flow, datagram: &[u8]) -> Passed<Infallible> {
+        let datagram = self.unseal(flow, datagram)?;
         self.skip_keep_alive(datagram)?;
         self.glance(datagram)?;
-        let message = self.parse(flow, datagram, out)?;
-        let method = self.take_response(now, flow, &message, out)?;
-        let essentials = self.essentials(flow, &message, out)?;
+        let message = self.parse(flow, datagram)?;
+        let method = self.take_response(flow, &message)?;
+        let essentials = self.essentials(flow, &message)?;
         let kind = kind_of(method, essentials.to.tag.is_some());
         let asked = Asked { flow, message: &message, essentials: &essentials, method, kind };
-        self.end_transaction(now, asked, out)?;
-        self.absorb(now, asked, out)?;
-        self.take_in_dialog(now, asked, out)?;
-        self.answer_method(asked, out)?;
-        let proof = self.authenticate(now, asked, out).ok_or(Rung::Credentials)?;
+        self.end_transaction(asked)?;
+        self.absorb(asked)?;
+        self.take_in_dialog(asked)?;
+        self.answer_method(asked)?;
+        let proof = self.authenticate(asked).ok_or(Rung::Credentials)?;
         match method {
-            Method::Register => self.on_register(now, asked, proof, out),
-            _ => self.on_invite(now, asked, proof, out),
+            Method::Register => self.on_register(asked, proof),
+            _ => self.on_invite(asked, proof),
         }
         Err(Rung::Rules)
     }
 
-    fn unseal<'d>(&self, flow: Flow, datagram: &'d [u8], out: &mut Transmits) -> Passed<&'d [u8]> {
+    fn unseal<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<&'d [u8]> {
         // The shard that a datagram was handed over by has looked at its trailer.
-        let opened = if self.handed_over { Ok(datagram) } else { out.links.open(flow, datagram) };
+        let opened = if self.handed_over { Ok(datagram) } else { self.out.links.open(flow, datagram) };
         opened.map_err(|_| {
             self.metrics.one(Count::RelayUnproved);
             Rung::Seal
@@ -166,77 +130,68 @@ impl Shard {
         Err(Rung::Glance)
     }
 
-    fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8], out: &mut Transmits) -> Passed<Message<'d>> {
+    fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<Message<'d>> {
         Message::parse(datagram).map_err(|error| {
-            self.answer_malformed(flow, datagram, error.status(), out);
+            self.answer_malformed(flow, datagram, error.status());
             Rung::Grammar
         })
     }
 
-    fn essentials<'d>(&mut self, flow: Flow, message: &Message<'d>, out: &mut Transmits) -> Passed<Essentials<'d>> {
+    fn essentials<'d>(&mut self, flow: Flow, message: &Message<'d>) -> Passed<Essentials<'d>> {
         message.essentials().map_err(|error| {
-            self.answer_malformed(flow, message.as_bytes(), error.status(), out);
+            self.answer_malformed(flow, message.as_bytes(), error.status());
             Rung::Grammar
         })
     }
 
     /// Responses end here; the method of a request.
-    fn take_response<'d>(
-        &mut self,
-        now: Now,
-        flow: Flow,
-        message: &Message<'d>,
-        out: &mut Transmits,
-    ) -> Passed<Method<'d>> {
+    fn take_response<'d>(&mut self, flow: Flow, message: &Message<'d>) -> Passed<Method<'d>> {
         match message.start() {
             Start::Request { method, .. } => Ok(method),
             Start::Response { code, .. } => {
-                self.on_response(now, flow, message, code, out);
+                self.on_response(flow, message, code);
                 Err(Rung::Response)
             }
         }
     }
 
-    fn end_transaction(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+    fn end_transaction(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         match asked.method {
-            Method::Ack => self.on_ack(now, asked, out),
-            Method::Cancel => self.on_cancel(now, asked, out),
+            Method::Ack => self.on_ack(asked),
+            Method::Cancel => self.on_cancel(asked),
             _ => return Ok(()),
         }
         Err(Rung::Transaction)
     }
 
-    fn take_in_dialog(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+    fn take_in_dialog(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         if asked.essentials.to.tag.is_none() {
             return Ok(());
         }
-        self.on_in_dialog(now, asked, out);
+        self.on_in_dialog(asked);
         Err(Rung::Dialog)
     }
 
     /// Only INVITE and REGISTER are worth asking for credentials.
-    fn answer_method(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+    fn answer_method(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         match asked.method {
             Method::Invite | Method::Register => return Ok(()),
-            Method::Options => self.on_options(asked, out),
-            Method::Bye => self.unmatched(asked, out),
-            _ => {
-                self.metrics.request(asked.kind, Outcome::Unsupported);
-                self.answer_stranger(asked.flow, asked.message, 405, out, |headers| headers.header("Allow", ALLOW));
-            }
+            Method::Options => self.on_options(asked),
+            Method::Bye => self.unmatched(asked),
+            _ => self.no_such_method(asked),
         }
         Err(Rung::Method)
     }
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.
-    fn absorb(&mut self, now: Now, asked: Asked<'_, '_>, out: &mut Transmits) -> Passed<()> {
+    fn absorb(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         let listener = asked.flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return Err(Rung::Retransmission) };
-        match tables.server.receive(now.instant, asked.message, asked.essentials) {
+        match tables.server.receive(self.now.instant, asked.message, asked.essentials) {
             Received::New => return Ok(()),
             Received::Resend(token) => {
                 if let Some((bytes, peer)) = tables.server.response(token) {
-                    out.push(Flow::datagrams(listener, peer), bytes);
+                    self.out.push(Flow::datagrams(listener, peer), bytes);
                 }
             }
             Received::Absorbed | Received::Acknowledged(_) => {}
@@ -246,22 +201,21 @@ impl Shard {
     }
 
     /// 481: names a dialog or transaction that it does not prove to know.
-    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
-        self.metrics.request(asked.kind, Outcome::Unmatched);
-        self.answer_stranger(asked.flow, asked.message, 481, out, |headers| headers);
+    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unmatched, 481), |headers| headers);
     }
 
     /// 503 without a transaction, for a proved sender.
-    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
-        self.metrics.request(asked.kind, Outcome::Unavailable);
-        self.answer_stranger(asked.flow, asked.message, 503, out, |headers| {
-            headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}"))
-        });
+    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unavailable, 503), |headers| headers);
     }
 
-    fn on_options(&mut self, asked: Asked<'_, '_>, out: &mut Transmits) {
-        self.metrics.request(asked.kind, Outcome::Answered);
-        self.answer_stranger(asked.flow, asked.message, 200, out, |headers| {
+    pub(super) fn no_such_method(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unsupported, 405), |headers| headers.header("Allow", ALLOW));
+    }
+
+    fn on_options(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Answered, 200), |headers| {
             headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
         });
     }
@@ -269,11 +223,7 @@ impl Shard {
     /// Whether the request names us or our realm: no one else's calls are carried.
     pub(super) fn is_for_us(&self, message: &Message<'_>) -> bool {
         let Some(Ok(uri)) = message.request_uri().map(Uri::parse) else { return false };
-        uri.host_is(&self.settings.realm)
-            || uri
-                .host
-                .and_then(|host| host.address())
-                .is_some_and(|ip| self.settings.addresses().any(|own| own.ip() == ip))
+        self.is_our_host(&uri)
     }
 
     /// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).

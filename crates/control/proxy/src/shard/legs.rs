@@ -4,16 +4,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
     message::{Message, NameAddr},
     write::{Party, Request, ViaLine},
 };
 use sluicegate_wire::Instant;
 
-use super::{Now, Shard};
+use super::Shard;
 use crate::{
     calls::CallId,
-    transmits::{Flow, Listening, Transmits},
+    transmits::{Flow, Listening},
 };
 
 /// What our own BYE counts up from the last request that we know of: those of the caller that were passed on without being
@@ -89,39 +90,39 @@ impl Legs {
         self.by_end.first().map(|(until, _)| *until)
     }
 
-    pub(super) fn gauge(&self) -> (u64, u64) {
-        (self.by_call.len() as u64, self.max as u64)
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge::of("service_legs", self.by_call.len(), self.max)
     }
 }
 
 impl Shard {
     /// These calls are over, and not by a BYE that this shard has passed on.
-    pub(super) fn on_over(&mut self, now: Now, calls: &[CallId], out: &mut Transmits) {
+    pub(super) fn on_over(&mut self, calls: &[CallId]) {
         for call in calls {
             if let Some(leg) = self.legs.take(*call) {
-                self.say_bye(now, &leg, out);
+                self.say_bye(&leg);
             }
         }
     }
 
     /// Ends at their services the calls whose time is over.
-    pub(super) fn end_due_legs(&mut self, now: Now, out: &mut Transmits) {
-        while let Some(leg) = self.legs.pop_due(now.instant) {
-            self.say_bye(now, &leg, out);
+    pub(super) fn end_due_legs(&mut self) {
+        while let Some(leg) = self.legs.pop_due(self.now.instant) {
+            self.say_bye(&leg);
         }
     }
 
     /// Ends a call at its service.
-    pub(super) fn say_bye(&mut self, now: Now, leg: &Leg, out: &mut Transmits) {
+    pub(super) fn say_bye(&mut self, leg: &Leg) {
         let bye = self.request_in(leg, b"BYE", leg.cseq.saturating_add(CSEQ_STEP));
-        self.start(now, leg.hop, &bye, out);
+        self.start(leg.hop, &bye);
     }
 
     /// Acknowledges and ends a call that only the service thinks it has.
-    pub(super) fn hang_up(&mut self, now: Now, leg: &Leg, out: &mut Transmits) {
+    pub(super) fn hang_up(&mut self, leg: &Leg) {
         let ack = self.request_in(leg, b"ACK", leg.cseq);
-        out.push(leg.hop, &ack);
-        self.say_bye(now, leg, out);
+        self.out.push(leg.hop, &ack);
+        self.say_bye(leg);
     }
 
     fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {

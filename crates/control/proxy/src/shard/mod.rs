@@ -1,6 +1,6 @@
 //! One shard of the frontend as a pure state machine: no socket, clock or randomness.
 //!
-//! The invariant: every call that takes `now` is followed by draining the [`Transmits`] and [`Shard::poll_event`], and
+//! The invariant: every call that takes `now` is followed by draining [`Shard::transmits`] and [`Shard::poll_event`], and
 //! [`Shard::on_time`] is called no later than [`Shard::poll_timeout`] says.
 //!
 //! A datagram climbs a ladder whose cheap steps come first, and leaves at the first "no": keep-alive or garbage, parse,
@@ -30,7 +30,6 @@ mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
-pub use openings::{GateControl, GateOrder};
 pub use settings::{DigestName, Settings, Tables};
 
 use std::{
@@ -39,17 +38,18 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_policy::Policy;
 use sluicegate_sip::transaction::Due;
-use sluicegate_wire::{Instant, UnixTime};
+use sluicegate_wire::{Instant, Pace, UnixTime};
 
 use self::{
     auth::Authenticator,
-    exchanges::{Exchanges, Id, Stage},
+    exchanges::{Exchanges, Id},
     keys::Keys,
     legs::Legs,
-    notes::UnprovedNotes,
+    notes::UNPROVED_NOTES_PER_SEC,
     register::Registrar,
     unproved::Unproved,
 };
@@ -88,9 +88,12 @@ pub struct Shard {
     scratch: Vec<u8>,
     /// Counts calls and requests of our own, for names that are never used twice.
     numbers: u64,
-    unproved_notes: UnprovedNotes,
+    /// Notes about senders that are not proved.
+    unproved_notes: Pace,
+    /// What is to be sent.
+    out: Transmits,
     /// When the present datagram, input or timer came.
-    instant: Instant,
+    now: Now,
     /// Whether the present datagram came from another shard, so that it is not handed over again.
     handed_over: bool,
 }
@@ -112,8 +115,9 @@ impl Shard {
             events: VecDeque::new(),
             scratch: Vec::new(),
             numbers: 0,
-            unproved_notes: UnprovedNotes::default(),
-            instant: Instant::ZERO,
+            unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
+            out: Transmits::new(),
+            now: Now { instant: Instant::ZERO, unix: UnixTime(0) },
             handed_over: false,
             settings,
             policy,
@@ -123,17 +127,17 @@ impl Shard {
     }
 
     /// Takes anything but a datagram from the network.
-    pub fn on_input(&mut self, now: Now, input: Input, out: &mut Transmits) {
-        self.instant = now.instant;
+    pub fn on_input(&mut self, now: Now, input: Input) {
+        self.now = now;
         match input {
             Input::Agents(agents) => self.settings.agents = agents,
-            Input::Gate(answer) => self.on_gate_answer(now, answer, out),
-            Input::Over(calls) => self.on_over(now, &calls, out),
+            Input::Gate(answer) => self.on_gate_answer(answer),
+            Input::Over(calls) => self.on_over(&calls),
             // One that finds no room is told again when its agent registers anew.
-            Input::Bind(binding) => drop(self.registrar.bind(now.instant, binding)),
+            Input::Bind(binding) => drop(self.registrar.bind(self.now.instant, binding)),
             Input::Datagram { flow, bytes } => {
                 self.handed_over = true;
-                self.on_datagram(now, flow, &bytes, out);
+                self.on_datagram(now, flow, &bytes);
                 self.handed_over = false;
             }
             Input::Standing { service, standing } => {
@@ -141,67 +145,68 @@ impl Shard {
                     Some(standing) => drop(self.standing.insert(service, standing)),
                     None => drop(self.standing.remove(&service)),
                 }
-                out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
+                self.out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
             }
             Input::Policy(policy) => {
                 self.standing.retain(|service, _| policy.service(service).is_some());
-                out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
+                self.out.links.set(self.settings.addresses(), self.settings.shard, self.standing.values());
                 self.policy = policy;
             }
         }
     }
 
     /// Does what is due: repeats requests and answers, and gives up on what did not come.
-    pub fn on_time(&mut self, now: Now, out: &mut Transmits) {
-        self.instant = now.instant;
-        self.end_due_legs(now, out);
+    pub fn on_time(&mut self, now: Now) {
+        self.now = now;
+        self.end_due_legs();
         for listener in 0..u8::try_from(self.exchanges.listeners.len()).unwrap_or(u8::MAX) {
-            self.poll_server(now, listener, out);
-            self.poll_client(now, listener, out);
+            self.poll_server(listener);
+            self.poll_client(listener);
         }
-        while let Some(id) = self.exchanges.missed_gate(now.instant) {
+        while let Some(id) = self.exchanges.missed_gate(self.now.instant) {
             self.metrics.one(Count::OpeningTimeouts);
-            self.on_gate_failed(now, id, "the gate has not answered in time", out);
+            self.on_gate_failed(id, "the gate has not answered in time");
         }
-        self.exchanges.sweep(now.instant);
-        self.metrics.add(Count::TransmitDropped, out.take_dropped());
+        self.exchanges.sweep(self.now.instant);
+        self.metrics.add(Count::TransmitDropped, self.out.take_dropped());
     }
 
-    fn poll_server(&mut self, now: Now, listener: u8, out: &mut Transmits) {
-        while let Some(due) = self.exchanges.listener(listener).and_then(|tables| tables.server.poll(now.instant)) {
+    fn poll_server(&mut self, listener: u8) {
+        while let Some(tables) = self.exchanges.listener(listener)
+            && let Some(due) = tables.server.poll(self.now.instant)
+        {
             match due {
                 Due::Transmit { peer, bytes } => {
                     self.metrics.one(Count::Retransmitted);
-                    out.push(Flow::datagrams(listener, peer), bytes);
+                    self.out.push(Flow::datagrams(listener, peer), bytes);
                 }
-                Due::TimedOut(token) => self.on_unacknowledged(now, Id { listener, token }),
+                Due::TimedOut(token) => self.on_unacknowledged(Id { listener, token }),
             }
         }
     }
 
-    fn poll_client(&mut self, now: Now, listener: u8, out: &mut Transmits) {
-        while let Some(due) = self.exchanges.listener(listener).and_then(|tables| tables.client.poll(now.instant)) {
+    fn poll_client(&mut self, listener: u8) {
+        while let Some(tables) = self.exchanges.listener(listener)
+            && let Some(due) = tables.client.poll(self.now.instant)
+        {
             match due {
                 Due::Transmit { peer, bytes } => {
                     self.metrics.one(Count::Retransmitted);
-                    out.push(Flow::datagrams(listener, peer), bytes);
+                    self.out.push(Flow::datagrams(listener, peer), bytes);
                 }
-                Due::TimedOut(token) => self.on_relay_timeout(now, listener, token, out),
+                Due::TimedOut(token) => self.on_relay_timeout(Id { listener, token }),
             }
         }
     }
 
     /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
-    fn on_unacknowledged(&mut self, now: Now, id: Id) {
-        let ended = self.exchanges.end(id).and_then(|exchange| match exchange.stage {
-            Stage::Opening(opening) => (!opening.renewal).then_some(opening.call),
-            Stage::Relaying(relay) => {
-                self.exchanges.forget(relay.sent);
-                (!relay.renewal).then_some(relay.call)
-            }
+    fn on_unacknowledged(&mut self, id: Id) {
+        let ended = self.exchanges.end(id).and_then(|exchange| {
+            exchange.relay.iter().for_each(|relay| self.exchanges.forget(relay.sent));
+            (!exchange.admitted.renewal).then_some(exchange.admitted.call)
         });
         if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
-            self.ledger.end_call(now.instant, call, None);
+            self.ledger.end_call(self.now.instant, call, None);
             self.revoke(Selector::all(Selected::Call(call)));
         }
     }
@@ -217,18 +222,22 @@ impl Shard {
         self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).min()
     }
 
-    /// Name, used and maximum of each table.
+    /// What is to be sent. Whoever sends it clears it.
+    pub const fn transmits(&mut self) -> &mut Transmits {
+        &mut self.out
+    }
+
+    /// The fill of each table.
     #[must_use]
-    pub fn gauges(&self) -> [(&'static str, u64, u64); 6] {
+    pub fn gauges(&self) -> [Gauge; 6] {
         let [server, client] = self.exchanges.gauges();
-        let (replays, legs, bindings) = (self.authenticator.gauge(), self.legs.gauge(), self.registrar.gauge());
         [
-            ("server_transactions", server.0, server.1),
-            ("client_transactions", client.0, client.1),
-            ("replays", replays.0, replays.1),
-            ("service_legs", legs.0, legs.1),
-            ("bindings", bindings.0, bindings.1),
-            ("events", self.events.len() as u64, self.settings.tables.events_max as u64),
+            server,
+            client,
+            self.authenticator.gauge(),
+            self.legs.gauge(),
+            self.registrar.gauge(),
+            Gauge::of("events", self.events.len(), self.settings.tables.events_max),
         ]
     }
 
@@ -248,7 +257,7 @@ impl Shard {
     }
 
     fn revoke(&mut self, selector: Selector) -> bool {
-        self.raise(Event::Gates(GateOrder::Revoke(selector)))
+        self.raise(Event::Revoke(selector))
     }
 
     /// A number that this shard uses once.

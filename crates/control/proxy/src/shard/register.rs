@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use sluicegate_bounded::Gauge;
 use sluicegate_policy::ServiceKind;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -13,15 +14,12 @@ use sluicegate_sip::{
 use sluicegate_wire::Instant;
 
 use super::{
-    Now, Shard,
+    Shard,
     auth::{AgentSession, Proof},
     events::{Binding, Event},
     ladder::Asked,
 };
-use crate::{
-    metrics::{Count, Outcome},
-    transmits::Transmits,
-};
+use crate::metrics::{Count, Outcome};
 
 /// Registration without an Expires.
 const REGISTRATION_SECS_DEFAULT: u32 = 3_600;
@@ -61,71 +59,51 @@ impl Registrar {
         true
     }
 
-    /// Used and maximum.
-    pub(super) fn gauge(&self) -> (u64, u64) {
-        (self.bindings.len() as u64, self.max as u64)
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge::of("bindings", self.bindings.len(), self.max)
     }
 }
 
 impl Shard {
     /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
     /// from, whatever its Contact says.
-    pub(super) fn on_register(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        Proof { user, agent }: Proof,
-        out: &mut Transmits,
-    ) {
+    pub(super) fn on_register(&mut self, asked: Asked<'_, '_>, Proof { user, agent }: Proof) {
         let name = user_part(&asked.essentials.to);
         let service = name.and_then(|name| self.policy.service(&name).cloned());
         let registrar = |kind, registrar: &Option<String>| {
             kind != ServiceKind::Declared && registrar.as_deref() == Some(user.as_str())
         };
         let Some(service) = service.filter(|service| registrar(service.kind, &service.registrar)) else {
-            self.metrics.request(asked.kind, Outcome::Denied);
-            self.decided(
-                now,
-                asked,
-                &user,
-                (Outcome::Denied, 403),
-                ["the user is not the registrar of such a service"],
-            );
-            return self.refuse_with(now, asked, 403, None, out);
+            return self.deny(asked, &user, Outcome::Denied, "the user is not the registrar of such a service");
         };
-        let Ok(contact) = asked.message.contact() else {
-            self.metrics.request(asked.kind, Outcome::Malformed);
-            return self.refuse_with(now, asked, 400, None, out);
-        };
+        let Ok(contact) = asked.message.contact() else { return self.refuse(asked, (Outcome::Malformed, 400)) };
         // Without a Contact the agent only asks what is registered.
-        let Some(contact) = contact else { return self.confirm(now, asked, (&service.name, agent), out) };
+        let Some(contact) = contact else { return self.confirm(asked, (&service.name, agent)) };
         let secs = self.registration_secs(asked, &contact);
         if contact.is_star() && secs != 0 {
-            self.metrics.request(asked.kind, Outcome::Malformed);
-            return self.refuse_with(now, asked, 400, None, out);
+            return self.refuse(asked, (Outcome::Malformed, 400));
         }
         if secs != 0 && secs < REGISTRATION_SECS_MIN {
-            self.metrics.request(asked.kind, Outcome::Unsupported);
-            let min = REGISTRATION_SECS_MIN.to_string().into_bytes();
-            return self.refuse_with(now, asked, 423, Some(("Min-Expires", min)), out);
+            return self.refuse_with(asked, (Outcome::Unsupported, 423), |headers| {
+                headers.header_args("Min-Expires", format_args!("{REGISTRATION_SECS_MIN}"))
+            });
         }
         let binding = Binding {
             service: service.name.clone(),
             flow: asked.flow,
             contact: contact.uri.to_vec(),
-            expires: now.instant + Duration::from_secs(secs.into()),
+            expires: self.now.instant + Duration::from_secs(secs.into()),
         };
-        let is_known = self.registrar.at(now.instant, &service.name).is_some();
-        if !self.registrar.bind(now.instant, binding.clone()) {
+        let is_known = self.registrar.at(self.now.instant, &service.name).is_some();
+        if !self.registrar.bind(self.now.instant, binding.clone()) {
             self.metrics.one(Count::TableFull);
-            self.metrics.request(asked.kind, Outcome::Unavailable);
-            return self.refuse_with(now, asked, 503, None, out);
+            return self.refuse(asked, (Outcome::Unavailable, 503));
         }
         self.raise(Event::Bind(binding));
         if !is_known && secs > 0 {
-            self.decided(now, asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
+            self.decided(asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
         }
-        self.confirm(now, asked, (&service.name, agent), out);
+        self.confirm(asked, (&service.name, agent));
     }
 
     fn registration_secs(&self, asked: Asked<'_, '_>, contact: &NameAddr<'_>) -> u32 {
@@ -135,32 +113,24 @@ impl Shard {
     }
 
     /// 200 with what is registered now.
-    fn confirm(
-        &mut self,
-        now: Now,
-        asked: Asked<'_, '_>,
-        (service, agent): (&str, Option<AgentSession>),
-        out: &mut Transmits,
-    ) {
+    fn confirm(&mut self, asked: Asked<'_, '_>, (service, agent): (&str, Option<AgentSession>)) {
         self.metrics.request(asked.kind, Outcome::Admitted);
-        let Some(id) = self.open_transaction(now, asked, Role::UserAgent, out) else { return };
+        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
         let tag = self.keys.stateless_tag(asked.message);
-        let binding = self.registrar.at(now.instant, service);
+        let binding = self.registrar.at(self.now.instant, service);
         let contact = binding.map(|binding| {
-            let secs = binding.expires.since(now.instant).as_secs();
+            let secs = binding.expires.since(self.now.instant).as_secs();
             [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()
         });
         let proof = agent.map(|agent| agent.answer(contact.as_deref().unwrap_or_default(), b""));
-        let mut answer = std::mem::take(&mut self.scratch);
         Response::to(asked.message, 200)
             .source(asked.flow.peer)
             .to_tag(tag.as_bytes())
-            .begin(&mut answer)
+            .begin(&mut self.scratch)
             .header_opt("Contact", contact.as_deref())
             .header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
             .finish();
-        self.send_answer(now, id, 200, &answer, out);
-        self.scratch = answer;
+        self.send_answer(id, 200);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every table has a maximum, and what happens there is stated.
 
+use sluicegate_bounded::Gauge;
 use sluicegate_policy::PerUser;
 use sluicegate_proxy::{Count, Kind, Outcome, Rung, Tables, datagrams_left};
 
@@ -24,7 +25,7 @@ fn full_transactions_mean_503_and_nothing_is_opened() {
     site.asked();
     assert_eq!(call(&mut site, "alice", 4), 503);
     assert!(site.asked().is_empty());
-    assert_eq!(site.shards[0].gauges()[0], ("server_transactions", 4, 4));
+    assert_eq!(site.shards[0].gauges()[0], Gauge { name: "server_transactions", used: 4, max: 4 });
     assert_eq!(site.metrics[0].count(Count::TableFull), 1);
     // They end by themselves.
     site.pass(std::time::Duration::from_secs(60));
@@ -78,7 +79,7 @@ fn a_flood_of_strangers_leaves_no_trace_in_any_table() {
         stranger.call_id = format!("flood-{nth}");
         site.send(&stranger.from.clone(), stranger.request("INVITE", "sip:web@example.net", "", AUDIO));
     }
-    assert!(site.shards[0].gauges().iter().all(|(_, used, _)| *used == 0));
+    assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0));
     assert!(site.events.is_empty());
 }
 
@@ -92,7 +93,7 @@ fn wrong_passwords_leave_few_notes_and_nothing_else() {
         assert_eq!(status(&caller.invite(&mut site, AUDIO)), expected);
     }
     assert!(site.events.len() <= 20, "{}", site.events.len());
-    assert!(site.shards[0].gauges().iter().all(|(_, used, _)| *used == 0));
+    assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0));
 }
 
 /// A small generator of repeatable noise (xorshift64*).
@@ -162,7 +163,7 @@ fn one_user_cannot_use_up_the_replay_set_and_a_refused_request_takes_no_place() 
     let limits = Tables { transactions_max: 64, replays_max: 8, replays_per_user_max: 4, ..tables() };
     let mut site = Site::with(1, Tables { transactions_per_user_max: 2, ..limits });
     assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 2 { 100 } else { 503 }));
-    let used = |site: &Site| site.shards[0].gauges().iter().find(|gauge| gauge.0 == "replays").unwrap().1;
+    let used = |site: &Site| site.shards[0].gauges().iter().find(|gauge| gauge.name == "replays").unwrap().used;
     assert_eq!(used(&site), 2);
     let mut site = Site::with(1, limits);
     assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 4 { 100 } else { 503 }));
@@ -205,7 +206,7 @@ fn every_datagram_is_counted_at_the_rung_of_the_ladder_where_it_leaves() {
     sent.iter().for_each(|datagram| drop(site.send(PHONE, datagram)));
     // The INVITE without credentials left at the last but one.
     let counted = datagrams_left(site.metrics.iter().map(|metrics| &**metrics)).counted();
-    let left = Rung::ALL.map(|rung| counted.get(rung.label()).copied().unwrap_or(0));
-    assert_eq!(left, [0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1], "{:?}", Rung::ALL.map(Rung::label));
+    let left: Vec<u64> = Rung::ALL.iter().map(|rung| counted.get(rung.label()).copied().unwrap_or(0)).collect();
+    assert_eq!(left, [0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1], "{:?}", Rung::ALL);
     assert_eq!(left.iter().sum::<u64>(), site.metrics[0].count(Count::Datagrams));
 }

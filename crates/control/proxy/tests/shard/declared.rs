@@ -15,7 +15,7 @@ fn a_telephone_gets_the_gates_address_and_port() {
     let mut alice = Caller::new("alice", PHONE);
     assert_eq!(status(&alice.invite(&mut site, AUDIO)), 100);
     let asked = site.asked();
-    let grant = asked[0].grant().unwrap();
+    let grant = asked[0].grant.clone();
     assert_eq!((asked[0].user.as_str(), asked[0].service.as_str()), ("alice", "web"));
     // Who asked, not what its description says.
     assert_eq!(grant.client_address.to_string(), "198.51.100.7");
@@ -35,7 +35,7 @@ fn an_agent_gets_its_grants_too_and_they_verify() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE).agent();
     assert_eq!(status(&alice.invite(&mut site, PORTS)), 100);
-    let grant = site.asked()[0].grant().unwrap();
+    let grant = site.asked()[0].grant.clone();
     assert_eq!(grant.protocol, 6);
     let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_000) };
     let flow = Input::Gate(opened);
@@ -122,7 +122,7 @@ fn a_gate_that_refuses_means_503_without_its_reason() {
     let mut site = Site::new();
     let mut alice = Caller::new("alice", PHONE);
     alice.invite(&mut site, AUDIO);
-    let id = site.asked()[0].grant().unwrap().id;
+    let id = site.asked()[0].grant.id;
     let refused = GateAnswer::Refused { id, reason: "no external port is free".into() };
     let answer = site.tell(0, Input::Gate(refused)).pop().unwrap().1;
     assert_eq!(status(&answer), 503);

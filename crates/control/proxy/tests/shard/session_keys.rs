@@ -29,8 +29,8 @@ fn ask(site: &mut Site, caller: &mut Caller, body: &str) -> Vec<GrantDelta> {
 fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) -> SessionSecret {
     let mut sent = Vec::new();
     for delta in deltas {
-        let (grant, address, ports) = (delta.grant().unwrap(), GATE.parse().unwrap(), (20_000, 20_000));
-        site.ledger.opening(delta, &grant, "gate-1", 0).unwrap();
+        let (grant, address, ports) = (delta.grant.clone(), GATE.parse().unwrap(), (20_000, 20_000));
+        site.ledger.opening(delta, "gate-1", 0).unwrap();
         site.ledger.opened("gate-1", grant.id, address, ports);
         sent.extend(site.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
     }
@@ -45,12 +45,12 @@ fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) -> SessionS
 }
 
 fn is_keyed_by(delta: &GrantDelta, secret: &SessionSecret) -> bool {
-    let grant = delta.grant().unwrap();
+    let grant = delta.grant.clone();
     delta.keys == Some(secret.keys(grant.id)) && secret.is_of(grant.id, grant.client_id)
 }
 
 fn mode(delta: &GrantDelta) -> (u8, DataMode, bool) {
-    let Grant { protocol, least_mode, .. } = delta.grant().unwrap();
+    let Grant { protocol, least_mode, .. } = delta.grant.clone();
     (protocol, least_mode, delta.keys.is_some())
 }
 
@@ -61,7 +61,7 @@ fn an_agents_udp_demands_packet_macs_under_a_key_that_the_agent_knows_too() {
     let asked = ask(&mut site, &mut alice, &both());
     assert_eq!(asked.iter().map(mode).collect::<Vec<_>>(), [(6, DataMode::Pinhole, true), (17, DataMode::Mac, true)]);
     let secret = open(&mut site, &mut alice, &asked);
-    assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
+    assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant.proves_address()));
     let other = SessionSecret::extract(b"h", (&[1; 32], &[2; 32]));
     assert!(!is_keyed_by(&asked[1], &other));
 }
@@ -93,7 +93,7 @@ fn a_renewal_keeps_key_and_client_id() {
     site.pass(Duration::from_secs(100));
     let renewed = ask(&mut site, &mut alice, &udp());
     assert!(is_keyed_by(&renewed[0], &secret));
-    let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
+    let (before, after) = (first[0].grant.clone(), renewed[0].grant.clone());
     assert_eq!((before.id, before.client_id), (after.id, after.client_id));
     assert!(after.not_after > before.not_after);
 }
@@ -109,11 +109,11 @@ fn a_frontend_that_lost_the_key_makes_a_new_one_and_the_client_id_says_so() {
     site.ledger = Arc::new(Ledger::new(1_000));
     site.start(1);
     let known = first[0].clone().without_keys();
-    site.ledger.opening(&known, &known.grant().unwrap(), "gate-1", 0).unwrap();
+    site.ledger.opening(&known, "gate-1", 0).unwrap();
     let renewed = ask(&mut site, &mut alice, &udp());
     let later = open(&mut site, &mut alice, &renewed);
     assert!(is_keyed_by(&renewed[0], &later));
-    let (before, after) = (first[0].grant().unwrap(), renewed[0].grant().unwrap());
+    let (before, after) = (first[0].grant.clone(), renewed[0].grant.clone());
     assert_eq!(before.id, after.id);
     assert_ne!(before.client_id, after.client_id);
 }
@@ -124,17 +124,17 @@ fn a_client_id_in_use_is_given_to_nobody_else() {
     let mut probe = Site::new();
     let mut same = Caller::new("alice", PHONE).agent();
     let expected = ask(&mut probe, &mut same, &udp());
-    let mut taken = expected[0].grant().unwrap();
+    let mut taken = expected[0].grant.clone();
     let (id, first_id) = (taken.id, taken.client_id);
     taken.id = sluicegate_grant::GrantId([1; 16]);
     let mut site = Site::new();
-    let delta = GrantDelta { body: taken.encode(), ..expected[0].clone().without_keys() };
-    site.ledger.opening(&delta, &taken, "gate-1", 0).unwrap();
+    let delta = GrantDelta { grant: taken.clone(), ..expected[0].clone().without_keys() };
+    site.ledger.opening(&delta, "gate-1", 0).unwrap();
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &udp());
     let secret = open(&mut site, &mut alice, &asked);
     assert_eq!(first_id, secret.client_id(id, 0));
-    let grant = asked[0].grant().unwrap();
+    let grant = asked[0].grant.clone();
     assert_eq!((grant.id, grant.client_id), (id, secret.client_id(id, 1)));
 }
 
@@ -149,7 +149,7 @@ fn conformance_05_an_agent_with_capabilities_gets_grants_that_demand_them_and_ke
             [(6, DataMode::Capability, true), (17, DataMode::Capability, true)]
         );
         let secret = open(&mut site, &mut alice, &asked);
-        assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant().unwrap().proves_address()));
+        assert!(asked.iter().all(|delta| is_keyed_by(delta, &secret) && delta.grant.proves_address()));
         site.pass(Duration::from_secs(100));
         let renewed = ask(&mut site, &mut alice, &both());
         assert_eq!(

@@ -72,7 +72,7 @@ fn who_uses_the_epochs_realm_is_an_agent_whatever_its_headers_say() {
     let signed = alice.answered(&challenge, "INVITE", WEB, "", &udp());
     assert!(!signed.contains("Supported"));
     assert_eq!(status(&site.send(PHONE, signed).pop().unwrap().1), 100);
-    assert_eq!(site.asked()[0].grant().unwrap().least_mode, DataMode::Mac);
+    assert_eq!(site.asked()[0].grant.least_mode, DataMode::Mac);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_feed::{GrantDelta, Selector};
+use sluicegate_feed::GrantDelta;
 use sluicegate_grant::{DataMode, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, GateControl, Guesses, Input, Ledger, Listening, Now, Settings,
-    Shard, ShardMetrics, Tables, Transmits,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Now, Settings, Shard,
+    ShardMetrics, Tables,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -47,7 +47,6 @@ pub(crate) struct Site {
     pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
     pub(crate) unproved_answers_per_s: u32,
-    out: Transmits,
     tables: Tables,
     starts: u8,
 }
@@ -59,17 +58,6 @@ pub(crate) struct Gates {
     /// The service of the last opening.
     pub(crate) service: String,
     revokes: usize,
-}
-
-impl GateControl for Gates {
-    fn open(&mut self, _: u8, service: &str, deltas: Vec<GrantDelta>) {
-        self.service = service.to_owned();
-        self.asked.extend(deltas);
-    }
-
-    fn revoke(&mut self, _: Selector) {
-        self.revokes += 1;
-    }
 }
 
 /// What one call of the machine sent: where to, and what.
@@ -96,7 +84,6 @@ impl Site {
             replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
             unproved_answers_per_s: 100_000,
-            out: Transmits::new(),
             tables,
             starts: 0,
         };
@@ -177,7 +164,7 @@ impl Site {
     pub(crate) fn send_to(&mut self, shard: usize, from: &str, datagram: impl AsRef<[u8]>) -> Sent {
         let flow = Flow::datagrams(0, from.parse().unwrap());
         let now = self.now();
-        self.shards[shard].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
+        self.shards[shard].on_datagram(now, flow, datagram.as_ref());
         self.drain(shard)
     }
 
@@ -185,8 +172,8 @@ impl Site {
     pub(crate) fn send_raw(&mut self, from: &str, datagram: impl AsRef<[u8]>) -> Vec<(SocketAddr, Vec<u8>)> {
         let flow = Flow::datagrams(0, from.parse().unwrap());
         let now = self.now();
-        self.shards[0].on_datagram(now, flow, datagram.as_ref(), &mut self.out);
-        let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, bytes.to_vec())).collect();
+        self.shards[0].on_datagram(now, flow, datagram.as_ref());
+        let sent = self.shards[0].transmits().iter().map(|(flow, bytes)| (flow.peer, bytes.to_vec())).collect();
         self.drain(0);
         sent
     }
@@ -199,7 +186,7 @@ impl Site {
             while let Some(due) = self.shards[shard].poll_timeout().filter(|due| *due <= end) {
                 self.set_time(due.max(self.instant));
                 let now = self.now();
-                self.shards[shard].on_time(now, &mut self.out);
+                self.shards[shard].on_time(now);
                 sent.extend(self.drain(shard));
             }
         }
@@ -216,20 +203,25 @@ impl Site {
 
     pub(crate) fn tell(&mut self, shard: usize, input: Input) -> Sent {
         let now = self.now();
-        self.shards[shard].on_input(now, input, &mut self.out);
+        self.shards[shard].on_input(now, input);
         self.drain(shard)
     }
 
     fn drain(&mut self, shard: usize) -> Sent {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let sent = self.out.iter().map(|(flow, bytes)| (flow.peer, text(bytes))).collect();
-        if let Some((_, bytes)) = self.out.iter().last() {
+        let out = self.shards[shard].transmits();
+        let sent = out.iter().map(|(flow, bytes)| (flow.peer, text(bytes))).collect();
+        if let Some((_, bytes)) = out.iter().last() {
             self.last = bytes.to_vec();
         }
-        self.out.clear();
+        out.clear();
         while let Some(event) = self.shards[shard].poll_event() {
             match event {
-                Event::Gates(order) => order.carry_out(u8::try_from(shard).unwrap(), &mut self.gates),
+                Event::Open { service, deltas } => {
+                    self.gates.service = service;
+                    self.gates.asked.extend(deltas);
+                }
+                Event::Revoke(_) => self.gates.revokes += 1,
                 other => self.events.push(other),
             }
         }
@@ -250,14 +242,14 @@ impl Site {
     pub(crate) fn gate_opens(&mut self) -> Sent {
         let mut sent = Sent::new();
         for (delta, nth) in self.asked().iter().zip(0_u16..) {
-            let grant = delta.grant().unwrap();
+            let id = delta.grant.id;
             let first = 20_000 + nth * 100;
             let ports = (first, first + delta.target_ports.1 - delta.target_ports.0);
             let address = GATE.parse().unwrap();
             // What the hub does besides.
-            self.ledger.opening(delta, &grant, "gate-1", 0).unwrap();
-            self.ledger.opened("gate-1", grant.id, address, ports);
-            sent.extend(self.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
+            self.ledger.opening(delta, "gate-1", 0).unwrap();
+            self.ledger.opened("gate-1", id, address, ports);
+            sent.extend(self.tell(0, Input::Gate(GateAnswer::Opened { id, address, ports })));
         }
         sent
     }

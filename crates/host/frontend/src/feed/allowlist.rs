@@ -27,7 +27,7 @@ pub(crate) struct Allowlist {
 impl Allowlist {
     /// Reads both from the store.
     pub(crate) fn refresh(&self, directory: &Directory, now: UnixTime) -> Result<(), DirectoryError> {
-        let gates = directory.all::<Gate>(now)?;
+        let gates = directory.all::<Gate>()?;
         self.known.store(Arc::new(gates.iter().map(|gate| gate.certificate).collect()));
         self.addresses.store(Arc::new(gates.iter().filter_map(|gate| gate.seen_at).collect()));
         self.joins_open.store(directory.open_joins(now)? > 0, Ordering::Relaxed);

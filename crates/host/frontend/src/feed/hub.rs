@@ -16,17 +16,17 @@ use sluicegate_feed::{
     Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
     SenderOptions, skew_alarm,
 };
-use sluicegate_grant::{GrantId, ISSUER_ID_LEN, IssuerKey, mac::SessionKeys};
+use sluicegate_grant::{GrantId, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
-use sluicegate_store::{KeptRevoke, audit::Audit};
+use sluicegate_store::KeptRevoke;
 use sluicegate_wire::{Instant, Pace, UnixTime};
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
-use audited::Audited;
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, GateControl, Input, Ledger, derive, share_of};
+pub(crate) use audited::Audited;
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -54,7 +54,8 @@ pub(crate) enum Ask {
     Gates(Vec<String>),
 }
 
-struct Gate {
+/// A gate that has joined.
+pub(crate) struct Gate {
     sender: FeedSender,
     frames: Option<(u64, mpsc::Sender<Arc<[u8]>>)>,
     status: JoinedGate,
@@ -62,33 +63,6 @@ struct Gate {
 
 /// Everything between shards and gates. Driven by one task; sockets and threads are on the other ends of its queues.
 pub(crate) struct Hub {
-    clock: Clock,
-    ledger: Arc<Ledger>,
-    decisions: Arc<Decisions>,
-    shards: Vec<ShardSender>,
-    statuses: Arc<Mutex<Vec<JoinedGate>>>,
-    holders: Holders,
-    registrations: Registrations,
-    /// The frontend's own addresses, from which it relays SIP.
-    peers: Vec<IpAddr>,
-    issuer_seed: Zeroizing<[u8; 32]>,
-    issuer: [u8; ISSUER_ID_LEN],
-    boot_id: u64,
-    name: String,
-    /// Rate of SIP that a gate lets frontends send to one service, in bit/s.
-    relay_rate_bps: u64,
-    /// New at every start.
-    relay_secret: Zeroizing<[u8; 32]>,
-    gates: BTreeMap<String, Gate>,
-    services: BTreeMap<String, FeedService>,
-    policy: Arc<Policy>,
-    /// What operators ended before this start.
-    revokes: Vec<KeptRevoke>,
-    audited: Audited,
-}
-
-/// What a [`Hub`] is made of.
-pub(crate) struct HubParts {
     pub(crate) clock: Clock,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
@@ -96,15 +70,23 @@ pub(crate) struct HubParts {
     pub(crate) statuses: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) holders: Holders,
     pub(crate) registrations: Registrations,
+    /// The frontend's own addresses, from which it relays SIP.
     pub(crate) peers: Vec<IpAddr>,
-    pub(crate) issuer_seed: Zeroizing<[u8; 32]>,
+    pub(crate) issuer: Arc<IssuerKey>,
     pub(crate) boot_id: u64,
     pub(crate) name: String,
+    /// Rate of SIP that a gate lets frontends send to one service, in bit/s.
     pub(crate) relay_rate_bps: u64,
+    /// New at every start.
     pub(crate) relay_secret: Zeroizing<[u8; 32]>,
+    /// Gates that have joined; none before the first [`Ask::Gates`].
+    pub(crate) gates: BTreeMap<String, Gate>,
+    /// None before the first [`Ask::Policy`].
+    pub(crate) services: BTreeMap<String, FeedService>,
     pub(crate) policy: Arc<Policy>,
+    /// What operators ended before this start.
     pub(crate) revokes: Vec<KeptRevoke>,
-    pub(crate) audit: Option<Audit>,
+    pub(crate) audited: Audited,
 }
 
 /// The queues that drive a hub.
@@ -114,65 +96,7 @@ pub(crate) struct Queues {
     pub(crate) asks: mpsc::Receiver<Ask>,
 }
 
-/// Gates by their feeds: one for each service.
-impl GateControl for Hub {
-    fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
-        let (now, unix) = (self.clock.now(), self.clock.unix());
-        if let Some(reason) = self.too_many(&deltas) {
-            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
-        }
-        let name = self.gate_of(service);
-        let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
-            let reason = self.why_no_gate(service);
-            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
-        };
-        let mut refused = Vec::new();
-        for delta in deltas {
-            let Ok(grant) = delta.grant() else { continue };
-            let booked = self.ledger.opening(&delta, &grant, &name, shard).map_err(|full| full.to_string());
-            let install = Delta::Install(Box::new(delta.clone()));
-            let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
-            if let Err(reason) = pushed {
-                self.ledger.refused(&name, grant.id);
-                refused.push((delta, reason));
-            }
-        }
-        for (delta, reason) in refused {
-            self.refuse(shard, &delta, &reason);
-        }
-    }
-
-    /// The shard has told the service, or never let it have the call.
-    fn revoke(&mut self, selector: Selector) {
-        self.end(selector);
-    }
-}
-
 impl Hub {
-    pub(crate) fn new(parts: HubParts) -> Self {
-        Self {
-            clock: parts.clock,
-            ledger: parts.ledger,
-            decisions: parts.decisions,
-            shards: parts.shards,
-            statuses: parts.statuses,
-            holders: parts.holders,
-            registrations: parts.registrations,
-            peers: parts.peers,
-            issuer: IssuerKey::from_seed(*parts.issuer_seed).public().id(),
-            issuer_seed: parts.issuer_seed,
-            boot_id: parts.boot_id,
-            name: parts.name,
-            relay_rate_bps: parts.relay_rate_bps,
-            relay_secret: parts.relay_secret,
-            gates: BTreeMap::new(),
-            services: BTreeMap::new(),
-            policy: parts.policy,
-            revokes: parts.revokes,
-            audited: Audited::new(parts.audit),
-        }
-    }
-
     /// Runs until the control side is gone.
     pub(crate) async fn run(mut self, mut queues: Queues) {
         let mut next_sweep = Instant::ZERO;
@@ -220,7 +144,9 @@ impl Hub {
 
     fn on_shard(&mut self, shard: u8, event: Event) {
         match event {
-            Event::Gates(order) => order.carry_out(shard, self),
+            Event::Open { service, deltas } => self.open(shard, &service, deltas),
+            // The shard has told the service, or never let it have the call.
+            Event::Revoke(selector) => drop(self.end(selector)),
             Event::Bind(binding) => {
                 self.registrations.note(&binding, self.clock.now(), self.clock.unix());
                 self.tell_others(shard, &Input::Bind(binding));
@@ -235,12 +161,44 @@ impl Hub {
         }
     }
 
+    /// Has the gate of a service open the grants of one call, all or none, for the shard that waits for the answers.
+    fn open(&mut self, shard: u8, service: &str, deltas: Vec<GrantDelta>) {
+        let (now, unix) = (self.clock.now(), self.clock.unix());
+        if let Some(reason) = self.too_many(&deltas) {
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        }
+        let name = self.gate_of(service);
+        let Some((name, gate)) = name.and_then(|name| Some((name.clone(), self.gates.get_mut(&name)?))) else {
+            let reason = self.why_no_gate(service);
+            return deltas.iter().for_each(|delta| self.refuse(shard, delta, &reason));
+        };
+        let mut refused = Vec::new();
+        for delta in deltas {
+            let booked = self.ledger.opening(&delta, &name, shard).map_err(|full| full.to_string());
+            let install = Delta::Install(Box::new(delta.clone()));
+            let pushed = booked.and_then(|()| gate.sender.push(now, unix, install).map_err(|error| error.to_string()));
+            if let Err(reason) = pushed {
+                self.ledger.refused(&name, delta.grant.id);
+                refused.push((delta, reason));
+            }
+        }
+        for (delta, reason) in refused {
+            self.refuse(shard, &delta, &reason);
+        }
+    }
+
     fn tell(&self, shard: u8, input: Input) {
         if let Some(sender) = self.shards.get(usize::from(shard))
             && !sender.send(input)
             && let Some(left_out) = QUEUE_FULL.admit(self.clock.now())
         {
             tracing::warn!(shard, left_out, "a shard's queue is full; what was meant for it is lost");
+        }
+    }
+
+    fn tell_all(&self, input: &Input) {
+        for shard in &self.shards {
+            shard.send(input.clone());
         }
     }
 
@@ -255,10 +213,8 @@ impl Hub {
     /// Shards decide at the same time, each without the other's latest calls; here they are counted one after the other.
     fn too_many(&self, deltas: &[GrantDelta]) -> Option<String> {
         let first = deltas.first()?;
-        let besides = first.grant().ok().map(|grant| grant.id.call());
-        let held = self.ledger.held_by(&first.user, besides);
-        let shares = deltas.iter().filter_map(|delta| Some(share_of(delta, &delta.grant().ok()?)));
-        let more = shares.fold(Share::default(), Share::plus);
+        let held = self.ledger.held_by(&first.user, Some(first.grant.id.call()));
+        let more = deltas.iter().map(share_of).fold(Share::default(), Share::plus);
         self.policy.per_user().admit(&held, &more).err().map(|reason| reason.to_string())
     }
 
@@ -268,9 +224,7 @@ impl Hub {
             let (service, user) = (&delta.service, &delta.user);
             tracing::warn!(service, user, reason, left_out, "a grant could not be opened");
         }
-        if let Ok(grant) = delta.grant() {
-            self.tell(shard, Input::Gate(GateAnswer::Refused { id: grant.id, reason: reason.to_owned() }));
-        }
+        self.tell(shard, Input::Gate(GateAnswer::Refused { id: delta.grant.id, reason: reason.to_owned() }));
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
@@ -375,9 +329,8 @@ impl Hub {
             return;
         }
         self.holders.joined(name);
-        let key = IssuerKey::from_seed(*self.issuer_seed);
         let options = SenderOptions { log_bytes_max: LOG_BYTES_MAX, ..SenderOptions::default() };
-        let mut sender = FeedSender::new(key, self.boot_id, &self.name, options);
+        let mut sender = FeedSender::new(Arc::clone(&self.issuer), self.boot_id, &self.name, options);
         for kept in &self.revokes {
             if let Err(error) = sender.keep_revoke(self.clock.unix(), kept.selector.clone(), UnixTime(kept.until)) {
                 tracing::error!(gate = name, %error, "a gate will not be told of what was revoked before this start");
@@ -440,16 +393,10 @@ impl Hub {
     fn on_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Revoke(selector) => {
-                let over = Input::Over(self.end(selector).into());
-                for shard in &self.shards {
-                    shard.send(over.clone());
-                }
+                let over = self.end(selector).into();
+                self.tell_all(&Input::Over(over));
             }
-            Ask::Agents(agents) => {
-                for shard in &self.shards {
-                    shard.send(Input::Agents(Arc::clone(&agents)));
-                }
-            }
+            Ask::Agents(agents) => self.tell_all(&Input::Agents(agents)),
             Ask::Policy(policy) => self.on_policy(&policy),
             Ask::Gates(names) => {
                 names.iter().for_each(|name| self.know(name));
@@ -483,9 +430,7 @@ impl Hub {
             }
             self.announce_service(&service);
         }
-        for shard in &self.shards {
-            shard.send(Input::Policy(Arc::clone(policy)));
-        }
+        self.tell_all(&Input::Policy(Arc::clone(policy)));
     }
 
     /// Tells every gate of a service, each with keys of its own for what is relayed.

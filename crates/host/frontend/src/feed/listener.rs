@@ -42,33 +42,22 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 type Tls = TlsStream<TcpStream>;
 
-/// Accepts gates.
+/// Accepts gates: what every connection needs.
 pub(crate) struct Listener {
-    pub(crate) socket: TcpListener,
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) directory: Directory,
     pub(crate) door: Arc<Allowlist>,
     pub(crate) places: Arc<Places>,
+    /// Gates whose hello was right.
+    pub(crate) gates: Arc<Semaphore>,
     pub(crate) events: mpsc::Sender<GateEvent>,
     pub(crate) clock: Clock,
     pub(crate) audit: Option<Audit>,
-}
-
-/// What every connection needs.
-struct Shared {
-    tls: Arc<ServerConfig>,
-    directory: Directory,
-    door: Arc<Allowlist>,
-    /// Gates whose hello was right.
-    gates: Arc<Semaphore>,
-    events: mpsc::Sender<GateEvent>,
-    clock: Clock,
-    audit: Option<Audit>,
-    log: Log,
+    pub(crate) log: Log,
 }
 
 /// Lines that strangers cause, one limit a kind.
-struct Log {
+pub(crate) struct Log {
     late: LogLimit,
     gave_way: LogLimit,
     refused: LogLimit,
@@ -77,7 +66,7 @@ struct Log {
 }
 
 impl Log {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let limit = LogLimit::new;
         Self { late: limit(), gave_way: limit(), refused: limit(), other: limit(), no_accept: limit() }
     }
@@ -111,30 +100,28 @@ enum ConnectionError {
 
 impl Listener {
     /// Accepts until dropped.
-    pub(crate) async fn run(self) {
-        let Self { socket, tls, directory, door, places, events, clock, audit } = self;
-        let gates = Arc::new(Semaphore::new(GATES_MAX));
-        let shared = Arc::new(Shared { tls, directory, door, gates, events, clock, audit, log: Log::new() });
+    pub(crate) async fn run(self, socket: TcpListener) {
+        let shared = Arc::new(self);
         let numbers = AtomicU64::new(1);
         loop {
             let (stream, peer) = match socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if let Some(left_out) = shared.log.no_accept.admit(clock.now()) {
+                    if let Some(left_out) = shared.log.no_accept.admit(shared.clock.now()) {
                         tracing::warn!(%error, left_out, "cannot accept a gate");
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            let greeting = places.enter(peer.ip(), shared.door.knows_address(peer.ip()));
+            let greeting = shared.places.enter(peer.ip(), shared.door.knows_address(peer.ip()));
             let connection = numbers.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(serve(stream, peer, connection, Arc::clone(&shared), greeting));
         }
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc<Shared>, mut greeting: Greeting) {
+async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc<Listener>, mut greeting: Greeting) {
     let is_local = stream.local_addr().is_ok_and(|local| local.ip() == peer.ip());
     let greeted = tokio::select! {
         greeted = timeout(GREETING_TIMEOUT, greet(stream, peer, &shared)) => greeted.unwrap_or(Err(ConnectionError::Late)),
@@ -166,7 +153,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc
 }
 
 /// Passes on what the gate says; why that ended.
-async fn read(incoming: &mut Incoming, gate: &str, connection: u64, shared: &Shared) -> ConnectionError {
+async fn read(incoming: &mut Incoming, gate: &str, connection: u64, shared: &Listener) -> ConnectionError {
     loop {
         match timeout(SILENCE_MAX, incoming.receive()).await {
             Ok(Ok(message)) => {
@@ -192,7 +179,7 @@ struct Greeted {
 }
 
 /// Handshake, a join if the gate is new, and its hello.
-async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> Result<Greeted, ConnectionError> {
+async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Listener) -> Result<Greeted, ConnectionError> {
     stream.set_nodelay(true)?;
     let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     // Who has nothing to say is no gate: a stranger that only connects is gone before it is in anybody's way.
@@ -223,7 +210,7 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> 
         let reason = format!("this frontend speaks version {FEED_VERSION} of the feed, the gate {version}");
         return refuse(&mut write, reason).await;
     }
-    let known = shared.directory.gate_of_certificate(shared.clock.unix(), &peer.cert_hash);
+    let known = shared.directory.gate_of_certificate(&peer.cert_hash);
     let known = match known {
         Ok(Some(known)) if known.name == gate => known,
         Ok(_) => return refuse(&mut write, format!("no gate {gate:?} with this certificate has joined")).await,
@@ -240,14 +227,14 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Shared) -> 
 }
 
 /// Remembers where a gate dials from, so that a place to greet is kept free for it: after a restart of either too.
-async fn remember_address(known: Gate, peer: SocketAddr, shared: &Shared) {
+async fn remember_address(known: Gate, peer: SocketAddr, shared: &Listener) {
     let address = peer.ip().to_canonical();
     if known.seen_at == Some(address) {
         return;
     }
-    let (directory, now) = (shared.directory.clone(), shared.clock.unix());
+    let directory = shared.directory.clone();
     let name = known.name.clone();
-    let seen = move || directory.change::<Gate>(now, &known.name, |gate| gate.seen_at = Some(address)).map(drop);
+    let seen = move || directory.change::<Gate>(&known.name, |gate| gate.seen_at = Some(address)).map(drop);
     let written = tokio::task::spawn_blocking(seen).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(gate = name, ?written, "where the gate dials from was not written down");

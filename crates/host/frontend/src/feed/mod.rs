@@ -9,8 +9,8 @@ mod places;
 pub(crate) mod registrations;
 
 pub(crate) use allowlist::Allowlist;
-pub(crate) use hub::{Ask, Hub, HubParts, Queues};
-pub(crate) use listener::Listener;
+pub(crate) use hub::{Ask, Audited, Hub, Queues};
+pub(crate) use listener::{Listener, Log};
 pub(crate) use places::Places;
 
 use std::{net::SocketAddr, sync::Arc};

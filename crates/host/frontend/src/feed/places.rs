@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use sluicegate_bounded::Gauge;
 use tokio::sync::oneshot;
 
 use crate::config::GATES_MAX;
@@ -73,12 +74,12 @@ impl Places {
         Greeting { places: Arc::clone(self), number, is_known, gives_way }
     }
 
-    /// Used and maximum: strangers, and addresses of known gates.
-    pub(crate) fn gauges(&self) -> [(&'static str, u64, u64); 2] {
+    /// Places of strangers, and of addresses of known gates.
+    pub(crate) fn gauges(&self) -> [Gauge; 2] {
         let lots = self.lock();
         [
-            ("feed_greetings_strangers", lots.strangers.len() as u64, STRANGERS_MAX as u64),
-            ("feed_greetings_known", lots.known.len() as u64, KNOWN_MAX as u64),
+            Gauge::of("feed_greetings_strangers", lots.strangers.len(), STRANGERS_MAX),
+            Gauge::of("feed_greetings_known", lots.known.len(), KNOWN_MAX),
         ]
     }
 
@@ -148,7 +149,7 @@ mod tests {
         let mut newcomer = places.enter(source(201), false);
         assert!(is_here(&mut lonely) && is_here(&mut newcomer));
         assert_eq!(crowd.iter_mut().map(is_here).filter(|is_here| !is_here).count(), 1);
-        assert_eq!(places.gauges()[0], ("feed_greetings_strangers", 32, 32));
+        assert_eq!(places.gauges()[0], Gauge::of("feed_greetings_strangers", 32, 32));
     }
 
     #[test]
@@ -157,9 +158,9 @@ mod tests {
         let mut gate = places.enter(source(9), true);
         let strangers: Vec<Greeting> = (0..255).map(|host| places.enter(source(host), false)).collect();
         assert!(is_here(&mut gate));
-        assert_eq!(places.gauges().map(|(_, used, _)| used), [32, 1]);
+        assert_eq!(places.gauges().map(|gauge| gauge.used), [32, 1]);
         drop((gate, strangers));
-        assert_eq!(places.gauges().map(|(_, used, _)| used), [0, 0]);
+        assert_eq!(places.gauges().map(|gauge| gauge.used), [0, 0]);
     }
 
     #[test]
@@ -167,6 +168,6 @@ mod tests {
         let places = Arc::new(Places::default());
         let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 1, 0, 0, 0, 0, host]);
         let _greetings: Vec<Greeting> = (0..100).map(|host| places.enter(address(host), false)).collect();
-        assert_eq!(places.gauges()[0].1, PER_SOURCE_MAX as u64);
+        assert_eq!(places.gauges()[0].used, PER_SOURCE_MAX as u64);
     }
 }

@@ -6,7 +6,7 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::is_name;
 use sluicegate_signin::{SECRET_LEN, SealError, SiteKey, SitePublic, UserSecret};
-use sluicegate_store::{Embedded, EmbeddedOptions, Store as _, StoreError, Txn};
+use sluicegate_store::{ENTRIES_MAX, Store, StoreError, Txn};
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
@@ -52,7 +52,7 @@ pub enum VaultError {
 
 /// Users' secrets and the site's key.
 pub struct Vault {
-    store: Embedded,
+    store: Store,
     site: SiteKey,
     realm: String,
 }
@@ -72,14 +72,14 @@ impl Vault {
         keys::private_directory(directory)?;
         let site = SiteKey::from_seed(&*keys::load_or_create_seed(&directory.join(SITE_FILE))?);
         let path = directory.join(SECRETS_FILE);
-        let mut store = Embedded::open(&path, EmbeddedOptions::default());
+        let mut store = Store::open(&path, ENTRIES_MAX);
         // The one before may still be on its way out.
         for _ in 0..OPEN_TRIES {
             if store.is_ok() {
                 break;
             }
             thread::sleep(OPEN_WAIT);
-            store = Embedded::open(&path, EmbeddedOptions::default());
+            store = Store::open(&path, ENTRIES_MAX);
         }
         Ok(Self { store: store?, site, realm: realm.to_owned() })
     }
@@ -100,11 +100,9 @@ impl Vault {
                 let secret =
                     |(user, secret): &(String, [u8; SECRET_LEN])| (user.clone(), UserSecret::from_bytes(*secret));
                 let users: Vec<_> = users.iter().map(secret).collect();
-                self.put(now, &users).map(|()| Response::Done).map_err(|error| error.to_string())
+                self.put(&users).map(|()| Response::Done).map_err(|error| error.to_string())
             }
-            Request::Remove { user } => {
-                self.remove(now, user).map(|_| Response::Done).map_err(|error| error.to_string())
-            }
+            Request::Remove { user } => self.remove(user).map(|_| Response::Done).map_err(|error| error.to_string()),
         };
         answer.unwrap_or_else(Response::Refused)
     }
@@ -129,7 +127,7 @@ impl Vault {
     pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<String, VaultError> {
         let mut epochs = Vec::new();
         for epoch in AgentKeys::wanted(now) {
-            epochs.push((epoch.0, self.all(now, replica, epoch)?));
+            epochs.push((epoch.0, self.all(replica, epoch)?));
         }
         let certificate = self.site.certify(&self.realm, *replica, AgentKeys::certified_until(now)).to_text();
         let mut seed = [0; 32];
@@ -137,11 +135,11 @@ impl Vault {
         Ok(Issued { certificate, epochs }.seal(seed, (&self.site, &self.realm), replica, now)?)
     }
 
-    fn all(&self, now: UnixTime, replica: &[u8; 32], epoch: Epoch) -> Result<Users, VaultError> {
+    fn all(&self, replica: &[u8; 32], epoch: Epoch) -> Result<Users, VaultError> {
         let mut users = Users::new();
         loop {
             let after = users.last().map_or("", |(user, _)| user.as_str());
-            let page = self.page(now, replica, epoch, after)?;
+            let page = self.page(replica, epoch, after)?;
             let is_last = page.len() < PAGE_LEN;
             users.extend(page);
             if is_last {
@@ -154,8 +152,8 @@ impl Vault {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn users(&self, now: UnixTime) -> Result<Vec<String>, VaultError> {
-        let all = self.all(now, &[0; 32], Epoch::at(now))?;
+    pub fn users(&self) -> Result<Vec<String>, VaultError> {
+        let all = self.all(&[0; 32], Epoch(0))?;
         Ok(all.iter().map(|(user, _)| user.clone()).collect())
     }
 
@@ -163,7 +161,7 @@ impl Vault {
     ///
     /// # Errors
     /// If one has no name that can be used, or the store fails.
-    pub fn put(&self, now: UnixTime, users: &[(String, UserSecret)]) -> Result<(), VaultError> {
+    pub fn put(&self, users: &[(String, UserSecret)]) -> Result<(), VaultError> {
         let wrong = users.iter().find(|(user, _)| !is_name(user));
         if let Some((user, _)) = wrong {
             return Err(VaultError::Name(user.chars().take(80).collect()));
@@ -171,7 +169,7 @@ impl Vault {
         let put = |txn: Txn, (user, secret): &(String, UserSecret)| {
             txn.put(&key(user), Zeroizing::new(secret.expose().to_vec()))
         };
-        self.store.txn(now, &users.iter().fold(Txn::default(), put))?;
+        self.store.txn(&users.iter().fold(Txn::default(), put))?;
         Ok(())
     }
 
@@ -179,9 +177,9 @@ impl Vault {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn remove(&self, now: UnixTime, user: &str) -> Result<bool, VaultError> {
-        let is_known = self.store.get(now, &key(user))?.is_some();
-        self.store.txn(now, &Txn::default().delete(&key(user)))?;
+    pub fn remove(&self, user: &str) -> Result<bool, VaultError> {
+        let is_known = self.store.get(&key(user))?.is_some();
+        self.store.txn(&Txn::default().delete(&key(user)))?;
         Ok(is_known)
     }
 
@@ -194,12 +192,12 @@ impl Vault {
         if !AgentKeys::wanted(now).contains(&epoch) {
             return Err(format!("the keys of epoch {epoch} are not given out now"));
         }
-        self.page(now, replica, epoch, after).map(Response::Agents).map_err(|error| error.to_string())
+        self.page(replica, epoch, after).map(Response::Agents).map_err(|error| error.to_string())
     }
 
-    fn page(&self, now: UnixTime, replica: &[u8; 32], epoch: Epoch, after: &str) -> Result<Users, StoreError> {
+    fn page(&self, replica: &[u8; 32], epoch: Epoch, after: &str) -> Result<Users, StoreError> {
         let after = if after.is_empty() { String::new() } else { key(after) };
-        let page = self.store.range(now, PREFIX, &after, PAGE_LEN)?;
+        let page = self.store.range(PREFIX, &after, PAGE_LEN)?;
         let ha1 = |entry: &sluicegate_store::Entry| {
             let user = entry.key.strip_prefix(PREFIX)?.to_owned();
             let secret = UserSecret::from_bytes(<[u8; SECRET_LEN]>::try_from(entry.value.as_slice()).ok()?);

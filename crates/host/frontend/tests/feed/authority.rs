@@ -20,7 +20,7 @@ async fn gate_at(running: &Running, name: &str, from: [u8; 4]) -> Gate {
 
 /// Whether this gate's messages have been taken so far.
 async fn heard(running: &Running, gate: &mut Gate) {
-    let id = gate.open[0].delta.grant().unwrap().id;
+    let id = gate.open[0].delta.grant.id;
     let before = running.control.grants()[0].bytes_used.unwrap();
     gate.say(&FromGate::Usage { grants: vec![GrantUsage { id, bytes_used: before + 1, flows: 0 }] }).await.unwrap();
     let taken = async {
@@ -109,13 +109,13 @@ async fn security_18_what_another_gate_says_is_open_at_it_counts_for_nothing() {
     let mut alice = Phone::new(&running, "alice").await;
     assert_eq!(status(&call_through(&mut own, &mut alice, WEB).await), 200);
     let mut invented = own.open[0].clone();
-    let mut grant = invented.delta.grant().unwrap();
+    let mut grant = invented.delta.grant.clone();
     grant.id.0[0] ^= 1;
-    invented.delta.body = grant.encode();
+    invented.delta.grant = grant.clone();
     other.say(&FromGate::Active { grants: vec![invented.clone()], more: false }).await.unwrap();
     // One of another issuer, from the right gate.
     grant.issuer[0] ^= 1;
-    invented.delta.body = grant.encode();
+    invented.delta.grant = grant.clone();
     own.say(&FromGate::Active { grants: vec![invented], more: false }).await.unwrap();
     heard(&running, &mut own).await;
     let mut second = Phone::new(&running, "alice").await;

@@ -123,8 +123,7 @@ impl Gate {
             for event in self.receiver.handle(now(), unix(), message).map_err(|error| error.to_string())? {
                 match event {
                     Event::Install(install) => {
-                        let (grant, delta) = *install;
-                        self.install(grant.id, &delta).await?;
+                        self.install(install.grant.id, &install).await?;
                         told.push(Told::Install);
                     }
                     Event::Revoke(selector) => {
@@ -163,20 +162,19 @@ impl Gate {
     }
 
     async fn revoke(&mut self, selector: &Selector) -> Result<(), String> {
-        let is_meant =
-            |open: &ActiveGrant| selector.selects(&open.delta.grant().unwrap(), &open.delta.user, &open.delta.service);
+        let is_meant = |open: &ActiveGrant| selector.selects(&open.delta.grant, &open.delta.user, &open.delta.service);
         let (ended, open) = std::mem::take(&mut self.open).into_iter().partition(is_meant);
         self.open = open;
         let ended: Vec<ActiveGrant> = ended;
         for grant in ended {
-            let id = grant.delta.grant().unwrap().id;
+            let id = grant.delta.grant.id;
             self.say(&FromGate::Ended { id, cause: EndCause::Revoked, bytes_used: 0 }).await?;
         }
         Ok(())
     }
 
     async fn install(&mut self, id: GrantId, delta: &GrantDelta) -> Result<(), String> {
-        let known = self.open.iter().position(|open| open.delta.grant().unwrap().id == id);
+        let known = self.open.iter().position(|open| open.delta.grant.id == id);
         let first = match known {
             Some(at) => self.open.remove(at).ports.0,
             None => self.next_port,

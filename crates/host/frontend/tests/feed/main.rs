@@ -51,7 +51,7 @@ impl Running {
             key: None,
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         };
-        self.control.users_add(&[new]).unwrap();
+        self.control.edit(|catalog| catalog.users_add(&[new])).unwrap();
     }
 
     fn sip(&self) -> SocketAddr {
@@ -253,7 +253,7 @@ async fn removing_a_user_ends_their_calls_and_their_logins() {
     let mut gate = running.gate("gate-1").await;
     let mut alice = Phone::new(&running, "alice").await;
     assert_eq!(status(&call_through(&mut gate, &mut alice, WEB).await), 200);
-    running.control.user_remove("alice").unwrap();
+    running.control.edit(|catalog| catalog.user_remove("alice")).unwrap();
     gate.until(|told| matches!(told, Told::Revoke(s) if s.what == Selected::User("alice".into()))).await;
     assert!(gate.open.is_empty());
     let mut again = Phone::new(&running, "alice").await;
@@ -365,10 +365,17 @@ async fn services_that_come_and_go_are_told_to_the_gate() {
     let running = Running::start(dir.path(), |_| {}).await;
     running.add_user("alice", &[]);
     let mut gate = running.gate("gate-1").await;
-    running.control.services_add(&[service("another")]).unwrap();
+    running.control.edit(|catalog| catalog.services_add(&[service("another")])).unwrap();
     gate.until(|told| matches!(told, Told::Service(name) if name == "another")).await;
-    running.control.service_remove("another").unwrap();
+    running.control.edit(|catalog| catalog.service_remove("another")).unwrap();
     gate.until(|told| matches!(told, Told::ServiceGone(name) if name == "another")).await;
-    assert!(running.control.service_remove("web").unwrap_err().to_string().contains("configuration file"));
+    assert!(
+        running
+            .control
+            .edit(|catalog| catalog.service_remove("web"))
+            .unwrap_err()
+            .to_string()
+            .contains("configuration file")
+    );
     running.stop().await;
 }

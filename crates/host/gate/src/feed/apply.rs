@@ -42,8 +42,7 @@ impl<'a> Applier<'a> {
         for event in events {
             match event {
                 Event::Install(install) => {
-                    let (grant, delta) = *install;
-                    self.ask(grant, delta).await;
+                    self.ask(install.grant.clone(), *install).await;
                     continue;
                 }
                 Event::Refuse(id, reason) => self.refuse(id, reason),

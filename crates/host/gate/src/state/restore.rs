@@ -141,9 +141,7 @@ fn replay(
                 Ok(opened) if (opened.address, opened.ports) == (entry.address, entry.ports) => {}
                 Ok(_) => {
                     // Better no pinhole than one that the client does not know.
-                    if let Ok(grant) = entry.delta.grant() {
-                        translator.revoke(now, grant.id);
-                    }
+                    translator.revoke(now, entry.delta.grant.id);
                     losses.push(format!("the ports of a grant of {} are taken; it must call again", entry.delta.user));
                     return;
                 }

@@ -67,7 +67,7 @@ impl Apart {
         let root = tempfile::tempdir().unwrap();
         let vault = Vault::open(&root.path().join("keyholder"), site::REALM).unwrap();
         let epoch = Epoch::at(UnixTime(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()));
-        vault.put(epoch.start(), &[("dave".into(), site::secret_of("dave", site::PASSWORD))]).unwrap();
+        vault.put(&[("dave".into(), site::secret_of("dave", site::PASSWORD))]).unwrap();
         Self { root, vault, epoch }
     }
 
@@ -133,8 +133,11 @@ async fn theft_the_whole_directory_of_a_frontend_signs_in_neither_in_the_next_ep
     assert!(!holds(&state, &fs::read(apart.root.path().join("keyholder/site.key")).unwrap()));
     let dave = |key| NewUser { name: "dave".into(), key, ..NewUser::default() };
     let (with, without) = (dave(Some(Zeroizing::new([1; 32]))), dave(None));
-    assert!(blocking(&control, move |control| control.users_add(&[with])).await.is_err(), "it takes none either");
-    blocking(&control, move |control| control.users_add(&[without]).unwrap()).await;
+    assert!(
+        blocking(&control, move |control| control.edit(|catalog| catalog.users_add(&[with]))).await.is_err(),
+        "it takes none either"
+    );
+    blocking(&control, move |control| control.edit(|catalog| catalog.users_add(&[without])).unwrap()).await;
     drop(frontend);
 
     // The thief's frontend, on a copy of everything: it is the frontend today, and has nothing to make tomorrow from.
@@ -233,7 +236,7 @@ impl Stolen {
         let key = Some(Zeroizing::new(*secret.expose()));
         let dave = NewUser { name: "dave".into(), key, ..NewUser::default() };
         let control = frontend.control();
-        tokio::task::spawn_blocking(move || control.users_add(&[dave]).unwrap()).await.unwrap();
+        tokio::task::spawn_blocking(move || control.edit(|catalog| catalog.users_add(&[dave])).unwrap()).await.unwrap();
         Self { directory, secret }
     }
 }

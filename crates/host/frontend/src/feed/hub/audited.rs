@@ -25,13 +25,13 @@ struct Ending {
 
 /// The hub's pen.
 #[derive(Debug)]
-pub(super) struct Audited {
+pub(crate) struct Audited {
     audit: Option<Audit>,
     ending: BTreeMap<(GrantId, String), Ending>,
 }
 
 impl Audited {
-    pub(super) const fn new(audit: Option<Audit>) -> Self {
+    pub(crate) const fn new(audit: Option<Audit>) -> Self {
         Self { audit, ending: BTreeMap::new() }
     }
 

@@ -12,12 +12,13 @@ use sluicegate_proxy::{Input, Standing};
 impl Hub {
     /// What is open at a gate. It has no say in grants that are not ours, nor in services that another gate protects.
     pub(super) fn on_active(&self, name: &str, grants: &[ActiveGrant]) {
+        let own = self.issuer.public().id();
         for active in grants {
-            let Ok(grant) = active.delta.grant() else { continue };
-            if grant.issuer != self.issuer || !self.holders.may_hold(name, &active.delta.service) {
+            let grant = &active.delta.grant;
+            if grant.check().is_err() || grant.issuer != own || !self.holders.may_hold(name, &active.delta.service) {
                 continue;
             }
-            if let Err(full) = self.ledger.active(active, &grant, name) {
+            if let Err(full) = self.ledger.active(active, name) {
                 tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
                 break;
             }
@@ -45,8 +46,6 @@ impl Hub {
         }
         let keys = RelayKeys::derive(&self.relay_keys(name, &service), salt);
         let standing = (!is_local).then_some(Standing { address, keys });
-        self.shards.iter().for_each(|shard| {
-            shard.send(Input::Standing { service: service.clone(), standing: standing.clone() });
-        });
+        self.tell_all(&Input::Standing { service, standing });
     }
 }

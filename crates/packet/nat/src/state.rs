@@ -120,7 +120,7 @@ impl Translator {
     }
 
     fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord<'_>) -> Option<u32> {
-        let mut grant = Grant::decode(record.body.try_into().ok()?).ok()?;
+        let mut grant = Grant::decode(record.body).ok()?;
         let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
         grant.gate_ports = wanted;
         let (target, target_ports) = (record.target, record.target_ports);

@@ -20,7 +20,6 @@ const SHARED: &[&str] = &[
     "Budget",
     "CallError",
     "Carriage",
-    "Change",
     "Claim",
     "Class",
     "Config",

@@ -128,7 +128,7 @@ fn a_client_id_in_use_is_given_to_nobody_else() {
     let (id, first_id) = (taken.id, taken.client_id);
     taken.id = sluicegate_grant::GrantId([1; 16]);
     let mut site = Site::new();
-    let delta = GrantDelta { grant: taken.clone(), ..expected[0].clone().without_keys() };
+    let delta = GrantDelta { grant: taken, ..expected[0].clone().without_keys() };
     site.ledger.opening(&delta, "gate-1", 0).unwrap();
     let mut alice = Caller::new("alice", PHONE).agent();
     let asked = ask(&mut site, &mut alice, &udp());

@@ -1,4 +1,4 @@
-//! What a packet costs a node in memory: link header off, every stage of its role, next hop, link header on.
+//! What a packet costs a node in memory: link header off, every scene of its role, next hop, link header on.
 //!
 //! Packets are as short as a 64-byte Ethernet frame allows, and written before the clock starts. `.hot`: one flow again and
 //! again. `.random_1m`: 2^20 flows in random order, each of which was seen before.
@@ -92,13 +92,13 @@ pub fn node(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
     let mut run = Run::begin("node", &options.commit, busy_before()?, tell);
     let packets = if options.short { PACKETS_SHORT } else { PACKETS };
     for (row, kind, is_random) in wanted {
-        let mut stage = Stage::new(kind);
-        stage.open(0..1);
+        let mut scene = Scene::new(kind);
+        scene.open(0..1);
         if is_random {
-            stage.open(0..FLOWS);
+            scene.open(0..FLOWS);
         }
         let order = |n: u32| if is_random { n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % FLOWS } else { 0 };
-        let costs: Vec<_> = (0..RUNS).map(|_| stage.cost((0..packets).map(order))).collect();
+        let costs: Vec<_> = (0..RUNS).map(|_| scene.cost((0..packets).map(order))).collect();
         match Median::of(&costs.iter().filter_map(|cost| *cost).collect::<Vec<_>>()) {
             Some(median) => run.row(&row, "ns", median, None, None),
             None => run.miss(format!("{row}: packets did not pass as they should")),
@@ -125,7 +125,7 @@ impl NextHop for Neighbour {
 }
 
 /// A node, and the packets that come to it.
-struct Stage {
+struct Scene {
     kind: Kind,
     node: Node<Neighbour>,
     port: Port,
@@ -135,7 +135,7 @@ struct Stage {
     buffers: Vec<[u8; BUFFER]>,
 }
 
-impl Stage {
+impl Scene {
     fn new(kind: Kind) -> Self {
         let forwarding = Forwarding { address: GATE, ..Forwarding::default() };
         let labels = || Labels::new(Fairness::default());
@@ -319,9 +319,9 @@ mod tests {
     #[test]
     fn every_row_takes_the_way_through_the_node_that_its_name_says() {
         for (name, kind) in KINDS {
-            let mut stage = Stage::new(kind);
-            stage.open(0..7);
-            assert!(stage.cost((0..4 * BATCH as u32).map(|n| n % 7)).is_some(), "{name}");
+            let mut scene = Scene::new(kind);
+            scene.open(0..7);
+            assert!(scene.cost((0..4 * BATCH as u32).map(|n| n % 7)).is_some(), "{name}");
         }
     }
 }

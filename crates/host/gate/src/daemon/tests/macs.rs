@@ -19,9 +19,8 @@ const CLIENT_ID: u32 = 7;
 /// Grant number `number` of mode `mac`, with its key.
 fn install_mac(number: u8) -> Delta {
     let Delta::Install(mut delta) = install(number) else { panic!("an install") };
-    let mut grant = delta.grant.clone();
+    let grant = &mut delta.grant;
     (grant.flags, grant.least_mode, grant.client_id) = (FLAG_PROVES_ADDRESS, DataMode::Mac, CLIENT_ID);
-    delta.grant = grant.clone();
     delta.keys = Some(SessionKeys::from_bytes([KEY; 2]));
     Delta::Install(delta)
 }

@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::Translated;
+use sluicegate_wire::capability::UDP_PORT;
 
 use crate::error::ConfigError;
 use std::{
@@ -153,6 +154,12 @@ impl Config {
             let what = "must be an ascending range above 1023, such as \"20000-32767\"";
             errors.push(ConfigError::new("external_ports", format!("external_ports {first}-{last} {what}")));
         }
+        if self.external_ports.contains(&UDP_PORT) {
+            let what = format!(
+                "external_ports {first}-{last} contain {UDP_PORT}, the port of encapsulated capabilities; leave it out"
+            );
+            errors.push(ConfigError::new("external_ports", what));
+        }
         for rule in self.local.iter().filter(|rule| rule.protocol == 6 || rule.protocol == 17) {
             if rule.first <= last && rule.last >= first {
                 let rule = format!("{}/{}-{}", protocol_label(rule.protocol), rule.first, rule.last);
@@ -271,6 +278,15 @@ mod tests {
     #[test]
     fn the_defaults_are_accepted() {
         assert_eq!(Config::new("gate-1", "eth0", "eth1", "/nowhere").check(), Ok(()));
+    }
+
+    #[test]
+    fn no_client_gets_the_port_of_encapsulated_capabilities() {
+        let mut config = Config::new("gate-1", "eth0", "eth1", "/nowhere");
+        config.external_ports = 1_024..=60_000;
+        assert!(config.check().unwrap_err()[0].to_string().contains("contain 7253"));
+        config.external_ports = UDP_PORT + 1..=60_000;
+        assert_eq!(config.check(), Ok(()));
     }
 
     #[test]

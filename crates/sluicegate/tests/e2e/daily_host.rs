@@ -182,7 +182,7 @@ fn forged(datapath: &'static str) {
 fn flushed(datapath: &'static str) {
     let (lab, node) = start(datapath);
     run_on(&lab, "gate", "nft", &["flush", "ruleset"], PATIENCE).expect("nft");
-    node.program.says("installing it again");
+    node.program.says("installed it again");
     let table = ["list", "table", "netdev", "sluicegate_outside_inside"];
     run_on(&lab, "gate", "nft", &table, PATIENCE).expect("the filter stands again");
 }

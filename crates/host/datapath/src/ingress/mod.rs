@@ -68,8 +68,8 @@ impl IngressFilter {
             }
         }
         if counts.is_empty() {
-            tracing::error!(table = self.table, "somebody removed the gate's nf_tables filter; installing it again");
             self.nftables.commit("install the ingress filter again", &self.filter)?;
+            tracing::error!(table = self.table, "somebody removed the gate's nf_tables filter; installed it again");
         }
         Ok([(Reason::LocalRate, local_rate), (Reason::NoPinhole, strangers)])
     }

@@ -274,7 +274,7 @@ fn router() -> Router {
 fn translator(filter: bool) -> (Translator, Vec<u16>) {
     let config = Config {
         gate_address: GATE,
-        external_ports: (1_024, 60_000),
+        external_ports: (10_000, 60_000),
         flows_max: FLOWS + FLOWS / 8,
         pinholes_max: CLIENTS + 16,
         ..Config::default()

@@ -28,17 +28,25 @@ type Known = (IpAddr, Knowledge, Instant);
 #[derive(Debug)]
 pub(super) struct Remotes {
     known: Cache<Option<Known>, WAYS>,
+    /// When all that was ever known has ended.
+    ends: Instant,
 }
 
 impl Remotes {
     pub(super) fn new(remotes_max: u32) -> Self {
-        Self { known: Cache::new("capability_remotes", remotes_max) }
+        Self { known: Cache::new("capability_remotes", remotes_max), ends: Instant::ZERO }
     }
 
     pub(super) fn know(&mut self, random: &Random, remote: IpAddr, knowledge: Knowledge, until: Instant) {
         let hash = random.index(&address_bytes(remote));
         let place = self.known.place(hash, |known| is_of(known, remote), |known| known.map(|(.., until)| until));
         *place = Some((remote, knowledge, until));
+        self.ends = self.ends.max(until);
+    }
+
+    /// Whether nothing is known of any address.
+    pub(super) fn is_empty(&self, now: Instant) -> bool {
+        self.ends <= now
     }
 
     pub(super) fn lookup(&self, random: &Random, now: Instant, remote: IpAddr) -> Option<Knowledge> {
@@ -71,7 +79,9 @@ mod tests {
         let (mut remotes, random) = (Remotes::new(16), Random::new(&[1; 32]));
         remotes.know(&random, address(1), Knowledge::Legacy, Instant::from_secs(60));
         assert_eq!(remotes.lookup(&random, Instant::from_secs(59), address(1)), Some(Knowledge::Legacy));
+        assert!(!remotes.is_empty(Instant::from_secs(59)));
         assert_eq!(remotes.lookup(&random, Instant::from_secs(60), address(1)), None);
+        assert!(remotes.is_empty(Instant::from_secs(60)));
         assert_eq!(remotes.lookup(&random, Instant::ZERO, address(2)), None);
     }
 

@@ -137,6 +137,7 @@ fn carriage(protocol: IpProtocol, transport: &[u8]) -> Option<Carriage> {
     }
 }
 
+// Called, these two would hand back a result that is copied in other pieces than it was written in, see [`ip::Summary::read`].
 #[inline(always)]
 fn found(carriage: Carriage, at: usize, transport: &[u8]) -> Result<Found, Reason> {
     // A datagram shorter than its packet would leave bytes that belong to no one.

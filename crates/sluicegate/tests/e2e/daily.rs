@@ -1,6 +1,7 @@
 //! Every day's use: what people take for granted.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{Ipv4Addr, TcpStream},
     thread,
@@ -18,6 +19,9 @@ use crate::support::{
 /// A grant that is spent in two seconds.
 const SMALL: &str = "grant = { bytes_max = \"10MB\", lifetime_s = 300, rate = \"40Mbit\" }\n";
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The client's receive buffers, smallest to greatest: however much the kernel takes at once, it has to acknowledge every
+/// few segments.
+const TCP_RMEM: &str = "4096 16384 16384";
 
 on_each_datapath!(alone an_upload_of_three_budgets_goes_on_and_renewals_say_why, &[], super::upload);
 on_packet!(operators_see_ports_and_ends_and_hear_what_did_not_happen, &[], operators);
@@ -37,6 +41,10 @@ struct Forwarded {
 impl Forwarded {
     fn start(datapath: &'static str, grant: &str) -> Self {
         let lab = Lab::new();
+        lab.host("client")
+            .run_in(|| fs::write("/proc/sys/net/ipv4/tcp_rmem", TCP_RMEM))
+            .and_then(|written| written)
+            .expect("the lab's own host");
         let node = Node::up(&lab, &Config::new(datapath, &service("web", "\"tcp/80\"", grant)));
         let listener = lab.listen("service", SERVICE, 80);
         let agent = connect_to(&lab, GATE, "web", &["-L", "8080:80"]);

@@ -6,7 +6,7 @@ use super::{Algorithm, DigestError, PARAMS_MAX, VALUE_LEN_MAX, hash::Output};
 use crate::message::scan::{Cursor, unquoted};
 
 /// The values of the parameters of these names, without quotes and with their escapes. One that stands there twice is an
-/// error; others are left out.
+/// error, and so is a backslash outside quotes, where it escapes nothing; others are left out.
 pub(super) fn read<'a, const N: usize>(
     value: &'a [u8],
     names: [&str; N],
@@ -26,7 +26,12 @@ pub(super) fn read<'a, const N: usize>(
         if name.is_empty() || !cursor.eat_spaced(b'=') {
             return Err(DigestError::Malformed);
         }
-        let value = unquoted(cursor.parameter_value().ok_or(DigestError::Malformed)?);
+        let sent = cursor.parameter_value().ok_or(DigestError::Malformed)?;
+        let value = unquoted(sent);
+        // What is not quoted is quoted when it goes out again: its last backslash would take the quote with it.
+        if value.len() == sent.len() && value.contains(&b'\\') {
+            return Err(DigestError::Malformed);
+        }
         let slot = found.iter_mut().zip(names).find(|(_, known)| name.eq_ignore_ascii_case(known.as_bytes()));
         if slot.is_some_and(|(slot, _)| slot.replace(value).is_some()) {
             return Err(DigestError::Malformed);

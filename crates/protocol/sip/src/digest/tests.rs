@@ -134,6 +134,7 @@ fn what_cannot_be_used_says_why() {
         (good.replace("nc=00000001", "nc=1"), DigestError::Malformed),
         (good.replace("nc=00000001", "nc=00000000"), DigestError::Malformed),
         (good.replace("nc=00000001", "realm=\"again\""), DigestError::Malformed),
+        (good.replace("nc=00000001", "nc=00000001, opaque=a\\"), DigestError::Malformed),
         (good.replace("qop=auth", "qop=auth-int"), DigestError::Qop),
         (good.replace(", qop=auth", ""), DigestError::Qop),
         (good.replace("SHA-256", "SHA-256-sess"), DigestError::Algorithm),
@@ -143,6 +144,17 @@ fn what_cannot_be_used_says_why() {
     ] {
         assert_eq!(Authorization::parse(text.as_bytes()), Err(error), "{text}");
     }
+}
+
+/// Written out in quotes, such a value would take the closing one with it and end where its sender likes.
+#[test]
+fn a_challenge_whose_value_ends_in_a_backslash_outside_quotes_is_refused() {
+    for text in ["realm=r\\, nonce=n", "realm=r, nonce=n\\", "realm=r, nonce=n, opaque=o\\", "realm=\\r, nonce=n"] {
+        let text = format!("Digest {text}, qop=\"auth\"");
+        assert_eq!(Challenge::parse(text.as_bytes()), Err(DigestError::Malformed), "{text}");
+    }
+    let quoted = br#"Digest realm="r\\", nonce="n", qop="auth""#;
+    assert_eq!(Challenge::parse(quoted).unwrap().realm_text().unwrap(), "r\\");
 }
 
 #[test]

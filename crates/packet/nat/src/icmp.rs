@@ -69,7 +69,7 @@ fn error<L: Family>(
     let to = if turns { Port::INSIDE } else { from.opposite() };
     let crossings = match crossings(flows, rules, ip, frame.bytes(), kind, turns) {
         Ok(crossings) => crossings,
-        Err(reason) if is_filtered(rules, ip) => {
+        Err(reason) if is_filtered(rules, if from == Port::INSIDE { ip.src } else { ip.dst }) => {
             rules.pinholes.waive(reason)?;
             return Ok(to);
         }
@@ -94,10 +94,14 @@ fn error<L: Family>(
     Ok(to)
 }
 
-fn is_filtered(rules: &Rules, ip: &Summary) -> bool {
-    [ip.src, ip.dst]
-        .iter()
-        .any(|end| rules.pinholes.hosts.find(*end).is_some_and(|host| host.mode == ServiceMode::Filter))
+fn is_filtered(rules: &Rules, service: IpAddr) -> bool {
+    rules.pinholes.hosts.find(service).is_some_and(|host| host.mode == ServiceMode::Filter)
+}
+
+/// Whether nothing but the gate's own translation may show this address outside, or have the gate for its owner there.
+fn is_hidden(rules: &Rules, inside: IpAddr) -> bool {
+    rules.pinholes.is_gate(inside)
+        || rules.pinholes.hosts.find(inside).is_some_and(|host| host.mode == ServiceMode::Nat)
 }
 
 /// One crossing of the gate by an error.
@@ -131,7 +135,7 @@ fn crossings<L: Family>(
         return Err(Reason::IcmpNoFlow);
     }
     let first = crossing(flows, rules, kind, (&tuple, seq))?;
-    if first.translated.is_none() && kind == Kind::Outbound && rules.pinholes.is_gate(ip.src) {
+    if first.translated.is_none() && kind == Kind::Outbound && is_hidden(rules, ip.src) {
         return Err(Reason::AddressInvalid);
     }
     let second = match first.translated {

@@ -85,6 +85,27 @@ fn an_error_inside_sends_comes_from_the_gates_address() {
     assert_eq!(Summary::parse(&error).unwrap().src, gate.0, "a router's inside address stays inside");
 }
 
+/// An error about a flow that is not translated leaves with the source that it has.
+#[test]
+fn a_host_with_a_private_address_says_nothing_about_the_flows_of_others() {
+    let mut site = Site::new();
+    let grant = site.grant(UDP, CLIENT);
+    site.install(grant, FILTERED, (53, 53));
+    let received = site.outside_sends(&udp((CLIENT, 7), (FILTERED, 53), b"x")).inside();
+    for hidden in [TARGET, TALKER, GATE.into()] {
+        let error = unreachable(hidden, CLIENT, &received, 8);
+        assert_eq!(site.inside_sends(&error).dropped(), Reason::AddressInvalid, "{hidden}");
+    }
+    let router = "198.51.100.254".parse().unwrap();
+    for source in [FILTERED, router] {
+        let error = site.inside_sends(&unreachable(source, CLIENT, &received, 8)).outside();
+        assert_eq!(Summary::parse(&error).unwrap().src, source);
+    }
+    site.gate.translator.observe(true);
+    let other = udp((CLIENT, 7), (FILTERED, 54), b"x");
+    assert_eq!(site.inside_sends(&unreachable(TARGET, FILTERED, &other, 8)).dropped(), Reason::IcmpNoFlow);
+}
+
 #[test]
 fn errors_about_pings_are_translated_too() {
     let mut site = Site::new();

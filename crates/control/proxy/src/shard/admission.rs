@@ -42,7 +42,7 @@ pub(super) struct Admitted {
 impl Shard {
     /// An INVITE without a dialog.
     pub(super) fn on_invite(&mut self, asked: Asked<'_, '_>, proof: Proof) {
-        let service = if self.is_for_us(asked.message) { asked.service() } else { String::new() };
+        let service = if self.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         self.on_authentic(asked, proof, (&service, None));
     }
 
@@ -64,10 +64,10 @@ impl Shard {
         if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {
             return self.unmatched(asked);
         }
-        if !self.is_from(asked, &user) {
+        if !self.settings.is_from(asked, &user) {
             return self.deny(asked, &user, Outcome::Denied, "From is not the user's own address");
         }
-        let unsupported = Self::unsupported(asked.message);
+        let unsupported = unsupported(asked.message);
         if !unsupported.is_empty() {
             let refused = (Outcome::Unsupported, 420);
             return self.refuse_with(asked, refused, |headers| headers.header("Unsupported", &unsupported));
@@ -168,6 +168,14 @@ fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
         return Err(415);
     }
     Session::parse(message.body()).map(Some).map_err(|_| 400)
+}
+
+/// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).
+fn unsupported(message: &Message<'_>) -> Vec<u8> {
+    let fields = [HeaderName::Require, HeaderName::ProxyRequire];
+    let tags = fields.into_iter().flat_map(|field| message.headers(field));
+    let unknown: Vec<&[u8]> = tags.filter(|tag| !tag.eq_ignore_ascii_case(b"sluicegate")).collect();
+    unknown.join(&b", "[..])
 }
 
 fn udp_of(service: &Service) -> Vec<PortRange> {

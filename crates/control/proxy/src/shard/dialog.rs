@@ -7,7 +7,7 @@ use sluicegate_sip::{
     sdp::Session,
     transaction::Received,
     uri::Uri,
-    write::{ForwardError, ForwardRequest, NewBody, ViaLine},
+    write::{ForwardError, ForwardRequest, NewBody},
 };
 
 use super::{
@@ -176,7 +176,7 @@ impl Shard {
             return (!is_callers).then_some(Barred::Unmatched);
         }
         let Some((owner, service)) = self.ledger.call(route.call) else { return Some(Barred::Unmatched) };
-        let is_renamed = direction == Direction::ToService && !self.is_from(asked, &owner);
+        let is_renamed = direction == Direction::ToService && !self.settings.is_from(asked, &owner);
         if service != route.service || is_renamed {
             return Some(Barred::Unmatched);
         }
@@ -210,7 +210,7 @@ impl Shard {
             Direction::ToService => {
                 let service = self.policy.service(&route.service).cloned();
                 let hop = service.and_then(|service| self.hop(&service)).ok_or(480_u16)?;
-                (hop.flow, self.inner_uri(message, &hop.uri))
+                (hop.flow, self.settings.inner_uri(message, &hop.uri))
             }
         };
         let ways = (direction, answer_flow(asked.flow, message), to);
@@ -219,19 +219,14 @@ impl Shard {
         // Only the ACK to an answer that held the offer has a description, and only towards the service.
         let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
         let contact = match direction {
-            Direction::ToClient => self.outer_contact(message, to.listener),
+            Direction::ToClient => self.settings.outer_contact(message, to.listener),
             Direction::ToService => None,
         };
         let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
         let written = ForwardRequest {
             request: message,
             source: asked.flow.peer,
-            via: ViaLine {
-                transport: self.settings.listening(to.listener).transport,
-                sent_by: self.settings.address(to.listener),
-                branch: &branch,
-                rport: true,
-            },
+            via: self.settings.via(to.listener, &branch),
             uri: uri.as_deref(),
             record_routes: &[],
             remove_first_route: true,
@@ -260,18 +255,6 @@ impl Shard {
         by(fields.from.tag)
             .map(|route| (route, Direction::ToService))
             .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))
-    }
-
-    /// Whether the first Route value is one of ours.
-    pub(super) fn first_route_is_ours(&self, message: &Message<'_>) -> bool {
-        let first = message.routes().next().and_then(Result::ok);
-        let uri = first.and_then(|route| Uri::parse(route.uri).ok());
-        uri.is_some_and(|uri| {
-            let host = uri.host.and_then(|host| host.address());
-            let port = uri.port.unwrap_or(5060);
-            uri.host_is(&self.settings.realm)
-                || self.settings.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
-        })
     }
 }
 

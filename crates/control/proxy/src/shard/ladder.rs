@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use sluicegate_sip::{
-    message::{Essentials, HeaderName, Message, Method, Peek, Start},
+    message::{Essentials, Message, Method, Peek, Start},
     transaction::Received,
     uri::Uri,
 };
@@ -218,20 +218,6 @@ impl Shard {
         self.answer(asked, (Outcome::Answered, 200), |headers| {
             headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
         });
-    }
-
-    /// Whether the request names us or our realm: no one else's calls are carried.
-    pub(super) fn is_for_us(&self, message: &Message<'_>) -> bool {
-        let Some(Ok(uri)) = message.request_uri().map(Uri::parse) else { return false };
-        self.is_our_host(&uri)
-    }
-
-    /// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).
-    pub(super) fn unsupported(message: &Message<'_>) -> Vec<u8> {
-        let fields = [HeaderName::Require, HeaderName::ProxyRequire];
-        let tags = fields.into_iter().flat_map(|field| message.headers(field));
-        let unknown: Vec<&[u8]> = tags.filter(|tag| !tag.eq_ignore_ascii_case(b"sluicegate")).collect();
-        unknown.join(&b", "[..])
     }
 }
 

@@ -7,15 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
     message::{Message, NameAddr},
-    write::{Party, Request, ViaLine},
+    write::{Party, Request},
 };
 use sluicegate_wire::Instant;
 
 use super::Shard;
-use crate::{
-    calls::CallId,
-    transmits::{Flow, Listening},
-};
+use crate::{calls::CallId, transmits::Flow};
 
 /// What our own BYE counts up from the last request that we know of: those of the caller that were passed on without being
 /// remembered lie below (RFC 3261 section 12.2.1.1 asks for rising numbers, not for consecutive ones).
@@ -128,12 +125,11 @@ impl Shard {
     fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {
         let number = self.next_number();
         let branch = self.keys.branch(self.settings.shard, number);
-        let Listening { transport, address: sent_by } = self.settings.listening(leg.hop.listener);
         let mut bytes = Vec::new();
         let request = Request {
             method,
             uri: &leg.contact,
-            via: ViaLine { transport, sent_by, branch: &branch, rport: true },
+            via: self.settings.via(leg.hop.listener, &branch),
             from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
             to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
             call_id: &leg.call_id,

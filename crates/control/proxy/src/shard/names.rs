@@ -6,7 +6,7 @@ use sluicegate_sip::{
     uri::{Host, Uri},
 };
 
-use super::{Shard, ladder::Asked};
+use super::{ladder::Asked, settings::Settings};
 
 /// Header fields that are between client and frontend, and those by which a caller would say who it is besides From: the
 /// frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
@@ -26,7 +26,7 @@ pub(super) const NOT_FORWARDED: &[HeaderName] = &[
 /// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
 const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
 
-impl Shard {
+impl Settings {
     /// Whether From is this user's own address, or nobody's.
     pub(super) fn is_from(&self, asked: Asked<'_, '_>, user: &str) -> bool {
         let Ok(uri) = Uri::parse(asked.essentials.from.uri) else { return false };
@@ -34,18 +34,34 @@ impl Shard {
         is_anonymous || (uri.is_sip() && uri.user_is(user) && self.is_our_host(&uri))
     }
 
+    /// Whether the request names us or our realm: no one else's calls are carried.
+    pub(super) fn is_for_us(&self, message: &Message<'_>) -> bool {
+        let Some(Ok(uri)) = message.request_uri().map(Uri::parse) else { return false };
+        self.is_our_host(&uri)
+    }
+
     /// Whether a URI's host is the realm or an address that we listen at.
     pub(super) fn is_our_host(&self, uri: &Uri<'_>) -> bool {
         let address = uri.host.and_then(|host| host.address());
-        uri.host_is(&self.settings.realm)
-            || address.is_some_and(|ip| self.settings.addresses().any(|own| own.ip() == ip))
+        uri.host_is(&self.realm) || address.is_some_and(|ip| self.addresses().any(|own| own.ip() == ip))
+    }
+
+    /// Whether the first Route value is one of ours.
+    pub(super) fn first_route_is_ours(&self, message: &Message<'_>) -> bool {
+        let first = message.routes().next().and_then(Result::ok);
+        let uri = first.and_then(|route| Uri::parse(route.uri).ok());
+        uri.is_some_and(|uri| {
+            let host = uri.host.and_then(|host| host.address());
+            let port = uri.port.unwrap_or(5060);
+            uri.host_is(&self.realm) || self.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
+        })
     }
 
     /// A service's Contact as a client may know it: the same user here. `None` if there is none that can be written so.
     pub(super) fn outer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
         let contact = message.contact().ok().flatten()?;
         let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
-        Some([b"<", &at(&uri, &self.settings.address(listener).to_string())[..], b">"].concat())
+        Some([b"<", &at(&uri, &self.address(listener).to_string())[..], b">"].concat())
     }
 
     /// The Request-URI for a service: where we stand in for it, its own address, which is that of `hop`.

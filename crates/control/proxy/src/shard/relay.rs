@@ -8,7 +8,7 @@ use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
     transaction::Role,
-    write::{ForwardError, ForwardRequest, NewBody, ViaLine, cancel_for},
+    write::{ForwardError, ForwardRequest, NewBody, cancel_for},
 };
 
 use super::{
@@ -120,7 +120,7 @@ impl Shard {
         let identity = format!("<sip:{}@{}>", admitted.user, self.settings.realm);
         let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
         // Within the dialog the client names the service's own Contact, as far as it knows that.
-        let uri = if admitted.renewal { self.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
+        let uri = if admitted.renewal { self.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
         // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
         let lifetime = admitted.limits.lifetime_s.to_string();
         let is_agent = admitted.service.kind == ServiceKind::Agent;
@@ -129,15 +129,10 @@ impl Shard {
         ForwardRequest {
             request: message,
             source: flow.peer,
-            via: ViaLine {
-                transport: self.settings.listening(hop.flow.listener).transport,
-                sent_by: self.settings.address(hop.flow.listener),
-                branch: &branch,
-                rport: true,
-            },
+            via: self.settings.via(hop.flow.listener, &branch),
             uri: uri.as_deref(),
             record_routes: &[record_route.as_bytes()],
-            remove_first_route: self.first_route_is_ours(message),
+            remove_first_route: self.settings.first_route_is_ours(message),
             remove: if is_agent { &remove } else { NOT_FORWARDED },
             add: if is_agent { &add } else { &add[..1] },
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),

@@ -65,7 +65,7 @@ impl Shard {
     /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
     fn answer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
         let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
-        if is_redirection { None } else { self.outer_contact(message, listener) }
+        if is_redirection { None } else { self.settings.outer_contact(message, listener) }
     }
 
     fn on_relayed_response(&mut self, flow: Flow, message: &Message<'_>, code: u16) {

@@ -8,6 +8,7 @@ use std::{
 
 use sluicegate_grant::IssuerKey;
 use sluicegate_signin::ReplicaKey;
+use sluicegate_sip::write::ViaLine;
 use zeroize::Zeroizing;
 
 use crate::{agents::AgentKeys, guesses::Guesses, transmits::Listening};
@@ -108,6 +109,12 @@ impl Settings {
     /// Our own addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.listening.iter().map(|listening| listening.address)
+    }
+
+    /// Our Via in what goes out there: answers are to come to the port that the peer saw.
+    pub(crate) fn via<'b>(&self, listener: u8, branch: &'b [u8]) -> ViaLine<'b> {
+        let Listening { transport, address } = self.listening(listener);
+        ViaLine { transport, sent_by: address, branch, rport: true }
     }
 
     /// The listener for peers at `ip`: the first of its address family.

@@ -42,7 +42,7 @@ pub(super) struct Admitted {
 impl Shard {
     /// An INVITE without a dialog.
     pub(super) fn on_invite(&mut self, asked: Asked<'_, '_>, proof: Proof) {
-        let service = if self.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
+        let service = if self.cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         self.on_authentic(asked, proof, (&service, None));
     }
 
@@ -61,10 +61,10 @@ impl Shard {
     ) {
         // The call's own user and service, or it is someone else's call.
         let other = |(owner, of): (String, String)| owner != user || of != service;
-        if renewed.is_some_and(|call| self.ledger.call(call).is_some_and(other)) {
-            return self.unmatched(asked);
+        if renewed.is_some_and(|call| self.cx.ledger.call(call).is_some_and(other)) {
+            return self.cx.unmatched(asked);
         }
-        if !self.settings.is_from(asked, &user) {
+        if !self.cx.settings.is_from(asked, &user) {
             return self.deny(asked, &user, Outcome::Denied, "From is not the user's own address");
         }
         let unsupported = unsupported(asked.message);
@@ -94,7 +94,7 @@ impl Shard {
         renewed: Option<CallId>,
         offer: Option<&Session<'_>>,
     ) -> Option<(Admitted, Vec<Want>)> {
-        let service = self.policy.service(name).cloned();
+        let service = self.cx.policy.service(name).cloned();
         let wants = match (&service, offer) {
             (Some(service), Some(offer)) => wanted_of_offer(offer, service),
             _ => Vec::new(),
@@ -105,27 +105,27 @@ impl Shard {
             _ => wants.iter().map(|want| want.range).collect(),
         };
         let decision = decide(
-            &self.policy,
+            &self.cx.policy,
             &Request {
                 user,
                 service: name,
                 client: asked.flow.peer.ip(),
                 wanted: &wanted,
                 proves: self.proves(agent.as_ref(), renewed),
-                now: self.now.unix,
-                held: self.ledger.held_by(user, renewed),
+                now: self.cx.now.unix,
+                held: self.cx.ledger.held_by(user, renewed),
             },
         );
         let (limits, decided) = match decision.outcome {
             Decided::Allow(limits) => (Some(limits), (Outcome::Admitted, 200)),
             Decided::Deny(_) => (None, (Outcome::Denied, 403)),
         };
-        self.decided(asked, user, decided, decision.steps.iter().map(ToString::to_string));
+        self.cx.decided(asked, user, decided, decision.steps.iter().map(ToString::to_string));
         let admitted = Admitted {
             user: user.to_owned(),
             limits: limits?,
             service: service?,
-            call: renewed.unwrap_or_else(|| self.new_call()),
+            call: renewed.unwrap_or_else(|| self.cx.new_call()),
             renewal: renewed.is_some(),
             agent,
         };
@@ -136,7 +136,7 @@ impl Shard {
     /// a call stronger, so it is asked whether they are as strong as is demanded now.
     fn proves(&self, agent: Option<&AgentSession>, renewed: Option<CallId>) -> DataMode {
         let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
-        renewed.and_then(|call| self.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
+        renewed.and_then(|call| self.cx.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
     }
 
     /// Opens a server transaction. `None`, after a 503 without one, if the table is full.
@@ -144,11 +144,11 @@ impl Shard {
         let listener = asked.flow.listener;
         let to = answer_flow(asked.flow, asked.message).peer;
         let tables = self.exchanges.listener(listener)?;
-        match tables.server.open(self.now.instant, asked.message, asked.essentials, to, role) {
+        match tables.server.open(self.cx.now.instant, asked.message, asked.essentials, to, role) {
             Ok(token) => Some(Id { listener, token }),
             Err(_) => {
-                self.metrics.one(Count::TableFull);
-                self.unavailable_once(asked);
+                self.cx.metrics.one(Count::TableFull);
+                self.cx.unavailable_once(asked);
                 None
             }
         }

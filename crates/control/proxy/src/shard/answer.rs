@@ -12,6 +12,7 @@ use sluicegate_sip::{
 
 use super::{
     Shard,
+    context::Context,
     exchanges::Id,
     ladder::Asked,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
@@ -60,7 +61,7 @@ pub(super) const fn credential_fields(method: Method<'_>) -> (u16, &'static str,
     }
 }
 
-impl Shard {
+impl Context {
     /// Counts what became of a request, and answers it as one of a sender that is not proved.
     pub(super) fn answer(
         &mut self,
@@ -74,7 +75,7 @@ impl Shard {
 
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
     /// neighbours were not answered too often: who spoofs a source gains nothing by it. `add` may add header fields.
-    fn answer_stranger(
+    pub(super) fn answer_stranger(
         &mut self,
         flow: Flow,
         message: &Message<'_>,
@@ -100,30 +101,6 @@ impl Shard {
         self.out.push(answer_flow(asked.flow, asked.message), &self.scratch);
     }
 
-    /// Finally refuses an authenticated request, and remembers that for its retransmissions.
-    pub(super) fn refuse(&mut self, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
-        self.refuse_with(asked, refused, |headers| headers);
-    }
-
-    /// The same with more header fields.
-    pub(super) fn refuse_with(
-        &mut self,
-        asked: Asked<'_, '_>,
-        (outcome, code): (Outcome, u16),
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
-    ) {
-        self.metrics.request(asked.kind, outcome);
-        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
-        self.write_answer(asked.flow, asked.message, code, add);
-        self.send_answer(id, code);
-    }
-
-    /// Finally refuses what `user` has proved to have sent, and leaves a note why.
-    pub(super) fn deny(&mut self, asked: Asked<'_, '_>, user: &str, outcome: Outcome, why: impl Into<String>) {
-        self.decided(asked, user, (outcome, 403), [why]);
-        self.refuse(asked, (outcome, 403));
-    }
-
     /// Writes an answer to `scratch`; one of 503 says when to try again.
     pub(super) fn write_answer(
         &mut self,
@@ -143,36 +120,6 @@ impl Shard {
         add(headers).finish();
     }
 
-    /// Sends the answer in `scratch` in its transaction; `false` if that has ended or has its final answer already.
-    pub(super) fn send_answer(&mut self, id: Id, code: u16) -> bool {
-        let Some(tables) = self.exchanges.listener(id.listener) else { return false };
-        if !tables.server.respond(self.now.instant, id.token, code, &self.scratch) {
-            return false;
-        }
-        if let Some((_, peer)) = tables.server.response(id.token) {
-            self.out.push(Flow::datagrams(id.listener, peer), &self.scratch);
-        }
-        true
-    }
-
-    /// Asks for credentials: 401 for REGISTER, 407 for everything else.
-    pub(super) fn challenge(&mut self, asked: Asked<'_, '_>, stale: bool) {
-        let Asked { flow, message, method, .. } = asked;
-        let agent = message.lists(HeaderName::Supported, b"sluicegate");
-        let (code, field, _) = credential_fields(method);
-        let agents = Arc::clone(&self.settings.agents);
-        let certificate = agents.certificate(Epoch::at(self.now.unix)).filter(|_| agent);
-        if agent && certificate.is_none() {
-            // The key holder is away, and the keys of this epoch with it.
-            return self.answer_stranger(flow, message, 503, |headers| headers);
-        }
-        let values = self.authenticator.challenges(self.now, &self.settings, (agent, stale), flow.peer.ip());
-        self.answer_stranger(flow, message, code, |headers| {
-            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
-            values.iter().fold(headers, |headers, value| headers.header(field, value))
-        });
-    }
-
     /// Answers what could not be parsed, if it is answerable at all.
     pub(super) fn answer_malformed(&mut self, flow: Flow, datagram: &[u8], status: Option<u16>) {
         let Some((code, message)) = status.zip(Message::salvage(datagram)) else {
@@ -182,5 +129,87 @@ impl Shard {
         let kind = message.method().map_or(Kind::Other, |method| kind_of(method, false));
         self.metrics.request(kind, Outcome::Malformed);
         self.answer_stranger(flow, &message, code, |headers| headers);
+    }
+
+    /// 481: names a dialog or transaction that it does not prove to know.
+    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unmatched, 481), |headers| headers);
+    }
+
+    /// 503 without a transaction, for a proved sender.
+    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unavailable, 503), |headers| headers);
+    }
+
+    pub(super) fn no_such_method(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unsupported, 405), |headers| headers.header("Allow", ALLOW));
+    }
+
+    /// 488: would open what no gate was asked for.
+    pub(super) fn not_acceptable(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Unsupported, 488), |headers| headers);
+    }
+
+    /// What is spoken here.
+    pub(super) fn on_options(&mut self, asked: Asked<'_, '_>) {
+        self.answer(asked, (Outcome::Answered, 200), |headers| {
+            headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
+        });
+    }
+}
+
+impl Shard {
+    /// Finally refuses an authenticated request, and remembers that for its retransmissions.
+    pub(super) fn refuse(&mut self, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
+        self.refuse_with(asked, refused, |headers| headers);
+    }
+
+    /// The same with more header fields.
+    pub(super) fn refuse_with(
+        &mut self,
+        asked: Asked<'_, '_>,
+        (outcome, code): (Outcome, u16),
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        self.cx.metrics.request(asked.kind, outcome);
+        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
+        self.cx.write_answer(asked.flow, asked.message, code, add);
+        self.send_answer(id, code);
+    }
+
+    /// Finally refuses what `user` has proved to have sent, and leaves a note why.
+    pub(super) fn deny(&mut self, asked: Asked<'_, '_>, user: &str, outcome: Outcome, why: impl Into<String>) {
+        self.cx.decided(asked, user, (outcome, 403), [why]);
+        self.refuse(asked, (outcome, 403));
+    }
+
+    /// Sends the answer in `scratch` in its transaction; `false` if that has ended or has its final answer already.
+    pub(super) fn send_answer(&mut self, id: Id, code: u16) -> bool {
+        let Some(tables) = self.exchanges.listener(id.listener) else { return false };
+        if !tables.server.respond(self.cx.now.instant, id.token, code, &self.cx.scratch) {
+            return false;
+        }
+        if let Some((_, peer)) = tables.server.response(id.token) {
+            self.cx.out.push(Flow::datagrams(id.listener, peer), &self.cx.scratch);
+        }
+        true
+    }
+
+    /// Asks for credentials: 401 for REGISTER, 407 for everything else.
+    pub(super) fn challenge(&mut self, asked: Asked<'_, '_>, stale: bool) {
+        let Asked { flow, message, method, .. } = asked;
+        let agent = message.lists(HeaderName::Supported, b"sluicegate");
+        let (code, field, _) = credential_fields(method);
+        let agents = Arc::clone(&self.cx.settings.agents);
+        let certificate = agents.certificate(Epoch::at(self.cx.now.unix)).filter(|_| agent);
+        if agent && certificate.is_none() {
+            // The key holder is away, and the keys of this epoch with it.
+            return self.cx.answer_stranger(flow, message, 503, |headers| headers);
+        }
+        let values = self.authenticator.challenges(self.cx.now, &self.cx.settings, (agent, stale), flow.peer.ip());
+        self.cx.answer_stranger(flow, message, code, |headers| {
+            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
+            values.iter().fold(headers, |headers, value| headers.header(field, value))
+        });
     }
 }

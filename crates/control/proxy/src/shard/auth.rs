@@ -261,35 +261,35 @@ impl Shard {
     pub(super) fn authenticate(&mut self, asked: Asked<'_, '_>) -> Option<Proof> {
         let Asked { flow, message, method, kind, .. } = asked;
         let (challenge, _, field) = credential_fields(method);
-        match self.authenticator.judge(self.now, &self.settings, &self.policy, (field, message), flow.peer) {
+        match self.authenticator.judge(self.cx.now, &self.cx.settings, &self.cx.policy, (field, message), flow.peer) {
             Verdict::Proved(claimed) => {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.charge(self.now.instant, &claimed.user)
-                    && self.authenticator.accept(self.now.instant, &claimed).is_ok();
+                let charged = self.exchanges.charge(self.cx.now.instant, &claimed.user)
+                    && self.authenticator.accept(self.cx.now.instant, &claimed).is_ok();
                 if charged {
-                    self.unproved.proved(self.now.instant, flow.peer.ip());
+                    self.cx.unproved.proved(self.cx.now.instant, flow.peer.ip());
                     return self.shake_hands(asked, claimed);
                 }
-                self.metrics.one(Count::TableFull);
-                self.unavailable_once(asked);
+                self.cx.metrics.one(Count::TableFull);
+                self.cx.unavailable_once(asked);
             }
             Verdict::Challenge { stale, outcome, claimed } => {
-                self.metrics.request(kind, outcome);
+                self.cx.metrics.request(kind, outcome);
                 if let Some(user) = claimed {
                     let why = match outcome {
                         Outcome::Replay => "these credentials had been used before",
                         _ => "wrong password, disabled, or not allowed to log in this way",
                     };
-                    self.decided(asked, &user, (outcome, challenge), [why]);
+                    self.cx.decided(asked, &user, (outcome, challenge), [why]);
                 }
                 self.challenge(asked, stale);
             }
-            Verdict::Malformed => self.answer(asked, (Outcome::Malformed, 400), |headers| headers),
+            Verdict::Malformed => self.cx.answer(asked, (Outcome::Malformed, 400), |headers| headers),
             Verdict::Guessing(user) => {
                 let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
-                self.decided(asked, &user, (Outcome::Guessing, 503), [why]);
-                self.answer(asked, (Outcome::Guessing, 503), |headers| headers);
+                self.cx.decided(asked, &user, (Outcome::Guessing, 503), [why]);
+                self.cx.answer(asked, (Outcome::Guessing, 503), |headers| headers);
             }
         }
         None
@@ -299,7 +299,7 @@ impl Shard {
     fn shake_hands(&mut self, asked: Asked<'_, '_>, claimed: Claimed) -> Option<Proof> {
         let Claimed { user, agent, .. } = claimed;
         let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
-        match self.authenticator.handshake(&self.settings, asked.message, &claim) {
+        match self.authenticator.handshake(&self.cx.settings, asked.message, &claim) {
             Ok(session) => Some(Proof { user, agent: Some(session) }),
             Err(error) => {
                 self.deny(asked, &user, Outcome::Handshake, error.to_string());

@@ -1,7 +1,6 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
 use sluicegate_api::Decision;
-use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -36,17 +35,17 @@ impl Shard {
         let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
-        self.exchanges.begin(self.now.instant, id, asked, (admitted, None));
+        self.exchanges.begin(self.cx.now.instant, id, asked, (admitted, None));
         if !self.open_grants(id, &wants) {
-            return self.metrics.request(asked.kind, Outcome::Unavailable);
+            return self.cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
-        self.metrics.request(asked.kind, Outcome::Admitted);
+        self.cx.metrics.request(asked.kind, Outcome::Admitted);
         self.send_trying(id, asked);
     }
 
     /// 100, so that the client stops repeating its request.
     pub(super) fn send_trying(&mut self, id: Id, asked: Asked<'_, '_>) {
-        Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut self.scratch).finish();
+        Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut self.cx.scratch).finish();
         self.send_answer(id, 100);
     }
 
@@ -55,11 +54,11 @@ impl Shard {
     pub(super) fn open_grants(&mut self, id: Id, wants: &[Want]) -> bool {
         let Some(Exchange { flow, admitted, .. }) = self.exchanges.pending(id) else { return false };
         let client = flow.peer.ip();
-        let issuing = (&self.settings, &self.keys, &*self.ledger);
-        let opening = Opening::new(issuing, self.now.unix, (admitted, client), wants);
+        let issuing = (&self.cx.settings, &self.cx.keys, &*self.cx.ledger);
+        let opening = Opening::new(issuing, self.cx.now.unix, (admitted, client), wants);
         let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
-        self.exchanges.await_gate(self.now.instant, id, opening);
-        let raised = self.raise(order);
+        self.exchanges.await_gate(self.cx.now.instant, id, opening);
+        let raised = self.cx.raise(order);
         if !raised {
             self.on_gate_failed(id, "as many events wait for the feed as may");
         }
@@ -82,7 +81,7 @@ impl Shard {
                 }
             }
             GateAnswer::Refused { reason, .. } => {
-                self.metrics.one(Count::OpeningRefused);
+                self.cx.metrics.one(Count::OpeningRefused);
                 self.on_gate_failed(id, &reason);
             }
         }
@@ -104,15 +103,15 @@ impl Shard {
         let Ok(request) = Message::parse(&request) else { return };
         let Ok(offer) = Session::parse(request.body()) else { return };
         let Admitted { service, call, renewal, agent, .. } = admitted;
-        let sdp = media::answer(&offer, &opening.opened(), service.address, call, self.now.unix.0);
-        let tag = self.keys.to_tag(call, self.settings.shard, flow);
-        let own = self.settings.address(flow.listener);
+        let sdp = media::answer(&offer, &opening.opened(), service.address, call, self.cx.now.unix.0);
+        let tag = self.cx.keys.to_tag(call, self.cx.settings.shard, flow);
+        let own = self.cx.settings.address(flow.listener);
         let contact = format!("<sip:{}@{own}>", service.name);
         let mut headers = Response::to(&request, 200)
             .source(flow.peer)
             .to_tag(tag.as_bytes())
             .record_route()
-            .begin(&mut self.scratch)
+            .begin(&mut self.cx.scratch)
             .header("Contact", &contact)
             .header("Allow", ALLOW);
         let lifetime_s = admitted.limits.lifetime_s;
@@ -124,15 +123,15 @@ impl Shard {
         }
         match &agent {
             Some(agent) => {
-                let (kind, body) = multipart(call, &sdp, &opening.signed(&self.settings));
+                let (kind, body) = multipart(call, &sdp, &opening.signed(&self.cx.settings));
                 let proof = agent.answer(contact.as_bytes(), &body);
                 headers.header("Supported", "sluicegate").header(HEADER.as_str(), proof).body(&kind, &body);
             }
             None => headers.body("application/sdp", &sdp),
         }
         if self.send_answer(id, 200) {
-            self.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
-            self.metrics.setup(self.now.instant.since(started));
+            self.cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
+            self.cx.metrics.setup(self.cx.now.instant.since(started));
             if !renewal {
                 self.exchanges.await_ack(id, call);
             }
@@ -144,7 +143,7 @@ impl Shard {
     pub(super) fn fail(&mut self, id: Id, code: u16, why: &str) {
         let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.exchanges.end(id) else { return };
         let decision = Decision {
-            unix: self.now.unix.0,
+            unix: self.cx.now.unix.0,
             user: admitted.user,
             service: admitted.service.name.clone(),
             client: flow.peer,
@@ -152,18 +151,18 @@ impl Shard {
             status: code,
             steps: vec![format!("- {why}")],
         };
-        self.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
+        self.cx.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
         if opening.is_some() && !admitted.renewal {
-            self.revoke(Selector::all(Selected::Call(admitted.call)));
+            self.cx.revoke(admitted.call);
         }
         if let Some(relay) = relay {
             self.exchanges.forget(relay.sent);
             if !admitted.renewal {
-                self.ledger.end_call(self.now.instant, admitted.call, None);
+                self.cx.ledger.end_call(self.cx.now.instant, admitted.call, None);
             }
         }
         if let Ok(request) = Message::parse(&request) {
-            self.write_answer(flow, &request, code, |headers| headers);
+            self.cx.write_answer(flow, &request, code, |headers| headers);
             self.send_answer(id, code);
         }
     }

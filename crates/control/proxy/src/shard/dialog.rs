@@ -1,7 +1,6 @@
 //! Requests inside a dialog. A To-tag or a Route of ours shows that there was such a call; the directory says whether it
 //! still lives; and who may speak in it is the flow that signed in, the service, or whoever has its user's password.
 
-use sluicegate_feed::{Selected, Selector};
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
     sdp::Session,
@@ -13,7 +12,6 @@ use sluicegate_sip::{
 use super::{
     Shard,
     answer::answer_flow,
-    events::Event,
     exchanges::Id,
     keys::{Direction, Route, Tagged},
     ladder::Asked,
@@ -42,7 +40,7 @@ impl Shard {
     pub(super) fn on_ack(&mut self, asked: Asked<'_, '_>) {
         let listener = asked.flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return };
-        let outcome = match tables.server.receive(self.now.instant, asked.message, asked.essentials) {
+        let outcome = match tables.server.receive(self.cx.now.instant, asked.message, asked.essentials) {
             Received::Acknowledged(token) => {
                 self.exchanges.acknowledged(Id { listener, token });
                 Outcome::Answered
@@ -50,7 +48,7 @@ impl Shard {
             Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
             Received::New => self.on_new_ack(asked),
         };
-        self.metrics.request(asked.kind, outcome);
+        self.cx.metrics.request(asked.kind, outcome);
     }
 
     fn on_new_ack(&mut self, asked: Asked<'_, '_>) -> Outcome {
@@ -62,34 +60,32 @@ impl Shard {
             let forwarded = self.forward(asked, &route, direction);
             return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
         }
-        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
+        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
             return self.on_foreign_ack(asked, &tagged);
         }
         // To an answer that was not remembered: it carries the tag that we would give again.
-        let stateless = self.keys.stateless_tag(asked.message);
+        let stateless = self.cx.keys.stateless_tag(asked.message);
         if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
     }
 
     /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
     /// For a call that is over nobody repeats anything.
     fn on_foreign_ack(&mut self, asked: Asked<'_, '_>, tagged: &Tagged) -> Outcome {
-        if tagged.shard == self.settings.shard || self.handed_over || self.ledger.call(tagged.call).is_none() {
+        if tagged.shard == self.cx.settings.shard || self.cx.handed_over || self.cx.ledger.call(tagged.call).is_none() {
             return Outcome::Unmatched;
         }
-        self.metrics.one(Count::HandedOver);
-        let datagram = asked.message.as_bytes().to_vec();
-        self.raise(Event::HandOver { shard: tagged.shard, flow: asked.flow, datagram });
+        self.cx.hand_over(tagged.shard, asked.flow, asked.message.as_bytes());
         Outcome::Answered
     }
 
     /// Any request but ACK and CANCEL with a tag on To.
     pub(super) fn on_in_dialog(&mut self, asked: Asked<'_, '_>) {
-        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.keys.tagged(tag)) {
+        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
             return self.on_declared_dialog(asked, &tagged);
         }
         match self.route_of(asked) {
             Some((route, direction)) => self.on_relayed_dialog(asked, &route, direction),
-            None => self.unmatched(asked),
+            None => self.cx.unmatched(asked),
         }
     }
 
@@ -100,26 +96,26 @@ impl Shard {
                 self.on_reinvite(asked, (&service, tagged.call));
             }
             Method::Bye => {
-                if !self.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(asked, tagged.call) {
+                if !self.cx.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(asked, tagged.call) {
                     return;
                 }
                 self.end_call(tagged.call, None);
-                self.answer_once(asked, (Outcome::Answered, 200));
+                self.cx.answer_once(asked, (Outcome::Answered, 200));
             }
-            Method::Options => self.answer(asked, (Outcome::Answered, 200), |headers| headers),
-            _ => self.no_such_method(asked),
+            Method::Options => self.cx.answer(asked, (Outcome::Answered, 200), |headers| headers),
+            _ => self.cx.no_such_method(asked),
         }
     }
 
     /// Whether the credentials are those of the call's own user; else the request is answered.
     fn is_callers_own(&mut self, asked: Asked<'_, '_>, call: CallId) -> bool {
-        let Some((owner, _)) = self.ledger.call(call) else {
-            self.unmatched(asked);
+        let Some((owner, _)) = self.cx.ledger.call(call) else {
+            self.cx.unmatched(asked);
             return false;
         };
         let Some(proof) = self.authenticate(asked) else { return false };
         if proof.user != owner {
-            self.unmatched(asked);
+            self.cx.unmatched(asked);
         }
         proof.user == owner
     }
@@ -130,8 +126,8 @@ impl Shard {
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
             Some(Barred::Unproved) if !self.is_callers_own(asked, route.call) => return,
             Some(Barred::Unproved) => {}
-            Some(Barred::Unmatched) => return self.unmatched(asked),
-            Some(Barred::Busy) => return self.unavailable_once(asked),
+            Some(Barred::Unmatched) => return self.cx.unmatched(asked),
+            Some(Barred::Busy) => return self.cx.unavailable_once(asked),
             None => {}
         }
         let has_body = !asked.message.body().is_empty();
@@ -141,20 +137,20 @@ impl Shard {
                 return self.on_reinvite(asked, (&route.service, route.call));
             }
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
-            (Method::Invite, Direction::ToClient) => return self.not_acceptable(asked),
+            (Method::Invite, Direction::ToClient) => return self.cx.not_acceptable(asked),
             (Method::Bye, _) => {}
-            _ if has_body && is_description(asked.message) => return self.not_acceptable(asked),
+            _ if has_body && is_description(asked.message) => return self.cx.not_acceptable(asked),
             _ => {}
         }
         match self.forward(asked, route, direction) {
             Ok(()) => {
-                self.metrics.request(asked.kind, Outcome::Answered);
+                self.cx.metrics.request(asked.kind, Outcome::Answered);
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
                 if asked.method == Method::Bye {
                     self.end_call(route.call, Some(asked.essentials.cseq.number));
                 }
             }
-            Err(code) => self.answer(asked, (Outcome::Unavailable, code), |headers| headers),
+            Err(code) => self.cx.answer(asked, (Outcome::Unavailable, code), |headers| headers),
         }
     }
 
@@ -163,7 +159,7 @@ impl Shard {
         let is_callers = match direction {
             Direction::ToService => asked.flow == route.client,
             Direction::ToClient => {
-                let service = self.policy.service(&route.service);
+                let service = self.cx.policy.service(&route.service);
                 let hop = service.and_then(|service| self.hop(service));
                 if hop.is_none_or(|hop| hop.flow != asked.flow) {
                     return Some(Barred::Unmatched);
@@ -172,33 +168,29 @@ impl Shard {
             }
         };
         let cseq = asked.essentials.cseq.number;
-        if asked.method == Method::Bye && self.ledger.was_ended_by(self.now.instant, route.call, cseq) {
+        if asked.method == Method::Bye && self.cx.ledger.was_ended_by(self.cx.now.instant, route.call, cseq) {
             return (!is_callers).then_some(Barred::Unmatched);
         }
-        let Some((owner, service)) = self.ledger.call(route.call) else { return Some(Barred::Unmatched) };
-        let is_renamed = direction == Direction::ToService && !self.settings.is_from(asked, &owner);
+        let Some((owner, service)) = self.cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
+        let is_renamed = direction == Direction::ToService && !self.cx.settings.is_from(asked, &owner);
         if service != route.service || is_renamed {
             return Some(Barred::Unmatched);
         }
         if !is_callers {
             return Some(Barred::Unproved);
         }
-        match self.ledger.say(self.now.instant, route.call, self.settings.dialog_requests_per_s) {
+        match self.cx.ledger.say(self.cx.now.instant, route.call, self.cx.settings.dialog_requests_per_s) {
             Ok(()) => None,
             Err(Refused::Busy) => Some(Barred::Busy),
             Err(Refused::Over) => Some(Barred::Unmatched),
         }
     }
 
-    fn not_acceptable(&mut self, asked: Asked<'_, '_>) {
-        self.answer(asked, (Outcome::Unsupported, 488), |headers| headers);
-    }
-
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
     fn end_call(&mut self, call: CallId, bye: Option<u32>) {
         self.legs.take(call);
-        if self.ledger.end_call(self.now.instant, call, bye) && self.revoke(Selector::all(Selected::Call(call))) {
-            self.metrics.one(Count::CallsEnded);
+        if self.cx.ledger.end_call(self.cx.now.instant, call, bye) && self.cx.revoke(call) {
+            self.cx.metrics.one(Count::CallsEnded);
         }
     }
 
@@ -208,25 +200,25 @@ impl Shard {
         let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
             Direction::ToClient => (route.client, None),
             Direction::ToService => {
-                let service = self.policy.service(&route.service).cloned();
+                let service = self.cx.policy.service(&route.service).cloned();
                 let hop = service.and_then(|service| self.hop(&service)).ok_or(480_u16)?;
-                (hop.flow, self.settings.inner_uri(message, &hop.uri))
+                (hop.flow, self.cx.settings.inner_uri(message, &hop.uri))
             }
         };
         let ways = (direction, answer_flow(asked.flow, message), to);
-        let branch = self.keys.stateless_branch(ways, message).ok_or(400_u16)?;
+        let branch = self.cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
         let session = if is_description(message) { Session::parse(message.body()).ok() } else { None };
         // Only the ACK to an answer that held the offer has a description, and only towards the service.
         let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
         let contact = match direction {
-            Direction::ToClient => self.settings.outer_contact(message, to.listener),
+            Direction::ToClient => self.cx.settings.outer_contact(message, to.listener),
             Direction::ToService => None,
         };
         let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
         let written = ForwardRequest {
             request: message,
             source: asked.flow.peer,
-            via: self.settings.via(to.listener, &branch),
+            via: self.cx.settings.via(to.listener, &branch),
             uri: uri.as_deref(),
             record_routes: &[],
             remove_first_route: true,
@@ -234,10 +226,10 @@ impl Shard {
             add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
         }
-        .write(&mut self.scratch);
-        let is_too_long = written.is_ok() && self.out.links.is_too_long(to.peer, self.scratch.len());
+        .write(&mut self.cx.scratch);
+        let is_too_long = written.is_ok() && self.cx.out.links.is_too_long(to.peer, self.cx.scratch.len());
         if written.is_ok() && !is_too_long {
-            self.out.push(to, &self.scratch);
+            self.cx.out.push(to, &self.cx.scratch);
         }
         if is_too_long {
             return Err(513);
@@ -251,7 +243,7 @@ impl Shard {
         let route = asked.message.routes().next()?.ok()?;
         let uri = Uri::parse(route.uri).ok()?;
         let fields = asked.essentials;
-        let by = |tag: Option<&[u8]>| self.keys.route(self.now.unix, &uri, fields.call_id, tag?);
+        let by = |tag: Option<&[u8]>| self.cx.keys.route(self.cx.now.unix, &uri, fields.call_id, tag?);
         by(fields.from.tag)
             .map(|route| (route, Direction::ToService))
             .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))

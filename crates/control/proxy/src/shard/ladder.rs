@@ -8,10 +8,7 @@ use sluicegate_sip::{
     uri::Uri,
 };
 
-use super::{
-    Now, Shard,
-    answer::{ALLOW, kind_of},
-};
+use super::{Now, Shard, answer::kind_of};
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
     transmits::Flow,
@@ -74,11 +71,11 @@ type Passed<T> = Result<T, Rung>;
 impl Shard {
     /// Takes one datagram from `flow`.
     pub fn on_datagram(&mut self, now: Now, flow: Flow, datagram: &[u8]) {
-        self.now = now;
-        self.metrics.one(Count::Datagrams);
+        self.cx.now = now;
+        self.cx.metrics.one(Count::Datagrams);
         let Err(left) = self.climb(flow, datagram);
-        self.metrics.left(left);
-        self.metrics.add(Count::TransmitDropped, self.out.take_dropped());
+        self.cx.metrics.left(left);
+        self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
     }
 
     /// The ladder. A verdict that needs no more than a rung has found out goes behind that rung.
@@ -105,16 +102,16 @@ impl Shard {
 
     fn unseal<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<&'d [u8]> {
         // The shard that a datagram was handed over by has looked at its trailer.
-        let opened = if self.handed_over { Ok(datagram) } else { self.out.links.open(flow, datagram) };
+        let opened = if self.cx.handed_over { Ok(datagram) } else { self.cx.out.links.open(flow, datagram) };
         opened.map_err(|_| {
-            self.metrics.one(Count::RelayUnproved);
+            self.cx.metrics.one(Count::RelayUnproved);
             Rung::Seal
         })
     }
 
     fn skip_keep_alive(&self, datagram: &[u8]) -> Passed<()> {
         if is_keepalive(datagram) {
-            self.metrics.one(Count::Keepalives);
+            self.cx.metrics.one(Count::Keepalives);
             return Err(Rung::KeepAlive);
         }
         Ok(())
@@ -123,23 +120,23 @@ impl Shard {
     /// A flood of made-up responses costs no more than this.
     fn glance(&self, datagram: &[u8]) -> Passed<()> {
         let Some(Peek { method: None, branch, .. }) = Peek::at(datagram) else { return Ok(()) };
-        if branch.is_some_and(|branch| self.keys.may_have_made(branch)) {
+        if branch.is_some_and(|branch| self.cx.keys.may_have_made(branch)) {
             return Ok(());
         }
-        self.metrics.one(Count::ResponsesUnmatched);
+        self.cx.metrics.one(Count::ResponsesUnmatched);
         Err(Rung::Glance)
     }
 
     fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<Message<'d>> {
         Message::parse(datagram).map_err(|error| {
-            self.answer_malformed(flow, datagram, error.status());
+            self.cx.answer_malformed(flow, datagram, error.status());
             Rung::Grammar
         })
     }
 
     fn essentials<'d>(&mut self, flow: Flow, message: &Message<'d>) -> Passed<Essentials<'d>> {
         message.essentials().map_err(|error| {
-            self.answer_malformed(flow, message.as_bytes(), error.status());
+            self.cx.answer_malformed(flow, message.as_bytes(), error.status());
             Rung::Grammar
         })
     }
@@ -176,9 +173,9 @@ impl Shard {
     fn answer_method(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         match asked.method {
             Method::Invite | Method::Register => return Ok(()),
-            Method::Options => self.on_options(asked),
-            Method::Bye => self.unmatched(asked),
-            _ => self.no_such_method(asked),
+            Method::Options => self.cx.on_options(asked),
+            Method::Bye => self.cx.unmatched(asked),
+            _ => self.cx.no_such_method(asked),
         }
         Err(Rung::Method)
     }
@@ -187,37 +184,17 @@ impl Shard {
     fn absorb(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
         let listener = asked.flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return Err(Rung::Retransmission) };
-        match tables.server.receive(self.now.instant, asked.message, asked.essentials) {
+        match tables.server.receive(self.cx.now.instant, asked.message, asked.essentials) {
             Received::New => return Ok(()),
             Received::Resend(token) => {
                 if let Some((bytes, peer)) = tables.server.response(token) {
-                    self.out.push(Flow::datagrams(listener, peer), bytes);
+                    self.cx.out.push(Flow::datagrams(listener, peer), bytes);
                 }
             }
             Received::Absorbed | Received::Acknowledged(_) => {}
         }
-        self.metrics.request(asked.kind, Outcome::Absorbed);
+        self.cx.metrics.request(asked.kind, Outcome::Absorbed);
         Err(Rung::Retransmission)
-    }
-
-    /// 481: names a dialog or transaction that it does not prove to know.
-    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>) {
-        self.answer(asked, (Outcome::Unmatched, 481), |headers| headers);
-    }
-
-    /// 503 without a transaction, for a proved sender.
-    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>) {
-        self.answer(asked, (Outcome::Unavailable, 503), |headers| headers);
-    }
-
-    pub(super) fn no_such_method(&mut self, asked: Asked<'_, '_>) {
-        self.answer(asked, (Outcome::Unsupported, 405), |headers| headers.header("Allow", ALLOW));
-    }
-
-    fn on_options(&mut self, asked: Asked<'_, '_>) {
-        self.answer(asked, (Outcome::Answered, 200), |headers| {
-            headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
-        });
     }
 }
 

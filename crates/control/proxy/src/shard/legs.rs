@@ -104,7 +104,7 @@ impl Shard {
 
     /// Ends at their services the calls whose time is over.
     pub(super) fn end_due_legs(&mut self) {
-        while let Some(leg) = self.legs.pop_due(self.now.instant) {
+        while let Some(leg) = self.legs.pop_due(self.cx.now.instant) {
             self.say_bye(&leg);
         }
     }
@@ -118,18 +118,17 @@ impl Shard {
     /// Acknowledges and ends a call that only the service thinks it has.
     pub(super) fn hang_up(&mut self, leg: &Leg) {
         let ack = self.request_in(leg, b"ACK", leg.cseq);
-        self.out.push(leg.hop, &ack);
+        self.cx.out.push(leg.hop, &ack);
         self.say_bye(leg);
     }
 
     fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {
-        let number = self.next_number();
-        let branch = self.keys.branch(self.settings.shard, number);
+        let branch = self.cx.new_branch();
         let mut bytes = Vec::new();
         let request = Request {
             method,
             uri: &leg.contact,
-            via: self.settings.via(leg.hop.listener, &branch),
+            via: self.cx.settings.via(leg.hop.listener, &branch),
             from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
             to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
             call_id: &leg.call_id,

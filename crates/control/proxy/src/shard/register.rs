@@ -69,7 +69,7 @@ impl Shard {
     /// from, whatever its Contact says.
     pub(super) fn on_register(&mut self, asked: Asked<'_, '_>, Proof { user, agent }: Proof) {
         let name = user_part(&asked.essentials.to);
-        let service = name.and_then(|name| self.policy.service(&name).cloned());
+        let service = name.and_then(|name| self.cx.policy.service(&name).cloned());
         let registrar = |kind, registrar: &Option<String>| {
             kind != ServiceKind::Declared && registrar.as_deref() == Some(user.as_str())
         };
@@ -92,16 +92,16 @@ impl Shard {
             service: service.name.clone(),
             flow: asked.flow,
             contact: contact.uri.to_vec(),
-            expires: self.now.instant + Duration::from_secs(secs.into()),
+            expires: self.cx.now.instant + Duration::from_secs(secs.into()),
         };
-        let is_known = self.registrar.at(self.now.instant, &service.name).is_some();
-        if !self.registrar.bind(self.now.instant, binding.clone()) {
-            self.metrics.one(Count::TableFull);
+        let is_known = self.registrar.at(self.cx.now.instant, &service.name).is_some();
+        if !self.registrar.bind(self.cx.now.instant, binding.clone()) {
+            self.cx.metrics.one(Count::TableFull);
             return self.refuse(asked, (Outcome::Unavailable, 503));
         }
-        self.raise(Event::Bind(binding));
+        self.cx.raise(Event::Bind(binding));
         if !is_known && secs > 0 {
-            self.decided(asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
+            self.cx.decided(asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
         }
         self.confirm(asked, (&service.name, agent));
     }
@@ -109,24 +109,24 @@ impl Shard {
     fn registration_secs(&self, asked: Asked<'_, '_>, contact: &NameAddr<'_>) -> u32 {
         let of_contact = contact.params.value(b"expires").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let asked_secs = of_contact.or(asked.message.expires()).unwrap_or(REGISTRATION_SECS_DEFAULT);
-        asked_secs.min(self.settings.registration_secs_max)
+        asked_secs.min(self.cx.settings.registration_secs_max)
     }
 
     /// 200 with what is registered now.
     fn confirm(&mut self, asked: Asked<'_, '_>, (service, agent): (&str, Option<AgentSession>)) {
-        self.metrics.request(asked.kind, Outcome::Admitted);
+        self.cx.metrics.request(asked.kind, Outcome::Admitted);
         let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
-        let tag = self.keys.stateless_tag(asked.message);
-        let binding = self.registrar.at(self.now.instant, service);
+        let tag = self.cx.keys.stateless_tag(asked.message);
+        let binding = self.registrar.at(self.cx.now.instant, service);
         let contact = binding.map(|binding| {
-            let secs = binding.expires.since(self.now.instant).as_secs();
+            let secs = binding.expires.since(self.cx.now.instant).as_secs();
             [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()
         });
         let proof = agent.map(|agent| agent.answer(contact.as_deref().unwrap_or_default(), b""));
         Response::to(asked.message, 200)
             .source(asked.flow.peer)
             .to_tag(tag.as_bytes())
-            .begin(&mut self.scratch)
+            .begin(&mut self.cx.scratch)
             .header_opt("Contact", contact.as_deref())
             .header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
             .finish();

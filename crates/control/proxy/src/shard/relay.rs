@@ -54,7 +54,7 @@ impl Shard {
     /// Where a service takes SIP: where its agent registered from; or for a SIP server under the address that its gate
     /// told, or its own.
     pub(super) fn hop(&self, service: &Service) -> Option<Hop> {
-        if let Some(binding) = self.registrar.at(self.now.instant, &service.name) {
+        if let Some(binding) = self.registrar.at(self.cx.now.instant, &service.name) {
             return Some(Hop { flow: binding.flow, uri: binding.contact.clone() });
         }
         if service.kind != ServiceKind::Sip {
@@ -62,7 +62,7 @@ impl Shard {
         }
         let own = SocketAddr::new(service.address, service.sip_port_or_default()?);
         let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
-        let flow = Flow::datagrams(self.settings.listener_for(peer.ip()), peer);
+        let flow = Flow::datagrams(self.cx.settings.listener_for(peer.ip()), peer);
         Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
     }
 
@@ -74,12 +74,12 @@ impl Shard {
             let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
             return self.refuse(asked, (Outcome::Malformed, code));
         }
-        if self.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
+        if self.cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
             return self.refuse(asked, (Outcome::Unsupported, 513));
         }
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
-        if !self.ledger.keep_call(admitted.call, of, self.now.unix.plus_secs(RINGING_SECS)) {
-            self.metrics.one(Count::TableFull);
+        if !self.cx.ledger.keep_call(admitted.call, of, self.cx.now.unix.plus_secs(RINGING_SECS)) {
+            self.cx.metrics.one(Count::TableFull);
             return self.refuse(asked, (Outcome::Unavailable, 503));
         }
         let Some(owed) = self.open_transaction(asked, Role::Proxy) else { return };
@@ -92,12 +92,12 @@ impl Shard {
             cancelled: false,
             cancel_sent: false,
         };
-        self.exchanges.begin(self.now.instant, owed, asked, (admitted, Some(Box::new(relay))));
+        self.exchanges.begin(self.cx.now.instant, owed, asked, (admitted, Some(Box::new(relay))));
         let Some(sent) = sent else {
-            self.metrics.request(asked.kind, Outcome::Unavailable);
+            self.cx.metrics.request(asked.kind, Outcome::Unavailable);
             return self.fail(owed, 503, "the table of requests to services is full");
         };
-        self.metrics.request(asked.kind, Outcome::Admitted);
+        self.cx.metrics.request(asked.kind, Outcome::Admitted);
         self.exchanges.relay(sent, owed);
         self.send_trying(owed, asked);
     }
@@ -111,16 +111,15 @@ impl Shard {
         out: &mut Vec<u8>,
     ) -> Result<(), ForwardError> {
         let Asked { flow, message, essentials, .. } = asked;
-        let number = self.next_number();
-        let branch = self.keys.branch(self.settings.shard, number);
+        let branch = self.cx.new_branch();
         let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
         let caller_tag = essentials.from.tag.unwrap_or_default();
-        let own = self.settings.address(flow.listener);
-        let record_route = self.keys.record_route((own, self.now.unix), &route, essentials.call_id, caller_tag);
-        let identity = format!("<sip:{}@{}>", admitted.user, self.settings.realm);
+        let own = self.cx.settings.address(flow.listener);
+        let record_route = self.cx.keys.record_route((own, self.cx.now.unix), &route, essentials.call_id, caller_tag);
+        let identity = format!("<sip:{}@{}>", admitted.user, self.cx.settings.realm);
         let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
         // Within the dialog the client names the service's own Contact, as far as it knows that.
-        let uri = if admitted.renewal { self.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
+        let uri = if admitted.renewal { self.cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
         // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
         let lifetime = admitted.limits.lifetime_s.to_string();
         let is_agent = admitted.service.kind == ServiceKind::Agent;
@@ -129,10 +128,10 @@ impl Shard {
         ForwardRequest {
             request: message,
             source: flow.peer,
-            via: self.settings.via(hop.flow.listener, &branch),
+            via: self.cx.settings.via(hop.flow.listener, &branch),
             uri: uri.as_deref(),
             record_routes: &[record_route.as_bytes()],
-            remove_first_route: self.settings.first_route_is_ours(message),
+            remove_first_route: self.cx.settings.first_route_is_ours(message),
             remove: if is_agent { &remove } else { NOT_FORWARDED },
             add: if is_agent { &add } else { &add[..1] },
             body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
@@ -144,8 +143,8 @@ impl Shard {
     pub(super) fn start(&mut self, to: Flow, request: &[u8]) -> Option<Id> {
         let message = Message::parse(request).ok()?;
         let tables = self.exchanges.listener(to.listener)?;
-        let token = tables.client.start(self.now.instant, &message, to.peer).ok()?;
-        self.out.push(to, request);
+        let token = tables.client.start(self.cx.now.instant, &message, to.peer).ok()?;
+        self.cx.out.push(to, request);
         Some(Id { listener: to.listener, token })
     }
 
@@ -153,12 +152,12 @@ impl Shard {
     pub(super) fn on_cancel(&mut self, asked: Asked<'_, '_>) {
         let listener = asked.flow.listener;
         let token = self.exchanges.listener(listener).and_then(|tables| tables.server.cancelled_by(asked.essentials));
-        let Some(id) = token.map(|token| Id { listener, token }) else { return self.unmatched(asked) };
+        let Some(id) = token.map(|token| Id { listener, token }) else { return self.cx.unmatched(asked) };
         let source = self.exchanges.pending(id).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {
-            return self.unmatched(asked);
+            return self.cx.unmatched(asked);
         }
-        self.answer_once(asked, (Outcome::Answered, 200));
+        self.cx.answer_once(asked, (Outcome::Answered, 200));
         // Answered already: then the CANCEL changes nothing (RFC 3261 section 9.2).
         match self.exchanges.pending(id) {
             None => {}

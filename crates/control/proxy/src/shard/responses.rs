@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use sluicegate_feed::{Selected, Selector};
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
@@ -15,7 +14,6 @@ use super::{
     Shard,
     admission::Admitted,
     declared::multipart,
-    events::Event,
     exchanges::{Exchange, Id},
     grants::Opening,
     keys::{BranchOwner, Direction},
@@ -32,13 +30,12 @@ const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER, HeaderNam
 impl Shard {
     /// A response: of use only if its branch is ours.
     pub(super) fn on_response(&mut self, flow: Flow, message: &Message<'_>, code: u16) {
-        match self.keys.owner_of(flow, message) {
-            None => self.metrics.one(Count::ResponsesUnmatched),
+        match self.cx.keys.owner_of(flow, message) {
+            None => self.cx.metrics.one(Count::ResponsesUnmatched),
             Some(BranchOwner::Stateless(direction, to)) => self.pass_back(message, (direction, to)),
-            Some(BranchOwner::Shard(shard)) if shard != self.settings.shard => {
-                if !self.handed_over {
-                    self.metrics.one(Count::HandedOver);
-                    self.raise(Event::HandOver { shard, flow, datagram: message.as_bytes().to_vec() });
+            Some(BranchOwner::Shard(shard)) if shard != self.cx.settings.shard => {
+                if !self.cx.handed_over {
+                    self.cx.hand_over(shard, flow, message.as_bytes());
                 }
             }
             Some(BranchOwner::Shard(_)) => self.on_relayed_response(flow, message, code),
@@ -52,12 +49,12 @@ impl Shard {
         let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
         let add = contact.as_deref().map(|value| ("Contact", value));
         let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };
-        match response.write(&mut self.scratch) {
+        match response.write(&mut self.cx.scratch) {
             Ok(()) => {
-                self.metrics.one(Count::ResponsesRelayed);
-                self.out.push(to, &self.scratch);
+                self.cx.metrics.one(Count::ResponsesRelayed);
+                self.cx.out.push(to, &self.cx.scratch);
             }
-            Err(_) => self.metrics.one(Count::ResponsesUnmatched),
+            Err(_) => self.cx.metrics.one(Count::ResponsesUnmatched),
         }
     }
 
@@ -65,14 +62,14 @@ impl Shard {
     /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
     fn answer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
         let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
-        if is_redirection { None } else { self.settings.outer_contact(message, listener) }
+        if is_redirection { None } else { self.cx.settings.outer_contact(message, listener) }
     }
 
     fn on_relayed_response(&mut self, flow: Flow, message: &Message<'_>, code: u16) {
         let listener = flow.listener;
         let Some(tables) = self.exchanges.listener(listener) else { return };
-        match tables.client.receive(self.now.instant, message, Some(flow.peer)) {
-            Reply::Unmatched => self.metrics.one(Count::ResponsesUnmatched),
+        match tables.client.receive(self.cx.now.instant, message, Some(flow.peer)) {
+            Reply::Unmatched => self.cx.metrics.one(Count::ResponsesUnmatched),
             Reply::Absorbed => {}
             Reply::Ack(token) => self.send_request(Id { listener, token }),
             Reply::DeliverAndAck(token) => {
@@ -85,7 +82,7 @@ impl Shard {
 
     fn send_request(&mut self, Id { listener, token }: Id) {
         if let Some((bytes, peer)) = self.exchanges.listener(listener).and_then(|tables| tables.client.request(token)) {
-            self.out.push(Flow::datagrams(listener, peer), bytes);
+            self.cx.out.push(Flow::datagrams(listener, peer), bytes);
         }
     }
 
@@ -125,7 +122,7 @@ impl Shard {
         if let Some((bytes, peer)) =
             self.exchanges.listener(owed.listener).and_then(|tables| tables.server.response(owed.token))
         {
-            self.out.push(Flow::datagrams(owed.listener, peer), bytes);
+            self.cx.out.push(Flow::datagrams(owed.listener, peer), bytes);
         }
     }
 
@@ -153,7 +150,7 @@ impl Shard {
         let is_accepted = code / 100 == 2;
         let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
         let has_opened = exchange.opening.is_some();
-        let (kind, body) = relayed_body(message, exchange, code, &self.settings);
+        let (kind, body) = relayed_body(message, exchange, code, &self.cx.settings);
         let body = body.as_deref().map(|bytes| NewBody { content_type: kind.as_bytes(), bytes });
         let contact = self.answer_contact(message, listener);
         let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
@@ -162,29 +159,29 @@ impl Shard {
         let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
         let add: Vec<_> = contact.into_iter().chain(proof).collect();
         let response = ForwardResponse { response: message, remove: HIDDEN, add: &add, body };
-        if response.write(&mut self.scratch).is_err() {
+        if response.write(&mut self.cx.scratch).is_err() {
             return;
         }
         if code >= 200 {
             self.exchanges.end(owed);
         }
         if self.send_answer(owed, code) {
-            self.metrics.one(Count::ResponsesRelayed);
+            self.cx.metrics.one(Count::ResponsesRelayed);
         }
-        let (now, lifetime_s) = (self.now, u64::from(limits.lifetime_s));
+        let (now, lifetime_s) = (self.cx.now, u64::from(limits.lifetime_s));
         if is_accepted {
-            self.ledger.keep_call(call, (&user, &service.name), now.unix.plus_secs(lifetime_s));
+            self.cx.ledger.keep_call(call, (&user, &service.name), now.unix.plus_secs(lifetime_s));
             leg.into_iter().for_each(|leg| self.legs.keep(call, now.instant + Duration::from_secs(lifetime_s), leg));
             self.exchanges.linger(now.instant, sent);
-            self.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
-            self.metrics.setup(now.instant.since(started));
+            self.cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
+            self.cx.metrics.setup(now.instant.since(started));
         } else if code >= 300 {
             self.exchanges.forget(sent);
             if !renewal {
-                self.ledger.end_call(now.instant, call, None);
+                self.cx.ledger.end_call(now.instant, call, None);
             }
             if has_opened && !renewal {
-                self.revoke(Selector::all(Selected::Call(call)));
+                self.cx.revoke(call);
             }
         }
     }

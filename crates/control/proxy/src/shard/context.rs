@@ -1,0 +1,141 @@
+//! What all steps of a shard share.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use sluicegate_api::Decision;
+use sluicegate_feed::{Selected, Selector};
+use sluicegate_policy::{Policy, is_name};
+use sluicegate_wire::Pace;
+
+use super::{Now, derive, events::Event, keys::Keys, ladder::Asked, settings::Settings, unproved::Unproved};
+use crate::{
+    calls::CallId,
+    decisions::Decided,
+    ledger::Ledger,
+    metrics::{Count, Kind, Outcome, ShardMetrics},
+    transmits::{Flow, Transmits},
+};
+
+/// Notes about senders that are not proved, per second.
+const UNPROVED_NOTES_PER_SEC: u32 = 20;
+/// Stands in notes for what is no name of a user or service.
+const NO_NAME: &str = "(no name)";
+
+/// What every step may look at, and how it tells others what it does. Nothing here grows with the number of clients: a step
+/// that has no more than this remembers nothing of whoever sent the request.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) settings: Settings,
+    pub(super) keys: Keys,
+    pub(super) policy: Arc<Policy>,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) metrics: Arc<ShardMetrics>,
+    /// When the present datagram, input or timer came.
+    pub(super) now: Now,
+    /// Whether the present datagram came from another shard, so that it is not handed over again.
+    pub(super) handed_over: bool,
+    /// How many answers strangers still get.
+    pub(super) unproved: Unproved,
+    /// The message that is being written.
+    pub(super) scratch: Vec<u8>,
+    /// What is to be sent.
+    pub(super) out: Transmits,
+    /// What is asked of the shard's surroundings. Added to by [`Self::raise`] alone, which bounds it.
+    pub(super) events: VecDeque<Event>,
+    /// Notes about senders that are not proved.
+    unproved_notes: Pace,
+    /// Counts calls and requests of our own, for names that are never used twice.
+    numbers: u64,
+}
+
+impl Context {
+    pub(super) fn new(
+        settings: Settings,
+        policy: Arc<Policy>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<ShardMetrics>,
+    ) -> Self {
+        let keys = Keys::new(&settings);
+        Self {
+            unproved: Unproved::new(keys.unproved, settings.unproved_answers_per_s),
+            settings,
+            keys,
+            policy,
+            ledger,
+            metrics,
+            now: Now::default(),
+            handed_over: false,
+            scratch: Vec::new(),
+            out: Transmits::new(),
+            events: VecDeque::new(),
+            unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
+            numbers: 0,
+        }
+    }
+
+    /// Queues an event; `false` if there was no room for it.
+    pub(super) fn raise(&mut self, event: Event) -> bool {
+        if self.events.len() >= self.settings.tables.events_max {
+            self.metrics.one(Count::EventsDropped);
+            return false;
+        }
+        self.events.push_back(event);
+        true
+    }
+
+    /// Has gates close whatever they opened for a call.
+    pub(super) fn revoke(&mut self, call: CallId) -> bool {
+        self.raise(Event::Revoke(Selector::all(Selected::Call(call))))
+    }
+
+    /// Gives the present datagram to the shard that owns what it belongs to.
+    pub(super) fn hand_over(&mut self, shard: u8, flow: Flow, datagram: &[u8]) {
+        self.metrics.one(Count::HandedOver);
+        self.raise(Event::HandOver { shard, flow, datagram: datagram.to_vec() });
+    }
+
+    /// Leaves a note for `trace user`.
+    pub(super) fn decided<S: Into<String>>(
+        &mut self,
+        asked: Asked<'_, '_>,
+        user: &str,
+        (outcome, status): (Outcome, u16),
+        steps: impl IntoIterator<Item = S>,
+    ) {
+        // A flood of wrong passwords must not push out everything else.
+        let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
+        let left_out = if is_unproved { self.unproved_notes.admit(self.now.instant) } else { Some(0) };
+        let Some(left_out) = left_out else { return };
+        // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
+        let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
+        let decision = Decision {
+            unix: self.now.unix.0,
+            user: named(user),
+            service: named(&asked.service()),
+            client: asked.flow.peer,
+            outcome: outcome.label().into(),
+            status,
+            steps: steps.into_iter().map(Into::into).collect(),
+        };
+        let renewal = asked.kind == Kind::Reinvite;
+        self.raise(Event::Decided(Decided { decision, renewal, left_out }));
+    }
+
+    /// A number that this shard uses once.
+    const fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// The branch of a request that this shard sends and remembers.
+    pub(super) fn new_branch(&mut self) -> Vec<u8> {
+        let number = self.next_number();
+        self.keys.branch(self.settings.shard, number)
+    }
+
+    /// A call id that no one can guess and no other shard or start makes.
+    pub(super) fn new_call(&mut self) -> CallId {
+        let number = self.next_number();
+        derive(&self.keys.calls, &number.to_be_bytes()).first_chunk().copied().unwrap_or_default()
+    }
+}

@@ -9,21 +9,15 @@ use sluicegate_policy::{
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
-    transaction::Role,
 };
 
 use super::{
     Shard,
-    answer::answer_flow,
     auth::{AgentSession, Proof},
-    exchanges::Id,
     ladder::Asked,
     media::{Want, wanted_of_offer},
 };
-use crate::{
-    calls::CallId,
-    metrics::{Count, Outcome},
-};
+use crate::{calls::CallId, metrics::Outcome};
 
 /// Who may have what, once that is decided.
 #[derive(Debug, Clone)]
@@ -65,20 +59,29 @@ impl Shard {
             return self.cx.unmatched(asked);
         }
         if !self.cx.settings.is_from(asked, &user) {
-            return self.deny(asked, &user, Outcome::Denied, "From is not the user's own address");
+            return self.exchanges.transactions.deny(
+                &mut self.cx,
+                asked,
+                &user,
+                Outcome::Denied,
+                "From is not the user's own address",
+            );
         }
         let unsupported = unsupported(asked.message);
         if !unsupported.is_empty() {
             let refused = (Outcome::Unsupported, 420);
-            return self.refuse_with(asked, refused, |headers| headers.header("Unsupported", &unsupported));
+            return self
+                .exchanges
+                .transactions
+                .refuse_with(&mut self.cx, asked, refused, |headers| headers.header("Unsupported", &unsupported));
         }
         let offer = match offer_of(asked.message) {
             Ok(offer) => offer,
-            Err(code) => return self.refuse(asked, (Outcome::Malformed, code)),
+            Err(code) => return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, code)),
         };
         // The same answer whatever the reason: who may not use a service does not learn whether it exists.
         let Some((admitted, wants)) = self.judge(asked, (&user, agent, service), renewed, offer.as_ref()) else {
-            return self.refuse(asked, (Outcome::Denied, 403));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Denied, 403));
         };
         match admitted.service.kind {
             ServiceKind::Declared => self.open_declared(asked, admitted, wants),
@@ -137,21 +140,6 @@ impl Shard {
     fn proves(&self, agent: Option<&AgentSession>, renewed: Option<CallId>) -> DataMode {
         let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
         renewed.and_then(|call| self.cx.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
-    }
-
-    /// Opens a server transaction. `None`, after a 503 without one, if the table is full.
-    pub(super) fn open_transaction(&mut self, asked: Asked<'_, '_>, role: Role) -> Option<Id> {
-        let listener = asked.flow.listener;
-        let to = answer_flow(asked.flow, asked.message).peer;
-        let tables = self.exchanges.listener(listener)?;
-        match tables.server.open(self.cx.now.instant, asked.message, asked.essentials, to, role) {
-            Ok(token) => Some(Id { listener, token }),
-            Err(_) => {
-                self.cx.metrics.one(Count::TableFull);
-                self.cx.unavailable_once(asked);
-                None
-            }
-        }
     }
 }
 

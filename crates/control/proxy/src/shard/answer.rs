@@ -6,14 +6,12 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport},
-    transaction::Role,
     write::{Headers, Response},
 };
 
 use super::{
     Shard,
     context::Context,
-    exchanges::Id,
     ladder::Asked,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
 };
@@ -159,42 +157,6 @@ impl Context {
 }
 
 impl Shard {
-    /// Finally refuses an authenticated request, and remembers that for its retransmissions.
-    pub(super) fn refuse(&mut self, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
-        self.refuse_with(asked, refused, |headers| headers);
-    }
-
-    /// The same with more header fields.
-    pub(super) fn refuse_with(
-        &mut self,
-        asked: Asked<'_, '_>,
-        (outcome, code): (Outcome, u16),
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
-    ) {
-        self.cx.metrics.request(asked.kind, outcome);
-        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
-        self.cx.write_answer(asked.flow, asked.message, code, add);
-        self.send_answer(id, code);
-    }
-
-    /// Finally refuses what `user` has proved to have sent, and leaves a note why.
-    pub(super) fn deny(&mut self, asked: Asked<'_, '_>, user: &str, outcome: Outcome, why: impl Into<String>) {
-        self.cx.decided(asked, user, (outcome, 403), [why]);
-        self.refuse(asked, (outcome, 403));
-    }
-
-    /// Sends the answer in `scratch` in its transaction; `false` if that has ended or has its final answer already.
-    pub(super) fn send_answer(&mut self, id: Id, code: u16) -> bool {
-        let Some(tables) = self.exchanges.listener(id.listener) else { return false };
-        if !tables.server.respond(self.cx.now.instant, id.token, code, &self.cx.scratch) {
-            return false;
-        }
-        if let Some((_, peer)) = tables.server.response(id.token) {
-            self.cx.out.push(Flow::datagrams(id.listener, peer), &self.cx.scratch);
-        }
-        true
-    }
-
     /// Asks for credentials: 401 for REGISTER, 407 for everything else.
     pub(super) fn challenge(&mut self, asked: Asked<'_, '_>, stale: bool) {
         let Asked { flow, message, method, .. } = asked;

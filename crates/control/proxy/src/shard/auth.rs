@@ -25,9 +25,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::{
     Now, Shard,
     answer::credential_fields,
-    exchanges::Users,
     ladder::Asked,
     settings::{DigestName, Settings},
+    transactions::Users,
 };
 use crate::{
     guesses::{Attempt, Claim},
@@ -265,7 +265,7 @@ impl Shard {
             Verdict::Proved(claimed) => {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.charge(self.cx.now.instant, &claimed.user)
+                let charged = self.exchanges.transactions.charge(self.cx.now.instant, &claimed.user)
                     && self.authenticator.accept(self.cx.now.instant, &claimed).is_ok();
                 if charged {
                     self.cx.unproved.proved(self.cx.now.instant, flow.peer.ip());
@@ -302,7 +302,7 @@ impl Shard {
         match self.authenticator.handshake(&self.cx.settings, asked.message, &claim) {
             Ok(session) => Some(Proof { user, agent: Some(session) }),
             Err(error) => {
-                self.deny(asked, &user, Outcome::Handshake, error.to_string());
+                self.exchanges.transactions.deny(&mut self.cx, asked, &user, Outcome::Handshake, error.to_string());
                 None
             }
         }

@@ -15,10 +15,11 @@ use super::{
     admission::Admitted,
     answer::ALLOW,
     events::{Event, GateAnswer},
-    exchanges::{Exchange, Id},
+    exchanges::Exchange,
     grants::Opening,
     ladder::Asked,
     media::{self, Want},
+    transactions::Id,
 };
 use crate::{
     calls::CallId,
@@ -32,7 +33,7 @@ const SESSION_TIMER_SECS_MIN: u32 = 90;
 impl Shard {
     /// Asks the gate of a declared service to open what was allowed.
     pub(super) fn open_declared(&mut self, asked: Asked<'_, '_>, admitted: Admitted, mut wants: Vec<Want>) {
-        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
+        let Some(id) = self.exchanges.transactions.open(&mut self.cx, asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
         self.exchanges.begin(self.cx.now.instant, id, asked, (admitted, None));
@@ -40,13 +41,7 @@ impl Shard {
             return self.cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
         self.cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.send_trying(id, asked);
-    }
-
-    /// 100, so that the client stops repeating its request.
-    pub(super) fn send_trying(&mut self, id: Id, asked: Asked<'_, '_>) {
-        Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut self.cx.scratch).finish();
-        self.send_answer(id, 100);
+        self.exchanges.transactions.send_trying(&mut self.cx, id, asked);
     }
 
     /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
@@ -129,7 +124,7 @@ impl Shard {
             }
             None => headers.body("application/sdp", &sdp),
         }
-        if self.send_answer(id, 200) {
+        if self.exchanges.transactions.respond(&mut self.cx, id, 200) {
             self.cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
             self.cx.metrics.setup(self.cx.now.instant.since(started));
             if !renewal {
@@ -163,7 +158,7 @@ impl Shard {
         }
         if let Ok(request) = Message::parse(&request) {
             self.cx.write_answer(flow, &request, code, |headers| headers);
-            self.send_answer(id, code);
+            self.exchanges.transactions.respond(&mut self.cx, id, code);
         }
     }
 }

@@ -12,11 +12,11 @@ use sluicegate_sip::{
 use super::{
     Shard,
     answer::answer_flow,
-    exchanges::Id,
     keys::{Direction, Route, Tagged},
     ladder::Asked,
     media,
     names::NOT_FORWARDED,
+    transactions::Id,
 };
 use crate::{
     calls::{CallId, Refused},
@@ -38,11 +38,9 @@ enum Barred {
 impl Shard {
     /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
     pub(super) fn on_ack(&mut self, asked: Asked<'_, '_>) {
-        let listener = asked.flow.listener;
-        let Some(tables) = self.exchanges.listener(listener) else { return };
-        let outcome = match tables.server.receive(self.cx.now.instant, asked.message, asked.essentials) {
+        let outcome = match self.exchanges.transactions.receive(&self.cx, asked) {
             Received::Acknowledged(token) => {
-                self.exchanges.acknowledged(Id { listener, token });
+                self.exchanges.acknowledged(Id { listener: asked.flow.listener, token });
                 Outcome::Answered
             }
             Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,

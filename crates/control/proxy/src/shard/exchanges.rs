@@ -1,14 +1,9 @@
-//! What the shard remembers of authenticated requests: transactions by listener, what each INVITE without a final answer
-//! waits for, and how many of them each user has.
+//! What the shard remembers of authenticated requests: their transactions, and what each INVITE without a final answer
+//! waits for.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
 
-use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
-use sluicegate_sip::transaction::{ClientTransactions, ServerTransactions, Token};
 use sluicegate_wire::Instant;
 
 use super::{
@@ -17,16 +12,10 @@ use super::{
     ladder::Asked,
     openings::Openings,
     relay::Relay,
-    settings::{TRANSACTION_LIFE, Tables},
+    settings::{Settings, TRANSACTION_LIFE},
+    transactions::{Id, Transactions},
 };
-use crate::transmits::{Flow, Listening};
-
-/// Names a transaction: tokens are unique within one listener's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Id {
-    pub(super) listener: u8,
-    pub(super) token: Token,
-}
+use crate::transmits::Flow;
 
 /// An INVITE that was let in and has no final answer yet.
 #[derive(Debug)]
@@ -44,17 +33,10 @@ pub(super) struct Exchange {
     pub(super) relay: Option<Box<Relay>>,
 }
 
-/// Both tables of one listener.
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) server: ServerTransactions,
-    pub(super) client: ClientTransactions,
-}
-
 /// All exchanges of a shard. Every map is bounded by the slots of the tables.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    pub(super) listeners: Vec<Listener>,
+    pub(super) transactions: Transactions,
     pending: HashMap<Id, Exchange>,
     /// Answered with 200 and not acknowledged: the call that ends if it never is.
     unacknowledged: HashMap<Id, [u8; 12]>,
@@ -63,36 +45,18 @@ pub(super) struct Exchanges {
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
     openings: Openings,
-    users: Users,
 }
 
 impl Exchanges {
-    pub(super) fn new(listening: &[Listening], tables: &Tables, key: [u8; 16]) -> Self {
-        let listener = |listening: &Listening| {
-            let is_reliable = listening.transport.is_reliable();
-            Listener {
-                server: ServerTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
-                client: ClientTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
-            }
-        };
+    pub(super) fn new(settings: &Settings, key: [u8; 16]) -> Self {
         Self {
-            listeners: listening.iter().map(listener).collect(),
+            transactions: Transactions::new(settings, key),
             pending: HashMap::new(),
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
             lingering: VecDeque::new(),
             openings: Openings::default(),
-            users: Users::new(tables.transactions_per_user_max, TRANSACTION_LIFE),
         }
-    }
-
-    pub(super) fn listener(&mut self, listener: u8) -> Option<&mut Listener> {
-        self.listeners.get_mut(usize::from(listener))
-    }
-
-    /// Counts one more transaction of this user; `false` if there are as many as there may be.
-    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
-        self.users.charge(now, user)
     }
 
     /// An INVITE was let in and waits for what is to come.
@@ -190,68 +154,8 @@ impl Exchanges {
 
     /// When something is due: a transaction's timer or a gate's answer.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let timers = self.listeners.iter().flat_map(|l| [l.server.poll_timeout(), l.client.poll_timeout()]).flatten();
         let lingering = self.lingering.front().map(|(at, _)| *at);
-        timers.chain(self.openings.next_deadline()).chain(lingering).min()
-    }
-
-    /// Slots of server transactions, and of client transactions, of all listeners.
-    pub(super) fn gauges(&self) -> [Gauge; 2] {
-        let sum = |name, of: fn(&Listener) -> Gauge| {
-            let add = |sum: Gauge, next: Gauge| Gauge { used: sum.used + next.used, max: sum.max + next.max, ..sum };
-            self.listeners.iter().map(of).fold(Gauge { name, used: 0, max: 0 }, add)
-        };
-        [sum("server_transactions", |l| l.server.gauge()), sum("client_transactions", |l| l.client.gauge())]
-    }
-}
-
-/// Places of a table taken by each user within the last one to two lives of an entry: an upper bound of how many the user
-/// holds, without having to be told when each ends.
-#[derive(Debug)]
-pub(super) struct Users {
-    current: HashMap<String, usize>,
-    previous: HashMap<String, usize>,
-    since: Instant,
-    max: usize,
-    life: Duration,
-}
-
-impl Users {
-    pub(super) fn new(max: usize, life: Duration) -> Self {
-        Self { current: HashMap::new(), previous: HashMap::new(), since: Instant::ZERO, max, life }
-    }
-
-    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
-        let age: Duration = now.since(self.since);
-        if age >= self.life {
-            self.previous = std::mem::take(&mut self.current);
-            if age >= self.life * 2 {
-                self.previous.clear();
-            }
-            self.since = now;
-        }
-        let before = self.previous.get(user).copied().unwrap_or(0);
-        let count = self.current.entry(user.to_owned()).or_default();
-        if before + *count >= self.max {
-            return false;
-        }
-        *count += 1;
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_user_cannot_take_all_transactions_and_gets_them_back_after_their_life() {
-        let mut users = Users::new(3, TRANSACTION_LIFE);
-        let now = Instant::from_secs(100);
-        assert!((0..3).all(|_| users.charge(now, "alice")));
-        assert!(!users.charge(now, "alice"));
-        assert!(users.charge(now, "bob"));
-        assert!(!users.charge(now + TRANSACTION_LIFE, "alice"));
-        assert!(users.charge(now + TRANSACTION_LIFE * 3, "alice"));
+        let deadlines = [self.transactions.next_deadline(), self.openings.next_deadline(), lingering];
+        deadlines.into_iter().flatten().min()
     }
 }

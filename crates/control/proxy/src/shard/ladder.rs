@@ -8,7 +8,7 @@ use sluicegate_sip::{
     uri::Uri,
 };
 
-use super::{Now, Shard, answer::kind_of};
+use super::{Now, Shard, answer::kind_of, transactions::Id};
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
     transmits::Flow,
@@ -182,14 +182,11 @@ impl Shard {
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.
     fn absorb(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
-        let listener = asked.flow.listener;
-        let Some(tables) = self.exchanges.listener(listener) else { return Err(Rung::Retransmission) };
-        match tables.server.receive(self.cx.now.instant, asked.message, asked.essentials) {
+        let transactions = &mut self.exchanges.transactions;
+        match transactions.receive(&self.cx, asked) {
             Received::New => return Ok(()),
             Received::Resend(token) => {
-                if let Some((bytes, peer)) = tables.server.response(token) {
-                    self.cx.out.push(Flow::datagrams(listener, peer), bytes);
-                }
+                transactions.respond_again(&mut self.cx, Id { listener: asked.flow.listener, token });
             }
             Received::Absorbed | Received::Acknowledged(_) => {}
         }

@@ -112,7 +112,7 @@ impl Shard {
     /// Ends a call at its service.
     pub(super) fn say_bye(&mut self, leg: &Leg) {
         let bye = self.request_in(leg, b"BYE", leg.cseq.saturating_add(CSEQ_STEP));
-        self.start(leg.hop, &bye);
+        self.exchanges.transactions.start(&mut self.cx, leg.hop, &bye);
     }
 
     /// Acknowledges and ends a call that only the service thinks it has.

@@ -26,6 +26,7 @@ mod register;
 mod relay;
 mod responses;
 mod settings;
+mod transactions;
 mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
@@ -37,21 +38,21 @@ use std::{collections::HashMap, sync::Arc};
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
 use sluicegate_policy::Policy;
-use sluicegate_sip::transaction::Due;
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
     auth::Authenticator,
     context::Context,
-    exchanges::{Exchanges, Id},
+    exchanges::Exchanges,
     legs::Legs,
     register::Registrar,
+    transactions::{Id, TimedOut},
 };
 use crate::{
     ledger::Ledger,
     links::Standing,
     metrics::{Count, ShardMetrics},
-    transmits::{Flow, Transmits},
+    transmits::Transmits,
 };
 
 /// The time, on both clocks.
@@ -83,7 +84,7 @@ impl Shard {
         let cx = Context::new(settings, policy, ledger, metrics);
         Self {
             authenticator: Authenticator::new(&cx.settings),
-            exchanges: Exchanges::new(&cx.settings.listening, &tables, cx.keys.tables),
+            exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
             registrar: Registrar::new(tables.bindings_max),
             standing: HashMap::new(),
@@ -124,9 +125,11 @@ impl Shard {
     pub fn on_time(&mut self, now: Now) {
         self.cx.now = now;
         self.end_due_legs();
-        for listener in 0..u8::try_from(self.exchanges.listeners.len()).unwrap_or(u8::MAX) {
-            self.poll_server(listener);
-            self.poll_client(listener);
+        while let Some(over) = self.exchanges.transactions.poll(&mut self.cx) {
+            match over {
+                TimedOut::Server(id) => self.on_unacknowledged(id),
+                TimedOut::Client(id) => self.on_relay_timeout(id),
+            }
         }
         while let Some(id) = self.exchanges.missed_gate(self.cx.now.instant) {
             self.cx.metrics.one(Count::OpeningTimeouts);
@@ -134,34 +137,6 @@ impl Shard {
         }
         self.exchanges.sweep(self.cx.now.instant);
         self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
-    }
-
-    fn poll_server(&mut self, listener: u8) {
-        while let Some(tables) = self.exchanges.listener(listener)
-            && let Some(due) = tables.server.poll(self.cx.now.instant)
-        {
-            match due {
-                Due::Transmit { peer, bytes } => {
-                    self.cx.metrics.one(Count::Retransmitted);
-                    self.cx.out.push(Flow::datagrams(listener, peer), bytes);
-                }
-                Due::TimedOut(token) => self.on_unacknowledged(Id { listener, token }),
-            }
-        }
-    }
-
-    fn poll_client(&mut self, listener: u8) {
-        while let Some(tables) = self.exchanges.listener(listener)
-            && let Some(due) = tables.client.poll(self.cx.now.instant)
-        {
-            match due {
-                Due::Transmit { peer, bytes } => {
-                    self.cx.metrics.one(Count::Retransmitted);
-                    self.cx.out.push(Flow::datagrams(listener, peer), bytes);
-                }
-                Due::TimedOut(token) => self.on_relay_timeout(Id { listener, token }),
-            }
-        }
     }
 
     /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
@@ -195,7 +170,7 @@ impl Shard {
     /// The fill of each table.
     #[must_use]
     pub fn gauges(&self) -> [Gauge; 6] {
-        let [server, client] = self.exchanges.gauges();
+        let [server, client] = self.exchanges.transactions.gauges();
         [
             server,
             client,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use sluicegate_grant::GrantId;
 use sluicegate_wire::Instant;
 
-use super::{exchanges::Id, grants::Opening, settings::OPENING_MAX};
+use super::{grants::Opening, settings::OPENING_MAX, transactions::Id};
 
 /// The answers of gates that INVITEs wait for. Bounded by the slots of transactions.
 #[derive(Debug, Default)]

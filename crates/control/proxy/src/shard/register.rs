@@ -74,19 +74,30 @@ impl Shard {
             kind != ServiceKind::Declared && registrar.as_deref() == Some(user.as_str())
         };
         let Some(service) = service.filter(|service| registrar(service.kind, &service.registrar)) else {
-            return self.deny(asked, &user, Outcome::Denied, "the user is not the registrar of such a service");
+            return self.exchanges.transactions.deny(
+                &mut self.cx,
+                asked,
+                &user,
+                Outcome::Denied,
+                "the user is not the registrar of such a service",
+            );
         };
-        let Ok(contact) = asked.message.contact() else { return self.refuse(asked, (Outcome::Malformed, 400)) };
+        let Ok(contact) = asked.message.contact() else {
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, 400));
+        };
         // Without a Contact the agent only asks what is registered.
         let Some(contact) = contact else { return self.confirm(asked, (&service.name, agent)) };
         let secs = self.registration_secs(asked, &contact);
         if contact.is_star() && secs != 0 {
-            return self.refuse(asked, (Outcome::Malformed, 400));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, 400));
         }
         if secs != 0 && secs < REGISTRATION_SECS_MIN {
-            return self.refuse_with(asked, (Outcome::Unsupported, 423), |headers| {
-                headers.header_args("Min-Expires", format_args!("{REGISTRATION_SECS_MIN}"))
-            });
+            return self.exchanges.transactions.refuse_with(
+                &mut self.cx,
+                asked,
+                (Outcome::Unsupported, 423),
+                |headers| headers.header_args("Min-Expires", format_args!("{REGISTRATION_SECS_MIN}")),
+            );
         }
         let binding = Binding {
             service: service.name.clone(),
@@ -97,7 +108,7 @@ impl Shard {
         let is_known = self.registrar.at(self.cx.now.instant, &service.name).is_some();
         if !self.registrar.bind(self.cx.now.instant, binding.clone()) {
             self.cx.metrics.one(Count::TableFull);
-            return self.refuse(asked, (Outcome::Unavailable, 503));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 503));
         }
         self.cx.raise(Event::Bind(binding));
         if !is_known && secs > 0 {
@@ -115,7 +126,7 @@ impl Shard {
     /// 200 with what is registered now.
     fn confirm(&mut self, asked: Asked<'_, '_>, (service, agent): (&str, Option<AgentSession>)) {
         self.cx.metrics.request(asked.kind, Outcome::Admitted);
-        let Some(id) = self.open_transaction(asked, Role::UserAgent) else { return };
+        let Some(id) = self.exchanges.transactions.open(&mut self.cx, asked, Role::UserAgent) else { return };
         let tag = self.cx.keys.stateless_tag(asked.message);
         let binding = self.registrar.at(self.cx.now.instant, service);
         let contact = binding.map(|binding| {
@@ -130,7 +141,7 @@ impl Shard {
             .header_opt("Contact", contact.as_deref())
             .header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
             .finish();
-        self.send_answer(id, 200);
+        self.exchanges.transactions.respond(&mut self.cx, id, 200);
     }
 }
 

@@ -12,13 +12,8 @@ use sluicegate_sip::{
 };
 
 use super::{
-    Shard,
-    admission::Admitted,
-    exchanges::{Exchange, Id},
-    keys::Route,
-    ladder::Asked,
-    media,
-    names::NOT_FORWARDED,
+    Shard, admission::Admitted, exchanges::Exchange, keys::Route, ladder::Asked, media, names::NOT_FORWARDED,
+    transactions::Id,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -68,22 +63,24 @@ impl Shard {
 
     /// Passes an allowed INVITE on to its service.
     pub(super) fn relay_invite(&mut self, asked: Asked<'_, '_>, admitted: Admitted, offer: Option<&Session<'_>>) {
-        let Some(hop) = self.hop(&admitted.service) else { return self.refuse(asked, (Outcome::Unavailable, 480)) };
+        let Some(hop) = self.hop(&admitted.service) else {
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 480));
+        };
         let mut forwarded = Vec::with_capacity(asked.message.as_bytes().len() + 512);
         if let Err(error) = self.write_forwarded(asked, &admitted, &hop, offer, &mut forwarded) {
             let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
-            return self.refuse(asked, (Outcome::Malformed, code));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, code));
         }
         if self.cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
-            return self.refuse(asked, (Outcome::Unsupported, 513));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unsupported, 513));
         }
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
         if !self.cx.ledger.keep_call(admitted.call, of, self.cx.now.unix.plus_secs(RINGING_SECS)) {
             self.cx.metrics.one(Count::TableFull);
-            return self.refuse(asked, (Outcome::Unavailable, 503));
+            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 503));
         }
-        let Some(owed) = self.open_transaction(asked, Role::Proxy) else { return };
-        let sent = self.start(hop.flow, &forwarded);
+        let Some(owed) = self.exchanges.transactions.open(&mut self.cx, asked, Role::Proxy) else { return };
+        let sent = self.exchanges.transactions.start(&mut self.cx, hop.flow, &forwarded);
         let relay = Relay {
             sent: sent.unwrap_or(owed),
             hop: hop.flow,
@@ -99,7 +96,7 @@ impl Shard {
         };
         self.cx.metrics.request(asked.kind, Outcome::Admitted);
         self.exchanges.relay(sent, owed);
-        self.send_trying(owed, asked);
+        self.exchanges.transactions.send_trying(&mut self.cx, owed, asked);
     }
 
     fn write_forwarded(
@@ -139,20 +136,9 @@ impl Shard {
         .write(out)
     }
 
-    /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.
-    pub(super) fn start(&mut self, to: Flow, request: &[u8]) -> Option<Id> {
-        let message = Message::parse(request).ok()?;
-        let tables = self.exchanges.listener(to.listener)?;
-        let token = tables.client.start(self.cx.now.instant, &message, to.peer).ok()?;
-        self.cx.out.push(to, request);
-        Some(Id { listener: to.listener, token })
-    }
-
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
     pub(super) fn on_cancel(&mut self, asked: Asked<'_, '_>) {
-        let listener = asked.flow.listener;
-        let token = self.exchanges.listener(listener).and_then(|tables| tables.server.cancelled_by(asked.essentials));
-        let Some(id) = token.map(|token| Id { listener, token }) else { return self.cx.unmatched(asked) };
+        let Some(id) = self.exchanges.transactions.cancelled_by(asked) else { return self.cx.unmatched(asked) };
         let source = self.exchanges.pending(id).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {
             return self.cx.unmatched(asked);
@@ -173,7 +159,7 @@ impl Shard {
     pub(super) fn cancel_sent(&mut self, owed: Id) {
         let Some(Exchange { relay: Some(relay), .. }) = self.exchanges.pending(owed) else { return };
         let (sent, hop) = (relay.sent, relay.hop);
-        if !self.exchanges.listener(sent.listener).is_some_and(|tables| tables.client.is_proceeding(sent.token)) {
+        if !self.exchanges.transactions.is_proceeding(sent) {
             return;
         }
         let Some(Exchange { relay: Some(relay), .. }) = self.exchanges.pending(owed) else { return };
@@ -183,7 +169,7 @@ impl Shard {
         let mut cancel = Vec::new();
         let written = Message::parse(&relay.forwarded).and_then(|forwarded| cancel_for(&forwarded, &mut cancel));
         if written.is_ok() {
-            self.start(hop, &cancel);
+            self.exchanges.transactions.start(&mut self.cx, hop, &cancel);
         }
     }
 }

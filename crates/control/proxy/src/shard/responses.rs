@@ -6,7 +6,6 @@ use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
-    transaction::Reply,
     write::{ForwardResponse, NewBody},
 };
 
@@ -14,12 +13,13 @@ use super::{
     Shard,
     admission::Admitted,
     declared::multipart,
-    exchanges::{Exchange, Id},
+    exchanges::Exchange,
     grants::Opening,
     keys::{BranchOwner, Direction},
     legs::Leg,
     media::{self, wanted_of_answer},
     settings::Settings,
+    transactions::Id,
 };
 use crate::{metrics::Count, transmits::Flow};
 
@@ -38,7 +38,11 @@ impl Shard {
                     self.cx.hand_over(shard, flow, message.as_bytes());
                 }
             }
-            Some(BranchOwner::Shard(_)) => self.on_relayed_response(flow, message, code),
+            Some(BranchOwner::Shard(_)) => {
+                if let Some(sent) = self.exchanges.transactions.take_response(&mut self.cx, flow, message) {
+                    self.deliver(sent, message, code);
+                }
+            }
         }
     }
 
@@ -65,33 +69,15 @@ impl Shard {
         if is_redirection { None } else { self.cx.settings.outer_contact(message, listener) }
     }
 
-    fn on_relayed_response(&mut self, flow: Flow, message: &Message<'_>, code: u16) {
-        let listener = flow.listener;
-        let Some(tables) = self.exchanges.listener(listener) else { return };
-        match tables.client.receive(self.cx.now.instant, message, Some(flow.peer)) {
-            Reply::Unmatched => self.cx.metrics.one(Count::ResponsesUnmatched),
-            Reply::Absorbed => {}
-            Reply::Ack(token) => self.send_request(Id { listener, token }),
-            Reply::DeliverAndAck(token) => {
-                self.send_request(Id { listener, token });
-                self.deliver(Id { listener, token }, message, code);
-            }
-            Reply::Deliver(token) => self.deliver(Id { listener, token }, message, code),
-        }
-    }
-
-    fn send_request(&mut self, Id { listener, token }: Id) {
-        if let Some((bytes, peer)) = self.exchanges.listener(listener).and_then(|tables| tables.client.request(token)) {
-            self.cx.out.push(Flow::datagrams(listener, peer), bytes);
-        }
-    }
-
     /// A response to an INVITE that we relayed; those to our own CANCEL and BYE are owed to no one.
     fn deliver(&mut self, sent: Id, message: &Message<'_>, code: u16) {
         let Some(owed) = self.exchanges.owed(sent) else { return };
         let Some(exchange) = self.exchanges.pending(owed) else {
             // A 2xx again: the client has not acknowledged it yet, so it gets ours again.
-            return self.repeat_answer(owed, code);
+            if code / 100 == 2 {
+                self.exchanges.transactions.respond_again(&mut self.cx, owed);
+            }
+            return;
         };
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
@@ -113,17 +99,6 @@ impl Shard {
         // The answer waits until everything that it names is open.
         relay.waiting = Some(message.as_bytes().to_vec());
         self.open_grants(owed, &wants);
-    }
-
-    fn repeat_answer(&mut self, owed: Id, code: u16) {
-        if code / 100 != 2 {
-            return;
-        }
-        if let Some((bytes, peer)) =
-            self.exchanges.listener(owed.listener).and_then(|tables| tables.server.response(owed.token))
-        {
-            self.cx.out.push(Flow::datagrams(owed.listener, peer), bytes);
-        }
     }
 
     /// The answer that waits, if one does. Nothing is waited for any more.
@@ -165,7 +140,7 @@ impl Shard {
         if code >= 200 {
             self.exchanges.end(owed);
         }
-        if self.send_answer(owed, code) {
+        if self.exchanges.transactions.respond(&mut self.cx, owed, code) {
             self.cx.metrics.one(Count::ResponsesRelayed);
         }
         let (now, lifetime_s) = (self.cx.now, u64::from(limits.lifetime_s));

@@ -1,0 +1,280 @@
+//! Transactions: what a proved client was answered, for its retransmissions, and what we asked ourselves. Bounded by their
+//! tables, and by user.
+
+use std::{collections::HashMap, time::Duration};
+
+use sluicegate_bounded::Gauge;
+use sluicegate_sip::{
+    message::Message,
+    transaction::{ClientTransactions, Due, Received, Reply, Role, ServerTransactions, Token},
+    write::{Headers, Response},
+};
+use sluicegate_wire::Instant;
+
+use super::{
+    answer::answer_flow,
+    context::Context,
+    ladder::Asked,
+    settings::{Settings, TRANSACTION_LIFE},
+};
+use crate::{
+    metrics::{Count, Outcome},
+    transmits::Flow,
+};
+
+/// Names a transaction: tokens are unique within one listener's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Id {
+    pub(super) listener: u8,
+    pub(super) token: Token,
+}
+
+/// A transaction that has ended without what it waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TimedOut {
+    /// Our answer was not acknowledged, or there was none.
+    Server(Id),
+    /// Our request was not answered.
+    Client(Id),
+}
+
+/// Both tables of one listener.
+#[derive(Debug)]
+struct Listener {
+    server: ServerTransactions,
+    client: ClientTransactions,
+}
+
+/// The transactions of a shard. A step that is not given these remembers no request.
+#[derive(Debug)]
+pub(super) struct Transactions {
+    listeners: Vec<Listener>,
+    users: Users,
+}
+
+impl Transactions {
+    pub(super) fn new(settings: &Settings, key: [u8; 16]) -> Self {
+        let tables = &settings.tables;
+        let listeners = settings.listening.iter().map(|listening| {
+            let is_reliable = listening.transport.is_reliable();
+            Listener {
+                server: ServerTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
+                client: ClientTransactions::new(tables.transactions_max, key).over_reliable(is_reliable),
+            }
+        });
+        Self { listeners: listeners.collect(), users: Users::new(tables.transactions_per_user_max, TRANSACTION_LIFE) }
+    }
+
+    fn at(&mut self, listener: u8) -> Option<&mut Listener> {
+        self.listeners.get_mut(usize::from(listener))
+    }
+
+    /// Counts one more transaction of this user; `false` if there are as many as there may be.
+    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
+        self.users.charge(now, user)
+    }
+
+    /// What a request is to those that came before.
+    pub(super) fn receive(&mut self, cx: &Context, asked: Asked<'_, '_>) -> Received {
+        let Some(tables) = self.at(asked.flow.listener) else { return Received::Absorbed };
+        tables.server.receive(cx.now.instant, asked.message, asked.essentials)
+    }
+
+    /// The transaction that a CANCEL is for.
+    pub(super) fn cancelled_by(&mut self, cancel: Asked<'_, '_>) -> Option<Id> {
+        let listener = cancel.flow.listener;
+        let token = self.at(listener)?.server.cancelled_by(cancel.essentials)?;
+        Some(Id { listener, token })
+    }
+
+    /// Opens a transaction for a request. `None`, after a 503 without one, if the table is full.
+    pub(super) fn open(&mut self, cx: &mut Context, asked: Asked<'_, '_>, role: Role) -> Option<Id> {
+        let listener = asked.flow.listener;
+        let to = answer_flow(asked.flow, asked.message).peer;
+        match self.at(listener)?.server.open(cx.now.instant, asked.message, asked.essentials, to, role) {
+            Ok(token) => Some(Id { listener, token }),
+            Err(_) => {
+                cx.metrics.one(Count::TableFull);
+                cx.unavailable_once(asked);
+                None
+            }
+        }
+    }
+
+    /// Sends the answer in `scratch` in its transaction; `false` if that has ended or has its final answer already.
+    pub(super) fn respond(&mut self, cx: &mut Context, id: Id, code: u16) -> bool {
+        let Some(tables) = self.at(id.listener) else { return false };
+        if !tables.server.respond(cx.now.instant, id.token, code, &cx.scratch) {
+            return false;
+        }
+        if let Some((_, peer)) = tables.server.response(id.token) {
+            cx.out.push(Flow::datagrams(id.listener, peer), &cx.scratch);
+        }
+        true
+    }
+
+    /// Sends the last answer in a transaction again.
+    pub(super) fn respond_again(&mut self, cx: &mut Context, id: Id) {
+        if let Some((bytes, peer)) = self.at(id.listener).and_then(|tables| tables.server.response(id.token)) {
+            cx.out.push(Flow::datagrams(id.listener, peer), bytes);
+        }
+    }
+
+    /// 100, so that the client stops repeating its request.
+    pub(super) fn send_trying(&mut self, cx: &mut Context, id: Id, asked: Asked<'_, '_>) {
+        Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut cx.scratch).finish();
+        self.respond(cx, id, 100);
+    }
+
+    /// Finally refuses an authenticated request, and remembers that for its retransmissions.
+    pub(super) fn refuse(&mut self, cx: &mut Context, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
+        self.refuse_with(cx, asked, refused, |headers| headers);
+    }
+
+    /// The same with more header fields.
+    pub(super) fn refuse_with(
+        &mut self,
+        cx: &mut Context,
+        asked: Asked<'_, '_>,
+        (outcome, code): (Outcome, u16),
+        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+    ) {
+        cx.metrics.request(asked.kind, outcome);
+        let Some(id) = self.open(cx, asked, Role::UserAgent) else { return };
+        cx.write_answer(asked.flow, asked.message, code, add);
+        self.respond(cx, id, code);
+    }
+
+    /// Finally refuses what `user` has proved to have sent, and leaves a note why.
+    pub(super) fn deny(
+        &mut self,
+        cx: &mut Context,
+        asked: Asked<'_, '_>,
+        user: &str,
+        outcome: Outcome,
+        why: impl Into<String>,
+    ) {
+        cx.decided(asked, user, (outcome, 403), [why]);
+        self.refuse(cx, asked, (outcome, 403));
+    }
+
+    /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.
+    pub(super) fn start(&mut self, cx: &mut Context, to: Flow, request: &[u8]) -> Option<Id> {
+        let message = Message::parse(request).ok()?;
+        let token = self.at(to.listener)?.client.start(cx.now.instant, &message, to.peer).ok()?;
+        cx.out.push(to, request);
+        Some(Id { listener: to.listener, token })
+    }
+
+    /// Whether a request of ours was answered provisionally, and not yet finally.
+    pub(super) fn is_proceeding(&mut self, sent: Id) -> bool {
+        self.at(sent.listener).is_some_and(|tables| tables.client.is_proceeding(sent.token))
+    }
+
+    /// Takes a response to a request of ours, and acknowledges it where that is not left to whoever gets it. The request,
+    /// if somebody is to get it.
+    pub(super) fn take_response(&mut self, cx: &mut Context, flow: Flow, response: &Message<'_>) -> Option<Id> {
+        let listener = flow.listener;
+        let client = &mut self.at(listener)?.client;
+        let reply = client.receive(cx.now.instant, response, Some(flow.peer));
+        if let Reply::Ack(token) | Reply::DeliverAndAck(token) = reply
+            && let Some((ack, peer)) = client.request(token)
+        {
+            cx.out.push(Flow::datagrams(listener, peer), ack);
+        }
+        match reply {
+            Reply::Deliver(token) | Reply::DeliverAndAck(token) => return Some(Id { listener, token }),
+            Reply::Unmatched => cx.metrics.one(Count::ResponsesUnmatched),
+            Reply::Absorbed | Reply::Ack(_) => {}
+        }
+        None
+    }
+
+    /// Repeats what is due. The next transaction that is over; called until there is none.
+    pub(super) fn poll(&mut self, cx: &mut Context) -> Option<TimedOut> {
+        for (tables, listener) in self.listeners.iter_mut().zip(0..) {
+            let mut repeat = |peer, bytes: &[u8]| {
+                cx.metrics.one(Count::Retransmitted);
+                cx.out.push(Flow::datagrams(listener, peer), bytes);
+            };
+            while let Some(due) = tables.server.poll(cx.now.instant) {
+                match due {
+                    Due::Transmit { peer, bytes } => repeat(peer, bytes),
+                    Due::TimedOut(token) => return Some(TimedOut::Server(Id { listener, token })),
+                }
+            }
+            while let Some(due) = tables.client.poll(cx.now.instant) {
+                match due {
+                    Due::Transmit { peer, bytes } => repeat(peer, bytes),
+                    Due::TimedOut(token) => return Some(TimedOut::Client(Id { listener, token })),
+                }
+            }
+        }
+        None
+    }
+
+    /// When a timer is due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.listeners.iter().flat_map(|l| [l.server.poll_timeout(), l.client.poll_timeout()]).flatten().min()
+    }
+
+    /// Slots of server transactions, and of client transactions, of all listeners.
+    pub(super) fn gauges(&self) -> [Gauge; 2] {
+        let sum = |name, of: fn(&Listener) -> Gauge| {
+            let add = |sum: Gauge, next: Gauge| Gauge { used: sum.used + next.used, max: sum.max + next.max, ..sum };
+            self.listeners.iter().map(of).fold(Gauge { name, used: 0, max: 0 }, add)
+        };
+        [sum("server_transactions", |l| l.server.gauge()), sum("client_transactions", |l| l.client.gauge())]
+    }
+}
+
+/// Places of a table taken by each user within the last one to two lives of an entry: an upper bound of how many the user
+/// holds, without having to be told when each ends.
+#[derive(Debug)]
+pub(super) struct Users {
+    current: HashMap<String, usize>,
+    previous: HashMap<String, usize>,
+    since: Instant,
+    max: usize,
+    life: Duration,
+}
+
+impl Users {
+    pub(super) fn new(max: usize, life: Duration) -> Self {
+        Self { current: HashMap::new(), previous: HashMap::new(), since: Instant::ZERO, max, life }
+    }
+
+    pub(super) fn charge(&mut self, now: Instant, user: &str) -> bool {
+        let age: Duration = now.since(self.since);
+        if age >= self.life {
+            self.previous = std::mem::take(&mut self.current);
+            if age >= self.life * 2 {
+                self.previous.clear();
+            }
+            self.since = now;
+        }
+        let before = self.previous.get(user).copied().unwrap_or(0);
+        let count = self.current.entry(user.to_owned()).or_default();
+        if before + *count >= self.max {
+            return false;
+        }
+        *count += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_transactions_and_gets_them_back_after_their_life() {
+        let mut users = Users::new(3, TRANSACTION_LIFE);
+        let now = Instant::from_secs(100);
+        assert!((0..3).all(|_| users.charge(now, "alice")));
+        assert!(!users.charge(now, "alice"));
+        assert!(users.charge(now, "bob"));
+        assert!(!users.charge(now + TRANSACTION_LIFE, "alice"));
+        assert!(users.charge(now + TRANSACTION_LIFE * 3, "alice"));
+    }
+}

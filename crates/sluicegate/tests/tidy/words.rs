@@ -103,7 +103,7 @@ const SPREAD: &[(&str, usize)] = &[
     ("nat::Translator", 7),
     ("netlink::Rtnetlink", 6),
     ("pinhole::Pinholes", 6),
-    ("proxy::Shard", 11),
+    ("proxy::Shard", 8),
     ("store::Directory", 4),
 ];
 

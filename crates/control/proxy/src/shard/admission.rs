@@ -35,13 +35,13 @@ pub(super) struct Admitted {
 
 impl Shard {
     /// An INVITE without a dialog.
-    pub(super) fn on_invite(&mut self, asked: Asked<'_, '_>, proof: Proof) {
+    pub(super) fn on_invite(&mut self, asked: Asked<'_>, proof: Proof) {
         let service = if self.cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         self.on_authentic(asked, proof, (&service, None));
     }
 
     /// Authenticates a re-INVITE of a call, and decides anew.
-    pub(super) fn on_reinvite(&mut self, asked: Asked<'_, '_>, (service, call): (&str, CallId)) {
+    pub(super) fn on_reinvite(&mut self, asked: Asked<'_>, (service, call): (&str, CallId)) {
         let Some(proof) = self.authenticate(asked) else { return };
         self.on_authentic(asked, proof, (service, Some(call)));
     }
@@ -49,7 +49,7 @@ impl Shard {
     /// Decides; carries out a yes. `renewed` is the call that a re-INVITE belongs to.
     fn on_authentic(
         &mut self,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         Proof { user, agent }: Proof,
         (service, renewed): (&str, Option<CallId>),
     ) {
@@ -92,7 +92,7 @@ impl Shard {
     /// Asks the policy, and notes what it said.
     fn judge(
         &mut self,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         (user, agent, name): (&str, Option<AgentSession>, &str),
         renewed: Option<CallId>,
         offer: Option<&Session<'_>>,

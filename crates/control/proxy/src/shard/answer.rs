@@ -1,16 +1,11 @@
 //! How requests are answered: those of strangers so that no memory is spent on them, others in their transactions.
 
-use std::sync::Arc;
-
-use sluicegate_grant::epoch::Epoch;
-use sluicegate_signin::HEADER;
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method, Rport},
+    message::{Message, Method, Rport},
     write::{Headers, Response},
 };
 
 use super::{
-    Shard,
     context::Context,
     ladder::Asked,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
@@ -51,19 +46,11 @@ pub(super) const fn kind_of(method: Method<'_>, in_dialog: bool) -> Kind {
     }
 }
 
-/// Which header fields a challenge and its credentials stand in.
-pub(super) const fn credential_fields(method: Method<'_>) -> (u16, &'static str, HeaderName) {
-    match method {
-        Method::Register => (401, "WWW-Authenticate", HeaderName::Authorization),
-        _ => (407, "Proxy-Authenticate", HeaderName::ProxyAuthorization),
-    }
-}
-
 impl Context {
     /// Counts what became of a request, and answers it as one of a sender that is not proved.
     pub(super) fn answer(
         &mut self,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         (outcome, code): (Outcome, u16),
         add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
     ) {
@@ -93,7 +80,7 @@ impl Context {
     }
 
     /// The same for a proved sender: sent whatever its size.
-    pub(super) fn answer_once(&mut self, asked: Asked<'_, '_>, (outcome, code): (Outcome, u16)) {
+    pub(super) fn answer_once(&mut self, asked: Asked<'_>, (outcome, code): (Outcome, u16)) {
         self.metrics.request(asked.kind, outcome);
         self.write_answer(asked.flow, asked.message, code, |headers| headers);
         self.out.push(answer_flow(asked.flow, asked.message), &self.scratch);
@@ -130,48 +117,28 @@ impl Context {
     }
 
     /// 481: names a dialog or transaction that it does not prove to know.
-    pub(super) fn unmatched(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn unmatched(&mut self, asked: Asked<'_>) {
         self.answer(asked, (Outcome::Unmatched, 481), |headers| headers);
     }
 
     /// 503 without a transaction, for a proved sender.
-    pub(super) fn unavailable_once(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn unavailable_once(&mut self, asked: Asked<'_>) {
         self.answer(asked, (Outcome::Unavailable, 503), |headers| headers);
     }
 
-    pub(super) fn no_such_method(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn no_such_method(&mut self, asked: Asked<'_>) {
         self.answer(asked, (Outcome::Unsupported, 405), |headers| headers.header("Allow", ALLOW));
     }
 
     /// 488: would open what no gate was asked for.
-    pub(super) fn not_acceptable(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn not_acceptable(&mut self, asked: Asked<'_>) {
         self.answer(asked, (Outcome::Unsupported, 488), |headers| headers);
     }
 
     /// What is spoken here.
-    pub(super) fn on_options(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn on_options(&mut self, asked: Asked<'_>) {
         self.answer(asked, (Outcome::Answered, 200), |headers| {
             headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
-        });
-    }
-}
-
-impl Shard {
-    /// Asks for credentials: 401 for REGISTER, 407 for everything else.
-    pub(super) fn challenge(&mut self, asked: Asked<'_, '_>, stale: bool) {
-        let Asked { flow, message, method, .. } = asked;
-        let agent = message.lists(HeaderName::Supported, b"sluicegate");
-        let (code, field, _) = credential_fields(method);
-        let agents = Arc::clone(&self.cx.settings.agents);
-        let certificate = agents.certificate(Epoch::at(self.cx.now.unix)).filter(|_| agent);
-        if agent && certificate.is_none() {
-            // The key holder is away, and the keys of this epoch with it.
-            return self.cx.answer_stranger(flow, message, 503, |headers| headers);
-        }
-        let values = self.authenticator.challenges(self.cx.now, &self.cx.settings, (agent, stale), flow.peer.ip());
-        self.cx.answer_stranger(flow, message, code, |headers| {
-            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
-            values.iter().fold(headers, |headers, value| headers.header(field, value))
         });
     }
 }

@@ -1,21 +1,17 @@
 //! Who sent this request: nonce, digest, replay set, in that order, and nothing remembered before all three agree.
 
-use std::{
-    borrow::Cow,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
-use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
+use sluicegate_policy::{NAME_LEN_MAX, User};
 use sluicegate_signin::{
-    ADDRESS_TAG, Answer, CAPABILITY_TAG, EpochHa1, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag, joined,
-    respond,
+    ADDRESS_TAG, Answer, CAPABILITY_TAG, EpochHa1, HEADER, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag,
+    joined, respond,
 };
 use sluicegate_sip::{
     digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, Method},
     nonce::{NonceId, NonceKey, WINDOW_S},
     replay::{ReplayError, ReplaySet},
 };
@@ -23,11 +19,10 @@ use sluicegate_wire::{Instant, UnixTime};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
-    Now, Shard,
-    answer::credential_fields,
+    context::Context,
     ladder::Asked,
     settings::{DigestName, Settings},
-    transactions::Users,
+    transactions::{Transactions, Users},
 };
 use crate::{
     guesses::{Attempt, Claim},
@@ -36,7 +31,7 @@ use crate::{
 
 /// What the credentials of a request are worth.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+enum Verdict {
     /// Who sent it knows this user's password, and has not sent it before. To be accepted with [`Authenticator::accept`].
     Proved(Claimed),
     /// Ask for (other) credentials; the nonce, not the password, was at fault if `stale`.
@@ -56,17 +51,16 @@ pub(super) enum Verdict {
 
 /// Credentials whose digest is right.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Claimed {
-    /// The user's name.
-    pub(super) user: String,
+struct Claimed {
+    user: String,
     nonce: NonceId,
     /// Of an agent, which whoever uses the realm of an epoch is: what its handshake is made with.
-    pub(super) agent: Option<AgentClaim>,
+    agent: Option<AgentClaim>,
 }
 
 /// What an agent's handshake is made with.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct AgentClaim {
+struct AgentClaim {
     ha1: EpochHa1,
     nonces: (Vec<u8>, Vec<u8>),
 }
@@ -121,17 +115,73 @@ impl Authenticator {
         }
     }
 
-    /// Judges the credentials in header field `name` of a request from `client`.
+    /// Who proved to have sent this, or `None` after having asked for (other) credentials.
+    pub(super) fn authenticate(
+        &mut self,
+        cx: &mut Context,
+        transactions: &mut Transactions,
+        asked: Asked<'_>,
+    ) -> Option<Proof> {
+        match self.judge(cx, asked) {
+            Verdict::Proved(claimed) => {
+                // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
+                // the set of used nonces, and nobody could sign in.
+                let charged =
+                    transactions.charge(cx.now.instant, &claimed.user) && self.accept(cx.now.instant, &claimed).is_ok();
+                if charged {
+                    cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
+                    return self.shake_hands(cx, transactions, asked, claimed);
+                }
+                cx.metrics.one(Count::TableFull);
+                cx.unavailable_once(asked);
+            }
+            Verdict::Challenge { stale, outcome, claimed } => {
+                cx.metrics.request(asked.kind, outcome);
+                if let Some(user) = claimed {
+                    let why = match outcome {
+                        Outcome::Replay => "these credentials had been used before",
+                        _ => "wrong password, disabled, or not allowed to log in this way",
+                    };
+                    let (status, _, _) = credential_fields(asked.method);
+                    cx.decided(asked, &user, (outcome, status), [why]);
+                }
+                self.challenge(cx, asked, stale);
+            }
+            Verdict::Malformed => cx.answer(asked, (Outcome::Malformed, 400), |headers| headers),
+            Verdict::Guessing(user) => {
+                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
+                cx.decided(asked, &user, (Outcome::Guessing, 503), [why]);
+                cx.answer(asked, (Outcome::Guessing, 503), |headers| headers);
+            }
+        }
+        None
+    }
+
+    /// The handshake of an agent; of a telephone there is none.
+    fn shake_hands(
+        &mut self,
+        cx: &mut Context,
+        transactions: &mut Transactions,
+        asked: Asked<'_>,
+        Claimed { user, agent, .. }: Claimed,
+    ) -> Option<Proof> {
+        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
+        match self.handshake(&cx.settings, asked.message, &claim) {
+            Ok(session) => Some(Proof { user, agent: Some(session) }),
+            Err(error) => {
+                transactions.deny(cx, asked, &user, Outcome::Handshake, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Judges the credentials of a request.
     ///
     /// A wrong password and an unknown, disabled or wrongly used name cost the same: one look-up and the same hashes.
-    pub(super) fn judge(
-        &mut self,
-        now: Now,
-        settings: &Settings,
-        policy: &Policy,
-        (name, message): (HeaderName, &Message<'_>),
-        client: SocketAddr,
-    ) -> Verdict {
+    fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
+        let Context { now, settings, policy, .. } = cx;
+        let (client, message) = (asked.flow.peer, asked.message);
+        let (_, _, name) = credential_fields(asked.method);
         let ask = |stale, outcome| Verdict::Challenge { stale, outcome, claimed: None };
         let (authorization, realm) = match find(message, name, &settings.realm) {
             Ok(Some(found)) => found,
@@ -162,8 +212,7 @@ impl Authenticator {
             Realm::Agent(epoch) => settings.agents.ha1(epoch, &claimed).filter(|_| user.is_some()),
         };
         let secret = expected(user.map(|user| &**user), of_agent, realm, authorization.algorithm);
-        let method = message.method().map_or(&b""[..], |method| method.as_bytes());
-        let proved = verify(&authorization, method, secret.as_ref());
+        let proved = verify(&authorization, asked.method.as_bytes(), secret.as_ref());
         let covers = message.request_uri().is_some_and(|uri| authorization.covers(uri));
         if !(proved & offered & covers) {
             settings.guesses.wrong(now.instant, &claim);
@@ -187,7 +236,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`ReplayError::Full`] if this user, or all together, used as many nonces as are remembered.
-    pub(super) fn accept(&mut self, now: Instant, claimed: &Claimed) -> Result<(), ReplayError> {
+    fn accept(&mut self, now: Instant, claimed: &Claimed) -> Result<(), ReplayError> {
         if !self.users.charge(now, &claimed.user) {
             return Err(ReplayError::Full);
         }
@@ -199,7 +248,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`SignInError`]: the request was changed or relayed on its way, or came to another address than it was sent to.
-    pub(super) fn handshake(
+    fn handshake(
         &mut self,
         settings: &Settings,
         message: &Message<'_>,
@@ -230,82 +279,37 @@ impl Authenticator {
         Ok(AgentSession { secret, proves, message })
     }
 
-    /// The challenges of an answer: to agents one for this epoch, to others one per configured algorithm.
-    pub(super) fn challenges(
-        &mut self,
-        now: Now,
-        settings: &Settings,
-        (agent, stale): (bool, bool),
-        client: IpAddr,
-    ) -> Vec<Vec<u8>> {
-        let nonce = self.nonces.mint(uptime(now.instant), client);
-        let agent_realm = agent.then(|| format!("{};e={}", settings.realm, Epoch::at(now.unix)));
-        let realm = agent_realm.as_deref().unwrap_or(&settings.realm).as_bytes();
-        let algorithms = if agent { &[DigestName::Sha256][..] } else { &settings.algorithms };
+    /// Asks for credentials, 401 for REGISTER and 407 for everything else: agents with a challenge for this epoch, others
+    /// with one for each configured algorithm.
+    fn challenge(&mut self, cx: &mut Context, asked: Asked<'_>, stale: bool) {
+        let Asked { flow, message, method, .. } = asked;
+        let (code, field, _) = credential_fields(method);
+        let (agents, epoch) = (Arc::clone(&cx.settings.agents), Epoch::at(cx.now.unix));
+        let is_agent = message.lists(HeaderName::Supported, b"sluicegate");
+        let certificate = agents.certificate(epoch).filter(|_| is_agent);
+        if is_agent && certificate.is_none() {
+            // The key holder is away, and the keys of this epoch with it.
+            return cx.answer_stranger(flow, message, 503, |headers| headers);
+        }
+        let nonce = self.nonces.mint(uptime(cx.now.instant), flow.peer.ip());
+        let agent_realm = is_agent.then(|| format!("{};e={epoch}", cx.settings.realm));
+        let realm = agent_realm.as_deref().unwrap_or(&cx.settings.realm).as_bytes();
+        let algorithms = if is_agent { &[DigestName::Sha256][..] } else { &cx.settings.algorithms };
         let challenge = |algorithm: &DigestName| {
             let (algorithm, mut value) = (algorithm.algorithm(), Vec::with_capacity(160));
             Challenge { realm, nonce: nonce.as_bytes(), opaque: None, algorithm, stale }.write(&mut value);
             value
         };
-        algorithms.iter().map(challenge).collect()
+        let values: Vec<Vec<u8>> = algorithms.iter().map(challenge).collect();
+        cx.answer_stranger(flow, message, code, |headers| {
+            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
+            values.iter().fold(headers, |headers, value| headers.header(field, value))
+        });
     }
 
     /// The fill of the replay set.
     pub(super) fn gauge(&self) -> Gauge {
         self.replays.gauge()
-    }
-}
-
-impl Shard {
-    /// Who proved to have sent this, or `None` after having asked for (other) credentials.
-    pub(super) fn authenticate(&mut self, asked: Asked<'_, '_>) -> Option<Proof> {
-        let Asked { flow, message, method, kind, .. } = asked;
-        let (challenge, _, field) = credential_fields(method);
-        match self.authenticator.judge(self.cx.now, &self.cx.settings, &self.cx.policy, (field, message), flow.peer) {
-            Verdict::Proved(claimed) => {
-                // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
-                // the set of used nonces, and nobody could sign in.
-                let charged = self.exchanges.transactions.charge(self.cx.now.instant, &claimed.user)
-                    && self.authenticator.accept(self.cx.now.instant, &claimed).is_ok();
-                if charged {
-                    self.cx.unproved.proved(self.cx.now.instant, flow.peer.ip());
-                    return self.shake_hands(asked, claimed);
-                }
-                self.cx.metrics.one(Count::TableFull);
-                self.cx.unavailable_once(asked);
-            }
-            Verdict::Challenge { stale, outcome, claimed } => {
-                self.cx.metrics.request(kind, outcome);
-                if let Some(user) = claimed {
-                    let why = match outcome {
-                        Outcome::Replay => "these credentials had been used before",
-                        _ => "wrong password, disabled, or not allowed to log in this way",
-                    };
-                    self.cx.decided(asked, &user, (outcome, challenge), [why]);
-                }
-                self.challenge(asked, stale);
-            }
-            Verdict::Malformed => self.cx.answer(asked, (Outcome::Malformed, 400), |headers| headers),
-            Verdict::Guessing(user) => {
-                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
-                self.cx.decided(asked, &user, (Outcome::Guessing, 503), [why]);
-                self.cx.answer(asked, (Outcome::Guessing, 503), |headers| headers);
-            }
-        }
-        None
-    }
-
-    /// The handshake of an agent; of a telephone there is none.
-    fn shake_hands(&mut self, asked: Asked<'_, '_>, claimed: Claimed) -> Option<Proof> {
-        let Claimed { user, agent, .. } = claimed;
-        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
-        match self.authenticator.handshake(&self.cx.settings, asked.message, &claim) {
-            Ok(session) => Some(Proof { user, agent: Some(session) }),
-            Err(error) => {
-                self.exchanges.transactions.deny(&mut self.cx, asked, &user, Outcome::Handshake, error.to_string());
-                None
-            }
-        }
     }
 }
 
@@ -322,6 +326,14 @@ impl DigestName {
             Self::Md5 => Algorithm::Md5,
             Self::Sha256 => Algorithm::Sha256,
         }
+    }
+}
+
+/// Which header fields a challenge and its credentials stand in.
+const fn credential_fields(method: Method<'_>) -> (u16, &'static str, HeaderName) {
+    match method {
+        Method::Register => (401, "WWW-Authenticate", HeaderName::Authorization),
+        _ => (407, "Proxy-Authenticate", HeaderName::ProxyAuthorization),
     }
 }
 

@@ -97,7 +97,7 @@ impl Context {
     /// Leaves a note for `trace user`.
     pub(super) fn decided<S: Into<String>>(
         &mut self,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         user: &str,
         (outcome, status): (Outcome, u16),
         steps: impl IntoIterator<Item = S>,

@@ -32,7 +32,7 @@ const SESSION_TIMER_SECS_MIN: u32 = 90;
 
 impl Shard {
     /// Asks the gate of a declared service to open what was allowed.
-    pub(super) fn open_declared(&mut self, asked: Asked<'_, '_>, admitted: Admitted, mut wants: Vec<Want>) {
+    pub(super) fn open_declared(&mut self, asked: Asked<'_>, admitted: Admitted, mut wants: Vec<Want>) {
         let Some(id) = self.exchanges.transactions.open(&mut self.cx, asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());

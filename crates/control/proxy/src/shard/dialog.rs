@@ -37,7 +37,7 @@ enum Barred {
 
 impl Shard {
     /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
-    pub(super) fn on_ack(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn on_ack(&mut self, asked: Asked<'_>) {
         let outcome = match self.exchanges.transactions.receive(&self.cx, asked) {
             Received::Acknowledged(token) => {
                 self.exchanges.acknowledged(Id { listener: asked.flow.listener, token });
@@ -49,7 +49,7 @@ impl Shard {
         self.cx.metrics.request(asked.kind, outcome);
     }
 
-    fn on_new_ack(&mut self, asked: Asked<'_, '_>) -> Outcome {
+    fn on_new_ack(&mut self, asked: Asked<'_>) -> Outcome {
         if let Some((route, direction)) = self.route_of(asked) {
             // Nobody can be asked for the password of an ACK.
             if self.bar(asked, &route, direction).is_some() {
@@ -68,7 +68,7 @@ impl Shard {
 
     /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
     /// For a call that is over nobody repeats anything.
-    fn on_foreign_ack(&mut self, asked: Asked<'_, '_>, tagged: &Tagged) -> Outcome {
+    fn on_foreign_ack(&mut self, asked: Asked<'_>, tagged: &Tagged) -> Outcome {
         if tagged.shard == self.cx.settings.shard || self.cx.handed_over || self.cx.ledger.call(tagged.call).is_none() {
             return Outcome::Unmatched;
         }
@@ -77,7 +77,7 @@ impl Shard {
     }
 
     /// Any request but ACK and CANCEL with a tag on To.
-    pub(super) fn on_in_dialog(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn on_in_dialog(&mut self, asked: Asked<'_>) {
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
             return self.on_declared_dialog(asked, &tagged);
         }
@@ -87,7 +87,7 @@ impl Shard {
         }
     }
 
-    fn on_declared_dialog(&mut self, asked: Asked<'_, '_>, tagged: &Tagged) {
+    fn on_declared_dialog(&mut self, asked: Asked<'_>, tagged: &Tagged) {
         match asked.method {
             Method::Invite => {
                 let service = asked.service();
@@ -106,7 +106,7 @@ impl Shard {
     }
 
     /// Whether the credentials are those of the call's own user; else the request is answered.
-    fn is_callers_own(&mut self, asked: Asked<'_, '_>, call: CallId) -> bool {
+    fn is_callers_own(&mut self, asked: Asked<'_>, call: CallId) -> bool {
         let Some((owner, _)) = self.cx.ledger.call(call) else {
             self.cx.unmatched(asked);
             return false;
@@ -118,7 +118,7 @@ impl Shard {
         proof.user == owner
     }
 
-    fn on_relayed_dialog(&mut self, asked: Asked<'_, '_>, route: &Route, direction: Direction) {
+    fn on_relayed_dialog(&mut self, asked: Asked<'_>, route: &Route, direction: Direction) {
         match self.bar(asked, route, direction) {
             // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
@@ -153,12 +153,12 @@ impl Shard {
     }
 
     /// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
-    fn bar(&self, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Option<Barred> {
+    fn bar(&self, asked: Asked<'_>, route: &Route, direction: Direction) -> Option<Barred> {
         let is_callers = match direction {
             Direction::ToService => asked.flow == route.client,
             Direction::ToClient => {
                 let service = self.cx.policy.service(&route.service);
-                let hop = service.and_then(|service| self.hop(service));
+                let hop = service.and_then(|service| self.registrar.hop(&self.cx, service));
                 if hop.is_none_or(|hop| hop.flow != asked.flow) {
                     return Some(Barred::Unmatched);
                 }
@@ -193,13 +193,13 @@ impl Shard {
     }
 
     /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
-    fn forward(&mut self, asked: Asked<'_, '_>, route: &Route, direction: Direction) -> Result<(), u16> {
+    fn forward(&mut self, asked: Asked<'_>, route: &Route, direction: Direction) -> Result<(), u16> {
         let message = asked.message;
         let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
             Direction::ToClient => (route.client, None),
             Direction::ToService => {
                 let service = self.cx.policy.service(&route.service).cloned();
-                let hop = service.and_then(|service| self.hop(&service)).ok_or(480_u16)?;
+                let hop = service.and_then(|service| self.registrar.hop(&self.cx, &service)).ok_or(480_u16)?;
                 (hop.flow, self.cx.settings.inner_uri(message, &hop.uri))
             }
         };
@@ -237,7 +237,7 @@ impl Shard {
 
     /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
     /// cookie covers, stands on From or on To.
-    fn route_of(&self, asked: Asked<'_, '_>) -> Option<(Route, Direction)> {
+    fn route_of(&self, asked: Asked<'_>) -> Option<(Route, Direction)> {
         let route = asked.message.routes().next()?.ok()?;
         let uri = Uri::parse(route.uri).ok()?;
         let fields = asked.essentials;

@@ -64,7 +64,7 @@ impl Exchanges {
         &mut self,
         now: Instant,
         id: Id,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         (admitted, relay): (Admitted, Option<Box<Relay>>),
     ) {
         let (flow, request) = (asked.flow, asked.message.as_bytes().to_vec());

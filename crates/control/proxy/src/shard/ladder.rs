@@ -5,10 +5,9 @@ use std::convert::Infallible;
 use sluicegate_sip::{
     message::{Essentials, Message, Method, Peek, Start},
     transaction::Received,
-    uri::Uri,
 };
 
-use super::{Now, Shard, answer::kind_of, transactions::Id};
+use super::{Now, Shard, answer::kind_of, auth::Proof, names::user_in, transactions::Id};
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
     transmits::Flow,
@@ -16,21 +15,18 @@ use crate::{
 
 /// One request on its way up the ladder.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'m, 'a> {
+pub(super) struct Asked<'m> {
     pub(super) flow: Flow,
-    pub(super) message: &'m Message<'a>,
-    pub(super) essentials: &'m Essentials<'a>,
-    pub(super) method: Method<'a>,
+    pub(super) message: &'m Message<'m>,
+    pub(super) essentials: &'m Essentials<'m>,
+    pub(super) method: Method<'m>,
     pub(super) kind: Kind,
 }
 
-impl Asked<'_, '_> {
+impl Asked<'_> {
     /// The user part of the Request-URI: the service. Empty if there is none.
     pub(super) fn service(&self) -> String {
-        let uri = self.message.request_uri().and_then(|uri| Uri::parse(uri).ok());
-        let user: Vec<u8> =
-            uri.and_then(|uri| uri.user).map(|user| sluicegate_sip::uri::unescape(user).collect()).unwrap_or_default();
-        String::from_utf8(user).unwrap_or_default()
+        self.message.request_uri().and_then(user_in).unwrap_or_default()
     }
 }
 
@@ -93,10 +89,7 @@ impl Shard {
         self.take_in_dialog(asked)?;
         self.answer_method(asked)?;
         let proof = self.authenticate(asked).ok_or(Rung::Credentials)?;
-        match method {
-            Method::Register => self.on_register(asked, proof),
-            _ => self.on_invite(asked, proof),
-        }
+        self.decide(asked, proof);
         Err(Rung::Rules)
     }
 
@@ -152,7 +145,7 @@ impl Shard {
         }
     }
 
-    fn end_transaction(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
+    fn end_transaction(&mut self, asked: Asked<'_>) -> Passed<()> {
         match asked.method {
             Method::Ack => self.on_ack(asked),
             Method::Cancel => self.on_cancel(asked),
@@ -161,7 +154,7 @@ impl Shard {
         Err(Rung::Transaction)
     }
 
-    fn take_in_dialog(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
+    fn take_in_dialog(&mut self, asked: Asked<'_>) -> Passed<()> {
         if asked.essentials.to.tag.is_none() {
             return Ok(());
         }
@@ -170,7 +163,7 @@ impl Shard {
     }
 
     /// Only INVITE and REGISTER are worth asking for credentials.
-    fn answer_method(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
+    fn answer_method(&mut self, asked: Asked<'_>) -> Passed<()> {
         match asked.method {
             Method::Invite | Method::Register => return Ok(()),
             Method::Options => self.cx.on_options(asked),
@@ -180,8 +173,17 @@ impl Shard {
         Err(Rung::Method)
     }
 
+    fn decide(&mut self, asked: Asked<'_>, proof: Proof) {
+        match asked.method {
+            Method::Register => {
+                self.registrar.on_register(&mut self.cx, &mut self.exchanges.transactions, asked, proof);
+            }
+            _ => self.on_invite(asked, proof),
+        }
+    }
+
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.
-    fn absorb(&mut self, asked: Asked<'_, '_>) -> Passed<()> {
+    fn absorb(&mut self, asked: Asked<'_>) -> Passed<()> {
         let transactions = &mut self.exchanges.transactions;
         match transactions.receive(&self.cx, asked) {
             Received::New => return Ok(()),

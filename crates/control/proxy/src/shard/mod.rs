@@ -22,7 +22,7 @@ mod legs;
 mod media;
 mod names;
 mod openings;
-mod register;
+mod registrar;
 mod relay;
 mod responses;
 mod settings;
@@ -33,7 +33,7 @@ pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
 pub use settings::{DigestName, Settings, Tables};
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
@@ -41,16 +41,16 @@ use sluicegate_policy::Policy;
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
-    auth::Authenticator,
+    auth::{Authenticator, Proof},
     context::Context,
     exchanges::Exchanges,
+    ladder::Asked,
     legs::Legs,
-    register::Registrar,
+    registrar::Registrar,
     transactions::{Id, TimedOut},
 };
 use crate::{
     ledger::Ledger,
-    links::Standing,
     metrics::{Count, ShardMetrics},
     transmits::Transmits,
 };
@@ -72,8 +72,6 @@ pub struct Shard {
     exchanges: Exchanges,
     legs: Legs,
     registrar: Registrar,
-    /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
-    standing: HashMap<String, Standing>,
 }
 
 impl Shard {
@@ -87,7 +85,6 @@ impl Shard {
             exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
             registrar: Registrar::new(tables.bindings_max),
-            standing: HashMap::new(),
             cx,
         }
     }
@@ -106,17 +103,10 @@ impl Shard {
                 self.on_datagram(now, flow, &bytes);
                 self.cx.handed_over = false;
             }
-            Input::Standing { service, standing } => {
-                match standing.filter(|_| self.cx.policy.service(&service).is_some()) {
-                    Some(standing) => drop(self.standing.insert(service, standing)),
-                    None => drop(self.standing.remove(&service)),
-                }
-                self.cx.out.links.set(self.cx.settings.addresses(), self.cx.settings.shard, self.standing.values());
-            }
+            Input::Standing { service, standing } => self.registrar.stand(&mut self.cx, service, standing),
             Input::Policy(policy) => {
-                self.standing.retain(|service, _| policy.service(service).is_some());
-                self.cx.out.links.set(self.cx.settings.addresses(), self.cx.settings.shard, self.standing.values());
                 self.cx.policy = policy;
+                self.registrar.link(&mut self.cx);
             }
         }
     }
@@ -137,6 +127,11 @@ impl Shard {
         }
         self.exchanges.sweep(self.cx.now.instant);
         self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
+    }
+
+    /// Who proved to have sent a request, or `None` after having asked for credentials.
+    fn authenticate(&mut self, asked: Asked<'_>) -> Option<Proof> {
+        self.authenticator.authenticate(&mut self.cx, &mut self.exchanges.transactions, asked)
     }
 
     /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.

@@ -3,7 +3,7 @@
 
 use sluicegate_sip::{
     message::{HeaderName, Message},
-    uri::{Host, Uri},
+    uri::{Host, Uri, unescape},
 };
 
 use super::{ladder::Asked, settings::Settings};
@@ -28,7 +28,7 @@ const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
 
 impl Settings {
     /// Whether From is this user's own address, or nobody's.
-    pub(super) fn is_from(&self, asked: Asked<'_, '_>, user: &str) -> bool {
+    pub(super) fn is_from(&self, asked: Asked<'_>, user: &str) -> bool {
         let Ok(uri) = Uri::parse(asked.essentials.from.uri) else { return false };
         let is_anonymous = uri.user_is(ANONYMOUS.0) && uri.host_is(ANONYMOUS.1);
         is_anonymous || (uri.is_sip() && uri.user_is(user) && self.is_our_host(&uri))
@@ -72,6 +72,12 @@ impl Settings {
         let place = hop.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
         Some(at(&uri, &place))
     }
+}
+
+/// The user that a URI names, without escapes.
+pub(super) fn user_in(uri: &[u8]) -> Option<String> {
+    let user = Uri::parse(uri).ok()?.user?;
+    String::from_utf8(unescape(user).collect()).ok()
 }
 
 /// The URI with another host and port.

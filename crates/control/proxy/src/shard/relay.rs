@@ -1,9 +1,7 @@
 //! Relayed services: the INVITE goes to the agent or SIP server, and what its answer names is opened before the answer is
 //! passed on.
 
-use std::net::SocketAddr;
-
-use sluicegate_policy::{Service, ServiceKind};
+use sluicegate_policy::ServiceKind;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
@@ -13,7 +11,7 @@ use sluicegate_sip::{
 
 use super::{
     Shard, admission::Admitted, exchanges::Exchange, keys::Route, ladder::Asked, media, names::NOT_FORWARDED,
-    transactions::Id,
+    registrar::Hop, transactions::Id,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -39,31 +37,10 @@ pub(super) struct Relay {
     pub(super) cancel_sent: bool,
 }
 
-/// Where requests for a service go, and under which URI.
-pub(super) struct Hop {
-    pub(super) flow: Flow,
-    pub(super) uri: Vec<u8>,
-}
-
 impl Shard {
-    /// Where a service takes SIP: where its agent registered from; or for a SIP server under the address that its gate
-    /// told, or its own.
-    pub(super) fn hop(&self, service: &Service) -> Option<Hop> {
-        if let Some(binding) = self.registrar.at(self.cx.now.instant, &service.name) {
-            return Some(Hop { flow: binding.flow, uri: binding.contact.clone() });
-        }
-        if service.kind != ServiceKind::Sip {
-            return None;
-        }
-        let own = SocketAddr::new(service.address, service.sip_port_or_default()?);
-        let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
-        let flow = Flow::datagrams(self.cx.settings.listener_for(peer.ip()), peer);
-        Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
-    }
-
     /// Passes an allowed INVITE on to its service.
-    pub(super) fn relay_invite(&mut self, asked: Asked<'_, '_>, admitted: Admitted, offer: Option<&Session<'_>>) {
-        let Some(hop) = self.hop(&admitted.service) else {
+    pub(super) fn relay_invite(&mut self, asked: Asked<'_>, admitted: Admitted, offer: Option<&Session<'_>>) {
+        let Some(hop) = self.registrar.hop(&self.cx, &admitted.service) else {
             return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 480));
         };
         let mut forwarded = Vec::with_capacity(asked.message.as_bytes().len() + 512);
@@ -101,7 +78,7 @@ impl Shard {
 
     fn write_forwarded(
         &mut self,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         admitted: &Admitted,
         hop: &Hop,
         offer: Option<&Session<'_>>,
@@ -137,7 +114,7 @@ impl Shard {
     }
 
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
-    pub(super) fn on_cancel(&mut self, asked: Asked<'_, '_>) {
+    pub(super) fn on_cancel(&mut self, asked: Asked<'_>) {
         let Some(id) = self.exchanges.transactions.cancelled_by(asked) else { return self.cx.unmatched(asked) };
         let source = self.exchanges.pending(id).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {

@@ -75,20 +75,20 @@ impl Transactions {
     }
 
     /// What a request is to those that came before.
-    pub(super) fn receive(&mut self, cx: &Context, asked: Asked<'_, '_>) -> Received {
+    pub(super) fn receive(&mut self, cx: &Context, asked: Asked<'_>) -> Received {
         let Some(tables) = self.at(asked.flow.listener) else { return Received::Absorbed };
         tables.server.receive(cx.now.instant, asked.message, asked.essentials)
     }
 
     /// The transaction that a CANCEL is for.
-    pub(super) fn cancelled_by(&mut self, cancel: Asked<'_, '_>) -> Option<Id> {
+    pub(super) fn cancelled_by(&mut self, cancel: Asked<'_>) -> Option<Id> {
         let listener = cancel.flow.listener;
         let token = self.at(listener)?.server.cancelled_by(cancel.essentials)?;
         Some(Id { listener, token })
     }
 
     /// Opens a transaction for a request. `None`, after a 503 without one, if the table is full.
-    pub(super) fn open(&mut self, cx: &mut Context, asked: Asked<'_, '_>, role: Role) -> Option<Id> {
+    pub(super) fn open(&mut self, cx: &mut Context, asked: Asked<'_>, role: Role) -> Option<Id> {
         let listener = asked.flow.listener;
         let to = answer_flow(asked.flow, asked.message).peer;
         match self.at(listener)?.server.open(cx.now.instant, asked.message, asked.essentials, to, role) {
@@ -121,13 +121,13 @@ impl Transactions {
     }
 
     /// 100, so that the client stops repeating its request.
-    pub(super) fn send_trying(&mut self, cx: &mut Context, id: Id, asked: Asked<'_, '_>) {
+    pub(super) fn send_trying(&mut self, cx: &mut Context, id: Id, asked: Asked<'_>) {
         Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut cx.scratch).finish();
         self.respond(cx, id, 100);
     }
 
     /// Finally refuses an authenticated request, and remembers that for its retransmissions.
-    pub(super) fn refuse(&mut self, cx: &mut Context, asked: Asked<'_, '_>, refused: (Outcome, u16)) {
+    pub(super) fn refuse(&mut self, cx: &mut Context, asked: Asked<'_>, refused: (Outcome, u16)) {
         self.refuse_with(cx, asked, refused, |headers| headers);
     }
 
@@ -135,7 +135,7 @@ impl Transactions {
     pub(super) fn refuse_with(
         &mut self,
         cx: &mut Context,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         (outcome, code): (Outcome, u16),
         add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
     ) {
@@ -149,7 +149,7 @@ impl Transactions {
     pub(super) fn deny(
         &mut self,
         cx: &mut Context,
-        asked: Asked<'_, '_>,
+        asked: Asked<'_>,
         user: &str,
         outcome: Outcome,
         why: impl Into<String>,

@@ -1,0 +1,181 @@
+//! Where services take SIP: where their agents registered from, or where their gates say. Both tables are bounded.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use sluicegate_bounded::Gauge;
+use sluicegate_policy::{Service, ServiceKind};
+use sluicegate_signin::HEADER;
+use sluicegate_sip::{message::NameAddr, transaction::Role};
+use sluicegate_wire::Instant;
+
+use super::{
+    auth::{AgentSession, Proof},
+    context::Context,
+    events::{Binding, Event},
+    ladder::Asked,
+    names::user_in,
+    transactions::Transactions,
+};
+use crate::{
+    links::Standing,
+    metrics::{Count, Outcome},
+    transmits::Flow,
+};
+
+/// Registration without an Expires.
+const REGISTRATION_SECS_DEFAULT: u32 = 3_600;
+/// Shortest registration but 0 (RFC 3261 section 10.3).
+const REGISTRATION_SECS_MIN: u32 = 10;
+
+/// Where services are reached.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    bindings: HashMap<String, Binding>,
+    max: usize,
+    /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
+    standing: HashMap<String, Standing>,
+}
+
+/// Where requests for a service go, and under which URI.
+pub(super) struct Hop {
+    pub(super) flow: Flow,
+    pub(super) uri: Vec<u8>,
+}
+
+impl Registrar {
+    pub(super) fn new(max: usize) -> Self {
+        Self { bindings: HashMap::new(), max, standing: HashMap::new() }
+    }
+
+    /// Where a service takes SIP: where its agent registered from; or for a SIP server under the address that its gate
+    /// told, or its own.
+    pub(super) fn hop(&self, cx: &Context, service: &Service) -> Option<Hop> {
+        if let Some(binding) = self.at(cx.now.instant, &service.name) {
+            return Some(Hop { flow: binding.flow, uri: binding.contact.clone() });
+        }
+        if service.kind != ServiceKind::Sip {
+            return None;
+        }
+        let own = SocketAddr::new(service.address, service.sip_port_or_default()?);
+        let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
+        let flow = Flow::datagrams(cx.settings.listener_for(peer.ip()), peer);
+        Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
+    }
+
+    /// A distant gate tells where a service takes SIP; `None`: the service is reached itself.
+    pub(super) fn stand(&mut self, cx: &mut Context, service: String, standing: Option<Standing>) {
+        match standing {
+            Some(standing) => drop(self.standing.insert(service, standing)),
+            None => drop(self.standing.remove(&service)),
+        }
+        self.link(cx);
+    }
+
+    /// Forgets the gates of services that there are not any more, and has what goes to the others sealed.
+    pub(super) fn link(&mut self, cx: &mut Context) {
+        self.standing.retain(|service, _| cx.policy.service(service).is_some());
+        cx.out.links.set(cx.settings.addresses(), cx.settings.shard, self.standing.values());
+    }
+
+    /// Where a service is registered now.
+    fn at(&self, now: Instant, service: &str) -> Option<&Binding> {
+        self.bindings.get(service).filter(|binding| binding.expires > now)
+    }
+
+    /// Takes a registration, or its end; `false` if there is no room. One that has ended frees its place.
+    pub(super) fn bind(&mut self, now: Instant, binding: Binding) -> bool {
+        if binding.expires <= now {
+            self.bindings.remove(&binding.service);
+            return true;
+        }
+        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.max {
+            self.bindings.retain(|_, other| other.expires > now);
+            if self.bindings.len() >= self.max {
+                return false;
+            }
+        }
+        self.bindings.insert(binding.service.clone(), binding);
+        true
+    }
+
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge::of("bindings", self.bindings.len(), self.max)
+    }
+
+    /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
+    /// from, whatever its Contact says.
+    pub(super) fn on_register(
+        &mut self,
+        cx: &mut Context,
+        transactions: &mut Transactions,
+        asked: Asked<'_>,
+        Proof { user, agent }: Proof,
+    ) {
+        let named = user_in(asked.essentials.to.uri).and_then(|name| cx.policy.service(&name).cloned());
+        let is_theirs = |service: &Arc<Service>| {
+            service.kind != ServiceKind::Declared && service.registrar.as_deref() == Some(user.as_str())
+        };
+        let Some(service) = named.filter(is_theirs) else {
+            let why = "the user is not the registrar of such a service";
+            return transactions.deny(cx, asked, &user, Outcome::Denied, why);
+        };
+        let Ok(contact) = asked.message.contact() else {
+            return transactions.refuse(cx, asked, (Outcome::Malformed, 400));
+        };
+        // Without a Contact the agent only asks what is registered.
+        let Some(contact) = contact else { return self.confirm(cx, transactions, asked, (&service.name, agent)) };
+        let secs = registration_secs(asked, &contact, cx.settings.registration_secs_max);
+        if contact.is_star() && secs != 0 {
+            return transactions.refuse(cx, asked, (Outcome::Malformed, 400));
+        }
+        if secs != 0 && secs < REGISTRATION_SECS_MIN {
+            return transactions.refuse_with(cx, asked, (Outcome::Unsupported, 423), |headers| {
+                headers.header_args("Min-Expires", format_args!("{REGISTRATION_SECS_MIN}"))
+            });
+        }
+        let binding = Binding {
+            service: service.name.clone(),
+            flow: asked.flow,
+            contact: contact.uri.to_vec(),
+            expires: cx.now.instant + Duration::from_secs(secs.into()),
+        };
+        let is_known = self.at(cx.now.instant, &service.name).is_some();
+        if !self.bind(cx.now.instant, binding.clone()) {
+            cx.metrics.one(Count::TableFull);
+            return transactions.refuse(cx, asked, (Outcome::Unavailable, 503));
+        }
+        cx.raise(Event::Bind(binding));
+        if !is_known && secs > 0 {
+            cx.decided(asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
+        }
+        self.confirm(cx, transactions, asked, (&service.name, agent));
+    }
+
+    /// 200 with what is registered now.
+    fn confirm(
+        &self,
+        cx: &mut Context,
+        transactions: &mut Transactions,
+        asked: Asked<'_>,
+        (service, agent): (&str, Option<AgentSession>),
+    ) {
+        cx.metrics.request(asked.kind, Outcome::Admitted);
+        let Some(id) = transactions.open(cx, asked, Role::UserAgent) else { return };
+        let contact = self.at(cx.now.instant, service).map(|binding| {
+            let secs = binding.expires.since(cx.now.instant).as_secs();
+            [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()
+        });
+        let proof = agent.map(|agent| agent.answer(contact.as_deref().unwrap_or_default(), b""));
+        cx.write_answer(asked.flow, asked.message, 200, |headers| {
+            let headers = headers.header_opt("Contact", contact.as_deref());
+            headers.header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
+        });
+        transactions.respond(cx, id, 200);
+    }
+}
+
+/// How long a registration is asked for, and no longer than it may last.
+fn registration_secs(asked: Asked<'_>, contact: &NameAddr<'_>, max: u32) -> u32 {
+    let of_contact = contact.params.value(b"expires").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    of_contact.or(asked.message.expires()).unwrap_or(REGISTRATION_SECS_DEFAULT).min(max)
+}

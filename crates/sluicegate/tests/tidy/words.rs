@@ -103,7 +103,6 @@ const SPREAD: &[(&str, usize)] = &[
     ("nat::Translator", 7),
     ("netlink::Rtnetlink", 6),
     ("pinhole::Pinholes", 6),
-    ("proxy::Shard", 8),
     ("store::Directory", 4),
 ];
 

@@ -12,12 +12,14 @@ use sluicegate_sip::{
 };
 
 use super::{
-    Shard,
     auth::{AgentSession, Proof},
+    context::Context,
+    exchanges::Exchanges,
     ladder::Asked,
     media::{Want, wanted_of_offer},
+    registrar::Registrar,
 };
-use crate::{calls::CallId, metrics::Outcome};
+use crate::{calls::CallId, ledger::Ledger, metrics::Outcome};
 
 /// Who may have what, once that is decided.
 #[derive(Debug, Clone)]
@@ -33,114 +35,97 @@ pub(super) struct Admitted {
     pub(super) agent: Option<AgentSession>,
 }
 
-impl Shard {
-    /// An INVITE without a dialog.
-    pub(super) fn on_invite(&mut self, asked: Asked<'_>, proof: Proof) {
-        let service = if self.cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
-        self.on_authentic(asked, proof, (&service, None));
+/// Decides about an authenticated INVITE, and carries out a yes. `renewed` is the call that a re-INVITE belongs to.
+pub(super) fn admit(
+    cx: &mut Context,
+    exchanges: &mut Exchanges,
+    registrar: &Registrar,
+    asked: Asked<'_>,
+    Proof { user, agent }: Proof,
+    (service, renewed): (&str, Option<CallId>),
+) {
+    let transactions = &mut exchanges.transactions;
+    // The call's own user and service, or it is someone else's call.
+    let other = |(owner, of): (String, String)| owner != user || of != service;
+    if renewed.is_some_and(|call| cx.ledger.call(call).is_some_and(other)) {
+        return cx.unmatched(asked);
     }
+    if !cx.settings.is_from(asked, &user) {
+        return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
+    }
+    let unsupported = unsupported(asked.message);
+    if !unsupported.is_empty() {
+        let refused = (Outcome::Unsupported, 420);
+        return transactions.refuse_with(cx, asked, refused, |headers| headers.header("Unsupported", &unsupported));
+    }
+    let offer = match offer_of(asked.message) {
+        Ok(offer) => offer,
+        Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code)),
+    };
+    // The same answer whatever the reason: who may not use a service does not learn whether it exists.
+    let Some((admitted, wants)) = judge(cx, asked, (&user, agent, service), renewed, offer.as_ref()) else {
+        return transactions.refuse(cx, asked, (Outcome::Denied, 403));
+    };
+    if admitted.service.kind == ServiceKind::Declared {
+        return exchanges.open_declared(cx, asked, admitted, wants);
+    }
+    match registrar.hop(cx, &admitted.service) {
+        Some(hop) => exchanges.relay_invite(cx, asked, admitted, &hop, offer.as_ref()),
+        None => transactions.refuse(cx, asked, (Outcome::Unavailable, 480)),
+    }
+}
 
-    /// Authenticates a re-INVITE of a call, and decides anew.
-    pub(super) fn on_reinvite(&mut self, asked: Asked<'_>, (service, call): (&str, CallId)) {
-        let Some(proof) = self.authenticate(asked) else { return };
-        self.on_authentic(asked, proof, (service, Some(call)));
-    }
+/// Asks the policy, and notes what it said.
+fn judge(
+    cx: &mut Context,
+    asked: Asked<'_>,
+    (user, agent, name): (&str, Option<AgentSession>, &str),
+    renewed: Option<CallId>,
+    offer: Option<&Session<'_>>,
+) -> Option<(Admitted, Vec<Want>)> {
+    let service = cx.policy.service(name).cloned();
+    let wants = match (&service, offer) {
+        (Some(service), Some(offer)) => wanted_of_offer(offer, service),
+        _ => Vec::new(),
+    };
+    let wanted = match &service {
+        // The answer will say which ports: these are what it may say.
+        Some(service) if offer.is_none() && service.kind == ServiceKind::Sip => udp_of(service),
+        _ => wants.iter().map(|want| want.range).collect(),
+    };
+    let decision = decide(
+        &cx.policy,
+        &Request {
+            user,
+            service: name,
+            client: asked.flow.peer.ip(),
+            wanted: &wanted,
+            proves: proves(&cx.ledger, agent.as_ref(), renewed),
+            now: cx.now.unix,
+            held: cx.ledger.held_by(user, renewed),
+        },
+    );
+    let (limits, decided) = match decision.outcome {
+        Decided::Allow(limits) => (Some(limits), (Outcome::Admitted, 200)),
+        Decided::Deny(_) => (None, (Outcome::Denied, 403)),
+    };
+    cx.decided(asked, user, decided, decision.steps.iter().map(ToString::to_string));
+    let admitted = Admitted {
+        user: user.to_owned(),
+        limits: limits?,
+        service: service?,
+        call: renewed.unwrap_or_else(|| cx.new_call()),
+        renewal: renewed.is_some(),
+        agent,
+    };
+    Some((admitted, wants))
+}
 
-    /// Decides; carries out a yes. `renewed` is the call that a re-INVITE belongs to.
-    fn on_authentic(
-        &mut self,
-        asked: Asked<'_>,
-        Proof { user, agent }: Proof,
-        (service, renewed): (&str, Option<CallId>),
-    ) {
-        // The call's own user and service, or it is someone else's call.
-        let other = |(owner, of): (String, String)| owner != user || of != service;
-        if renewed.is_some_and(|call| self.cx.ledger.call(call).is_some_and(other)) {
-            return self.cx.unmatched(asked);
-        }
-        if !self.cx.settings.is_from(asked, &user) {
-            return self.exchanges.transactions.deny(
-                &mut self.cx,
-                asked,
-                &user,
-                Outcome::Denied,
-                "From is not the user's own address",
-            );
-        }
-        let unsupported = unsupported(asked.message);
-        if !unsupported.is_empty() {
-            let refused = (Outcome::Unsupported, 420);
-            return self
-                .exchanges
-                .transactions
-                .refuse_with(&mut self.cx, asked, refused, |headers| headers.header("Unsupported", &unsupported));
-        }
-        let offer = match offer_of(asked.message) {
-            Ok(offer) => offer,
-            Err(code) => return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, code)),
-        };
-        // The same answer whatever the reason: who may not use a service does not learn whether it exists.
-        let Some((admitted, wants)) = self.judge(asked, (&user, agent, service), renewed, offer.as_ref()) else {
-            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Denied, 403));
-        };
-        match admitted.service.kind {
-            ServiceKind::Declared => self.open_declared(asked, admitted, wants),
-            ServiceKind::Agent | ServiceKind::Sip => self.relay_invite(asked, admitted, offer.as_ref()),
-        }
-    }
-
-    /// Asks the policy, and notes what it said.
-    fn judge(
-        &mut self,
-        asked: Asked<'_>,
-        (user, agent, name): (&str, Option<AgentSession>, &str),
-        renewed: Option<CallId>,
-        offer: Option<&Session<'_>>,
-    ) -> Option<(Admitted, Vec<Want>)> {
-        let service = self.cx.policy.service(name).cloned();
-        let wants = match (&service, offer) {
-            (Some(service), Some(offer)) => wanted_of_offer(offer, service),
-            _ => Vec::new(),
-        };
-        let wanted = match &service {
-            // The answer will say which ports: these are what it may say.
-            Some(service) if offer.is_none() && service.kind == ServiceKind::Sip => udp_of(service),
-            _ => wants.iter().map(|want| want.range).collect(),
-        };
-        let decision = decide(
-            &self.cx.policy,
-            &Request {
-                user,
-                service: name,
-                client: asked.flow.peer.ip(),
-                wanted: &wanted,
-                proves: self.proves(agent.as_ref(), renewed),
-                now: self.cx.now.unix,
-                held: self.cx.ledger.held_by(user, renewed),
-            },
-        );
-        let (limits, decided) = match decision.outcome {
-            Decided::Allow(limits) => (Some(limits), (Outcome::Admitted, 200)),
-            Decided::Deny(_) => (None, (Outcome::Denied, 403)),
-        };
-        self.cx.decided(asked, user, decided, decision.steps.iter().map(ToString::to_string));
-        let admitted = Admitted {
-            user: user.to_owned(),
-            limits: limits?,
-            service: service?,
-            call: renewed.unwrap_or_else(|| self.cx.new_call()),
-            renewal: renewed.is_some(),
-            agent,
-        };
-        Some((admitted, wants))
-    }
-
-    /// The most that packets of this client can prove under the grants that it asks for. A renewal does not make those of
-    /// a call stronger, so it is asked whether they are as strong as is demanded now.
-    fn proves(&self, agent: Option<&AgentSession>, renewed: Option<CallId>) -> DataMode {
-        let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
-        renewed.and_then(|call| self.cx.ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
-    }
+/// The most that packets of this client can prove under the grants that it asks for. A renewal does not make those of a
+/// call stronger, so it is asked whether they are as strong as is demanded now.
+fn proves(ledger: &Ledger, agent: Option<&AgentSession>, renewed: Option<CallId>) -> DataMode {
+    let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
+    renewed.and_then(|call| ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
 }
 
 /// The session description in a message: none, or one that can be read.

@@ -1,6 +1,5 @@
 //! Declared services: the frontend itself answers, once the gate has opened what was asked for.
 
-use sluicegate_api::Decision;
 use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
@@ -11,102 +10,58 @@ use sluicegate_sip::{
 };
 
 use super::{
-    Shard,
     admission::Admitted,
     answer::ALLOW,
-    events::{Event, GateAnswer},
-    exchanges::Exchange,
-    grants::Opening,
+    context::Context,
+    exchanges::{Exchange, Exchanges},
     ladder::Asked,
     media::{self, Want},
     transactions::Id,
 };
 use crate::{
     calls::CallId,
-    decisions::Decided,
     metrics::{Count, Outcome},
 };
 
 /// Shortest session timer that RFC 4028 allows, in seconds.
 const SESSION_TIMER_SECS_MIN: u32 = 90;
 
-impl Shard {
+impl Exchanges {
     /// Asks the gate of a declared service to open what was allowed.
-    pub(super) fn open_declared(&mut self, asked: Asked<'_>, admitted: Admitted, mut wants: Vec<Want>) {
-        let Some(id) = self.exchanges.transactions.open(&mut self.cx, asked, Role::UserAgent) else { return };
+    pub(super) fn open_declared(
+        &mut self,
+        cx: &mut Context,
+        asked: Asked<'_>,
+        admitted: Admitted,
+        mut wants: Vec<Want>,
+    ) {
+        let Some(id) = self.transactions.open(cx, asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
-        self.exchanges.begin(self.cx.now.instant, id, asked, (admitted, None));
-        if !self.open_grants(id, &wants) {
-            return self.cx.metrics.request(asked.kind, Outcome::Unavailable);
+        self.begin(cx.now.instant, id, asked, (admitted, None));
+        if !self.open_grants(cx, id, &wants) {
+            return cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
-        self.cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.exchanges.transactions.send_trying(&mut self.cx, id, asked);
-    }
-
-    /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
-    /// told its sender, if they cannot even be asked.
-    pub(super) fn open_grants(&mut self, id: Id, wants: &[Want]) -> bool {
-        let Some(Exchange { flow, admitted, .. }) = self.exchanges.pending(id) else { return false };
-        let client = flow.peer.ip();
-        let issuing = (&self.cx.settings, &self.cx.keys, &*self.cx.ledger);
-        let opening = Opening::new(issuing, self.cx.now.unix, (admitted, client), wants);
-        let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
-        self.exchanges.await_gate(self.cx.now.instant, id, opening);
-        let raised = self.cx.raise(order);
-        if !raised {
-            self.on_gate_failed(id, "as many events wait for the feed as may");
-        }
-        raised
-    }
-
-    /// Takes a gate's answer.
-    pub(super) fn on_gate_answer(&mut self, answer: GateAnswer) {
-        let (GateAnswer::Opened { id: grant, .. } | GateAnswer::Refused { id: grant, .. }) = answer;
-        let Some(id) = self.exchanges.waiting_for(grant) else { return };
-        match answer {
-            GateAnswer::Opened { address, ports, .. } => {
-                let Some(exchange) = self.exchanges.pending(id) else { return };
-                let is_relayed = exchange.relay.is_some();
-                let is_open = exchange.opening.as_mut().is_some_and(|opening| opening.note(grant, address, ports));
-                match (is_open, is_relayed) {
-                    (true, false) => self.accept(id),
-                    (true, true) => self.pass_answer_on(id),
-                    (false, _) => {}
-                }
-            }
-            GateAnswer::Refused { reason, .. } => {
-                self.cx.metrics.one(Count::OpeningRefused);
-                self.on_gate_failed(id, &reason);
-            }
-        }
-    }
-
-    /// Nothing could be opened: the gate refused, or has not answered in time.
-    pub(super) fn on_gate_failed(&mut self, id: Id, why: &str) {
-        match self.exchanges.pending(id) {
-            Some(Exchange { relay: Some(_), .. }) => self.on_relay_gate_failed(id, why),
-            Some(_) => self.fail(id, 503, why),
-            None => {}
-        }
+        cx.metrics.request(asked.kind, Outcome::Admitted);
+        self.transactions.send_trying(cx, id, asked);
     }
 
     /// 200: all grants are open.
-    fn accept(&mut self, id: Id) {
-        let Some(Exchange { flow, request, started, admitted, opening, .. }) = self.exchanges.end(id) else { return };
+    pub(super) fn accept(&mut self, cx: &mut Context, id: Id) {
+        let Some(Exchange { flow, request, started, admitted, opening, .. }) = self.end(id) else { return };
         let Some(opening) = opening else { return };
         let Ok(request) = Message::parse(&request) else { return };
         let Ok(offer) = Session::parse(request.body()) else { return };
         let Admitted { service, call, renewal, agent, .. } = admitted;
-        let sdp = media::answer(&offer, &opening.opened(), service.address, call, self.cx.now.unix.0);
-        let tag = self.cx.keys.to_tag(call, self.cx.settings.shard, flow);
-        let own = self.cx.settings.address(flow.listener);
+        let sdp = media::answer(&offer, &opening.opened(), service.address, call, cx.now.unix.0);
+        let tag = cx.keys.to_tag(call, cx.settings.shard, flow);
+        let own = cx.settings.address(flow.listener);
         let contact = format!("<sip:{}@{own}>", service.name);
         let mut headers = Response::to(&request, 200)
             .source(flow.peer)
             .to_tag(tag.as_bytes())
             .record_route()
-            .begin(&mut self.cx.scratch)
+            .begin(&mut cx.scratch)
             .header("Contact", &contact)
             .header("Allow", ALLOW);
         let lifetime_s = admitted.limits.lifetime_s;
@@ -118,47 +73,18 @@ impl Shard {
         }
         match &agent {
             Some(agent) => {
-                let (kind, body) = multipart(call, &sdp, &opening.signed(&self.cx.settings));
+                let (kind, body) = multipart(call, &sdp, &opening.signed(&cx.settings));
                 let proof = agent.answer(contact.as_bytes(), &body);
                 headers.header("Supported", "sluicegate").header(HEADER.as_str(), proof).body(&kind, &body);
             }
             None => headers.body("application/sdp", &sdp),
         }
-        if self.exchanges.transactions.respond(&mut self.cx, id, 200) {
-            self.cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
-            self.cx.metrics.setup(self.cx.now.instant.since(started));
+        if self.transactions.respond(cx, id, 200) {
+            cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
+            cx.metrics.setup(cx.now.instant.since(started));
             if !renewal {
-                self.exchanges.await_ack(id, call);
+                self.unacknowledged.insert(id, call);
             }
-        }
-    }
-
-    /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
-    /// is.
-    pub(super) fn fail(&mut self, id: Id, code: u16, why: &str) {
-        let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.exchanges.end(id) else { return };
-        let decision = Decision {
-            unix: self.cx.now.unix.0,
-            user: admitted.user,
-            service: admitted.service.name.clone(),
-            client: flow.peer,
-            outcome: Outcome::Unavailable.label().into(),
-            status: code,
-            steps: vec![format!("- {why}")],
-        };
-        self.cx.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
-        if opening.is_some() && !admitted.renewal {
-            self.cx.revoke(admitted.call);
-        }
-        if let Some(relay) = relay {
-            self.exchanges.forget(relay.sent);
-            if !admitted.renewal {
-                self.cx.ledger.end_call(self.cx.now.instant, admitted.call, None);
-            }
-        }
-        if let Ok(request) = Message::parse(&request) {
-            self.cx.write_answer(flow, &request, code, |headers| headers);
-            self.exchanges.transactions.respond(&mut self.cx, id, code);
         }
     }
 }

@@ -6,16 +6,20 @@ use sluicegate_sip::{
     sdp::Session,
     transaction::Received,
     uri::Uri,
-    write::{ForwardError, ForwardRequest, NewBody},
+    write::{ForwardRequest, ForwardResponse, NewBody},
 };
 
 use super::{
     Shard,
+    admission::admit,
     answer::answer_flow,
+    context::Context,
+    exchanges::Exchanges,
     keys::{Direction, Route, Tagged},
     ladder::Asked,
     media,
-    names::NOT_FORWARDED,
+    names::{HIDDEN, NOT_FORWARDED, refusal_of},
+    registrar::Registrar,
     transactions::Id,
 };
 use crate::{
@@ -23,6 +27,9 @@ use crate::{
     metrics::{Count, Outcome},
     transmits::Flow,
 };
+
+/// A relayed dialog, and which way a request goes in it.
+type Dialog = (Route, Direction);
 
 /// Why a request inside a relayed dialog does not pass as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,53 +43,13 @@ enum Barred {
 }
 
 impl Shard {
-    /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
-    pub(super) fn on_ack(&mut self, asked: Asked<'_>) {
-        let outcome = match self.exchanges.transactions.receive(&self.cx, asked) {
-            Received::Acknowledged(token) => {
-                self.exchanges.acknowledged(Id { listener: asked.flow.listener, token });
-                Outcome::Answered
-            }
-            Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
-            Received::New => self.on_new_ack(asked),
-        };
-        self.cx.metrics.request(asked.kind, outcome);
-    }
-
-    fn on_new_ack(&mut self, asked: Asked<'_>) -> Outcome {
-        if let Some((route, direction)) = self.route_of(asked) {
-            // Nobody can be asked for the password of an ACK.
-            if self.bar(asked, &route, direction).is_some() {
-                return Outcome::Unmatched;
-            }
-            let forwarded = self.forward(asked, &route, direction);
-            return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
-        }
-        if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
-            return self.on_foreign_ack(asked, &tagged);
-        }
-        // To an answer that was not remembered: it carries the tag that we would give again.
-        let stateless = self.cx.keys.stateless_tag(asked.message);
-        if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
-    }
-
-    /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
-    /// For a call that is over nobody repeats anything.
-    fn on_foreign_ack(&mut self, asked: Asked<'_>, tagged: &Tagged) -> Outcome {
-        if tagged.shard == self.cx.settings.shard || self.cx.handed_over || self.cx.ledger.call(tagged.call).is_none() {
-            return Outcome::Unmatched;
-        }
-        self.cx.hand_over(tagged.shard, asked.flow, asked.message.as_bytes());
-        Outcome::Answered
-    }
-
     /// Any request but ACK and CANCEL with a tag on To.
     pub(super) fn on_in_dialog(&mut self, asked: Asked<'_>) {
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
             return self.on_declared_dialog(asked, &tagged);
         }
-        match self.route_of(asked) {
-            Some((route, direction)) => self.on_relayed_dialog(asked, &route, direction),
+        match dialog_of(&self.cx, asked) {
+            Some(dialog) => self.on_relayed_dialog(asked, &dialog),
             None => self.cx.unmatched(asked),
         }
     }
@@ -105,21 +72,9 @@ impl Shard {
         }
     }
 
-    /// Whether the credentials are those of the call's own user; else the request is answered.
-    fn is_callers_own(&mut self, asked: Asked<'_>, call: CallId) -> bool {
-        let Some((owner, _)) = self.cx.ledger.call(call) else {
-            self.cx.unmatched(asked);
-            return false;
-        };
-        let Some(proof) = self.authenticate(asked) else { return false };
-        if proof.user != owner {
-            self.cx.unmatched(asked);
-        }
-        proof.user == owner
-    }
-
-    fn on_relayed_dialog(&mut self, asked: Asked<'_>, route: &Route, direction: Direction) {
-        match self.bar(asked, route, direction) {
+    fn on_relayed_dialog(&mut self, asked: Asked<'_>, dialog: &Dialog) {
+        let (route, direction) = (&dialog.0, dialog.1);
+        match bar(&self.cx, &self.registrar, asked, dialog) {
             // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
             Some(Barred::Unproved) if !self.is_callers_own(asked, route.call) => return,
@@ -140,7 +95,7 @@ impl Shard {
             _ if has_body && is_description(asked.message) => return self.cx.not_acceptable(asked),
             _ => {}
         }
-        match self.forward(asked, route, direction) {
+        match forward(&mut self.cx, &self.registrar, asked, dialog) {
             Ok(()) => {
                 self.cx.metrics.request(asked.kind, Outcome::Answered);
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
@@ -152,36 +107,23 @@ impl Shard {
         }
     }
 
-    /// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
-    fn bar(&self, asked: Asked<'_>, route: &Route, direction: Direction) -> Option<Barred> {
-        let is_callers = match direction {
-            Direction::ToService => asked.flow == route.client,
-            Direction::ToClient => {
-                let service = self.cx.policy.service(&route.service);
-                let hop = service.and_then(|service| self.registrar.hop(&self.cx, service));
-                if hop.is_none_or(|hop| hop.flow != asked.flow) {
-                    return Some(Barred::Unmatched);
-                }
-                true
-            }
+    /// Whether the credentials are those of the call's own user; else the request is answered.
+    fn is_callers_own(&mut self, asked: Asked<'_>, call: CallId) -> bool {
+        let Some((owner, _)) = self.cx.ledger.call(call) else {
+            self.cx.unmatched(asked);
+            return false;
         };
-        let cseq = asked.essentials.cseq.number;
-        if asked.method == Method::Bye && self.cx.ledger.was_ended_by(self.cx.now.instant, route.call, cseq) {
-            return (!is_callers).then_some(Barred::Unmatched);
+        let Some(proof) = self.authenticate(asked) else { return false };
+        if proof.user != owner {
+            self.cx.unmatched(asked);
         }
-        let Some((owner, service)) = self.cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
-        let is_renamed = direction == Direction::ToService && !self.cx.settings.is_from(asked, &owner);
-        if service != route.service || is_renamed {
-            return Some(Barred::Unmatched);
-        }
-        if !is_callers {
-            return Some(Barred::Unproved);
-        }
-        match self.cx.ledger.say(self.cx.now.instant, route.call, self.cx.settings.dialog_requests_per_s) {
-            Ok(()) => None,
-            Err(Refused::Busy) => Some(Barred::Busy),
-            Err(Refused::Over) => Some(Barred::Unmatched),
-        }
+        proof.user == owner
+    }
+
+    /// Authenticates a re-INVITE of a call, and decides anew.
+    fn on_reinvite(&mut self, asked: Asked<'_>, (service, call): (&str, CallId)) {
+        let Some(proof) = self.authenticate(asked) else { return };
+        admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (service, Some(call)));
     }
 
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
@@ -191,60 +133,147 @@ impl Shard {
             self.cx.metrics.one(Count::CallsEnded);
         }
     }
+}
 
-    /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
-    fn forward(&mut self, asked: Asked<'_>, route: &Route, direction: Direction) -> Result<(), u16> {
-        let message = asked.message;
-        let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
-            Direction::ToClient => (route.client, None),
-            Direction::ToService => {
-                let service = self.cx.policy.service(&route.service).cloned();
-                let hop = service.and_then(|service| self.registrar.hop(&self.cx, &service)).ok_or(480_u16)?;
-                (hop.flow, self.cx.settings.inner_uri(message, &hop.uri))
-            }
-        };
-        let ways = (direction, answer_flow(asked.flow, message), to);
-        let branch = self.cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
-        let session = if is_description(message) { Session::parse(message.body()).ok() } else { None };
-        // Only the ACK to an answer that held the offer has a description, and only towards the service.
-        let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
-        let contact = match direction {
-            Direction::ToClient => self.cx.settings.outer_contact(message, to.listener),
-            Direction::ToService => None,
-        };
-        let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
-        let written = ForwardRequest {
-            request: message,
-            source: asked.flow.peer,
-            via: self.cx.settings.via(to.listener, &branch),
-            uri: uri.as_deref(),
-            record_routes: &[],
-            remove_first_route: true,
-            remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
-            add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
-            body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
+/// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
+pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, registrar: &Registrar, asked: Asked<'_>) {
+    let outcome = match exchanges.transactions.receive(cx, asked) {
+        Received::Acknowledged(token) => {
+            exchanges.unacknowledged.remove(&Id { listener: asked.flow.listener, token });
+            Outcome::Answered
         }
-        .write(&mut self.cx.scratch);
-        let is_too_long = written.is_ok() && self.cx.out.links.is_too_long(to.peer, self.cx.scratch.len());
-        if written.is_ok() && !is_too_long {
-            self.cx.out.push(to, &self.cx.scratch);
+        Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
+        Received::New => on_new_ack(cx, registrar, asked),
+    };
+    cx.metrics.request(asked.kind, outcome);
+}
+
+fn on_new_ack(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
+    if let Some(dialog) = dialog_of(cx, asked) {
+        // Nobody can be asked for the password of an ACK.
+        if bar(cx, registrar, asked, &dialog).is_some() {
+            return Outcome::Unmatched;
         }
-        if is_too_long {
-            return Err(513);
-        }
-        written.map_err(|error| if error == ForwardError::NoHops { 483 } else { 400 })
+        let forwarded = forward(cx, registrar, asked, &dialog);
+        return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
     }
+    if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| cx.keys.tagged(tag)) {
+        return on_foreign_ack(cx, asked, &tagged);
+    }
+    // To an answer that was not remembered: it carries the tag that we would give again.
+    let stateless = cx.keys.stateless_tag(asked.message);
+    if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
+}
 
-    /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
-    /// cookie covers, stands on From or on To.
-    fn route_of(&self, asked: Asked<'_>) -> Option<(Route, Direction)> {
-        let route = asked.message.routes().next()?.ok()?;
-        let uri = Uri::parse(route.uri).ok()?;
-        let fields = asked.essentials;
-        let by = |tag: Option<&[u8]>| self.cx.keys.route(self.cx.now.unix, &uri, fields.call_id, tag?);
-        by(fields.from.tag)
-            .map(|route| (route, Direction::ToService))
-            .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))
+/// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
+/// For a call that is over nobody repeats anything.
+fn on_foreign_ack(cx: &mut Context, asked: Asked<'_>, tagged: &Tagged) -> Outcome {
+    if tagged.shard == cx.settings.shard || cx.handed_over || cx.ledger.call(tagged.call).is_none() {
+        return Outcome::Unmatched;
+    }
+    cx.hand_over(tagged.shard, asked.flow, asked.message.as_bytes());
+    Outcome::Answered
+}
+
+/// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
+fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Option<Barred> {
+    let (route, direction) = (&dialog.0, dialog.1);
+    let is_callers = match direction {
+        Direction::ToService => asked.flow == route.client,
+        Direction::ToClient => {
+            let service = cx.policy.service(&route.service);
+            let hop = service.and_then(|service| registrar.hop(cx, service));
+            if hop.is_none_or(|hop| hop.flow != asked.flow) {
+                return Some(Barred::Unmatched);
+            }
+            true
+        }
+    };
+    let cseq = asked.essentials.cseq.number;
+    if asked.method == Method::Bye && cx.ledger.was_ended_by(cx.now.instant, route.call, cseq) {
+        return (!is_callers).then_some(Barred::Unmatched);
+    }
+    let Some((owner, service)) = cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
+    let is_renamed = direction == Direction::ToService && !cx.settings.is_from(asked, &owner);
+    if service != route.service || is_renamed {
+        return Some(Barred::Unmatched);
+    }
+    if !is_callers {
+        return Some(Barred::Unproved);
+    }
+    match cx.ledger.say(cx.now.instant, route.call, cx.settings.dialog_requests_per_s) {
+        Ok(()) => None,
+        Err(Refused::Busy) => Some(Barred::Busy),
+        Err(Refused::Over) => Some(Barred::Unmatched),
+    }
+}
+
+/// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
+fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Result<(), u16> {
+    let (route, direction, message) = (&dialog.0, dialog.1, asked.message);
+    let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
+        Direction::ToClient => (route.client, None),
+        Direction::ToService => {
+            let service = cx.policy.service(&route.service).cloned();
+            let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;
+            (hop.flow, cx.settings.inner_uri(message, &hop.uri))
+        }
+    };
+    let ways = (direction, answer_flow(asked.flow, message), to);
+    let branch = cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
+    let session = if is_description(message) { Session::parse(message.body()).ok() } else { None };
+    // Only the ACK to an answer that held the offer has a description, and only towards the service.
+    let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+    let contact = match direction {
+        Direction::ToClient => cx.settings.outer_contact(message, to.listener),
+        Direction::ToService => None,
+    };
+    let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
+    let written = ForwardRequest {
+        request: message,
+        source: asked.flow.peer,
+        via: cx.settings.via(to.listener, &branch),
+        uri: uri.as_deref(),
+        record_routes: &[],
+        remove_first_route: true,
+        remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
+        add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
+        body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
+    }
+    .write(&mut cx.scratch);
+    written.map_err(refusal_of)?;
+    if cx.out.links.is_too_long(to.peer, cx.scratch.len()) {
+        return Err(513);
+    }
+    cx.out.push(to, &cx.scratch);
+    Ok(())
+}
+
+/// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
+/// cookie covers, stands on From or on To.
+fn dialog_of(cx: &Context, asked: Asked<'_>) -> Option<Dialog> {
+    let route = asked.message.routes().next()?.ok()?;
+    let uri = Uri::parse(route.uri).ok()?;
+    let fields = asked.essentials;
+    let by = |tag: Option<&[u8]>| cx.keys.route(cx.now.unix, &uri, fields.call_id, tag?);
+    by(fields.from.tag)
+        .map(|route| (route, Direction::ToService))
+        .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))
+}
+
+/// Passes the response to a request on that was forwarded without state.
+pub(super) fn pass_back(cx: &mut Context, message: &Message<'_>, (direction, to): (Direction, Flow)) {
+    let is_services = direction == Direction::ToService;
+    let contact = if is_services { cx.settings.answer_contact(message, to.listener) } else { None };
+    let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
+    let add = contact.as_deref().map(|value| ("Contact", value));
+    let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };
+    match response.write(&mut cx.scratch) {
+        Ok(()) => {
+            cx.metrics.one(Count::ResponsesRelayed);
+            cx.out.push(to, &cx.scratch);
+        }
+        Err(_) => cx.metrics.one(Count::ResponsesUnmatched),
     }
 }
 

@@ -3,19 +3,29 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use sluicegate_api::Decision;
 use sluicegate_grant::GrantId;
+use sluicegate_sip::message::Message;
 use sluicegate_wire::Instant;
 
 use super::{
     admission::Admitted,
+    context::Context,
+    events::{Event, GateAnswer},
     grants::Opening,
     ladder::Asked,
-    openings::Openings,
+    legs::Legs,
+    media::Want,
     relay::Relay,
-    settings::{Settings, TRANSACTION_LIFE},
+    settings::{OPENING_MAX, Settings, TRANSACTION_LIFE},
     transactions::{Id, Transactions},
 };
-use crate::transmits::Flow;
+use crate::{
+    calls::CallId,
+    decisions::Decided,
+    metrics::{Count, Outcome},
+    transmits::Flow,
+};
 
 /// An INVITE that was let in and has no final answer yet.
 #[derive(Debug)]
@@ -37,14 +47,18 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 pub(super) struct Exchanges {
     pub(super) transactions: Transactions,
-    pending: HashMap<Id, Exchange>,
+    /// Those without a final answer.
+    pub(super) pending: HashMap<Id, Exchange>,
     /// Answered with 200 and not acknowledged: the call that ends if it never is.
-    unacknowledged: HashMap<Id, [u8; 12]>,
-    /// From what we sent to a service to what we owe the client.
-    relayed: HashMap<Id, Id>,
+    pub(super) unacknowledged: HashMap<Id, CallId>,
+    /// From what we sent to a service to the client's transaction, for as long as an answer of interest may come.
+    pub(super) relayed: HashMap<Id, Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
-    openings: Openings,
+    /// Which INVITE waits for which grant.
+    by_grant: HashMap<GrantId, Id>,
+    /// When gates have to have answered at the latest, oldest first.
+    gate_deadlines: VecDeque<(Instant, Id)>,
 }
 
 impl Exchanges {
@@ -55,7 +69,8 @@ impl Exchanges {
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
             lingering: VecDeque::new(),
-            openings: Openings::default(),
+            by_grant: HashMap::new(),
+            gate_deadlines: VecDeque::new(),
         }
     }
 
@@ -72,64 +87,128 @@ impl Exchanges {
         self.pending.insert(id, exchange);
     }
 
-    pub(super) fn pending(&mut self, id: Id) -> Option<&mut Exchange> {
-        self.pending.get_mut(&id)
-    }
-
     /// The exchange has its final answer, or none will come.
     pub(super) fn end(&mut self, id: Id) -> Option<Exchange> {
         let exchange = self.pending.remove(&id)?;
-        exchange.opening.iter().for_each(|opening| self.openings.stop(opening));
+        stop(&mut self.by_grant, exchange.opening.as_ref());
         Some(exchange)
     }
 
-    /// From now on the exchange waits for these grants, and for no others.
-    pub(super) fn await_gate(&mut self, now: Instant, id: Id, opening: Opening) {
-        if let Some(exchange) = self.pending.get_mut(&id) {
-            exchange.opening.iter().for_each(|before| self.openings.stop(before));
-            exchange.gate_deadline = Some(self.openings.expect(now, id, opening.ids()));
-            exchange.opening = Some(opening);
+    /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
+    /// told its sender, if they cannot even be asked.
+    pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> bool {
+        let Some(Exchange { flow, admitted, .. }) = self.pending.get_mut(&id) else { return false };
+        let client = flow.peer.ip();
+        let issuing = (&cx.settings, &cx.keys, &*cx.ledger);
+        let opening = Opening::new(issuing, cx.now.unix, (admitted, client), wants);
+        let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
+        self.await_gate(cx.now.instant, id, opening);
+        let raised = cx.raise(order);
+        if !raised {
+            self.on_gate_failed(cx, id, "as many events wait for the feed as may");
         }
+        raised
+    }
+
+    /// From now on the exchange waits for these grants, and for no others.
+    fn await_gate(&mut self, now: Instant, id: Id, opening: Opening) {
+        let Some(exchange) = self.pending.get_mut(&id) else { return };
+        let deadline = now + OPENING_MAX;
+        stop(&mut self.by_grant, exchange.opening.as_ref());
+        self.by_grant.extend(opening.ids().map(|grant| (grant, id)));
+        self.gate_deadlines.push_back((deadline, id));
+        exchange.gate_deadline = Some(deadline);
+        exchange.opening = Some(opening);
     }
 
     /// The exchange waits for no grants any more, and needs none.
     pub(super) fn give_up_opening(&mut self, id: Id) {
         let opening = self.pending.get_mut(&id).and_then(|exchange| exchange.opening.take());
-        opening.iter().for_each(|opening| self.openings.stop(opening));
+        stop(&mut self.by_grant, opening.as_ref());
     }
 
-    /// The exchange that waits for this grant; it no longer does.
-    pub(super) fn waiting_for(&mut self, grant: GrantId) -> Option<Id> {
-        self.openings.answered(grant)
-    }
-
-    /// An exchange whose gate has not answered in time.
-    pub(super) fn missed_gate(&mut self, now: Instant) -> Option<Id> {
-        while let Some((deadline, id)) = self.openings.missed(now) {
-            // A later opening of the same exchange has a later deadline.
-            if self.pending.get(&id).is_some_and(|exchange| exchange.gate_deadline == Some(deadline)) {
-                return Some(id);
+    /// Takes a gate's answer.
+    pub(super) fn on_gate_answer(&mut self, cx: &mut Context, legs: &mut Legs, answer: GateAnswer) {
+        let (GateAnswer::Opened { id: grant, .. } | GateAnswer::Refused { id: grant, .. }) = answer;
+        let Some(id) = self.by_grant.remove(&grant) else { return };
+        match answer {
+            GateAnswer::Opened { address, ports, .. } => {
+                let Some(exchange) = self.pending.get_mut(&id) else { return };
+                let is_relayed = exchange.relay.is_some();
+                let is_open = exchange.opening.as_mut().is_some_and(|opening| opening.note(grant, address, ports));
+                match (is_open, is_relayed) {
+                    (true, false) => self.accept(cx, id),
+                    (true, true) => self.pass_answer_on(cx, legs, id),
+                    (false, _) => {}
+                }
+            }
+            GateAnswer::Refused { reason, .. } => {
+                cx.metrics.one(Count::OpeningRefused);
+                self.on_gate_failed(cx, id, &reason);
             }
         }
-        None
     }
 
-    pub(super) fn await_ack(&mut self, id: Id, call: [u8; 12]) {
-        self.unacknowledged.insert(id, call);
+    /// Nothing could be opened: the gate refused, or has not answered in time.
+    fn on_gate_failed(&mut self, cx: &mut Context, id: Id, why: &str) {
+        match self.pending.get_mut(&id) {
+            Some(Exchange { relay: Some(_), .. }) => self.on_relay_gate_failed(cx, id, why),
+            Some(_) => self.fail(cx, id, 503, why),
+            None => {}
+        }
     }
 
-    /// The ACK came, or will never come: the call that hung on it.
-    pub(super) fn acknowledged(&mut self, id: Id) -> Option<[u8; 12]> {
-        self.unacknowledged.remove(&id)
+    /// Gives up on the gates that have not answered in time.
+    pub(super) fn give_up_late_gates(&mut self, cx: &mut Context) {
+        while let Some((deadline, id)) = self.gate_deadlines.pop_front_if(|(deadline, _)| *deadline <= cx.now.instant) {
+            // A later opening of the same exchange has a later deadline.
+            if self.pending.get(&id).is_some_and(|exchange| exchange.gate_deadline == Some(deadline)) {
+                cx.metrics.one(Count::OpeningTimeouts);
+                self.on_gate_failed(cx, id, "the gate has not answered in time");
+            }
+        }
     }
 
-    pub(super) fn relay(&mut self, sent: Id, owed: Id) {
-        self.relayed.insert(sent, owed);
+    /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
+    /// is.
+    pub(super) fn fail(&mut self, cx: &mut Context, id: Id, code: u16, why: &str) {
+        let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.end(id) else { return };
+        let decision = Decision {
+            unix: cx.now.unix.0,
+            user: admitted.user,
+            service: admitted.service.name.clone(),
+            client: flow.peer,
+            outcome: Outcome::Unavailable.label().into(),
+            status: code,
+            steps: vec![format!("- {why}")],
+        };
+        cx.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
+        if opening.is_some() && !admitted.renewal {
+            cx.revoke(admitted.call);
+        }
+        if let Some(relay) = relay {
+            self.relayed.remove(&relay.sent);
+            if !admitted.renewal {
+                cx.ledger.end_call(cx.now.instant, admitted.call, None);
+            }
+        }
+        if let Ok(request) = Message::parse(&request) {
+            cx.write_answer(flow, &request, code, |headers| headers);
+            self.transactions.respond(cx, id, code);
+        }
     }
 
-    /// The client's transaction for what we sent to a service.
-    pub(super) fn owed(&self, sent: Id) -> Option<Id> {
-        self.relayed.get(&sent).copied()
+    /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
+    pub(super) fn on_unacknowledged(&mut self, cx: &mut Context, id: Id) {
+        let exchange = self.end(id);
+        if let Some(Exchange { relay: Some(relay), .. }) = &exchange {
+            self.relayed.remove(&relay.sent);
+        }
+        let ended = exchange.filter(|exchange| !exchange.admitted.renewal).map(|exchange| exchange.admitted.call);
+        if let Some(call) = self.unacknowledged.remove(&id).or(ended) {
+            cx.ledger.end_call(cx.now.instant, call, None);
+            cx.revoke(call);
+        }
     }
 
     /// A relayed INVITE was accepted: its 2xx may come again until the client transaction ends.
@@ -137,25 +216,23 @@ impl Exchanges {
         self.lingering.push_back((now + TRANSACTION_LIFE, sent));
     }
 
-    /// No more answers of interest can come to what we sent.
-    pub(super) fn forget(&mut self, sent: Id) {
-        self.relayed.remove(&sent);
-    }
-
     /// Drops what lingered long enough.
     pub(super) fn sweep(&mut self, now: Instant) {
-        while let Some((at, id)) = self.lingering.front().copied()
-            && at <= now
-        {
-            self.lingering.pop_front();
+        while let Some((_, id)) = self.lingering.pop_front_if(|(at, _)| *at <= now) {
             self.relayed.remove(&id);
         }
     }
 
     /// When something is due: a transaction's timer or a gate's answer.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let lingering = self.lingering.front().map(|(at, _)| *at);
-        let deadlines = [self.transactions.next_deadline(), self.openings.next_deadline(), lingering];
-        deadlines.into_iter().flatten().min()
+        let queues = [&self.gate_deadlines, &self.lingering].into_iter();
+        queues.filter_map(|queue| Some(queue.front()?.0)).chain(self.transactions.next_deadline()).min()
+    }
+}
+
+/// Nobody waits for these grants any more.
+fn stop(by_grant: &mut HashMap<GrantId, Id>, opening: Option<&Opening>) {
+    for grant in opening.into_iter().flat_map(Opening::ids) {
+        by_grant.remove(&grant);
     }
 }

@@ -7,7 +7,16 @@ use sluicegate_sip::{
     transaction::Received,
 };
 
-use super::{Now, Shard, answer::kind_of, auth::Proof, names::user_in, transactions::Id};
+use super::{
+    Now, Shard,
+    admission::admit,
+    answer::kind_of,
+    auth::Proof,
+    dialog::{on_ack, pass_back},
+    keys::BranchOwner,
+    names::user_in,
+    transactions::Id,
+};
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
     transmits::Flow,
@@ -145,10 +154,24 @@ impl Shard {
         }
     }
 
+    /// A response: of use only if its branch is ours.
+    fn on_response(&mut self, flow: Flow, message: &Message<'_>, code: u16) {
+        let cx = &mut self.cx;
+        match cx.keys.owner_of(flow, message) {
+            None => cx.metrics.one(Count::ResponsesUnmatched),
+            Some(BranchOwner::Stateless(direction, to)) => pass_back(cx, message, (direction, to)),
+            Some(BranchOwner::Shard(shard)) if shard == cx.settings.shard => {
+                self.exchanges.on_response(cx, &mut self.legs, flow, message, code);
+            }
+            Some(BranchOwner::Shard(_)) if cx.handed_over => {}
+            Some(BranchOwner::Shard(shard)) => cx.hand_over(shard, flow, message.as_bytes()),
+        }
+    }
+
     fn end_transaction(&mut self, asked: Asked<'_>) -> Passed<()> {
         match asked.method {
-            Method::Ack => self.on_ack(asked),
-            Method::Cancel => self.on_cancel(asked),
+            Method::Ack => on_ack(&mut self.cx, &mut self.exchanges, &self.registrar, asked),
+            Method::Cancel => self.exchanges.on_cancel(&mut self.cx, asked),
             _ => return Ok(()),
         }
         Err(Rung::Transaction)
@@ -174,12 +197,12 @@ impl Shard {
     }
 
     fn decide(&mut self, asked: Asked<'_>, proof: Proof) {
-        match asked.method {
-            Method::Register => {
-                self.registrar.on_register(&mut self.cx, &mut self.exchanges.transactions, asked, proof);
-            }
-            _ => self.on_invite(asked, proof),
+        let Self { cx, exchanges, registrar, .. } = self;
+        if asked.method == Method::Register {
+            return registrar.on_register(cx, &mut exchanges.transactions, asked, proof);
         }
+        let service = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
+        admit(cx, exchanges, registrar, asked, proof, (&service, None));
     }
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.

@@ -11,7 +11,7 @@ use sluicegate_sip::{
 };
 use sluicegate_wire::Instant;
 
-use super::Shard;
+use super::{context::Context, transactions::Transactions};
 use crate::{calls::CallId, transmits::Flow};
 
 /// What our own BYE counts up from the last request that we know of: those of the caller that were passed on without being
@@ -44,6 +44,36 @@ impl Leg {
             call_id: invite.call_id.to_vec(),
             cseq: invite.cseq.number,
         })
+    }
+
+    /// Acknowledges and ends a call that only the service thinks it has.
+    pub(super) fn hang_up(&self, cx: &mut Context, transactions: &mut Transactions) {
+        let ack = self.request(cx, b"ACK", self.cseq);
+        cx.out.push(self.hop, &ack);
+        self.say_bye(cx, transactions);
+    }
+
+    /// Ends a call at its service.
+    fn say_bye(&self, cx: &mut Context, transactions: &mut Transactions) {
+        let bye = self.request(cx, b"BYE", self.cseq.saturating_add(CSEQ_STEP));
+        transactions.start(cx, self.hop, &bye);
+    }
+
+    fn request(&self, cx: &mut Context, method: &[u8], cseq: u32) -> Vec<u8> {
+        let branch = cx.new_branch();
+        let mut bytes = Vec::new();
+        let request = Request {
+            method,
+            uri: &self.contact,
+            via: cx.settings.via(self.hop.listener, &branch),
+            from: Party { uri: &self.from.0, tag: self.from.1.as_deref() },
+            to: Party { uri: &self.to.0, tag: self.to.1.as_deref() },
+            call_id: &self.call_id,
+            cseq,
+            routes: &[],
+        };
+        request.begin(&mut bytes).finish();
+        bytes
     }
 }
 
@@ -78,9 +108,18 @@ impl Legs {
         Some(leg)
     }
 
-    fn pop_due(&mut self, now: Instant) -> Option<Leg> {
-        let (_, call) = self.by_end.first().copied().filter(|(until, _)| *until <= now)?;
-        self.take(call)
+    /// Ends at their services the calls whose time is over.
+    pub(super) fn end_due(&mut self, cx: &mut Context, transactions: &mut Transactions) {
+        while let Some((_, call)) = self.by_end.first().copied().filter(|(until, _)| *until <= cx.now.instant) {
+            self.end(cx, transactions, call);
+        }
+    }
+
+    /// Ends at its service a call that is over, and not by a BYE that this shard has passed on.
+    pub(super) fn end(&mut self, cx: &mut Context, transactions: &mut Transactions, call: CallId) {
+        if let Some(leg) = self.take(call) {
+            leg.say_bye(cx, transactions);
+        }
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
@@ -89,53 +128,5 @@ impl Legs {
 
     pub(super) fn gauge(&self) -> Gauge {
         Gauge::of("service_legs", self.by_call.len(), self.max)
-    }
-}
-
-impl Shard {
-    /// These calls are over, and not by a BYE that this shard has passed on.
-    pub(super) fn on_over(&mut self, calls: &[CallId]) {
-        for call in calls {
-            if let Some(leg) = self.legs.take(*call) {
-                self.say_bye(&leg);
-            }
-        }
-    }
-
-    /// Ends at their services the calls whose time is over.
-    pub(super) fn end_due_legs(&mut self) {
-        while let Some(leg) = self.legs.pop_due(self.cx.now.instant) {
-            self.say_bye(&leg);
-        }
-    }
-
-    /// Ends a call at its service.
-    pub(super) fn say_bye(&mut self, leg: &Leg) {
-        let bye = self.request_in(leg, b"BYE", leg.cseq.saturating_add(CSEQ_STEP));
-        self.exchanges.transactions.start(&mut self.cx, leg.hop, &bye);
-    }
-
-    /// Acknowledges and ends a call that only the service thinks it has.
-    pub(super) fn hang_up(&mut self, leg: &Leg) {
-        let ack = self.request_in(leg, b"ACK", leg.cseq);
-        self.cx.out.push(leg.hop, &ack);
-        self.say_bye(leg);
-    }
-
-    fn request_in(&mut self, leg: &Leg, method: &[u8], cseq: u32) -> Vec<u8> {
-        let branch = self.cx.new_branch();
-        let mut bytes = Vec::new();
-        let request = Request {
-            method,
-            uri: &leg.contact,
-            via: self.cx.settings.via(leg.hop.listener, &branch),
-            from: Party { uri: &leg.from.0, tag: leg.from.1.as_deref() },
-            to: Party { uri: &leg.to.0, tag: leg.to.1.as_deref() },
-            call_id: &leg.call_id,
-            cseq,
-            routes: &[],
-        };
-        request.begin(&mut bytes).finish();
-        bytes
     }
 }

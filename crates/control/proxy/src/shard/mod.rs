@@ -6,6 +6,10 @@
 //! A datagram climbs a ladder whose cheap steps come first, and leaves at the first "no": keep-alive or garbage, parse,
 //! ACK, retransmission, nonce, digest, replay set, policy, opening. Nothing is remembered of a client before its digest
 //! is right.
+//!
+//! A step says by its arguments what it may touch. Each has the [`Context`], in which nothing is remembered of a client. Who
+//! has [`transactions::Transactions`] may remember a request, who has the [`Exchanges`] what an INVITE waits for, who has the
+//! [`Legs`] how to end a call at its service. Only what happens inside a dialog may need all of the shard.
 
 mod admission;
 mod answer;
@@ -21,10 +25,8 @@ mod ladder;
 mod legs;
 mod media;
 mod names;
-mod openings;
 mod registrar;
 mod relay;
-mod responses;
 mod settings;
 mod transactions;
 mod unproved;
@@ -47,7 +49,7 @@ use self::{
     ladder::Asked,
     legs::Legs,
     registrar::Registrar,
-    transactions::{Id, TimedOut},
+    transactions::TimedOut,
 };
 use crate::{
     ledger::Ledger,
@@ -68,9 +70,13 @@ pub struct Now {
 #[derive(Debug)]
 pub struct Shard {
     cx: Context,
+    /// Who sent a request.
     authenticator: Authenticator,
+    /// What was answered, and what INVITEs without a final answer wait for.
     exchanges: Exchanges,
+    /// Relayed calls whose services are told when they end.
     legs: Legs,
+    /// Where services take SIP.
     registrar: Registrar,
 }
 
@@ -94,8 +100,12 @@ impl Shard {
         self.cx.now = now;
         match input {
             Input::Agents(agents) => self.cx.settings.agents = agents,
-            Input::Gate(answer) => self.on_gate_answer(answer),
-            Input::Over(calls) => self.on_over(&calls),
+            Input::Gate(answer) => self.exchanges.on_gate_answer(&mut self.cx, &mut self.legs, answer),
+            Input::Over(calls) => {
+                for call in calls.iter() {
+                    self.legs.end(&mut self.cx, &mut self.exchanges.transactions, *call);
+                }
+            }
             // One that finds no room is told again when its agent registers anew.
             Input::Bind(binding) => drop(self.registrar.bind(self.cx.now.instant, binding)),
             Input::Datagram { flow, bytes } => {
@@ -113,37 +123,23 @@ impl Shard {
 
     /// Does what is due: repeats requests and answers, and gives up on what did not come.
     pub fn on_time(&mut self, now: Now) {
-        self.cx.now = now;
-        self.end_due_legs();
-        while let Some(over) = self.exchanges.transactions.poll(&mut self.cx) {
+        let Self { cx, exchanges, legs, .. } = self;
+        cx.now = now;
+        legs.end_due(cx, &mut exchanges.transactions);
+        while let Some(over) = exchanges.transactions.poll(cx) {
             match over {
-                TimedOut::Server(id) => self.on_unacknowledged(id),
-                TimedOut::Client(id) => self.on_relay_timeout(id),
+                TimedOut::Server(id) => exchanges.on_unacknowledged(cx, id),
+                TimedOut::Client(id) => exchanges.on_relay_timeout(cx, id),
             }
         }
-        while let Some(id) = self.exchanges.missed_gate(self.cx.now.instant) {
-            self.cx.metrics.one(Count::OpeningTimeouts);
-            self.on_gate_failed(id, "the gate has not answered in time");
-        }
-        self.exchanges.sweep(self.cx.now.instant);
-        self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
+        exchanges.give_up_late_gates(cx);
+        exchanges.sweep(cx.now.instant);
+        cx.metrics.add(Count::TransmitDropped, cx.out.take_dropped());
     }
 
     /// Who proved to have sent a request, or `None` after having asked for credentials.
     fn authenticate(&mut self, asked: Asked<'_>) -> Option<Proof> {
         self.authenticator.authenticate(&mut self.cx, &mut self.exchanges.transactions, asked)
-    }
-
-    /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
-    fn on_unacknowledged(&mut self, id: Id) {
-        let ended = self.exchanges.end(id).and_then(|exchange| {
-            exchange.relay.iter().for_each(|relay| self.exchanges.forget(relay.sent));
-            (!exchange.admitted.renewal).then_some(exchange.admitted.call)
-        });
-        if let Some(call) = self.exchanges.acknowledged(id).or(ended) {
-            self.cx.ledger.end_call(self.cx.now.instant, call, None);
-            self.cx.revoke(call);
-        }
     }
 
     /// The next thing that the shard asks of its surroundings.

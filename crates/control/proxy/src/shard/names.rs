@@ -1,9 +1,11 @@
 //! Names and addresses in messages that are passed on: a caller is who it has proved to be, and nobody outside learns where
 //! a service lives inside.
 
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     uri::{Host, Uri, unescape},
+    write::ForwardError,
 };
 
 use super::{ladder::Asked, settings::Settings};
@@ -22,6 +24,9 @@ pub(super) const NOT_FORWARDED: &[HeaderName] = &[
     HeaderName::PCalledPartyId,
     HeaderName::PChargingVector,
 ];
+
+/// What of a service's answer a client does not get as it is.
+pub(super) const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER, HeaderName::Contact];
 
 /// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
 const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
@@ -64,6 +69,13 @@ impl Settings {
         Some([b"<", &at(&uri, &self.address(listener).to_string())[..], b">"].concat())
     }
 
+    /// The Contact that a client is told of in a service's answer. A redirection would name an address inside, so it has
+    /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
+    pub(super) fn answer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
+        let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
+        if is_redirection { None } else { self.outer_contact(message, listener) }
+    }
+
     /// The Request-URI for a service: where we stand in for it, its own address, which is that of `hop`.
     pub(super) fn inner_uri(&self, message: &Message<'_>, hop: &[u8]) -> Option<Vec<u8>> {
         let uri = Uri::parse(message.request_uri()?).ok().filter(|uri| self.is_our_host(uri))?;
@@ -84,4 +96,9 @@ pub(super) fn user_in(uri: &[u8]) -> Option<String> {
 fn at(uri: &Uri<'_>, place: &str) -> Vec<u8> {
     let user = uri.user.map(|user| [user, b"@"].concat()).unwrap_or_default();
     [b"sip:", &user[..], place.as_bytes(), uri.params].concat()
+}
+
+/// What a request is answered that cannot be passed on.
+pub(super) const fn refusal_of(error: ForwardError) -> u16 {
+    if matches!(error, ForwardError::NoHops) { 483 } else { 400 }
 }

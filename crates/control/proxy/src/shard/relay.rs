@@ -1,17 +1,31 @@
 //! Relayed services: the INVITE goes to the agent or SIP server, and what its answer names is opened before the answer is
 //! passed on.
 
+use std::time::Duration;
+
 use sluicegate_policy::ServiceKind;
+use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
     transaction::Role,
-    write::{ForwardError, ForwardRequest, NewBody, cancel_for},
+    write::{ForwardRequest, ForwardResponse, NewBody, cancel_for},
 };
 
 use super::{
-    Shard, admission::Admitted, exchanges::Exchange, keys::Route, ladder::Asked, media, names::NOT_FORWARDED,
-    registrar::Hop, transactions::Id,
+    admission::Admitted,
+    context::Context,
+    declared::multipart,
+    exchanges::{Exchange, Exchanges},
+    grants::Opening,
+    keys::Route,
+    ladder::Asked,
+    legs::{Leg, Legs},
+    media::{self, wanted_of_answer},
+    names::{HIDDEN, NOT_FORWARDED, refusal_of},
+    registrar::Hop,
+    settings::Settings,
+    transactions::Id,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -20,6 +34,7 @@ use crate::{
 
 /// How long a relayed call may ring, in seconds: longer than timer C lets it (RFC 3261 section 16.6).
 const RINGING_SECS: u64 = 200;
+const SDP: &str = "application/sdp";
 
 /// What is known of an INVITE that was passed on to a service.
 #[derive(Debug)]
@@ -37,27 +52,30 @@ pub(super) struct Relay {
     pub(super) cancel_sent: bool,
 }
 
-impl Shard {
+impl Exchanges {
     /// Passes an allowed INVITE on to its service.
-    pub(super) fn relay_invite(&mut self, asked: Asked<'_>, admitted: Admitted, offer: Option<&Session<'_>>) {
-        let Some(hop) = self.registrar.hop(&self.cx, &admitted.service) else {
-            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 480));
+    pub(super) fn relay_invite(
+        &mut self,
+        cx: &mut Context,
+        asked: Asked<'_>,
+        admitted: Admitted,
+        hop: &Hop,
+        offer: Option<&Session<'_>>,
+    ) {
+        let forwarded = match forwarded(cx, asked, &admitted, hop, offer) {
+            Ok(forwarded) => forwarded,
+            Err(code) => return self.transactions.refuse(cx, asked, (Outcome::Malformed, code)),
         };
-        let mut forwarded = Vec::with_capacity(asked.message.as_bytes().len() + 512);
-        if let Err(error) = self.write_forwarded(asked, &admitted, &hop, offer, &mut forwarded) {
-            let code = if matches!(error, ForwardError::NoHops) { 483 } else { 400 };
-            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Malformed, code));
-        }
-        if self.cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
-            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unsupported, 513));
+        if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
+            return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513));
         }
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
-        if !self.cx.ledger.keep_call(admitted.call, of, self.cx.now.unix.plus_secs(RINGING_SECS)) {
-            self.cx.metrics.one(Count::TableFull);
-            return self.exchanges.transactions.refuse(&mut self.cx, asked, (Outcome::Unavailable, 503));
+        if !cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS)) {
+            cx.metrics.one(Count::TableFull);
+            return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503));
         }
-        let Some(owed) = self.exchanges.transactions.open(&mut self.cx, asked, Role::Proxy) else { return };
-        let sent = self.exchanges.transactions.start(&mut self.cx, hop.flow, &forwarded);
+        let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
+        let sent = self.transactions.start(cx, hop.flow, &forwarded);
         let relay = Relay {
             sent: sent.unwrap_or(owed),
             hop: hop.flow,
@@ -66,87 +84,244 @@ impl Shard {
             cancelled: false,
             cancel_sent: false,
         };
-        self.exchanges.begin(self.cx.now.instant, owed, asked, (admitted, Some(Box::new(relay))));
+        self.begin(cx.now.instant, owed, asked, (admitted, Some(Box::new(relay))));
         let Some(sent) = sent else {
-            self.cx.metrics.request(asked.kind, Outcome::Unavailable);
-            return self.fail(owed, 503, "the table of requests to services is full");
+            cx.metrics.request(asked.kind, Outcome::Unavailable);
+            return self.fail(cx, owed, 503, "the table of requests to services is full");
         };
-        self.cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.exchanges.relay(sent, owed);
-        self.exchanges.transactions.send_trying(&mut self.cx, owed, asked);
-    }
-
-    fn write_forwarded(
-        &mut self,
-        asked: Asked<'_>,
-        admitted: &Admitted,
-        hop: &Hop,
-        offer: Option<&Session<'_>>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ForwardError> {
-        let Asked { flow, message, essentials, .. } = asked;
-        let branch = self.cx.new_branch();
-        let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
-        let caller_tag = essentials.from.tag.unwrap_or_default();
-        let own = self.cx.settings.address(flow.listener);
-        let record_route = self.cx.keys.record_route((own, self.cx.now.unix), &route, essentials.call_id, caller_tag);
-        let identity = format!("<sip:{}@{}>", admitted.user, self.cx.settings.realm);
-        let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
-        // Within the dialog the client names the service's own Contact, as far as it knows that.
-        let uri = if admitted.renewal { self.cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
-        // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
-        let lifetime = admitted.limits.lifetime_s.to_string();
-        let is_agent = admitted.service.kind == ServiceKind::Agent;
-        let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", lifetime.as_bytes())];
-        let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
-        ForwardRequest {
-            request: message,
-            source: flow.peer,
-            via: self.cx.settings.via(hop.flow.listener, &branch),
-            uri: uri.as_deref(),
-            record_routes: &[record_route.as_bytes()],
-            remove_first_route: self.cx.settings.first_route_is_ours(message),
-            remove: if is_agent { &remove } else { NOT_FORWARDED },
-            add: if is_agent { &add } else { &add[..1] },
-            body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
-        }
-        .write(out)
+        cx.metrics.request(asked.kind, Outcome::Admitted);
+        self.relayed.insert(sent, owed);
+        self.transactions.send_trying(cx, owed, asked);
     }
 
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
-    pub(super) fn on_cancel(&mut self, asked: Asked<'_>) {
-        let Some(id) = self.exchanges.transactions.cancelled_by(asked) else { return self.cx.unmatched(asked) };
-        let source = self.exchanges.pending(id).map(|exchange| exchange.flow.peer.ip());
+    pub(super) fn on_cancel(&mut self, cx: &mut Context, asked: Asked<'_>) {
+        let Some(id) = self.transactions.cancelled_by(asked) else { return cx.unmatched(asked) };
+        let source = self.pending.get_mut(&id).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {
-            return self.cx.unmatched(asked);
+            return cx.unmatched(asked);
         }
-        self.cx.answer_once(asked, (Outcome::Answered, 200));
+        cx.answer_once(asked, (Outcome::Answered, 200));
         // Answered already: then the CANCEL changes nothing (RFC 3261 section 9.2).
-        match self.exchanges.pending(id) {
+        match self.pending.get_mut(&id) {
             None => {}
-            Some(Exchange { relay: None, .. }) => self.fail(id, 487, "the client cancelled"),
+            Some(Exchange { relay: None, .. }) => self.fail(cx, id, 487, "the client cancelled"),
             Some(Exchange { relay: Some(relay), .. }) => {
                 relay.cancelled = true;
-                self.cancel_sent(id);
+                self.cancel_sent(cx, id);
             }
         }
     }
 
     /// Cancels what was sent to the service, once that has answered provisionally (RFC 3261 section 9.1).
-    pub(super) fn cancel_sent(&mut self, owed: Id) {
-        let Some(Exchange { relay: Some(relay), .. }) = self.exchanges.pending(owed) else { return };
-        let (sent, hop) = (relay.sent, relay.hop);
-        if !self.exchanges.transactions.is_proceeding(sent) {
-            return;
-        }
-        let Some(Exchange { relay: Some(relay), .. }) = self.exchanges.pending(owed) else { return };
-        if std::mem::replace(&mut relay.cancel_sent, true) {
+    fn cancel_sent(&mut self, cx: &mut Context, owed: Id) {
+        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
+        if !self.transactions.is_proceeding(relay.sent) || std::mem::replace(&mut relay.cancel_sent, true) {
             return;
         }
         let mut cancel = Vec::new();
         let written = Message::parse(&relay.forwarded).and_then(|forwarded| cancel_for(&forwarded, &mut cancel));
         if written.is_ok() {
-            self.exchanges.transactions.start(&mut self.cx, hop, &cancel);
+            self.transactions.start(cx, relay.hop, &cancel);
         }
+    }
+
+    /// A response to an INVITE that we relayed; those to our own CANCEL and BYE are owed to no one.
+    pub(super) fn on_response(
+        &mut self,
+        cx: &mut Context,
+        legs: &mut Legs,
+        flow: Flow,
+        message: &Message<'_>,
+        code: u16,
+    ) {
+        let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
+        let Some(owed) = self.relayed.get(&sent).copied() else { return };
+        let Some(exchange) = self.pending.get_mut(&owed) else {
+            // A 2xx again: the client has not acknowledged it yet, so it gets ours again.
+            if code / 100 == 2 {
+                self.transactions.respond_again(cx, owed);
+            }
+            return;
+        };
+        let Some(relay) = &mut exchange.relay else { return };
+        if code < 200 && relay.cancelled {
+            return self.cancel_sent(cx, owed);
+        }
+        if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
+            return;
+        }
+        let Some(session) = description(message, code) else { return self.pass_on(cx, legs, owed, message, code) };
+        let mut wants = wanted_of_answer(&session, &exchange.admitted.service);
+        let request = Message::parse(&exchange.request).ok();
+        let offer = request.as_ref().and_then(|request| Session::parse(request.body()).ok());
+        media::narrow(&mut wants, offer.as_ref(), exchange.flow.peer.ip());
+        let known = exchange.opening.as_ref().filter(|_| relay.waiting.is_none());
+        let is_open = known.is_some_and(|opening| opening.opens(&wants));
+        if wants.is_empty() || is_open {
+            return self.pass_on(cx, legs, owed, message, code);
+        }
+        // The answer waits until everything that it names is open.
+        relay.waiting = Some(message.as_bytes().to_vec());
+        self.open_grants(cx, owed, &wants);
+    }
+
+    /// The answer that waits, if one does. Nothing is waited for any more.
+    fn take_waiting(&mut self, owed: Id) -> Option<Vec<u8>> {
+        let exchange = self.pending.get_mut(&owed)?;
+        exchange.gate_deadline = None;
+        exchange.relay.as_mut()?.waiting.take()
+    }
+
+    /// Everything that the waiting answer names is open now.
+    pub(super) fn pass_answer_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: Id) {
+        let Some(answer) = self.take_waiting(owed) else { return };
+        let Ok(message) = Message::parse(&answer) else { return };
+        let code = message.status().unwrap_or(500);
+        self.pass_on(cx, legs, owed, &message, code);
+    }
+
+    /// Passes a response on to the client, with the gate's addresses in place of the service's.
+    fn pass_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: Id, message: &Message<'_>, code: u16) {
+        let Some(exchange) = self.pending.get_mut(&owed) else { return };
+        let Some(relay) = &exchange.relay else { return };
+        let Admitted { user, service, limits, call, renewal, agent } = exchange.admitted.clone();
+        let (sent, started, listener) = (relay.sent, exchange.started, exchange.flow.listener);
+        let is_accepted = code / 100 == 2;
+        let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
+        let has_opened = exchange.opening.is_some();
+        let (kind, body) = relayed_body(message, exchange, code, &cx.settings);
+        let body = body.as_deref().map(|bytes| NewBody { content_type: kind.as_bytes(), bytes });
+        let contact = cx.settings.answer_contact(message, listener);
+        let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
+        let proof = agent.filter(|_| is_accepted).map(|agent| agent.answer(said.0, said.1));
+        let contact = contact.as_deref().map(|value| ("Contact", value));
+        let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
+        let add: Vec<_> = contact.into_iter().chain(proof).collect();
+        let response = ForwardResponse { response: message, remove: HIDDEN, add: &add, body };
+        if response.write(&mut cx.scratch).is_err() {
+            return;
+        }
+        if code >= 200 {
+            self.end(owed);
+        }
+        if self.transactions.respond(cx, owed, code) {
+            cx.metrics.one(Count::ResponsesRelayed);
+        }
+        let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
+        if is_accepted {
+            cx.ledger.keep_call(call, (&user, &service.name), now.unix.plus_secs(lifetime_s));
+            leg.into_iter().for_each(|leg| legs.keep(call, now.instant + Duration::from_secs(lifetime_s), leg));
+            self.linger(now.instant, sent);
+            cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
+            cx.metrics.setup(now.instant.since(started));
+        } else if code >= 300 {
+            self.relayed.remove(&sent);
+            if !renewal {
+                cx.ledger.end_call(now.instant, call, None);
+            }
+            if has_opened && !renewal {
+                cx.revoke(call);
+            }
+        }
+    }
+
+    /// The gate would not open what the service's answer names: the client gets no early media, or a 503 and the service
+    /// the end of a call that it thinks it has.
+    pub(super) fn on_relay_gate_failed(&mut self, cx: &mut Context, owed: Id, why: &str) {
+        let Some(answer) = self.take_waiting(owed) else { return };
+        let Ok(message) = Message::parse(&answer) else { return };
+        if message.status().is_some_and(|code| code < 200) {
+            return self.give_up_opening(owed);
+        }
+        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
+        let (sent, leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message));
+        self.relayed.remove(&sent);
+        if let Some(leg) = leg {
+            leg.hang_up(cx, &mut self.transactions);
+        }
+        self.fail(cx, owed, 503, why);
+    }
+
+    /// Our own request was never answered.
+    pub(super) fn on_relay_timeout(&mut self, cx: &mut Context, sent: Id) {
+        let Some(owed) = self.relayed.remove(&sent) else { return };
+        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
+        let (code, why) =
+            if relay.cancelled { (487, "the client cancelled") } else { (408, "the service did not answer") };
+        self.fail(cx, owed, code, why);
+    }
+}
+
+/// The INVITE as it goes to the service.
+///
+/// # Errors
+/// The status to answer with.
+fn forwarded(
+    cx: &mut Context,
+    asked: Asked<'_>,
+    admitted: &Admitted,
+    hop: &Hop,
+    offer: Option<&Session<'_>>,
+) -> Result<Vec<u8>, u16> {
+    let Asked { flow, message, essentials, .. } = asked;
+    let branch = cx.new_branch();
+    let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
+    let caller_tag = essentials.from.tag.unwrap_or_default();
+    let own = cx.settings.address(flow.listener);
+    let record_route = cx.keys.record_route((own, cx.now.unix), &route, essentials.call_id, caller_tag);
+    let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
+    let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
+    // Within the dialog the client names the service's own Contact, as far as it knows that.
+    let uri = if admitted.renewal { cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
+    // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
+    let lifetime = admitted.limits.lifetime_s.to_string();
+    let is_agent = admitted.service.kind == ServiceKind::Agent;
+    let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", lifetime.as_bytes())];
+    let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
+    let mut out = Vec::with_capacity(message.as_bytes().len() + 512);
+    let request = ForwardRequest {
+        request: message,
+        source: flow.peer,
+        via: cx.settings.via(hop.flow.listener, &branch),
+        uri: uri.as_deref(),
+        record_routes: &[record_route.as_bytes()],
+        remove_first_route: cx.settings.first_route_is_ours(message),
+        remove: if is_agent { &remove } else { NOT_FORWARDED },
+        add: if is_agent { &add } else { &add[..1] },
+        body: body.as_deref().map(|bytes| NewBody { content_type: SDP.as_bytes(), bytes }),
+    };
+    request.write(&mut out).map(|()| out).map_err(refusal_of)
+}
+
+/// Whether a final answer replaces the provisional one that waits for the gate.
+fn supersedes(waiting: Option<&[u8]>, code: u16) -> bool {
+    let waiting = waiting.and_then(|bytes| Message::parse(bytes).ok()).and_then(|message| message.status());
+    code >= 200 && waiting.is_some_and(|waiting| waiting < 200)
+}
+
+/// The session description in an answer that opens something.
+fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
+    let is_sdp = message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(SDP.as_bytes()));
+    if is_sdp && code < 300 { Session::parse(message.body()).ok() } else { None }
+}
+
+/// The description as the client is to see it: with the gate's addresses, and for an agent with its grants. `None`: as it
+/// came.
+fn relayed_body(
+    message: &Message<'_>,
+    Exchange { admitted, opening, .. }: &Exchange,
+    code: u16,
+    settings: &Settings,
+) -> (String, Option<Vec<u8>>) {
+    let Some(session) = description(message, code) else { return (String::new(), None) };
+    let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
+    let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
+    match opening {
+        Some(opening) if admitted.agent.is_some() && code >= 200 => {
+            let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
+            (kind, Some(body))
+        }
+        _ => (SDP.to_owned(), Some(sdp)),
     }
 }

@@ -12,6 +12,7 @@ use sluicegate_sip::{
 };
 
 use super::{
+    answer::has_sdp,
     auth::{AgentSession, Proof},
     context::Context,
     exchanges::Exchanges,
@@ -56,22 +57,22 @@ pub(super) fn admit(
     let unsupported = unsupported(asked.message);
     if !unsupported.is_empty() {
         let refused = (Outcome::Unsupported, 420);
-        return transactions.refuse_with(cx, asked, refused, |headers| headers.header("Unsupported", &unsupported));
+        return transactions.refuse(cx, asked, refused, &[("Unsupported", &unsupported)]);
     }
     let offer = match offer_of(asked.message) {
         Ok(offer) => offer,
-        Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code)),
+        Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
     };
     // The same answer whatever the reason: who may not use a service does not learn whether it exists.
     let Some((admitted, wants)) = judge(cx, asked, (&user, agent, service), renewed, offer.as_ref()) else {
-        return transactions.refuse(cx, asked, (Outcome::Denied, 403));
+        return transactions.refuse(cx, asked, (Outcome::Denied, 403), &[]);
     };
     if admitted.service.kind == ServiceKind::Declared {
         return exchanges.open_declared(cx, asked, admitted, wants);
     }
     match registrar.hop(cx, &admitted.service) {
         Some(hop) => exchanges.relay_invite(cx, asked, admitted, &hop, offer.as_ref()),
-        None => transactions.refuse(cx, asked, (Outcome::Unavailable, 480)),
+        None => transactions.refuse(cx, asked, (Outcome::Unavailable, 480), &[]),
     }
 }
 
@@ -136,8 +137,7 @@ fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
     if message.body().is_empty() {
         return Ok(None);
     }
-    let is_sdp = message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/sdp"));
-    if !is_sdp || message.header(HeaderName::ContentEncoding).is_some() {
+    if !has_sdp(message) || message.header(HeaderName::ContentEncoding).is_some() {
         return Err(415);
     }
     Session::parse(message.body()).map(Some).map_err(|_| 400)

@@ -2,7 +2,7 @@
 
 use sluicegate_sip::{
     message::{Message, Method, Rport},
-    write::{Headers, Response},
+    write::Response,
 };
 
 use super::{
@@ -17,6 +17,8 @@ use crate::{
 
 /// The methods that the frontend answers or passes on, for Allow.
 pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, REGISTER";
+/// The media type of session descriptions.
+pub(super) const SDP: &str = "application/sdp";
 /// Where a sender without a port in its Via is reached (RFC 3261 section 19.1.2).
 const SIP_PORT_DEFAULT: u16 = 5060;
 
@@ -46,32 +48,29 @@ pub(super) const fn kind_of(method: Method<'_>, in_dialog: bool) -> Kind {
     }
 }
 
+/// Header fields that an answer has besides those that each has.
+pub(super) type Fields<'h> = &'h [(&'h str, &'h [u8])];
+
+/// Whether the body of a message is a session description.
+pub(super) fn has_sdp(message: &Message<'_>) -> bool {
+    message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(SDP.as_bytes()))
+}
+
 impl Context {
     /// Counts what became of a request, and answers it as one of a sender that is not proved.
-    pub(super) fn answer(
-        &mut self,
-        asked: Asked<'_>,
-        (outcome, code): (Outcome, u16),
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
-    ) {
+    pub(super) fn answer(&mut self, asked: Asked<'_>, (outcome, code): (Outcome, u16), more: Fields<'_>) {
         self.metrics.request(asked.kind, outcome);
-        self.answer_stranger(asked.flow, asked.message, code, add);
+        self.answer_stranger(asked.flow, asked.message, code, more);
     }
 
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
-    /// neighbours were not answered too often: who spoofs a source gains nothing by it. `add` may add header fields.
-    pub(super) fn answer_stranger(
-        &mut self,
-        flow: Flow,
-        message: &Message<'_>,
-        code: u16,
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
-    ) {
+    /// neighbours were not answered too often: who spoofs a source gains nothing by it.
+    pub(super) fn answer_stranger(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
         if !self.unproved.admit(self.now.instant, flow.peer.ip()) {
             self.metrics.one(Count::AnswersTooMany);
             return;
         }
-        self.write_answer(flow, message, code, add);
+        self.write_answer(flow, message, code, more);
         if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
             self.metrics.one(Count::AnswersTooLarge);
             return;
@@ -82,18 +81,12 @@ impl Context {
     /// The same for a proved sender: sent whatever its size.
     pub(super) fn answer_once(&mut self, asked: Asked<'_>, (outcome, code): (Outcome, u16)) {
         self.metrics.request(asked.kind, outcome);
-        self.write_answer(asked.flow, asked.message, code, |headers| headers);
+        self.write_answer(asked.flow, asked.message, code, &[]);
         self.out.push(answer_flow(asked.flow, asked.message), &self.scratch);
     }
 
     /// Writes an answer to `scratch`; one of 503 says when to try again.
-    pub(super) fn write_answer(
-        &mut self,
-        flow: Flow,
-        message: &Message<'_>,
-        code: u16,
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
-    ) {
+    pub(super) fn write_answer(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
         // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
         let tag = self.keys.stateless_tag(message);
         let response = Response::to(message, code).source(flow.peer).to_tag(tag.as_bytes());
@@ -102,7 +95,7 @@ impl Context {
             503 => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
             _ => headers,
         };
-        add(headers).finish();
+        more.iter().fold(headers, |headers, (name, value)| headers.header(name, value)).finish();
     }
 
     /// Answers what could not be parsed, if it is answerable at all.
@@ -113,32 +106,32 @@ impl Context {
         };
         let kind = message.method().map_or(Kind::Other, |method| kind_of(method, false));
         self.metrics.request(kind, Outcome::Malformed);
-        self.answer_stranger(flow, &message, code, |headers| headers);
+        self.answer_stranger(flow, &message, code, &[]);
     }
 
     /// 481: names a dialog or transaction that it does not prove to know.
     pub(super) fn unmatched(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Unmatched, 481), |headers| headers);
+        self.answer(asked, (Outcome::Unmatched, 481), &[]);
     }
 
     /// 503 without a transaction, for a proved sender.
     pub(super) fn unavailable_once(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Unavailable, 503), |headers| headers);
+        self.answer(asked, (Outcome::Unavailable, 503), &[]);
     }
 
     pub(super) fn no_such_method(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Unsupported, 405), |headers| headers.header("Allow", ALLOW));
+        self.answer(asked, (Outcome::Unsupported, 405), &[("Allow", ALLOW.as_bytes())]);
     }
 
     /// 488: would open what no gate was asked for.
     pub(super) fn not_acceptable(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Unsupported, 488), |headers| headers);
+        self.answer(asked, (Outcome::Unsupported, 488), &[]);
     }
 
     /// What is spoken here.
     pub(super) fn on_options(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Answered, 200), |headers| {
-            headers.header("Allow", ALLOW).header("Accept", "application/sdp").header("Supported", "sluicegate")
-        });
+        let supported: Fields<'_> =
+            &[("Allow", ALLOW.as_bytes()), ("Accept", SDP.as_bytes()), ("Supported", b"sluicegate")];
+        self.answer(asked, (Outcome::Answered, 200), supported);
     }
 }

@@ -147,11 +147,11 @@ impl Authenticator {
                 }
                 self.challenge(cx, asked, stale);
             }
-            Verdict::Malformed => cx.answer(asked, (Outcome::Malformed, 400), |headers| headers),
+            Verdict::Malformed => cx.answer(asked, (Outcome::Malformed, 400), &[]),
             Verdict::Guessing(user) => {
                 let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
                 cx.decided(asked, &user, (Outcome::Guessing, 503), [why]);
-                cx.answer(asked, (Outcome::Guessing, 503), |headers| headers);
+                cx.answer(asked, (Outcome::Guessing, 503), &[]);
             }
         }
         None
@@ -289,7 +289,7 @@ impl Authenticator {
         let certificate = agents.certificate(epoch).filter(|_| is_agent);
         if is_agent && certificate.is_none() {
             // The key holder is away, and the keys of this epoch with it.
-            return cx.answer_stranger(flow, message, 503, |headers| headers);
+            return cx.answer_stranger(flow, message, 503, &[]);
         }
         let nonce = self.nonces.mint(uptime(cx.now.instant), flow.peer.ip());
         let agent_realm = is_agent.then(|| format!("{};e={epoch}", cx.settings.realm));
@@ -301,10 +301,9 @@ impl Authenticator {
             value
         };
         let values: Vec<Vec<u8>> = algorithms.iter().map(challenge).collect();
-        cx.answer_stranger(flow, message, code, |headers| {
-            let headers = headers.header_opt(HEADER.as_str(), certificate.map(str::as_bytes));
-            values.iter().fold(headers, |headers, value| headers.header(field, value))
-        });
+        let certificate = certificate.map(|certificate| (HEADER.as_str(), certificate.as_bytes()));
+        let challenges = values.iter().map(|value| (field, value.as_slice()));
+        cx.answer_stranger(flow, message, code, &certificate.into_iter().chain(challenges).collect::<Vec<_>>());
     }
 
     /// The fill of the replay set.

@@ -11,7 +11,7 @@ use sluicegate_sip::{
 
 use super::{
     admission::Admitted,
-    answer::ALLOW,
+    answer::{ALLOW, SDP},
     context::Context,
     exchanges::{Exchange, Exchanges},
     ladder::Asked,
@@ -38,7 +38,7 @@ impl Exchanges {
         let Some(id) = self.transactions.open(cx, asked, Role::UserAgent) else { return };
         let offer = Session::parse(asked.message.body()).ok();
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
-        self.begin(cx.now.instant, id, asked, (admitted, None));
+        self.begin(cx, id, asked, admitted, None);
         if !self.open_grants(cx, id, &wants) {
             return cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
@@ -77,7 +77,7 @@ impl Exchanges {
                 let proof = agent.answer(contact.as_bytes(), &body);
                 headers.header("Supported", "sluicegate").header(HEADER.as_str(), proof).body(&kind, &body);
             }
-            None => headers.body("application/sdp", &sdp),
+            None => headers.body(SDP, &sdp),
         }
         if self.transactions.respond(cx, id, 200) {
             cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
@@ -95,7 +95,7 @@ pub(super) fn multipart(call: CallId, sdp: &[u8], grants: &[u8]) -> (String, Vec
     let boundary = format!("sluicegate-{}", GrantId::of_call(call, 0));
     let part = |kind: &str, more: &str| format!("--{boundary}\r\nContent-Type: {kind}\r\n{more}\r\n");
     let body = [
-        part("application/sdp", "").as_bytes(),
+        part(SDP, "").as_bytes(),
         sdp,
         b"\r\n",
         part("application/vnd.sluicegate.grant", "Content-Transfer-Encoding: binary\r\n").as_bytes(),

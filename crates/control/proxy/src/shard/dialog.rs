@@ -12,7 +12,7 @@ use sluicegate_sip::{
 use super::{
     Shard,
     admission::admit,
-    answer::answer_flow,
+    answer::{SDP, answer_flow, has_sdp},
     context::Context,
     exchanges::Exchanges,
     keys::{Direction, Route, Tagged},
@@ -67,7 +67,7 @@ impl Shard {
                 self.end_call(tagged.call, None);
                 self.cx.answer_once(asked, (Outcome::Answered, 200));
             }
-            Method::Options => self.cx.answer(asked, (Outcome::Answered, 200), |headers| headers),
+            Method::Options => self.cx.answer(asked, (Outcome::Answered, 200), &[]),
             _ => self.cx.no_such_method(asked),
         }
     }
@@ -92,7 +92,7 @@ impl Shard {
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
             (Method::Invite, Direction::ToClient) => return self.cx.not_acceptable(asked),
             (Method::Bye, _) => {}
-            _ if has_body && is_description(asked.message) => return self.cx.not_acceptable(asked),
+            _ if has_body && has_sdp(asked.message) => return self.cx.not_acceptable(asked),
             _ => {}
         }
         match forward(&mut self.cx, &self.registrar, asked, dialog) {
@@ -103,7 +103,7 @@ impl Shard {
                     self.end_call(route.call, Some(asked.essentials.cseq.number));
                 }
             }
-            Err(code) => self.cx.answer(asked, (Outcome::Unavailable, code), |headers| headers),
+            Err(code) => self.cx.answer(asked, (Outcome::Unavailable, code), &[]),
         }
     }
 
@@ -221,7 +221,7 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
     };
     let ways = (direction, answer_flow(asked.flow, message), to);
     let branch = cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
-    let session = if is_description(message) { Session::parse(message.body()).ok() } else { None };
+    let session = if has_sdp(message) { Session::parse(message.body()).ok() } else { None };
     // Only the ACK to an answer that held the offer has a description, and only towards the service.
     let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
     let contact = match direction {
@@ -238,7 +238,7 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
         remove_first_route: true,
         remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
         add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
-        body: body.as_deref().map(|bytes| NewBody { content_type: b"application/sdp", bytes }),
+        body: body.as_deref().map(|bytes| NewBody { content_type: SDP.as_bytes(), bytes }),
     }
     .write(&mut cx.scratch);
     written.map_err(refusal_of)?;
@@ -275,9 +275,4 @@ pub(super) fn pass_back(cx: &mut Context, message: &Message<'_>, (direction, to)
         }
         Err(_) => cx.metrics.one(Count::ResponsesUnmatched),
     }
-}
-
-fn is_description(message: &Message<'_>) -> bool {
-    message.header(HeaderName::ContentType).is_some()
-        && message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/sdp"))
 }

@@ -77,13 +77,21 @@ impl Exchanges {
     /// An INVITE was let in and waits for what is to come.
     pub(super) fn begin(
         &mut self,
-        now: Instant,
+        cx: &Context,
         id: Id,
         asked: Asked<'_>,
-        (admitted, relay): (Admitted, Option<Box<Relay>>),
+        admitted: Admitted,
+        relay: Option<Box<Relay>>,
     ) {
-        let (flow, request) = (asked.flow, asked.message.as_bytes().to_vec());
-        let exchange = Exchange { flow, request, started: now, admitted, opening: None, gate_deadline: None, relay };
+        let exchange = Exchange {
+            flow: asked.flow,
+            request: asked.message.as_bytes().to_vec(),
+            started: cx.now.instant,
+            admitted,
+            opening: None,
+            gate_deadline: None,
+            relay,
+        };
         self.pending.insert(id, exchange);
     }
 
@@ -97,10 +105,8 @@ impl Exchanges {
     /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
     /// told its sender, if they cannot even be asked.
     pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> bool {
-        let Some(Exchange { flow, admitted, .. }) = self.pending.get_mut(&id) else { return false };
-        let client = flow.peer.ip();
-        let issuing = (&cx.settings, &cx.keys, &*cx.ledger);
-        let opening = Opening::new(issuing, cx.now.unix, (admitted, client), wants);
+        let Some(Exchange { flow, admitted, .. }) = self.pending.get(&id) else { return false };
+        let opening = Opening::new(cx, admitted, flow.peer.ip(), wants);
         let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
         self.await_gate(cx.now.instant, id, opening);
         let raised = cx.raise(order);
@@ -193,7 +199,7 @@ impl Exchanges {
             }
         }
         if let Ok(request) = Message::parse(&request) {
-            cx.write_answer(flow, &request, code, |headers| headers);
+            cx.write_answer(flow, &request, code, &[]);
             self.transactions.respond(cx, id, code);
         }
     }

@@ -9,15 +9,14 @@ use sluicegate_grant::{
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
 use sluicegate_policy::{PortProtocol, ServiceMode, data_mode, pseudonym};
-use sluicegate_wire::UnixTime;
 
 use super::{
     admission::Admitted,
+    context::Context,
     keys::Keys,
     media::{Opened, Want},
     settings::Settings,
 };
-use crate::ledger::Ledger;
 
 /// One grant that is being opened.
 #[derive(Debug, Clone)]
@@ -37,18 +36,13 @@ pub(super) struct Opening {
 impl Opening {
     /// One grant per want; those of one call share the first 12 bytes of their ids, in the order of the wants, so that a
     /// renewal with the same description renews the same grants.
-    pub(super) fn new(
-        (settings, keys, ledger): (&Settings, &Keys, &Ledger),
-        unix: UnixTime,
-        (admitted, client): (&Admitted, IpAddr),
-        wants: &[Want],
-    ) -> Self {
+    pub(super) fn new(cx: &Context, admitted: &Admitted, client: IpAddr, wants: &[Want]) -> Self {
         let service = &admitted.service;
         let parts = wants.iter().zip(0..).map(|(want, index)| {
             let id = GrantId::of_call(admitted.call, index);
-            let (seal, session) = seal(ledger, keys, admitted, id, want);
+            let (seal, session) = seal(cx, admitted, id, want);
             let delta = GrantDelta {
-                grant: grant(settings, keys, unix, (admitted, client), (id, seal), want),
+                grant: grant(cx, admitted, client, (id, seal), want),
                 user: admitted.user.clone(),
                 service: service.name.clone(),
                 target: service.address,
@@ -114,14 +108,14 @@ struct Seal {
 /// An agent proves its address under the grant's session keys, and its packets prove as much as it and their protocol can.
 /// A renewal keeps mode, client id and keys of the grant; if this frontend has not got the keys (it was restarted), the
 /// renewal makes new ones, and the new client id tells the agent so.
-fn seal(ledger: &Ledger, keys: &Keys, admitted: &Admitted, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
-    let known = admitted.renewal.then(|| ledger.delta(id)).flatten();
+fn seal(cx: &Context, admitted: &Admitted, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
+    let known = admitted.renewal.then(|| cx.ledger.delta(id)).flatten();
     let known_grant = known.as_ref().map(|delta| &delta.grant);
     // Who pings proves nothing, and has no more than its address.
     let is_proved = want.range.protocol != PortProtocol::Icmp;
     let was_sealed = known_grant.is_none_or(Grant::proves_address);
     let Some(agent) = admitted.agent.as_ref().filter(|_| is_proved && was_sealed) else {
-        let client_id = known_grant.map_or_else(|| client_id(keys, admitted.call), |grant| grant.client_id);
+        let client_id = known_grant.map_or_else(|| client_id(&cx.keys, admitted.call), |grant| grant.client_id);
         return (Seal { proves: false, least_mode: DataMode::Pinhole, client_id }, None);
     };
     let (secret, mode) = (&agent.secret, data_mode(agent.proves, want.range.protocol));
@@ -130,18 +124,11 @@ fn seal(ledger: &Ledger, keys: &Keys, admitted: &Admitted, id: GrantId, want: &W
         return (Seal { proves: true, least_mode, client_id: grant.client_id }, Some(keys.clone()));
     }
     let mut ids = (0..CLIENT_ID_ATTEMPTS).map(|attempt| secret.client_id(id, attempt));
-    let client_id = ids.find(|client_id| !ledger.has_client(*client_id)).unwrap_or_else(|| secret.client_id(id, 0));
+    let client_id = ids.find(|client_id| !cx.ledger.has_client(*client_id)).unwrap_or_else(|| secret.client_id(id, 0));
     (Seal { proves: true, least_mode, client_id }, Some(secret.keys(id)))
 }
 
-fn grant(
-    settings: &Settings,
-    keys: &Keys,
-    unix: UnixTime,
-    (admitted, client): (&Admitted, IpAddr),
-    (id, seal): (GrantId, Seal),
-    want: &Want,
-) -> Grant {
+fn grant(cx: &Context, admitted: &Admitted, client: IpAddr, (id, seal): (GrantId, Seal), want: &Want) -> Grant {
     let service = &admitted.service;
     let unspecified =
         if service.address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -151,10 +138,10 @@ fn grant(
         least_mode: seal.least_mode,
         protocol: want.range.protocol.number(service.address),
         id,
-        issuer: settings.issuer.public().id(),
-        epoch: Epoch::at(unix).0,
-        not_before: unix,
-        not_after: unix.plus_secs(admitted.limits.lifetime_s.into()),
+        issuer: cx.settings.issuer.public().id(),
+        epoch: Epoch::at(cx.now.unix).0,
+        not_before: cx.now.unix,
+        not_after: cx.now.unix.plus_secs(admitted.limits.lifetime_s.into()),
         bytes: admitted.limits.bytes_max,
         client_id: seal.client_id,
         flows: admitted.limits.flows_max,
@@ -165,7 +152,7 @@ fn grant(
         gate_address: if is_filter { service.address } else { unspecified },
         gate_ports: if is_filter { (want.range.first, want.range.last) } else { (0, 0) },
         holder: [0; 32],
-        user_pseudonym: pseudonym(&keys.pseudonyms, &settings.realm, &admitted.user),
+        user_pseudonym: pseudonym(&cx.keys.pseudonyms, &cx.settings.realm, &admitted.user),
     }
 }
 

@@ -120,18 +120,18 @@ impl Registrar {
             return transactions.deny(cx, asked, &user, Outcome::Denied, why);
         };
         let Ok(contact) = asked.message.contact() else {
-            return transactions.refuse(cx, asked, (Outcome::Malformed, 400));
+            return transactions.refuse(cx, asked, (Outcome::Malformed, 400), &[]);
         };
         // Without a Contact the agent only asks what is registered.
         let Some(contact) = contact else { return self.confirm(cx, transactions, asked, (&service.name, agent)) };
         let secs = registration_secs(asked, &contact, cx.settings.registration_secs_max);
         if contact.is_star() && secs != 0 {
-            return transactions.refuse(cx, asked, (Outcome::Malformed, 400));
+            return transactions.refuse(cx, asked, (Outcome::Malformed, 400), &[]);
         }
         if secs != 0 && secs < REGISTRATION_SECS_MIN {
-            return transactions.refuse_with(cx, asked, (Outcome::Unsupported, 423), |headers| {
-                headers.header_args("Min-Expires", format_args!("{REGISTRATION_SECS_MIN}"))
-            });
+            let least = REGISTRATION_SECS_MIN.to_string();
+            let too_short = (Outcome::Unsupported, 423);
+            return transactions.refuse(cx, asked, too_short, &[("Min-Expires", least.as_bytes())]);
         }
         let binding = Binding {
             service: service.name.clone(),
@@ -142,7 +142,7 @@ impl Registrar {
         let is_known = self.at(cx.now.instant, &service.name).is_some();
         if !self.bind(cx.now.instant, binding.clone()) {
             cx.metrics.one(Count::TableFull);
-            return transactions.refuse(cx, asked, (Outcome::Unavailable, 503));
+            return transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
         }
         cx.raise(Event::Bind(binding));
         if !is_known && secs > 0 {
@@ -166,10 +166,10 @@ impl Registrar {
             [b"<", &binding.contact[..], format!(">;expires={secs}").as_bytes()].concat()
         });
         let proof = agent.map(|agent| agent.answer(contact.as_deref().unwrap_or_default(), b""));
-        cx.write_answer(asked.flow, asked.message, 200, |headers| {
-            let headers = headers.header_opt("Contact", contact.as_deref());
-            headers.header_opt(HEADER.as_str(), proof.as_deref().map(str::as_bytes))
-        });
+        let contact = contact.as_deref().map(|contact| ("Contact", contact));
+        let proof = proof.as_deref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
+        let more: Vec<_> = contact.into_iter().chain(proof).collect();
+        cx.write_answer(asked.flow, asked.message, 200, &more);
         transactions.respond(cx, id, 200);
     }
 }

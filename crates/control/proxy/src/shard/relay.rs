@@ -14,6 +14,7 @@ use sluicegate_sip::{
 
 use super::{
     admission::Admitted,
+    answer::{SDP, has_sdp},
     context::Context,
     declared::multipart,
     exchanges::{Exchange, Exchanges},
@@ -34,7 +35,6 @@ use crate::{
 
 /// How long a relayed call may ring, in seconds: longer than timer C lets it (RFC 3261 section 16.6).
 const RINGING_SECS: u64 = 200;
-const SDP: &str = "application/sdp";
 
 /// What is known of an INVITE that was passed on to a service.
 #[derive(Debug)]
@@ -64,15 +64,15 @@ impl Exchanges {
     ) {
         let forwarded = match forwarded(cx, asked, &admitted, hop, offer) {
             Ok(forwarded) => forwarded,
-            Err(code) => return self.transactions.refuse(cx, asked, (Outcome::Malformed, code)),
+            Err(code) => return self.transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
         };
         if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
-            return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513));
+            return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513), &[]);
         }
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
         if !cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS)) {
             cx.metrics.one(Count::TableFull);
-            return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503));
+            return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let sent = self.transactions.start(cx, hop.flow, &forwarded);
@@ -84,7 +84,7 @@ impl Exchanges {
             cancelled: false,
             cancel_sent: false,
         };
-        self.begin(cx.now.instant, owed, asked, (admitted, Some(Box::new(relay))));
+        self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
         let Some(sent) = sent else {
             cx.metrics.request(asked.kind, Outcome::Unavailable);
             return self.fail(cx, owed, 503, "the table of requests to services is full");
@@ -302,8 +302,7 @@ fn supersedes(waiting: Option<&[u8]>, code: u16) -> bool {
 
 /// The session description in an answer that opens something.
 fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
-    let is_sdp = message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(SDP.as_bytes()));
-    if is_sdp && code < 300 { Session::parse(message.body()).ok() } else { None }
+    if has_sdp(message) && code < 300 { Session::parse(message.body()).ok() } else { None }
 }
 
 /// The description as the client is to see it: with the gate's addresses, and for an agent with its grants. `None`: as it

@@ -7,12 +7,12 @@ use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
     message::Message,
     transaction::{ClientTransactions, Due, Received, Reply, Role, ServerTransactions, Token},
-    write::{Headers, Response},
+    write::Response,
 };
 use sluicegate_wire::Instant;
 
 use super::{
-    answer::answer_flow,
+    answer::{Fields, answer_flow},
     context::Context,
     ladder::Asked,
     settings::{Settings, TRANSACTION_LIFE},
@@ -127,21 +127,16 @@ impl Transactions {
     }
 
     /// Finally refuses an authenticated request, and remembers that for its retransmissions.
-    pub(super) fn refuse(&mut self, cx: &mut Context, asked: Asked<'_>, refused: (Outcome, u16)) {
-        self.refuse_with(cx, asked, refused, |headers| headers);
-    }
-
-    /// The same with more header fields.
-    pub(super) fn refuse_with(
+    pub(super) fn refuse(
         &mut self,
         cx: &mut Context,
         asked: Asked<'_>,
         (outcome, code): (Outcome, u16),
-        add: impl for<'b> FnOnce(Headers<'b>) -> Headers<'b>,
+        more: Fields<'_>,
     ) {
         cx.metrics.request(asked.kind, outcome);
         let Some(id) = self.open(cx, asked, Role::UserAgent) else { return };
-        cx.write_answer(asked.flow, asked.message, code, add);
+        cx.write_answer(asked.flow, asked.message, code, more);
         self.respond(cx, id, code);
     }
 
@@ -155,7 +150,7 @@ impl Transactions {
         why: impl Into<String>,
     ) {
         cx.decided(asked, user, (outcome, 403), [why]);
-        self.refuse(cx, asked, (outcome, 403));
+        self.refuse(cx, asked, (outcome, 403), &[]);
     }
 
     /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.

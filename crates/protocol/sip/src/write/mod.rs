@@ -44,14 +44,6 @@ impl Headers<'_> {
         self
     }
 
-    /// Adds one header field if there is a value.
-    pub fn header_opt(self, name: &str, value: Option<&[u8]>) -> Self {
-        match value {
-            Some(value) => self.header(name, value),
-            None => self,
-        }
-    }
-
     /// Ends a message without a body.
     pub fn finish(self) {
         push_body(self.out, &[]);

@@ -22,13 +22,15 @@ mod token;
 
 pub use codec::{CodecError, Decoder, FRAME_LEN_MAX, Message, encode};
 pub use message::{
-    ACTIVE_GRANTS_MAX, ActiveGrant, Delta, EndCause, FEED_VERSION, FeedService, FeedSip, FromGate, GrantDelta,
-    GrantUsage, Resume, Selected, Selector, SignedDeltas, ToGate, USAGE_MAX,
+    ACTIVE_GRANTS_MAX, ActiveGrant, Delta, FEED_VERSION, FeedService, FeedSip, FromGate, GrantDelta, GrantUsage,
+    Resume, Selected, Selector, SignedDeltas, ToGate, USAGE_MAX,
 };
 pub use receiver::{Event, FeedError, FeedReceiver, SILENCE_MAX};
 pub use revokes::Revokes;
 pub use sender::{FeedSender, PING_INTERVAL, REVOKE_KEPT_S, SendError, SenderOptions, WINDOW_MAX};
 pub use token::{JoinSecret, JoinToken, JoinTokenError};
+
+pub use sluicegate_grant::EndCause;
 
 /// Seconds by which two clocks may differ before it is an alarm: grant times are Unix times.
 pub const SKEW_S_MAX: u64 = 2;

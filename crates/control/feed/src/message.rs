@@ -1,7 +1,7 @@
 use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use sluicegate_grant::{CALL_ID_LEN, Grant, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys};
+use sluicegate_grant::{CALL_ID_LEN, EndCause, Grant, GrantId, ISSUER_ID_LEN, SIGNATURE_LEN, mac::SessionKeys};
 use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
@@ -346,15 +346,4 @@ pub struct GrantUsage {
     pub bytes_used: u64,
     /// Flows open now.
     pub flows: u16,
-}
-
-/// Why a grant has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum EndCause {
-    /// Its time is over.
-    Expired,
-    /// Its budget is used up.
-    Spent,
-    /// It was revoked.
-    Revoked,
 }

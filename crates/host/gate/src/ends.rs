@@ -5,8 +5,7 @@ use crate::{
     packets::Ended,
     shared::Shared,
 };
-use sluicegate_feed::{EndCause, FromGate};
-use sluicegate_pinhole as pinhole;
+use sluicegate_feed::FromGate;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -24,7 +23,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, mut events: mpsc::Receiver<Ended
                 let issuer = ledger.ended(end.id, end.stamp).and_then(|entry| Some(entry.grant()?.issuer));
                 let Some(issuer) = issuer else { continue };
                 records.push(Record::Ended { id: end.id.0, stamp: end.stamp });
-                told.push((issuer, message(&end)));
+                told.push((issuer, FromGate::Ended { id: end.id, cause: end.cause, bytes_used: end.bytes_used }));
             }
             (told, records)
         });
@@ -41,13 +40,4 @@ fn tell(shared: &Shared, issuer: IssuerId, message: FromGate) {
             tracing::debug!(%error, "an end is not told");
         }
     }
-}
-
-fn message(end: &Ended) -> FromGate {
-    let cause = match end.cause {
-        pinhole::EndCause::Expired => EndCause::Expired,
-        pinhole::EndCause::Spent => EndCause::Spent,
-        pinhole::EndCause::Revoked => EndCause::Revoked,
-    };
-    FromGate::Ended { id: end.id, cause, bytes_used: end.bytes_used }
 }

@@ -56,6 +56,18 @@ impl DataMode {
     }
 }
 
+/// Why a grant has ended at a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EndCause {
+    /// Its time was over.
+    Expired,
+    /// Its budget was spent. The pinhole stays until it expires, and a renewal refills it.
+    Spent,
+    /// Somebody revoked it.
+    Revoked,
+}
+
 impl fmt::Display for DataMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())

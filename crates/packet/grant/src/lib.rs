@@ -18,6 +18,8 @@ mod issuer;
 pub mod mac;
 pub mod relay;
 
-pub use grant::{ANY_PORTS, DataMode, FLAG_PROVES_ADDRESS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Protocol};
+pub use grant::{
+    ANY_PORTS, DataMode, EndCause, FLAG_PROVES_ADDRESS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Protocol,
+};
 pub use id::{CALL_ID_LEN, GrantId, GrantIdError};
 pub use issuer::{ISSUER_ID_LEN, IssuerKey, IssuerPublic, SIGNATURE_LEN, SIGNED_GRANT_LEN, SignedGrant, VerifyError};

@@ -1,6 +1,7 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+pub use sluicegate_grant::EndCause;
 use sluicegate_grant::{Grant, GrantError, GrantId, mac::SessionKeys, relay::RelayKeys};
 
 /// Flows of one grant at once, whatever it says: ending a grant looks at its lines in one turn of the packet thread.
@@ -192,17 +193,6 @@ pub enum InstallError {
     /// The pinhole table is full.
     #[error("all {0} pinholes are in use; raise `pinholes_max` and restart the gate")]
     Full(u32),
-}
-
-/// Why a pinhole ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EndCause {
-    /// Its time was over.
-    Expired,
-    /// Its budget was spent. The pinhole stays until it expires, and a renewal refills it.
-    Spent,
-    /// Somebody revoked it.
-    Revoked,
 }
 
 /// The account of an ended grant.

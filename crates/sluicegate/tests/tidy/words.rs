@@ -32,7 +32,6 @@ const SHARED: &[&str] = &[
     "Delta",
     "Direction",
     "End",
-    "EndCause",
     "Entry",
     "Event",
     "Family",

@@ -17,7 +17,7 @@ use std::{
 
 use siphasher::sip::SipHasher24;
 use sluicegate_bounded::{Cache, Entry, Gauge};
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, ip::octets};
 
 /// Buckets of wrong digests at once, and places where users signed in: 1 MiB each.
 pub const GUESSES_MAX: usize = 1 << 16;
@@ -132,7 +132,7 @@ impl Guesses {
             nonce: self.tag(0, &[], claim.nonce),
             user: self.tag(1, user, &[]),
             network: self.tag(2, user, &network(ip)),
-            flow: self.tag(3, user, &[&as_bytes(ip)[..], &port].concat()),
+            flow: self.tag(3, user, &[&octets(ip)[..], &port].concat()),
         }
     }
 
@@ -168,13 +168,6 @@ fn network(ip: IpAddr) -> [u8; 8] {
         IpAddr::V6(ip) => network.copy_from_slice(&ip.octets()[..8]),
     }
     network
-}
-
-const fn as_bytes(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
 }
 
 /// A key's hash, and when it is worth nothing any more. A bucket counts in this time: each charge moves it on by the

@@ -65,12 +65,6 @@ pub struct Transmits {
     pub(crate) links: Links,
 }
 
-impl Default for Transmits {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Transmits {
     /// Most datagrams held between two flushes.
     pub const DATAGRAMS_MAX: usize = 4096;
@@ -78,8 +72,7 @@ impl Transmits {
     pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
     /// An empty list.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             bytes: Vec::with_capacity(64 * 1024),
             items: Vec::with_capacity(64),
@@ -106,12 +99,6 @@ impl Transmits {
     /// The queued datagrams, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Flow, &[u8])> {
         self.items.iter().map(|item| (item.flow, self.bytes.get(item.start..item.end).unwrap_or_default()))
-    }
-
-    /// Number of queued datagrams.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.items.len()
     }
 
     /// Whether nothing is queued.

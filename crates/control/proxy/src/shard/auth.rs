@@ -204,7 +204,7 @@ impl Authenticator {
         }
         let user = policy.user(&claimed).filter(|user| user.enabled);
         let offered = match realm {
-            Realm::Plain => settings.algorithms.contains(&DigestName::of(authorization.algorithm)),
+            Realm::Plain => settings.algorithms.iter().any(|name| name.algorithm() == authorization.algorithm),
             Realm::Agent(_) => authorization.algorithm == Algorithm::Sha256,
         };
         let of_agent = match realm {
@@ -313,13 +313,6 @@ impl Authenticator {
 }
 
 impl DigestName {
-    const fn of(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::Md5 => Self::Md5,
-            Algorithm::Sha256 => Self::Sha256,
-        }
-    }
-
     const fn algorithm(self) -> Algorithm {
         match self {
             Self::Md5 => Algorithm::Md5,

@@ -13,7 +13,7 @@
 
 use std::{
     hash::Hasher as _,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{Ipv6Addr, SocketAddr},
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -25,7 +25,7 @@ use sluicegate_sip::{
     message::{MAGIC_COOKIE, Message},
     uri::Uri,
 };
-use sluicegate_wire::UnixTime;
+use sluicegate_wire::{UnixTime, ip::octets};
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
@@ -94,10 +94,7 @@ pub(super) enum BranchOwner {
 
 impl Keys {
     pub(super) fn new(settings: &Settings) -> Self {
-        let half = |key: &[u8; 32], label: &[u8]| {
-            let wide = derive(key, label);
-            std::array::from_fn(|at| wide.get(at).copied().unwrap_or(0))
-        };
+        let half = |key: &[u8; 32], label: &[u8]| derive(key, label).first_chunk().copied().unwrap_or_default();
         Self {
             cookie: CookieKey::new(half(&settings.dialog_key, b"cookie")),
             flow: half(&settings.dialog_key, b"flow"),
@@ -272,13 +269,9 @@ fn put(hash: &mut impl std::hash::Hasher, part: &[u8]) {
 /// A connection is left out: it ends before its dialog does, and another takes its place.
 fn flow_bytes(flow: Flow) -> [u8; FLOW_LEN] {
     let mut bytes = [0; FLOW_LEN];
-    let ip = match flow.peer.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
     bytes[0] = flow.listener;
     bytes[1..3].copy_from_slice(&flow.peer.port().to_be_bytes());
-    bytes[3..].copy_from_slice(&ip.octets());
+    bytes[3..].copy_from_slice(&octets(flow.peer.ip()));
     bytes
 }
 

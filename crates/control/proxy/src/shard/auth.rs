@@ -166,7 +166,7 @@ impl Authenticator {
         Claimed { user, agent, .. }: Claimed,
     ) -> Option<Proof> {
         let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
-        match self.handshake(&cx.settings, asked.message, &claim) {
+        match self.handshake(cx, asked, &claim) {
             Ok(session) => Some(Proof { user, agent: Some(session) }),
             Err(error) => {
                 transactions.deny(cx, asked, &user, Outcome::Handshake, error.to_string());
@@ -248,12 +248,8 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`SignInError`]: the request was changed or relayed on its way, or came to another address than it was sent to.
-    fn handshake(
-        &mut self,
-        settings: &Settings,
-        message: &Message<'_>,
-        claim: &AgentClaim,
-    ) -> Result<AgentSession, SignInError> {
+    fn handshake(&mut self, cx: &Context, asked: Asked<'_>, claim: &AgentClaim) -> Result<AgentSession, SignInError> {
+        let (settings, message) = (&cx.settings, asked.message);
         let hello = Hello::of(message)?;
         if !settings.addresses().chain(settings.advertise.iter().copied()).any(|own| own == hello.dialled) {
             return Err(SignInError::Handshake);
@@ -261,7 +257,7 @@ impl Authenticator {
         let seed = super::derive(&self.ephemerals, b"key");
         *self.ephemerals = super::derive(&self.ephemerals, b"next");
         let proposal = Proposal {
-            method: message.method().map_or(&b""[..], |method| method.as_bytes()),
+            method: asked.method.as_bytes(),
             uri: message.request_uri().unwrap_or_default(),
             nonces: (&claim.nonces.0, &claim.nonces.1),
             supported: &joined(message, HeaderName::Supported),

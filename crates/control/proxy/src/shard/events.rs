@@ -39,23 +39,12 @@ pub enum Event {
 
 /// A gate's answer to one grant of a [`Event::Open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GateAnswer {
-    /// The pinhole is open.
-    Opened {
-        /// The grant.
-        id: GrantId,
-        /// The gate's address.
-        address: IpAddr,
-        /// First and last of the gate's ports.
-        ports: (u16, u16),
-    },
-    /// The gate would not, or there is no gate.
-    Refused {
-        /// The grant.
-        id: GrantId,
-        /// Why, for the log and `trace`; never shown to the client.
-        reason: String,
-    },
+pub struct GateAnswer {
+    /// The grant.
+    pub id: GrantId,
+    /// The gate's address, and the first and last of its ports; or why it would not, or that there is no gate: for the log
+    /// and `trace`, never shown to the client.
+    pub opened: Result<(IpAddr, (u16, u16)), String>,
 }
 
 /// Where a service can be reached.

@@ -135,20 +135,19 @@ impl Exchanges {
 
     /// Takes a gate's answer.
     pub(super) fn on_gate_answer(&mut self, cx: &mut Context, legs: &mut Legs, answer: GateAnswer) {
-        let (GateAnswer::Opened { id: grant, .. } | GateAnswer::Refused { id: grant, .. }) = answer;
-        let Some(id) = self.by_grant.remove(&grant) else { return };
-        match answer {
-            GateAnswer::Opened { address, ports, .. } => {
+        let Some(id) = self.by_grant.remove(&answer.id) else { return };
+        match answer.opened {
+            Ok((address, ports)) => {
                 let Some(exchange) = self.pending.get_mut(&id) else { return };
-                let is_relayed = exchange.relay.is_some();
-                let is_open = exchange.opening.as_mut().is_some_and(|opening| opening.note(grant, address, ports));
-                match (is_open, is_relayed) {
-                    (true, false) => self.accept(cx, id),
-                    (true, true) => self.pass_answer_on(cx, legs, id),
-                    (false, _) => {}
+                if !exchange.opening.as_mut().is_some_and(|opening| opening.note(answer.id, address, ports)) {
+                    return;
+                }
+                match exchange.relay {
+                    None => self.accept(cx, id),
+                    Some(_) => self.pass_answer_on(cx, legs, id),
                 }
             }
-            GateAnswer::Refused { reason, .. } => {
+            Err(reason) => {
                 cx.metrics.one(Count::OpeningRefused);
                 self.on_gate_failed(cx, id, &reason);
             }

@@ -22,7 +22,7 @@ fn a_telephone_gets_the_gates_address_and_port() {
     assert_eq!((asked[0].target.to_string().as_str(), asked[0].target_ports), ("10.0.0.1", (5004, 5005)));
     assert_eq!((grant.protocol, grant.bytes, grant.flows), (17, 375_000_000, 64));
     assert_eq!(grant.not_after.0 - grant.not_before.0, 300);
-    let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_001) };
+    let opened = GateAnswer { id: grant.id, opened: Ok((GATE.parse().unwrap(), (20_000, 20_001))) };
     let ok = site.tell(0, Input::Gate(opened)).pop().unwrap();
     assert_eq!(ok.0.to_string(), PHONE);
     assert_eq!(status(&ok.1), 200);
@@ -37,7 +37,7 @@ fn an_agent_gets_its_grants_too_and_they_verify() {
     assert_eq!(status(&alice.invite(&mut site, PORTS)), 100);
     let grant = site.asked()[0].grant.clone();
     assert_eq!(grant.protocol, 6);
-    let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_000) };
+    let opened = GateAnswer { id: grant.id, opened: Ok((GATE.parse().unwrap(), (20_000, 20_000))) };
     let flow = Input::Gate(opened);
     let ok = site.tell(0, flow).pop().unwrap().1;
     assert!(header(&ok, "Content-Type").unwrap().starts_with("multipart/mixed;boundary="), "{ok}");
@@ -123,7 +123,7 @@ fn a_gate_that_refuses_means_503_without_its_reason() {
     let mut alice = Caller::new("alice", PHONE);
     alice.invite(&mut site, AUDIO);
     let id = site.asked()[0].grant.id;
-    let refused = GateAnswer::Refused { id, reason: "no external port is free".into() };
+    let refused = GateAnswer { id, opened: Err("no external port is free".into()) };
     let answer = site.tell(0, Input::Gate(refused)).pop().unwrap().1;
     assert_eq!(status(&answer), 503);
     assert!(!answer.contains("external"));

@@ -95,7 +95,7 @@ fn the_answers_ports_are_opened_and_the_gate_named_in_their_place() {
     assert_eq!((asked[0].target.to_string().as_str(), asked[0].target_ports), ("10.0.0.2", (4500, 4501)));
     let grant = asked[0].grant.clone();
     assert_eq!((grant.client_address.to_string().as_str(), grant.protocol), ("198.51.100.7", 17));
-    let opened = GateAnswer::Opened { id: grant.id, address: GATE.parse().unwrap(), ports: (20_000, 20_001) };
+    let opened = GateAnswer { id: grant.id, opened: Ok((GATE.parse().unwrap(), (20_000, 20_001))) };
     let ok = site.tell(0, Input::Gate(opened)).pop().unwrap().1;
     let message = Message::parse(ok.as_bytes()).unwrap();
     let session = Session::parse(message.body()).unwrap();

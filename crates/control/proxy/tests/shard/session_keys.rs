@@ -32,7 +32,7 @@ fn open(site: &mut Site, caller: &mut Caller, deltas: &[GrantDelta]) -> SessionS
         let (grant, address, ports) = (delta.grant.clone(), GATE.parse().unwrap(), (20_000, 20_000));
         site.ledger.opening(delta, "gate-1", 0).unwrap();
         site.ledger.opened("gate-1", grant.id, address, ports);
-        sent.extend(site.tell(0, Input::Gate(GateAnswer::Opened { id: grant.id, address, ports })));
+        sent.extend(site.tell(0, Input::Gate(GateAnswer { id: grant.id, opened: Ok((address, ports)) })));
     }
     let ok = sent.pop().unwrap().1;
     assert_eq!(status(&ok), 200, "{ok}");

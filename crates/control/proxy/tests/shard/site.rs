@@ -249,7 +249,7 @@ impl Site {
             // What the hub does besides.
             self.ledger.opening(delta, "gate-1", 0).unwrap();
             self.ledger.opened("gate-1", id, address, ports);
-            sent.extend(self.tell(0, Input::Gate(GateAnswer::Opened { id, address, ports })));
+            sent.extend(self.tell(0, Input::Gate(GateAnswer { id, opened: Ok((address, ports)) })));
         }
         sent
     }

@@ -224,7 +224,7 @@ impl Hub {
             let (service, user) = (&delta.service, &delta.user);
             tracing::warn!(service, user, reason, left_out, "a grant could not be opened");
         }
-        self.tell(shard, Input::Gate(GateAnswer::Refused { id: delta.grant.id, reason: reason.to_owned() }));
+        self.tell(shard, Input::Gate(GateAnswer { id: delta.grant.id, opened: Err(reason.to_owned()) }));
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
@@ -346,7 +346,7 @@ impl Hub {
                 let before = self.ledger.row(name, id);
                 if let Some(shard) = self.ledger.opened(name, id, address, ports) {
                     self.audited.opened(before);
-                    self.tell(shard, Input::Gate(GateAnswer::Opened { id, address, ports }));
+                    self.tell(shard, Input::Gate(GateAnswer { id, opened: Ok((address, ports)) }));
                 }
             }
             FromGate::Refused { id, reason } => self.on_refused(name, id, reason),
@@ -386,7 +386,7 @@ impl Hub {
             tracing::warn!(gate = name, grant = %id, reason, left_out, "a gate refused a grant");
         }
         if let Some(shard) = self.ledger.refused(name, id) {
-            self.tell(shard, Input::Gate(GateAnswer::Refused { id, reason }));
+            self.tell(shard, Input::Gate(GateAnswer { id, opened: Err(reason) }));
         }
     }
 

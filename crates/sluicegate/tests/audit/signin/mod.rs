@@ -181,7 +181,7 @@ fn security_11_a_recorded_sign_in_and_the_password_later_do_not_give_the_session
     // And with the recorded answer, in the agent's place: message 2 fits the ephemeral key that the agent forgot alone.
     let (id, address, ports) = (grant.id, site::GATE.parse().unwrap(), (20_000, 20_000));
     site.ledger.opened("gate-1", id, address, ports);
-    site.tell(0, Input::Gate(GateAnswer::Opened { id, address, ports }));
+    site.tell(0, Input::Gate(GateAnswer { id, opened: Ok((address, ports)) }));
     let answer = Message::parse(&site.last).unwrap();
     for seed in [[0; 32], [1; 32], [0xff; 32]] {
         let (thief, _) = Initiator::begin(seed, site::replica().public(), &ha1, &proposal).unwrap();

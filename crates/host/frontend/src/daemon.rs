@@ -413,8 +413,7 @@ fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>
 }
 
 fn guesses(secrets: &Secrets) -> Guesses {
-    let wide = sluicegate_proxy::derive(&secrets.start, b"guesses");
-    Guesses::new(std::array::from_fn(|at| wide.get(at).copied().unwrap_or(0)))
+    Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
 
 fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {

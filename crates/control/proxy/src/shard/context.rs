@@ -21,8 +21,8 @@ const UNPROVED_NOTES_PER_SEC: u32 = 20;
 /// Stands in notes for what is no name of a user or service.
 const NO_NAME: &str = "(no name)";
 
-/// What every step may look at, and how it tells others what it does. Nothing here grows with the number of clients: a step
-/// that has no more than this remembers nothing of whoever sent the request.
+/// What every step may look at, and how it tells others what it does. No request is remembered here, nor any client whose
+/// digest was not right: the ledger has calls and grants, and all else is of a fixed size.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) settings: Settings,

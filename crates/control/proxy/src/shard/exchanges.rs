@@ -105,26 +105,19 @@ impl Exchanges {
     /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
     /// told its sender, if they cannot even be asked.
     pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> bool {
-        let Some(Exchange { flow, admitted, .. }) = self.pending.get(&id) else { return false };
-        let opening = Opening::new(cx, admitted, flow.peer.ip(), wants);
-        let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
-        self.await_gate(cx.now.instant, id, opening);
+        let Some(exchange) = self.pending.get_mut(&id) else { return false };
+        let opening = Opening::new(cx, &exchange.admitted, exchange.flow.peer.ip(), wants);
+        let order = Event::Open { service: exchange.admitted.service.name.clone(), deltas: opening.deltas() };
+        stop(&mut self.by_grant, exchange.opening.as_ref());
+        self.by_grant.extend(opening.ids().map(|grant| (grant, id)));
+        let deadline = cx.now.instant + OPENING_MAX;
+        self.gate_deadlines.push_back((deadline, id));
+        (exchange.opening, exchange.gate_deadline) = (Some(opening), Some(deadline));
         let raised = cx.raise(order);
         if !raised {
             self.on_gate_failed(cx, id, "as many events wait for the feed as may");
         }
         raised
-    }
-
-    /// From now on the exchange waits for these grants, and for no others.
-    fn await_gate(&mut self, now: Instant, id: Id, opening: Opening) {
-        let Some(exchange) = self.pending.get_mut(&id) else { return };
-        let deadline = now + OPENING_MAX;
-        stop(&mut self.by_grant, exchange.opening.as_ref());
-        self.by_grant.extend(opening.ids().map(|grant| (grant, id)));
-        self.gate_deadlines.push_back((deadline, id));
-        exchange.gate_deadline = Some(deadline);
-        exchange.opening = Some(opening);
     }
 
     /// The exchange waits for no grants any more, and needs none.

@@ -7,9 +7,9 @@
 //! ACK, retransmission, nonce, digest, replay set, policy, opening. Nothing is remembered of a client before its digest
 //! is right.
 //!
-//! A step says by its arguments what it may touch. Each has the [`Context`], in which nothing is remembered of a client. Who
-//! has [`transactions::Transactions`] may remember a request, who has the [`Exchanges`] what an INVITE waits for, who has the
-//! [`Legs`] how to end a call at its service. Only what happens inside a dialog may need all of the shard.
+//! A step says by its arguments what it may touch. Each has the [`Context`], which remembers no request. Who has the
+//! [`transactions::Transactions`] may remember one, who has the [`Exchanges`] what an INVITE waits for, who has the [`Legs`] how
+//! to end a call at its service. Only what happens inside a dialog may need all of the shard.
 
 mod admission;
 mod answer;

@@ -46,7 +46,7 @@ impl Settings {
     }
 
     /// Whether a URI's host is the realm or an address that we listen at.
-    pub(super) fn is_our_host(&self, uri: &Uri<'_>) -> bool {
+    fn is_our_host(&self, uri: &Uri<'_>) -> bool {
         let address = uri.host.and_then(|host| host.address());
         uri.host_is(&self.realm) || address.is_some_and(|ip| self.addresses().any(|own| own.ip() == ip))
     }

@@ -128,12 +128,18 @@ impl Authenticator {
                 // the set of used nonces, and nobody could sign in.
                 let charged =
                     transactions.charge(cx.now.instant, &claimed.user) && self.accept(cx.now.instant, &claimed).is_ok();
-                if charged {
-                    cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
-                    return self.shake_hands(cx, transactions, asked, claimed);
+                if !charged {
+                    cx.metrics.one(Count::TableFull);
+                    cx.unavailable_once(asked);
+                    return None;
                 }
-                cx.metrics.one(Count::TableFull);
-                cx.unavailable_once(asked);
+                cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
+                let Claimed { user, agent, .. } = claimed;
+                // With a telephone there is no handshake.
+                match agent.map(|claim| self.handshake(cx, asked, &claim)).transpose() {
+                    Ok(agent) => return Some(Proof { user, agent }),
+                    Err(error) => transactions.deny(cx, asked, &user, Outcome::Handshake, error.to_string()),
+                }
             }
             Verdict::Challenge { stale, outcome, claimed } => {
                 cx.metrics.request(asked.kind, outcome);
@@ -155,24 +161,6 @@ impl Authenticator {
             }
         }
         None
-    }
-
-    /// The handshake of an agent; of a telephone there is none.
-    fn shake_hands(
-        &mut self,
-        cx: &mut Context,
-        transactions: &mut Transactions,
-        asked: Asked<'_>,
-        Claimed { user, agent, .. }: Claimed,
-    ) -> Option<Proof> {
-        let Some(claim) = agent else { return Some(Proof { user, agent: None }) };
-        match self.handshake(cx, asked, &claim) {
-            Ok(session) => Some(Proof { user, agent: Some(session) }),
-            Err(error) => {
-                transactions.deny(cx, asked, &user, Outcome::Handshake, error.to_string());
-                None
-            }
-        }
     }
 
     /// Judges the credentials of a request.

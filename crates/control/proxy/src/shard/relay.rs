@@ -190,8 +190,8 @@ impl Exchanges {
         let is_accepted = code / 100 == 2;
         let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
         let has_opened = exchange.opening.is_some();
-        let (kind, body) = relayed_body(message, exchange, code, &cx.settings);
-        let body = body.as_deref().map(|bytes| NewBody { content_type: kind.as_bytes(), bytes });
+        let body = relayed_body(message, exchange, code, &cx.settings);
+        let body = body.as_ref().map(|(kind, bytes)| NewBody { content_type: kind.as_bytes(), bytes });
         let contact = cx.settings.answer_contact(message, listener);
         let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
         let proof = agent.filter(|_| is_accepted).map(|agent| agent.answer(said.0, said.1));
@@ -305,22 +305,21 @@ fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
     if has_sdp(message) && code < 300 { Session::parse(message.body()).ok() } else { None }
 }
 
-/// The description as the client is to see it: with the gate's addresses, and for an agent with its grants. `None`: as it
-/// came.
+/// The description as the client is to see it, and its type: with the gate's addresses, and for an agent with its grants.
+/// `None`: as it came.
 fn relayed_body(
     message: &Message<'_>,
     Exchange { admitted, opening, .. }: &Exchange,
     code: u16,
     settings: &Settings,
-) -> (String, Option<Vec<u8>>) {
-    let Some(session) = description(message, code) else { return (String::new(), None) };
+) -> Option<(String, Vec<u8>)> {
+    let session = description(message, code)?;
     let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
     let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
-    match opening {
+    Some(match opening {
         Some(opening) if admitted.agent.is_some() && code >= 200 => {
-            let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
-            (kind, Some(body))
+            multipart(admitted.call, &sdp, &opening.signed(settings))
         }
-        _ => (SDP.to_owned(), Some(sdp)),
-    }
+        _ => (SDP.to_owned(), sdp),
+    })
 }

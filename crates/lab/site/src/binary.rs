@@ -45,12 +45,7 @@ impl Binary {
     pub fn run(&self, arguments: &[&str]) -> Result<String, LabError> {
         let name = format!("sluicegate {}", arguments.join(" "));
         let output = Command::new(&self.program).args(arguments).stdin(Stdio::null()).output();
-        let output = output.during(|| format!("running {}", self.program.display()))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(LabError::Process { name, reason: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
-        }
+        LabError::printed(&name, &output.during(|| format!("running {}", self.program.display()))?)
     }
 
     /// Starts it on a host; it dies with the lab.
@@ -104,7 +99,7 @@ impl Binary {
             }
             if Instant::now() >= end {
                 let reason = format!("not ready within {PATIENCE:?}; it said:\n{}", self.last_words(name));
-                return Err(LabError::Process { name: name.to_owned(), reason });
+                return Err(LabError::process(name, reason));
             }
             thread::sleep(POLL);
         }

@@ -1,4 +1,4 @@
-use std::io;
+use std::{io, process::Output};
 
 /// Why a lab could not be built or a worker could not do its part.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,26 @@ pub enum LabError {
     /// The report could not be written.
     #[error("cannot write the report: {0}")]
     Report(String),
+}
+
+impl LabError {
+    /// What became of the process of this name.
+    #[must_use]
+    pub fn process(name: &str, reason: impl Into<String>) -> Self {
+        Self::Process { name: name.to_owned(), reason: reason.into() }
+    }
+
+    /// The text that a command of this name has printed.
+    ///
+    /// # Errors
+    /// [`LabError::Process`] with what it said on standard error, if it failed.
+    pub(crate) fn printed(name: &str, output: &Output) -> Result<String, Self> {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            return Ok(text(&output.stdout));
+        }
+        Err(Self::process(name, text(&output.stderr).trim()))
+    }
 }
 
 /// Says which step an [`io::Error`] belongs to.

@@ -120,8 +120,7 @@ impl Namespace {
     /// # Errors
     /// [`LabError::Process`] if the command cannot be started.
     pub fn spawn(&self, name: &str, command: Command) -> Result<Process, LabError> {
-        let failed =
-            |error: io::Error| LabError::Process { name: name.to_owned(), reason: format!("did not start: {error}") };
+        let failed = |error| LabError::process(name, format!("did not start: {error}"));
         Process::start(name, command, |command| self.start(command)).map_err(failed)
     }
 

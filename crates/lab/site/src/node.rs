@@ -232,8 +232,7 @@ impl Node {
         // Joining talks to the frontend, so it runs on the gate's host.
         let words = ["gate-join", "--token-file", &text(&token), "--config", &text(&config)].map(str::to_owned);
         let is_content = self.binary.spawn(lab, host, "gate-join", &words)?.wait(JOIN_MAX)?;
-        let refused =
-            || LabError::Process { name: "gate-join".to_owned(), reason: self.binary.last_words("gate-join") };
+        let refused = || LabError::process("gate-join", self.binary.last_words("gate-join"));
         is_content.then_some(()).ok_or_else(refused)
     }
 

@@ -92,7 +92,7 @@ impl Process {
                 _ => {}
             }
         }
-        Err(self.error(&format!("did not say `{event}` within {timeout:?}")))
+        Err(self.failed(&format!("did not say `{event}` within {timeout:?}")))
     }
 
     /// Closes its standard input: a lab worker then stops and prints its result.
@@ -118,8 +118,8 @@ impl Process {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok(status.success()),
                 Ok(None) if Instant::now() < end => thread::sleep(POLL),
-                Ok(None) => return Err(self.error(&format!("still runs after {timeout:?}"))),
-                Err(error) => return Err(self.error(&error.to_string())),
+                Ok(None) => return Err(self.failed(&format!("still runs after {timeout:?}"))),
+                Err(error) => return Err(self.failed(&error.to_string())),
             }
         }
     }
@@ -138,8 +138,10 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    fn error(&self, reason: &str) -> LabError {
-        LabError::Process { name: self.name.clone(), reason: reason.to_owned() }
+    /// An error about it.
+    #[must_use]
+    pub fn failed(&self, reason: &str) -> LabError {
+        LabError::process(&self.name, reason)
     }
 
     fn nix_pid(&self) -> Pid {
@@ -184,14 +186,15 @@ fn read_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
 /// # Errors
 /// [`LabError::Process`] if that thread is gone already.
 pub fn die_with_the_lab() -> Result<(), LabError> {
-    let gone = |reason: &str| LabError::Process { name: "worker".to_owned(), reason: reason.to_owned() };
-    set_pdeathsig(Signal::SIGKILL).map_err(|error| gone(&error.to_string()))?;
+    set_pdeathsig(Signal::SIGKILL).map_err(|error| LabError::process("worker", error.to_string()))?;
     // The lab may have ended before the line above; then nobody holds the other end of standard input.
     let stdin = io::stdin();
     let mut ends = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let _ = poll(&mut ends, PollTimeout::ZERO);
     match ends[0].revents() {
-        Some(events) if events.contains(PollFlags::POLLHUP) => Err(gone("the lab that started it has ended")),
+        Some(events) if events.contains(PollFlags::POLLHUP) => {
+            Err(LabError::process("worker", "the lab that started it has ended"))
+        }
         _ => Ok(()),
     }
 }
@@ -200,5 +203,5 @@ pub fn die_with_the_lab() -> Result<(), LabError> {
 #[must_use]
 pub fn become_program(program: &str, arguments: &[String]) -> LabError {
     let reason = Command::new(program).args(arguments).exec().to_string();
-    LabError::Process { name: program.to_owned(), reason: format!("cannot be run: {reason}") }
+    LabError::process(program, format!("cannot be run: {reason}"))
 }

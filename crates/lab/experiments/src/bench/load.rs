@@ -75,7 +75,7 @@ pub(super) fn warm_up(lab: &mut BenchLab) -> Result<(), LabError> {
         }
         if Instant::now() >= end {
             let reason = format!("{} of {} packets arrive", answers.len(), frames.len());
-            return Err(LabError::Process { name: lab.name.clone(), reason });
+            return Err(LabError::process(&lab.name, reason));
         }
     }
 }
@@ -186,7 +186,7 @@ fn latency(lab: &mut BenchLab, time: Duration) -> Result<f64, LabError> {
 }
 
 fn require(lab: &BenchLab, holds: bool, reason: impl FnOnce() -> String) -> Result<(), LabError> {
-    if holds { Ok(()) } else { Err(LabError::Process { name: lab.name.clone(), reason: reason() }) }
+    if holds { Ok(()) } else { Err(LabError::process(&lab.name, reason())) }
 }
 
 /// One packet of each established flow: one batch.

@@ -30,7 +30,7 @@ pub(super) fn nft_masquerade(directory: &Path) -> Result<BenchLab, LabError> {
     if !without.is_empty()
         && let Err(reason) = load(gate, directory, &ruleset(false))?
     {
-        return Err(nft_failed(&reason));
+        return Err(LabError::process("nft", reason));
     }
     lab.name += without;
     Ok(lab)
@@ -59,14 +59,10 @@ fn load(gate: &Namespace, directory: &Path, ruleset: &str) -> Result<Result<(), 
         Ok(output) if output.status.success() => Ok(Ok(())),
         Ok(output) => Ok(Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(nft_failed("there is no such program; install it (Debian package nftables)"))
+            Err(LabError::process("nft", "there is no such program; install it (Debian package nftables)"))
         }
-        Err(error) => Err(nft_failed(&error.to_string())),
+        Err(error) => Err(LabError::process("nft", error.to_string())),
     }
-}
-
-fn nft_failed(reason: &str) -> LabError {
-    LabError::Process { name: "nft".to_owned(), reason: reason.to_owned() }
 }
 
 /// Lets the last processor forward, where the gate's packet thread runs too: the generator has the first one to itself.

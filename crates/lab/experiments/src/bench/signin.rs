@@ -237,7 +237,7 @@ impl Client {
 
     fn answer(&mut self) -> Result<(), LabError> {
         let heard = self.hear(401)?;
-        let unfit = || failed("a challenge that no client can answer".to_owned());
+        let unfit = || failed("a challenge that no client can answer");
         let message = Message::parse(&heard).map_err(|_| unfit())?;
         let challenge = strongest(message.headers_raw(HeaderName::WwwAuthenticate)).ok_or_else(unfit)?;
         let realm = challenge.realm_text().ok_or_else(unfit)?;
@@ -278,7 +278,7 @@ impl Client {
     /// Whether it is in; an agent believes that from the frontend alone.
     fn welcomed(&mut self) -> Result<(), LabError> {
         let answer = self.hear(200)?;
-        let message = Message::parse(&answer).map_err(|_| failed("a welcome that cannot be read".to_owned()))?;
+        let message = Message::parse(&answer).map_err(|_| failed("a welcome that cannot be read"))?;
         match self.initiator.take().map(|initiator| initiator.finish(&message)) {
             Some(Err(error)) => Err(failed(error.to_string())),
             _ => Ok(()),
@@ -286,6 +286,6 @@ impl Client {
     }
 }
 
-fn failed(reason: String) -> LabError {
-    LabError::Process { name: "bench signin".to_owned(), reason }
+fn failed(reason: impl Into<String>) -> LabError {
+    LabError::process("bench signin", reason)
 }

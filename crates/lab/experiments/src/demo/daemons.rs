@@ -117,7 +117,8 @@ impl Daemons {
     pub(super) fn told(&self, user: &str) -> Result<Vec<SocketAddr>, LabError> {
         const UDP: u64 = 17;
         let text = self.frontend_node.run(&["grant", "ls", "--json"])?;
-        let rows: Value = serde_json::from_str(&text).map_err(|error| failed("grant ls", &error.to_string()))?;
+        let rows: Value =
+            serde_json::from_str(&text).map_err(|error| LabError::process("grant ls", error.to_string()))?;
         let place = |row: &Value| {
             let address = row["gate_address"].as_str()?.parse().ok()?;
             Some(SocketAddr::new(address, u16::try_from(row["gate_ports"][0].as_u64()?).ok()?))
@@ -190,15 +191,11 @@ pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(),
     let end = Instant::now() + START_MAX;
     while !done() {
         if Instant::now() >= end {
-            return Err(failed(what, &format!("did not answer within {START_MAX:?}")));
+            return Err(LabError::process(what, format!("did not answer within {START_MAX:?}")));
         }
         thread::sleep(POLL);
     }
     Ok(())
-}
-
-fn failed(name: &str, reason: &str) -> LabError {
-    LabError::Process { name: name.to_owned(), reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -368,10 +368,7 @@ impl<'a> Stage<'a> {
         for (service, host) in COUNTED.into_iter().enumerate() {
             self.stop(Origin::Count(service), "")?;
             let lost = self.ledger.results(Origin::Count(service)).last().and_then(|result| result["lost"].as_u64());
-            let lost = lost.ok_or_else(|| LabError::Process {
-                name: "count".to_owned(),
-                reason: "ended without a result".to_owned(),
-            })?;
+            let lost = lost.ok_or_else(|| LabError::process("count", "ended without a result"))?;
             self.report.of("verdict").at_most(&format!("frames_not_counted.{host}"), lost as f64, 0.0);
         }
         (0..self.sampled_s).for_each(|second| self.complete(second));
@@ -455,7 +452,7 @@ impl<'a> Stage<'a> {
             false
         });
         match failed {
-            Some(name) => Err(LabError::Process { name, reason: "failed; see its message above".to_owned() }),
+            Some(name) => Err(LabError::process(&name, "failed; see its message above")),
             None => Ok(()),
         }
     }

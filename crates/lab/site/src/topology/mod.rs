@@ -217,17 +217,13 @@ impl Lab {
     /// # Errors
     /// If there is no such host or program; [`LabError::Process`] with what it said on standard error if it failed.
     pub fn run(&self, host: &str, words: &[&str]) -> Result<String, LabError> {
-        let what = || format!("{host}: {}", words.join(" "));
+        let what = format!("{host}: {}", words.join(" "));
         let Some((program, arguments)) = words.split_first() else {
             return Err(LabError::Plan("no command".to_owned()));
         };
         let run = || Command::new(program).args(arguments).stdin(Stdio::null()).output();
-        let output = self.host(host)?.run_in(run).and_then(|result| result).during(what)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(LabError::Process { name: what(), reason })
+        let output = self.host(host)?.run_in(run).and_then(|result| result).during(|| what.clone())?;
+        LabError::printed(&what, &output)
     }
 
     /// Counters of an interface.

@@ -103,8 +103,7 @@ pub struct Setup {
 pub fn opened(phone: &Process) -> Result<SocketAddr, LabError> {
     let event = phone.event("setup", READY_MAX)?;
     let media = event["media"].as_str().and_then(|media| media.parse().ok());
-    let reason = || format!("the call was refused: status {}", event["status"]);
-    media.ok_or_else(|| LabError::Process { name: phone.name().to_owned(), reason: reason() })
+    media.ok_or_else(|| phone.failed(&format!("the call was refused: status {}", event["status"])))
 }
 
 /// What became of set-ups in a window of time.

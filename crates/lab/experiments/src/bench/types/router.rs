@@ -60,6 +60,6 @@ impl Router {
     }
 
     fn wrong(&self, reason: String) -> LabError {
-        LabError::Process { name: format!("router {}", self.name), reason }
+        LabError::process(&format!("router {}", self.name), reason)
     }
 }

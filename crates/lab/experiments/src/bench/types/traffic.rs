@@ -161,7 +161,7 @@ fn obtain(lab: &mut BenchLab, clients: Range<u32>, random: &mut Rng) -> Result<V
             }
             if Instant::now() >= end {
                 let reason = format!("{} of {} requests did not arrive stamped", missing.len(), asked.len());
-                return Err(LabError::Process { name: lab.name.clone(), reason });
+                return Err(LabError::process(&lab.name, reason));
             }
             let request = |index: &usize| {
                 let client = ClientId(clients.start + *index as u32);

@@ -24,8 +24,8 @@ impl Memory {
             let status = fs::read_to_string(&path).during(|| format!("reading {path}"))?;
             let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
             let kb = resident.and_then(|value| value.split_whitespace().next()?.parse().ok());
-            let gone = || LabError::Process { name: name.to_owned(), reason: "has no memory any more".to_owned() };
-            self.0.entry(name.to_owned()).or_default().push(kb.ok_or_else(gone)?);
+            let kb = kb.ok_or_else(|| LabError::process(name, "has no memory any more"))?;
+            self.0.entry(name.to_owned()).or_default().push(kb);
         }
         Ok(())
     }

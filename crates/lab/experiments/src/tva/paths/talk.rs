@@ -118,10 +118,7 @@ impl Talk {
             for (direction, process) in process.iter().enumerate() {
                 loop {
                     let line = process.line(end.saturating_duration_since(Instant::now()));
-                    let line = line.ok_or_else(|| LabError::Process {
-                        name: process.name().to_owned(),
-                        reason: "ended without a result".to_owned(),
-                    })?;
+                    let line = line.ok_or_else(|| process.failed("ended without a result"))?;
                     self.heard.calls.take(&line);
                     self.heard.take(direction, &line);
                     if line.contains("\"event\":\"result\"") {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Attack, Family,
+    Attack, Carriage, Mutant, Options,
     site::{ATTACKERS, COLLUDER, SERVICE},
 };
 use sluicegate_site::{Lab, LabError, Process, binary::Binary, clock::unix_ns};
@@ -31,14 +31,10 @@ const READY_MAX: Duration = Duration::from_secs(15);
 pub(super) struct Plan<'a> {
     pub(super) lab: &'a Lab,
     pub(super) binary: &'a Binary,
-    pub(super) seed: u64,
+    pub(super) options: &'a Options,
     pub(super) seconds: u32,
-    /// Whether the attackers stop by themselves.
-    pub(super) self_limiting: bool,
     /// Whether those who spend what they were granted go on for ever.
     pub(super) endless: bool,
-    pub(super) family: Family,
-    pub(super) encapsulated: bool,
 }
 
 /// Running attackers.
@@ -65,6 +61,7 @@ pub(super) struct Stopped {
 impl Attackers {
     /// Starts them with `flood_bps` in all, in turn or at once.
     pub(super) fn start(plan: &Plan<'_>, attack: Attack, in_turn: bool, flood_bps: u64) -> Result<Self, LabError> {
+        let family = plan.options.family;
         let mut attackers = Self { floods: Vec::new(), seen: None, _colluder: None, began_ns: 0, attackers: 0 };
         let mode = match attack {
             Attack::Legacy => CapabilityMode::Legacy,
@@ -74,15 +71,12 @@ impl Attackers {
             Attack::Reasking => CapabilityMode::Reasking,
         };
         if attack == Attack::Authorized {
-            let spec = ColluderSpec {
-                interface: "eth0".into(),
-                address: plan.family.address(COLLUDER),
-                seconds: plan.seconds,
-            };
+            let address = family.address(COLLUDER);
+            let spec = ColluderSpec { interface: "eth0".into(), address, seconds: plan.seconds };
             attackers._colluder = Some(plan.binary.worker(plan.lab, "colluder", "colluder", &spec)?);
         }
         if matches!(attack, Attack::Imprecise | Attack::Reasking) {
-            let sources = ATTACKERS.iter().map(|text| plan.family.prefix(text)).collect::<Result<_, _>>()?;
+            let sources = ATTACKERS.iter().map(|text| family.prefix(text)).collect::<Result<_, _>>()?;
             let spec = SeenSpec { interface: "link".into(), sources, seconds: plan.seconds + 10 };
             attackers.seen = Some(plan.binary.worker(plan.lab, "site", "seen", &spec)?);
         }
@@ -97,14 +91,14 @@ impl Attackers {
                 source_mac: plan.lab.mac(host, "eth0")?,
                 destination_mac: plan.lab.mac(neighbour, "lan")?,
                 mode,
-                target: plan.family.address(target),
+                target: family.address(target),
                 target_port: FLOOD_PORT,
-                encapsulated: plan.encapsulated,
-                sources: plan.family.prefix(prefix)?,
+                encapsulated: plan.options.carriage == Carriage::Udp,
+                sources: family.prefix(prefix)?,
                 attackers: u32::try_from(bps / ATTACKER_BPS).unwrap_or(1).clamp(1, ATTACKERS_EACH),
                 groups: if in_turn { GROUPS } else { 1 },
                 bytes_each: match attack {
-                    _ if plan.self_limiting => BYTES_EACH_IN_TURN,
+                    _ if plan.options.mutant == Mutant::SelfLimiting => BYTES_EACH_IN_TURN,
                     _ if plan.endless => 0,
                     Attack::Imprecise if in_turn => BYTES_EACH_IN_TURN,
                     Attack::Imprecise => BYTES_EACH,
@@ -113,7 +107,7 @@ impl Attackers {
                 packet_bytes: PACKET_BYTES,
                 rate_bps: bps,
                 seconds: plan.seconds,
-                seed: plan.seed.wrapping_add(index as u64),
+                seed: plan.options.seed.wrapping_add(index as u64),
             };
             attackers.attackers += spec.attackers;
             attackers.floods.push(plan.binary.worker(plan.lab, host, "capability_flood", &spec)?);

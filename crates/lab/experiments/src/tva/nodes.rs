@@ -5,29 +5,11 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::{
-    Family,
+    Attack, Carriage, Mutant, Options,
+    play::{DEFAULT_GRANT, LINK_BPS},
     site::{COLLUDER, NODES, SERVICE},
 };
 use sluicegate_site::{Lab, LabError, Node, NodeFile, Process, binary::Binary};
-
-/// What the daemons have in common.
-#[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) binary: Binary,
-    /// The back end as the configuration names it.
-    pub(super) datapath: String,
-    /// What the gate paces its egress to, bit/s.
-    pub(super) link_rate_bps: u64,
-    /// The destination's default grant: N and T.
-    pub(super) default_grant: (u32, u32),
-    /// From which rate a sender of the service floods, as the configuration says it.
-    pub(super) flood_rate: &'static str,
-    /// Whether the honest hosts behind the spoofing neighbour have their edge box.
-    pub(super) edge_behind_spoofer: bool,
-    pub(super) family: Family,
-    /// Whether edge boxes put capability headers into UDP.
-    pub(super) encapsulated: bool,
-}
 
 /// The file of an edge box for the hosts behind `lan`; `more` are further settings.
 pub(super) fn edge(name: &str, datapath: &str, more: &str) -> NodeFile {
@@ -57,31 +39,44 @@ pub(super) fn forward_plainly(lab: &Lab, on: bool) -> Result<(), LabError> {
     NODES.iter().chain(&["edge-1"]).try_for_each(|name| lab.host(name)?.forward(on))
 }
 
-/// Starts edge boxes, routers and the gate of the experiment under attack.
-pub(super) fn start(lab: &Lab, settings: &Settings) -> Result<Nodes, LabError> {
-    let names = NODES.iter().copied().chain(settings.edge_behind_spoofer.then_some("edge-1"));
-    Nodes::start(lab, &settings.binary, names.map(|name| node(settings, name)))
+/// Starts edge boxes, routers and the gate of the experiment under attack. Under a flood of requests the honest hosts behind
+/// the spoofing neighbour have an edge box too.
+pub(super) fn start(lab: &Lab, binary: &Binary, options: &Options) -> Result<Nodes, LabError> {
+    let behind_spoofer = (options.attack == Attack::Request).then_some("edge-1");
+    let names = NODES.iter().copied().chain(behind_spoofer);
+    Nodes::start(lab, binary, names.map(|name| node(options, name)))
 }
 
-fn node(settings: &Settings, name: &str) -> NodeFile {
-    let datapath = &settings.datapath;
-    let (bytes, seconds) = settings.default_grant;
-    let carriage = if settings.encapsulated { "encapsulated" } else { "native" };
+fn node(options: &Options, name: &str) -> NodeFile {
+    let datapath = &options.datapath;
+    let (bytes, seconds) = DEFAULT_GRANT;
+    let carriage = if options.carriage == Carriage::Udp { "encapsulated" } else { "native" };
     let grant =
         format!("carriage = \"{carriage}\"\ncapability_bytes = {bytes}\ncapability_s = {seconds}\npeers_max = 65536\n");
     match name {
         "edge" | "edge-1" => edge(name, datapath, &format!("policy = \"client\"\n{grant}")),
         "edge-s" => {
-            let server = format!("policy = \"server\"\nflood_rate = \"{}\"\nblacklist_s = 60\n", settings.flood_rate);
+            let flood_rate = flood_rate(options);
+            let server = format!("policy = \"server\"\nflood_rate = \"{flood_rate}\"\nblacklist_s = 60\n");
             edge(name, datapath, &(server + &grant))
         }
         "r1" => router(name, datapath, ("lan", "wan"), true),
         "r2" => router(name, datapath, ("wan", "down"), true),
         _ => {
             let services =
-                [("web", SERVICE), ("colluder", COLLUDER)].map(|(name, v4)| (name, settings.family.address(v4)));
-            gate(datapath, settings.link_rate_bps, &services)
+                [("web", SERVICE), ("colluder", COLLUDER)].map(|(name, v4)| (name, options.family.address(v4)));
+            gate(datapath, LINK_BPS, &services)
         }
+    }
+}
+
+/// From which rate a sender of the service floods, as the configuration says it.
+const fn flood_rate(options: &Options) -> &'static str {
+    match (options.attack, options.mutant) {
+        (_, Mutant::Renews) => "none",
+        // Above what an honest host needs over the time of a grant, and below its hundredth part of the link.
+        (Attack::Imprecise | Attack::Reasking, _) => "64kbit",
+        _ => "512kbit",
     }
 }
 
@@ -101,8 +96,7 @@ impl Nodes {
             let gate = status.get_mut("gate").map(Value::take).filter(Value::is_object);
             gate.unwrap_or(status)
         });
-        let reason = "does not say how it is".to_owned();
-        status.ok_or_else(|| LabError::Process { name: name.to_owned(), reason })
+        status.ok_or_else(|| LabError::process(name, "does not say how it is"))
     }
 
     /// The daemons' processes by name.
@@ -113,7 +107,7 @@ impl Nodes {
     /// Bytes that left the gate towards the bottleneck in the request lane, and in all lanes.
     pub(super) fn request_lane(&self) -> Result<(u64, u64), LabError> {
         let status = self.status("gate")?;
-        let missing = || LabError::Process { name: "gate".to_owned(), reason: "says nothing of its lanes".to_owned() };
+        let missing = || LabError::process("gate", "says nothing of its lanes");
         let lanes = status["lanes"].as_array().ok_or_else(missing)?.iter().filter(|lane| lane["port"] == "inside");
         Ok(lanes.fold((0, 0), |(requests, all), lane| {
             let bytes = lane["bytes"].as_u64().unwrap_or(0);

@@ -7,10 +7,10 @@ use std::{
 };
 
 use super::{
-    Attack, Carriage, Family, Mutant, Options, Report,
+    Attack, Family, Mutant, Options, Report,
     attackers::{self, Attackers},
     judge::{Phase, Shown},
-    nodes::{self, Nodes, Settings, forward_plainly},
+    nodes::{self, Nodes, forward_plainly},
     site::{self, DELAY_US, SERVICE, SERVICE_PORT, USERS_BEHIND_SPOOFER},
 };
 use sluicegate_site::{Lab, LabError, Process, binary::Binary, cpu::StolenWatch, worker};
@@ -24,7 +24,7 @@ use sluicegate_traffic::{
 
 /// The bottleneck, as the gate paces it. The emulated link is a little faster, so that the gate's queue is the one that
 /// fills; plain forwarding has the same link.
-const LINK_BPS: u64 = 10_000_000;
+pub(super) const LINK_BPS: u64 = 10_000_000;
 const WIRE_BPS: u64 = 10_300_000;
 /// Waiting time of the emulated link's drop-tail queue.
 const QUEUE_US: u64 = 50_000;
@@ -133,22 +133,7 @@ pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Re
     report.add_distribution((attack, "plain"), &plain.transfers);
 
     tell("starting edge boxes, routers and the gate");
-    let settings = Settings {
-        binary: stage.binary.clone(),
-        datapath: options.datapath.clone(),
-        link_rate_bps: LINK_BPS,
-        default_grant: DEFAULT_GRANT,
-        flood_rate: match (options.attack, options.mutant) {
-            (_, Mutant::Renews) => "none",
-            // Above what an honest host needs over the time of a grant, and below its hundredth part of the link.
-            (Attack::Imprecise | Attack::Reasking, _) => "64kbit",
-            _ => "512kbit",
-        },
-        edge_behind_spoofer: options.attack == Attack::Request,
-        family: options.family,
-        encapsulated: options.carriage == Carriage::Udp,
-    };
-    let nodes = nodes::start(&stage.lab, &settings)?;
+    let nodes = nodes::start(&stage.lab, &stage.binary, options)?;
     tell("capabilities, no attack");
     let calm = stage.phase(Scene::Calm, &short, None, Some(&nodes))?;
     report.add_distribution(("calm", "tva"), &calm.transfers);
@@ -197,21 +182,17 @@ impl<'a> Stage<'a> {
         nodes: Option<&Nodes>,
     ) -> Result<Phase, LabError> {
         let in_turn = matches!(scene, Scene::InTurn);
-        let mutant = self.options.mutant;
         let plan = attackers::Plan {
             lab: &self.lab,
             binary: &self.binary,
-            seed: self.options.seed,
+            options: self.options,
             // Until the last transfer has ended or given up.
             seconds: load.seconds + ABORT_MS / 1_000 + 8,
-            self_limiting: mutant == Mutant::SelfLimiting,
             // Without capabilities nobody is ever spent.
             endless: nodes.is_none(),
-            family: self.options.family,
-            encapsulated: self.options.carriage == Carriage::Udp,
         };
         let flood_bps = (LINK_BPS as f64 * self.options.ratio * MORE) as u64;
-        let attack = attack.filter(|_| mutant != Mutant::NoFlood);
+        let attack = attack.filter(|_| self.options.mutant != Mutant::NoFlood);
         let is_imprecise = |attack| matches!(attack, Attack::Imprecise | Attack::Reasking);
         let in_the_middle = attack.filter(|attack| nodes.is_some() && is_imprecise(*attack));
         let (mut attackers, mut received_bps) = (None, 0.0);
@@ -333,5 +314,5 @@ fn collect<R>(
         ended |= line.contains("\"event\":\"result\"");
         transfers.extend(worker::said::<Transfer>(&line, "transfer"));
     }
-    Err(LabError::Process { name: clients.name().to_owned(), reason: "ended without a result".to_owned() })
+    Err(clients.failed("ended without a result"))
 }

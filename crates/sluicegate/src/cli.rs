@@ -11,7 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "lab")]
 pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, TvaLive};
 pub(crate) use self::objects::{
-    GateAction, GrantAction, GroupAction, KeyAction, NamedUser, NewUsers, PolicyAction, ServiceAction, UserAction,
+    GateAction, GrantAction, GroupAction, KeyAction, Named, NewUsers, PolicyAction, ServiceAction, ServiceFile,
+    UserAction,
 };
 
 /// Keeps a private service reachable while its link is being flooded.
@@ -194,20 +195,10 @@ pub(crate) enum Verb {
     FrontendChild(ConfigFile),
     /// Keeps a process that holds users' secrets; its frontend is at the other end of standard input.
     #[command(hide = true)]
-    KeyHolder {
-        /// Its directory.
-        directory: PathBuf,
-        /// The realm.
-        realm: String,
-    },
+    KeyHolder(HolderPlace),
     /// That process.
     #[command(hide = true)]
-    KeyHolderChild {
-        /// Its directory.
-        directory: PathBuf,
-        /// The realm.
-        realm: String,
-    },
+    KeyHolderChild(HolderPlace),
 }
 
 #[derive(Debug, Subcommand)]
@@ -223,6 +214,15 @@ pub(crate) enum AgentAction {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
+}
+
+/// What a key holder keeps, and for whom.
+#[derive(Debug, Args)]
+pub(crate) struct HolderPlace {
+    /// Its directory.
+    pub(crate) directory: PathBuf,
+    /// The realm.
+    pub(crate) realm: String,
 }
 
 #[derive(Debug, Args)]
@@ -314,7 +314,7 @@ pub(crate) struct Connect {
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
     #[command(flatten)]
-    pub(crate) node: NodeAddress,
+    pub(crate) reading: Reading,
     /// Which recent sign-ins of this user were refused, and by which rule.
     #[arg(long, value_name = "USER", conflicts_with = "flow", required_unless_present = "flow")]
     pub(crate) user: Option<String>,
@@ -324,9 +324,6 @@ pub(crate) struct Trace {
     /// The packet arrives at the inside port.
     #[arg(long, requires = "flow")]
     pub(crate) inside: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use sluicegate_experiments::{
+    bench,
     demo::threats,
     longlife, transports,
     tva::{self, paths},
@@ -69,51 +70,17 @@ pub(crate) enum Bench {
         /// Packets of six kinds through a router at rising rates instead: TVA's Figure 10.
         #[arg(long)]
         types: bool,
-        /// Print JSON lines.
-        #[arg(long)]
-        json: bool,
-        /// Only this row, such as `established_64b`.
-        #[arg(long, value_name = "ROW")]
-        only: Option<String>,
-        /// A shorter run, for smoke tests.
-        #[arg(long)]
-        short: bool,
+        #[command(flatten)]
+        measure: Measure,
     },
     /// Packets through the capability router in memory: the rows of TVA's Table I, and the machine's floors.
-    Capability {
-        /// Print JSON lines.
-        #[arg(long)]
-        json: bool,
-        /// Only this row, such as `regular_cached` or `request.hot`.
-        #[arg(long, value_name = "ROW")]
-        only: Option<String>,
-        /// A tenth of the packets.
-        #[arg(long)]
-        short: bool,
-    },
+    Capability(Measure),
     /// Packets through whole nodes in memory, by role and kind.
-    Node {
-        /// Print JSON lines.
-        #[arg(long)]
-        json: bool,
-        /// Only this row, such as `gate.nat_in` or `router.plain.hot`.
-        #[arg(long, value_name = "ROW")]
-        only: Option<String>,
-        /// A sixteenth of the packets.
-        #[arg(long)]
-        short: bool,
-    },
+    Node(Measure),
     /// Sign-ins at a frontend on loopback: its processor time for each, of phones and agents.
     Signin {
-        /// Print JSON lines.
-        #[arg(long)]
-        json: bool,
-        /// Only this row, such as `agent_cpu`.
-        #[arg(long, value_name = "ROW")]
-        only: Option<String>,
-        /// A twenty-fifth of the sign-ins.
-        #[arg(long)]
-        short: bool,
+        #[command(flatten)]
+        measure: Measure,
         /// Measure the frontend of this `sluicegate` instead, to compare two builds.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
@@ -124,6 +91,16 @@ pub(crate) enum Bench {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What benches of many rows have in common.
+#[derive(Debug, Args)]
+pub(crate) struct Measure {
+    #[command(flatten)]
+    pub(crate) options: bench::Options,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

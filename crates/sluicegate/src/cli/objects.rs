@@ -43,16 +43,16 @@ pub(crate) enum UserAction {
         node: NodeAddress,
     },
     /// Stop a user now: revoke the user's grants, and let the user sign in no more.
-    Disable(NamedUser),
+    Disable(Named),
     /// Let a disabled user sign in again.
-    Enable(NamedUser),
+    Enable(Named),
     /// Remove a user and revoke the user's grants.
-    Rm(NamedUser),
+    Rm(Named),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct NamedUser {
-    /// The user's name.
+pub(crate) struct Named {
+    /// The name.
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) node: NodeAddress,
@@ -109,51 +109,33 @@ pub(crate) enum KeyAction {
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupAction {
     /// Add a group.
-    Add {
-        /// The group's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Add(Named),
     /// List groups.
     Ls(Reading),
     /// Remove a group.
-    Rm {
-        /// The group's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Rm(Named),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceAction {
     /// Add the services of a TOML file that holds `[[service]]` tables: all of them or none.
-    Add {
-        /// The file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Add(ServiceFile),
     /// List services.
     Ls(Reading),
     /// Replace the services of the same names by those of a TOML file: all or none. A service with another address, mode,
     /// kind or other ports loses its grants.
-    Mod {
-        /// The file.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Mod(ServiceFile),
     /// Remove a service and revoke its grants.
-    Rm {
-        /// The service's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Rm(Named),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServiceFile {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) node: NodeAddress,
 }
 
 /// Gates that have joined a frontend.
@@ -162,12 +144,7 @@ pub(crate) enum GateAction {
     /// List the gates that have joined.
     Ls(Reading),
     /// Remove a gate: it is cut off, and comes back with a new token only.
-    Rm {
-        /// The gate's name.
-        name: String,
-        #[command(flatten)]
-        node: NodeAddress,
-    },
+    Rm(Named),
 }
 
 #[derive(Debug, Subcommand)]

@@ -92,27 +92,24 @@ fn attack(spec: Option<&str>, example: bool) -> Result<()> {
 }
 
 fn bench(bench: Bench) -> Result<ExitCode> {
-    let commit = option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown").to_owned();
     let mut rows = Vec::new();
     let mut keep = |row| rows.push(row);
     let scratch = Scratch::make("sluicegate").context("cannot make a directory for the bench's files")?;
     let mut binary = binary(&scratch)?;
     let (json, summary) = match bench {
-        Bench::Gate { types, json, only, short } => {
+        Bench::Gate { types, measure } => {
             let is_root = nix::unistd::geteuid().is_root();
             anyhow::ensure!(is_root, "bench gate loads XDP programs into namespaces: run it as root");
             let run = if types { bench::types } else { bench::gate };
-            (json, run(&binary, &bench::Options { short, only, commit }, &mut keep)?)
+            (measure.json, run(&binary, &measure.options, &mut keep)?)
         }
-        Bench::Capability { json, only, short } => {
-            (json, bench::capability(&bench::Options { short, only, commit }, &mut keep)?)
-        }
-        Bench::Node { json, only, short } => (json, bench::node(&bench::Options { short, only, commit }, &mut keep)?),
-        Bench::Signin { json, only, short, program } => {
+        Bench::Capability(measure) => (measure.json, bench::capability(&measure.options, &mut keep)?),
+        Bench::Node(measure) => (measure.json, bench::node(&measure.options, &mut keep)?),
+        Bench::Signin { measure, program } => {
             binary.program = program.unwrap_or(binary.program);
-            (json, bench::signin(&binary, &bench::Options { short, only, commit }, &mut keep)?)
+            (measure.json, bench::signin(&binary, &measure.options, &mut keep)?)
         }
-        Bench::Turns { json } => (json, turns(&commit, &mut keep)?),
+        Bench::Turns { json } => (json, turns(&mut keep)?),
     };
     if json {
         for row in &rows {
@@ -131,9 +128,9 @@ const TURN_US_MAX: f64 = 2_000.0;
 const TURN_RUNS: usize = 3;
 
 /// The longest turns of the packet thread with full tables of default size, in microseconds of its processor's time.
-fn turns(commit: &str, keep: &mut dyn FnMut(bench::Row)) -> Result<bench::Summary> {
+fn turns(keep: &mut dyn FnMut(bench::Row)) -> Result<bench::Summary> {
     let runs = (0..TURN_RUNS).map(|_| sluicegate_gate::longest_turns()).collect::<Result<Vec<_>, _>>()?;
-    let mut bench = bench::Run::begin("turns", commit, 0.0, keep);
+    let mut bench = bench::Run::begin("turns", 0.0, keep);
     for (at, turn) in runs[0].iter().enumerate() {
         let us: Vec<_> = runs.iter().map(|run| run[at].us).collect();
         let Some(longest) = bench::Median::of(&us) else { continue };

@@ -62,8 +62,8 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Import { file, replace, node } => backup::import(&file, &node.config, replace)?,
         #[cfg(feature = "lab")]
         Verb::Lab(verb) => return lab::run(verb),
-        Verb::KeyHolder { directory, realm } => frontend::keep_key_holder(&directory, &realm)?,
-        Verb::KeyHolderChild { directory, realm } => frontend::hold_keys(&directory, &realm)?,
+        Verb::KeyHolder(of) => frontend::keep_key_holder(&of.directory, &of.realm)?,
+        Verb::KeyHolderChild(of) => frontend::hold_keys(&of.directory, &of.realm)?,
         Verb::Completions { shell } => texts::completions(shell),
         Verb::Man { directory } => texts::man(directory.as_deref())?,
     }

@@ -11,32 +11,32 @@ use super::{
     keys::now,
 };
 use crate::{
-    cli::{GateAction, GrantAction, GroupAction, PolicyAction, ServiceAction},
+    cli::{GateAction, GrantAction, GroupAction, Named, PolicyAction, ServiceAction, ServiceFile},
     out,
 };
 
 pub(crate) fn group(action: GroupAction) -> Result<()> {
     match action {
-        GroupAction::Add { name, node } => {
+        GroupAction::Add(Named { name, node }) => {
             let group = Group { name, description: String::new() };
             Node::of(&node.config)?.ask(&api::GROUP_ADD.ask(&group))?;
             out::line(format_args!("added group {}", group.name));
         }
         GroupAction::Ls(reading) => list(&reading, &api::GROUPS, ["GROUP"], |group| [group.name])?,
-        GroupAction::Rm { name, node } => remove(&api::GROUP_REMOVE, "group", &name, &Node::of(&node.config)?)?,
+        GroupAction::Rm(of) => remove(&api::GROUP_REMOVE, "group", &of)?,
     }
     Ok(())
 }
 
 pub(crate) fn service(action: ServiceAction) -> Result<()> {
     match action {
-        ServiceAction::Add { file, node } => {
+        ServiceAction::Add(ServiceFile { file, node }) => {
             let node = Node::of(&node.config)?;
             let services = crate::config::services(&file)?;
             node.ask(&api::SERVICES_ADD.ask(&services))?;
             services.iter().for_each(|service| out::line(format_args!("added service {}", service.name)));
         }
-        ServiceAction::Mod { file, node } => {
+        ServiceAction::Mod(ServiceFile { file, node }) => {
             let node = Node::of(&node.config)?;
             let services = crate::config::services(&file)?;
             let moved = node.ask(&api::SERVICES_REPLACE.ask(&services))?;
@@ -52,7 +52,7 @@ pub(crate) fn service(action: ServiceAction) -> Result<()> {
             };
             list(&reading, &api::SERVICES, ["SERVICE", "KIND", "MODE", "ADDRESS", "PORTS", "ALLOW"], row)?;
         }
-        ServiceAction::Rm { name, node } => remove(&api::SERVICE_REMOVE, "service", &name, &Node::of(&node.config)?)?,
+        ServiceAction::Rm(of) => remove(&api::SERVICE_REMOVE, "service", &of)?,
     }
     Ok(())
 }
@@ -63,13 +63,13 @@ pub(crate) fn gate(action: GateAction) -> Result<()> {
             let row = |gate: api::Gate| [gate.name, cell(&gate.connected), cell(&gate.seen_at)];
             list(&reading, &api::GATES, ["GATE", "CONNECTED", "LAST FROM"], row)?;
         }
-        GateAction::Rm { name, node } => remove(&api::GATE_REMOVE, "gate", &name, &Node::of(&node.config)?)?,
+        GateAction::Rm(of) => remove(&api::GATE_REMOVE, "gate", &of)?,
     }
     Ok(())
 }
 
-pub(super) fn remove(endpoint: &Endpoint<(), ()>, kind: &str, name: &str, node: &Node) -> Result<()> {
-    node.ask(&endpoint.ask_of(name, &()))?;
+pub(super) fn remove(endpoint: &Endpoint<(), ()>, kind: &str, Named { name, node }: &Named) -> Result<()> {
+    Node::of(&node.config)?.ask(&endpoint.ask_of(name, &()))?;
     out::line(format_args!("removed {kind} {name}"));
     Ok(())
 }

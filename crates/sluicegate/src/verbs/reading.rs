@@ -17,11 +17,11 @@ use crate::{
 };
 
 pub(crate) fn trace(trace: &Trace) -> Result<()> {
-    let node = Node::of(&trace.node.config)?;
+    let node = Node::of(&trace.reading.node.config)?;
     match (&trace.user, &trace.flow) {
         (Some(user), _) => {
             let decisions = node.ask(&api::TRACE_USER.ask_of(user, &()))?;
-            if trace.json {
+            if trace.reading.json {
                 return print_json(&decisions);
             }
             if decisions.is_empty() {
@@ -31,7 +31,7 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
         }
         (None, Some(flow)) => {
             let answer = node.ask(&api::TRACE_FLOW.ask(&probe(flow, trace.inside)?))?;
-            if trace.json {
+            if trace.reading.json {
                 return print_json(&answer);
             }
             print_flow(&answer);

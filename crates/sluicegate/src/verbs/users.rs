@@ -20,7 +20,7 @@ use super::{
     objects::remove,
 };
 use crate::{
-    cli::{NamedUser, NewUsers, Password, UserAction},
+    cli::{Named, NewUsers, Password, UserAction},
     out, secret,
 };
 
@@ -28,7 +28,7 @@ use crate::{
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
 /// A name and its password.
-type Named = (String, Zeroizing<String>);
+type WithPassword = (String, Zeroizing<String>);
 
 pub(crate) fn run(action: UserAction) -> Result<()> {
     match action {
@@ -55,13 +55,13 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
         UserAction::Disable(user) => switch(&user, false)?,
         UserAction::Enable(user) => switch(&user, true)?,
         UserAction::Passwd { name, no_agent, password, node } => passwd(&name, no_agent, &password, &node.config)?,
-        UserAction::Rm(NamedUser { name, node }) => match keys::holder(&node.config)? {
-            Some((vault, _)) if vault.remove(&name)? => {
-                keys::changed(&node.config, "user rm", &name)?;
-                out::line(format_args!("removed user {name}"));
+        UserAction::Rm(of) => match keys::holder(&of.node.config)? {
+            Some((vault, _)) if vault.remove(&of.name)? => {
+                keys::changed(&of.node.config, "user rm", &of.name)?;
+                out::line(format_args!("removed user {}", of.name));
             }
-            Some(_) => bail!("there is no user {name:?} at this key holder; `sluicegate user ls` lists them"),
-            None => remove(&api::USER_REMOVE, "user", &name, &Node::of(&node.config)?)?,
+            Some(_) => bail!("there is no user {:?} at this key holder; `sluicegate user ls` lists them", of.name),
+            None => remove(&api::USER_REMOVE, "user", &of)?,
         },
     }
     Ok(())
@@ -74,7 +74,7 @@ fn change(name: &str, config: &Path, body: &UserChange) -> Result<()> {
     Node::of(config)?.ask(&api::USER_CHANGE.ask_of(name, body))
 }
 
-fn switch(NamedUser { name, node }: &NamedUser, on: bool) -> Result<()> {
+fn switch(Named { name, node }: &Named, on: bool) -> Result<()> {
     change(name, &node.config, &UserChange { enabled: Some(on), ..UserChange::default() })?;
     out::line(format_args!("{} user {name}", if on { "enabled" } else { "disabled" }));
     Ok(())
@@ -218,7 +218,7 @@ fn send(at: &At, new: &NewUsers, users: &[User<'_>]) -> Result<()> {
 }
 
 /// The users of a list, one `NAME:PASSWORD` a line; `-` is standard input. What an error says is never a line's content.
-fn listed(path: &Path) -> Result<Vec<Named>> {
+fn listed(path: &Path) -> Result<Vec<WithPassword>> {
     let unreadable = || format!("cannot read the list of users {}", path.display());
     let source: Box<dyn Read> = match path.to_str() {
         Some("-") => Box::new(std::io::stdin()),

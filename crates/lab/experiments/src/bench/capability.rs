@@ -56,7 +56,7 @@ impl Figure {
 /// [`Summary::missing`].
 pub fn capability(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let wanted = wanted(options.only.as_deref())?;
-    let mut run = Run::begin("capability", &options.commit, busy_before()?, tell);
+    let mut run = Run::begin("capability", busy_before()?, tell);
     let packets = if options.short { PACKETS_SHORT } else { PACKETS };
     let mut floors = Floors::new();
     let mut measured = Vec::new();

@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::Args;
 use serde::Serialize;
 
 pub use self::{capability::capability, node::node, signin::signin, types::types};
@@ -32,15 +33,15 @@ use sluicegate_site::{LabError, binary::Binary, cpu::Cpu};
 /// How often each figure is measured; the median counts.
 const RUNS: usize = 3;
 
-/// What to measure.
-#[derive(Debug, Clone)]
+/// What to measure, as arguments of the commands.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// A part of the measurements: shows that everything works, not how fast it is.
-    pub short: bool,
-    /// Only rows whose name starts so, such as `established_64b` or `latency_p99.xdp`.
+    /// Only rows whose name starts so, such as `latency_p99.xdp`; one that there is not is answered with those there are.
+    #[arg(long, value_name = "ROW")]
     pub only: Option<String>,
-    /// The commit that is measured.
-    pub commit: String,
+    /// A part of the measurements: shows that everything works, not how fast it is.
+    #[arg(long)]
+    pub short: bool,
 }
 
 /// One figure of ours beside the same figure of one peer.
@@ -69,8 +70,8 @@ pub struct Row {
     pub spread: f64,
     /// Processor and kernel.
     pub machine: String,
-    /// The commit that was measured.
-    pub commit: String,
+    /// The commit that was measured, where whoever built this said which it is.
+    pub commit: &'static str,
 }
 
 /// How the bench went.
@@ -96,7 +97,6 @@ pub struct Summary {
 /// A bench under way: what its rows have in common, and what will be its [`Summary`].
 pub struct Run<'t> {
     bench: &'static str,
-    commit: String,
     machine: String,
     start: Instant,
     busy_before: f64,
@@ -111,10 +111,10 @@ type Peer<'n> = (Median, &'n str);
 
 impl<'t> Run<'t> {
     /// A bench that begins on a machine of which others use `busy_before`; each of its rows goes to `tell`.
-    pub fn begin(bench: &'static str, commit: &str, busy_before: f64, tell: &'t mut dyn FnMut(Row)) -> Self {
-        let (commit, machine, start) = (commit.to_owned(), machine(), Instant::now());
+    pub fn begin(bench: &'static str, busy_before: f64, tell: &'t mut dyn FnMut(Row)) -> Self {
         let (missing, generator_bound) = (Vec::new(), Vec::new());
-        Self { bench, commit, machine, start, busy_before, rows: 0, missing, generator_bound, tell }
+        let (machine, start) = (machine(), Instant::now());
+        Self { bench, machine, start, busy_before, rows: 0, missing, generator_bound, tell }
     }
 
     /// One figure. More is better of what is counted per second, less of everything else. `input`: what was offered, where
@@ -134,7 +134,7 @@ impl<'t> Run<'t> {
             runs: ours.runs,
             spread: rounded(peer.map_or(ours.spread, |(peer, _)| ours.spread.max(peer.spread))),
             machine: self.machine.clone(),
-            commit: self.commit.clone(),
+            commit: option_env!("SLUICEGATE_COMMIT").unwrap_or("unknown"),
         });
     }
 
@@ -265,7 +265,7 @@ impl Figure {
 /// the `nft` program. A back end that does not start is no error: its rows are [`Summary::missing`].
 pub fn gate(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, LabError> {
     let figures = wanted(options.only.as_deref())?;
-    let mut run = Run::begin("gate", &options.commit, busy_before()?, tell);
+    let mut run = Run::begin("gate", busy_before()?, tell);
     let mut labs = vec![peer::kernel_forward()?, peer::nft_masquerade(&binary.directory)?];
     let peers_len = labs.len();
     for backend in BACKENDS.iter().filter(|backend| figures.iter().any(|figure| is_wanted(options, figure, backend))) {
@@ -334,7 +334,7 @@ mod tests {
             let figure = FIGURES.into_iter().find(|figure| figure.name == name).unwrap();
             let mut rows = Vec::new();
             let mut keep = |row| rows.push(row);
-            let mut run = Run::begin("gate", "", 0.0, &mut keep);
+            let mut run = Run::begin("gate", 0.0, &mut keep);
             run.row("row", figure.unit, Median::given(ours), Some((Median::given(peer), "peer")), None);
             assert_eq!(run.end().rows, 1);
             rows[0].ratio.unwrap()

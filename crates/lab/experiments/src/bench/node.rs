@@ -89,7 +89,7 @@ pub fn node(options: &Options, tell: &mut dyn FnMut(Row)) -> Result<Summary, Lab
     if wanted.is_empty() {
         return Err(no_row(only, &format!("{}, each .hot and .random_1m", KINDS.map(|(name, _)| name).join(", "))));
     }
-    let mut run = Run::begin("node", &options.commit, busy_before()?, tell);
+    let mut run = Run::begin("node", busy_before()?, tell);
     let packets = if options.short { PACKETS_SHORT } else { PACKETS };
     for (row, kind, is_random) in wanted {
         let mut scene = Scene::new(kind);

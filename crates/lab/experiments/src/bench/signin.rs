@@ -70,7 +70,7 @@ pub fn signin(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> 
     if kinds.is_empty() {
         return Err(no_row(only, &Kind::ALL.map(rows_of).concat().join(", ")));
     }
-    let mut bench = Run::begin("signin", &options.commit, busy_before()?, tell);
+    let mut bench = Run::begin("signin", busy_before()?, tell);
     let site = Site::start(binary, &kinds)?;
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
     let mut clients = Vec::new();

@@ -99,7 +99,7 @@ pub fn types(binary: &Binary, options: &Options, tell: &mut dyn FnMut(Row)) -> R
         let names: Vec<_> = Kind::VARIANTS.iter().map(Kind::into_str).collect();
         return Err(no_row(only, &format!("{}, each .xdp and .packet", names.join(", "))));
     }
-    let mut run = Run::begin("gate", &options.commit, busy_before()?, tell);
+    let mut run = Run::begin("gate", busy_before()?, tell);
     let mut candidates = vec![Candidate { lab: peer::kernel_forward()?, router: None }];
     for backend in BACKENDS.iter().filter(|backend| kinds.iter().any(|kind| is_wanted(*kind, backend))) {
         match router::start(binary, backend) {

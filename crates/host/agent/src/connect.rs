@@ -102,13 +102,11 @@ async fn serve(config: &Config, session: &Session, plain: &Session) -> Result<i3
     };
     // Open at once what is known to be needed, so that a wrong password shows now.
     for forward in &config.forwards {
-        session.address(forward.protocol, forward.service_port).await.map_err(ConnectError::Refused)?;
+        session.reach(forward.protocol, forward.service_port).await.map_err(ConnectError::Refused)?;
     }
     for range in &config.opens {
         let reach = plain.open(*range).await.map_err(ConnectError::Refused)?;
-        if let Some(sealer) = plain.seal(range.protocol, range.first) {
-            seal::prove(reach.address, &sealer).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
-        }
+        seal::prove(&reach).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
         let (service, gate) = (&config.service, reach.address);
         match range.protocol.has_ports() {
             true => info!(service, %range, %gate, "programs may send there from here"),
@@ -129,13 +127,11 @@ async fn serve(config: &Config, session: &Session, plain: &Session) -> Result<i3
         return listen_until_failure(&mut listeners).await.map(|()| 0);
     }
     let port = config.port.ok_or(ConnectError::NoPort)?;
-    let gate = session.address(PortProtocol::Tcp, port).await.map_err(ConnectError::Refused)?;
-    if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
-        seal::prove(gate, &sealer).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
-    }
+    let reach = session.reach(PortProtocol::Tcp, port).await.map_err(ConnectError::Refused)?;
+    seal::prove(&reach).await.map_err(|error| ConnectError::Refused(error.to_string()))?;
     let _standing = session.stand();
     tokio::select! {
-        status = command::run(&config.command, gate) => {
+        status = command::run(&config.command, reach.address) => {
             let name = config.command.first().cloned().unwrap_or_default();
             status.map(|status| status.code().unwrap_or(1)).map_err(|error| ConnectError::Command(name, error))
         }

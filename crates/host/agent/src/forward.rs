@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    opening::Opening,
+    opening::{Opening, Reach},
     seal::{GateSocket, prove},
     session::Session,
 };
@@ -138,11 +138,12 @@ pub(crate) async fn accept<F: Future<Output = ()> + Send + 'static>(
 }
 
 async fn carry_one(mut local: TcpStream, peer: SocketAddr, port: u16, session: Session) {
-    let gate = match session.address(PortProtocol::Tcp, port).await {
-        Ok(gate) => gate,
+    let reach = match session.reach(PortProtocol::Tcp, port).await {
+        Ok(reach) => reach,
         Err(error) => return warn!(port, error, "not opened"),
     };
-    match connect(gate, &session, port).await {
+    let gate = reach.address;
+    match connect(&reach).await {
         Ok(mut remote) => {
             if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
                 debug!(%peer, %gate, %error, "connection ended");
@@ -153,11 +154,10 @@ async fn carry_one(mut local: TcpStream, peer: SocketAddr, port: u16, session: S
 }
 
 /// Connects to the gate within [`CONNECT_TIMEOUT`], once it knows where the connection comes from.
-pub(crate) async fn connect(gate: SocketAddr, session: &Session, port: u16) -> io::Result<TcpStream> {
-    if let Some(sealer) = session.seal(PortProtocol::Tcp, port) {
-        prove(gate, &sealer).await?;
-    }
-    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(gate)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+pub(crate) async fn connect(reach: &Reach) -> io::Result<TcpStream> {
+    prove(reach).await?;
+    let stream =
+        timeout(CONNECT_TIMEOUT, TcpStream::connect(reach.address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_tcp_user_timeout(Some(UNANSWERED_MAX))?;
@@ -206,8 +206,8 @@ async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()
             }
             continue;
         };
-        let gate = match session.address(PortProtocol::Udp, port).await {
-            Ok(gate) => gate,
+        let reach = match session.reach(PortProtocol::Udp, port).await {
+            Ok(reach) => reach,
             Err(error) => {
                 warn!(port, error, "not opened");
                 sleep(REFUSED_PAUSE).await;
@@ -223,14 +223,13 @@ async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()
                     debug!(%peer, max = PEERS_MAX, "dropped a datagram: this forward has all the peers it may have");
                     continue;
                 }
-                let remote = Arc::new(GateSocket::open(gate).await?);
+                let remote = Arc::new(GateSocket::open(reach.address).await?);
                 table.insert(peer, Arc::clone(&remote));
                 tokio::spawn(return_path(Arc::clone(&local), Arc::clone(&remote), peer, Arc::clone(&peers)));
                 remote
             }
         };
-        let seal = session.seal(PortProtocol::Udp, port);
-        remote.send(gate, seal.as_ref(), datagram.get(..len).unwrap_or_default()).await;
+        remote.send(&reach, datagram.get(..len).unwrap_or_default()).await;
     }
 }
 

@@ -27,13 +27,15 @@ pub(crate) struct OpenRange {
     pub(crate) seal: Option<Arc<Sealer>>,
 }
 
-/// Where to send traffic for one port of the service, and as whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where to send traffic for one port of the service, as whom, and with what proof.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reach {
     /// The gate's address and port, or the service's own if the gate only filters.
     pub(crate) address: SocketAddr,
     /// The client id of the grant; 0 without one.
     pub(crate) client_id: u32,
+    /// What seals datagrams, and proves where they come from; `None` if nothing need.
+    pub(crate) seal: Option<Arc<Sealer>>,
 }
 
 /// Everything one sign-in opened.
@@ -46,11 +48,6 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// What seals datagrams for `port` of the service; `None` if nothing need.
-    pub(crate) fn seal(&self, protocol: PortProtocol, port: u16) -> Option<Arc<Sealer>> {
-        self.range(protocol, port)?.seal.clone()
-    }
-
     /// Whether something is open at this address and port of a gate.
     pub(crate) fn is_at(&self, gate: SocketAddr) -> bool {
         self.ranges.iter().any(|range| {
@@ -60,19 +57,16 @@ impl Opening {
         })
     }
 
-    fn range(&self, protocol: PortProtocol, port: u16) -> Option<&OpenRange> {
-        let covers = |range: &&OpenRange| {
-            range.service.protocol == protocol && (range.service.first..=range.service.last).contains(&port)
-        };
-        self.ranges.iter().find(covers)
-    }
-
     /// Where to send traffic for `port` of the service; `None` if the grant does not cover it.
     #[must_use]
     pub(crate) fn reach(&self, protocol: PortProtocol, port: u16) -> Option<Reach> {
-        let range = self.range(protocol, port)?;
+        let covers = |range: &&OpenRange| {
+            range.service.protocol == protocol && (range.service.first..=range.service.last).contains(&port)
+        };
+        let range = self.ranges.iter().find(covers)?;
         let external = range.external_first.checked_add(port - range.service.first)?;
-        Some(Reach { address: SocketAddr::new(range.address, external), client_id: range.client_id })
+        let address = SocketAddr::new(range.address, external);
+        Some(Reach { address, client_id: range.client_id, seal: range.seal.clone() })
     }
 }
 
@@ -94,7 +88,7 @@ mod tests {
     #[test]
     fn ports_keep_their_order_inside_a_range() {
         let opening = Opening { ranges: vec![range("tcp/22", 31_000), range("udp/5004-5010", 25_000)], moves: 0 };
-        let reach = Reach { address: "192.0.2.1:25002".parse().unwrap(), client_id: 9 };
+        let reach = Reach { address: "192.0.2.1:25002".parse().unwrap(), client_id: 9, seal: None };
         assert_eq!(opening.reach(PortProtocol::Udp, 5006), Some(reach));
         assert_eq!(opening.reach(PortProtocol::Tcp, 5006), None);
         assert_eq!(opening.reach(PortProtocol::Udp, 5011), None);

@@ -20,7 +20,10 @@ use sluicegate_wire::{IpProtocol, ip, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
 use tracing::{debug, warn};
 
-use crate::endpoint::{any, connected, leave_by};
+use crate::{
+    endpoint::{any, connected, leave_by},
+    opening::Reach,
+};
 
 /// Between two notes about datagrams that are too long.
 const NOTE_INTERVAL: Duration = Duration::from_secs(5);
@@ -163,12 +166,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Proves to the gate at `gate` that this host's packets come from where they come from, and waits until it says that it
-/// knows: before that, it lets no connection in. An acknowledgement counts for a while.
+/// Proves to a gate that this host's packets come from where they come from, if that is asked for, and waits until it says
+/// that it knows: before that, it lets no connection in. An acknowledgement counts for a while.
 ///
 /// # Errors
 /// `TimedOut` if the gate acknowledges none of several proofs; those of the socket.
-pub(crate) async fn prove(gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<()> {
+pub(crate) async fn prove(reach: &Reach) -> io::Result<()> {
+    let (gate, Some(sealer)) = (reach.address, &reach.seal) else { return Ok(()) };
     let proved = *lock(&sealer.proved);
     if proved.is_some_and(|(at, when)| at == gate && when.elapsed() < PROOF_INTERVAL) {
         return Ok(());
@@ -289,7 +293,8 @@ impl GateSocket {
     }
 
     /// Sends one datagram, sealed if the grant demands that. What cannot be sent is lost, as datagrams are, and noted.
-    pub(crate) async fn send(&self, gate: SocketAddr, sealer: Option<&Arc<Sealer>>, payload: &[u8]) {
+    pub(crate) async fn send(&self, reach: &Reach, payload: &[u8]) {
+        let (gate, sealer) = (reach.address, reach.seal.as_ref());
         let (purpose, asks) = self.listen_to(gate, sealer);
         let Some(sealer) = sealer.filter(|sealer| sealer.seals_datagrams()) else {
             if let Err(error) = self.socket.send_to(payload, gate).await {

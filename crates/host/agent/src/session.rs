@@ -23,7 +23,7 @@ use crate::{
     endpoint::Endpoint,
     frontends::Frontends,
     opening::{Opening, Reach},
-    seal::{self, Sealer},
+    seal,
 };
 
 /// Ranges of ports that one session keeps open.
@@ -89,18 +89,10 @@ impl Session {
         Ok((session, task))
     }
 
-    /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
-    ///
-    /// # Errors
-    /// Why the frontend or the gate refused, for a person.
-    pub(crate) async fn address(&self, protocol: PortProtocol, port: u16) -> Result<SocketAddr, String> {
-        self.reach(protocol, port).await.map(|reach| reach.address)
-    }
-
     /// Opens these ports, or this protocol, of the service if no grant covers them yet; says where.
     ///
     /// # Errors
-    /// As [`Session::address`].
+    /// Why the frontend or the gate refused, for a person.
     pub(crate) async fn open(&self, range: PortRange) -> Result<Reach, String> {
         if let Some(reach) = self.opening.borrow().reach(range.protocol, range.first) {
             return Ok(reach);
@@ -111,17 +103,12 @@ impl Session {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// As [`Session::address`], with the client id that capabilities for it name.
+    /// Where to send traffic for `port` of the service; signs in first if no grant covers it yet.
     ///
     /// # Errors
-    /// As [`Session::address`].
+    /// As [`Session::open`].
     pub(crate) async fn reach(&self, protocol: PortProtocol, port: u16) -> Result<Reach, String> {
         self.open(PortRange::single(protocol, port)).await
-    }
-
-    /// What seals datagrams for `port`, once [`Session::reach`] has said where it is; `None` if nothing need.
-    pub(crate) fn seal(&self, protocol: PortProtocol, port: u16) -> Option<Arc<Sealer>> {
-        self.opening.borrow().seal(protocol, port)
     }
 
     /// A connection, or a program that has some, stands for as long as it keeps this. Meanwhile this host's address is proved
@@ -211,7 +198,7 @@ impl Keeper {
         }
         let call = called.map_err(|error| error.to_string())?;
         let address = SocketAddr::new(call.open.address, call.open.external_first);
-        let reach = Reach { address, client_id: call.open.client_id };
+        let reach = Reach { address, client_id: call.open.client_id, seal: call.open.seal.clone() };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
         let mode = call.open.mode;
         info!(service = %self.service, %range, gate = %address, %mode, lasts_s, "open");

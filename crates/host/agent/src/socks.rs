@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 
 use crate::{
     forward::{self, REFUSED_PAUSE, carry, connect, moved},
+    opening::Reach,
     seal::GateSocket,
     session::Session,
 };
@@ -50,14 +51,14 @@ impl Names {
         target: &TargetAddr,
         protocol: PortProtocol,
         session: &Session,
-    ) -> Result<Option<SocketAddr>, String> {
+    ) -> Result<Option<Reach>, String> {
         let (port, address) = match target {
             TargetAddr::Domain(name, _) if !self.is_name(name) => return Ok(None),
             TargetAddr::Domain(_, port) => (*port, None),
             TargetAddr::Ip(to) => (to.port(), Some(to.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())),
         };
-        let gate = session.address(protocol, port).await?;
-        Ok(address.is_none_or(|address| address == gate.ip()).then_some(gate))
+        let reach = session.reach(protocol, port).await?;
+        Ok(address.is_none_or(|address| address == reach.address.ip()).then_some(reach))
     }
 
     fn is_name(&self, name: &str) -> bool {
@@ -88,8 +89,8 @@ async fn serve(stream: TcpStream, session: Session, names: &Names) -> Result<(),
     let (proto, command, target) = Socks5ServerProtocol::accept_no_auth(stream).await?.read_command().await?;
     match command {
         Socks5Command::TCPConnect => {
-            let gate = match names.reach(&target, PortProtocol::Tcp, &session).await {
-                Ok(Some(gate)) => gate,
+            let reach = match names.reach(&target, PortProtocol::Tcp, &session).await {
+                Ok(Some(reach)) => reach,
                 Ok(None) => {
                     warn!(%target, service = names.service, "refused: this proxy reaches the service alone, by its name");
                     return proto.reply_error(&ReplyError::ConnectionNotAllowed).await;
@@ -99,7 +100,8 @@ async fn serve(stream: TcpStream, session: Session, names: &Names) -> Result<(),
                     return proto.reply_error(&ReplyError::ConnectionNotAllowed).await;
                 }
             };
-            match connect(gate, &session, port(&target)).await {
+            let gate = reach.address;
+            match connect(&reach).await {
                 Ok(mut remote) => {
                     let mut local = proto.reply_success(gate).await?;
                     if let Err(error) = carry((&mut local, &mut remote), &session, gate).await {
@@ -126,13 +128,6 @@ async fn serve(stream: TcpStream, session: Session, names: &Names) -> Result<(),
     }
 }
 
-const fn port(target: &TargetAddr) -> u16 {
-    match target {
-        TargetAddr::Ip(address) => address.port(),
-        TargetAddr::Domain(_, port) => *port,
-    }
-}
-
 /// Carries datagrams between a program and the service. The first datagram fixes the program's address.
 async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -> io::Result<()> {
     inbound.set_nonblocking(true)?;
@@ -150,8 +145,8 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -
                     continue;
                 }
                 let Ok((0, target, payload)) = parse_udp_request(request.get(..len).unwrap_or_default()).await else { continue };
-                let gate = match names.reach(&target, PortProtocol::Udp, session).await {
-                    Ok(Some(gate)) => gate,
+                let reach = match names.reach(&target, PortProtocol::Udp, session).await {
+                    Ok(Some(reach)) => reach,
                     Ok(None) => {
                         debug!(%target, "dropped a datagram that is not for the service");
                         continue;
@@ -163,11 +158,10 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -
                     }
                 };
                 if remote.is_none() {
-                    remote = Some(GateSocket::open(gate).await?);
+                    remote = Some(GateSocket::open(reach.address).await?);
                 }
                 if let Some(socket) = &remote {
-                    let seal = session.seal(PortProtocol::Udp, port(&target));
-                    socket.send(gate, seal.as_ref(), payload).await;
+                    socket.send(&reach, payload).await;
                 }
             }
             now = moved(&mut opening, moves) => {

@@ -11,13 +11,13 @@ use ipnet::IpNet;
 use sluicegate_datapath::Wake;
 
 use super::{Carrying, moving::Moved, redirects::Target};
-use crate::{opening::Reach, seal::Sealer};
+use crate::opening::Reach;
 
 /// One thing to do.
 #[derive(Debug)]
 pub(super) enum Order {
     /// A gate is open, or has moved.
-    Opened(Target, Reach, Option<Arc<Sealer>>),
+    Opened(Target, Reach),
     /// A gate stays closed.
     Refused(Target),
     /// A grant has ended.

@@ -46,19 +46,16 @@ pub(super) enum Step {
 #[derive(Debug)]
 enum Way {
     Asked(Vec<Box<[u8]>>),
-    Open(Reach, Option<Arc<Sealer>>),
+    Open(Reach),
     Refused(Instant),
 }
-
-/// Whom programs took a gate's address and port for, the client id, and what seals requests.
-type Back = (SocketAddr, ClientId, Option<Arc<Sealer>>);
 
 /// All services that are used, keyed by what programs send to.
 #[derive(Debug, Default)]
 pub(super) struct Redirects {
     ways: HashMap<Target, Way>,
-    /// By the gate's address and port.
-    back: HashMap<(IpProtocol, SocketAddr), Back>,
+    /// By the gate's address and port: whom programs took it for, the client id, and what seals requests.
+    back: HashMap<(IpProtocol, SocketAddr), (SocketAddr, Reach)>,
 }
 
 impl Redirects {
@@ -67,8 +64,8 @@ impl Redirects {
         let Some((mut summary, ports, protocol)) = parts(frame) else { return Step::Refuse };
         let target = Target { entry, protocol, to: SocketAddr::new(summary.dst, ports.dst) };
         match self.ways.get_mut(&target) {
-            Some(Way::Open(reach, sealer)) if reach.address.is_ipv4() == summary.dst.is_ipv4() => {
-                if let Some(sealer) = sealer {
+            Some(Way::Open(reach)) if reach.address.is_ipv4() == summary.dst.is_ipv4() => {
+                if let Some(sealer) = &reach.seal {
                     sealer.count(frame.bytes().len());
                 }
                 let new = reach.address;
@@ -98,7 +95,7 @@ impl Redirects {
     pub(super) fn inbound(&self, frame: &mut Frame<'_>) {
         let Some((mut summary, ports, _)) = parts(frame) else { return };
         let from = SocketAddr::new(summary.src, ports.src);
-        let Some((known, ..)) = self.back.get(&(summary.protocol, from)).filter(|(known, ..)| *known != from) else {
+        let Some((known, _)) = self.back.get(&(summary.protocol, from)).filter(|(known, _)| *known != from) else {
             return;
         };
         let delta = summary.set_src(frame.bytes_mut(), known.ip());
@@ -106,11 +103,11 @@ impl Redirects {
     }
 
     /// The gate is open, or has moved. Returns the packets that waited for it.
-    pub(super) fn opened(&mut self, target: Target, reach: Reach, sealer: Option<Arc<Sealer>>) -> Vec<Box<[u8]>> {
+    pub(super) fn opened(&mut self, target: Target, reach: Reach) -> Vec<Box<[u8]>> {
         self.forget(target);
         let protocol = IpProtocol(target.protocol.number(target.to.ip()));
-        self.back.insert((protocol, reach.address), (target.to, ClientId(reach.client_id), sealer.clone()));
-        match self.ways.insert(target, Way::Open(reach, sealer)) {
+        self.back.insert((protocol, reach.address), (target.to, reach.clone()));
+        match self.ways.insert(target, Way::Open(reach)) {
             Some(Way::Asked(waiting)) => waiting,
             _ => Vec::new(),
         }
@@ -134,24 +131,24 @@ impl Redirects {
     }
 
     fn forget(&mut self, target: Target) {
-        if let Some(Way::Open(reach, _)) = self.ways.get(&target) {
+        if let Some(Way::Open(reach)) = self.ways.get(&target) {
             self.back.remove(&(IpProtocol(target.protocol.number(target.to.ip())), reach.address));
         }
     }
 
     /// The client id of the grant for this protocol, address and port.
     pub(super) fn client_id(&self, protocol: IpProtocol, remote: SocketAddr) -> Option<ClientId> {
-        self.back.get(&(protocol, remote)).map(|(_, id, _)| *id)
+        self.back.get(&(protocol, remote)).map(|(_, reach)| ClientId(reach.client_id))
     }
 
     /// Whether a grant has this client id.
     pub(super) fn has_client_id(&self, id: ClientId) -> bool {
-        self.back.values().any(|(_, known, _)| *known == id)
+        self.back.values().any(|(_, reach)| reach.client_id == id.0)
     }
 
     /// What seals requests of this client id.
     pub(super) fn sealer(&self, id: ClientId) -> Option<&Arc<Sealer>> {
-        self.back.values().find(|(_, known, _)| *known == id)?.2.as_ref()
+        self.back.values().find(|(_, reach)| reach.client_id == id.0)?.1.seal.as_ref()
     }
 }
 
@@ -197,7 +194,7 @@ mod tests {
     }
 
     fn reach() -> Reach {
-        Reach { address: "203.0.113.1:24001".parse().unwrap(), client_id: 77 }
+        Reach { address: "203.0.113.1:24001".parse().unwrap(), client_id: 77, seal: None }
     }
 
     #[test]
@@ -206,7 +203,7 @@ mod tests {
         let mut packet = datagram("198.51.100.2:5000", "192.0.2.10:53");
         let Step::Ask(target) = packet.with(|frame| redirects.outbound(NOW, 3, frame)) else { panic!("asked") };
         assert_eq!(packet.with(|frame| redirects.outbound(NOW, 3, frame)), Step::Wait);
-        assert_eq!(redirects.opened(target, reach(), None).len(), 2);
+        assert_eq!(redirects.opened(target, reach()).len(), 2);
         assert_eq!(packet.with(|frame| redirects.outbound(NOW, 3, frame)), Step::Go);
         assert_eq!(ends(&packet), ("198.51.100.2:5000".parse().unwrap(), reach().address));
         let mut answer = datagram("203.0.113.1:24001", "198.51.100.2:5000");
@@ -226,7 +223,7 @@ mod tests {
         assert_eq!(redirects.refused(NOW, target).len(), 1);
         assert_eq!(send(&mut redirects, NOW), Step::Refuse);
         assert_eq!(send(&mut redirects, NOW + REFUSED_FOR), Step::Ask(target));
-        redirects.opened(target, reach(), None);
+        redirects.opened(target, reach());
         assert_eq!(send(&mut redirects, NOW), Step::Go);
         redirects.closed(target);
         assert_eq!(send(&mut redirects, NOW), Step::Ask(target));

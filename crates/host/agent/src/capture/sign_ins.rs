@@ -82,23 +82,19 @@ async fn open(session: Session, target: Target, orders: Orders, shield: Arc<Shie
             return;
         }
     };
-    let mut sealer = session.seal(target.protocol, port);
     // The session ends with its last user, and this task only watches.
     drop(session);
     info!(to = %target.to, protocol = %target.protocol, gate = %reach.address, "captured traffic goes to the gate");
     shield.set(target, Some(reach.address));
-    orders.send(Order::Opened(target, reach, sealer.clone()));
+    orders.send(Order::Opened(target, reach.clone()));
     while opening.changed().await.is_ok() {
-        let (now, seal) = {
-            let opening = opening.borrow_and_update();
-            (opening.reach(target.protocol, port), opening.seal(target.protocol, port))
-        };
+        let now = opening.borrow_and_update().reach(target.protocol, port);
         match now {
-            Some(now) if now == reach && seal == sealer => {}
+            Some(now) if now == reach => {}
             Some(now) => {
-                (reach, sealer) = (now, seal);
+                reach = now;
                 shield.set(target, Some(reach.address));
-                orders.send(Order::Opened(target, reach, sealer.clone()));
+                orders.send(Order::Opened(target, reach.clone()));
             }
             None => break,
         }

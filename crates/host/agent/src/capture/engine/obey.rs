@@ -24,8 +24,8 @@ impl Engine {
         while let Some(order) = inbox.next() {
             let now = monotonic_now();
             match order {
-                Order::Opened(target, reach, sealer) => {
-                    for packet in self.redirects.opened(target, reach, sealer) {
+                Order::Opened(target, reach) => {
+                    for packet in self.redirects.opened(target, reach) {
                         self.again(now, &packet);
                     }
                 }

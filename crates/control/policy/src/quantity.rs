@@ -109,6 +109,12 @@ impl fmt::Display for Rate {
 /// A number in compact formats; a number or a text with a unit where people read and write.
 macro_rules! serde_as_quantity {
     ($type:ident, $what:literal, $hint:ident) => {
+        impl From<$type> for u64 {
+            fn from(quantity: $type) -> Self {
+                quantity.0
+            }
+        }
+
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 if serializer.is_human_readable() {

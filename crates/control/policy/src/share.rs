@@ -1,8 +1,9 @@
 //! What the grants of one user may hold together, so that nobody's calls use up what all share.
 
+use serde::{Deserialize, Deserializer};
 use sluicegate_grant::Grant;
 
-use crate::{DenyReason, RATE_UNLIMITED};
+use crate::{Bytes, DenyReason, RATE_UNLIMITED, Rate};
 
 /// What one grant counts for at most, so that the sums of all grants are exact: 64 TiB, and more than a grant can say.
 const BYTES_COUNTED_MAX: u64 = 1 << 46;
@@ -71,7 +72,8 @@ impl Share {
 }
 
 /// The most that the grants of one user may hold together at one frontend. In configuration: `per_user` of `[frontend]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PerUser {
     /// Grants.
     pub grants_max: u32,
@@ -80,9 +82,16 @@ pub struct PerUser {
     /// Flows that they may have open.
     pub flows_max: u32,
     /// IP bytes that they are worth; `u64::MAX` for no limit but that of each grant.
+    #[serde(deserialize_with = "number::<Bytes, _>")]
     pub bytes_max: u64,
     /// Their rates together, in bit/s; [`RATE_UNLIMITED`] for no limit but that of each grant.
+    #[serde(rename = "rate", deserialize_with = "number::<Rate, _>")]
     pub rate_bps: u64,
+}
+
+/// The number in what people write with a unit.
+fn number<'de, Q: Deserialize<'de> + Into<u64>, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Q::deserialize(deserializer).map(Into::into)
 }
 
 impl Default for PerUser {

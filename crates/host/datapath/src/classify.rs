@@ -33,7 +33,8 @@ const CAPABILITY: u8 = sluicegate_wire::capability::PROTOCOL.0;
 const CAPABILITY_PORT: u16 = sluicegate_wire::capability::UDP_PORT;
 
 /// By which of a gate's two ports something may come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Side {
     /// From the Internet.
     Outside,

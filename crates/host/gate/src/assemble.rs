@@ -1,7 +1,7 @@
 //! Puts a node's packet path together from its configuration.
 
 use crate::{
-    config::{Algorithm, Capabilities, Carriage, Config, EdgePolicy},
+    config::{Capabilities, Carriage, Config, EdgePolicy},
     error::StartError,
     known_paths::{KNOWN_PATHS_MAX, known_paths},
     secrets::Seeds,
@@ -16,7 +16,7 @@ use sluicegate_node::{
 };
 use sluicegate_scheduler::{self as scheduler, KnownPaths, Lane, Weights};
 use sluicegate_wire::{
-    capability::{self, Limits, shim},
+    capability::{Limits, shim},
     ethernet,
 };
 use std::{
@@ -135,10 +135,6 @@ fn limits((kilobytes, seconds): (u16, u8)) -> Limits {
 }
 
 fn host_config(told: &Capabilities, mtu: u16) -> Result<host::Config, StartError> {
-    let algorithm = match told.algorithm {
-        Algorithm::Siphash => capability::Algorithm::SipHash,
-        Algorithm::Aes => capability::Algorithm::Aes,
-    };
     let carriage = match told.carriage {
         Carriage::Native => shim::Carriage::Native,
         Carriage::Encapsulated => {
@@ -146,7 +142,7 @@ fn host_config(told: &Capabilities, mtu: u16) -> Result<host::Config, StartError
             shim::Carriage::Encapsulated { src_port: EPHEMERAL_PORTS.start + at }
         }
     };
-    let (peers_max, remotes_max) = (told.peers_max, told.peers_max);
+    let (algorithm, peers_max, remotes_max) = (told.algorithm, told.peers_max, told.peers_max);
     Ok(host::Config { algorithm, carriage, mtu, peers_max, remotes_max, ..host::Config::default() })
 }
 

@@ -10,13 +10,14 @@ use sluicegate_agent::{
     Account, Frontends,
     capture::{self, CAPTURES_MAX, Capture, Carrying, Destination, SignIn},
 };
+use sluicegate_gate::{EdgePolicy, Renew};
 use sluicegate_keys as keys;
 use sluicegate_policy::Rate;
 use sluicegate_signin::UserSecret;
 
 use super::{
     check::Report,
-    file::{self, Renew},
+    file,
     source::{Finding, Source},
 };
 use crate::secret;
@@ -49,7 +50,7 @@ struct Agent {
     /// Interface by which captured packets leave; the one that leads to them unless given.
     interface: Option<String>,
     /// Who may send to this host with capabilities.
-    policy: Policy,
+    policy: EdgePolicy,
     /// Whether a sender that used a grant gets another.
     renew: Option<Renew>,
     /// From which rate a sender floods.
@@ -58,14 +59,6 @@ struct Agent {
     blacklist_s: Option<u32>,
     /// Name server for captured names; those of `resolv.conf` unless given.
     resolver: Option<SocketAddr>,
-}
-
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Policy {
-    #[default]
-    Client,
-    Server,
 }
 
 #[derive(Debug, Deserialize)]
@@ -91,8 +84,15 @@ enum Carriage {
     Encapsulated,
 }
 
-/// What the file at `path` captures; with everything that is wrong with it.
-pub(crate) fn read(path: &Path) -> Result<capture::Config, Vec<Finding>> {
+/// What the file at `path` captures; prints everything that is wrong with it.
+pub(crate) fn load(path: &Path) -> anyhow::Result<capture::Config> {
+    match read(path) {
+        Ok(config) => Ok(config),
+        Err(findings) => super::told(path, &findings, None),
+    }
+}
+
+fn read(path: &Path) -> Result<capture::Config, Vec<Finding>> {
     let source = Source::read(path).map_err(|finding| vec![finding])?;
     let file: File = toml::from_str(source.text()).map_err(|error| vec![source.parse_error(&error)])?;
     let mut report = Report::new(&source);
@@ -129,8 +129,8 @@ fn check(report: &mut Report<'_>, file: File) -> capture::Config {
         interface: agent.interface,
         frontends,
         role: match agent.policy {
-            Policy::Client => capture::Role::Client,
-            Policy::Server => capture::Role::Server(file::server(agent.renew, agent.flood_rate, agent.blacklist_s)),
+            EdgePolicy::Client => capture::Role::Client,
+            EdgePolicy::Server => capture::Role::Server(file::server(agent.renew, agent.flood_rate, agent.blacklist_s)),
         },
         resolver: agent.resolver,
         captures,
@@ -144,7 +144,7 @@ fn serves_all(report: &mut Report<'_>, agent: &Agent) {
         ("flood_rate", agent.flood_rate.is_some()),
         ("blacklist_s", agent.blacklist_s.is_some()),
     ];
-    for (field, _) in given.into_iter().filter(|(_, given)| matches!(agent.policy, Policy::Client) && *given) {
+    for (field, _) in given.into_iter().filter(|(_, given)| matches!(agent.policy, EdgePolicy::Client) && *given) {
         let what = format!("{field} is about senders that this host did not contact, and those get nothing");
         report.error(&["agent", field], what, "remove it, or set policy = \"server\"");
     }

@@ -11,14 +11,14 @@ use std::{
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_keys as keys;
-use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Severity, Subject, User};
 use sluicegate_signin::{SitePublic, UserSecret};
 
 use super::{
     Known,
     file::{Agent, File, Frontend},
     host,
-    source::{Finding, Severity, Source},
+    source::{Finding, Source},
     ways,
 };
 use crate::secret;
@@ -293,7 +293,7 @@ fn objects(report: &mut Report<'_>, file: &File) {
         groups: groups.into_iter().map(|name| Group { name, description: String::new() }).collect(),
         services: file.services.clone(),
         rules: file.rules.clone(),
-        per_user: file.frontend.as_ref().map(|frontend| frontend.per_user.limits()).unwrap_or_default(),
+        per_user: file.frontend.as_ref().map(|frontend| frontend.per_user).unwrap_or_default(),
     };
     for finding in draft.check(&Bounds::default()) {
         let (table, index) = match &finding.subject {
@@ -304,10 +304,7 @@ fn objects(report: &mut Report<'_>, file: &File) {
         };
         let path: Vec<&str> = [table, &index, finding.field].into_iter().filter(|part| !part.is_empty()).collect();
         let what = format!("{}: {}", finding.subject, finding.message);
-        match finding.severity {
-            sluicegate_policy::Severity::Error => report.error(&path, what, &finding.hint),
-            sluicegate_policy::Severity::Warning => report.warn(&path, what, &finding.hint),
-        }
+        report.findings.push(report.source.finding(finding.severity, &path, what, &finding.hint));
     }
 }
 
@@ -361,7 +358,7 @@ fn frontend_plan(
     config.relay_rate_bps = frontend.relay_rate.map_or(config.relay_rate_bps, |rate| rate.0);
     config.dialog_requests_per_s = frontend.dialog_requests_per_s.unwrap_or(config.dialog_requests_per_s);
     config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
-    config.per_user = frontend.per_user.limits();
+    config.per_user = frontend.per_user;
     config.audit = file.audit.options(&file.node.state);
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);

@@ -10,7 +10,7 @@ use std::{
 use serde::Deserialize;
 use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::GateSite;
-use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, ServerConfig};
+use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_proxy::DigestName;
 use sluicegate_store::audit::Options;
@@ -84,7 +84,7 @@ pub(crate) struct Frontend {
     pub(crate) unproved_answers_per_s: Option<u32>,
     /// What the grants of one user may hold together.
     #[serde(default)]
-    pub(crate) per_user: UserShare,
+    pub(crate) per_user: sluicegate_policy::PerUser,
 }
 
 /// What a key holder on another host issues.
@@ -122,22 +122,11 @@ fn digest_default() -> Vec<DigestName> {
     vec![DigestName::Sha256, DigestName::Md5]
 }
 
-/// Whether a sender that used a grant gets another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Renew {
-    Never,
-    WithinRate,
-}
-
 /// What the file says about senders that misbehave, besides the defaults.
 pub(crate) fn server(renew: Option<Renew>, flood_rate: Option<Rate>, blacklist_s: Option<u32>) -> ServerConfig {
     let default = ServerConfig::default();
     ServerConfig {
-        renew: renew.map_or(default.renew, |renew| match renew {
-            Renew::Never => sluicegate_gate::Renew::Never,
-            Renew::WithinRate => sluicegate_gate::Renew::WithinRate,
-        }),
+        renew: renew.unwrap_or(default.renew),
         flood_bytes_per_s: flood_rate.map_or(default.flood_bytes_per_s, |rate| rate.0 / 8),
         blacklist_for: blacklist_s.map_or(default.blacklist_for, |seconds| Duration::from_secs(seconds.into())),
         ..default
@@ -240,20 +229,11 @@ pub(crate) struct LocalEntry {
     pub(crate) port: String,
     /// By which interface it may come.
     #[serde(default)]
-    pub(crate) side: LocalSide,
+    pub(crate) side: sluicegate_gate::Side,
     /// To which address of the host; any unless given.
     pub(crate) address: Option<IpAddr>,
     /// Packets a second.
     pub(crate) rate_pps: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LocalSide {
-    Outside,
-    Inside,
-    #[default]
-    Both,
 }
 
 /// `true` (the outside), `false`, `"inside"`, `"outside"`, or a list of the two.
@@ -365,36 +345,6 @@ pub(crate) struct Issuer {
     /// Where it relays SIP from; the address of its feed unless given.
     #[serde(default)]
     pub(crate) sip_from: Vec<IpAddr>,
-}
-
-/// `per_user` of `[frontend]`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct UserShare {
-    /// Grants.
-    pub(crate) grants_max: Option<u32>,
-    /// External ports.
-    pub(crate) ports_max: Option<u32>,
-    /// Flows that they may have open.
-    pub(crate) flows_max: Option<u32>,
-    /// Bytes that they are worth; no limit but that of each grant unless given.
-    pub(crate) bytes_max: Option<Bytes>,
-    /// Their rates together; no limit but that of each grant unless given.
-    pub(crate) rate: Option<Rate>,
-}
-
-impl UserShare {
-    /// With the defaults for what the file leaves out.
-    pub(crate) fn limits(&self) -> sluicegate_policy::PerUser {
-        let default = sluicegate_policy::PerUser::default();
-        sluicegate_policy::PerUser {
-            grants_max: self.grants_max.unwrap_or(default.grants_max),
-            ports_max: self.ports_max.unwrap_or(default.ports_max),
-            flows_max: self.flows_max.unwrap_or(default.flows_max),
-            bytes_max: self.bytes_max.map_or(default.bytes_max, |bytes| bytes.0),
-            rate_bps: self.rate.map_or(default.rate_bps, |rate| rate.0),
-        }
-    }
 }
 
 /// `per_user` of `[gate]`.

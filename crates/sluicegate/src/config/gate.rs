@@ -1,12 +1,13 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
+use hex::FromHex as _;
 use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, OwnService, Prefix, Side};
 use sluicegate_policy::{Outbound, PortRange, Rate};
 
 use super::{
     check::{Report, Role},
-    file::{self, File, Gate, Local, LocalSide},
+    file::{self, File, Gate, Local},
     host,
 };
 
@@ -83,7 +84,7 @@ fn issuers(report: &mut Report<'_>, file: &File) -> Vec<Issuer> {
     let mut issuers: Vec<Issuer> = Vec::new();
     for (index, told) in file.issuers.iter().enumerate() {
         let index = index.to_string();
-        let Some(key) = key(&told.key) else {
+        let Ok(key) = <[u8; 32]>::from_hex(&told.key) else {
             let hint = "write the 64 hexadecimal digits that `sluicegate gate-join` printed at this gate";
             report.error(&["issuer", &index, "key"], format!("key {:?} is no Ed25519 public key", told.key), hint);
             continue;
@@ -104,17 +105,6 @@ fn issuers(report: &mut Report<'_>, file: &File) -> Vec<Issuer> {
         issuers.push(issuer);
     }
     issuers
-}
-
-fn key(digits: &str) -> Option<[u8; 32]> {
-    let mut key = [0; 32];
-    if digits.len() != 64 || !digits.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(key)
 }
 
 fn capabilities(report: &mut Report<'_>, gate: &Gate) -> Capabilities {
@@ -253,7 +243,7 @@ fn whole_protocol(text: &str) -> Option<u8> {
 /// One entry of `local`. The kernel knows protocols by number; ICMP stands for ICMPv6 too.
 fn local_rule(report: &mut Report<'_>, local: &Local, rate_pps: u32) -> Option<LocalRule> {
     let (text, side, address, own_rate) = match local {
-        Local::Port(text) => (text, LocalSide::Both, None, None),
+        Local::Port(text) => (text, Side::Both, None, None),
         Local::Entry(entry) => (&entry.port, entry.side, entry.address, entry.rate_pps),
     };
     let (protocol, first, last) = match whole_protocol(text) {
@@ -264,11 +254,6 @@ fn local_rule(report: &mut Report<'_>, local: &Local, rate_pps: u32) -> Option<L
             let number = range.protocol.number(std::net::Ipv4Addr::UNSPECIFIED.into());
             if range.protocol.has_ports() { (number, range.first, range.last) } else { (number, 0, u16::MAX) }
         }
-    };
-    let side = match side {
-        LocalSide::Outside => Side::Outside,
-        LocalSide::Inside => Side::Inside,
-        LocalSide::Both => Side::Both,
     };
     Some(LocalRule { protocol, first, last, side, address, rate_pps: own_rate.unwrap_or(rate_pps) })
 }

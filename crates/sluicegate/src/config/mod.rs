@@ -14,14 +14,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, de::DeserializeOwned};
 use sluicegate_policy::{Rule, Service};
 
 pub(crate) use check::{Plan, Role};
 pub(crate) use file::{KeyHolder, STATE_DEFAULT};
 use source::Source;
-pub(crate) use source::{Finding, Severity};
+pub(crate) use source::{Finding, label};
 
 /// Everything that is wrong with the file at `path` for a node of these roles, and what to run if nothing is.
 ///
@@ -58,13 +58,13 @@ pub(crate) fn try_out(path: &Path, known: Option<&Known>) -> (Vec<Finding>, Opti
 /// What to run for `role`; prints warnings, and fails with every error.
 pub(crate) fn load(path: &Path, role: Role) -> Result<Plan> {
     let (findings, plan) = plan(path, Some(role));
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
-    match plan {
-        Some(plan) => Ok(plan),
-        None => bail!("nothing was started or changed; correct {} and try again", path.display()),
-    }
+    told(path, &findings, plan)
+}
+
+/// Prints what was found in the file at `path`; fails if that left nothing to run.
+fn told<T>(path: &Path, findings: &[Finding], found: Option<T>) -> Result<T> {
+    findings.iter().for_each(|finding| eprintln!("{finding}"));
+    found.with_context(|| format!("nothing was started or changed; correct {} and try again", path.display()))
 }
 
 /// As much of a configuration file as it takes to find its node.

@@ -6,18 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sluicegate_policy::Severity;
 use toml::de::{DeTable, DeValue};
 
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Severity {
-    /// Nothing starts and nothing changes.
-    Error,
-    /// Allowed, but probably not meant.
-    Warning,
-}
-
-/// Something wrong with a configuration file: what, where, and what to do next.
+/// Something wrong with a configuration file: what, where, and what to do next. After an error nothing starts and nothing
+/// changes.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
@@ -34,15 +27,19 @@ impl fmt::Display for Finding {
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
-        let severity = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        write!(f, ": {severity}: {}", self.what)?;
+        write!(f, ": {}: {}", label(self.severity), self.what)?;
         if !self.hint.is_empty() {
             write!(f, "\n  hint: {}", self.hint)?;
         }
         Ok(())
+    }
+}
+
+/// How bad a finding is, in a word.
+pub(crate) const fn label(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
     }
 }
 

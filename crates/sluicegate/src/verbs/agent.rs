@@ -1,8 +1,8 @@
 //! `agent tun` and `agent run`: captured destinations, for this host or for one command.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use sluicegate_agent::capture;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,7 +14,7 @@ pub(crate) fn run(action: AgentAction) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let code = match action {
         AgentAction::Tun(config) => {
-            let config = load(&config.file)?;
+            let config = config::capture::load(&config.file)?;
             let ready = || {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
             };
@@ -22,7 +22,7 @@ pub(crate) fn run(action: AgentAction) -> Result<ExitCode> {
             0
         }
         AgentAction::Run { file, command } => {
-            let config = load(&file)?;
+            let config = config::capture::load(&file)?;
             runtime.block_on(async { capture::run(config, &command, terminated()).await })?
         }
     };
@@ -36,18 +36,6 @@ async fn terminated() {
             terminate.recv().await;
         }
         Err(_) => std::future::pending().await,
-    }
-}
-
-fn load(path: &Path) -> Result<capture::Config> {
-    match config::capture::read(path) {
-        Ok(config) => Ok(config),
-        Err(findings) => {
-            for finding in &findings {
-                eprintln!("{finding}");
-            }
-            bail!("nothing was started or changed; correct {} and try again", path.display())
-        }
     }
 }
 

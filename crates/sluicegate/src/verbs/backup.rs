@@ -181,8 +181,7 @@ fn member(directory: &Path, path: &str) -> Result<Member> {
     loop {
         let len = file.read(&mut part)?;
         if len == 0 {
-            let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            return Ok(Member { path: path.to_owned(), bytes, sha256 });
+            return Ok(Member { path: path.to_owned(), bytes, sha256: hex::encode(hash.finalize()) });
         }
         hash.update(&part[..len]);
         bytes += len as u64;

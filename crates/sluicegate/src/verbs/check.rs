@@ -8,7 +8,7 @@ use sluicegate_api as api;
 
 use super::control::Node;
 use crate::{
-    config::{self, Known, Severity},
+    config::{self, Finding, Known, label},
     out,
 };
 
@@ -16,11 +16,10 @@ pub(crate) fn run(file: &Path, as_json: bool) -> Result<ExitCode> {
     let (findings, plan, untried) = config::try_out(file, known(file).as_ref());
     for finding in &findings {
         if as_json {
-            let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
-            out::line(format_args!(
-                "{}",
-                json!({ "file": finding.file, "line": finding.line, "severity": severity, "what": finding.what, "hint": finding.hint })
-            ));
+            let Finding { file, line, severity, what, hint } = finding;
+            let severity = label(*severity);
+            let finding = json!({ "file": file, "line": line, "severity": severity, "what": what, "hint": hint });
+            out::line(format_args!("{finding}"));
         } else {
             out::line(format_args!("{finding}"));
         }

@@ -33,7 +33,7 @@ pub(super) fn join(join: &GateJoin) -> Result<()> {
     out::line(format_args!(
         "joined the frontend at {}; `sluicegate gate` uses it from its next start on\nits key, for [[issuer]]: {}",
         feed.address,
-        feed.issuer.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        hex::encode(feed.issuer)
     ));
     Ok(())
 }

@@ -7,6 +7,7 @@ use sluicegate_capability::lines::lines_needed;
 use sluicegate_node::Fairness;
 use sluicegate_scheduler as scheduler;
 pub use sluicegate_scheduler::Merge;
+pub use sluicegate_wire::capability::Algorithm;
 use sluicegate_wire::capability::Limits;
 use std::path::PathBuf;
 
@@ -29,17 +30,6 @@ const LINK_RATES_BPS: std::ops::RangeInclusive<u64> = 64_000..=100_000_000_000;
 /// What a capability can say: kilobytes and seconds.
 const KILOBYTES: std::ops::RangeInclusive<u16> = 1..=1_023;
 const SECONDS: std::ops::RangeInclusive<u8> = 1..=63;
-
-/// The hash of requests that this node makes; routers answer in the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Algorithm {
-    /// SipHash-2-4.
-    #[default]
-    Siphash,
-    /// AES-128 with Matyas-Meyer-Oseas.
-    Aes,
-}
 
 /// How capability headers travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
@@ -97,7 +87,7 @@ pub struct Capabilities {
     pub request_queues_max: Option<u32>,
     /// What requests get of the link while others want it.
     pub request_percent: u8,
-    /// The hash of this node's own requests.
+    /// The hash of this node's own requests; routers answer in the same.
     pub algorithm: Algorithm,
     /// Pairs of hosts that this node speaks for at once, fixed at start.
     pub peers_max: u32,
@@ -126,7 +116,7 @@ impl Capabilities {
             lines_max: None,
             request_queues_max: None,
             request_percent: 5,
-            algorithm: Algorithm::Siphash,
+            algorithm: Algorithm::SipHash,
             peers_max: 1 << 14,
             policy: EdgePolicy::Client,
             server: ServerConfig::default(),

@@ -172,6 +172,7 @@ impl Limits {
 
 /// How pre-capabilities and capabilities are hashed. It is the version of the header, and one path uses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 #[repr(u8)]
 pub enum Algorithm {
     /// SipHash-2-4 for both hashes.

@@ -19,6 +19,7 @@ const WAYS: usize = 4;
 
 /// Whether a sender that used a grant gets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Renew {
     /// Not before [`ServerConfig::blacklist_for`] is over: one grant for each sender in that time.
     Never,

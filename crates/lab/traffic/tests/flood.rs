@@ -140,7 +140,7 @@ fn a_flood_ten_times_the_link_takes_the_call_down_and_no_flood_loses_nothing() {
             .to_vec(),
         mix: vec![(Kind::Udp, 4), (Kind::Syn, 1)],
         datagrams: Vec::new(),
-        sources: vec![Site::spoofed()],
+        sources: vec![Site::SPOOFED],
         clients: Vec::new(),
         clients_percent: 0,
         frame_bytes: vec![1_400],

@@ -150,7 +150,7 @@ fn from(
         targets: Vec::new(),
         mix: Vec::new(),
         datagrams: Vec::new(),
-        sources: vec![Site::spoofed()],
+        sources: vec![Site::SPOOFED],
         clients: Vec::new(),
         clients_percent: 0,
         mark: class.mark,

@@ -113,7 +113,7 @@ impl Cast {
             let to = format!("bob@{}", service.name);
             let arguments = connect(&to, (&daemons.frontend.to_string(), REALM), &user.password_file, &more);
             let bob = daemons.site.lab.host("bob")?;
-            self._agents.push(bob.spawn("connect on bob", daemons.client(&arguments))?);
+            self._agents.push(bob.spawn("connect on bob", daemons.options.binary.command(&arguments))?);
             if tcp.is_some() {
                 let listens = forward(index, FORWARD_PORT);
                 let answers = || bob.run_in(|| TcpStream::connect(listens)).is_ok_and(|stream| stream.is_ok());

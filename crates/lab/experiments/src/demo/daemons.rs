@@ -39,7 +39,7 @@ pub(super) struct Daemons {
     pub frontend: SocketAddr,
     /// The gate's back end and why that one.
     pub backend: String,
-    gate: Node,
+    pub gate: Node,
     frontend_node: Node,
     /// Outlives the processes in it.
     pub site: Site,
@@ -69,26 +69,11 @@ impl Daemons {
         self.options.binary.worker(&self.site.lab, host, role, spec)
     }
 
-    /// The command of a program that dies with the lab: this binary with `arguments`.
-    pub(super) fn client(&self, arguments: &[String]) -> Command {
-        self.options.binary.command(arguments)
-    }
-
     /// The command of an agent of bob's that takes `frontend` for its front end.
     pub(super) fn misled_agent(&self, frontend: SocketAddr, realm: &str) -> Result<Command, LabError> {
         let password_file = &self.files.user("bob")?.password_file;
         let forward = ["-L", "127.0.0.1:8999:5004/udp"];
-        Ok(self.client(&connect("bob@web", (&frontend.to_string(), realm), password_file, &forward)))
-    }
-
-    /// Kills the gate.
-    pub(super) fn kill_gate(&mut self) {
-        self.gate.process.kill();
-    }
-
-    /// Ends the gate as an operator would.
-    pub(super) fn end_gate(&mut self) {
-        self.gate.end();
+        Ok(self.options.binary.command(&connect("bob@web", (&frontend.to_string(), realm), password_file, &forward)))
     }
 
     /// Starts the gate again, and waits until it answers.

@@ -289,7 +289,7 @@ impl<'a> Stage<'a> {
         let known = self.daemons.files.users.iter().take(4).map(|user| user.name.clone());
         let spec = SipFloodSpec {
             to: vec![self.daemons.frontend],
-            sources: Site::botnet(),
+            sources: Site::BOTNET,
             sockets: 200,
             per_s: SIP_FLOOD_PER_S,
             seconds: FOREVER_S,

@@ -280,7 +280,7 @@ impl Stage<'_> {
         let spec = IdleSpec { to, connections: IDLE_CONNECTIONS, seconds: FOREVER_S };
         self.start(Origin::Door, "botnet", "idle", &spec)?;
         self.run_for(Duration::from_secs(1))?;
-        self.daemons.kill_gate();
+        self.daemons.gate.process.kill();
         self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }
@@ -318,7 +318,7 @@ impl Stage<'_> {
 
     /// While the gate is dead nothing passes; then it comes back.
     fn kill_gate(&mut self, case: &'static str, report: &mut Report) -> Result<(), LabError> {
-        self.daemons.kill_gate();
+        self.daemons.gate.process.kill();
         // What was on the link arrives first.
         self.run_for(Duration::from_millis(700))?;
         let from_ns = unix_ns();
@@ -339,7 +339,7 @@ impl Stage<'_> {
 
     fn restart_gate(&mut self, datapath: &str) -> Result<(), LabError> {
         self.daemons.change_gate(datapath)?;
-        self.daemons.end_gate();
+        self.daemons.gate.end();
         self.daemons.start_gate()?;
         self.run_for(TAKEN_UP)
     }

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Bottleneck, Host, Lab, Plan, prefix, text::next_hop};
 use crate::{LabError, Prefix};
@@ -12,8 +12,6 @@ const PBX_NET: &str = "10.4.3.0/30";
 const PBX_NET_V6: &str = "2001:db8:63::/64";
 const WEB_NET: &str = "203.0.113.64/30";
 const WEB_NET_V6: &str = "2001:db8:66::/64";
-const SPOOFED: Prefix = Prefix { address: std::net::IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), len: 15 };
-const BOTNET: Prefix = Prefix { address: std::net::IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), len: 24 };
 
 /// Sizes of a [`Site`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,20 +63,12 @@ impl Site {
     pub const PBX: Ipv4Addr = Ipv4Addr::new(10, 4, 3, 2);
     /// The public address of the `filter` service.
     pub const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
+    /// Sources that attackers spoof: the range for benchmarks (RFC 2544). No host of the lab answers to it.
+    pub const SPOOFED: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), len: 15 };
+    /// Addresses of which the host `botnet` owns every one.
+    pub const BOTNET: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), len: 24 };
     /// The IPv6 address of the `filter` service.
     pub const WEB_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x66, 0, 0, 0, 0, 2);
-
-    /// Sources that attackers spoof: the range for benchmarks (RFC 2544). No host of the lab answers to it.
-    #[must_use]
-    pub const fn spoofed() -> Prefix {
-        SPOOFED
-    }
-
-    /// Addresses of which the host `botnet` owns every one.
-    #[must_use]
-    pub const fn botnet() -> Prefix {
-        BOTNET
-    }
 
     /// Sources of the neighbours on a service's own wire, such as multicast reports of the router there. No forged
     /// packet from outside can carry them this far: routers do not forward link-local and unspecified sources.
@@ -116,8 +106,8 @@ impl Site {
             let (core, core_v6) = (Ipv4Addr::from_bits(core), Ipv6Addr::from_bits(core_v6));
             let mut host = Host::with_routes(name, &[(ALL, &core.to_string()), (ALL_V6, &core_v6.to_string())])?;
             if name == "botnet" {
-                host = host.route(BOTNET, next_hop("itself")?);
-                hosts[0].routes.push((BOTNET, next_hop(&own.to_string())?));
+                host = host.route(Self::BOTNET, next_hop("itself")?);
+                hosts[0].routes.push((Self::BOTNET, next_hop(&own.to_string())?));
             }
             hosts.push(host);
             wires.push((format!("core:to_{name} {core}/30 {core_v6}/64"), format!("{name}:eth0 {own}/30 {own_v6}/64")));
@@ -210,7 +200,7 @@ fn inner_hosts() -> Result<Vec<Host>, LabError> {
         Host::with_routes(name, &[&[(ALL, out), (ALL_V6, out_v6)], &services[..]].concat())
     };
     // A service must not answer the flood: its answers would be a second flood, and the lab would measure that.
-    let spoofed = SPOOFED.to_string();
+    let spoofed = Site::SPOOFED.to_string();
     let service = |name, gateway, gateway_v6| {
         Host::with_routes(name, &[(ALL, gateway), (ALL_V6, gateway_v6), (&spoofed, "nowhere")])
     };

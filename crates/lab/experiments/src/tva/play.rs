@@ -205,12 +205,7 @@ impl<'a> Stage<'a> {
         let others = self.others(scene)?;
         let watch = StolenWatch::start();
         let (before, lanes_before) = (self.carried()?, lanes(nodes)?);
-        let clients = self.binary.worker(
-            &self.lab,
-            "users",
-            "transfer",
-            &transfers(self.options.family, load, &load.from.of(scene))?,
-        )?;
+        let clients = self.transfers("users", load, &load.from.of(scene))?;
         let started = Instant::now();
         if let Some(attack) = in_the_middle {
             thread::sleep(SETTLE * 2);
@@ -246,17 +241,26 @@ impl<'a> Stage<'a> {
         }
         let load = Load::of(Attack::Request);
         let few = Load { per_minute: load.per_minute / 6, ..load };
-        let behind = self.binary.worker(
-            &self.lab,
-            "users-1",
-            "transfer",
-            &transfers(self.options.family, &few, USERS_BEHIND_SPOOFER)?,
-        )?;
+        let behind = self.transfers("users-1", &few, USERS_BEHIND_SPOOFER)?;
         let longer = Load { seconds: load.seconds + 4, ..Load::SATURATING };
-        let many = transfers(self.options.family, &longer, &longer.from.of(scene))?;
-        let saturating = self.binary.worker(&self.lab, "users", "transfer", &many)?;
+        let saturating = self.transfers("users", &longer, &longer.from.of(scene))?;
         thread::sleep(SETTLE);
         Ok(Some((behind, saturating)))
+    }
+
+    /// A worker that transfers files to the service from these addresses of a host.
+    fn transfers(&self, host: &str, load: &Load, from: &str) -> Result<Process, LabError> {
+        let spec = TransferSpec {
+            to: service(self.options.family),
+            from: Some(self.options.family.prefix(from)?),
+            bytes: load.bytes,
+            upload: true,
+            deadline_ms: ABORT_MS,
+            per_minute: load.per_minute,
+            parallel_max: load.parallel_max,
+            seconds: load.seconds,
+        };
+        self.binary.worker(&self.lab, host, "transfer", &spec)
     }
 
     /// What comes to the gate from outside, over the next seconds.
@@ -275,19 +279,6 @@ impl<'a> Stage<'a> {
 
 fn service(family: Family) -> SocketAddr {
     (family.address(SERVICE), SERVICE_PORT).into()
-}
-
-fn transfers(family: Family, load: &Load, from: &str) -> Result<TransferSpec, LabError> {
-    Ok(TransferSpec {
-        to: service(family),
-        from: Some(family.prefix(from)?),
-        bytes: load.bytes,
-        upload: true,
-        deadline_ms: ABORT_MS,
-        per_minute: load.per_minute,
-        parallel_max: load.parallel_max,
-        seconds: load.seconds,
-    })
 }
 
 /// Every transfer of a worker that starts them for `seconds`, until the last has ended or given up; and what `then`

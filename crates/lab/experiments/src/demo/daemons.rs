@@ -1,6 +1,6 @@
 use std::{
-    io::{BufReader, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    collections::BTreeMap,
+    net::SocketAddr,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Options,
-    files::{Files, METRICS_PORT, PHONES_GROUP, gate},
+    files::{Files, PHONES_GROUP, gate},
 };
 use sluicegate_site::{
     LabError, Node, Process,
@@ -23,13 +23,7 @@ use sluicegate_site::{
 
 /// How long a daemon may take to answer.
 const START_MAX: Duration = Duration::from_secs(10);
-/// The front end's counter of what it received.
-const DATAGRAMS: &str = "sluicegate_frontend_events_total{event=\"datagrams\"}";
-/// The gate's counter of the protected link's control lane.
-const CONTROL_LANE: &str = "sluicegate_gate_lane_packets_total{lane=\"inside/control\"}";
 const POLL: Duration = Duration::from_millis(50);
-/// Longest text of metrics that is read.
-const METRICS_LEN_MAX: u64 = 4 << 20;
 
 /// The system under test.
 #[derive(Debug)]
@@ -89,7 +83,10 @@ impl Daemons {
 
     /// Packets that have left over the protected link in the control lane.
     pub(super) fn control_packets(&self) -> u64 {
-        counter(&metrics_of(&self.site, "gate"), CONTROL_LANE)
+        let status = self.gate.status().unwrap_or_default();
+        let lanes = status["gate"]["lanes"].as_array().into_iter().flatten();
+        let control = lanes.filter(|lane| lane["port"] == "inside" && lane["lane"] == "control");
+        control.filter_map(|lane| lane["packets"].as_u64()).sum()
     }
 
     /// Starts the agent beside the service of kind `agent`, on that service's host.
@@ -114,12 +111,15 @@ impl Daemons {
 
     /// Datagrams that the front end has received since its start, as it counts them itself.
     pub(super) fn datagrams_at_frontend(&self) -> u64 {
-        counter(&metrics_of(&self.site, "frontend"), DATAGRAMS)
+        let status = self.frontend_node.status().unwrap_or_default();
+        status["frontend"]["events"]["datagrams"].as_u64().unwrap_or_default()
     }
 
-    /// What the gate dropped since its start, by reason, from its metrics; empty if they cannot be read.
-    pub(super) fn drops(&self) -> Vec<(String, u64)> {
-        drops_of(&metrics_of(&self.site, "gate"))
+    /// What the gate dropped since its start, by reason; empty while it does not answer.
+    pub(super) fn drops(&self) -> BTreeMap<String, u64> {
+        let status = self.gate.status().unwrap_or_default();
+        let dropped = status["gate"]["dropped"].as_object().into_iter().flatten();
+        dropped.filter_map(|(reason, count)| Some((reason.clone(), count.as_u64()?))).collect()
     }
 }
 
@@ -137,40 +137,6 @@ fn backend_of(status: &Value) -> String {
     format!("{}: {}", text("backend"), text("backend_why"))
 }
 
-/// The metrics of the daemon on a host; empty if they cannot be read.
-fn metrics_of(site: &Site, host: &str) -> String {
-    let metrics = || -> std::io::Result<String> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut text = String::new();
-        BufReader::new(stream).take(METRICS_LEN_MAX).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let read = site.lab.host(host).ok().and_then(|host| host.run_in(metrics).ok()?.ok());
-    read.unwrap_or_default()
-}
-
-/// The value of the counter with this name and these labels; 0 if it is not there.
-fn counter(metrics: &str, name: &str) -> u64 {
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|value| value.trim().parse::<f64>().ok()).map_or(0, |value| value as u64)
-}
-
-/// The counters with a `reason` label among Prometheus metrics about drops.
-fn drops_of(metrics: &str) -> Vec<(String, u64)> {
-    let line = |line: &str| {
-        let (name, rest) = line.split_once('{')?;
-        let (labels, value) = rest.split_once("} ")?;
-        let (_, reason) = labels.split_once("reason=\"")?;
-        let (reason, _) = reason.split_once('"')?;
-        let value: f64 = value.split(' ').next()?.parse().ok()?;
-        (name.contains("drop") && value >= 0.0).then(|| (reason.to_owned(), value as u64))
-    };
-    metrics.lines().filter_map(line).collect()
-}
-
 /// Waits for what no log tells.
 pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(), LabError> {
     let end = Instant::now() + START_MAX;
@@ -181,18 +147,4 @@ pub(super) fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<(),
         thread::sleep(POLL);
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drops_are_the_counters_with_a_reason() {
-        let metrics = "HTTP/1.0 200 OK\r\n\r\n# TYPE sluicegate_dropped_packets counter\n\
-            sluicegate_dropped_packets_total{reason=\"no_pinhole\"} 12\n\
-            sluicegate_dropped_packets_total{port=\"outside\",reason=\"tcp_window\"} 3 1700000000\n\
-            sluicegate_forwarded_packets_total{port=\"inside\"} 9\nsluicegate_other{reason=\"x\"} 1\n";
-        assert_eq!(drops_of(metrics), [("no_pinhole".to_owned(), 12), ("tcp_window".to_owned(), 3)]);
-    }
 }

@@ -9,8 +9,6 @@ use sluicegate_site::{During, LabError, NodeFile, node::SIP_PORT, scratch::write
 pub(super) const REALM: &str = "lab.example";
 /// Where the front end takes gates' feeds.
 pub(super) const FEED_PORT: u16 = 7_443;
-/// Where the gate's host serves its metrics, on loopback.
-pub(super) const METRICS_PORT: u16 = 9_469;
 /// Where services of kind `agent` and `sip` take SIP.
 pub(super) const SERVICE_SIP_PORT: u16 = 5_060;
 /// The group of the phones.
@@ -154,7 +152,7 @@ fn frontend(address: Ipv4Addr) -> NodeFile {
          [[frontend.gate]]\nname = \"gate\"\naddresses = [\"{}\"]\n",
         Site::NAT,
     );
-    let mut file = NodeFile::new("frontend").frontend(address.into(), REALM, &more).with(&metrics());
+    let mut file = NodeFile::new("frontend").frontend(address.into(), REALM, &more);
     for service in SERVICES {
         let tcp = service.tcp.map(|port| format!(", \"tcp/{port}\"")).unwrap_or_default();
         let registrar = if service.kind == "agent" { format!("registrar = \"{REGISTRAR}\"\n") } else { String::new() };
@@ -182,11 +180,7 @@ pub(super) fn gate(options: &Options, datapath: &str) -> NodeFile {
     let rate = options.site.link_rate_bps / 100 * 96 / 1_000;
     let rate = if options.scheduled { format!("link_rate = \"{rate}kbit\"\n") } else { String::new() };
     let more = format!("address = \"{}\"\n{rate}", Site::NAT);
-    NodeFile::new("gate").gate((Site::OUTSIDE, Site::INSIDE), datapath, &more).with(&metrics())
-}
-
-fn metrics() -> String {
-    format!("[metrics]\nlisten = \"127.0.0.1:{METRICS_PORT}\"\n")
+    NodeFile::new("gate").gate((Site::OUTSIDE, Site::INSIDE), datapath, &more)
 }
 
 fn agent_toml(files: &Files, frontend: &str) -> Result<String, LabError> {

@@ -92,7 +92,7 @@ impl<'a> Stage<'a> {
 
     /// Plays all phases and returns what was measured in each.
     pub(super) fn play(&mut self) -> Result<Vec<Measured>, LabError> {
-        self.sampled = (self.offered()?.rx_bytes, self.drops());
+        self.sampled = (self.offered()?.rx_bytes, self.daemons.drops());
         let mut measured = vec![self.measure("calm", true)?];
 
         self.daemons.site.gate_off()?;
@@ -458,7 +458,7 @@ impl<'a> Stage<'a> {
     }
 
     fn sample(&mut self) -> Result<(), LabError> {
-        let (offered, drops) = (self.offered()?.rx_bytes, self.drops());
+        let (offered, drops) = (self.offered()?.rx_bytes, self.daemons.drops());
         let second = self.sampled_s;
         self.sampled_s += 1;
         if let Some(entry) = self.report.second(second) {
@@ -514,14 +514,6 @@ impl<'a> Stage<'a> {
     fn ip_bytes(&self, through_gate: bool, counters: LinkCounters) -> u64 {
         let with_headers = !(through_gate && self.report.backend.starts_with("xdp"));
         counters.rx_bytes - if with_headers { counters.rx_packets * ETHERNET_LEN } else { 0 }
-    }
-
-    fn drops(&self) -> BTreeMap<String, u64> {
-        let mut drops = BTreeMap::new();
-        for (reason, count) in self.daemons.drops() {
-            *drops.entry(reason).or_insert(0) += count;
-        }
-        drops
     }
 
     fn elapsed_s(&self) -> u32 {

@@ -15,7 +15,7 @@ pub mod worker;
 pub use error::{During, LabError};
 pub use namespace::{Namespace, enter_user_namespace};
 pub use node::{Node, NodeFile};
-pub use prefix::{Prefix, PrefixParseError};
+pub use prefix::{Prefix, nth};
 pub use process::Process;
 pub use scratch::Scratch;
 pub use topology::Lab;

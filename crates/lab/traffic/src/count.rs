@@ -97,7 +97,7 @@ impl<'a> Counter<'a> {
             (None, _) => stranger + 1,
             (Some(_), Some(marked)) => marked,
             (Some(source), None) => {
-                let fits = |prefixes: &&[Prefix]| prefixes.iter().any(|prefix| prefix.contains(source));
+                let fits = |prefixes: &&[Prefix]| prefixes.iter().any(|prefix| prefix.contains(&source));
                 self.prefixes.iter().position(fits).map_or(stranger, |index| self.marks.len() + index)
             }
         };

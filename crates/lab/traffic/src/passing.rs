@@ -97,7 +97,7 @@ fn print(context: &Context, regular: u64, weak: &[(u64, Weak)]) {
 fn judge(spec: &PassingSpec, frame: &[u8], clocks: &mut Clocks) -> Option<Option<Weak>> {
     let packet = frame.get(ETHERNET_LEN..)?;
     let summary = Summary::parse(packet).ok()?;
-    if !spec.sources.iter().any(|prefix| prefix.contains(summary.src)) {
+    if !spec.sources.iter().any(|prefix| prefix.contains(&summary.src)) {
         return None;
     }
     let Ok(Some(found)) = shim::find(&summary, packet) else { return Some(Some(Weak::Plain)) };
@@ -137,7 +137,7 @@ mod tests {
             build::packet(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), &(IpProtocol::TCP, &[0; 20][..]));
         let mut frame = FrameBuf::from_bytes(&packet);
         frame.with(|frame| shim::insert(frame, repr, Carriage::Native)).unwrap();
-        let spec = PassingSpec { interface: String::new(), sources: vec!["10.0.0.1".parse().unwrap()], seconds: 0 };
+        let spec = PassingSpec { interface: String::new(), sources: vec!["10.0.0.1/32".parse().unwrap()], seconds: 0 };
         judge(&spec, &[&[0; ETHERNET_LEN], frame.bytes()].concat(), &mut Clocks::default())
     }
 

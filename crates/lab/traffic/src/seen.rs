@@ -35,7 +35,7 @@ pub(crate) fn seen(spec: &SeenSpec, context: &Context) -> Result<(), LabError> {
     let lost = listen((&spec.interface, &options, spec.seconds), context, |socket| {
         socket.receive(SLOTS, &mut |frame| {
             let Some((summary, _, header)) = header(frame.bytes) else { return };
-            let wanted = spec.sources.iter().any(|prefix| prefix.contains(summary.src));
+            let wanted = spec.sources.iter().any(|prefix| prefix.contains(&summary.src));
             if !wanted || sources.len() >= SOURCES_MAX && !sources.contains_key(&summary.src) {
                 return;
             }

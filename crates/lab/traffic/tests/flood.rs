@@ -1,6 +1,11 @@
 //! The harm that the gate must prevent, shown without a gate: a flood takes down a call over plain forwarding.
 
-use std::{io::Write, net::SocketAddr, path::Path, time::Duration};
+use std::{
+    io::Write,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
 
 use sluicegate_netlink::LinkCounters;
 use sluicegate_site::{
@@ -43,7 +48,7 @@ fn use_services(site: &Site, flood: Option<&FloodSpec>) -> Outcome {
     let targets: [SocketAddr; 2] = [(Site::NAT, 5004).into(), (Site::WEB, 5004).into()];
     let sinks = [("pbx", targets[0]), ("web", targets[1])]
         .map(|(host, address)| start(site, host, "sink", &SinkSpec { listen: vec![address], seconds: 60 }));
-    let alice = vec![Prefix::host(Site::address("alice").unwrap().into())];
+    let alice = vec![Prefix::from(IpAddr::from(Site::address("alice").unwrap()))];
     let classes = vec![("call".to_owned(), alice), ("wire".to_owned(), Site::own_wire())];
     let counter = start(
         site,

@@ -2,7 +2,7 @@
 
 use std::{io::Write, path::Path, process::Command};
 
-use sluicegate_site::{LabError, Namespace, Prefix, namespace::may_make_namespaces, worker};
+use sluicegate_site::{LabError, Namespace, namespace::may_make_namespaces, worker};
 use sluicegate_traffic::attack::{InsiderSpec, require_lab};
 
 #[test]
@@ -32,10 +32,8 @@ fn a_namespace_of_a_lab_is_accepted_until_it_loses_its_marker() {
     }
     let namespace = Namespace::new("guarded").unwrap();
     namespace.run_in(require_lab).unwrap().unwrap();
-    let marker = Prefix::host(sluicegate_site::namespace::MARKER.into());
-    namespace
-        .netlink("removing the marker", |netlink| netlink.delete_address("lo", marker.address, marker.len))
-        .unwrap();
+    let marker = sluicegate_site::namespace::MARKER.into();
+    namespace.netlink("removing the marker", |netlink| netlink.delete_address("lo", marker, 128)).unwrap();
     let error = namespace.run_in(require_lab).unwrap().unwrap_err();
     assert!(error.to_string().contains("marker"), "{error}");
 }

@@ -61,7 +61,6 @@ const SHARED: &[&str] = &[
     "Peer",
     "PerUser",
     "Policy",
-    "Prefix",
     "Queue",
     "Quote",
     "Received",

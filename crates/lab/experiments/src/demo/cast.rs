@@ -1,5 +1,5 @@
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -9,7 +9,7 @@ use super::{
     files::{REALM, SERVICE_SIP_PORT, SERVICES, Service},
     ledger::Origin,
 };
-use sluicegate_site::{LabError, Prefix, Process, binary::connect, topology::Site};
+use sluicegate_site::{LabError, Process, binary::connect, topology::Site};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,
@@ -163,7 +163,7 @@ pub(super) const COUNTED: [&str; 2] = ["pbx", "web"];
 /// own wire, the insider, everybody else.
 fn classes() -> Result<CountSpec, LabError> {
     let one = |host| {
-        Ok::<_, LabError>(vec![Prefix::host(Site::address(host)?.into()), Prefix::host(Site::address_v6(host)?.into())])
+        Ok::<_, LabError>(vec![IpAddr::from(Site::address(host)?).into(), IpAddr::from(Site::address_v6(host)?).into()])
     };
     let mut clients = one("alice")?;
     clients.extend(one("bob")?);

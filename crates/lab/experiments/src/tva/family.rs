@@ -3,7 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use clap::ValueEnum;
-use sluicegate_site::{LabError, Prefix, topology::Plan};
+use sluicegate_site::{
+    LabError, Prefix,
+    topology::{Plan, prefix},
+};
 
 /// An IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -38,8 +41,7 @@ impl Family {
     /// # Errors
     /// If the text is no prefix.
     pub(super) fn prefix(self, text: &str) -> Result<Prefix, LabError> {
-        let prefix: Prefix = text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))?;
-        Ok(self.of(prefix))
+        Ok(self.of(prefix(text)?))
     }
 
     /// The lab with these addresses.
@@ -48,9 +50,9 @@ impl Family {
     }
 
     fn of(self, prefix: Prefix) -> Prefix {
-        match (self, prefix.address) {
-            (Self::V6, IpAddr::V4(address)) => {
-                Prefix { address: self.address(address), len: UNIQUE_LOCAL_LEN + prefix.len }
+        match (self, prefix) {
+            (Self::V6, Prefix::V4(prefix)) => {
+                Prefix::new_assert(self.address(prefix.addr()), UNIQUE_LOCAL_LEN + prefix.prefix_len())
             }
             _ => prefix,
         }
@@ -59,16 +61,18 @@ impl Family {
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_site::nth;
+
     use super::*;
 
     #[test]
     fn every_host_of_an_ipv6_lab_has_a_network_of_its_own() {
         let of = |text: &str| Family::V6.prefix(text).unwrap();
         assert_eq!(of("10.30.0.1/30").to_string(), "fd00:0:a1e:1::1/62");
-        assert!(of("10.30.0.1/30").contains(of("10.30.0.2/32").address));
-        assert!(!of("10.30.0.1/30").contains(of("10.30.0.4/32").address));
-        assert_eq!(of("10.3.1.0/26").nth(5), Family::V6.address(Ipv4Addr::new(10, 3, 1, 5)));
-        assert!(of("0.0.0.0/0").contains(of("10.70.0.2/24").address));
+        assert!(of("10.30.0.1/30").contains(&of("10.30.0.2/32")));
+        assert!(!of("10.30.0.1/30").contains(&of("10.30.0.4/32")));
+        assert_eq!(nth(of("10.3.1.0/26"), 5), Family::V6.address(Ipv4Addr::new(10, 3, 1, 5)));
+        assert!(of("0.0.0.0/0").contains(&of("10.70.0.2/24").addr()));
         assert_eq!(Family::V4.prefix("10.3.1.0/26").unwrap().to_string(), "10.3.1.0/26");
     }
 }

@@ -133,7 +133,7 @@ impl Plan {
         for (prefix, via) in self.hosts.iter_mut().flat_map(|host| &mut host.routes) {
             *prefix = other(*prefix);
             if let Via::Gateway(address) = via {
-                *address = other(Prefix::host(*address)).address;
+                *address = other((*address).into()).addr();
             }
         }
         let ends = self.wires.iter_mut().flat_map(|wire| &mut wire.ends);
@@ -180,7 +180,7 @@ impl Via {
             Self::Itself => NextHop::Local("lo"),
             Self::Blackhole => NextHop::Blackhole,
         };
-        Route::new((prefix.network().address, prefix.len), by)
+        Route::new((prefix.network(), prefix.prefix_len()), by)
     }
 }
 
@@ -317,8 +317,8 @@ fn connect(host: &Namespace, (end, mac): (&End, [u8; 6]), peer: (&End, [u8; 6]))
         offload::disable(name)?;
         netlink.set_mac(name, mac)?;
         netlink.set_up(name)?;
-        end.addresses.iter().try_for_each(|prefix| netlink.add_address(name, prefix.address, prefix.len))?;
-        peer.0.addresses.iter().try_for_each(|prefix| netlink.add_neighbour(name, prefix.address, peer.1))?;
+        end.addresses.iter().try_for_each(|prefix| netlink.add_address(name, prefix.addr(), prefix.prefix_len()))?;
+        peer.0.addresses.iter().try_for_each(|prefix| netlink.add_neighbour(name, prefix.addr(), peer.1))?;
         if let Some(Bottleneck { rate_bps, queue_packets }) = end.bottleneck {
             let burst_bytes = u32::try_from(rate_bps / 8 / 500).unwrap_or(u32::MAX).max(BURST_BYTES_MIN);
             netlink.limit_rate(name, rate_bps, burst_bytes, queue_packets)?;

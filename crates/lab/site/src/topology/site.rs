@@ -64,9 +64,9 @@ impl Site {
     /// The public address of the `filter` service.
     pub const WEB: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
     /// Sources that attackers spoof: the range for benchmarks (RFC 2544). No host of the lab answers to it.
-    pub const SPOOFED: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), len: 15 };
+    pub const SPOOFED: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), 15);
     /// Addresses of which the host `botnet` owns every one.
-    pub const BOTNET: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), len: 24 };
+    pub const BOTNET: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), 24);
     /// The IPv6 address of the `filter` service.
     pub const WEB_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x66, 0, 0, 0, 0, 2);
 
@@ -74,8 +74,8 @@ impl Site {
     /// packet from outside can carry them this far: routers do not forward link-local and unspecified sources.
     #[must_use]
     pub fn own_wire() -> Vec<Prefix> {
-        let link_local = Prefix { address: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), len: 10 };
-        vec![link_local, Prefix::host(Ipv6Addr::UNSPECIFIED.into())]
+        let link_local = Prefix::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
+        vec![link_local, IpAddr::from(Ipv6Addr::UNSPECIFIED).into()]
     }
 
     /// The address of a host in [`Site::EDGE`].
@@ -250,7 +250,7 @@ mod tests {
             .iter()
             .flat_map(|wire| &wire.ends)
             .flat_map(|end| &end.addresses)
-            .map(|prefix| prefix.address)
+            .map(|prefix| prefix.addr())
             .collect();
         let all = addresses.len();
         addresses.sort_unstable();

@@ -1,5 +1,7 @@
 //! Plans in a few lines: routes as `(prefix, next hop)`, the ends of a wire as `"host:interface address..."`.
 
+use std::net::IpAddr;
+
 use super::{End, Host, Plan, Via, Wire};
 use crate::{LabError, Prefix};
 
@@ -46,7 +48,8 @@ fn end(text: &str) -> Result<End, LabError> {
 /// # Errors
 /// [`LabError::Plan`] with the text that is none.
 pub fn prefix(text: &str) -> Result<Prefix, LabError> {
-    text.parse().map_err(|error| LabError::Plan(format!("{text}: {error}")))
+    let parsed = text.parse().or_else(|_| text.parse().map(|address: IpAddr| address.into()));
+    parsed.map_err(|_| LabError::Plan(format!("`{text}` is no address with a prefix length, such as 10.0.0.1/24")))
 }
 
 /// Reads the next hop of a route.
@@ -63,8 +66,6 @@ pub(super) fn next_hop(text: &str) -> Result<Via, LabError> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
 
     #[test]
@@ -76,6 +77,13 @@ mod tests {
         for wrong in ["gate", "gate:inside 10.4.0.1/33", "gate:inside x/8"] {
             assert!(matches!(Wire::between(wrong, "b:eth0"), Err(LabError::Plan(_))), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_prefix_longer_than_its_address_is_refused() {
+        assert!(prefix("10.0.0.1/33").is_err());
+        assert!(prefix("10.0.0/8").is_err());
+        assert_eq!(prefix("fd00::1").unwrap().prefix_len(), 128);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::listen::{listen, open};
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{Pacer, paced, unix_ns},
+    nth,
     worker::Context,
 };
 
@@ -183,7 +184,7 @@ fn check(spec: &CapabilityFloodSpec) -> Result<(), String> {
 impl<'a> Flood<'a> {
     fn new(spec: &'a CapabilityFloodSpec) -> Self {
         // The first address of a prefix is no host's.
-        let addresses: Vec<_> = (1..=u64::from(spec.attackers)).map(|number| spec.sources.nth(number)).collect();
+        let addresses: Vec<_> = (1..=u64::from(spec.attackers)).map(|number| nth(spec.sources, number)).collect();
         let by_address = addresses.iter().enumerate().map(|(index, address)| (*address, index)).collect();
         let attackers = vec![Attacker::default(); addresses.len()];
         Self { spec, random: Rng::with_seed(spec.seed), addresses, attackers, by_address, next: 0 }
@@ -243,7 +244,7 @@ impl<'a> Flood<'a> {
     fn frame(&mut self, elapsed: Duration) -> Option<Forged> {
         match self.spec.mode {
             CapabilityMode::Legacy => {
-                let src = self.spec.sources.nth(self.random.u64(..));
+                let src = nth(self.spec.sources, self.random.u64(..));
                 Some(self.plain(&self.path(src)))
             }
             CapabilityMode::Requests => Some(self.forged_request()),
@@ -322,7 +323,7 @@ impl<'a> Flood<'a> {
             upper: IpProtocol::UDP,
             ret: None,
         };
-        let src = self.spec.sources.nth(self.random.u64(..));
+        let src = nth(self.spec.sources, self.random.u64(..));
         Forged::capable(&self.path(src), &header, self.carriage(), REQUEST_BYTES as usize)
     }
 

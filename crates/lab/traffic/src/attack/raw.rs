@@ -16,6 +16,7 @@ use crate::{listen::open, sockets::any_like};
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer, paced},
+    nth,
     worker::Context,
 };
 
@@ -124,7 +125,7 @@ fn check(spec: &FloodSpec) -> Result<(), String> {
     if spec.targets.iter().any(|target| target.first > target.last) {
         return Err("a target's first port is above its last".to_owned());
     }
-    let of_version = |v4: bool| spec.sources.iter().any(|prefix| prefix.address.is_ipv4() == v4);
+    let of_version = |v4: bool| spec.sources.iter().any(|prefix| prefix.addr().is_ipv4() == v4);
     match spec.targets.iter().find(|target| !of_version(target.address.is_ipv4())) {
         Some(target) => Err(format!("no sources of the IP version of {}", target.address)),
         None => Ok(()),
@@ -209,8 +210,8 @@ impl<'a> Pool<'a> {
                 return *client;
             }
         }
-        let prefix = self.spec.sources.iter().find(|prefix| same(&prefix.address));
-        prefix.map_or_else(|| any_like(dst), |prefix| prefix.nth(random.u64(..)))
+        let prefix = self.spec.sources.iter().find(|prefix| same(&prefix.addr()));
+        prefix.map_or_else(|| any_like(dst), |prefix| nth(*prefix, random.u64(..)))
     }
 }
 

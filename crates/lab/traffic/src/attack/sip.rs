@@ -18,6 +18,7 @@ use super::{
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer, paced},
+    nth,
     worker::Context,
 };
 
@@ -146,7 +147,7 @@ struct Attacker {
 impl Attacker {
     fn open(spec: &SipFloodSpec, index: u16) -> io::Result<Self> {
         // The network's own and its broadcast address are left out.
-        let socket = UdpSocket::bind((spec.sources.nth(1 + u64::from(index) % 250), 0))?;
+        let socket = UdpSocket::bind((nth(spec.sources, 1 + u64::from(index) % 250), 0))?;
         socket.connect(spec.to[usize::from(index) % spec.to.len()])?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;

@@ -17,6 +17,7 @@ use crate::sample::Percentiles;
 use sluicegate_site::{
     LabError, Prefix,
     clock::{Pacer, unix_ns},
+    nth,
     worker::Context,
 };
 
@@ -102,7 +103,7 @@ pub(crate) fn transfer(spec: &TransferSpec, context: &Context) -> Result<(), Lab
                 continue;
             }
             running.fetch_add(1, Ordering::Relaxed);
-            let from = spec.from.map(|prefix| prefix.nth(number));
+            let from = spec.from.map(|prefix| nth(prefix, number));
             number += 1;
             let (running, counts) = (&running, &counts);
             scope.spawn(move || {

@@ -1,7 +1,7 @@
 //! Two flows of datagrams, one in each direction, and what listeners behind the routers see of them.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     thread,
     time::{Duration, Instant},
 };
@@ -13,6 +13,7 @@ use sluicegate_site::{
     Lab, LabError, Prefix, Process,
     binary::Binary,
     cpu::{Stolen, StolenWatch},
+    topology::prefix,
     worker::said,
 };
 use sluicegate_traffic::{
@@ -62,8 +63,8 @@ impl Talk {
     pub(super) fn start(lab: &Lab, binary: &Binary, seconds: u32) -> Result<Self, LabError> {
         let (callers, sinks, listeners) = (Vec::new(), Vec::new(), Vec::new());
         let mut talk = Self { callers, sinks, listeners, watch: StolenWatch::start(), heard: Heard::default() };
-        let users: Prefix = USERS.parse().map_err(|error| LabError::Plan(format!("{USERS}: {error}")))?;
-        let sources = [vec![Prefix::host(CLIENT.into()), users], vec![Prefix::host(SERVICE.into())]];
+        let host = |address| Prefix::from(IpAddr::V4(address));
+        let sources = [vec![host(CLIENT), prefix(USERS)?], vec![host(SERVICE)]];
         // Where packets arrive that have all routers of their direction behind them.
         for (at, sources) in [("far", "client"), ("near", "service")].into_iter().zip(sources) {
             let spec = PassingSpec { interface: at.1.into(), sources, seconds: seconds + 10 };

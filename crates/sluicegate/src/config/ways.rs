@@ -45,7 +45,7 @@ pub(super) fn check(report: &mut Report<'_>, gate: &sluicegate_gate::Config, ser
         report.warn(&["gate", "inside"], what, "outside is the side that clients come from; are the two swapped?");
     }
     for name in [&gate.outside, &gate.inside] {
-        if let Ok(Some(tunnel)) = netlink.tunnel(name) {
+        if let Ok(Some(tunnel)) = netlink.link(name).map(|link| link.tunnel) {
             check_tunnel(report, &mut netlink, gate, (name, tunnel));
         }
     }

@@ -99,7 +99,6 @@ const SPREAD: &[(&str, usize)] = &[
     ("experiments::Stage", 7),
     ("capability::Host", 6),
     ("nat::Translator", 7),
-    ("netlink::Rtnetlink", 6),
     ("pinhole::Pinholes", 6),
     ("store::Directory", 4),
 ];

@@ -2,7 +2,6 @@
 
 mod link;
 mod monitor;
-mod queue;
 mod route;
 mod tunnel;
 
@@ -12,10 +11,9 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-pub use link::{Link, LinkCounters};
-pub use monitor::{Change, Monitor, Neighbour, RouteEntry};
-pub use queue::QueueCounters;
-pub use route::{NextHop, Route, Way};
+pub use link::{Link, LinkCounters, QueueCounters};
+pub use monitor::{Change, Monitor};
+pub use route::{Neighbour, NextHop, Route, RouteEntry, Way};
 pub use tunnel::Tunnel;
 
 use crate::{Error, message::Message, socket::Socket};

@@ -3,7 +3,7 @@
 use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::{
     AddressFamily,
-    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAttribute, RouteMessage, RouteNextHop, RouteType, RouteVia},
 };
@@ -52,7 +52,7 @@ fn link() -> LinkMessage {
 
 #[test]
 fn a_route_is_read_whatever_way_its_next_hop_is_written() {
-    let by = |attributes| monitor::parse_route(&bytes(&route(attributes)));
+    let by = |attributes| route::parse_route(&bytes(&route(attributes)));
     let oif = RouteAttribute::Oif(7);
     let entry = |gateway| Some(RouteEntry { index: 7, destination: V4, prefix_len: 24, gateway, metric: 0 });
     let to = RouteAttribute::Destination(V4.into());
@@ -71,7 +71,7 @@ fn a_route_is_read_whatever_way_its_next_hop_is_written() {
 
 #[test]
 fn a_neighbour_has_an_address_as_long_as_its_state_allows_to_use_it() {
-    let of = |state, removed| monitor::parse_neighbour(&bytes(&neighbour(state)), removed).expect("a neighbour");
+    let of = |state, removed| route::parse_neighbour(&bytes(&neighbour(state)), removed).expect("a neighbour");
     let reachable = of(NeighbourState::Reachable, false);
     assert_eq!(reachable, Neighbour { index: 7, address: V6, mac: Some([2; 6]), stale: false });
     assert_eq!(of(NeighbourState::Stale, false), Neighbour { stale: true, ..reachable });
@@ -89,16 +89,23 @@ fn an_attribute_of_an_unknown_form_hides_nothing_else_of_a_link() {
     message.attributes.extend(garbage.map(|kind| LinkAttribute::Other(DefaultNla::new(kind, vec![9; 5]))));
     let read = link::parse_link(&bytes(&message)).expect("a link");
     assert_eq!((read.index, read.name.as_str(), read.kind.as_str()), (7, "uplink", "veth"));
-    assert_eq!((read.up, read.mac, read.mtu), (true, Some([2; 6]), 1400));
+    assert_eq!((read.up, read.mac, read.mtu, read.tunnel), (true, Some([2; 6]), 1400, None));
+    let port = 4789u16.to_be_bytes();
+    let vxlan = vec![InfoVxlan::Group(Ipv4Addr::new(192, 0, 2, 1)), InfoVxlan::Port(u16::from_be_bytes(port))];
+    message
+        .attributes
+        .push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vxlan), LinkInfo::Data(InfoData::Vxlan(vxlan))]));
+    let read = link::parse_link(&bytes(&message)).expect("a link");
+    assert_eq!(read.tunnel, Some(Tunnel { remote: V4, protocol: 17, port: 4789 }));
 }
 
 /// Every reader of this crate.
 fn read_all(bytes: &[u8]) {
     let _ = link::parse_link(bytes);
-    let _ = monitor::parse_route(bytes);
-    let _ = monitor::parse_neighbour(bytes, false);
+    let _ = route::parse_route(bytes);
+    let _ = route::parse_neighbour(bytes, false);
     let _ = route::parse_address(bytes, 7);
-    let _ = queue::parse(bytes, 7);
+    let _ = link::parse_queue(bytes, 7);
     let _ = tunnel::parse(bytes);
     let _ = crate::nft::counted(Some(bytes));
 }

@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use netlink_packet_core::{Emitable, parse_ip};
-use netlink_packet_route::link::{LinkAttribute, LinkHeader};
+use netlink_packet_core::parse_ip;
 
-use super::Rtnetlink;
-use crate::{Error, message};
+use crate::message;
 
 // Of linux/if_link.h and linux/if_tunnel.h.
 const VXLAN_GROUP: u16 = 2;
@@ -20,7 +18,7 @@ const GRE_REMOTE: u16 = 7;
 const UDP: u8 = libc::IPPROTO_UDP as u8;
 const GRE: u8 = libc::IPPROTO_GRE as u8;
 
-/// A tunnel to one far end.
+/// A layer-2 tunnel (VXLAN, GENEVE, GRETAP) to one far end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
     /// The far end.
@@ -29,21 +27,6 @@ pub struct Tunnel {
     pub protocol: u8,
     /// UDP port to which both ends send, each from whatever port it likes; 0 without ports.
     pub port: u16,
-}
-
-impl Rtnetlink {
-    /// What kind of layer-2 tunnel an interface is, if it is one (VXLAN, GENEVE, GRETAP) and has one far end.
-    ///
-    /// # Errors
-    /// `ENODEV` without such an interface.
-    pub fn tunnel(&mut self, name: &str) -> Result<Option<Tunnel>, Error> {
-        let (header, name_is) = (LinkHeader::default(), vec![LinkAttribute::IfName(name.into())]);
-        let header_len = header.buffer_len();
-        self.one_link(&format!("describe {name}"), header, name_is, |payload| {
-            let attributes = payload.get(header_len..).unwrap_or_default();
-            Some(message::value(attributes, libc::IFLA_LINKINFO).and_then(parse))
-        })
-    }
 }
 
 /// Reads `IFLA_LINKINFO`.

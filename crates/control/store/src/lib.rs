@@ -6,13 +6,11 @@
 pub mod audit;
 mod directory;
 mod gate;
+mod kept;
 pub mod password;
-mod registration;
-mod revoke;
 mod store;
 
 pub use directory::{Directory, DirectoryError, Kind, Record};
 pub use gate::{Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError};
-pub use registration::Registration;
-pub use revoke::{KEPT_REVOKES_MAX, KeptRevoke};
+pub use kept::{KEPT_REVOKES_MAX, KeptRevoke, Registration};
 pub use store::{ENTRIES_MAX, Entry, Expect, KEY_LEN_MAX, OPS_MAX, Revision, Store, StoreError, Txn, VALUE_LEN_MAX};

@@ -100,7 +100,6 @@ const SPREAD: &[(&str, usize)] = &[
     ("capability::Host", 6),
     ("nat::Translator", 7),
     ("pinhole::Pinholes", 6),
-    ("store::Directory", 4),
 ];
 
 /// Public items that only tests call: what they look at, or make happen in the simulated world.

@@ -1,17 +1,38 @@
-//! What an operator ended, on disk: a gate that was away meanwhile is told of it even if the frontend was started anew.
+//! What a frontend that starts anew has to know of the one before: where services take their calls, and what an operator
+//! ended, so that a gate that was away meanwhile is told of it.
+
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use sluicegate_feed::Selector;
 use sluicegate_wire::UnixTime;
 
 use crate::{
-    Directory, DirectoryError, Txn,
+    Directory, DirectoryError, OPS_MAX, Txn,
     directory::{decode, encode},
 };
 
-const PREFIX: &str = "revoke/";
+const REGISTRATION_PREFIX: &str = "registration/";
+/// Registrations that are read back: more than a frontend holds.
+const REGISTRATIONS_MAX: usize = 4_096;
+const REVOKE_PREFIX: &str = "revoke/";
 /// Revokes that are kept on disk. Full: the oldest gives way to the newest.
 pub const KEPT_REVOKES_MAX: usize = 4_096;
+
+/// Where a service takes its calls, for a frontend that starts anew: its agent registers again only after a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registration {
+    /// The service's name.
+    pub service: String,
+    /// Index of the listening address that the agent sent to.
+    pub listener: u8,
+    /// Where it sent from.
+    pub peer: SocketAddr,
+    /// Its Contact URI.
+    pub contact: Vec<u8>,
+    /// Unix second at which it ends.
+    pub expires_at: u64,
+}
 
 /// What was ended, and until when a gate may not know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,14 +44,44 @@ pub struct KeptRevoke {
 }
 
 impl Directory {
+    /// Keeps what changed; what has ended is removed.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn keep_registrations(&self, now: UnixTime, changed: &[Registration]) -> Result<(), DirectoryError> {
+        for part in changed.chunks(OPS_MAX) {
+            let txn = part.iter().fold(Txn::default(), |txn, registration| {
+                let key = format!("{REGISTRATION_PREFIX}{}", registration.service);
+                if registration.expires_at <= now.0 { txn.delete(&key) } else { txn.put(&key, encode(registration)) }
+            });
+            self.store().txn(&txn)?;
+        }
+        Ok(())
+    }
+
+    /// The registrations that have not ended. Those that have are removed.
+    ///
+    /// # Errors
+    /// If the store fails or a record cannot be read.
+    pub fn registrations(&self, now: UnixTime) -> Result<Vec<Registration>, DirectoryError> {
+        let entries = self.store().range(REGISTRATION_PREFIX, "", REGISTRATIONS_MAX)?;
+        let all = entries.iter().map(|entry| decode(&entry.key, &entry.value));
+        let all = all.collect::<Result<Vec<Registration>, _>>()?;
+        let (live, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(|registration| registration.expires_at > now.0);
+        if !ended.is_empty() {
+            self.keep_registrations(now, &ended)?;
+        }
+        Ok(live)
+    }
+
     /// Keeps a revoke.
     ///
     /// # Errors
     /// If the store fails.
     pub fn keep_revoke(&self, now: UnixTime, revoke: &KeptRevoke) -> Result<(), DirectoryError> {
         // In the order of their making, and none in another's place.
-        let key = format!("{PREFIX}{:016x}-{:016x}", now.0, self.store().revision()?);
-        let kept = self.store().range(PREFIX, "", KEPT_REVOKES_MAX)?;
+        let key = format!("{REVOKE_PREFIX}{:016x}-{:016x}", now.0, self.store().revision()?);
+        let kept = self.store().range(REVOKE_PREFIX, "", KEPT_REVOKES_MAX)?;
         let mut txn = Txn::default().put(&key, encode(revoke));
         if kept.len() >= KEPT_REVOKES_MAX
             && let Some(oldest) = kept.first()
@@ -47,7 +98,7 @@ impl Directory {
     /// If the store fails or a record cannot be read.
     pub fn revokes(&self, now: UnixTime) -> Result<Vec<KeptRevoke>, DirectoryError> {
         let mut live = Vec::new();
-        for entry in self.store().range(PREFIX, "", KEPT_REVOKES_MAX)? {
+        for entry in self.store().range(REVOKE_PREFIX, "", KEPT_REVOKES_MAX)? {
             let revoke: KeptRevoke = decode(&entry.key, &entry.value)?;
             if revoke.until > now.0 {
                 live.push(revoke);
@@ -84,8 +135,9 @@ mod tests {
         assert_eq!(directory.revokes(UnixTime(2_000)).unwrap(), [revoke(1, 2_001), revoke(2, 2_002)]);
         assert_eq!(directory.revokes(NOW).unwrap().len(), 2, "what was over is gone");
         // As many as there may be, written at once, and then one more.
-        for part in (0..KEPT_REVOKES_MAX - 2).collect::<Vec<_>>().chunks(crate::OPS_MAX) {
-            let put = |txn: Txn, user: &usize| txn.put(&format!("{PREFIX}{user:016x}"), encode(&revoke(*user, 9_000)));
+        for part in (0..KEPT_REVOKES_MAX - 2).collect::<Vec<_>>().chunks(OPS_MAX) {
+            let put =
+                |txn: Txn, user: &usize| txn.put(&format!("{REVOKE_PREFIX}{user:016x}"), encode(&revoke(*user, 9_000)));
             directory.store().txn(&part.iter().fold(Txn::default(), put)).unwrap();
         }
         directory.keep_revoke(NOW, &revoke(9_999, 9_000)).unwrap();

@@ -119,31 +119,3 @@ pub(super) mod session_keys {
         Option::deserialize(d).map(|bytes| bytes.map(SessionKeys::from_bytes))
     }
 }
-
-/// A Unix time: its seconds.
-pub(super) mod unix {
-    use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_wire::UnixTime;
-
-    pub(crate) fn serialize<S: Serializer>(time: &UnixTime, s: S) -> Result<S::Ok, S::Error> {
-        time.0.serialize(s)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<UnixTime, D::Error> {
-        Deserialize::deserialize(d).map(UnixTime)
-    }
-}
-
-/// A Unix time or none.
-pub(super) mod maybe_unix {
-    use super::{Deserialize, Deserializer, Serialize, Serializer};
-    use sluicegate_wire::UnixTime;
-
-    pub(crate) fn serialize<S: Serializer>(time: &Option<UnixTime>, s: S) -> Result<S::Ok, S::Error> {
-        time.map(|time| time.0).serialize(s)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<UnixTime>, D::Error> {
-        Ok(Option::<u64>::deserialize(d)?.map(UnixTime))
-    }
-}

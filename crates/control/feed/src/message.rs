@@ -6,7 +6,7 @@ use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 use super::{
-    encoding::{array, bounded, bytes, grant, maybe_unix, session_keys, unix},
+    encoding::{array, bounded, bytes, grant, session_keys},
     token::JoinSecret,
 };
 
@@ -47,7 +47,6 @@ pub enum ToGate {
     /// Are you there, and is it the same time?
     Ping {
         /// The frontend's time.
-        #[serde(with = "unix")]
         unix: UnixTime,
     },
 }
@@ -180,7 +179,6 @@ pub struct Selector {
     /// What they have in common.
     pub what: Selected,
     /// Only those that are valid from before this second; those issued since stay.
-    #[serde(with = "maybe_unix")]
     pub issued_before: Option<UnixTime>,
 }
 
@@ -247,7 +245,6 @@ pub enum FromGate {
         /// Where it left off; nothing if it has nothing of this frontend.
         resume: Option<Resume>,
         /// The gate's time.
-        #[serde(with = "unix")]
         unix: UnixTime,
     },
     /// What is open at the gate: sent after each snapshot or resume, so that a restarted frontend knows it again.
@@ -317,7 +314,6 @@ pub enum FromGate {
     /// Answers [`ToGate::Ping`].
     Pong {
         /// The gate's time.
-        #[serde(with = "unix")]
         unix: UnixTime,
     },
 }

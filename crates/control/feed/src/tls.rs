@@ -74,19 +74,7 @@ impl Identity {
     /// # Errors
     /// If the file cannot be read or created, is readable by others, or holds something else.
     pub fn load_or_create(path: &Path, name: &str) -> Result<Self, TlsError> {
-        let content = match keys::read(path) {
-            Err(KeyError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                let new = Self::generate(name)?;
-                match keys::create(path, new.to_pem().as_bytes()) {
-                    // Someone else was faster: theirs it is.
-                    Err(KeyError::Create { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                        keys::read(path)?
-                    }
-                    other => return Ok(other.map(|()| new)?),
-                }
-            }
-            other => other?,
-        };
+        let content = keys::read_or_create(path, || Ok::<_, TlsError>(Self::generate(name)?.to_pem()))?;
         let wrong = || TlsError::Content(path.display().to_string());
         let certificate = CertificateDer::from_pem_slice(&content).map_err(|_| wrong())?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&content).map_err(|_| wrong())?;
@@ -99,11 +87,11 @@ impl Identity {
         fingerprint(&self.certificate)
     }
 
-    fn to_pem(&self) -> Zeroizing<String> {
+    fn to_pem(&self) -> Zeroizing<Vec<u8>> {
         let mut text = Zeroizing::new(String::with_capacity(keys::SECRET_LEN_MAX));
         pem_section(&mut text, "CERTIFICATE", &self.certificate);
         pem_section(&mut text, "PRIVATE KEY", self.key.secret_pkcs8_der());
-        text
+        Zeroizing::new(core::mem::take(&mut *text).into_bytes())
     }
 
     fn chain_and_key(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {

@@ -2,13 +2,13 @@
 
 use proptest::{collection::vec, prelude::*};
 use sluicegate_feed::{
-    ACTIVE_GRANTS_MAX, ActiveGrant, CodecError, Decoder, EndCause, FRAME_LEN_MAX, FromGate, GrantDelta, GrantUsage,
-    JoinSecret, Resume, SignedDeltas, ToGate, USAGE_MAX, encode,
+    ACTIVE_GRANTS_MAX, ActiveGrant, CodecError, Decoder, Delta, EndCause, FRAME_LEN_MAX, FromGate, GrantDelta,
+    GrantUsage, JoinSecret, Resume, Selected, Selector, SignedDeltas, ToGate, USAGE_MAX, encode,
 };
-use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId};
+use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, mac::SessionKeys};
 use sluicegate_wire::UnixTime;
 
-fn from_gate() -> Vec<FromGate> {
+fn active() -> ActiveGrant {
     let id = GrantId([7; 16]);
     let delta = GrantDelta {
         grant: Grant {
@@ -38,8 +38,11 @@ fn from_gate() -> Vec<FromGate> {
         mode: Default::default(),
         keys: None,
     };
-    let active =
-        ActiveGrant { delta, address: [203, 0, 113, 1].into(), ports: (20_000, 20_000), bytes_used: 5, flows: 1 };
+    ActiveGrant { delta, address: [203, 0, 113, 1].into(), ports: (20_000, 20_000), bytes_used: 5, flows: 1 }
+}
+
+fn from_gate() -> Vec<FromGate> {
+    let (id, active) = (GrantId([7; 16]), active());
     let usage = GrantUsage { id, bytes_used: u64::MAX, flows: u16::MAX };
     let resume = Resume { issuer: [1; 8], boot_id: u64::MAX, seq: 3 };
     vec![
@@ -55,6 +58,44 @@ fn from_gate() -> Vec<FromGate> {
         FromGate::Reach { service: "pbx".into(), obstacle: Some("no route to 10.6.0.2".into()) },
         FromGate::Pong { unix: UnixTime(0) },
     ]
+}
+
+/// Bytes as two digits each.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn messages_keep_their_bytes_so_that_a_gate_and_a_frontend_can_be_upgraded_one_after_the_other() {
+    let unix = UnixTime(1_800_000_000);
+    let to_gate = |message: &ToGate| hex(&encode(message).unwrap());
+    let from_gate = |message: &FromGate| hex(&encode(message).unwrap());
+    assert_eq!(to_gate(&ToGate::Ping { unix }), "000000060480a4a7da06");
+    assert_eq!(from_gate(&FromGate::Pong { unix }), "000000060a80a4a7da06");
+    let resume = Some(Resume { issuer: [1; 8], boot_id: 300, seq: 3 });
+    assert_eq!(
+        from_gate(&FromGate::Hello { version: 4, gate: "ams-1".into(), resume, unix }),
+        "00000019010405616d732d31010101010101010101ac020380a4a7da06"
+    );
+    let batch = SignedDeltas { seq: 1, more: false, deltas: vec![0xD1, 0xD2], signature: [0x51; 64] };
+    assert_eq!(to_gate(&ToGate::Batch(batch)), format!("0000004603010002d1d2{}", "51".repeat(64)));
+    let keys = SessionKeys::from_bytes([[0xA1; 16], [0xB2; 16]]);
+    let mut active = active();
+    active.delta.keys = Some(keys);
+    let grant = hex(&active.delta.grant.encode());
+    let rest = format!(
+        "05616c69636503776562000a00000150500001{}{}00cb007101a09c01a09c01050100",
+        "a1".repeat(16),
+        "b2".repeat(16)
+    );
+    assert_eq!(
+        from_gate(&FromGate::Active { grants: vec![active], more: false }),
+        format!("000000cb0201{grant}{rest}")
+    );
+    for (issued_before, bytes) in [(Some(unix), "030205616c6963650180a4a7da06"), (None, "030205616c69636500")] {
+        let revoke = Delta::Revoke(Selector { what: Selected::User("alice".into()), issued_before });
+        assert_eq!(hex(&postcard::to_allocvec(&revoke).unwrap()), bytes);
+    }
 }
 
 /// Everything in `stream`, pushed in pieces of `piece` bytes.

@@ -81,36 +81,42 @@ pub enum KeyError {
     Random(String),
 }
 
-/// The secret of `len` bytes in the file `path`, made from the system's random bytes on the first call.
+/// The content of the secret file `path`, which is what `make` gives on the first call.
+///
+/// # Errors
+/// Those of [`read`], [`create`] and `make`.
+pub fn read_or_create<E: From<KeyError>>(
+    path: &Path,
+    make: impl FnOnce() -> Result<Zeroizing<Vec<u8>>, E>,
+) -> Result<Zeroizing<Vec<u8>>, E> {
+    match read(path) {
+        Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            let secret = make()?;
+            match create(path, &secret) {
+                // Someone else was faster: theirs is the secret.
+                Err(KeyError::Create { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+                    Ok(read(path)?)
+                }
+                other => Ok(other.map(|()| secret)?),
+            }
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The 32 secret bytes in the file `path`, as seeds and keys need them: the system's random bytes on the first call.
 ///
 /// # Errors
 /// If the file cannot be read or created, is readable by others, or has another length.
-pub fn load_or_create(path: &Path, len: usize) -> Result<Zeroizing<Vec<u8>>, KeyError> {
-    let secret = match read(path) {
-        Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            let mut secret = Zeroizing::new(vec![0; len]);
-            getrandom::fill(&mut secret).map_err(|error| KeyError::Random(error.to_string()))?;
-            match create(path, &secret) {
-                // Someone else was faster: theirs is the secret.
-                Err(KeyError::Create { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => read(path)?,
-                other => other.map(|()| secret)?,
-            }
-        }
-        other => other?,
-    };
-    if secret.len() != len {
-        return Err(KeyError::Length { path: path.into(), found: secret.len(), expected: len });
-    }
-    Ok(secret)
-}
-
-/// The 32 secret bytes in the file `path`, made on the first call, as seeds and keys need them.
-///
-/// # Errors
-/// As [`load_or_create`].
 pub fn load_or_create_seed(path: &Path) -> Result<Zeroizing<[u8; 32]>, KeyError> {
-    let secret = load_or_create(path, 32)?;
     let mut seed = Zeroizing::new([0; 32]);
+    let secret = read_or_create(path, || {
+        getrandom::fill(&mut *seed).map_err(|error| KeyError::Random(error.to_string()))?;
+        Ok(Zeroizing::new(seed.to_vec()))
+    })?;
+    if secret.len() != seed.len() {
+        return Err(KeyError::Length { path: path.into(), found: secret.len(), expected: seed.len() });
+    }
     seed.copy_from_slice(&secret);
     Ok(seed)
 }

@@ -94,17 +94,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Collects findings about one place.
+/// Collects findings, of which those that come are about one place.
 struct Report {
     subject: Place,
     findings: Vec<Finding>,
 }
 
 impl Report {
-    const fn about(subject: Place) -> Self {
-        Self { subject, findings: Vec::new() }
-    }
-
     fn add(&mut self, severity: Severity, field: &'static str, message: impl Into<String>, hint: impl Into<String>) {
         let (message, hint) = (message.into(), hint.into());
         self.findings.push(Finding { severity, subject: self.subject.clone(), field, message, hint });
@@ -171,89 +167,66 @@ impl<'a> Known<'a> {
 
 pub(crate) fn draft(draft: &Draft, bounds: &Bounds) -> Vec<Finding> {
     let known = Known::of(draft);
-    let mut findings = counts(draft, bounds);
-    let known_group = |group: &str| known.groups.contains(group);
+    let mut report = Report { subject: Place::Whole, findings: Vec::new() };
+    counts(&mut report, draft, bounds);
     for each in &draft.users {
-        findings.extend(user(each, &known_group));
+        report.subject = Place::User(each.name.clone());
+        user(&mut report, each, &known);
     }
     for group in &draft.groups {
-        let mut report = Report::about(Place::Group(group.name.clone()));
+        report.subject = Place::Group(group.name.clone());
         report.name(&group.name);
-        findings.extend(report.findings);
     }
     for (index, each) in draft.services.iter().enumerate() {
-        let mut report = Report::about(Place::Service(index, each.name.clone()));
+        report.subject = Place::Service(index, each.name.clone());
         service(&mut report, each, &known);
         service_among(&mut report, each, &draft.services[..index]);
-        findings.extend(report.findings);
     }
     for (index, each) in draft.rules.iter().enumerate() {
-        let mut report = Report::about(Place::Rule(index, each.name.clone()));
+        report.subject = Place::Rule(index, each.name.clone());
         rule(&mut report, each, &known);
-        findings.extend(report.findings);
     }
-    findings.extend(duplicates(draft));
-    findings
-}
-
-pub(crate) fn too_many_users(max: usize) -> Finding {
-    too_many("users", max + 1, max).swap_remove(0)
-}
-
-fn too_many(what: &str, count: usize, max: usize) -> Vec<Finding> {
-    let mut report = Report::about(Place::Whole);
-    if count > max {
-        report.error("", format!("{count} {what}, but at most {max} fit"), format!("raise {what}_max or remove some"));
-    }
+    duplicates(&mut report, draft);
     report.findings
 }
 
-fn counts(draft: &Draft, bounds: &Bounds) -> Vec<Finding> {
-    [
-        too_many("users", draft.users.len(), bounds.users_max),
-        too_many("groups", draft.groups.len(), bounds.groups_max),
-        too_many("services", draft.services.len(), bounds.services_max),
-        too_many("rules", draft.rules.len(), bounds.rules_max),
-    ]
-    .concat()
+fn counts(report: &mut Report, draft: &Draft, bounds: &Bounds) {
+    let tables = [
+        ("users", draft.users.len(), bounds.users_max),
+        ("groups", draft.groups.len(), bounds.groups_max),
+        ("services", draft.services.len(), bounds.services_max),
+        ("rules", draft.rules.len(), bounds.rules_max),
+    ];
+    for (what, count, max) in tables.into_iter().filter(|(_, count, max)| count > max) {
+        report.error("", format!("{count} {what}, but at most {max} fit"), format!("raise {what}_max or remove some"));
+    }
 }
 
-fn duplicates(draft: &Draft) -> Vec<Finding> {
+fn duplicates(report: &mut Report, draft: &Draft) {
     let mut seen = HashSet::new();
-    let mut findings = Vec::new();
     let users = draft.users.iter().map(|user| (0, &user.name, Place::User(user.name.clone())));
     let groups = draft.groups.iter().map(|group| (1, &group.name, Place::Group(group.name.clone())));
     let services = draft.services.iter().enumerate().map(|(i, s)| (2, &s.name, Place::Service(i, s.name.clone())));
     let rules = draft.rules.iter().enumerate().map(|(i, r)| (3, &r.name, Place::Rule(i, r.name.clone())));
     for (kind, name, place) in users.chain(groups).chain(services).chain(rules) {
         if !seen.insert((kind, name)) {
-            let mut report = Report::about(place);
+            report.subject = place;
             report.error("name", "the name is used twice", "give every one its own name");
-            findings.extend(report.findings);
         }
     }
-    findings
 }
 
-pub(crate) fn user(user: &User, known_group: &dyn Fn(&str) -> bool) -> Vec<Finding> {
-    let mut report = Report::about(Place::User(user.name.clone()));
+fn user(report: &mut Report, user: &User, known: &Known<'_>) {
     report.name(&user.name);
     report.list_len("groups", user.groups.len(), LIST_LEN_MAX);
-    for group in user.groups.iter().filter(|group| !known_group(group)) {
-        report.warn(
-            "groups",
-            format!("there is no group {group:?}"),
-            format!("add it with: sluicegate group add {group}"),
-        );
+    for group in user.groups.iter().filter(|group| !known.groups.contains(group.as_str())) {
+        let hint = format!("add it with: sluicegate group add {group}");
+        report.warn("groups", format!("there is no group {group:?}"), hint);
     }
     if user.enabled && user.phone && user.credentials.is_none() {
-        report.warn(
-            "credentials",
-            "the user has no password and cannot log in with a telephone",
-            "set one with: sluicegate user add",
-        );
+        let message = "the user has no password and cannot log in with a telephone";
+        report.warn("credentials", message, "set one with: sluicegate user add");
     }
-    report.findings
 }
 
 fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
@@ -261,11 +234,8 @@ fn service(report: &mut Report, service: &Service, known: &Known<'_>) {
     report.list_len("allow", service.allow.len(), LIST_LEN_MAX);
     report.list_len("ports", service.ports.len(), WANTED_MAX);
     if !is_host(service.address) {
-        report.error(
-            "address",
-            format!("{} is no address of a host", service.address),
-            "write the service's own address",
-        );
+        let message = format!("{} is no address of a host", service.address);
+        report.error("address", message, "write the service's own address");
     }
     if service.mode == ServiceMode::Nat && service.address.is_ipv6() {
         report.error("mode", "addresses are translated for IPv4 only", "write mode = \"filter\" for an IPv6 service");
@@ -309,12 +279,9 @@ fn open_service(report: &mut Report, service: &Service) {
         report.error("grant", "an open service is granted to nobody, so packets prove what they like", hint);
     }
     if service.registrar.is_some() || service.sip_port.is_some() {
+        let field = if service.registrar.is_some() { "registrar" } else { "sip_port" };
         let hint = "remove registrar and sip_port, or leave out default so that grants open it";
-        report.error(
-            if service.registrar.is_some() { "registrar" } else { "sip_port" },
-            "an open service is sent no SIP",
-            hint,
-        );
+        report.error(field, "an open service is sent no SIP", hint);
     }
 }
 
@@ -356,16 +323,13 @@ fn service_range(report: &mut Report, service: &Service, range: &PortRange, (ear
         report.error("ports", format!("{range} overlaps {other}"), "merge the two");
     }
     let translated = service.kind == ServiceKind::Declared && service.mode == ServiceMode::Nat;
-    if translated && range.len() > ports_max {
-        let hint = "offer fewer ports, raise ports_max of per_user, or use mode = \"filter\" with a routed address";
-        report.warn(
-            "ports",
-            format!(
-                "a grant for all of {range} takes {} of the gate's external ports, and one user may hold {ports_max}",
-                range.len()
-            ),
-            hint,
+    let len = range.len();
+    if translated && len > ports_max {
+        let message = format!(
+            "a grant for all of {range} takes {len} of the gate's external ports, and one user may hold {ports_max}"
         );
+        let hint = "offer fewer ports, raise ports_max of per_user, or use mode = \"filter\" with a routed address";
+        report.warn("ports", message, hint);
     }
 }
 

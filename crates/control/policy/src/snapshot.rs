@@ -44,19 +44,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy that knows no one and therefore denies everyone.
-    #[must_use]
-    pub fn empty(bounds: Bounds) -> Self {
-        Self {
-            users: HashMap::new(),
-            groups: Arc::default(),
-            services: Arc::default(),
-            rules: Arc::new([]),
-            per_user: PerUser::default(),
-            bounds,
-        }
-    }
-
     /// The policy made from `draft`, with the warnings about it.
     ///
     /// # Errors
@@ -75,44 +62,6 @@ impl Policy {
             bounds,
         };
         Ok((policy, findings))
-    }
-
-    /// Everything that looks wrong with this policy, in the order of its parts. Errors cannot occur in one that was built.
-    #[must_use]
-    pub fn check(&self) -> Vec<Finding> {
-        let mut draft = Draft {
-            users: self.users.values().map(|user| User::clone(user)).collect(),
-            groups: self.groups.iter().map(|name| Group { name: name.clone(), description: String::new() }).collect(),
-            services: self.services.values().map(|service| Service::clone(service)).collect(),
-            rules: self.rules.to_vec(),
-            per_user: self.per_user,
-        };
-        draft.users.sort_by(|a, b| a.name.cmp(&b.name));
-        draft.groups.sort_by(|a, b| a.name.cmp(&b.name));
-        draft.services.sort_by(|a, b| a.name.cmp(&b.name));
-        draft.check(&self.bounds)
-    }
-
-    /// Adds a user or replaces the one with this name.
-    ///
-    /// # Errors
-    /// The first thing that is wrong with the user, or that there are as many users as there may be.
-    pub fn put_user(&mut self, user: User) -> Result<(), Finding> {
-        if !self.users.contains_key(user.name.as_str()) && self.users.len() >= self.bounds.users_max {
-            return Err(check::too_many_users(self.bounds.users_max));
-        }
-        let known = |group: &str| self.groups.contains(group);
-        let error = check::user(&user, &known).into_iter().find(|finding| finding.severity == Severity::Error);
-        if let Some(error) = error {
-            return Err(error);
-        }
-        self.users.insert(Arc::from(user.name.as_str()), Arc::new(user));
-        Ok(())
-    }
-
-    /// Removes a user; whether there was one.
-    pub fn remove_user(&mut self, name: &str) -> bool {
-        self.users.remove(name).is_some()
     }
 
     /// The user with this name.

@@ -80,7 +80,7 @@ fn what_nothing_allows_is_denied() {
 
 #[test]
 fn an_empty_policy_denies_everyone() {
-    let policy = Policy::empty(Bounds::default());
+    let policy = Policy::build(Draft::default(), Bounds::default()).unwrap().0;
     assert_eq!(ask(&policy, "alice", &["tcp/80"], NOON), Outcome::Deny(DenyReason::UnknownUser));
 }
 

@@ -111,7 +111,6 @@ const FOR_TESTS: &[&str] = &[
     "lines_reclaimed",
     "may_make_namespaces",
     "paths_behind",
-    "put_user",
     "trace_hash",
     "with_faults",
     "with_queue_bytes",

@@ -64,42 +64,11 @@ pub struct AuditError {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// Somebody proved to be a user, and may use the service.
-    SignedIn {
-        /// The address, proved by a nonce that was sent there.
-        address: IpAddr,
-        /// The UDP port.
-        port: u16,
-        /// Who.
-        user: String,
-        /// For what.
-        service: String,
-    },
+    SignedIn(Attempt),
     /// Somebody proved to be a user, and may not use the service.
-    SignInDenied {
-        /// The address, proved by a nonce that was sent there.
-        address: IpAddr,
-        /// The UDP port.
-        port: u16,
-        /// Who.
-        user: String,
-        /// For what.
-        service: String,
-        /// Why.
-        why: String,
-    },
+    SignInDenied(Attempt),
     /// Somebody did not prove to be the user that was named.
-    SignInFailed {
-        /// The address, proved by a nonce that was sent there.
-        address: IpAddr,
-        /// The UDP port.
-        port: u16,
-        /// The name that was claimed.
-        user: String,
-        /// For what.
-        service: String,
-        /// Why.
-        why: String,
-    },
+    SignInFailed(Attempt),
     /// A gate opened a grant.
     GrantOpened(Grant),
     /// A gate prolonged a grant.
@@ -130,6 +99,22 @@ pub enum Event {
         /// What was changed.
         of: String,
     },
+}
+
+/// An attempt to sign in, as the log describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attempt {
+    /// The address, proved by a nonce that was sent there.
+    pub address: IpAddr,
+    /// The UDP port.
+    pub port: u16,
+    /// The name that was claimed; proved, unless the sign-in failed.
+    pub user: String,
+    /// For what.
+    pub service: String,
+    /// Why it was refused, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A grant as the log describes it.
@@ -165,8 +150,8 @@ enum Class {
 impl Event {
     const fn class(&self) -> Class {
         match self {
-            Self::SignInFailed { .. } => Class::Failed,
-            Self::SignedIn { .. } | Self::SignInDenied { .. } => Class::SignIn,
+            Self::SignInFailed(_) => Class::Failed,
+            Self::SignedIn(_) | Self::SignInDenied(_) => Class::SignIn,
             Self::GrantOpened(_) | Self::GrantRenewed(_) | Self::GrantEnded { .. } => Class::Grant,
             Self::GateJoined { .. } | Self::Changed { .. } => Class::Change,
         }
@@ -328,10 +313,13 @@ mod tests {
 
     use super::*;
 
+    fn sign_in(user: &str, why: Option<&str>) -> Attempt {
+        let (address, why) = (IpAddr::from([192, 0, 2, 1]), why.map(str::to_owned));
+        Attempt { address, port: 5060, user: user.to_owned(), service: "web".to_owned(), why }
+    }
+
     fn failed(user: &str) -> Event {
-        let address = IpAddr::from([192, 0, 2, 1]);
-        let (user, service, why) = (user.to_owned(), "web".to_owned(), "wrong password".to_owned());
-        Event::SignInFailed { address, port: 5060, user, service, why }
+        Event::SignInFailed(sign_in(user, Some("wrong password")))
     }
 
     fn change(of: &str) -> Event {
@@ -361,6 +349,21 @@ mod tests {
         audit.flush();
         let last = lines(&directory.path().join("failed.log")).pop().unwrap();
         assert!(last.contains(r#""left_out":49"#) && last.starts_with(r#"{"time":"2"#), "{last}");
+    }
+
+    #[test]
+    fn a_line_about_a_sign_in_says_why_only_if_it_was_refused() {
+        let who = r#""address":"192.0.2.1","port":5060,"user":"alice","service":"web""#;
+        for (event, line) in [
+            (Event::SignedIn(sign_in("alice", None)), format!(r#"{{"event":"signed_in",{who}}}"#)),
+            (
+                Event::SignInDenied(sign_in("alice", Some("no"))),
+                format!(r#"{{"event":"sign_in_denied",{who},"why":"no"}}"#),
+            ),
+            (failed("alice"), format!(r#"{{"event":"sign_in_failed",{who},"why":"wrong password"}}"#)),
+        ] {
+            assert_eq!(serde_json::to_string(&event).unwrap(), line);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use sluicegate_api::{GrantState, GrantStatus};
 use sluicegate_feed::{EndCause, Selected, Selector};
 use sluicegate_grant::GrantId;
-use sluicegate_store::audit::{Audit, Event, Grant};
+use sluicegate_store::audit::{Attempt, Audit, Event, Grant};
 use sluicegate_wire::Instant;
 
 use sluicegate_proxy::{Decided, Ledger, Outcome};
@@ -44,19 +44,24 @@ impl Audited {
     /// Somebody signed in, or did not. Requests that go on with a call are told of as renewals of its grants.
     pub(super) fn decided(&self, decided: &Decided) {
         let said = &decided.decision;
-        let (address, port) = (said.client.ip().to_canonical(), said.client.port());
-        let (user, service, why) = (said.user.clone(), said.service.clone(), said.steps.join("; "));
         let is = |outcome: Outcome| said.outcome == outcome.label();
-        let event = if is(Outcome::Admitted) && !decided.renewal {
-            Event::SignedIn { address, port, user, service }
+        let (event, is_refused): (fn(Attempt) -> Event, _) = if is(Outcome::Admitted) && !decided.renewal {
+            (Event::SignedIn, false)
         } else if is(Outcome::Denied) {
-            Event::SignInDenied { address, port, user, service, why }
+            (Event::SignInDenied, true)
         } else if [Outcome::BadDigest, Outcome::Guessing, Outcome::Replay, Outcome::Handshake].into_iter().any(is) {
-            Event::SignInFailed { address, port, user, service, why }
+            (Event::SignInFailed, true)
         } else {
             return;
         };
-        self.write(&event, decided.left_out);
+        let sign_in = Attempt {
+            address: said.client.ip().to_canonical(),
+            port: said.client.port(),
+            user: said.user.clone(),
+            service: said.service.clone(),
+            why: is_refused.then(|| said.steps.join("; ")),
+        };
+        self.write(&event(sign_in), decided.left_out);
     }
 
     /// A gate has opened or renewed a grant, which stood like this before.

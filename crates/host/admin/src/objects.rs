@@ -1,8 +1,6 @@
 //! Users, groups and services: of a running frontend, or of the store of one that does not run.
 
-use std::mem::take;
-
-use sluicegate_api::{self as api, Configured, Gate, NewUser, User, UserChange};
+use sluicegate_api::{self as api, Configured, Gate, NewUser, UserChange};
 use sluicegate_frontend::{Catalog, Control, EditError, Edited};
 use sluicegate_policy::{Group, Service};
 
@@ -15,7 +13,7 @@ use crate::{
 /// Those of objects, besides `routes`.
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .on(&api::USERS, users)
+        .on(&api::USERS, async |asked| catalog(&asked.api)?.users().map_err(bad))
         .on(&api::USERS_ADD, add_users)
         .on(&api::USER_CHANGE, change_user)
         .on(&api::USER_PASSWORD, password)
@@ -45,15 +43,6 @@ fn edit(api: &Api, edit: impl FnOnce(&Catalog) -> Result<Edited, EditError>) -> 
         Some(control) => control.edit(edit).map_err(bad),
         None => edit(catalog(api)?).map_err(bad),
     }
-}
-
-async fn users(asked: Asked<()>) -> Result<Vec<User>, Refused> {
-    let users = catalog(&asked.api)?.users().map_err(bad)?;
-    let row = |user: sluicegate_policy::User| {
-        let sluicegate_policy::User { name, groups, enabled, phone, .. } = user;
-        User { name, groups, enabled, phone }
-    };
-    Ok(users.into_iter().map(row).collect())
 }
 
 async fn add_users(asked: Asked<Vec<NewUser>>) -> Result<(), Refused> {
@@ -122,9 +111,8 @@ async fn remove_service(asked: Asked<()>) -> Result<(), Refused> {
     Ok(())
 }
 
-async fn configure(mut asked: Asked<Configured>) -> Result<Vec<String>, Refused> {
-    let (services, rules) = (take(&mut asked.body.services), take(&mut asked.body.rules));
-    let edited = asked.api.frontend()?.edit(|catalog| catalog.configure(services, rules)).map_err(bad)?;
+async fn configure(asked: Asked<Configured>) -> Result<Vec<String>, Refused> {
+    let edited = asked.api.frontend()?.edit(|catalog| catalog.configure(&asked.body)).map_err(bad)?;
     asked.changed("reload", "");
     Ok(edited.services)
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{Configured, NewUser, UserChange};
+use sluicegate_api::{self as api, Configured, NewUser, UserChange};
 use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, Subject, User};
 use sluicegate_store::{
     Directory, DirectoryError, ENTRIES_MAX, Kind, OPS_MAX, Store, StoreError,
@@ -171,27 +171,21 @@ impl Catalog {
     ///
     /// # Errors
     /// If they do not fit together with each other and the store; nothing was changed then.
-    pub fn configure(&self, services: Vec<Service>, rules: Vec<Rule>) -> Result<Edited, EditError> {
-        let new = Configured { services, rules };
-        let (before, after) = (self.services()?, self.draft_with(&new)?);
+    pub fn configure(&self, new: &Configured) -> Result<Edited, EditError> {
+        let (before, after) = (self.services()?, self.draft_with(new)?);
         let moved = moved(&before, &after.services);
         Policy::build(after, self.bounds).map_err(EditError::Policy)?;
-        self.configured.store(Arc::new(new));
+        self.configured.store(Arc::new(new.clone()));
         Ok(Edited { services: moved, ..Edited::default() })
     }
 
     /// Whether the site would still fit together after `change`; errors that are there already do not count.
     fn try_change(&self, change: impl FnOnce(&mut Draft)) -> Result<(), EditError> {
         let mut draft = self.draft()?;
-        let is_error = |finding: &Finding| finding.severity == Severity::Error;
-        let before: Vec<Finding> = draft.check(&self.bounds).into_iter().filter(is_error).collect();
+        let before = draft.check(&self.bounds);
         change(&mut draft);
-        let new: Vec<Finding> = draft
-            .check(&self.bounds)
-            .into_iter()
-            .filter(is_error)
-            .filter(|finding| !before.contains(finding))
-            .collect();
+        let mut new = draft.check(&self.bounds);
+        new.retain(|finding| finding.severity == Severity::Error && !before.contains(finding));
         if new.is_empty() { Ok(()) } else { Err(EditError::Policy(new)) }
     }
 
@@ -275,10 +269,9 @@ impl Catalog {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn users(&self) -> Result<Vec<User>, EditError> {
-        let mut users: Vec<User> = self.directory.all()?;
-        users.iter_mut().for_each(|user| user.credentials = None);
-        Ok(users)
+    pub fn users(&self) -> Result<Vec<api::User>, EditError> {
+        let row = |User { name, groups, enabled, phone, .. }| api::User { name, groups, enabled, phone };
+        Ok(self.directory.all()?.into_iter().map(row).collect())
     }
 
     /// Adds a group.

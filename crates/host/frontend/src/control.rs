@@ -168,13 +168,13 @@ impl Control {
         let directory = self.inner.catalog.directory();
         directory.open_join(self.now(), &secret)?;
         self.inner.door.refresh(directory, self.now())?;
-        let identity = &self.inner.identity;
-        Ok(JoinToken {
-            feed: identity.feed,
-            certificate: identity.certificate,
-            issuer: identity.issuer.clone(),
-            secret,
-        })
+        Ok(self.token(secret))
+    }
+
+    /// What a gate needs to know of the feed, with this secret.
+    fn token(&self, secret: JoinSecret) -> JoinToken {
+        let Identity { feed, certificate, ref issuer, .. } = self.inner.identity;
+        JoinToken { feed, certificate, issuer: issuer.clone(), secret }
     }
 
     /// Lets a gate in without a token: one that this process runs itself, recognised by the SHA-256 of its certificate.
@@ -201,9 +201,7 @@ impl Control {
         if !renamed.is_empty() {
             self.inner.asks.try_send(Ask::Gates(self.gates_joined()?)).map_err(|_| ControlError::Busy)?;
         }
-        let identity = &self.inner.identity;
-        let (feed, certificate, issuer) = (identity.feed, identity.certificate, identity.issuer.clone());
-        Ok(JoinToken { feed, certificate, issuer, secret: JoinSecret::new([0; 16]) })
+        Ok(self.token(JoinSecret::new([0; 16])))
     }
 
     /// The gates that have joined.

@@ -248,11 +248,6 @@ impl Hub {
         over
     }
 
-    fn announce(&mut self, delta: &Delta) {
-        let (now, unix) = (self.clock.now(), self.clock.unix());
-        self.tell_gates(|_, sender| sender.push(now, unix, delta.clone()));
-    }
-
     fn tell_gates(&mut self, push: impl Fn(&str, &mut FeedSender) -> Result<(), SendError>) {
         for (name, gate) in &mut self.gates {
             if let Err(error) = push(name, &mut gate.sender) {
@@ -412,6 +407,7 @@ impl Hub {
     fn on_policy(&mut self, policy: &Arc<Policy>) {
         let services: BTreeMap<String, FeedService> =
             policy.services().map(|service| (service.name.clone(), self.feed_service(service))).collect();
+        let (now, unix) = (self.clock.now(), self.clock.unix());
         let gone: Vec<String> = self.services.keys().filter(|name| !services.contains_key(*name)).cloned().collect();
         let changed: Vec<FeedService> = services
             .iter()
@@ -422,7 +418,7 @@ impl Hub {
         self.policy = Arc::clone(policy);
         for name in gone {
             self.gates.values_mut().for_each(|gate| drop(gate.status.unreached.remove(&name)));
-            self.announce(&Delta::ServiceGone(name));
+            self.tell_gates(|_, sender| sender.push(now, unix, Delta::ServiceGone(name.clone())));
         }
         for service in changed {
             for gate in self.gates.values_mut() {
@@ -436,9 +432,8 @@ impl Hub {
     /// Tells every gate of a service, each with keys of its own for what is relayed.
     fn announce_service(&mut self, service: &FeedService) {
         let (now, unix) = (self.clock.now(), self.clock.unix());
-        let names: Vec<String> = self.gates.keys().cloned().collect();
         let sealed: BTreeMap<String, FeedService> =
-            names.into_iter().map(|name| (name.clone(), self.sealed(&name, service))).collect();
+            self.gates.keys().map(|name| (name.clone(), self.sealed(name, service))).collect();
         self.tell_gates(|name, sender| {
             sealed.get(name).map_or(Ok(()), |service| sender.push(now, unix, Delta::Service(service.clone())))
         });

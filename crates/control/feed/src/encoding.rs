@@ -39,31 +39,6 @@ pub(super) mod array {
     }
 }
 
-/// A string of bytes: its length, then the bytes.
-pub(super) mod bytes {
-    use super::{Deserializer, Error, Serializer, Visitor, fmt};
-
-    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_bytes(bytes)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Vec<u8>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-                Ok(bytes.to_vec())
-            }
-        }
-        d.deserialize_bytes(Bytes)
-    }
-}
-
 /// A list of at most `MAX` elements. Room is made as elements arrive, never for a length that a peer merely claims.
 pub(super) fn bounded<'de, D, T, const MAX: usize>(d: D) -> Result<Vec<T>, D::Error>
 where

@@ -6,7 +6,8 @@ use sluicegate_policy::{Outbound, PortRange, ServiceDefault, ServiceMode};
 use sluicegate_wire::UnixTime;
 
 use super::{
-    encoding::{array, bounded, bytes, grant, session_keys},
+    codec::FRAME_LEN_MAX,
+    encoding::{array, bounded, grant, session_keys},
     token::JoinSecret,
 };
 
@@ -59,7 +60,7 @@ pub struct SignedDeltas {
     /// Whether more parts of the same snapshot follow; never with a batch.
     pub more: bool,
     /// [`Delta`]s in postcard, one after the other.
-    #[serde(with = "bytes")]
+    #[serde(deserialize_with = "bounded::<_, _, FRAME_LEN_MAX>")]
     pub deltas: Vec<u8>,
     /// The issuer's batch signature over [`Self::signed`].
     #[serde(with = "array")]

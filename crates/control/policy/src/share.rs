@@ -48,25 +48,23 @@ impl Share {
 
     /// Both together.
     #[must_use]
-    pub const fn plus(self, more: Self) -> Self {
-        Self {
-            grants: self.grants.saturating_add(more.grants),
-            ports: self.ports.saturating_add(more.ports),
-            flows: self.flows.saturating_add(more.flows),
-            bytes: self.bytes.saturating_add(more.bytes),
-            rate_bps: self.rate_bps.saturating_add(more.rate_bps),
-        }
+    pub fn plus(self, more: Self) -> Self {
+        self.each_with(more, u64::saturating_add)
     }
 
     /// What remains without `less`, which is a part of it.
     #[must_use]
-    pub const fn minus(self, less: Self) -> Self {
+    pub fn minus(self, less: Self) -> Self {
+        self.each_with(less, u64::saturating_sub)
+    }
+
+    fn each_with(self, other: Self, f: fn(u64, u64) -> u64) -> Self {
         Self {
-            grants: self.grants.saturating_sub(less.grants),
-            ports: self.ports.saturating_sub(less.ports),
-            flows: self.flows.saturating_sub(less.flows),
-            bytes: self.bytes.saturating_sub(less.bytes),
-            rate_bps: self.rate_bps.saturating_sub(less.rate_bps),
+            grants: f(self.grants, other.grants),
+            ports: f(self.ports, other.ports),
+            flows: f(self.flows, other.flows),
+            bytes: f(self.bytes, other.bytes),
+            rate_bps: f(self.rate_bps, other.rate_bps),
         }
     }
 }

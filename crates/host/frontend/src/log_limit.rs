@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use sluicegate_flow::TokenBucket;
 use sluicegate_wire::Instant;
 
-/// Lines of one kind that may follow each other at once.
-const BURST: u32 = 10;
-/// Seconds after which one more may be written.
-const INTERVAL_S: u64 = 6;
+/// A line takes six tokens of sixty, and each second brings one more.
+const LINE_TOKENS: u32 = 6;
+const TOKENS_MAX: u64 = 60;
 
 /// The lines of one kind: ten at once, ten a minute in the long run. What is left out is counted, and told with the next
 /// line.
@@ -18,35 +18,23 @@ pub(crate) struct LogLimit {
 
 #[derive(Debug)]
 struct State {
-    lines: u32,
-    /// Up to when `lines` has grown.
-    grown: Instant,
+    bucket: TokenBucket,
     left_out: u64,
 }
 
 impl LogLimit {
     pub(crate) const fn new() -> Self {
-        Self { state: Mutex::new(State { lines: BURST, grown: Instant::ZERO, left_out: 0 }) }
+        Self { state: Mutex::new(State { bucket: TokenBucket::new(Instant::ZERO, 1, TOKENS_MAX), left_out: 0 }) }
     }
 
     /// Whether a line may be written now, and if so how many were left out since the last.
     pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let grown = now.since(state.grown).as_secs() / INTERVAL_S;
-        if grown > 0 {
-            state.lines = BURST.min(state.lines.saturating_add(u32::try_from(grown).unwrap_or(u32::MAX)));
-            state.grown = now;
+        if state.bucket.take(now, LINE_TOKENS) {
+            return Some(std::mem::take(&mut state.left_out));
         }
-        match state.lines.checked_sub(1) {
-            Some(left) => {
-                state.lines = left;
-                Some(std::mem::take(&mut state.left_out))
-            }
-            None => {
-                state.left_out += 1;
-                None
-            }
-        }
+        state.left_out += 1;
+        None
     }
 }
 

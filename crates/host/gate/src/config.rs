@@ -195,9 +195,7 @@ impl Config {
             errors.push(ConfigError::new(field, format!("{field} must be at least 1")));
         }
     }
-}
 
-impl Config {
     /// What a gate translates to: its IPv4 address and external ports.
     pub(crate) fn translated(&self) -> Option<Translated> {
         let v4 = |address: &IpAddr| if let IpAddr::V4(v4) = address { Some(*v4) } else { None };

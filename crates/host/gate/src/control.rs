@@ -15,6 +15,7 @@ use sluicegate_api::{
     FlowTrace, GateStatus, GrantState, GrantStatus, Label, LaneStatus, PortStatus, RecentDrop, Role, RouterStatus,
     SavedStatus, ServiceStatus, TableStatus,
 };
+use sluicegate_bounded::Gauge;
 use sluicegate_datapath::LocalRule;
 use sluicegate_feed::Selector;
 use sluicegate_grant::GrantId;
@@ -56,13 +57,7 @@ impl Control {
         let shared = &*self.shared;
         let now = clock::monotonic();
         let reading = shared.published.reading();
-        let tables: Vec<TableStatus> = shared
-            .published
-            .gauges()
-            .into_iter()
-            .map(|gauge| TableStatus { table: gauge.name.into(), used: gauge.used, max: gauge.max })
-            .collect();
-        let queues = self.queues();
+        let gauges = shared.published.gauges().into_iter().chain(self.queues());
         let ports = [("outside", Port::OUTSIDE), ("inside", Port::INSIDE)].map(|(port, index)| {
             let sent = reading.sent[usize::from(index.0)];
             PortStatus { port: port.into(), sent_packets: sent.packets, sent_bytes: sent.bytes }
@@ -91,7 +86,7 @@ impl Control {
             observed: by_reason(&reading.observed),
             lanes: lanes(&reading),
             router: (shared.config.role != Role::Edge).then(|| router(&reading)),
-            tables: [tables, queues].concat(),
+            tables: gauges.map(|Gauge { name, used, max }| TableStatus { table: name.into(), used, max }).collect(),
             services: self.services(),
             grants,
             feeds: shared.feeds.iter().map(|feed| feed.status(now)).collect(),
@@ -103,14 +98,12 @@ impl Control {
     }
 
     /// The queues between the tasks, the fullest of each kind.
-    fn queues(&self) -> Vec<TableStatus> {
+    fn queues(&self) -> [Gauge; 2] {
         let shared = &*self.shared;
         let outbox = shared.feeds.iter().map(|feed| WAITING_MAX - feed.outbox.capacity()).max().unwrap_or(0);
-        let queue =
-            |table: &'static str, used, max| TableStatus { table: table.into(), used: used as u64, max: max as u64 };
-        vec![
-            queue("control_questions", shared.commander.waiting(), COMMANDS_MAX),
-            queue("feed_outbox", outbox, WAITING_MAX),
+        [
+            Gauge::of("control_questions", shared.commander.waiting(), COMMANDS_MAX),
+            Gauge::of("feed_outbox", outbox, WAITING_MAX),
         ]
     }
 

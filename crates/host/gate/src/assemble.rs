@@ -70,12 +70,12 @@ fn forwarding(config: &Config, mtu: [u16; 2]) -> Forwarding {
 
 /// What the role does with packets. `firewall` is the gate's; a router and an edge have none. A gate knows the clients of
 /// `grants`.
-pub(crate) fn pipeline(
+pub(crate) fn pipeline<'a>(
     config: &Config,
     seeds: &Seeds,
     firewall: Firewall,
     mtu: [u16; 2],
-    grants: impl Iterator<Item = Grant>,
+    grants: impl Iterator<Item = &'a Grant>,
 ) -> Result<Pipeline, StartError> {
     let told = &config.capabilities;
     let labels = Labels::new(told.fairness);
@@ -86,7 +86,7 @@ pub(crate) fn pipeline(
             let host = host::Config { answers_only: true, ..host_config(told, mtu[0])? };
             let host = Host::new(host, random()?);
             let mut pipeline = GatePipeline::new(router(config, seeds)?, host, firewall, labels, told.ingress_verified);
-            grants.for_each(|grant| pipeline.opened(&grant));
+            grants.for_each(|grant| pipeline.opened(grant));
             Pipeline::Gate(Box::new(pipeline))
         }
         Role::Router => {

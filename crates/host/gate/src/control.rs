@@ -127,7 +127,7 @@ impl Control {
         let described = ids.iter().filter_map(|id| {
             let used = usage.get(id);
             let (bytes_used, flows) = (used.map(|used| used.bytes_used), used.map(|used| used.flows));
-            Some(GrantStatus { bytes_used, flows, ..self.describe(ledger.grant(*id)?)? })
+            Some(GrantStatus { bytes_used, flows, ..self.describe(ledger.grant(*id)?) })
         });
         described.collect()
     }
@@ -180,16 +180,16 @@ impl Control {
             verdict: verdict_text(explanation.verdict),
             reason: reason.map(|reason| reason.label().into()),
             explanation: reason.map(|reason| reason.explanation().into()),
-            grant: explanation.pinhole.and_then(|id| self.describe(ledger.grant(id)?)),
+            grant: explanation.pinhole.and_then(|id| Some(self.describe(ledger.grant(id)?))),
             steps: explanation.steps.iter().map(ToString::to_string).collect(),
             recent,
         })
     }
 
     /// A grant without what the packet thread knows of it.
-    fn describe(&self, entry: &Entry) -> Option<GrantStatus> {
-        let grant = entry.grant()?;
-        Some(GrantStatus {
+    fn describe(&self, entry: &Entry) -> GrantStatus {
+        let grant = &entry.delta.grant;
+        GrantStatus {
             id: grant.id,
             user: entry.delta.user.clone(),
             service: entry.delta.service.clone(),
@@ -207,7 +207,7 @@ impl Control {
             bytes_used: None,
             flows: None,
             state: GrantState::Open,
-        })
+        }
     }
 
     /// The entry of `local` that admits this packet to an address of the gate's.

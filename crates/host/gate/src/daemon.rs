@@ -269,7 +269,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
         &seeds,
         firewall,
         ground.mtu,
-        restored.ledger.grants().filter_map(|(_, entry)| entry.grant()),
+        restored.ledger.grants().map(|(_, entry)| &entry.delta.grant),
     )?;
     let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();

@@ -20,10 +20,10 @@ pub(crate) async fn follow(shared: Arc<Shared>, mut events: mpsc::Receiver<Ended
             let mut told: Vec<(IssuerId, FromGate)> = Vec::with_capacity(ended.len());
             let mut records = Vec::with_capacity(ended.len());
             for end in ended.drain(..) {
-                let issuer = ledger.ended(end.id, end.stamp).and_then(|entry| Some(entry.grant()?.issuer));
-                let Some(issuer) = issuer else { continue };
+                let Some(entry) = ledger.ended(end.id, end.stamp) else { continue };
                 records.push(Record::Ended { id: end.id.0, stamp: end.stamp });
-                told.push((issuer, FromGate::Ended { id: end.id, cause: end.cause, bytes_used: end.bytes_used }));
+                let ended = FromGate::Ended { id: end.id, cause: end.cause, bytes_used: end.bytes_used };
+                told.push((entry.delta.grant.issuer, ended));
             }
             (told, records)
         });

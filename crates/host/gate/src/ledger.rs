@@ -4,7 +4,7 @@
 use crate::config::PINHOLES_MAX_MAX;
 use serde::{Deserialize, Serialize};
 use sluicegate_feed::{FeedService, GrantDelta, Resume, Selector};
-use sluicegate_grant::{Grant, GrantId, ISSUER_ID_LEN};
+use sluicegate_grant::{GrantId, ISSUER_ID_LEN};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Services of one gate.
@@ -18,7 +18,7 @@ pub(crate) type IssuerId = [u8; ISSUER_ID_LEN];
 /// Stands for the gate's own file among those who announce services.
 pub(crate) const OWN_ISSUER: IssuerId = [0; ISSUER_ID_LEN];
 
-/// A grant that is open here.
+/// A grant that is open here: one that can be (see [`sluicegate_grant::Grant::check`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// As it came, without its session key.
@@ -28,13 +28,6 @@ pub(crate) struct Entry {
     pub(crate) ports: (u16, u16),
     /// Order among all installs and ends, as counted by the packet thread.
     pub(crate) stamp: u64,
-}
-
-impl Entry {
-    /// The grant; `None` only for one that no feed delivered.
-    pub(crate) fn grant(&self) -> Option<Grant> {
-        self.delta.grant.check().is_ok().then(|| self.delta.grant.clone())
-    }
 }
 
 /// A service and the number by which the packet thread knows it.
@@ -176,16 +169,20 @@ impl Ledger {
     }
 
     fn open(&mut self, mut entry: Entry) {
-        let Some(grant) = entry.grant() else { return };
-        match self.grants.get(&grant.id.0) {
+        let grant = &entry.delta.grant;
+        if grant.check().is_err() {
+            return;
+        }
+        let id = grant.id.0;
+        match self.grants.get(&id) {
             // An older message that came again changes nothing but its place in the order.
-            Some(known) if known.grant().is_some_and(|known| known.not_after > grant.not_after) => {
+            Some(known) if known.delta.grant.not_after > grant.not_after => {
                 entry.delta = known.delta.clone();
             }
             None if self.grants.len() >= PINHOLES_MAX_MAX as usize => return,
             _ => {}
         }
-        self.grants.insert(grant.id.0, entry);
+        self.grants.insert(id, entry);
     }
 
     /// The grant that ended at `stamp`; `None` if it is not known, or was opened again since.
@@ -225,19 +222,15 @@ impl Ledger {
 
     /// Ids of the open grants that `selector` names, of one issuer or of all.
     pub(crate) fn select(&self, selector: &Selector, issuer: Option<IssuerId>) -> Vec<GrantId> {
-        let selected = |entry: &Entry| {
-            entry.grant().is_some_and(|grant| {
-                issuer.is_none_or(|issuer| grant.issuer == issuer)
-                    && selector.selects(&grant, &entry.delta.user, &entry.delta.service)
-            })
+        let selected = |GrantDelta { grant, user, service, .. }: &GrantDelta| {
+            issuer.is_none_or(|issuer| grant.issuer == issuer) && selector.selects(grant, user, service)
         };
-        self.grants().filter(|(_, entry)| selected(entry)).map(|(id, _)| id).collect()
+        self.grants().filter(|(_, entry)| selected(&entry.delta)).map(|(id, _)| id).collect()
     }
 
     /// Ids of the open grants of one issuer.
     pub(crate) fn of_issuer(&self, issuer: IssuerId) -> Vec<GrantId> {
-        let from = |entry: &Entry| entry.grant().is_some_and(|grant| grant.issuer == issuer);
-        self.grants().filter(|(_, entry)| from(entry)).map(|(id, _)| id).collect()
+        self.grants().filter(|(_, entry)| entry.delta.grant.issuer == issuer).map(|(id, _)| id).collect()
     }
 
     /// Forgets the grants that `keep` does not name: those that ended while nobody listened.

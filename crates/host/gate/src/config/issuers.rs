@@ -3,7 +3,7 @@
 use super::{Config, Prefix};
 use crate::ledger::{Entry, IssuerId};
 use sluicegate_feed::{FeedService, GrantDelta};
-use sluicegate_grant::{Grant, IssuerPublic};
+use sluicegate_grant::IssuerPublic;
 use sluicegate_policy::{Outbound, PortProtocol, PortRange, ServiceDefault};
 use sluicegate_wire::UnixTime;
 use std::net::IpAddr;
@@ -62,7 +62,8 @@ impl Issuer {
         (!may_open).then(|| format!("{target} is not in this frontend's [[issuer]] may_open"))
     }
 
-    fn refuses_grant(&self, unix: UnixTime, grant: &Grant, delta: &GrantDelta) -> Option<String> {
+    fn refuses_grant(&self, unix: UnixTime, delta: &GrantDelta) -> Option<String> {
+        let grant = &delta.grant;
         let opened = ports(grant.protocol, delta.target_ports);
         if !self.ports.is_empty()
             && !opened.is_some_and(|opened| self.ports.iter().any(|range| range.contains(&opened)))
@@ -127,9 +128,9 @@ impl Config {
         &self,
         unix: UnixTime,
         service: &FeedService,
-        grant: &Grant,
         delta: &GrantDelta,
     ) -> Result<(), String> {
+        let grant = &delta.grant;
         self.permits_target(grant.issuer, &delta.service, delta.target)?;
         if (delta.target, delta.mode) != (service.address, service.mode) {
             return Err(format!("the service {:?} was announced at {}", service.name, service.address));
@@ -138,14 +139,14 @@ impl Config {
         if !opened.is_some_and(|opened| service.ports.iter().any(|range| range.contains(&opened))) {
             return Err(format!("the service {:?} was announced without these ports", service.name));
         }
-        let refused = self.issuer(grant.issuer)?.and_then(|rule| rule.refuses_grant(unix, grant, delta));
+        let refused = self.issuer(grant.issuer)?.and_then(|rule| rule.refuses_grant(unix, delta));
         refused.map_or(Ok(()), Err)
     }
 
     /// Whether a grant that was open before this start may still be open.
     pub(crate) fn still_permits(&self, unix: UnixTime, entry: &Entry, service: Option<&FeedService>) -> bool {
-        let Some((grant, service)) = entry.grant().zip(service) else { return false };
-        self.permits_grant(unix, service, &grant, &entry.delta).is_ok()
+        let can_be = entry.delta.grant.check().is_ok();
+        can_be && service.is_some_and(|service| self.permits_grant(unix, service, &entry.delta).is_ok())
     }
 
     /// Addresses from which a frontend relays SIP; `None`: that of its feed.
@@ -181,7 +182,7 @@ fn ports(protocol: u8, (first, last): (u16, u16)) -> Option<PortRange> {
 mod tests {
     use super::*;
     use crate::samples;
-    use sluicegate_grant::IssuerKey;
+    use sluicegate_grant::{Grant, IssuerKey};
 
     const NOW: UnixTime = UnixTime(1_000);
 
@@ -205,7 +206,8 @@ mod tests {
         let (mut delta, mut service) = (samples::delta(grant.clone()), samples::service("web"));
         delta.target_ports = (5_004, 5_005);
         change(&mut grant, &mut delta, &mut service);
-        config.permits_grant(NOW, &service, &grant, &delta)
+        delta.grant = grant;
+        config.permits_grant(NOW, &service, &delta)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     shared::Shared,
 };
 use sluicegate_feed::{ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume};
-use sluicegate_grant::{Grant, GrantId};
+use sluicegate_grant::GrantId;
 use sluicegate_pinhole::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl<'a> Applier<'a> {
         for event in events {
             match event {
                 Event::Install(install) => {
-                    self.ask(install.grant.clone(), *install).await;
+                    self.ask(*install).await;
                     continue;
                 }
                 Event::Refuse(id, reason) => self.refuse(id, reason),
@@ -78,9 +78,9 @@ impl<'a> Applier<'a> {
     }
 
     /// Puts an install on its way, or refuses it.
-    async fn ask(&mut self, grant: Grant, delta: GrantDelta) {
-        let id = grant.id;
-        let spec = match self.spec(grant, &delta) {
+    async fn ask(&mut self, delta: GrantDelta) {
+        let id = delta.grant.id;
+        let spec = match self.spec(&delta) {
             Ok(spec) => spec,
             Err(reason) => return self.refuse(id, reason),
         };
@@ -99,14 +99,14 @@ impl<'a> Applier<'a> {
         }
     }
 
-    fn spec(&self, grant: Grant, delta: &GrantDelta) -> Result<PinholeSpec, String> {
+    fn spec(&self, delta: &GrantDelta) -> Result<PinholeSpec, String> {
         let ledger = self.shared.books.read();
         let Some(listed) = ledger.service(&delta.service).filter(|listed| listed.issuers.contains(&self.issuer)) else {
             return Err(format!("this gate knows no service {:?} of this frontend", delta.service));
         };
-        self.shared.config.permits_grant(clock::unix(), &listed.service, &grant, delta)?;
+        self.shared.config.permits_grant(clock::unix(), &listed.service, delta)?;
         Ok(PinholeSpec {
-            grant,
+            grant: delta.grant.clone(),
             service: listed.number,
             target: delta.target,
             target_ports: delta.target_ports,

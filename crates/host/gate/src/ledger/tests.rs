@@ -89,7 +89,7 @@ fn an_older_message_for_a_renewed_grant_does_not_shorten_it() {
     opened(&mut ledger, at(renewed.clone(), 1));
     opened(&mut ledger, at(samples::grant(1), 2));
     let entry = ledger.grant(renewed.id).unwrap();
-    assert_eq!((entry.grant(), entry.stamp), (Some(renewed), 2));
+    assert_eq!((&entry.delta.grant, entry.stamp), (&renewed, 2));
 }
 
 #[test]

@@ -76,9 +76,8 @@ pub(crate) fn restore(
         translator.revoke(now, id);
     }
     ledger.retain(|id| translator.usage(id).is_some());
-    let lacks_key = |entry: &Entry| {
-        entry.grant().is_some_and(|grant| grant.least_mode != DataMode::Pinhole || grant.proves_address())
-    };
+    let lacks_key =
+        |entry: &Entry| entry.delta.grant.least_mode != DataMode::Pinhole || entry.delta.grant.proves_address();
     if !losses.is_empty() || ledger.grants().any(|(_, entry)| lacks_key(entry)) {
         // The feeds begin with a snapshot, which brings back what is lost here, and the keys of packet MACs.
         ledger.forget_resumes();
@@ -126,7 +125,10 @@ fn replay(
         }
         Record::Opened(entry) => {
             let Some(listed) = ledger.service(&entry.delta.service) else { return };
-            let Some(mut grant) = entry.grant() else { return };
+            let mut grant = entry.delta.grant.clone();
+            if grant.check().is_err() {
+                return;
+            }
             // The ports that the client was told.
             (grant.gate_address, grant.gate_ports) = (entry.address, entry.ports);
             let spec = PinholeSpec {

@@ -12,7 +12,7 @@ fn gate_from(seeds: &Seeds, least_mode: DataMode) -> (Node<Hops>, Grant) {
     let mut config = Config::new("node", "out", "in", "/nowhere");
     config.capabilities = Capabilities { lines_max: Some(1_024), peers_max: 64, ..Capabilities::new(Role::Gate) };
     let (grant, _) = grant_for(CLIENT_ID, least_mode);
-    let grants = std::iter::once(grant.clone());
+    let grants = std::iter::once(&grant);
     let pipeline = assemble::pipeline(&config, seeds, firewall(&[service(false)]), [1_500; 2], grants).unwrap();
     (Node::new(pipeline, [None, None], Hops { known: true }), grant)
 }

@@ -74,8 +74,10 @@ impl Translator {
             if probe.src.is_ipv4() { explain(self, &self.v4, now, probe) } else { explain(self, &self.v6, now, probe) };
         if let Some(id) = explanation.pinhole
             && let Some(slot) = self.rules.pinholes.table.by_id(id)
+            && let Some(pinhole) = self.rules.pinholes.table.at(slot)
         {
-            explanation.steps.extend(self.rules.pinholes.explain(now, unix, slot, self.lent(slot)));
+            let seal = self.rules.pinholes.seals.at(slot);
+            explanation.steps.extend(pinhole.explain(seal, (now, unix), self.lent(slot)));
         }
         explanation
     }

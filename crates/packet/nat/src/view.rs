@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
-use sluicegate_pinhole::{Allowance, PinholeView, Usage};
+use sluicegate_pinhole::{Allowance, Pinholes, Usage};
 use sluicegate_wire::Instant;
 
 use crate::{Translator, lifecycle::lent};
@@ -30,10 +30,10 @@ impl Translator {
         self.rules.pinholes.sources.may_contain(source)
     }
 
-    /// All pinholes, live and remembered, in no order.
-    pub fn pinholes(&self) -> impl Iterator<Item = PinholeView> {
-        let pinholes = &self.rules.pinholes;
-        pinholes.table.iter().map(|(slot, pinhole)| pinholes.view(slot, pinhole, self.lent(slot)))
+    /// Who has permission.
+    #[must_use]
+    pub const fn pinholes(&self) -> &Pinholes {
+        &self.rules.pinholes
     }
 
     pub(crate) fn lent(&self, slot: u32) -> u64 {

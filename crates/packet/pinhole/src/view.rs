@@ -1,67 +1,16 @@
-//! What pinholes are worth, for people, metrics and whoever mints capabilities. Lines hold slices of budgets: whoever has
-//! lines says how much of them is `unspent`.
+//! What pinholes are worth, in figures for whoever counts and mints capabilities, and in words. Lines hold slices of
+//! budgets: whoever has lines says how much of them is `unspent`.
 
+use alloc::{format, string::String, vec::Vec};
 use core::net::IpAddr;
 
-use sluicegate_grant::{DataMode, GrantId};
-use sluicegate_wire::Instant;
+use sluicegate_grant::{DataMode, Grant, Protocol};
+use sluicegate_wire::{Instant, Reason, UnixTime};
 
 use crate::{
-    config::{EndCause, Opened},
     mac::{Seal, has_seal},
-    pinhole::{Holder, Life, Pinhole},
-    pinholes::Pinholes,
+    pinhole::Pinhole,
 };
-
-/// Whom a pinhole is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PinholeKind {
-    /// The client of this grant.
-    Granted(GrantId),
-    /// The frontends.
-    Standing,
-    /// The service itself: flows that it starts.
-    Service,
-}
-
-/// A pinhole as it is now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PinholeView {
-    /// Whom it is for.
-    pub kind: PinholeKind,
-    /// The service, see [`crate::Service::id`].
-    pub service: u16,
-    /// IP protocol number; 0 for all that the service starts.
-    pub protocol: u8,
-    /// The client's address and first and last port, if it is for a grant whose client has one.
-    pub client: Option<(IpAddr, (u16, u16))>,
-    /// Where it listens.
-    pub gate: Opened,
-    /// The service's own address.
-    pub target: IpAddr,
-    /// The service's first and last port.
-    pub target_ports: (u16, u16),
-    /// The weakest data mode that its packets from outside may use.
-    pub mode: DataMode,
-    /// Whether the key of its packet MACs is here; `false` where there are none.
-    pub has_key: bool,
-    /// Whether nothing is translated.
-    pub filter: bool,
-    /// Flows under it now.
-    pub flows: u32,
-    /// Flows under it at most.
-    pub flows_max: u32,
-    /// IP bytes that its client sent, over all renewals.
-    pub bytes_used: u64,
-    /// IP bytes that its client may still send.
-    pub bytes_left: u64,
-    /// Whether the budget is spent.
-    pub spent: bool,
-    /// When it ends; `None`: never.
-    pub ends_at: Option<Instant>,
-    /// Why it ended, if it is only remembered.
-    pub ended: Option<EndCause>,
-}
 
 /// What a grant has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,35 +64,60 @@ impl Pinhole {
             ends_at: self.not_after,
         })
     }
+
+    /// Where it listens, and for whom.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let ports = |(first, last): (u16, u16)| {
+            if self.has_ports { format!(" port {first}-{last}") } else { String::new() }
+        };
+        format!(
+            "Pinhole of service {}: {}{} stands for {}{}.",
+            self.service,
+            self.gate.address,
+            ports(self.gate.ports),
+            self.target,
+            ports(self.target_ports),
+        )
+    }
+
+    /// What a grant's pinhole is worth now, and what its packets must prove, one sentence each. `seal`: what that is
+    /// checked with.
+    #[must_use]
+    pub fn explain(&self, seal: Option<&Seal>, (now, unix): (Instant, UnixTime), unspent: u64) -> Vec<String> {
+        let mut steps = Vec::new();
+        let Some(grant) = self.grant() else { return steps };
+        steps.push(format!(
+            "Grant {}: {} of {} bytes used, {} of {} flows, valid from {} to {} (now {unix}).",
+            grant.id,
+            self.usage(unspent).bytes_used,
+            grant.bytes,
+            self.flows,
+            self.flows_max,
+            grant.not_before,
+            grant.not_after,
+        ));
+        if self.is_live() && now < self.not_before {
+            steps.push(String::from("The grant is not valid yet: compare the clocks of frontend and gate."));
+        }
+        steps.push(String::from(explain_mode(grant, seal.is_some_and(Seal::has_key))));
+        if self.spent {
+            steps.push(String::from(Reason::BudgetSpent.explanation()));
+        }
+        steps
+    }
 }
 
-impl Pinholes {
-    /// A pinhole as it is now.
-    #[must_use]
-    pub fn view(&self, slot: u32, pinhole: &Pinhole, unspent: u64) -> PinholeView {
-        let kind = match &pinhole.holder {
-            Holder::Granted(grant) => PinholeKind::Granted(grant.id),
-            Holder::Standing { .. } => PinholeKind::Standing,
-            Holder::Service => PinholeKind::Service,
-        };
-        PinholeView {
-            kind,
-            service: pinhole.service,
-            protocol: pinhole.protocol,
-            client: pinhole.grant().and_then(|grant| Some((pinhole.client?, grant.client_ports))),
-            gate: pinhole.gate,
-            target: pinhole.target,
-            target_ports: pinhole.target_ports,
-            mode: pinhole.grant().map_or(DataMode::Pinhole, |grant| grant.least_mode),
-            has_key: self.seals.at(slot).is_some_and(Seal::has_key),
-            filter: pinhole.filter,
-            flows: pinhole.flows,
-            flows_max: pinhole.flows_max,
-            bytes_used: pinhole.budget.taken().saturating_sub(unspent),
-            bytes_left: pinhole.budget.left().saturating_add(unspent),
-            spent: pinhole.spent,
-            ends_at: (pinhole.not_after != Instant::from_nanos(u64::MAX)).then_some(pinhole.not_after),
-            ended: if let Life::Ended(cause) = pinhole.life { Some(cause) } else { None },
+fn explain_mode(grant: &Grant, has_key: bool) -> &'static str {
+    match (grant.least_mode, has_key) {
+        (DataMode::Pinhole, _) => "Mode pinhole: address and ports are the proof.",
+        (DataMode::Mac, true) if grant.protocol == Protocol::UDP => {
+            "Mode mac: a datagram from outside must carry a packet MAC, or a capability of this client."
         }
+        (DataMode::Mac, _) if grant.protocol == Protocol::UDP => {
+            "Mode mac, but this gate has not got the key (again): it comes with the frontend's feed."
+        }
+        (DataMode::Mac, _) => "Mode mac, which only UDP has: a packet from outside needs a capability of this client.",
+        (DataMode::Capability, _) => "Mode capability: a packet from outside needs a capability of this client.",
     }
 }

@@ -207,7 +207,8 @@ fn nat_05_an_export_is_spread_over_turns() {
 
 /// The external port of the first pinhole.
 fn site_port(site: &Site) -> u16 {
-    site.gate.translator.pinholes().find(|view| view.target_ports == (1, 1)).unwrap().gate.ports.0
+    let mut pinholes = site.gate.translator.pinholes().table.iter();
+    pinholes.find(|(_, pinhole)| pinhole.target_ports == (1, 1)).unwrap().1.gate.ports.0
 }
 
 #[test]

@@ -268,7 +268,9 @@ fn a_revoked_grants_key_is_gone_and_the_table_is_as_large_as_that_of_pinholes() 
     let full = site.gate.translator.install(site.now, site.unix, spec_with(next.clone(), TARGET, Some(keys())));
     assert_eq!(full, Err(InstallError::Full(max)));
     site.gate.translator.revoke(site.now, grant.id).unwrap();
-    assert!(site.gate.translator.pinholes().any(|view| view.ended.is_some() && !view.has_key));
+    let pinholes = site.gate.translator.pinholes();
+    let has_key = |slot| pinholes.seals.at(slot).unwrap().has_key();
+    assert!(pinholes.table.iter().any(|(slot, pinhole)| !pinhole.is_live() && !has_key(slot)));
     // The remembered one gives way.
     site.gate.translator.install(site.now, site.unix, spec_with(next, TARGET, Some(keys()))).unwrap();
     assert_eq!(site.used("packet_macs"), used);

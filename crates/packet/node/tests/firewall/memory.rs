@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use crate::site::{packets::*, *};
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::Config;
-use sluicegate_pinhole::{InstallError, PinholeKind};
+use sluicegate_pinhole::InstallError;
 use sluicegate_wire::Reason;
 
 fn client(n: u32) -> IpAddr {
@@ -66,8 +66,8 @@ fn a_revoked_grant_stays_revoked_when_the_table_of_pinholes_is_full() {
     let (grant, gate) = site.open(UDP, 5_004);
     site.gate.translator.revoke(site.now, grant.id).unwrap();
     crowd_out(&mut site);
-    let live: Vec<_> = site.gate.translator.pinholes().filter(|view| view.ended.is_none()).collect();
-    let PinholeKind::Granted(other) = live.last().unwrap().kind else { panic!() };
+    let pinholes = site.gate.translator.pinholes().table.iter().map(|(_, pinhole)| pinhole);
+    let other = pinholes.filter(|pinhole| pinhole.is_live()).last().unwrap().grant().unwrap().id;
     site.gate.translator.revoke(site.now, other).unwrap();
     for id_again in [grant.clone(), Grant { not_after: grant.not_after.plus_secs(60), ..grant.clone() }] {
         let again = site.gate.translator.install(site.now, site.unix, spec(id_again, TARGET, (5_004, 5_004)));

@@ -212,7 +212,8 @@ fn one_users_calls_do_not_cut_the_rest_of_anothers_ports_short() {
         site.gate.translator.revoke(site.now, grant.id).unwrap();
     }
     let resting = |site: &Site, port| {
-        site.gate.translator.pinholes().any(|view| view.gate.ports.0 == port && view.ended.is_some())
+        let mut pinholes = site.gate.translator.pinholes().table.iter();
+        pinholes.any(|(_, pinhole)| pinhole.gate.ports.0 == port && !pinhole.is_live())
     };
     assert!(resting(&site, gate.1), "bob's port still rests");
 }

@@ -76,7 +76,7 @@ impl Translator {
             && let Some(slot) = self.rules.pinholes.table.by_id(id)
             && let Some(pinhole) = self.rules.pinholes.table.at(slot)
         {
-            let seal = self.rules.pinholes.seals.at(slot);
+            let seal = self.rules.pinholes.macs.seals.at(slot);
             explanation.steps.extend(pinhole.explain(seal, (now, unix), self.lent(slot)));
         }
         explanation
@@ -125,7 +125,7 @@ fn admitted(rules: &Rules, slot: u32, to: Port, from_inside: bool) -> Verdict {
     if from_inside {
         return Verdict::Forward(to);
     }
-    if let Some(reason) = rules.pinholes.unprovable(slot, pinhole.protocol) {
+    if let Some(reason) = rules.pinholes.macs.unprovable(slot, pinhole.protocol) {
         return Verdict::Drop(reason);
     }
     if pinhole.spent { Verdict::Drop(Reason::BudgetSpent) } else { Verdict::Forward(to) }

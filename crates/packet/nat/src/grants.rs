@@ -4,8 +4,7 @@ use alloc::vec::Vec;
 use sluicegate_flow::Budget;
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_pinhole::{
-    EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, Holder, InstallError, Life, NO_SLOT, NewPinhole, Opened, Pinhole,
-    PinholeSpec,
+    EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, Holder, InstallError, Life, NO_SLOT, Opened, Pinhole, PinholeSpec,
 };
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -84,7 +83,7 @@ impl Translator {
     ) -> Result<Opened, InstallError> {
         let PinholeSpec { grant, service, target, filter, keys, .. } = spec;
         let (protocol, wanted) = (grant.protocol, grant.gate_ports);
-        let times = self.rules.pinholes.times(&grant);
+        let (not_before, not_after) = self.rules.pinholes.times(&grant);
         let budget = Budget::new(grant.bytes);
         let needed =
             if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
@@ -113,23 +112,22 @@ impl Translator {
         if let Some(user) = self.rules.pinholes.users.at_mut(user) {
             user.ports += needed;
         }
-        let new = NewPinhole {
-            holder: Holder::Granted(grant.into()),
+        let holder = Holder::Granted(grant.into());
+        let pinhole = Pinhole {
             protocol,
             has_ports: self.has_ports(protocol),
             service,
             filter,
             space: self.space(protocol, filter),
-            gate,
-            target,
             target_ports,
-            times,
+            not_before,
+            not_after,
             budget,
-            rate_bytes_per_s,
             flows_max,
             user,
+            ..Pinhole::new(now, holder, (gate, target), rate_bytes_per_s)
         };
-        self.put(now, slot, new.build(now))?;
+        self.put(now, slot, pinhole)?;
         self.rules.pinholes.put_seal(slot, unix, &seal, keys);
         if let Some(client) = self.rules.pinholes.table.at(slot).and_then(|pinhole| pinhole.client) {
             self.rules.pinholes.sources.add(client);

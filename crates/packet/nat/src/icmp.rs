@@ -86,7 +86,7 @@ fn error<L: Family>(
         cut(ip, frame, len);
     }
     for crossing in crossings.iter().flatten() {
-        if crossing.kind == Kind::Inbound && rules.pinholes.seals_answers(flows.line(crossing.line).owner()) {
+        if crossing.kind == Kind::Inbound && rules.pinholes.macs.seals_answers(flows.line(crossing.line).owner()) {
             leave_room(ip, frame.bytes_mut());
         }
         crossing.apply(ip, frame.bytes_mut());

@@ -183,7 +183,7 @@ pub(crate) fn pass<L: Family>(
 #[inline]
 fn sealer<L: FlowLine>(rules: &mut Rules, line: &L, packet: &Packet<'_>) -> Result<Option<u32>, Reason> {
     let slot = line.owner();
-    if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !rules.pinholes.seals_answers(slot) {
+    if line.rewrite().2 & GUARDED == 0 || !packet.is_udp() || !rules.pinholes.macs.seals_answers(slot) {
         return Ok(None);
     }
     if packet.ip.fragment.is_some() {

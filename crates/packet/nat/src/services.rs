@@ -4,18 +4,15 @@ use core::net::IpAddr;
 
 use alloc::vec::Vec;
 
-use sluicegate_flow::Budget;
 use sluicegate_grant::Protocol;
 use sluicegate_pinhole::{
-    EndCause, FLOWS_PER_GRANT_MAX, Holder, InstallError, NO_SLOT, NewPinhole, Opened, PEERS_MAX, Service, ServiceMode,
+    EndCause, FLOWS_PER_GRANT_MAX, Holder, InstallError, Opened, PEERS_MAX, Pinhole, Service, ServiceMode,
     ServicesError, StandingSpec,
 };
 use sluicegate_wire::Instant;
 
 use crate::Translator;
 
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
-const EVER: (Instant, Instant) = (Instant::ZERO, NEVER);
 /// What is looked at at once of a pinhole whose service is gone.
 const CLOSE_LOOKS: u32 = 20;
 
@@ -86,7 +83,7 @@ impl Translator {
         }
         if let Some((slot, opened, is_same)) = self.find_standing(&spec) {
             if is_same {
-                self.rules.pinholes.relays.put(slot, &spec.relays);
+                self.rules.pinholes.macs.relays.put(slot, &spec.relays);
                 return Ok(opened);
             }
             wanted = opened.ports;
@@ -104,25 +101,20 @@ impl Translator {
             self.rules.pinholes.table.give_up(slot);
             return Err(InstallError::NoExternalPort);
         };
-        let new = NewPinhole {
-            holder: Holder::Standing { peers: spec.peers.clone().into(), rate_bytes_per_s: spec.rate_bytes_per_s },
+        let peers = spec.peers.clone().into();
+        let holder = Holder::Standing { peers, rate_bytes_per_s: spec.rate_bytes_per_s };
+        let pinhole = Pinhole {
             protocol: Protocol::UDP,
-            has_ports: true,
             service: spec.service,
             filter,
             space: self.space(Protocol::UDP, filter),
-            gate,
-            target: spec.target,
             target_ports,
-            times: EVER,
-            budget: Budget::new(u64::MAX),
-            rate_bytes_per_s: spec.rate_bytes_per_s,
             flows_max: self.rules.config.flows_per_service.min(FLOWS_PER_GRANT_MAX.into()),
-            user: NO_SLOT,
+            ..Pinhole::new(now, holder, (gate, spec.target), spec.rate_bytes_per_s)
         };
-        self.put(now, slot, new.build(now))?;
+        self.put(now, slot, pinhole)?;
         self.rules.pinholes.standing_slots.push(slot);
-        self.rules.pinholes.relays.put(slot, &spec.relays);
+        self.rules.pinholes.macs.relays.put(slot, &spec.relays);
         spec.peers.iter().for_each(|peer| self.rules.pinholes.sources.add(*peer));
         Ok(gate)
     }
@@ -149,24 +141,14 @@ impl Translator {
         }
         let full = ServicesError::PinholesFull(self.rules.config.pinholes_max);
         let slot = self.reserve().ok_or(full)?;
-        let new = NewPinhole {
-            holder: Holder::Service,
-            protocol: 0,
-            has_ports: true,
+        let gate = Opened { address: service.address, ports: (0, 0) };
+        let pinhole = Pinhole {
             service: service.id,
             filter: service.mode == ServiceMode::Filter,
-            space: None,
-            gate: Opened { address: service.address, ports: (0, 0) },
-            target: service.address,
-            // No port: nothing from outside is ever meant for it.
-            target_ports: (1, 0),
-            times: EVER,
-            budget: Budget::new(u64::MAX),
-            rate_bytes_per_s: 0,
             flows_max: self.rules.config.flows_per_service,
-            user: NO_SLOT,
+            ..Pinhole::new(now, Holder::Service, (gate, service.address), 0)
         };
-        self.put(now, slot, new.build(now)).map_err(|_| full)?;
+        self.put(now, slot, pinhole).map_err(|_| full)?;
         let slots = &mut self.rules.pinholes.service_slots;
         let at = slots.partition_point(|(id, _)| *id < service.id);
         slots.insert(at, (service.id, slot));

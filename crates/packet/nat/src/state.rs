@@ -141,7 +141,7 @@ impl Translator {
         }
         self.rules.pinholes.table.change(slot, |pinhole| pinhole.spent = record.spent);
         if let Some(highest) = record.window {
-            self.rules.pinholes.seals.resume(slot, highest);
+            self.rules.pinholes.macs.seals.resume(slot, highest);
         }
         let known = self.rules.pinholes.table.at(slot)?.client;
         if let Some(client) =

@@ -40,7 +40,7 @@ pub(crate) fn add(pinholes: &mut Pinholes, slot: u32, ip: &mut Summary, frame: &
     let old_len = datagram.total_len();
     let ends = Ends { client: (ip.dst, datagram.dst_port()), gate_port: datagram.src_port() };
     let text = payload(ip.transport(frame.bytes()));
-    let trailer = pinholes.trailer(slot, &ends, text).ok_or(Reason::ModeTooWeak)?;
+    let trailer = pinholes.macs.trailer(slot, &ends, text).ok_or(Reason::ModeTooWeak)?;
     let at = ip.transport_offset + old_len;
     frame.truncate(at);
     let bytes = frame.extend_back(TRAILER_LEN).ok_or(Reason::PacketTooBig)?;

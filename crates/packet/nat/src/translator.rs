@@ -89,7 +89,7 @@ impl Translator {
     pub fn begin_packet(&mut self, now: Instant) {
         self.now = now;
         self.rules.paid = None;
-        self.rules.pinholes.signalling = false;
+        self.rules.pinholes.macs.signalling = false;
         self.sweep(now);
     }
 
@@ -300,7 +300,7 @@ impl Translator {
     /// Whether the packet that was judged last was SIP that a frontend relays, and proved to be that.
     #[must_use]
     pub const fn was_signalling(&self) -> bool {
-        self.rules.pinholes.signalling
+        self.rules.pinholes.macs.signalling
     }
 
     /// Switches observe mode.

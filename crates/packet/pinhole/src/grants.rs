@@ -153,7 +153,7 @@ impl Pinholes {
         }
         // A renewal that comes late must not open it again.
         pinhole.life = Life::Ended(EndCause::Revoked);
-        self.seals.forget_key(slot);
+        self.macs.seals.forget_key(slot);
         None
     }
 
@@ -165,7 +165,7 @@ impl Pinholes {
             self.sources.remove(client);
         }
         if cause == EndCause::Revoked {
-            self.seals.forget_key(slot);
+            self.macs.seals.forget_key(slot);
         }
         self.rest_ports(slot, true);
         self.users.end(user);

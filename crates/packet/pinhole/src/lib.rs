@@ -36,8 +36,8 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use hosts::{Host, Hosts};
-pub use mac::{Evidence, Permission, Proof, Seal, Seals, names, payload};
-pub use pinhole::{Holder, Life, NO_SLOT, NewPinhole, Pinhole};
+pub use mac::{Evidence, Macs, Permission, Proof, Seal, Seals, names, payload};
+pub use pinhole::{Holder, Life, NO_SLOT, Pinhole};
 pub use pinholes::{Located, Pinholes, Sizes, errors};
 pub use proof::{Proved, is_proof};
 pub use protocol::{Protocols, Tuple};

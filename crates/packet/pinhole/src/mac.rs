@@ -8,9 +8,9 @@ use sluicegate_grant::{
     DataMode, Grant, Protocol,
     mac::{Ends, Purpose, ReplayWindow, SEQ_MAX, Sealed, SessionKeys, TRAILER_LEN, client_id_of},
 };
-use sluicegate_wire::{Instant, IpProtocol, Reason, UnixTime, ip::Summary, udp};
+use sluicegate_wire::{IpProtocol, Reason, UnixTime, ip::Summary, udp};
 
-use crate::{candidates::Names, pinhole::contains, pinholes::Pinholes, protocol::Tuple};
+use crate::{candidates::Names, protocol::Tuple, relayed::Relays};
 
 /// What the caller found a packet to prove before it came here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +230,28 @@ pub(crate) const fn has_seal(grant: &Grant) -> bool {
     demands_proof(grant) || grant.proves_address()
 }
 
-impl Pinholes {
+/// The MACs of packets under pinholes: those of grants' clients, and those of the frontends behind standing pinholes.
+#[derive(Debug)]
+pub struct Macs {
+    /// What the grants of pinholes demand, by slot.
+    pub seals: Seals,
+    /// The frontends of standing pinholes.
+    pub relays: Relays,
+    /// Whether the packet that was judged last was a frontend's, and proved it.
+    pub signalling: bool,
+}
+
+/// Why a packet does not prove enough, and whether its end is a trailer all the same.
+pub(crate) struct Refused {
+    pub(crate) reason: Reason,
+    pub(crate) strip: bool,
+}
+
+impl Macs {
+    pub(crate) fn new(pinholes_max: u32) -> Self {
+        Self { seals: Seals::new(pinholes_max), relays: Relays::default(), signalling: false }
+    }
+
     /// Why a packet under this pinhole cannot prove enough, whatever it carries, unless it carries a capability.
     #[must_use]
     pub fn unprovable(&self, slot: u32, protocol: u8) -> Option<Reason> {
@@ -248,64 +269,39 @@ impl Pinholes {
         self.relays.holds(slot) || self.seals.at(slot).is_some_and(|seal| seal.least == DataMode::Mac)
     }
 
-    /// The open pinhole whose client a whole UDP datagram names in its trailer, and that listens where it goes. Its client's
-    /// address is not asked: the datagram may be what proves it. Costs one hash and a look at those with this client id.
-    #[must_use]
-    pub fn claimed(&self, now: Instant, tuple: &Tuple, evidence: &Evidence<'_>) -> Option<u32> {
-        let client_id = client_id_of(evidence.datagram()?)?;
-        let (address, port) = tuple.dst;
-        let fits = |slot: &u32| {
-            let seal = self.seals.at(*slot).is_some_and(|seal| seal.client_id == client_id);
-            seal && self.table.at(*slot).is_some_and(|pinhole| {
-                pinhole.is_open(now) && pinhole.gate.address == address && contains(pinhole.gate.ports, port)
-            })
-        };
-        self.table.of_client_id(client_id).find(fits)
-    }
-
-    /// Holds a packet from outside against what its pinhole demands. Under a grant whose client has to prove its address, one
-    /// from another address than the proved one passes only with a number above all that came: a copy moves nothing.
-    ///
-    /// # Errors
-    /// [`Reason::ModeTooWeak`], [`Reason::MacMissing`] (so every fragment: a MAC covers a whole datagram),
-    /// [`Reason::MacForged`], [`Reason::MacReplayed`]; not in observe mode.
-    pub fn prove(&mut self, slot: u32, tuple: &Tuple, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
+    /// Holds a packet from outside against what its pinhole demands, see [`crate::Pinholes::prove`]. `moves`: it comes from
+    /// another address than the proved one. `None` if nothing is known of what it has to prove.
+    pub(crate) fn check(
+        &mut self,
+        slot: u32,
+        tuple: &Tuple,
+        evidence: &Evidence<'_>,
+        moves: bool,
+    ) -> Option<Result<Proof, Refused>> {
+        let ends = Ends { client: tuple.src, gate_port: tuple.dst.1 };
         if self.relays.holds(slot) {
-            return self.prove_relayed(slot, tuple, evidence);
+            let opened = self.relays.open(slot, &ends, evidence.datagram().unwrap_or_default());
+            self.signalling |= opened.is_ok();
+            let proof = Proof { strip: true, sealed: true };
+            return Some(opened.map(|()| proof).map_err(|reason| Refused { reason, strip: false }));
         }
-        let moves = self.table.at(slot).is_none_or(|pinhole| pinhole.client != Some(tuple.src.0));
-        let Some(seal) = self.seals.at_mut(slot) else { return Err(Reason::ModeTooWeak) };
+        let seal = self.seals.at_mut(slot)?;
         let Permission { mode, client_id } = evidence.permission;
         let is_proved = mode >= seal.least && client_id == seal.client_id;
         if seal.least != DataMode::Mac || !evidence.is_udp() {
-            return if is_proved { Ok(Proof::NONE) } else { self.waive(Reason::ModeTooWeak).map(|()| Proof::NONE) };
+            let refused = Refused { reason: Reason::ModeTooWeak, strip: false };
+            return Some(if is_proved { Ok(Proof::NONE) } else { Err(refused) });
         }
         let datagram = evidence.datagram().unwrap_or_default();
-        let ends = Ends { client: tuple.src, gate_port: tuple.dst.1 };
         let is_datagram = |purpose| matches!(purpose, Purpose::Datagram | Purpose::Translated);
-        match seal.open(&ends, datagram, is_datagram, moves) {
+        Some(match seal.open(&ends, datagram, is_datagram, moves) {
             Ok(_) => Ok(Proof { strip: true, sealed: true }),
             // A datagram with a capability needs no trailer, but one that has come before stays refused.
             Err(reason) if is_proved && reason != Reason::MacReplayed => {
                 Ok(Proof { strip: reason == Reason::ModeTooWeak && seal.names_client(datagram), sealed: false })
             }
-            Err(reason) => {
-                let strip = seal.names_client(datagram);
-                self.waive(reason).map(|()| Proof { strip, sealed: false })
-            }
-        }
-    }
-
-    /// Holds a packet in a frontend's name against that frontend's key.
-    fn prove_relayed(&mut self, slot: u32, tuple: &Tuple, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
-        let ends = Ends { client: tuple.src, gate_port: tuple.dst.1 };
-        match self.relays.open(slot, &ends, evidence.datagram().unwrap_or_default()) {
-            Ok(()) => {
-                self.signalling = true;
-                Ok(Proof { strip: true, sealed: true })
-            }
-            Err(reason) => self.waive(reason).map(|()| Proof::NONE),
-        }
+            Err(reason) => Err(Refused { reason, strip: seal.names_client(datagram) }),
+        })
     }
 
     /// The trailer of a whole UDP datagram, as it leaves, for the client of `slot`; `None` without the key.

@@ -72,7 +72,7 @@ pub struct Pinhole {
     pub gate: Opened,
     /// The service's own address.
     pub target: IpAddr,
-    /// The service's first and last port.
+    /// The service's first and last port; `(1, 0)` is none.
     pub target_ports: (u16, u16),
     /// When it opens.
     pub not_before: Instant,
@@ -109,6 +109,41 @@ pub(crate) const fn contains((first, last): (u16, u16), port: u16) -> bool {
 }
 
 impl Pinhole {
+    /// A pinhole for a service at `target`, without flows and with a fresh rate (0: no limit). What the caller does not say
+    /// otherwise is as for flows that the service starts: nothing comes in by it, and it has no end.
+    #[must_use]
+    pub fn new(now: Instant, holder: Holder, (gate, target): (Opened, IpAddr), rate_bytes_per_s: u64) -> Self {
+        let (bucket, slice_max) = rate(now, rate_bytes_per_s);
+        Self {
+            life: Life::Live,
+            client: address_known(&holder),
+            follows: false,
+            followed_at: None,
+            holder,
+            protocol: 0,
+            has_ports: true,
+            service: 0,
+            filter: false,
+            space: None,
+            gate,
+            target,
+            target_ports: (1, 0),
+            not_before: Instant::ZERO,
+            not_after: Instant::from_nanos(u64::MAX),
+            budget: Budget::new(u64::MAX),
+            spent: false,
+            bucket,
+            errors: errors(now, ERRORS_PER_S),
+            slice_max,
+            user: NO_SLOT,
+            share: Share::NONE,
+            flows_max: 0,
+            flows: 0,
+            serial: 0,
+            forget_at: Instant::ZERO,
+        }
+    }
+
     /// The grant that it was made from, if it was.
     pub const fn grant(&self) -> Option<&Grant> {
         if let Holder::Granted(grant) = &self.holder { Some(grant) } else { None }
@@ -213,38 +248,6 @@ impl Pinhole {
     }
 }
 
-/// A pinhole without flows, ready to be put.
-pub struct NewPinhole {
-    /// Who may use it.
-    pub holder: Holder,
-    /// IP protocol number; 0 for all that the service starts.
-    pub protocol: u8,
-    /// Whether its protocol has ports.
-    pub has_ports: bool,
-    /// The service, see [`crate::Service::id`].
-    pub service: u16,
-    /// Whether nothing is translated.
-    pub filter: bool,
-    /// Of which space its external ports are, if it holds some.
-    pub space: Option<u8>,
-    /// Where it listens.
-    pub gate: Opened,
-    /// The service's own address.
-    pub target: IpAddr,
-    /// The service's first and last port.
-    pub target_ports: (u16, u16),
-    /// When it opens and ends.
-    pub times: (Instant, Instant),
-    /// The bytes that its client may send.
-    pub budget: Budget,
-    /// What it may send; 0: no limit.
-    pub rate_bytes_per_s: u64,
-    /// Flows under it at most.
-    pub flows_max: u32,
-    /// The user's slot; [`NO_SLOT`] without a grant.
-    pub user: u32,
-}
-
 /// The address of a grant's client where it need not prove one.
 fn address_known(holder: &Holder) -> Option<IpAddr> {
     match holder {
@@ -255,41 +258,6 @@ fn address_known(holder: &Holder) -> Option<IpAddr> {
 
 /// How much a rated pinhole may send at once: a quarter of a second, but at least one full slice.
 const BURST_MIN: u64 = 64 * 1024;
-
-impl NewPinhole {
-    /// Gives it a fresh rate, and no flows.
-    pub fn build(self, now: Instant) -> Pinhole {
-        let (bucket, slice_max) = rate(now, self.rate_bytes_per_s);
-        Pinhole {
-            life: Life::Live,
-            client: address_known(&self.holder),
-            follows: false,
-            followed_at: None,
-            holder: self.holder,
-            protocol: self.protocol,
-            has_ports: self.has_ports,
-            service: self.service,
-            filter: self.filter,
-            space: self.space,
-            gate: self.gate,
-            target: self.target,
-            target_ports: self.target_ports,
-            not_before: self.times.0,
-            not_after: self.times.1,
-            budget: self.budget,
-            spent: false,
-            bucket,
-            errors: errors(now, ERRORS_PER_S),
-            slice_max,
-            user: self.user,
-            share: Share::NONE,
-            flows_max: self.flows_max,
-            flows: 0,
-            serial: 0,
-            forget_at: Instant::ZERO,
-        }
-    }
-}
 
 /// The bucket for a rate in bytes a second (0: none), and the slices that lines get under it: 10 ms, so that the
 /// bucket is asked a hundred times a second and not for every packet.

@@ -5,7 +5,10 @@ use core::net::{IpAddr, Ipv4Addr};
 
 use sluicegate_bounded::{Bounded as _, Gauge, Queue};
 use sluicegate_flow::{Hasher, Share, TokenBucket};
-use sluicegate_grant::{Grant, GrantId, mac::SessionKeys};
+use sluicegate_grant::{
+    Grant, GrantId,
+    mac::{SessionKeys, client_id_of},
+};
 use sluicegate_wire::{Instant, Reason, UnixTime, ip::octets};
 
 use crate::{
@@ -14,10 +17,9 @@ use crate::{
     config::{EndCause, Event, PerUser, ServiceMode},
     counters::Counters,
     hosts::Hosts,
-    mac::{Evidence, Seal, Seals, names},
-    pinhole::{Holder, Pinhole},
+    mac::{Evidence, Macs, Proof, Refused, Seal, names},
+    pinhole::{Holder, Pinhole, contains},
     protocol::{Protocols, Tuple},
-    relayed::Relays,
     revoked::{REVOKED_MAX, RevokedGrants},
     sources::Sources,
     table::{Found, Table},
@@ -47,10 +49,8 @@ pub struct Pinholes {
     pub table: Table,
     /// The services' addresses.
     pub hosts: Hosts,
-    /// What the grants of pinholes demand, by slot.
-    pub seals: Seals,
-    /// The frontends of standing pinholes.
-    pub relays: Relays,
+    /// What packets prove by MACs.
+    pub macs: Macs,
     /// Outside addresses that may have something open here.
     pub sources: Sources,
     /// What users hold over all their grants.
@@ -59,8 +59,6 @@ pub struct Pinholes {
     pub revoked: RevokedGrants,
     /// Where Unix time lies on the monotonic clock.
     pub clock: Clock,
-    /// Whether the packet that was judged last was a frontend's, and proved it.
-    pub signalling: bool,
     /// Whether what policy refuses is counted and forwarded.
     pub observe: bool,
     /// What happened besides drops, which the caller counts.
@@ -86,13 +84,11 @@ impl Pinholes {
         Self {
             table: Table::new(pinholes_max, hash_key, sizes.with_ports, sizes.spaces.into()),
             hosts: Hosts::new(sizes.services_max, hash_key),
-            seals: Seals::new(pinholes_max),
-            relays: Relays::default(),
+            macs: Macs::new(pinholes_max),
             sources: Sources::new(hash_key),
             users: Users::new(pinholes_max, sizes.per_user, hash_key),
             revoked: RevokedGrants::new(REVOKED_MAX),
             clock: Clock::default(),
-            signalling: false,
             observe: false,
             counters: Counters::default(),
             service_slots: Vec::with_capacity(sizes.services_max.into()),
@@ -157,21 +153,48 @@ impl Pinholes {
         }
     }
 
+    /// The open pinhole whose client a whole UDP datagram names in its trailer, and that listens where it goes. Its client's
+    /// address is not asked: the datagram may be what proves it. Costs one hash and a look at those with this client id.
+    #[must_use]
+    pub fn claimed(&self, now: Instant, tuple: &Tuple, evidence: &Evidence<'_>) -> Option<u32> {
+        let client_id = client_id_of(evidence.datagram()?)?;
+        let (address, port) = tuple.dst;
+        let fits = |slot: &u32| {
+            let seal = self.macs.seals.at(*slot).is_some_and(|seal| seal.is_of(client_id));
+            seal && self.table.at(*slot).is_some_and(|pinhole| {
+                pinhole.is_open(now) && pinhole.gate.address == address && contains(pinhole.gate.ports, port)
+            })
+        };
+        self.table.of_client_id(client_id).find(fits)
+    }
+
+    /// Holds a packet from outside against what its pinhole demands. Under a grant whose client has to prove its address, one
+    /// from another address than the proved one passes only with a number above all that came: a copy moves nothing.
+    ///
+    /// # Errors
+    /// [`Reason::ModeTooWeak`], [`Reason::MacMissing`] (so every fragment: a MAC covers a whole datagram),
+    /// [`Reason::MacForged`], [`Reason::MacReplayed`]; not in observe mode.
+    pub fn prove(&mut self, slot: u32, tuple: &Tuple, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
+        let moves = self.table.at(slot).is_none_or(|pinhole| pinhole.client != Some(tuple.src.0));
+        let checked = self.macs.check(slot, tuple, evidence, moves).ok_or(Reason::ModeTooWeak)?;
+        checked.or_else(|Refused { reason, strip }| self.waive(reason).map(|()| Proof { strip, sealed: false }))
+    }
+
     /// The guarded pinhole that a packet names, if its line belongs to another, `owner`: the service spoke first, under
     /// whichever grant of that address was found, or the address gave the client's port to another. Whoever proves itself
     /// gets the line.
     #[inline]
     #[must_use]
     pub fn rightful(&self, now: Instant, tuple: &Tuple, evidence: &Evidence<'_>, owner: u32) -> Option<u32> {
-        if self.seals.used_and_max().0 == 0 {
+        if self.macs.seals.used_and_max().0 == 0 {
             return None;
         }
         let names = names(evidence);
-        if self.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.is_of(id))) {
+        if self.macs.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.is_of(id))) {
             return None;
         }
         match self.table.by_name(now, tuple, names) {
-            Found::Open(slot) if slot != owner && self.seals.at(slot).is_some() => Some(slot),
+            Found::Open(slot) if slot != owner && self.macs.seals.at(slot).is_some() => Some(slot),
             _ => None,
         }
     }
@@ -212,8 +235,8 @@ impl Pinholes {
 
     /// Notes what a grant that was installed or renewed has its client prove, and under which keys.
     pub fn put_seal(&mut self, slot: u32, unix: UnixTime, grant: &Grant, keys: Option<SessionKeys>) {
-        self.seals.put(slot, unix, grant, keys);
-        self.table.list_client_id(slot, self.seals.at(slot).map(Seal::client_id));
+        self.macs.seals.put(slot, unix, grant, keys);
+        self.table.list_client_id(slot, self.macs.seals.at(slot).map(Seal::client_id));
     }
 
     /// The slot that holds the flows which this service starts.
@@ -314,8 +337,8 @@ impl Pinholes {
     pub fn forget(&mut self, slot: u32) -> Option<Pinhole> {
         let pinhole = self.table.forget(slot)?;
         self.table.list_client_id(slot, None);
-        self.seals.remove(slot);
-        self.relays.remove(slot);
+        self.macs.seals.remove(slot);
+        self.macs.relays.remove(slot);
         if let Some(user) = self.users.at_mut(pinhole.user) {
             user.ports_resting -= pinhole.ports_len();
         }
@@ -350,7 +373,7 @@ impl Pinholes {
     pub fn gauges(&self) -> impl Iterator<Item = Gauge> {
         let gauge = |name, (used, max): (u32, u32)| Gauge { name, used: used.into(), max: max.into() };
         let others = [
-            gauge("packet_macs", self.seals.used_and_max()),
+            gauge("packet_macs", self.macs.seals.used_and_max()),
             self.users.gauge(),
             gauge("revoked_grants", self.revoked.used_and_max()),
             gauge("services", (self.hosts.services().len() as u32, self.hosts.max().into())),

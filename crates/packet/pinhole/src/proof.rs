@@ -100,7 +100,7 @@ impl Pinholes {
             return None;
         }
         let is_it = |slot: &u32| {
-            let seal = self.seals.at(*slot).is_some_and(|seal| seal.client_id() == client_id);
+            let seal = self.macs.seals.at(*slot).is_some_and(|seal| seal.client_id() == client_id);
             let pinhole = self.table.at(*slot);
             seal && pinhole.is_some_and(|pinhole| pinhole.is_open(now) && pinhole.gate.address == to)
         };
@@ -117,7 +117,7 @@ impl Pinholes {
     ) -> Result<(), Reason> {
         self.check_source(from)?;
         let moves = self.table.at(slot).is_none_or(|pinhole| pinhole.client != Some(from));
-        let seal = self.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
+        let seal = self.macs.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
         seal.open(&Ends::of_request(to, upper), sealed, |purpose| purpose == Purpose::Request, moves)?;
         self.move_client(slot, from);
         Ok(())
@@ -136,7 +136,7 @@ impl Pinholes {
 
     /// The number of a proof whose tag is right.
     fn open_proof(&mut self, slot: u32, ends: &Ends, trailer: &[u8]) -> Result<u64, Reason> {
-        let seal = self.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
+        let seal = self.macs.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
         Ok(seal.open(ends, trailer, |purpose| purpose == Purpose::Proof, true)?.seq)
     }
 
@@ -153,7 +153,7 @@ impl Pinholes {
         text[26..34].copy_from_slice(&left.to_be_bytes());
         text[34..ACK_LEN].copy_from_slice(&challenge.to_be_bytes());
         let ends = Ends { client, gate_port: gate.1 };
-        let trailer = self.seals.at_mut(slot)?.seal(Purpose::Proof, &ends, &text[..ACK_LEN])?;
+        let trailer = self.macs.seals.at_mut(slot)?.seal(Purpose::Proof, &ends, &text[..ACK_LEN])?;
         text[ACK_LEN..].copy_from_slice(&trailer);
         let datagram = udp::Repr { src_port: gate.1, dst_port: client.1, payload: &text };
         let mut buffer = [0; ipv6::HEADER_LEN + udp::HEADER_LEN + ACK_LEN + TRAILER_LEN];

@@ -127,7 +127,7 @@ impl Translator {
                 client: pinhole.client,
                 left: pinhole.budget.left().saturating_add(lent),
                 taken: pinhole.budget.taken().saturating_sub(lent),
-                window: self.rules.pinholes.seals.at(slot).map(Seal::highest),
+                window: self.rules.pinholes.macs.seals.at(slot).map(Seal::highest),
             }),
             Holder::Standing { peers, rate_bytes_per_s } => PinholeRecord::Standing(StandingRecord {
                 service: pinhole.service,

@@ -269,7 +269,7 @@ fn a_revoked_grants_key_is_gone_and_the_table_is_as_large_as_that_of_pinholes() 
     assert_eq!(full, Err(InstallError::Full(max)));
     site.gate.translator.revoke(site.now, grant.id).unwrap();
     let pinholes = site.gate.translator.pinholes();
-    let has_key = |slot| pinholes.seals.at(slot).unwrap().has_key();
+    let has_key = |slot| pinholes.macs.seals.at(slot).unwrap().has_key();
     assert!(pinholes.table.iter().any(|(slot, pinhole)| !pinhole.is_live() && !has_key(slot)));
     // The remembered one gives way.
     site.gate.translator.install(site.now, site.unix, spec_with(next, TARGET, Some(keys()))).unwrap();

@@ -26,7 +26,7 @@ use sluicegate_api::{Enforcement, Role};
 use sluicegate_datapath::{Device, Interface, Links, Options, Peer, Rules, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
-use sluicegate_nat::Translator;
+use sluicegate_nat::{Export, Translator};
 use sluicegate_netlink::nft;
 use sluicegate_node::{NextHop, Node};
 use sluicegate_policy::{Outbound, ServiceDefault, ServiceMode};
@@ -392,7 +392,7 @@ fn spawn_packets<N: NextHop + Send + 'static>(
         let (packets, result) = packets.run(cpu);
         let mut tables = Vec::new();
         if let Some(firewall) = packets.node.pipeline.firewall() {
-            firewall.translator.export_state(&mut |bytes| tables.extend_from_slice(bytes));
+            Export::whole(&firewall.translator, &mut |bytes| tables.extend_from_slice(bytes));
         }
         // Nobody waiting any more: the device is dropped, and the filter stays closed.
         let _ = stopped.send(Stopped { tables, device: packets.ports.device, result });

@@ -9,9 +9,9 @@ use sluicegate_pinhole::{Holder, Located, Names, Tuple};
 use sluicegate_wire::{Instant, Port, Reason, UnixTime, Verdict};
 
 use crate::{
-    Translator,
     flows::{ANSWERED, Family, Flows, TRANSLATED},
     inbound::locate,
+    lifecycle::lent,
     outbound::{locate_hairpin, locate_outbound},
     rules::Rules,
     transport::{Selector, State, Transports, icmp},
@@ -60,31 +60,30 @@ pub struct Explanation {
     pub steps: Vec<String>,
 }
 
-impl Translator {
-    /// Says what would become of a packet, and why. For TCP it asks about a new connection or a segment within the
-    /// window of an old one.
-    #[must_use]
-    pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
-        let inside = if probe.port == Port::INSIDE { probe.src } else { probe.dst };
-        if self.is_open(inside) {
-            let steps = alloc::vec![String::from("The service is open: its packets need no grant.")];
-            return Explanation { verdict: Verdict::Forward(probe.port.opposite()), pinhole: None, line: None, steps };
-        }
-        let mut explanation =
-            if probe.src.is_ipv4() { explain(self, &self.v4, now, probe) } else { explain(self, &self.v6, now, probe) };
-        if let Some(id) = explanation.pinhole
-            && let Some(slot) = self.rules.pinholes.table.by_id(id)
-            && let Some(pinhole) = self.rules.pinholes.table.at(slot)
-        {
-            let seal = self.rules.pinholes.macs.seals.at(slot);
-            explanation.steps.extend(pinhole.explain(seal, (now, unix), self.lent(slot)));
-        }
-        explanation
+/// See [`crate::Translator::explain`].
+pub(crate) fn explain<L: Family>(
+    flows: &Flows<L>,
+    rules: &Rules,
+    (now, unix): (Instant, UnixTime),
+    probe: &Probe,
+) -> Explanation {
+    let inside = if probe.port == Port::INSIDE { probe.src } else { probe.dst };
+    if rules.pinholes.hosts.is_open(inside) {
+        let steps = alloc::vec![String::from("The service is open: its packets need no grant.")];
+        return Explanation { verdict: Verdict::Forward(probe.port.opposite()), pinhole: None, line: None, steps };
     }
+    let mut explanation = explain_private(flows, rules, now, probe);
+    if let Some(id) = explanation.pinhole
+        && let Some(slot) = rules.pinholes.table.by_id(id)
+        && let Some(pinhole) = rules.pinholes.table.at(slot)
+    {
+        let seal = rules.pinholes.macs.seals.at(slot);
+        explanation.steps.extend(pinhole.explain(seal, (now, unix), lent(flows, rules, slot)));
+    }
+    explanation
 }
 
-fn explain<L: Family>(translator: &Translator, flows: &Flows<L>, now: Instant, probe: &Probe) -> Explanation {
-    let rules = &translator.rules;
+fn explain_private<L: Family>(flows: &Flows<L>, rules: &Rules, now: Instant, probe: &Probe) -> Explanation {
     let from_inside = probe.port == Port::INSIDE;
     let kind = if from_inside { Kind::Outbound } else { Kind::Inbound };
     let to = if from_inside && !rules.pinholes.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };

@@ -108,6 +108,20 @@ impl Family for Line6 {
     }
 }
 
+/// Does the same with the flows of IPv4, or else of IPv6.
+macro_rules! of_family {
+    ($is_ipv4:expr, ($v4:expr, $v6:expr), |$flows:ident| $then:expr) => {
+        if $is_ipv4 {
+            let $flows = $v4;
+            $then
+        } else {
+            let $flows = $v6;
+            $then
+        }
+    };
+}
+pub(crate) use of_family;
+
 /// What a flow is made of, as seen from outside and from inside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewFlow {

@@ -14,7 +14,6 @@ use sluicegate_wire::{
 };
 
 use crate::{
-    Translator,
     aside::Seldom,
     flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
@@ -34,22 +33,7 @@ const ERROR_LEN_MAX: [usize; 2] = [576, 1_280];
 ///
 /// It is somebody's packet about a flow, and the flow's grant answers for it: its own share of errors, and its bytes for
 /// what comes from outside. Nothing is changed in an error that is refused.
-pub(crate) fn translate(
-    translator: &mut Translator,
-    now: Instant,
-    from: Port,
-    ip: &mut Summary,
-    frame: &mut Frame<'_>,
-) -> Result<Port, Reason> {
-    let rules = &mut translator.rules;
-    if ip.src.is_ipv4() {
-        error(&mut translator.v4, rules, now, from, ip, frame)
-    } else {
-        error(&mut translator.v6, rules, now, from, ip, frame)
-    }
-}
-
-fn error<L: Family>(
+pub(crate) fn translate<L: Family>(
     flows: &mut Flows<L>,
     rules: &mut Rules,
     now: Instant,

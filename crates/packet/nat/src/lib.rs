@@ -10,6 +10,8 @@
 //! 2. [`Translator::handle_timeout`] at or after [`Translator::poll_timeout`].
 //! 3. [`Translator::poll_event`] until `None`, now and then.
 //!
+//! What it knows survives a restart as an [`Export`], which [`import`] brings back.
+//!
 //! Default-off: without a pinhole that was made from a grant, or a flow that the service may start, nothing passes.
 //! Filtering is by address and port (RFC 4787, 5382, 5508, 7857). The mapping of what a service starts is
 //! endpoint-independent; each grant has external ports of its own.
@@ -28,6 +30,7 @@ mod grants;
 mod icmp;
 mod inbound;
 mod lifecycle;
+mod opening;
 mod outbound;
 mod owner;
 mod ports;
@@ -39,11 +42,10 @@ mod state;
 mod trailer;
 mod translator;
 pub mod transport;
-mod view;
 
 pub use config::{Config, Timers};
 pub use explain::{Explanation, LineView, Probe};
 pub use rewrite::Rewrite;
-pub use state::{Export, ImportError, Imported};
+pub use state::{Export, ImportError, Imported, import};
 pub use translator::{Passed, Translator};
 pub use transport::Packet;

@@ -4,11 +4,12 @@ use core::{net::IpAddr, time::Duration};
 
 use sluicegate_bounded::List;
 use sluicegate_flow::{Kind, Tick};
-use sluicegate_wire::{Instant, Reason};
+use sluicegate_wire::{Instant, Port, Reason};
 
 use crate::{
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, LASTING, NewFlow},
+    flows::{ANSWERED, BOUND, CHARGED, FROM_INSIDE, Family, Flows, LASTING, NewFlow},
     owner::Borrowers,
+    rewrite::Rewrite,
     rules::Rules,
     transport::{Selector, State, Transport},
 };
@@ -112,6 +113,18 @@ pub(crate) fn end_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, slot
     true
 }
 
+/// Ends flows that were idle for too long, among `flows_max` that may be.
+pub(crate) fn end_idle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, flows_max: usize) {
+    let timers = rules.config.timers;
+    let mut looks = flows_max;
+    while let Some(flow) = flows.pop_idle(now, &timers, &mut looks) {
+        end_flow(flows, rules, flow);
+        // Counted once, below.
+        rules.looks -= LINES;
+    }
+    rules.looks += (flows_max - looks) as u32 * LINES;
+}
+
 /// Has all flows of a pinhole's client go on from `to`, with the ports that they have; the service goes on seeing the address
 /// that it knows. Pings end: the next is another flow.
 pub(crate) fn move_flows<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, slot: u32, to: IpAddr) {
@@ -185,6 +198,28 @@ pub(crate) fn charge<L: Family>(
     let line = flows.line(index);
     rules.paid = Some(Paid { is_ipv4: L::IS_IPV4, index, generation: line.generation(), len });
     Ok(())
+}
+
+/// Pays for a later fragment of a packet, by the line that paid for the first.
+///
+/// # Errors
+/// As [`charge`]; [`Reason::NoPinhole`] if the flow has ended since.
+pub(crate) fn pay<L: Family>(
+    flows: &mut Flows<L>,
+    rules: &mut Rules,
+    now: Instant,
+    rewrite: &Rewrite,
+    len: u32,
+) -> Result<(), Reason> {
+    let Some(line) = rewrite.line else { return Ok(()) };
+    if flows.line(line.index).generation() != line.generation {
+        return Err(Reason::NoPinhole);
+    }
+    let (_, _, flags) = flows.line(line.index).rewrite();
+    if rewrite.to != Port::INSIDE || flags & CHARGED == 0 {
+        return Ok(());
+    }
+    charge(flows, rules, now, line.index, len).or_else(|reason| rules.pinholes.waive(reason))
 }
 
 /// What a line paid for a packet.

@@ -3,16 +3,11 @@
 use alloc::{boxed::Box, vec};
 
 use sluicegate_flow::TokenBucket;
-use sluicegate_pinhole::{Life, Pinhole, Pinholes, Sizes, errors};
+use sluicegate_pinhole::{Pinhole, Pinholes, Sizes, errors};
 use sluicegate_wire::{Instant, Port};
 
 use crate::{
-    binding::Bindings,
-    config::Config,
-    lifecycle::Paid,
-    owner::Owner,
-    ports::{Holder, Ports},
-    random::Random,
+    binding::Bindings, config::Config, lifecycle::Paid, owner::Owner, ports::Ports, random::Random,
     transport::Transports,
 };
 
@@ -87,6 +82,11 @@ impl Rules {
         len <= usize::from(self.config.mtu[usize::from(to.0 & 1)])
     }
 
+    /// Whether a pinhole's flows are those of IPv4.
+    pub(crate) fn is_ipv4(&self, slot: u32) -> bool {
+        self.pinholes.table.at(slot).is_some_and(|pinhole| pinhole.target.is_ipv4())
+    }
+
     /// Forgets an ended pinhole and frees its ports.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.looks += 1;
@@ -99,29 +99,6 @@ impl Rules {
     pub(crate) fn free_ports(&mut self, pinhole: &Pinhole) {
         if pinhole.owns_ports() {
             self.ports.give_back(pinhole.protocol, pinhole.gate.ports);
-        }
-    }
-
-    /// Whether each of these external ports is free or rests after the end of a pinhole.
-    pub(crate) fn rests(&mut self, protocol: u8, (first, last): (u16, u16)) -> bool {
-        (first..=last).all(|port| {
-            self.looks += 1;
-            match self.ports.holder(protocol, port) {
-                None => self.ports.contains(port),
-                Some(Holder::Binding(_)) => false,
-                Some(Holder::Pinhole(slot)) => {
-                    self.pinholes.table.at(slot).is_some_and(|pinhole| matches!(pinhole.life, Life::Ended(_)))
-                }
-            }
-        })
-    }
-
-    /// Forgets the pinholes whose ports rest among these.
-    pub(crate) fn forget_block(&mut self, protocol: u8, (first, last): (u16, u16)) {
-        for port in first..=last {
-            if let Some(Holder::Pinhole(slot)) = self.ports.holder(protocol, port) {
-                self.forget(slot);
-            }
         }
     }
 }

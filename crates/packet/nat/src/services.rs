@@ -91,28 +91,21 @@ impl Translator {
             self.drop_pinhole(now, slot);
         }
         let target_ports = (spec.target_port, spec.target_port);
-        let slot = self.reserve().ok_or(InstallError::Full(self.rules.config.pinholes_max))?;
-        let opened = if filter {
-            Some(Opened { address: spec.target, ports: target_ports })
-        } else {
-            self.external(slot, Protocol::UDP, target_ports, wanted)
-        };
-        let Some(gate) = opened else {
-            self.rules.pinholes.table.give_up(slot);
-            return Err(InstallError::NoExternalPort);
-        };
+        let listens = (spec.target, target_ports);
+        let (slot, gate) = self.rules.listen(Protocol::UDP, filter, listens, wanted)?;
         let peers = spec.peers.clone().into();
         let holder = Holder::Standing { peers, rate_bytes_per_s: spec.rate_bytes_per_s };
         let pinhole = Pinhole {
             protocol: Protocol::UDP,
             service: spec.service,
             filter,
-            space: self.space(Protocol::UDP, filter),
+            space: self.rules.space(Protocol::UDP, filter),
             target_ports,
             flows_max: self.rules.config.flows_per_service.min(FLOWS_PER_GRANT_MAX.into()),
             ..Pinhole::new(now, holder, (gate, spec.target), spec.rate_bytes_per_s)
         };
-        self.put(now, slot, pinhole)?;
+        self.rules.put(now, slot, pinhole)?;
+        self.note_due();
         self.rules.pinholes.standing_slots.push(slot);
         self.rules.pinholes.macs.relays.put(slot, &spec.relays);
         spec.peers.iter().for_each(|peer| self.rules.pinholes.sources.add(*peer));
@@ -140,7 +133,7 @@ impl Translator {
             self.close_for_service(now, service.id);
         }
         let full = ServicesError::PinholesFull(self.rules.config.pinholes_max);
-        let slot = self.reserve().ok_or(full)?;
+        let slot = self.rules.reserve().ok_or(full)?;
         let gate = Opened { address: service.address, ports: (0, 0) };
         let pinhole = Pinhole {
             service: service.id,
@@ -148,7 +141,8 @@ impl Translator {
             flows_max: self.rules.config.flows_per_service,
             ..Pinhole::new(now, Holder::Service, (gate, service.address), 0)
         };
-        self.put(now, slot, pinhole).map_err(|_| full)?;
+        self.rules.put(now, slot, pinhole).map_err(|_| full)?;
+        self.note_due();
         let slots = &mut self.rules.pinholes.service_slots;
         let at = slots.partition_point(|(id, _)| *id < service.id);
         slots.insert(at, (service.id, slot));

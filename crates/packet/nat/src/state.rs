@@ -22,7 +22,7 @@ use self::{
 };
 use crate::{
     Translator,
-    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, WAITING},
+    flows::{ANSWERED, BOUND, FROM_INSIDE, Family, Flows, GUARDED, MOVED, NewFlow, WAITING, of_family},
     inbound::flags_of,
     lifecycle::{end_flow, establish, settle},
     rules::Rules,
@@ -47,7 +47,7 @@ pub struct Imported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Not written by `export_state`.
+    /// Not written by an [`Export`].
     #[error("this is no exported gate state; delete the file and restart the gate")]
     Magic,
     /// Written by another version.
@@ -58,130 +58,124 @@ pub enum ImportError {
     Damaged,
 }
 
-impl Translator {
-    /// Brings back what [`Self::export_state`] wrote: on a fresh translator, after the services were set. What has
-    /// expired or no longer fits is left out. TCP connections wait for the inside's first segment and take the
-    /// outside's only near the written numbers until then.
-    ///
-    /// # Errors
-    /// See [`ImportError`]; nothing was changed then.
-    pub fn import_state(&mut self, now: Instant, unix: UnixTime, bytes: &[u8]) -> Result<Imported, ImportError> {
-        self.now = now;
-        self.rules.pinholes.clock.look(now, unix);
-        // All records are read before the first is applied.
-        let records = Records::of(bytes)?;
-        let mut imported = Imported::default();
-        let mut pinholes = BTreeMap::new();
-        for record in records.clone() {
-            match record {
-                Record::Pinhole(place, pinhole) => {
-                    pinholes.insert(place, pinhole);
-                }
-                Record::Revoked(id, revoked) => self.rules.pinholes.revoked.add(GrantId(id), revoked),
-                Record::Forgotten(_) | Record::Flow(_) | Record::End => {}
-            }
-        }
-        let mut slots = BTreeMap::new();
-        // Oldest first, so that of two that fit a packet the same one wins as before.
-        for (place, pinhole) in pinholes {
-            let is_service = matches!(pinhole, PinholeRecord::Service(_));
-            match self.import_pinhole(now, unix, pinhole) {
-                Some(slot) => {
-                    slots.insert(place, slot);
-                    imported.pinholes += u32::from(!is_service);
-                }
-                None => imported.skipped += u32::from(!is_service),
-            }
-        }
-        for record in records {
-            match record {
-                Record::Flow(flow) => {
-                    let slot = slots.get(&flow.owner).copied();
-                    match slot.and_then(|slot| self.import_flow(now, slot, &flow)) {
-                        Some(()) => imported.flows += 1,
-                        None => imported.skipped += 1,
-                    }
-                }
-                // Now that what was open is open again: of that it is known that nobody had revoked it.
-                Record::Forgotten(revoked) => self.rules.pinholes.revoked.forget_which(revoked),
-                Record::Pinhole(..) | Record::Revoked(..) | Record::End => {}
-            }
-        }
-        self.rules.looks = 0;
-        Ok(imported)
-    }
-
-    fn import_pinhole(&mut self, now: Instant, unix: UnixTime, record: PinholeRecord<'_>) -> Option<u32> {
+/// Brings back what an [`Export`] wrote: on a fresh translator, after the services were set. What has
+/// expired or no longer fits is left out. TCP connections wait for the inside's first segment and take the
+/// outside's only near the written numbers until then.
+///
+/// # Errors
+/// See [`ImportError`]; nothing was changed then.
+pub fn import(
+    translator: &mut Translator,
+    now: Instant,
+    unix: UnixTime,
+    bytes: &[u8],
+) -> Result<Imported, ImportError> {
+    translator.now = now;
+    translator.rules.pinholes.clock.look(now, unix);
+    // All records are read before the first is applied.
+    let records = Records::of(bytes)?;
+    let mut imported = Imported::default();
+    let mut pinholes = BTreeMap::new();
+    for record in records.clone() {
         match record {
-            PinholeRecord::Grant(grant) => self.import_grant(now, unix, &grant),
-            PinholeRecord::Standing(standing) => self.import_standing(now, standing),
-            PinholeRecord::Service(service) => self.rules.pinholes.service_slot(service),
+            Record::Pinhole(place, pinhole) => {
+                pinholes.insert(place, pinhole);
+            }
+            Record::Revoked(id, revoked) => translator.rules.pinholes.revoked.add(GrantId(id), revoked),
+            Record::Forgotten(_) | Record::Flow(_) | Record::End => {}
         }
     }
-
-    fn import_grant(&mut self, now: Instant, unix: UnixTime, record: &GrantRecord<'_>) -> Option<u32> {
-        let mut grant = Grant::decode(record.body).ok()?;
-        let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
-        grant.gate_ports = wanted;
-        let (target, target_ports) = (record.target, record.target_ports);
-        let spec =
-            PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, keys: None };
-        let opened = self.install(now, unix, spec).ok()?;
-        let slot = self.rules.pinholes.table.by_id(id)?;
-        if opened.ports != wanted && !record.filter {
-            // Its old ports are taken: better no pinhole than one that the client does not know.
-            self.end_pinhole(now, slot, EndCause::Expired);
-            self.rules.forget(slot);
-            return None;
+    let mut slots = BTreeMap::new();
+    // Oldest first, so that of two that fit a packet the same one wins as before.
+    for (place, pinhole) in pinholes {
+        let is_service = matches!(pinhole, PinholeRecord::Service(_));
+        match import_pinhole(translator, now, unix, pinhole) {
+            Some(slot) => {
+                slots.insert(place, slot);
+                imported.pinholes += u32::from(!is_service);
+            }
+            None => imported.skipped += u32::from(!is_service),
         }
-        let pinhole = self.rules.pinholes.table.at_mut(slot)?;
+    }
+    for record in records {
+        match record {
+            Record::Flow(flow) => {
+                let Translator { rules, v4, v6, .. } = &mut *translator;
+                let goes_on = slots.get(&flow.owner).is_some_and(|slot| {
+                    of_family!(flow.inbound.src.0.is_ipv4(), (v4, v6), |flows| {
+                        import_flow(flows, rules, now, *slot, &flow).is_some()
+                    })
+                });
+                *(if goes_on { &mut imported.flows } else { &mut imported.skipped }) += 1;
+            }
+            // Now that what was open is open again: of that it is known that nobody had revoked it.
+            Record::Forgotten(revoked) => translator.rules.pinholes.revoked.forget_which(revoked),
+            Record::Pinhole(..) | Record::Revoked(..) | Record::End => {}
+        }
+    }
+    translator.rules.looks = 0;
+    Ok(imported)
+}
+
+fn import_pinhole(translator: &mut Translator, now: Instant, unix: UnixTime, record: PinholeRecord<'_>) -> Option<u32> {
+    match record {
+        PinholeRecord::Grant(grant) => import_grant(translator, now, unix, &grant),
+        PinholeRecord::Standing(standing) => import_standing(translator, now, standing),
+        PinholeRecord::Service(service) => translator.rules.pinholes.service_slot(service),
+    }
+}
+
+fn import_grant(translator: &mut Translator, now: Instant, unix: UnixTime, record: &GrantRecord<'_>) -> Option<u32> {
+    let mut grant = Grant::decode(record.body).ok()?;
+    let (id, wanted, body_ports): (GrantId, _, _) = (grant.id, record.gate_ports, grant.gate_ports);
+    grant.gate_ports = wanted;
+    let (target, target_ports) = (record.target, record.target_ports);
+    let spec = PinholeSpec { grant, service: record.service, target, target_ports, filter: record.filter, keys: None };
+    let opened = translator.install(now, unix, spec).ok()?;
+    let slot = translator.rules.pinholes.table.by_id(id)?;
+    if opened.ports != wanted && !record.filter {
+        // Its old ports are taken: better no pinhole than one that the client does not know.
+        translator.end_pinhole(now, slot, EndCause::Expired);
+        translator.rules.forget(slot);
+        return None;
+    }
+    let pinholes = &mut translator.rules.pinholes;
+    let known = pinholes.table.at(slot)?.client;
+    let moved = record.client.filter(|client| client.is_ipv4() == target.is_ipv4() && known != Some(*client));
+    pinholes.table.change(slot, |pinhole| {
+        (pinhole.spent, pinhole.client) = (record.spent, moved.or(known));
         if let Holder::Granted(grant) = &mut pinhole.holder {
             grant.gate_ports = body_ports;
             pinhole.budget = Budget::restored(grant.bytes, record.left, record.taken);
-        }
-        self.rules.pinholes.table.change(slot, |pinhole| pinhole.spent = record.spent);
-        if let Some(highest) = record.window {
-            self.rules.pinholes.macs.seals.resume(slot, highest);
-        }
-        let known = self.rules.pinholes.table.at(slot)?.client;
-        if let Some(client) =
-            record.client.filter(|client| client.is_ipv4() == target.is_ipv4() && known != Some(*client))
-        {
-            self.rules.pinholes.table.change(slot, |pinhole| pinhole.client = Some(client));
-            self.rules.pinholes.sources.add(client);
-        }
-        if let Some(pinhole) = self.rules.pinholes.table.at_mut(slot) {
             // Whether they do is not written down.
-            pinhole.follows = pinhole.grant().is_some_and(Grant::proves_address);
+            pinhole.follows = grant.proves_address();
         }
-        Some(slot)
+    });
+    if let Some(highest) = record.window {
+        pinholes.macs.seals.resume(slot, highest);
     }
+    if let Some(client) = moved {
+        pinholes.sources.add(client);
+    }
+    Some(slot)
+}
 
-    fn import_standing(&mut self, now: Instant, record: StandingRecord) -> Option<u32> {
-        let (service, target, port) = (record.service, record.target, record.target_port);
-        let spec = StandingSpec {
-            service,
-            target,
-            target_port: port,
-            peers: record.peers,
-            rate_bytes_per_s: record.rate_bytes_per_s,
-            // The feed brings the keys again.
-            relays: Vec::new(),
-        };
-        self.open_standing(now, spec, record.gate_ports).ok()?;
-        self.rules.pinholes.standing_slots.iter().copied().find(|slot| {
-            let pinhole = self.rules.pinholes.table.at(*slot);
-            pinhole.is_some_and(|at| (at.service, at.target, at.target_ports.0) == (service, target, port))
-        })
-    }
-
-    fn import_flow(&mut self, now: Instant, slot: u32, record: &FlowRecord) -> Option<()> {
-        if record.inbound.src.0.is_ipv4() {
-            import_flow(&mut self.v4, &mut self.rules, now, slot, record)
-        } else {
-            import_flow(&mut self.v6, &mut self.rules, now, slot, record)
-        }
-    }
+fn import_standing(translator: &mut Translator, now: Instant, record: StandingRecord) -> Option<u32> {
+    let (service, target, port) = (record.service, record.target, record.target_port);
+    let spec = StandingSpec {
+        service,
+        target,
+        target_port: port,
+        peers: record.peers,
+        rate_bytes_per_s: record.rate_bytes_per_s,
+        // The feed brings the keys again.
+        relays: Vec::new(),
+    };
+    translator.open_standing(now, spec, record.gate_ports).ok()?;
+    translator.rules.pinholes.standing_slots.iter().copied().find(|slot| {
+        let pinhole = translator.rules.pinholes.table.at(*slot);
+        pinhole.is_some_and(|at| (at.service, at.target, at.target_ports.0) == (service, target, port))
+    })
 }
 
 fn import_flow<L: Family>(

@@ -1,16 +1,21 @@
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
+use sluicegate_bounded::Gauge;
 use sluicegate_flow::{Line4, Line6};
-use sluicegate_pinhole::{Counters, Event, Evidence, Permission, Proved, ServiceMode, is_proof};
-use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, ip::Summary};
+use sluicegate_grant::GrantId;
+use sluicegate_pinhole::{
+    Allowance, Counters, Event, Evidence, Permission, Pinholes, Proved, ServiceMode, Usage, is_proof,
+};
+use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, UnixTime, ip::Summary};
 
 use crate::{
     config::Config,
-    flows::{CHARGED, Family, Flows},
+    explain::{Explanation, Probe, explain},
+    flows::{Flows, of_family},
     icmp,
     inbound::inbound,
-    lifecycle::{LINES, charge, end_flow, move_flows, refund},
+    lifecycle::{end_idle, lent, move_flows, pay, refund},
     outbound::outbound,
     rewrite::Rewrite,
     rules::Rules,
@@ -122,7 +127,10 @@ impl Translator {
         permission: Permission,
     ) -> Result<Passed, Reason> {
         if packet.signal == Signal::Error {
-            let to = icmp::translate(self, now, port, packet.ip, frame)?;
+            let (rules, ip) = (&mut self.rules, &mut *packet.ip);
+            let to = of_family!(ip.src.is_ipv4(), (&mut self.v4, &mut self.v6), |flows| {
+                icmp::translate(flows, rules, now, port, ip, frame)
+            })?;
             return Ok(Passed::Through(Rewrite::unchanged(to)));
         }
         let evidence = Evidence { permission, ip: &*packet.ip, bytes: frame.bytes() };
@@ -148,11 +156,9 @@ impl Translator {
     fn acknowledge(&mut self, now: Instant, proved: &Proved, frame: &mut Frame<'_>) -> Result<Passed, Reason> {
         let (slot, client) = (proved.slot, proved.client());
         if proved.hears && self.rules.pinholes.may_follow(now, slot) {
-            if client.is_ipv4() {
-                move_flows(&mut self.v4, &mut self.rules, now, slot, client);
-            } else {
-                move_flows(&mut self.v6, &mut self.rules, now, slot, client);
-            }
+            of_family!(client.is_ipv4(), (&mut self.v4, &mut self.v6), |flows| {
+                move_flows(flows, &mut self.rules, now, slot, client);
+            });
         }
         self.rules.pinholes.acknowledge(proved, frame).map(|()| Passed::Answered).ok_or(Reason::ModeTooWeak)
     }
@@ -206,11 +212,9 @@ impl Translator {
     ) -> Result<(), Reason> {
         self.now = now;
         let len = ip.total_len as u32;
-        if ip.src.is_ipv4() {
-            pay(&mut self.v4, &mut self.rules, now, rewrite, len)?;
-        } else {
-            pay(&mut self.v6, &mut self.rules, now, rewrite, len)?;
-        }
+        of_family!(ip.src.is_ipv4(), (&mut self.v4, &mut self.v6), |flows| {
+            pay(flows, &mut self.rules, now, rewrite, len)
+        })?;
         rewrite.apply_addresses(ip, frame.bytes_mut());
         Ok(())
     }
@@ -230,10 +234,8 @@ impl Translator {
     /// The packet that was forwarded last did not leave after all: what its grant paid for it goes back.
     #[cold]
     pub fn refund(&mut self) {
-        match self.rules.paid.take() {
-            Some(paid) if paid.is_ipv4 => refund(&self.v4, &paid),
-            Some(paid) => refund(&self.v6, &paid),
-            None => {}
+        if let Some(paid) = self.rules.paid.take() {
+            of_family!(paid.is_ipv4, (&self.v4, &self.v6), |flows| refund(flows, &paid));
         }
     }
 
@@ -255,12 +257,13 @@ impl Translator {
         packet: &Packet<'_>,
         evidence: &Evidence<'_>,
     ) -> Result<Rewrite, Reason> {
-        match (packet.ip.src.is_ipv4(), port == Port::INSIDE) {
-            (true, false) => inbound(&mut self.v4, &mut self.rules, now, packet, evidence),
-            (true, true) => outbound(&mut self.v4, &mut self.rules, now, packet, evidence),
-            (false, false) => inbound(&mut self.v6, &mut self.rules, now, packet, evidence),
-            (false, true) => outbound(&mut self.v6, &mut self.rules, now, packet, evidence),
-        }
+        of_family!(packet.ip.src.is_ipv4(), (&mut self.v4, &mut self.v6), |flows| {
+            if port == Port::INSIDE {
+                outbound(flows, &mut self.rules, now, packet, evidence)
+            } else {
+                inbound(flows, &mut self.rules, now, packet, evidence)
+            }
+        })
     }
 
     /// When [`Self::handle_timeout`] must be called next.
@@ -313,34 +316,53 @@ impl Translator {
     pub const fn counters(&self) -> &Counters {
         &self.rules.pinholes.counters
     }
-}
 
-/// Ends flows that were idle for too long, among `flows_max` that may be.
-fn end_idle<L: Family>(flows: &mut Flows<L>, rules: &mut Rules, now: Instant, flows_max: usize) {
-    let timers = rules.config.timers;
-    let mut looks = flows_max;
-    while let Some(flow) = flows.pop_idle(now, &timers, &mut looks) {
-        end_flow(flows, rules, flow);
-        // Counted once, below.
-        rules.looks -= LINES;
+    /// Says what would become of a packet, and why. For TCP it asks about a new connection or a segment within the
+    /// window of an old one.
+    #[must_use]
+    pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
+        of_family!(probe.src.is_ipv4(), (&self.v4, &self.v6), |flows| explain(flows, &self.rules, (now, unix), probe))
     }
-    rules.looks += (flows_max - looks) as u32 * LINES;
-}
 
-fn pay<L: Family>(
-    flows: &mut Flows<L>,
-    rules: &mut Rules,
-    now: Instant,
-    rewrite: &Rewrite,
-    len: u32,
-) -> Result<(), Reason> {
-    let Some(line) = rewrite.line else { return Ok(()) };
-    if flows.line(line.index).generation() != line.generation {
-        return Err(Reason::NoPinhole);
+    /// What a grant has used; `None` if it is not installed or over.
+    #[must_use]
+    pub fn usage(&self, id: GrantId) -> Option<Usage> {
+        let (slot, pinhole) = self.rules.pinholes.live(id)?;
+        Some(pinhole.usage(self.lent(slot)))
     }
-    let (_, _, flags) = flows.line(line.index).rewrite();
-    if rewrite.to != Port::INSIDE || flags & CHARGED == 0 {
-        return Ok(());
+
+    /// What a live grant still allows at `now`; `None` if it is not open, over or spent.
+    #[must_use]
+    pub fn allowance(&self, now: Instant, id: GrantId) -> Option<Allowance> {
+        let (slot, pinhole) = self.rules.pinholes.live(id)?;
+        pinhole.allowance(now, self.lent(slot))
     }
-    charge(flows, rules, now, line.index, len).or_else(|reason| rules.pinholes.waive(reason))
+
+    /// Whether somebody at this outside address may have a pinhole here. `false` is certain: it is a stranger.
+    #[must_use]
+    pub fn knows(&self, source: IpAddr) -> bool {
+        self.rules.pinholes.sources.may_contain(source)
+    }
+
+    /// Who has permission.
+    #[must_use]
+    pub const fn pinholes(&self) -> &Pinholes {
+        &self.rules.pinholes
+    }
+
+    /// What flows of a pinhole hold of its budget and have not spent.
+    pub(crate) fn lent(&self, slot: u32) -> u64 {
+        let (is_ipv4, rules) = (self.rules.is_ipv4(slot), &self.rules);
+        of_family!(is_ipv4, (&self.v4, &self.v6), |flows| lent(flows, rules, slot))
+    }
+
+    /// How full each table is. Ended pinholes that are only remembered give way to new ones.
+    pub fn gauges(&self) -> impl Iterator<Item = Gauge> {
+        let rules = &self.rules;
+        let gauge = |name, used: u32, max: u32| Gauge { name, used: used.into(), max: max.into() };
+        let ports = rules.ports.used().map(move |(name, used)| gauge(name, used, rules.ports.max()));
+        let flows =
+            [gauge("flows", self.v4.flows, self.v4.flows_max), gauge("flows_v6", self.v6.flows, self.v6.flows_max)];
+        flows.into_iter().chain(rules.pinholes.gauges()).chain([rules.bindings.gauge()]).chain(ports)
+    }
 }

@@ -108,7 +108,7 @@ impl Pinholes {
             _ if !is_later => {
                 // A snapshot after a restart: what it brings is the key.
                 if spec.grant.client_id == known.client_id {
-                    self.put_seal(slot, unix, &spec.grant, spec.keys);
+                    self.put_seal(slot, unix, spec.keys);
                 }
                 return Ok(gate);
             }
@@ -130,12 +130,11 @@ impl Pinholes {
         (pinhole.not_before, pinhole.not_after) = times;
         pinhole.budget.renew(spec.grant.bytes);
         pinhole.flows_max = flows_max;
-        let PinholeSpec { grant, keys, .. } = spec;
-        self.put_seal(slot, unix, &grant, keys);
         self.table.change(slot, |pinhole| {
             pinhole.spent = false;
-            pinhole.holder = Holder::Granted(grant.into());
+            pinhole.holder = Holder::Granted(spec.grant.into());
         });
+        self.put_seal(slot, unix, spec.keys);
         self.table.schedule(now, slot);
         Ok(gate)
     }

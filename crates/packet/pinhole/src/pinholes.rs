@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use sluicegate_bounded::{Bounded as _, Gauge, Queue};
 use sluicegate_flow::{Hasher, Share, TokenBucket};
 use sluicegate_grant::{
-    Grant, GrantId,
+    GrantId,
     mac::{SessionKeys, client_id_of},
 };
 use sluicegate_wire::{Instant, Reason, UnixTime, ip::octets};
@@ -234,7 +234,8 @@ impl Pinholes {
     }
 
     /// Notes what a grant that was installed or renewed has its client prove, and under which keys.
-    pub fn put_seal(&mut self, slot: u32, unix: UnixTime, grant: &Grant, keys: Option<SessionKeys>) {
+    pub fn put_seal(&mut self, slot: u32, unix: UnixTime, keys: Option<SessionKeys>) {
+        let Some(grant) = self.table.at(slot).and_then(Pinhole::grant) else { return };
         self.macs.seals.put(slot, unix, grant, keys);
         self.table.list_client_id(slot, self.macs.seals.at(slot).map(Seal::client_id));
     }

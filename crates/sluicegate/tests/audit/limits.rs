@@ -191,9 +191,9 @@ fn nat_05_an_export_is_spread_over_turns() {
         exchange(&mut site, (CLIENT, port), gate, (TARGET, port));
     }
     let mut bytes = Vec::new();
-    let mut export = site.gate.translator.export_begin(&mut |part| bytes.extend_from_slice(part));
+    let mut export = sluicegate_nat::Export::begin(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     let mut turns = 1;
-    while !site.gate.translator.export_more(&mut export, &mut 500, &mut |part| bytes.extend_from_slice(part)) {
+    while !export.more(&site.gate.translator, &mut 500, &mut |part| bytes.extend_from_slice(part)) {
         turns += 1;
         let port = site_port(&site);
         exchange(&mut site, (CLIENT, 1), (GATE.into(), port), (TARGET, 1));
@@ -201,7 +201,7 @@ fn nat_05_an_export_is_spread_over_turns() {
     assert!(turns > 2, "{turns}");
     let mut again = firewall(config(), [5; 16], 5);
     again.translator.set_services(&services()).unwrap();
-    let imported = again.translator.import_state(Instant::from_secs(2_000), site.unix, &bytes).unwrap();
+    let imported = sluicegate_nat::import(&mut again.translator, Instant::from_secs(2_000), site.unix, &bytes).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (199, 199));
 }
 
@@ -236,10 +236,10 @@ fn nat_07_a_revoked_grant_stays_revoked_under_pressure_and_over_a_restart() {
         let _ = site.gate.translator.install(site.now, site.unix, spec(other, TARGET, (53, 53)));
     }
     let mut saved = Vec::new();
-    site.gate.translator.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |bytes| saved.extend_from_slice(bytes));
     site.gate = firewall(config(), [8; 16], 2);
     site.gate.translator.set_services(&services()).unwrap();
-    site.gate.translator.import_state(site.now, site.unix, &saved).unwrap();
+    sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &saved).unwrap();
     let again = site.gate.translator.install(site.now, site.unix, spec(grant.clone(), TARGET, (SERVICE, SERVICE)));
     assert_eq!(again, Err(InstallError::Revoked(grant.id)));
 }

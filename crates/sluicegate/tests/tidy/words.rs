@@ -98,8 +98,6 @@ const SPREAD: &[(&str, usize)] = &[
     ("wire::Repr", 9),
     ("experiments::Stage", 7),
     ("capability::Host", 6),
-    ("nat::Translator", 7),
-    ("pinhole::Pinholes", 6),
 ];
 
 /// Public items that only tests call: what they look at, or make happen in the simulated world.

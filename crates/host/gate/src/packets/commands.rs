@@ -111,7 +111,7 @@ impl Commands {
         let Exporting { export, tables, took, .. } = exporting;
         let Some(firewall) = node.pipeline.firewall() else { return };
         let mut sink = |bytes: &[u8]| tables.extend_from_slice(bytes);
-        let is_complete = firewall.translator.export_more(export, &mut looks, &mut sink);
+        let is_complete = export.more(&firewall.translator, &mut looks, &mut sink);
         *took += clock::monotonic().since(began);
         node.add_looks(room - looks);
         if is_complete && let Some(Exporting { tables, took, answer, .. }) = self.exporting.take() {
@@ -163,7 +163,7 @@ impl Commands {
                 node.add_looks(ids.len() as u32 * USAGE_LOOKS);
             }
             Command::Export { buffer: mut tables, answer } => {
-                let export = translator.export_begin(&mut |bytes| tables.extend_from_slice(bytes));
+                let export = Export::begin(translator, &mut |bytes| tables.extend_from_slice(bytes));
                 self.exporting = Some(Exporting { export, tables, took: Duration::ZERO, answer });
             }
         }

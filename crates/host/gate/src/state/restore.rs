@@ -55,7 +55,7 @@ pub(crate) fn restore(
     };
     set_services(&ledger, translator, &mut losses);
     if !checkpoint.tables.is_empty() {
-        match translator.import_state(now, unix, &checkpoint.tables) {
+        match sluicegate_nat::import(translator, now, unix, &checkpoint.tables) {
             Ok(imported) => tracing::info!(?imported, "state brought back"),
             Err(error) => losses.push(format!("the tables in the checkpoint: {error}")),
         }

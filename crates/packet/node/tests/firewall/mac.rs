@@ -241,12 +241,12 @@ fn a_restart_forgets_the_key_and_remembers_what_came() {
     let (seen, next) = (datagram(gate, 5, b"seen"), datagram(gate, 6, b"next"));
     site.outside_sends(&seen).inside();
     let mut bytes = Vec::new();
-    site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     assert!(!bytes.windows(16).any(|window| window == key().expose()), "no key is written");
     let mut again = Site::new();
     again.gate = firewall(config(), [200; 16], 99);
     again.gate.translator.set_services(&services()).unwrap();
-    again.gate.translator.import_state(again.now, again.unix, &bytes).unwrap();
+    sluicegate_nat::import(&mut again.gate.translator, again.now, again.unix, &bytes).unwrap();
     assert_eq!(again.outside_sends(&next).dropped(), Reason::ModeTooWeak);
     again.gate.translator.install(again.now, again.unix, spec_with(grant, TARGET, Some(keys()))).unwrap();
     assert_eq!(again.outside_sends(&seen).dropped(), Reason::MacReplayed);

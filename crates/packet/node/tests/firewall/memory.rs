@@ -82,10 +82,10 @@ fn a_revoked_grant_stays_revoked_over_a_restart_and_no_longer_than_it_was_worth(
     let (grant, _) = site.open(UDP, 5_004);
     site.gate.translator.revoke(site.now, grant.id).unwrap();
     let mut saved = Vec::new();
-    site.gate.translator.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |bytes| saved.extend_from_slice(bytes));
     site.gate = firewall(config(), [8; 16], 2);
     site.gate.translator.set_services(&services()).unwrap();
-    site.gate.translator.import_state(site.now, site.unix, &saved).unwrap();
+    sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &saved).unwrap();
     let again = |site: &mut Site| {
         site.gate.translator.install(site.now, site.unix, spec(grant.clone(), TARGET, (5_004, 5_004)))
     };
@@ -113,10 +113,10 @@ fn whoever_ends_calls_without_end_costs_nobody_else_a_grant_at_a_restart() {
     }
     assert_eq!(site.gauge("revoked_grants"), (65_536, 65_536));
     let mut saved = Vec::new();
-    site.gate.translator.export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |bytes| saved.extend_from_slice(bytes));
     site.gate = firewall(config(), [8; 16], 2);
     site.gate.translator.set_services(&services()).unwrap();
-    assert_eq!(site.gate.translator.import_state(site.now, site.unix, &saved).unwrap().skipped, 0);
+    assert_eq!(sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &saved).unwrap().skipped, 0);
     site.outside_sends(&udp((CLIENT, 1), gate, b"x")).inside();
     // Nor one that the saved state does not know yet.
     let mut newer = site.grant(UDP, CLIENT);

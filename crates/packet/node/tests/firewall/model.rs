@@ -206,10 +206,10 @@ impl Run {
 
     fn restart(&mut self) {
         let mut bytes = Vec::new();
-        self.site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+        sluicegate_nat::Export::whole(&self.site.gate.translator, &mut |part| bytes.extend_from_slice(part));
         let mut gate = firewall(config(), [90; 16], 5);
         gate.translator.set_services(&services()).unwrap();
-        let imported = gate.translator.import_state(self.site.now, self.site.unix, &bytes).unwrap();
+        let imported = sluicegate_nat::import(&mut gate.translator, self.site.now, self.site.unix, &bytes).unwrap();
         assert_eq!(imported.skipped, 0);
         self.site.gate = gate;
     }

@@ -162,11 +162,11 @@ fn a_connection_that_moved_survives_a_restart_and_moves_again() {
     connect(&mut site, gate, TARGET);
     prove(&mut site, gate, ELSEWHERE, 2);
     let mut bytes = Vec::new();
-    site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     let mut again = Site::new();
     again.gate = firewall(config(), [200; 16], 99);
     again.gate.translator.set_services(&services()).unwrap();
-    assert_eq!(again.gate.translator.import_state(again.now, again.unix, &bytes).unwrap().flows, 1);
+    assert_eq!(sluicegate_nat::import(&mut again.gate.translator, again.now, again.unix, &bytes).unwrap().flows, 1);
     again.gate.translator.install(again.now, again.unix, spec).unwrap();
     for (number, address) in [(3, ELSEWHERE), (4, THIRD)] {
         prove(&mut again, gate, address, number);

@@ -174,11 +174,11 @@ fn a_restart_remembers_where_the_client_is_and_lets_it_move_when_the_key_is_back
     let (spec, gate) = agents(&mut site, TCP, TARGET);
     site.outside_sends(&proof((CLIENT, 40_000), gate, 5));
     let mut bytes = Vec::new();
-    site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     let mut again = Site::new();
     again.gate = firewall(config(), [200; 16], 99);
     again.gate.translator.set_services(&services()).unwrap();
-    again.gate.translator.import_state(again.now, again.unix, &bytes).unwrap();
+    sluicegate_nat::import(&mut again.gate.translator, again.now, again.unix, &bytes).unwrap();
     again.outside_sends(&syn((CLIENT, 9_000), gate)).inside();
     assert_eq!(again.outside_sends(&proof((ELSEWHERE, 40_000), gate, 6)).dropped(), Reason::ModeTooWeak);
     again.gate.translator.install(again.now, again.unix, spec).unwrap();

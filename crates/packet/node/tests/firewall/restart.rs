@@ -17,7 +17,7 @@ use sluicegate_wire::{
 
 fn export(gate: &Firewall) -> Vec<u8> {
     let mut bytes = Vec::new();
-    gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+    sluicegate_nat::Export::whole(&gate.translator, &mut |part| bytes.extend_from_slice(part));
     bytes
 }
 
@@ -28,7 +28,7 @@ fn restarted(old: &Site, bytes: &[u8], down: Duration) -> (Site, Imported) {
     site.gate.translator.set_services(&services()).unwrap();
     site.now = sluicegate_wire::Instant::from_secs(3);
     site.unix = old.unix.plus_secs(down.as_secs());
-    let imported = site.gate.translator.import_state(site.now, site.unix, bytes).unwrap();
+    let imported = sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, bytes).unwrap();
     (site, imported)
 }
 
@@ -78,7 +78,7 @@ fn expired_grants_and_those_of_services_that_are_gone_are_left_out() {
 
     let mut fewer = firewall(config(), [1; 16], 1);
     fewer.translator.set_services(&services()[..1]).unwrap();
-    let imported = fewer.translator.import_state(again.now, site.unix, &bytes).unwrap();
+    let imported = sluicegate_nat::import(&mut fewer.translator, again.now, site.unix, &bytes).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (2, 1));
 }
 
@@ -206,7 +206,7 @@ fn damaged_foreign_and_future_state_is_refused_as_a_whole() {
     exchange(&mut site, (CLIENT, 1), gate, (TARGET, 53));
     let bytes = export(&site.gate);
     let mut fresh = Site::new();
-    let mut import = |bytes: &[u8]| fresh.gate.translator.import_state(site.now, site.unix, bytes);
+    let mut import = |bytes: &[u8]| sluicegate_nat::import(&mut fresh.gate.translator, site.now, site.unix, bytes);
     assert_eq!(import(b""), Err(ImportError::Magic));
     assert_eq!(import(b"something else entirely"), Err(ImportError::Magic));
     for len in 8..bytes.len() {
@@ -221,7 +221,7 @@ fn damaged_foreign_and_future_state_is_refused_as_a_whole() {
     future[8] = 5;
     assert_eq!(import(&future), Err(ImportError::Version(5)));
     assert_eq!((fresh.used("pinholes"), fresh.used("flows")), (1, 0), "nothing was changed");
-    assert_eq!(fresh.gate.translator.import_state(site.now, site.unix, &bytes).unwrap().flows, 1);
+    assert_eq!(sluicegate_nat::import(&mut fresh.gate.translator, site.now, site.unix, &bytes).unwrap().flows, 1);
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn an_export_in_parts_is_the_same_as_one_at_once() {
     site.outside_sends(&udp((CLIENT_V6, 7), (FILTERED_V6, 53), b"x")).inside();
     let mut parts = Vec::new();
     let mut sink = |part: &[u8]| parts.extend_from_slice(part);
-    let mut under_way = site.gate.translator.export_begin(&mut sink);
+    let mut under_way = sluicegate_nat::Export::begin(&site.gate.translator, &mut sink);
     let mut rounds = 1;
-    while !site.gate.translator.export_more(&mut under_way, &mut 100, &mut sink) {
+    while !under_way.more(&site.gate.translator, &mut 100, &mut sink) {
         rounds += 1;
     }
     assert!(rounds > 10, "{rounds}");

@@ -128,6 +128,6 @@ proptest! {
     fn any_state_at_all_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), magic in any::<bool>()) {
         let mut site = Site::new();
         let bytes = if magic { [b"SGTABLES\x04\0".to_vec(), bytes].concat() } else { bytes };
-        prop_assert!(site.gate.translator.import_state(site.now, site.unix, &bytes).is_err());
+        prop_assert!(sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &bytes).is_err());
     }
 }

@@ -131,10 +131,10 @@ fn errors_fragments_hairpins_and_probes_know_it() {
 fn it_survives_a_restart_and_its_client_may_move() {
     let (mut site, gate) = connected();
     let mut bytes = Vec::new();
-    site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+    sluicegate_nat::Export::whole(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     site.gate.translator = Translator::with_transports(config(), [9; 16], 9, &TRANSPORTS);
     site.gate.translator.set_services(&services()).unwrap();
-    site.gate.translator.import_state(site.now, site.unix, &bytes).unwrap();
+    sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &bytes).unwrap();
     let inside = site.outside_sends(&toy(PEER, gate, DATA)).inside();
     assert_eq!(ends(&inside), (PEER, SERVER));
 }

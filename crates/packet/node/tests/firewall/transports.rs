@@ -227,10 +227,10 @@ fn flows_of_each_transport_survive_a_restart() {
         };
         site.outside_sends(&packet).inside();
         let mut bytes = Vec::new();
-        site.gate.translator.export_state(&mut |part| bytes.extend_from_slice(part));
+        sluicegate_nat::Export::whole(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
         site.gate = firewall(config(), [9; 16], 9);
         site.gate.translator.set_services(&services()).unwrap();
-        let imported = site.gate.translator.import_state(site.now, site.unix, &bytes).unwrap();
+        let imported = sluicegate_nat::import(&mut site.gate.translator, site.now, site.unix, &bytes).unwrap();
         assert_eq!((imported.pinholes, imported.flows), (1, 1), "{protocol}");
         site.outside_sends(&packet).inside();
     }

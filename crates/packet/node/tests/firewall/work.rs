@@ -176,12 +176,11 @@ fn ports_are_found_or_refused_by_reading_few_words_of_them() {
 fn an_export_goes_on_between_packets_and_loses_nothing_that_stays() {
     let mut site = full(200, 20, 3_600);
     let mut bytes = Vec::new();
-    let mut under_way = site.gate.translator.export_begin(&mut |part| bytes.extend_from_slice(part));
+    let mut under_way = sluicegate_nat::Export::begin(&site.gate.translator, &mut |part| bytes.extend_from_slice(part));
     let mut turns = 0;
     loop {
         let mut looks = 500;
-        let done =
-            site.gate.translator.export_more(&mut under_way, &mut looks, &mut |part| bytes.extend_from_slice(part));
+        let done = under_way.more(&site.gate.translator, &mut looks, &mut |part| bytes.extend_from_slice(part));
         turns += 1;
         // Meanwhile grants come and go, in the places of others too.
         let grant = site.grant(UDP, client(900 + turns));
@@ -198,7 +197,7 @@ fn an_export_goes_on_between_packets_and_loses_nothing_that_stays() {
         3,
     );
     again.translator.set_services(&services()).unwrap();
-    let imported = again.translator.import_state(Instant::from_secs(5_000), site.unix, &bytes).unwrap();
+    let imported = sluicegate_nat::import(&mut again.translator, Instant::from_secs(5_000), site.unix, &bytes).unwrap();
     let lost = turns.div_ceil(2);
     assert!(imported.pinholes >= 200 - lost, "{imported:?} {turns}");
     assert!(imported.flows >= (200 - lost) * 20, "{imported:?} {turns}");

@@ -2,6 +2,7 @@
 
 use super::*;
 use sluicegate_capability::secrets::seal;
+use sluicegate_nat::Export;
 use sluicegate_wire::capability::{
     Algorithm, Capability, FlowNonce, Kind, Repr,
     shim::{self, Carriage},
@@ -38,10 +39,10 @@ fn sealed(seeds: &Seeds, least_mode: DataMode) -> (Chain, End, End) {
 /// The gate process is killed and comes back with what it has on disk: its seeds, grants and flows.
 fn restart(chain: &mut Chain, seeds: &Seeds, least_mode: DataMode) {
     let mut saved = Vec::new();
-    samples::translator(&mut chain.nodes[2]).export_state(&mut |bytes| saved.extend_from_slice(bytes));
+    Export::whole(samples::translator(&mut chain.nodes[2]), &mut |bytes| saved.extend_from_slice(bytes));
     let (mut gate, _) = gate_from(seeds, least_mode);
     let unix = UnixTime(samples::VALID.0.0 + 10 + chain.now.since(START).as_secs());
-    samples::translator(&mut gate).import_state(chain.now, unix, &saved).unwrap();
+    sluicegate_nat::import(samples::translator(&mut gate), chain.now, unix, &saved).unwrap();
     chain.nodes[2] = gate;
 }
 

@@ -134,7 +134,8 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     let spread = turns(&mut node, &mut turn, &mut commands, saved);
     assert!(spread > 50, "{spread}");
     let mut again = empty_node();
-    let imported = samples::translator(&mut again).import_state(NOW, UNIX, &tables.take().unwrap().tables).unwrap();
+    let imported =
+        sluicegate_nat::import(samples::translator(&mut again), NOW, UNIX, &tables.take().unwrap().tables).unwrap();
     assert_eq!((imported.pinholes, imported.flows), (GRANTS, GRANTS * u32::from(FLOWS)));
 
     let ids = (0..GRANTS).map(id).collect();

@@ -10,10 +10,11 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_bounded::{Handle, Queue};
+use sluicegate_bounded::{Bounded as _, Gauge, Handle, Queue};
 use sluicegate_wire::{
     Frame, Instant, Reason,
-    capability::{ClientId, shim::Carriage},
+    capability::{Capability, ClientId, HEADER_LEN_MAX, shim::Carriage},
+    ip,
 };
 
 mod compose;
@@ -39,16 +40,18 @@ pub use config::{
     REQUEST_BURST, REQUEST_INTERVAL, ROUND, ROUNDS_BEFORE_TRIAL, RTT_ASSUMED, SILENCE_MIN, STRANGER_NOTICE_INTERVAL,
 };
 pub use policy::{
-    Budget, ClientIds, ClientPolicy, Decision, Flow, GrantedPolicy, LIMITS_KILOBYTES_MIN, Misdeed, PATH_MAX, Policy,
-    Received, Renew, Request, ServerConfig, ServerPolicy, Unexpected,
+    Budget, ClientIds, ClientPolicy, Decision, Flow, LIMITS_KILOBYTES_MIN, Misdeed, PATH_MAX, Policy, Received, Renew,
+    Request, ServerConfig, ServerPolicy, Unexpected,
 };
 pub use remotes::Knowledge;
 pub use status::{Counters, PeerStatus, Sending};
 pub use table::{CONTACTED_IDLE, PROVEN_IDLE, Standing};
 
 use self::{
+    compose::{Parts, len_of, slots_beside, write_empty},
+    header::Form,
     outbound::Expected,
-    random::Random,
+    random::{Keyed, Random},
     receiver::Receiver,
     remotes::Remotes,
     routes::Routes,
@@ -95,6 +98,7 @@ struct Peer {
 pub struct Host {
     config: Config,
     random: Random,
+    keyed: Keyed,
     peers: Table<Peer>,
     remotes: Remotes,
     routes: Routes,
@@ -113,14 +117,17 @@ impl Host {
     /// secret: nonces and the host's own list entries come from it.
     #[must_use]
     pub fn new(config: Config, random_seed: [u8; 32]) -> Self {
-        let peers = Table::new(config.peers_max);
+        let [draws, index] = [0, 16].map(|at| core::array::from_fn(|n| random_seed[at + n]));
+        let keyed = Keyed::new(index);
+        let peers = Table::new(config.peers_max, keyed.clone());
         let config =
             Config { slots: config.slots.clamp(2, 8), clamp_capabilities: config.clamp_capabilities.min(8), ..config };
         Self {
-            random: Random::new(&random_seed),
-            remotes: Remotes::new(config.remotes_max),
-            routes: Routes::new(peers.max()),
-            seen: SeenFlows::new(config.remotes_max),
+            random: Random::new(draws),
+            remotes: Remotes::new(config.remotes_max, keyed.clone()),
+            routes: Routes::new(peers.max(), keyed.clone()),
+            seen: SeenFlows::new(config.remotes_max, keyed.clone()),
+            keyed,
             soon: Queue::new("capability_waiting", peers.max()),
             late: Queue::new("capability_waiting", peers.max()),
             stranger_notice_at: None,
@@ -134,7 +141,7 @@ impl Host {
     /// Tells what is known about a remote address, such as from its DNS record. A destination known to be capable is
     /// never taken for a legacy one because it is silent. Peers behind a translator stay where they were seen.
     pub fn know(&mut self, remote: IpAddr, knowledge: Knowledge, until: Instant) {
-        self.remotes.know(&self.random, remote, knowledge, until);
+        self.remotes.know(remote, knowledge, until);
         if let Knowledge::Capable { carriage } = knowledge {
             self.peers.for_each(|key, peer, _| {
                 if key.remote == remote && !matches!(peer.carriage, Carriage::Answer { .. }) {
@@ -147,7 +154,11 @@ impl Host {
     /// What is known about a remote address at present.
     #[must_use]
     pub fn knowledge(&self, now: Instant, remote: IpAddr) -> Option<Knowledge> {
-        self.remotes.lookup(&self.random, now, remote)
+        self.remotes.lookup(now, remote)
+    }
+
+    fn is_capable(&self, now: Instant, remote: IpAddr) -> bool {
+        matches!(self.remotes.lookup(now, remote), Some(Knowledge::Capable { .. }))
     }
 
     /// The largest plain packet that still fits with the shortest header of a regular packet, on the path of the packet
@@ -187,7 +198,7 @@ impl Host {
 
     /// The peer of this key, put into the table if it is not there.
     fn peer_or_new(&mut self, now: Instant, key: Key, standing: Standing, carriage: Carriage) -> Option<u32> {
-        if let Some(slot) = self.peers.find(&self.random, &key) {
+        if let Some(slot) = self.peers.find(&key) {
             self.peers.touch(now, slot, standing);
             return Some(slot);
         }
@@ -203,7 +214,7 @@ impl Host {
             queued_soon: false,
             queued_late: false,
         };
-        let slot = self.peers.insert(&self.random, now, key, standing, peer);
+        let slot = self.peers.insert(now, key, standing, peer);
         if slot.is_none() {
             self.counters.table_full += 1;
         }
@@ -233,7 +244,7 @@ impl Host {
             queue.pop();
         }
         let handle = peers.handle(slot);
-        let Some((_, peer)) = peers.get_mut(slot) else { return };
+        let Some(peer) = peers.get_mut(slot) else { return };
         let queued = flag(peer);
         if !*queued {
             *queued = queue.push((due, handle)).is_ok();
@@ -252,12 +263,46 @@ impl Host {
                 return false;
             };
             let Some(slot) = slot else { continue };
-            let Some((_, peer)) = self.peers.get_mut(slot) else { continue };
+            let Some(peer) = self.peers.get_mut(slot) else { continue };
             *(if soon { &mut peer.queued_soon } else { &mut peer.queued_late }) = false;
             if (peer.sender.wants_aside() || peer.receiver.waits()) && self.emit_alone(now, slot, frame).is_ok() {
                 return true;
             }
         }
+    }
+
+    /// Writes a packet with nothing but a header to this peer: an answer, a notice, a request or a list.
+    fn emit_alone(&mut self, now: Instant, slot: u32, frame: &mut Frame<'_>) -> Outcome {
+        let key = self.peers.key(slot).ok_or(Reason::CapabilityHeader)?;
+        let known = self.remotes.lookup(now, key.remote);
+        let capable = matches!(known, Some(Knowledge::Capable { .. }));
+        let own = Capability(self.random.draw());
+        let peer = self.peers.get_mut(slot).ok_or(Reason::CapabilityHeader)?;
+        let carriage = peer.receiver.answer_carriage().unwrap_or(peer.carriage);
+        let mut ret = peer.receiver.telling(now, carriage);
+        let plain_len = write_empty(frame, key.local, key.remote)?;
+        let base = plain_len + carriage.outer_len();
+        let slots = slots_beside(&self.config, ret.as_ref());
+        let mut form = peer.sender.plan_alone(now, base + len_of(ret.as_ref()), slots, capable);
+        if ret.is_none() && (form == Form::Bare || known == Some(Knowledge::Legacy)) {
+            return Err(Reason::CapabilityHeader);
+        }
+        if header::len(form, peer.entries(form, slots)) + len_of(ret.as_ref()) > HEADER_LEN_MAX {
+            // Two long lists are two packets: first the one that routers need to let the other pass.
+            if peer.sender.is_listed() {
+                form = Form::Nonce;
+            } else {
+                ret = None;
+            }
+        }
+        let parts = Parts { config: &self.config, client_id: key.client_id, carriage, slots, own, ret, base };
+        let summary = ip::Summary::parse(frame.bytes())?;
+        peer.put(now, (frame, &summary), form, &parts)?;
+        if peer.receiver.waits() {
+            self.queue_soon(now, slot);
+        }
+        self.counters.alone += 1;
+        Ok(())
     }
 
     /// The client id that a local host's flow is sent under, by policy or because the flow answers a peer, and whether
@@ -266,12 +311,49 @@ impl Host {
         if let Some(client_id) = policy.client_id(flow) {
             return (client_id, true);
         }
-        let Some((peer, exact)) = self.routes.find(&self.random, flow) else { return (ClientId::NONE, false) };
-        let key = self.peers.resolve(peer).and_then(|slot| self.peers.get(slot)).map(|(key, _)| *key);
+        let Some((peer, exact)) = self.routes.find(flow) else { return (ClientId::NONE, false) };
+        let key = self.peers.resolve(peer).and_then(|slot| self.peers.key(slot));
         match key.filter(|key| (key.local, key.remote) == (flow.local, flow.remote)) {
             Some(key) => (key.client_id, exact),
             None => (ClientId::NONE, false),
         }
+    }
+
+    /// All peers.
+    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
+        self.peers.iter().map(move |(key, peer, standing, seen)| {
+            let sending = match (peer.sender.held(now), peer.sender.refused_until(now)) {
+                _ if self.knowledge(now, key.remote) == Some(Knowledge::Legacy) => Sending::Legacy,
+                (Some((limits, used, until)), _) => Sending::Capable { limits, used, until },
+                (None, Some(until)) => Sending::Refused { until },
+                (None, None) => Sending::Requesting,
+            };
+            PeerStatus {
+                local: key.local,
+                remote: key.remote,
+                client_id: key.client_id,
+                carriage: peer.carriage,
+                standing,
+                sending,
+                granted: peer.receiver.granted(now),
+                seen,
+            }
+        })
+    }
+
+    /// How full each table is.
+    #[must_use]
+    pub fn gauges(&self, now: Instant) -> [Gauge; 4] {
+        let [peers, strangers] = self.peers.gauges();
+        let (soon, late) = (self.soon.gauge(), self.late.gauge());
+        let waiting = Gauge { used: soon.used + late.used, max: soon.max + late.max, ..soon };
+        [peers, strangers, self.remotes.gauge(now), waiting]
+    }
+
+    /// What the host has done and heard since its start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
     }
 }
 

@@ -12,7 +12,7 @@ use crate::readings::Reading;
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::time::Duration;
 use sluicegate_bounded::Gauge;
-use sluicegate_capability::host::{Budget, Flow, GrantedPolicy, Host, Inbound, Request, Unexpected};
+use sluicegate_capability::host::{Budget, Decision, Host, Inbound, Policy, Request, Unexpected};
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
 use sluicegate_nat::Translator;
@@ -148,12 +148,7 @@ impl GatePipeline {
         Arrived { frame, packet, .. }: &mut Arrived<'_, '_>,
         proved: bool,
     ) -> Result<Inbound, Reason> {
-        let (clients, translator) = (&self.clients, &self.firewall.translator);
-        let mut policy = GrantedPolicy {
-            name: |_: &Flow| None,
-            budget: |now, request: &Request| budget(clients, translator, now, request, proved),
-            knows: |event: &Unexpected| knows(clients, translator, now, event),
-        };
+        let mut policy = Grants { clients: &self.clients, translator: &self.firewall.translator, proved };
         self.host.take(now, &mut policy, frame, packet)
     }
 
@@ -162,12 +157,7 @@ impl GatePipeline {
         let kept = (self.keep(frame), packet.ip);
         let verdict = self.firewall.on_parsed(now, Port::INSIDE, frame, &mut packet.ip, Permission::NONE);
         if verdict == Verdict::Forward(Port::OUTSIDE) {
-            let (clients, translator) = (&self.clients, &self.firewall.translator);
-            let mut policy = GrantedPolicy {
-                name: |_: &Flow| None,
-                budget: |_: Instant, _: &Request| None,
-                knows: |event: &Unexpected| knows(clients, translator, now, event),
-            };
+            let mut policy = Grants { clients: &self.clients, translator: &self.firewall.translator, proved: false };
             match self.host.put(now, &mut policy, frame, &packet.ip) {
                 Ok(()) => {}
                 // Without its header it would reach a kernel that knows nothing of this flow.
@@ -284,25 +274,37 @@ fn is_sealed(
     }
 }
 
-/// Whether a client id has an open grant at the address that it is used from.
-fn knows(clients: &Clients, translator: &Translator, now: Instant, event: &Unexpected) -> bool {
-    let allowances = clients.grants(event.client_id.0).iter().filter_map(|id| translator.allowance(now, *id));
-    allowances.into_iter().any(|left| left.client == Some(event.remote))
+/// The policy of a gate, in the place of its services: whoever has a grant gets capabilities from that grant's budget.
+struct Grants<'a> {
+    clients: &'a Clients,
+    translator: &'a Translator,
+    /// Whether the packet proves whose it is.
+    proved: bool,
 }
 
-/// What is left of the grant that allows a request: the one with the most. A grant whose client has a session key gives
-/// nothing to a request that does not `prove` it: its client id is no secret, and anybody can forge an address.
-fn budget(clients: &Clients, translator: &Translator, now: Instant, request: &Request, proved: bool) -> Option<Budget> {
-    let grants = clients.grants(request.client_id.0).iter();
-    let allowances = grants.filter_map(|id| translator.allowance(now, *id));
-    let fits = |left: &Allowance| {
-        (left.address, left.client) == (request.local, Some(request.remote)) && (proved || !left.wants_seal)
-    };
-    let best = allowances.filter(fits).max_by_key(|left| left.bytes_left)?;
-    Some(Budget {
-        bytes: best.bytes_left,
-        seconds: best.ends_at.since(now).as_secs(),
-        rate: best.rate_bytes_per_s,
-        rtt_ms: request.rtt.unwrap_or(RTT_ASSUMED).min(RTT_MAX).as_millis() as u32,
-    })
+impl Grants<'_> {
+    /// What is left of the grants of this client id.
+    fn allowances(&self, now: Instant, client_id: ClientId) -> impl Iterator<Item = Allowance> {
+        self.clients.grants(client_id.0).iter().filter_map(move |id| self.translator.allowance(now, *id))
+    }
+}
+
+impl Policy for Grants<'_> {
+    /// The grant with the most left pays. A grant whose client has a session key gives nothing to a request that does not
+    /// prove it: its client id is no secret, and anybody can forge an address.
+    fn decide(&mut self, now: Instant, request: &Request) -> Decision {
+        let fits = |left: &Allowance| {
+            (left.address, left.client) == (request.local, Some(request.remote)) && (self.proved || !left.wants_seal)
+        };
+        let allowances = self.allowances(now, request.client_id).filter(fits);
+        let Some(best) = allowances.max_by_key(|left| left.bytes_left) else { return Decision::Silent };
+        let rtt_ms = request.rtt.unwrap_or(RTT_ASSUMED).min(RTT_MAX).as_millis() as u32;
+        let (bytes, rate) = (best.bytes_left, best.rate_bytes_per_s);
+        Budget { bytes, seconds: best.ends_at.since(now).as_secs(), rate, rtt_ms }.decide()
+    }
+
+    /// A client id must have an open grant at the address that it is used from.
+    fn unexpected(&mut self, now: Instant, event: &Unexpected) -> bool {
+        self.allowances(now, event.client_id).any(|left| left.client == Some(event.remote))
+    }
 }

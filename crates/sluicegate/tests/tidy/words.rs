@@ -97,7 +97,6 @@ const SPREAD: &[(&str, usize)] = &[
     ("wire::Packet", 10),
     ("wire::Repr", 9),
     ("experiments::Stage", 7),
-    ("capability::Host", 6),
 ];
 
 /// Public items that only tests call: what they look at, or make happen in the simulated world.

@@ -13,132 +13,27 @@ use sluicegate_wire::{
 };
 
 use super::{
-    Host, Knowledge, Outcome, Peer,
+    Peer,
     config::Config,
     header::{self, Form},
-    sender::TooBig,
 };
 
-impl Host {
-    /// Puts the header that is due in front of a plain packet to this peer. Returns the form that it went out in. A flow
-    /// that `speaks` capabilities never gets a plain packet: behind the header sits a connection that the far end's kernel
-    /// knows nothing of, and would reset.
-    pub(super) fn emit(
-        &mut self,
-        now: Instant,
-        (slot, speaks): (u32, bool),
-        frame: &mut Frame<'_>,
-        summary: &ip::Summary,
-    ) -> Result<Form, Reason> {
-        let capable = self.is_capable(now, summary.dst);
-        let own = Capability(self.random.draw());
-        let Some((key, peer)) = self.peers.get_mut(slot) else { return Ok(Form::Bare) };
-        let (carriage, client_id) = (peer.carriage, key.client_id);
-        let base = summary.total_len + carriage.outer_len();
-        let room = usize::from(peer.mtu.min(self.config.mtu));
-        let mut ret = peer.receiver.telling(now, carriage);
-        let slots = slots_beside(&self.config, ret.as_ref());
-        let planned = peer.sender.plan(now, (base, len_of(ret.as_ref())), room, slots, capable);
-        let speaks = speaks && (self.config.answers_only || planned.is_ok() || summary.dont_fragment);
-        let (mut form, tells, aside) = match planned {
-            Ok(plan) => (plan.form, plan.tells, plan.aside),
-            // A host that only answers leaves alone what others at the address of a peer are sent.
-            Err(TooBig) if summary.dont_fragment && (speaks || !self.config.answers_only) => {
-                self.plain_mtu = plain_mtu(room as u16, carriage);
-                return Err(Reason::PacketTooBig);
-            }
-            // Its sender lets routers fragment it, which no packet with a header survives.
-            Err(TooBig) => (Form::Bare, false, None),
-        };
-        // In UDP, and in a flow that speaks capabilities, a packet without one has a header as well.
-        let is_full = form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room;
-        if !tells || is_full || !fits_beside(&self.config, (peer, speaks), form, slots, ret.as_ref()) {
-            ret = None;
-        }
-        let slots = if ret.is_some() { slots } else { self.config.slots };
-        let is_plain = form == Form::Bare && carriage == Carriage::Native && !speaks;
-        if !is_plain {
-            if form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room {
-                self.plain_mtu = plain_mtu(room as u16, carriage);
-                return Err(Reason::PacketTooBig);
-            }
-            form = peer.put(
-                now,
-                (frame, summary),
-                form,
-                &Parts { config: &self.config, client_id, carriage, slots, own, ret, base },
-            )?;
-        }
-        let waits = peer.receiver.waits();
-        match form {
-            Form::Bare => self.counters.bare += 1,
-            Form::Request => self.counters.requests += 1,
-            Form::Renewal => self.counters.renewals += 1,
-            Form::List => self.counters.lists += 1,
-            Form::Nonce => self.counters.nonces += 1,
-        }
-        if aside.is_some() || waits && ret.is_none() {
-            self.queue_soon(now, slot);
-        }
-        Ok(form)
-    }
-
-    /// Writes a packet with nothing but a header to this peer: an answer, a notice, a request or a list.
-    pub(super) fn emit_alone(&mut self, now: Instant, slot: u32, frame: &mut Frame<'_>) -> Outcome {
-        let Some((key, _)) = self.peers.get(slot) else { return Err(Reason::CapabilityHeader) };
-        let key = *key;
-        let known = self.remotes.lookup(&self.random, now, key.remote);
-        let capable = matches!(known, Some(Knowledge::Capable { .. }));
-        let own = Capability(self.random.draw());
-        let Some((_, peer)) = self.peers.get_mut(slot) else { return Err(Reason::CapabilityHeader) };
-        let carriage = peer.receiver.answer_carriage().unwrap_or(peer.carriage);
-        let mut ret = peer.receiver.telling(now, carriage);
-        let plain_len = write_empty(frame, key.local, key.remote)?;
-        let base = plain_len + carriage.outer_len();
-        let slots = slots_beside(&self.config, ret.as_ref());
-        let mut form = peer.sender.plan_alone(now, base + len_of(ret.as_ref()), slots, capable);
-        if ret.is_none() && (form == Form::Bare || known == Some(Knowledge::Legacy)) {
-            return Err(Reason::CapabilityHeader);
-        }
-        if header::len(form, peer.entries(form, slots)) + len_of(ret.as_ref()) > HEADER_LEN_MAX {
-            // Two long lists are two packets: first the one that routers need to let the other pass.
-            if peer.sender.is_listed() {
-                form = Form::Nonce;
-            } else {
-                ret = None;
-            }
-        }
-        let parts = Parts { config: &self.config, client_id: key.client_id, carriage, slots, own, ret, base };
-        let summary = ip::Summary::parse(frame.bytes())?;
-        peer.put(now, (frame, &summary), form, &parts)?;
-        if peer.receiver.waits() {
-            self.queue_soon(now, slot);
-        }
-        self.counters.alone += 1;
-        Ok(())
-    }
-
-    pub(super) fn is_capable(&self, now: Instant, remote: IpAddr) -> bool {
-        matches!(self.remotes.lookup(&self.random, now, remote), Some(Knowledge::Capable { .. }))
-    }
-}
-
 /// What a header is put together from.
-struct Parts<'a> {
-    config: &'a Config,
-    client_id: ClientId,
-    carriage: Carriage,
-    slots: u8,
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) client_id: ClientId,
+    pub(super) carriage: Carriage,
+    pub(super) slots: u8,
     /// The entry that names a request or renewal, if this becomes one.
-    own: Capability,
-    ret: Option<Return>,
+    pub(super) own: Capability,
+    pub(super) ret: Option<Return>,
     /// Bytes of the packet without the header.
-    base: usize,
+    pub(super) base: usize,
 }
 
 impl Peer {
     /// Puts a header of this form into the packet and records what that means.
-    fn put(
+    pub(super) fn put(
         &mut self,
         now: Instant,
         (frame, summary): (&mut Frame<'_>, &ip::Summary),
@@ -182,7 +77,7 @@ impl Peer {
     }
 
     /// Slots or capabilities in a header of this form.
-    fn entries(&self, form: Form, slots: u8) -> usize {
+    pub(super) fn entries(&self, form: Form, slots: u8) -> usize {
         match form {
             Form::Request => usize::from(slots),
             _ => self.sender.regular_parts().map_or(0, |(.., list)| list.len()),
@@ -191,14 +86,20 @@ impl Peer {
 }
 
 /// How many slots a request has beside this return information.
-fn slots_beside(config: &Config, ret: Option<&Return>) -> u8 {
+pub(super) fn slots_beside(config: &Config, ret: Option<&Return>) -> u8 {
     let left = HEADER_LEN_MAX - len_of(ret) - request_len(0);
     config.slots.min((left / (request_len(1) - request_len(0))) as u8)
 }
 
 /// Whether the return information may ride in a header of this form. Beside a request it must leave slots for a path
 /// one router longer than the one back.
-fn fits_beside(config: &Config, (peer, speaks): (&Peer, bool), form: Form, slots: u8, ret: Option<&Return>) -> bool {
+pub(super) fn fits_beside(
+    config: &Config,
+    (peer, speaks): (&Peer, bool),
+    form: Form,
+    slots: u8,
+    ret: Option<&Return>,
+) -> bool {
     let Some(ret) = ret else { return true };
     match form {
         Form::Bare => speaks || peer.carriage != Carriage::Native,
@@ -217,12 +118,12 @@ pub(super) const fn plain_mtu(mtu: u16, carriage: Carriage) -> u16 {
     mtu.saturating_sub((carriage.outer_len() + NONCE_LEN) as u16)
 }
 
-fn len_of(ret: Option<&Return>) -> usize {
+pub(super) fn len_of(ret: Option<&Return>) -> usize {
     ret.map_or(0, Return::buffer_len)
 }
 
 /// Writes an IP packet without payload; returns its length.
-fn write_empty(frame: &mut Frame<'_>, local: IpAddr, remote: IpAddr) -> Result<usize, Reason> {
+pub(super) fn write_empty(frame: &mut Frame<'_>, local: IpAddr, remote: IpAddr) -> Result<usize, Reason> {
     let mut bytes = [0; ipv6::HEADER_LEN];
     let len = match (local, remote) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

@@ -1,18 +1,14 @@
 //! ICMP errors about packets of this host: the far end does not know the header, or the header made them too large.
 
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol,
-    capability::{CAPABILITY_ONLY, Kind, NONCE_LEN, PROTOCOL, Packet, UDP_PORT, shim},
+    Frame, IpProtocol,
+    capability::{Capability, FlowNonce, Kind, NONCE_LEN, PROTOCOL, Packet, UDP_PORT},
     icmp,
     ip::{self, Ports},
     udp,
 };
 
-use super::{
-    Host, Inbound, Knowledge, Standing,
-    config::{LEGACY_FOR, MTU_MIN},
-    table::Key,
-};
+use super::table::Key;
 
 const V4_PROTOCOL_UNREACHABLE: u8 = 2;
 const V4_PORT_UNREACHABLE: u8 = 3;
@@ -21,7 +17,7 @@ const V6_UNRECOGNIZED_NEXT_HEADER: u8 = 1;
 
 /// What an error says about capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meaning {
+pub(super) enum Meaning {
     /// The far end does not take packets with the header.
     Unreachable,
     /// This is the largest packet that the path carries.
@@ -32,59 +28,22 @@ enum Meaning {
 }
 
 /// What an error quotes.
-struct Quote {
-    key: Key,
+pub(super) struct Quote {
+    pub(super) key: Key,
     /// The first entry of a request or the nonce: only who saw the packet knows it.
-    proof: Proof,
-    upper: IpProtocol,
+    pub(super) proof: Proof,
+    pub(super) upper: IpProtocol,
     /// What the shortest header of a regular packet costs there.
-    overhead: usize,
+    pub(super) overhead: usize,
 }
 
-enum Proof {
-    Request(sluicegate_wire::capability::Capability),
-    Regular(sluicegate_wire::capability::FlowNonce),
+pub(super) enum Proof {
+    Request(Capability),
+    Regular(FlowNonce),
 }
 
-impl Host {
-    /// An ICMP error that quotes a packet with a capability header; `None` if it is anything else.
-    pub(super) fn icmp_error(&mut self, now: Instant, summary: &ip::Summary, frame: &mut Frame<'_>) -> Option<Inbound> {
-        let (meaning, quote) = read(summary, frame.bytes())?;
-        let slot = self.peers.find(&self.random, &quote.key);
-        let standing = slot.map(|slot| self.peers.standing(slot));
-        let peer = slot.and_then(|slot| self.peers.get_mut(slot)).map(|(_, peer)| peer);
-        let is_ours = peer.as_ref().is_some_and(|peer| match quote.proof {
-            Proof::Request(own) => peer.sender.is_outstanding(own),
-            Proof::Regular(nonce) => peer.sender.regular_parts().is_some_and(|(held, ..)| held == nonce),
-        });
-        match (meaning, peer) {
-            (Meaning::Unreachable, Some(peer)) if is_ours && standing != Some(Standing::Proven) => {
-                peer.sender.give_up();
-                self.counters.legacy_found += 1;
-                self.remotes.know(&self.random, quote.key.remote, Knowledge::Legacy, now + LEGACY_FOR);
-                // The local host never sent what this error is about, and its next packet goes plain.
-                return Some(Inbound::Consumed);
-            }
-            (Meaning::TooBig { mtu }, Some(peer)) if is_ours => {
-                let least = if summary.src.is_ipv4() { MTU_MIN.0 } else { MTU_MIN.1 };
-                peer.mtu = peer.mtu.min(mtu.max(least));
-            }
-            _ => {}
-        }
-        if quote.upper == CAPABILITY_ONLY {
-            return Some(Inbound::Consumed);
-        }
-        if !shim::strip_quote(frame, summary) {
-            return None;
-        }
-        if let Meaning::TooBig { mtu } = meaning {
-            lower_mtu(frame, mtu.saturating_sub(quote.overhead as u16));
-        }
-        Some(Inbound::Deliver)
-    }
-}
-
-fn read(summary: &ip::Summary, bytes: &[u8]) -> Option<(Meaning, Quote)> {
+/// What an ICMP error says that quotes a packet with a capability header; `None` if it is anything else.
+pub(super) fn read(summary: &ip::Summary, bytes: &[u8]) -> Option<(Meaning, Quote)> {
     let version = icmp::version(summary.protocol)?;
     let packet = icmp::Packet::new_checked(version, summary.transport(bytes)).ok()?;
     let is_whole = packet.kind().is_error() && packet.verify_checksum(summary.src, summary.dst);
@@ -129,7 +88,7 @@ fn quote(error: &ip::Summary, quoted: &[u8]) -> Option<Quote> {
 }
 
 /// Writes the MTU that is left for plain packets into a "packet too big".
-fn lower_mtu(frame: &mut Frame<'_>, mtu: u16) {
+pub(super) fn lower_mtu(frame: &mut Frame<'_>, mtu: u16) {
     let Ok(summary) = ip::Summary::parse(frame.bytes()) else { return };
     let Some(version) = icmp::version(summary.protocol) else { return };
     if let Ok(mut packet) = icmp::Packet::new_checked(version, summary.transport_mut(frame.bytes_mut())) {

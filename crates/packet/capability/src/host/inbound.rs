@@ -12,7 +12,8 @@ use sluicegate_wire::{
 
 use super::{
     Host, Inbound, Knowledge, Standing,
-    config::{CAPABLE_FOR, CONTACT_FOR, DOUBTED_NOTICE_INTERVAL, LEGACY_FOR, STRANGER_NOTICE_INTERVAL},
+    config::{CAPABLE_FOR, CONTACT_FOR, DOUBTED_NOTICE_INTERVAL, LEGACY_FOR, MTU_MIN, STRANGER_NOTICE_INTERVAL},
+    icmp::{self, Meaning, Proof},
     is_due, mss,
     outbound::Segment,
     policy::{Decision, Flow, Misdeed, PATH_MAX, Policy, Received, Request, Unexpected},
@@ -103,6 +104,42 @@ impl Host {
         Ok(if accepted { Inbound::Deliver } else { Inbound::Refused })
     }
 
+    /// An ICMP error that quotes a packet with a capability header; `None` if it is anything else.
+    fn icmp_error(&mut self, now: Instant, summary: &ip::Summary, frame: &mut Frame<'_>) -> Option<Inbound> {
+        let (meaning, quote) = icmp::read(summary, frame.bytes())?;
+        let slot = self.peers.find(&quote.key);
+        let standing = slot.map(|slot| self.peers.standing(slot));
+        let peer = slot.and_then(|slot| self.peers.get_mut(slot));
+        let is_ours = peer.as_ref().is_some_and(|peer| match quote.proof {
+            Proof::Request(own) => peer.sender.is_outstanding(own),
+            Proof::Regular(nonce) => peer.sender.regular_parts().is_some_and(|(held, ..)| held == nonce),
+        });
+        match (meaning, peer) {
+            (Meaning::Unreachable, Some(peer)) if is_ours && standing != Some(Standing::Proven) => {
+                peer.sender.give_up();
+                self.counters.legacy_found += 1;
+                self.remotes.know(quote.key.remote, Knowledge::Legacy, now + LEGACY_FOR);
+                // The local host never sent what this error is about, and its next packet goes plain.
+                return Some(Inbound::Consumed);
+            }
+            (Meaning::TooBig { mtu }, Some(peer)) if is_ours => {
+                let least = if summary.src.is_ipv4() { MTU_MIN.0 } else { MTU_MIN.1 };
+                peer.mtu = peer.mtu.min(mtu.max(least));
+            }
+            _ => {}
+        }
+        if quote.upper == CAPABILITY_ONLY {
+            return Some(Inbound::Consumed);
+        }
+        if !shim::strip_quote(frame, summary) {
+            return None;
+        }
+        if let Meaning::TooBig { mtu } = meaning {
+            icmp::lower_mtu(frame, mtu.saturating_sub(quote.overhead as u16));
+        }
+        Some(Inbound::Deliver)
+    }
+
     fn arrival(&self, summary: &ip::Summary, repr: &Repr, carriage: Carriage, payload: &[u8]) -> Arrival {
         let (Repr::Request { algorithm, client_id, upper, .. } | Repr::Regular { algorithm, client_id, upper, .. }) =
             *repr;
@@ -113,7 +150,7 @@ impl Host {
             Carriage::Encapsulated { src_port } => Carriage::Answer { dst_port: src_port },
             Carriage::Answer { dst_port } => Carriage::Encapsulated { src_port: dst_port },
         };
-        let slot = self.peers.find(&self.random, &key);
+        let slot = self.peers.find(&key);
         Arrival { key, algorithm, carriage, upper, ports, len: summary.total_len, slot }
     }
 
@@ -150,7 +187,7 @@ impl Host {
     fn returned(&mut self, now: Instant, arrival: &Arrival, ret: Option<&Return>, proven: bool) -> bool {
         let (Some(ret), Some(slot)) = (ret, arrival.slot) else { return false };
         let nonce = self.random.nonce();
-        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
         let answered = match &ret.list {
             Some((Some(limits), list)) if !list.is_empty() => {
                 peer.sender.answered(now, arrival.algorithm, *limits, *list, nonce) == Answered::Accepted
@@ -174,7 +211,7 @@ impl Host {
         self.counters.notices_heard += u64::from(noticed);
         if answered {
             self.peers.touch(now, slot, Standing::Proven);
-            let carriage = self.peers.get(slot).map_or(arrival.carriage, |(_, peer)| peer.carriage);
+            let carriage = self.peers.get(slot).map_or(arrival.carriage, |peer| peer.carriage);
             self.know_capable(now, arrival.key.remote, carriage);
         }
         let goes_ahead = answered && self.send_list_ahead(slot);
@@ -187,7 +224,7 @@ impl Host {
     /// A list longer than full TCP segments leave room for goes ahead of them, in a packet of its own.
     fn send_list_ahead(&mut self, slot: u32) -> bool {
         let room = regular_len(usize::from(self.config.clamp_capabilities));
-        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
         let is_long = peer.sender.regular_parts().is_some_and(|(.., list)| regular_len(list.len()) > room);
         is_long && peer.sender.send_list_alone()
     }
@@ -198,11 +235,11 @@ impl Host {
             Carriage::Answer { .. } => self.config.carriage,
             carriage => carriage,
         };
-        self.remotes.know(&self.random, remote, Knowledge::Capable { carriage }, now + CAPABLE_FOR);
+        self.remotes.know(remote, Knowledge::Capable { carriage }, now + CAPABLE_FOR);
     }
 
     fn heard(&mut self, now: Instant, arrival: &Arrival, ret: Option<&Return>, credible: bool) {
-        let Some((_, peer)) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) else { return };
+        let Some(peer) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) else { return };
         peer.heard_at = Some(now);
         if ret.is_none_or(|ret| !ret.demoted) && (credible || !peer.receiver.has_proof()) {
             peer.sender.heard(now, arrival.upper != CAPABILITY_ONLY);
@@ -212,13 +249,13 @@ impl Host {
     /// A regular packet; returns whether it proves that its sender received what this host granted.
     fn regular(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, regular: &Regular<'_>) -> bool {
         let list = regular.limits.filter(|_| regular.kind == Kind::Capabilities).map(|limits| (limits, regular.list));
-        let random = &self.random;
-        let peer = arrival.slot.and_then(|slot| self.peers.get_mut(slot)).map(|(_, peer)| peer);
+        let keyed = &self.keyed;
+        let peer = arrival.slot.and_then(|slot| self.peers.get_mut(slot));
         let Some(peer) = peer.filter(|peer| peer.receiver.has_grants()) else {
             self.stranger(now, policy, arrival, regular);
             return false;
         };
-        if !peer.receiver.proves(now, random, regular.nonce, list) {
+        if !peer.receiver.proves(now, keyed, regular.nonce, list) {
             if !regular.demoted && peer.receiver.uses_unseen(regular.nonce) {
                 let (bytes, asked_anew) = (arrival.len as u64, peer.receiver.begun());
                 policy.received(now, &Received { remote: arrival.key.remote, bytes, asked_anew });
@@ -257,7 +294,7 @@ impl Host {
     }
 
     fn set_carriage(&mut self, arrival: &Arrival) {
-        if let Some((_, peer)) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) {
+        if let Some(peer) = arrival.slot.and_then(|slot| self.peers.get_mut(slot)) {
             peer.carriage = arrival.carriage;
         }
     }
@@ -273,7 +310,7 @@ impl Host {
         }
         let Some(slot) = self.peer_or_new(now, arrival.key, Standing::Stranger, arrival.carriage) else { return };
         arrival.slot = Some(slot);
-        if self.peers.get_mut(slot).is_some_and(|(_, peer)| peer.receiver.notice(now)) {
+        if self.peers.get_mut(slot).is_some_and(|peer| peer.receiver.notice(now)) {
             self.counters.notices += 1;
             self.queue_late(now, slot);
         }
@@ -284,7 +321,7 @@ impl Host {
         let answers_mine = self.answers_mine(now, policy, arrival);
         let has_proved = || arrival.slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
         let proven = asks.renews.unwrap_or_else(has_proved);
-        let receiver = arrival.slot.and_then(|slot| self.peers.get(slot)).map(|(_, peer)| &peer.receiver);
+        let receiver = arrival.slot.and_then(|slot| self.peers.get(slot)).map(|peer| &peer.receiver);
         let request = Request {
             local: arrival.key.local,
             remote: arrival.key.remote,
@@ -308,7 +345,7 @@ impl Host {
         let Some(slot) = self.peer_or_new(now, key, Standing::Stranger, arrival.carriage) else { return false };
         arrival.slot = Some(slot);
         let standing = self.peers.standing(slot);
-        let Some((_, peer)) = self.peers.get_mut(slot) else { return false };
+        let Some(peer) = self.peers.get_mut(slot) else { return false };
         if standing == Standing::Stranger {
             peer.carriage = arrival.carriage;
         }
@@ -316,7 +353,7 @@ impl Host {
         match decision {
             Decision::Grant(limits) => {
                 let pre = (asks.pre, proven && asks.renews.is_some());
-                peer.receiver.grant(now, &self.random, arrival.algorithm, limits, pre, arrival.carriage);
+                peer.receiver.grant(now, &self.keyed, arrival.algorithm, limits, pre, arrival.carriage);
                 self.counters.grants += 1;
             }
             Decision::Again => peer.receiver.again(),
@@ -338,14 +375,14 @@ impl Host {
     /// Whether a local host has sent to this peer of its own accord, under its id or under that of the local host.
     fn answers_mine(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &Arrival) -> bool {
         let contacted = |host: &Self, slot: Option<u32>| {
-            let peer = slot.and_then(|slot| host.peers.get(slot)).map(|(_, peer)| peer);
+            let peer = slot.and_then(|slot| host.peers.get(slot));
             peer.and_then(|peer| peer.contacted_at).is_some_and(|at| now.since(at) < CONTACT_FOR)
         };
         if contacted(self, arrival.slot) {
             return true;
         }
         let (client_id, _) = self.client_id(policy, &arrival.flow());
-        let own = self.peers.find(&self.random, &Key { client_id, ..arrival.key });
+        let own = self.peers.find(&Key { client_id, ..arrival.key });
         contacted(self, own)
     }
 
@@ -354,7 +391,7 @@ impl Host {
         let flow = arrival.flow();
         let Some(slot) = arrival.slot else {
             if !accepted {
-                self.seen.learn(&self.random, now, &flow, Seen { plain: false });
+                self.seen.learn(now, &flow, Seen { plain: false });
             }
             return;
         };
@@ -362,8 +399,8 @@ impl Host {
         let proven = peers.standing(slot) == Standing::Proven;
         let takes_over =
             |held| proven || peers.resolve(held).is_none_or(|held| peers.standing(held) != Standing::Proven);
-        self.routes.learn(&self.random, &flow, peer, takes_over);
-        self.seen.forget(&self.random, &flow);
+        self.routes.learn(&flow, peer, takes_over);
+        self.seen.forget(&flow);
     }
 
     /// A plain packet: if it answers what a local host sent, and requests stay unanswered, the far end is a legacy one.
@@ -375,16 +412,16 @@ impl Host {
         let segment = Segment::of(summary, bytes);
         let ports = segment.ports.map(|ports| Ports { src: ports.dst, dst: ports.src });
         let flow = Flow { local: summary.dst, remote: summary.src, protocol: summary.protocol, ports };
-        if self.config.answers_only && self.routes.find(&self.random, &flow).is_none() {
+        if self.config.answers_only && self.routes.find(&flow).is_none() {
             // Nobody at this address ever came with a header: its flows are answered plainly anyway.
             return;
         }
         let (client_id, certain) = self.client_id(policy, &flow);
-        let slot = self.peers.find(&self.random, &Key { local: flow.local, remote: flow.remote, client_id });
+        let slot = self.peers.find(&Key { local: flow.local, remote: flow.remote, client_id });
         let proven = slot.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
         let capable = self.is_capable(now, flow.remote);
-        let Some((_, peer)) = slot.filter(|_| certain).and_then(|slot| self.peers.get_mut(slot)) else {
-            self.seen.learn(&self.random, now, &flow, Seen { plain: true });
+        let Some(peer) = slot.filter(|_| certain).and_then(|slot| self.peers.get_mut(slot)) else {
+            self.seen.learn(now, &flow, Seen { plain: true });
             return;
         };
         let answers = peer.expected.is_some_and(|expected| {
@@ -395,7 +432,7 @@ impl Host {
         if answers && peer.sender.is_on_trial() && !proven && !capable {
             peer.sender.give_up();
             self.counters.legacy_found += 1;
-            self.remotes.know(&self.random, flow.remote, Knowledge::Legacy, now + LEGACY_FOR);
+            self.remotes.know(flow.remote, Knowledge::Legacy, now + LEGACY_FOR);
         }
     }
 }

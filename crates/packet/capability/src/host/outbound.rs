@@ -1,8 +1,11 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol,
-    capability::{ClientId, regular_len, shim},
+    Frame, Instant, IpProtocol, Reason,
+    capability::{
+        Capability, ClientId, regular_len, request_len,
+        shim::{self, Carriage},
+    },
     icmp,
     ip::{self, Ports},
     tcp,
@@ -10,10 +13,12 @@ use sluicegate_wire::{
 
 use super::{
     Host, Knowledge, Outcome, Standing,
+    compose::{Parts, fits_beside, len_of, plain_mtu, slots_beside},
     config::{CONTACT_FOR, REPLY_WITHIN},
     header::Form,
     mss,
     policy::{Flow, Policy},
+    sender::TooBig,
     table::Key,
 };
 
@@ -59,7 +64,7 @@ impl Host {
             self.counters.plain += 1;
             return Ok(());
         }
-        let known = self.remotes.lookup(&self.random, now, summary.dst);
+        let known = self.remotes.lookup(now, summary.dst);
         let is_foreign = summary.fragment.is_some()
             || summary.source_route
             || summary.check_addresses().is_err()
@@ -77,7 +82,7 @@ impl Host {
         };
         mss::clamp(frame.bytes_mut(), summary, self.largest_segment(summary));
         let form = self.emit(now, (slot, speaks), frame, summary)?;
-        if let (Form::Bare | Form::Request, Some((_, peer))) = (form, self.peers.get_mut(slot)) {
+        if let (Form::Bare | Form::Request, Some(peer)) = (form, self.peers.get_mut(slot)) {
             peer.expected = segment.expected(summary.protocol);
         }
         Ok(())
@@ -87,8 +92,8 @@ impl Host {
     /// is on its way that may bring one: whoever can wait had better, as routers give such a packet what is left.
     #[must_use]
     pub fn awaits(&self, now: Instant, (local, remote): (IpAddr, IpAddr), client_id: ClientId, len: usize) -> bool {
-        let slot = self.peers.find(&self.random, &Key { local, remote, client_id });
-        let peer = slot.and_then(|slot| self.peers.get(slot)).map(|(_, peer)| peer);
+        let slot = self.peers.find(&Key { local, remote, client_id });
+        let peer = slot.and_then(|slot| self.peers.get(slot));
         peer.is_some_and(|peer| peer.sender.awaits(now, len + peer.carriage.outer_len()))
     }
 
@@ -104,8 +109,8 @@ impl Host {
     ) -> Option<(u32, bool)> {
         let (client_id, certain) = self.client_id(policy, flow);
         let key = Key { local: flow.local, remote: flow.remote, client_id };
-        let seen = self.seen.find(&self.random, now, flow);
-        let found = self.peers.find(&self.random, &key);
+        let seen = self.seen.find(now, flow);
+        let found = self.peers.find(&key);
         let proven = found.is_some_and(|slot| self.peers.standing(slot) == Standing::Proven);
         let speaks = certain && (proven || known.is_some());
         if seen.is_some_and(|seen| seen.plain) && !speaks {
@@ -115,7 +120,7 @@ impl Host {
         if found.is_none() && !may_begin {
             return None;
         }
-        let heard = found.and_then(|slot| self.peers.get(slot)).and_then(|(_, peer)| peer.heard_at);
+        let heard = found.and_then(|slot| self.peers.get(slot)).and_then(|peer| peer.heard_at);
         let is_reply = seen.is_some() || heard.is_some_and(|at| now.since(at) < REPLY_WITHIN) || segment.answers;
         let of_own_accord = segment.opens || !is_reply;
         let standing = if of_own_accord { Standing::Contacted } else { Standing::Stranger };
@@ -124,7 +129,7 @@ impl Host {
             _ => self.config.carriage,
         };
         let slot = self.peer_or_new(now, key, standing, carriage)?;
-        let (_, peer) = self.peers.get_mut(slot)?;
+        let peer = self.peers.get_mut(slot)?;
         let goes_on = peer.contacted_at.is_some_and(|at| now.since(at) < CONTACT_FOR);
         if of_own_accord || goes_on {
             peer.contacted_at = Some(now);
@@ -132,6 +137,70 @@ impl Host {
         // A host that only answers has no peers but those that its policy let in.
         let came_with_header = self.config.answers_only && found.is_some();
         Some((slot, certain && (proven || came_with_header)))
+    }
+
+    /// Puts the header that is due in front of a plain packet to this peer. Returns the form that it went out in. A flow
+    /// that `speaks` capabilities never gets a plain packet: behind the header sits a connection that the far end's kernel
+    /// knows nothing of, and would reset.
+    fn emit(
+        &mut self,
+        now: Instant,
+        (slot, speaks): (u32, bool),
+        frame: &mut Frame<'_>,
+        summary: &ip::Summary,
+    ) -> Result<Form, Reason> {
+        let capable = self.is_capable(now, summary.dst);
+        let own = Capability(self.random.draw());
+        let client_id = self.peers.key(slot).map_or(ClientId::NONE, |key| key.client_id);
+        let Some(peer) = self.peers.get_mut(slot) else { return Ok(Form::Bare) };
+        let carriage = peer.carriage;
+        let base = summary.total_len + carriage.outer_len();
+        let room = usize::from(peer.mtu.min(self.config.mtu));
+        let mut ret = peer.receiver.telling(now, carriage);
+        let slots = slots_beside(&self.config, ret.as_ref());
+        let planned = peer.sender.plan(now, (base, len_of(ret.as_ref())), room, slots, capable);
+        let speaks = speaks && (self.config.answers_only || planned.is_ok() || summary.dont_fragment);
+        let (mut form, tells, aside) = match planned {
+            Ok(plan) => (plan.form, plan.tells, plan.aside),
+            // A host that only answers leaves alone what others at the address of a peer are sent.
+            Err(TooBig) if summary.dont_fragment && (speaks || !self.config.answers_only) => {
+                self.plain_mtu = plain_mtu(room as u16, carriage);
+                return Err(Reason::PacketTooBig);
+            }
+            // Its sender lets routers fragment it, which no packet with a header survives.
+            Err(TooBig) => (Form::Bare, false, None),
+        };
+        // In UDP, and in a flow that speaks capabilities, a packet without one has a header as well.
+        let is_full = form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room;
+        if !tells || is_full || !fits_beside(&self.config, (peer, speaks), form, slots, ret.as_ref()) {
+            ret = None;
+        }
+        let slots = if ret.is_some() { slots } else { self.config.slots };
+        let is_plain = form == Form::Bare && carriage == Carriage::Native && !speaks;
+        if !is_plain {
+            if form == Form::Bare && base + request_len(0) + len_of(ret.as_ref()) > room {
+                self.plain_mtu = plain_mtu(room as u16, carriage);
+                return Err(Reason::PacketTooBig);
+            }
+            form = peer.put(
+                now,
+                (frame, summary),
+                form,
+                &Parts { config: &self.config, client_id, carriage, slots, own, ret, base },
+            )?;
+        }
+        let waits = peer.receiver.waits();
+        match form {
+            Form::Bare => self.counters.bare += 1,
+            Form::Request => self.counters.requests += 1,
+            Form::Renewal => self.counters.renewals += 1,
+            Form::List => self.counters.lists += 1,
+            Form::Nonce => self.counters.nonces += 1,
+        }
+        if aside.is_some() || waits && ret.is_none() {
+            self.queue_soon(now, slot);
+        }
+        Ok(form)
     }
 
     /// The largest TCP segment that leaves room for the header of a path with [`super::Config::clamp_capabilities`].
@@ -164,10 +233,7 @@ pub(super) struct Segment {
 
 impl Segment {
     pub(super) fn of(summary: &ip::Summary, bytes: &[u8]) -> Self {
-        Self::of_transport(summary.protocol, summary.transport(bytes))
-    }
-
-    pub(super) fn of_transport(protocol: IpProtocol, transport: &[u8]) -> Self {
+        let (protocol, transport) = (summary.protocol, summary.transport(bytes));
         let ports = if protocol.has_ports() { Ports::parse(transport).ok() } else { None };
         let is_error = icmp::version(protocol)
             .and_then(|version| icmp::Packet::new_checked(version, transport).ok())

@@ -13,7 +13,7 @@ mod granted;
 mod server;
 
 pub use client::{ClientIds, ClientPolicy};
-pub use granted::{Budget, GrantedPolicy, LIMITS_KILOBYTES_MIN};
+pub use granted::{Budget, LIMITS_KILOBYTES_MIN};
 pub use server::{Renew, ServerConfig, ServerPolicy};
 
 /// How many path identifiers a policy sees.
@@ -116,7 +116,10 @@ pub enum Misdeed {
 /// Whom a host allows to send to it, and by which name its own hosts send.
 pub trait Policy {
     /// The client id of a flow as sender; `None`: that of the peer which the flow answers, or none.
-    fn client_id(&mut self, flow: &Flow) -> Option<ClientId>;
+    fn client_id(&mut self, flow: &Flow) -> Option<ClientId> {
+        let _ = flow;
+        None
+    }
 
     /// Decides on a request or renewal. Never grants to a client id that it does not know.
     fn decide(&mut self, now: Instant, request: &Request) -> Decision;

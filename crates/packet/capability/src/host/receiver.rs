@@ -9,7 +9,7 @@ use sluicegate_wire::{
 
 use super::{
     config::{ANSWER_AGAIN, ANSWER_COPIES, ANSWER_WAIT, GRANT_SECONDS_MAX, NOTICE_INTERVAL},
-    random::Random,
+    random::Keyed,
 };
 use crate::secrets;
 
@@ -78,7 +78,7 @@ impl Receiver {
     pub(super) fn grant(
         &mut self,
         now: Instant,
-        random: &Random,
+        keyed: &Keyed,
         algorithm: Algorithm,
         limits: Limits,
         (pre, renewal): (&CapabilityList, bool),
@@ -95,7 +95,7 @@ impl Receiver {
         let varied = vary(limits, step);
         let limits = last.map_or(varied, |last| not_older(varied, &last));
         let list: CapabilityList = pre.iter().map(|pre| secrets::seal(algorithm, pre, limits)).collect();
-        let digest = digest(random, limits, &list);
+        let digest = digest(keyed, limits, &list);
         if self.granted[0].is_none_or(|last| last.used) {
             self.granted[1] = self.granted[0];
         } else {
@@ -133,11 +133,11 @@ impl Receiver {
     pub(super) fn proves(
         &mut self,
         now: Instant,
-        random: &Random,
+        keyed: &Keyed,
         nonce: FlowNonce,
         list: Option<(Limits, &CapabilityList)>,
     ) -> bool {
-        let digest = list.map(|(limits, list)| digest(random, limits, list));
+        let digest = list.map(|(limits, list)| digest(keyed, limits, list));
         let at = self.granted.iter().position(|held| held.is_some_and(|held| Some(held.digest) == digest));
         let is_known = self.granted.iter().flatten().any(|used| {
             let new = at.and_then(|at| self.granted[at]);
@@ -290,13 +290,13 @@ fn not_older(limits: Limits, last: &Granted) -> Limits {
     if is_newer { limits } else { newer.unwrap_or(limits) }
 }
 
-fn digest(random: &Random, limits: Limits, list: &CapabilityList) -> u64 {
+fn digest(keyed: &Keyed, limits: Limits, list: &CapabilityList) -> u64 {
     let mut bytes = [0; 2 + 8 * CAPABILITIES_MAX];
     bytes[..2].copy_from_slice(&limits.bits().to_be_bytes());
     for (chunk, Capability(value)) in bytes[2..].chunks_exact_mut(8).zip(list.iter()) {
         chunk.copy_from_slice(&value.to_be_bytes());
     }
-    random.index(bytes.get(..2 + 8 * list.len()).unwrap_or_default())
+    keyed.hash(bytes.get(..2 + 8 * list.len()).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -309,25 +309,25 @@ mod tests {
 
     #[test]
     fn a_sender_whose_second_never_ends_is_granted_on_and_on() {
-        let random = Random::new(&[3; 32]);
+        let keyed = Keyed::new([3; 16]);
         let mut receiver = Receiver::default();
         let pre: CapabilityList = [Capability::new(9, 1)].into_iter().collect();
         let now = Instant::from_secs(1);
         for _ in 0..=u32::from(u16::MAX) + 1 {
-            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, true), Carriage::Native);
+            receiver.grant(now, &keyed, Algorithm::SipHash, limits(32, 10), (&pre, true), Carriage::Native);
             let (granted, list) = receiver.answer.unwrap().list;
-            assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
+            assert!(receiver.proves(now, &keyed, FlowNonce(1), Some((granted.unwrap(), &list))));
         }
         assert_eq!(receiver.granted[0].unwrap().step, u16::MAX);
     }
 
     #[test]
     fn what_routers_let_pass_is_the_use_of_a_grant_whose_list_never_came() {
-        let random = Random::new(&[3; 32]);
+        let keyed = Keyed::new([3; 16]);
         let now = Instant::from_secs(1);
         let granted = |receiver: &mut Receiver, entries: u64, second: u8| {
             let pre: CapabilityList = (0..entries).map(|entry| Capability::new(second, entry)).collect();
-            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+            receiver.grant(now, &keyed, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
         };
         let mut receiver = Receiver::default();
         granted(&mut receiver, 1, 9);
@@ -336,34 +336,34 @@ mod tests {
         assert!(receiver.uses_unseen(FlowNonce(1)) && receiver.begun() == Some(limits(32, 10)));
         assert!(receiver.uses_unseen(FlowNonce(1)) && receiver.begun().is_none(), "once for each grant");
         assert!(!receiver.uses_unseen(FlowNonce(2)), "nothing that was not granted");
-        assert!(!receiver.proves(now, &random, FlowNonce(1), None), "proves nothing");
+        assert!(!receiver.proves(now, &keyed, FlowNonce(1), None), "proves nothing");
         granted(&mut receiver, 3, 11);
         assert!(receiver.uses_unseen(FlowNonce(2)) && receiver.begun() == Some(limits(32, 10)));
         let (granted, list) = receiver.answer.unwrap().list;
-        assert!(receiver.proves(now, &random, FlowNonce(2), Some((granted.unwrap(), &list))));
+        assert!(receiver.proves(now, &keyed, FlowNonce(2), Some((granted.unwrap(), &list))));
         assert_eq!(receiver.begun(), None, "the list comes late and is charged once");
         let pre: CapabilityList = (0..3).map(|entry| Capability::new(12, entry)).collect();
-        receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+        receiver.grant(now, &keyed, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
         let (granted, list) = receiver.answer.unwrap().list;
-        assert!(receiver.proves(now, &random, FlowNonce(3), Some((granted.unwrap(), &list))));
+        assert!(receiver.proves(now, &keyed, FlowNonce(3), Some((granted.unwrap(), &list))));
         let _ = receiver.begun();
-        receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+        receiver.grant(now, &keyed, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
         assert!(receiver.uses_unseen(FlowNonce(2)) && receiver.begun().is_none(), "overtaken by the next flow");
     }
 
     #[test]
     fn answers_with_the_same_capabilities_are_charged_once() {
-        let random = Random::new(&[3; 32]);
+        let keyed = Keyed::new([3; 16]);
         let now = Instant::from_secs(1);
         let mut receiver = Receiver::default();
         // The sender's own entry is another in each request; the routers' are the same for a second.
         let lists = [1, 2].map(|own| {
             let pre = [Capability::new(own, own.into()), Capability::new(9, 7)].into_iter().collect();
-            receiver.grant(now, &random, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
+            receiver.grant(now, &keyed, Algorithm::SipHash, limits(32, 10), (&pre, false), Carriage::Native);
             receiver.answer.unwrap().list
         });
         let begun = lists.map(|(granted, list)| {
-            assert!(receiver.proves(now, &random, FlowNonce(1), Some((granted.unwrap(), &list))));
+            assert!(receiver.proves(now, &keyed, FlowNonce(1), Some((granted.unwrap(), &list))));
             receiver.begun()
         });
         assert_eq!(begun, [Some(limits(32, 10)), None]);

@@ -3,9 +3,9 @@
 use core::net::IpAddr;
 
 use sluicegate_bounded::{Cache, Gauge};
-use sluicegate_wire::{Instant, capability::shim::Carriage};
+use sluicegate_wire::{Instant, capability::shim::Carriage, ip::octets};
 
-use super::{random::Random, table::address_bytes};
+use super::random::Keyed;
 
 const WAYS: usize = 4;
 
@@ -30,15 +30,16 @@ pub(super) struct Remotes {
     known: Cache<Option<Known>, WAYS>,
     /// When all that was ever known has ended.
     ends: Instant,
+    keyed: Keyed,
 }
 
 impl Remotes {
-    pub(super) fn new(remotes_max: u32) -> Self {
-        Self { known: Cache::new("capability_remotes", remotes_max), ends: Instant::ZERO }
+    pub(super) fn new(remotes_max: u32, keyed: Keyed) -> Self {
+        Self { known: Cache::new("capability_remotes", remotes_max), ends: Instant::ZERO, keyed }
     }
 
-    pub(super) fn know(&mut self, random: &Random, remote: IpAddr, knowledge: Knowledge, until: Instant) {
-        let hash = random.index(&address_bytes(remote));
+    pub(super) fn know(&mut self, remote: IpAddr, knowledge: Knowledge, until: Instant) {
+        let hash = self.keyed.hash(&octets(remote));
         let place = self.known.place(hash, |known| is_of(known, remote), |known| known.map(|(.., until)| until));
         *place = Some((remote, knowledge, until));
         self.ends = self.ends.max(until);
@@ -49,8 +50,8 @@ impl Remotes {
         self.ends <= now
     }
 
-    pub(super) fn lookup(&self, random: &Random, now: Instant, remote: IpAddr) -> Option<Knowledge> {
-        let known = self.known.find(random.index(&address_bytes(remote)), |known| is_of(known, remote));
+    pub(super) fn lookup(&self, now: Instant, remote: IpAddr) -> Option<Knowledge> {
+        let known = self.known.find(self.keyed.hash(&octets(remote)), |known| is_of(known, remote));
         known?.and_then(|(_, knowledge, until)| (until > now).then_some(knowledge))
     }
 
@@ -76,23 +77,23 @@ mod tests {
 
     #[test]
     fn knowledge_ends_at_its_time() {
-        let (mut remotes, random) = (Remotes::new(16), Random::new(&[1; 32]));
-        remotes.know(&random, address(1), Knowledge::Legacy, Instant::from_secs(60));
-        assert_eq!(remotes.lookup(&random, Instant::from_secs(59), address(1)), Some(Knowledge::Legacy));
+        let mut remotes = Remotes::new(16, Keyed::new([1; 16]));
+        remotes.know(address(1), Knowledge::Legacy, Instant::from_secs(60));
+        assert_eq!(remotes.lookup(Instant::from_secs(59), address(1)), Some(Knowledge::Legacy));
         assert!(!remotes.is_empty(Instant::from_secs(59)));
-        assert_eq!(remotes.lookup(&random, Instant::from_secs(60), address(1)), None);
+        assert_eq!(remotes.lookup(Instant::from_secs(60), address(1)), None);
         assert!(remotes.is_empty(Instant::from_secs(60)));
-        assert_eq!(remotes.lookup(&random, Instant::ZERO, address(2)), None);
+        assert_eq!(remotes.lookup(Instant::ZERO, address(2)), None);
     }
 
     #[test]
     fn a_full_memory_forgets_what_ends_first() {
-        let (mut remotes, random) = (Remotes::new(4), Random::new(&[1; 32]));
+        let mut remotes = Remotes::new(4, Keyed::new([1; 16]));
         for n in 1..=5 {
-            remotes.know(&random, address(n), Knowledge::Legacy, Instant::from_secs(u64::from(n)));
+            remotes.know(address(n), Knowledge::Legacy, Instant::from_secs(u64::from(n)));
         }
-        assert_eq!(remotes.lookup(&random, Instant::ZERO, address(1)), None);
-        assert!((2..=5).all(|n| remotes.lookup(&random, Instant::ZERO, address(n)).is_some()));
+        assert_eq!(remotes.lookup(Instant::ZERO, address(1)), None);
+        assert!((2..=5).all(|n| remotes.lookup(Instant::ZERO, address(n)).is_some()));
         let gauge = remotes.gauge(Instant::ZERO);
         assert_eq!((gauge.used, gauge.max), (4, 4));
     }

@@ -1,7 +1,7 @@
 use sluicegate_bounded::Cache;
 use sluicegate_wire::Instant;
 
-use super::{config::CONTACT_FOR, policy::Flow, random::Random, routes};
+use super::{config::CONTACT_FOR, policy::Flow, random::Keyed, routes};
 
 /// A flow that the remote side opened and that has no peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,29 +16,30 @@ pub(super) struct Seen {
 pub(super) struct SeenFlows {
     /// The flow's hash, and until when it is remembered.
     flows: Cache<Option<(u64, Instant, Seen)>, 1>,
+    keyed: Keyed,
 }
 
 impl SeenFlows {
-    pub(super) fn new(flows_max: u32) -> Self {
-        Self { flows: Cache::new("capability_seen", flows_max) }
+    pub(super) fn new(flows_max: u32, keyed: Keyed) -> Self {
+        Self { flows: Cache::new("capability_seen", flows_max), keyed }
     }
 
     /// Remembers for a minute that a packet of the other direction of `flow` came.
-    pub(super) fn learn(&mut self, random: &Random, now: Instant, flow: &Flow, seen: Seen) {
-        let hash = routes::hash(random, flow, true);
+    pub(super) fn learn(&mut self, now: Instant, flow: &Flow, seen: Seen) {
+        let hash = routes::hash(&self.keyed, flow, true);
         *self.flows.place(hash, |_| true, |_| ()) = Some((hash, now + CONTACT_FOR, seen));
     }
 
     /// Forgets the flow: its packets have found their peer.
-    pub(super) fn forget(&mut self, random: &Random, flow: &Flow) {
-        let hash = routes::hash(random, flow, true);
+    pub(super) fn forget(&mut self, flow: &Flow) {
+        let hash = routes::hash(&self.keyed, flow, true);
         if let Some(flow) = self.flows.find_mut(hash, |flow| flow.is_some_and(|(held, ..)| held == hash)) {
             *flow = None;
         }
     }
 
-    pub(super) fn find(&self, random: &Random, now: Instant, flow: &Flow) -> Option<Seen> {
-        let hash = routes::hash(random, flow, true);
+    pub(super) fn find(&self, now: Instant, flow: &Flow) -> Option<Seen> {
+        let hash = routes::hash(&self.keyed, flow, true);
         let is_it = |flow: &Option<(u64, Instant, _)>| flow.is_some_and(|(held, until, _)| held == hash && until > now);
         self.flows.find(hash, is_it)?.map(|(.., seen)| seen)
     }

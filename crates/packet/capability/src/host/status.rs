@@ -1,12 +1,11 @@
 use core::net::IpAddr;
 
-use sluicegate_bounded::{Bounded, Gauge};
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Limits, shim::Carriage},
 };
 
-use super::{Host, Knowledge, Standing};
+use super::Standing;
 
 /// What a host has done and heard since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,43 +92,4 @@ pub struct PeerStatus {
     pub granted: Option<Limits>,
     /// When it was seen last.
     pub seen: Instant,
-}
-
-impl Host {
-    /// All peers.
-    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
-        self.peers.iter().map(move |(key, peer, standing, seen)| {
-            let sending = match (peer.sender.held(now), peer.sender.refused_until(now)) {
-                _ if self.knowledge(now, key.remote) == Some(Knowledge::Legacy) => Sending::Legacy,
-                (Some((limits, used, until)), _) => Sending::Capable { limits, used, until },
-                (None, Some(until)) => Sending::Refused { until },
-                (None, None) => Sending::Requesting,
-            };
-            PeerStatus {
-                local: key.local,
-                remote: key.remote,
-                client_id: key.client_id,
-                carriage: peer.carriage,
-                standing,
-                sending,
-                granted: peer.receiver.granted(now),
-                seen,
-            }
-        })
-    }
-
-    /// How full each table is.
-    #[must_use]
-    pub fn gauges(&self, now: Instant) -> [Gauge; 4] {
-        let [peers, strangers] = self.peers.gauges();
-        let (soon, late) = (self.soon.gauge(), self.late.gauge());
-        let waiting = Gauge { used: soon.used + late.used, max: soon.max + late.max, ..soon };
-        [peers, strangers, self.remotes.gauge(now), waiting]
-    }
-
-    /// What the host has done and heard since its start.
-    #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
-    }
 }

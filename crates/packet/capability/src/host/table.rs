@@ -3,9 +3,9 @@
 use core::{net::IpAddr, time::Duration};
 
 use sluicegate_bounded::{Bounded, Buckets, Gauge, Handle, Link, List, NONE, Slab, chained, linked};
-use sluicegate_wire::{Instant, capability::ClientId};
+use sluicegate_wire::{Instant, capability::ClientId, ip::octets};
 
-use super::random::Random;
+use super::random::Keyed;
 
 /// What is known about a peer; decides who makes room when the table is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,11 +56,12 @@ pub(super) struct Table<T> {
     /// By standing, who was seen longest ago first.
     lists: [List; STANDINGS],
     strangers_max: u32,
+    keyed: Keyed,
 }
 
 impl<T> Table<T> {
     /// A table for `peers_max` peers (1 to 2^28).
-    pub(super) fn new(peers_max: u32) -> Self {
+    pub(super) fn new(peers_max: u32, keyed: Keyed) -> Self {
         let peers_max = peers_max.clamp(1, 1 << 28);
         Self {
             entries: Slab::new("capability_peers", peers_max),
@@ -68,6 +69,7 @@ impl<T> Table<T> {
             index: Buckets::new(peers_max * 2),
             lists: [List::EMPTY; STANDINGS],
             strangers_max: peers_max.div_ceil(2),
+            keyed,
         }
     }
 
@@ -89,23 +91,16 @@ impl<T> Table<T> {
     }
 
     /// The slot of this peer.
-    pub(super) fn find(&self, random: &Random, key: &Key) -> Option<u32> {
-        let hash = hash(random, key);
+    pub(super) fn find(&self, key: &Key) -> Option<u32> {
+        let hash = hash(&self.keyed, key);
         let first = self.index.first(self.index.of(hash));
         Buckets::find(&self.entries, first, |entry| entry.hash == hash && entry.key == *key)
     }
 
     /// Puts a peer that is not in the table into it; `None` if nobody makes room.
-    pub(super) fn insert(
-        &mut self,
-        random: &Random,
-        now: Instant,
-        key: Key,
-        standing: Standing,
-        value: T,
-    ) -> Option<u32> {
+    pub(super) fn insert(&mut self, now: Instant, key: Key, standing: Standing, value: T) -> Option<u32> {
         self.make_room(now, standing)?;
-        let hash = hash(random, &key);
+        let hash = hash(&self.keyed, &key);
         let entry = Entry { key, value, hash, chain: NONE, standing, link: Link::NONE, seen: now };
         let slot = self.entries.insert(entry).ok()?.index();
         self.index.insert(&mut self.entries, self.index.of(hash), slot);
@@ -113,14 +108,19 @@ impl<T> Table<T> {
         Some(slot)
     }
 
-    /// The peer in this slot.
-    pub(super) fn get(&self, slot: u32) -> Option<(&Key, &T)> {
-        self.entries.get(slot).map(|entry| (&entry.key, &entry.value))
+    /// Who is in this slot.
+    pub(super) fn key(&self, slot: u32) -> Option<Key> {
+        self.entries.get(slot).map(|entry| entry.key)
     }
 
-    /// The peer in this slot, to be changed.
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<(&Key, &mut T)> {
-        self.entries.get_mut(slot).map(|entry| (&entry.key, &mut entry.value))
+    /// What is kept of the peer in this slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot).map(|entry| &entry.value)
+    }
+
+    /// As [`Self::get`], to be changed.
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.entries.get_mut(slot).map(|entry| &mut entry.value)
     }
 
     /// What is known about the peer in this slot.
@@ -187,20 +187,12 @@ impl<T> Table<T> {
     }
 }
 
-fn hash(random: &Random, key: &Key) -> u64 {
+fn hash(keyed: &Keyed, key: &Key) -> u64 {
     let mut bytes = [0; 36];
-    bytes[..16].copy_from_slice(&address_bytes(key.local));
-    bytes[16..32].copy_from_slice(&address_bytes(key.remote));
+    bytes[..16].copy_from_slice(&octets(key.local));
+    bytes[16..32].copy_from_slice(&octets(key.remote));
     bytes[32..].copy_from_slice(&key.client_id.0.to_be_bytes());
-    random.index(&bytes)
-}
-
-/// An address as 16 bytes; IPv4 as IPv4-mapped.
-pub(super) fn address_bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
+    keyed.hash(&bytes)
 }
 
 #[cfg(test)]
@@ -212,8 +204,8 @@ mod tests {
 
     use super::*;
 
-    fn random() -> Random {
-        Random::new(&[7; 32])
+    fn table(peers_max: u32) -> Table<u32> {
+        Table::new(peers_max, Keyed::new([7; 16]))
     }
 
     fn key(n: u32) -> Key {
@@ -227,41 +219,41 @@ mod tests {
 
     #[test]
     fn strangers_hold_half_of_the_table_and_push_out_strangers_only() {
-        let (mut table, random) = (Table::new(8), random());
+        let mut table = table(8);
         for n in 0..4 {
-            assert!(table.insert(&random, at(0), key(n), Standing::Proven, n).is_some());
+            assert!(table.insert(at(0), key(n), Standing::Proven, n).is_some());
         }
         for n in 100..1_000 {
-            assert!(table.insert(&random, at(1), key(n), Standing::Stranger, n).is_some());
+            assert!(table.insert(at(1), key(n), Standing::Stranger, n).is_some());
         }
         assert_eq!(table.gauges().map(|gauge| gauge.used), [8, 4]);
-        assert!((0..4).all(|n| table.find(&random, &key(n)).is_some()), "no live peer lost its state");
-        assert!(table.find(&random, &key(999)).is_some());
-        assert!(table.find(&random, &key(100)).is_none());
+        assert!((0..4).all(|n| table.find(&key(n)).is_some()), "no live peer lost its state");
+        assert!(table.find(&key(999)).is_some());
+        assert!(table.find(&key(100)).is_none());
     }
 
     #[test]
     fn a_table_full_of_busy_peers_refuses_until_one_has_been_idle() {
-        let (mut table, random) = (Table::new(4), random());
+        let mut table = table(4);
         for n in 0..4 {
-            table.insert(&random, at(0), key(n), Standing::Proven, n).unwrap();
+            table.insert(at(0), key(n), Standing::Proven, n).unwrap();
         }
-        assert_eq!(table.insert(&random, at(59), key(9), Standing::Contacted, 9), None);
-        let busy = table.find(&random, &key(0)).unwrap();
+        assert_eq!(table.insert(at(59), key(9), Standing::Contacted, 9), None);
+        let busy = table.find(&key(0)).unwrap();
         table.touch(at(59), busy, Standing::Stranger);
         assert_eq!(table.standing(busy), Standing::Proven, "a touch never lowers the standing");
-        assert!(table.insert(&random, at(60), key(9), Standing::Contacted, 9).is_some());
-        assert!(table.find(&random, &key(0)).is_some(), "the busy one stays");
-        assert!(table.find(&random, &key(1)).is_none(), "the one that was idle longest goes");
+        assert!(table.insert(at(60), key(9), Standing::Contacted, 9).is_some());
+        assert!(table.find(&key(0)).is_some(), "the busy one stays");
+        assert!(table.find(&key(1)).is_none(), "the one that was idle longest goes");
     }
 
     #[test]
     fn a_handle_is_void_once_its_slot_has_another_owner() {
-        let (mut table, random) = (Table::new(1), random());
-        let slot = table.insert(&random, at(0), key(1), Standing::Stranger, 1).unwrap();
+        let mut table = table(1);
+        let slot = table.insert(at(0), key(1), Standing::Stranger, 1).unwrap();
         let handle = table.handle(slot);
         assert_eq!(table.resolve(handle), Some(slot));
-        table.insert(&random, at(0), key(2), Standing::Stranger, 2).unwrap();
+        table.insert(at(0), key(2), Standing::Stranger, 2).unwrap();
         assert_eq!(table.resolve(handle), None);
         assert_eq!(table.resolve(Handle::NONE), None);
     }
@@ -269,20 +261,20 @@ mod tests {
     proptest! {
         #[test]
         fn the_table_finds_exactly_who_is_in_it(steps in prop::collection::vec((0u32..40, 0usize..3), 1..300)) {
-            let (mut table, random) = (Table::new(16), random());
+            let mut table = table(16);
             let mut known: HashMap<u32, u32> = HashMap::new();
             for (second, (n, standing)) in steps.into_iter().enumerate() {
                 let standing = [Standing::Stranger, Standing::Contacted, Standing::Proven][standing];
                 let now = at(second as u64 * 7);
-                match table.find(&random, &key(n)) {
+                match table.find(&key(n)) {
                     Some(slot) => table.touch(now, slot, standing),
                     None => {
-                        table.insert(&random, now, key(n), standing, n);
+                        table.insert(now, key(n), standing, n);
                     }
                 }
                 known = table.iter().map(|(key, value, ..)| (key.client_id.0, *value)).collect();
                 for n in 0..40 {
-                    let found = table.find(&random, &key(n)).and_then(|slot| table.get(slot)).map(|(_, n)| *n);
+                    let found = table.find(&key(n)).and_then(|slot| table.get(slot)).copied();
                     prop_assert_eq!(found, known.get(&n).copied());
                 }
                 prop_assert!(table.gauges()[1].used <= 8);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use sluicegate_bounded::Gauge;
 use sluicegate_capability::host::{
-    Budget, Config, Flow, GrantedPolicy, Host, Inbound, Knowledge, Request, Sending, ServerConfig, Standing, Unexpected,
+    Budget, Config, Decision, Host, Inbound, Knowledge, Policy, Request, Sending, ServerConfig, Standing, Unexpected,
 };
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol,
@@ -193,14 +193,18 @@ fn packets_of_strangers_get_few_notices_all_together() {
 #[test]
 fn one_bad_client_of_many_behind_one_address_shares_its_fate_with_nobody() {
     // Three clients behind one address, each with the id of its own grant; the second has none any more.
-    let mut policy = GrantedPolicy {
-        name: |_: &Flow| None,
-        budget: |_, request: &Request| {
+    struct Granted;
+    impl Policy for Granted {
+        fn decide(&mut self, _: Instant, request: &Request) -> Decision {
             let budget = Budget { bytes: 1_000_000, seconds: 60, rate: 0, rtt_ms: 20 };
-            (request.client_id != ClientId(2)).then_some(budget)
-        },
-        knows: |_: &Unexpected| true,
-    };
+            if request.client_id == ClientId(2) { Decision::Silent } else { budget.decide() }
+        }
+
+        fn unexpected(&mut self, _: Instant, _: &Unexpected) -> bool {
+            true
+        }
+    }
+    let mut policy = Granted;
     let now = Instant::from_secs(3);
     let mut b = Host::new(Config { peers_max: 64, remotes_max: 64, ..Config::default() }, [2; 32]);
     for id in 1..=3 {

@@ -1,9 +1,10 @@
-use core::{hash::Hasher as _, net::IpAddr};
+use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 use sluicegate_wire::{
     Instant,
     capability::{ClientId, Limits},
+    ip::octets,
 };
 use zeroize::Zeroizing;
 
@@ -25,9 +26,8 @@ impl ClientIds {
         match self {
             Self::Fixed(id) => *id,
             Self::PerHost(key) => {
-                let mut hasher = SipHasher24::new_with_key(key);
-                hasher.write(&crate::host::table::address_bytes(local));
-                ClientId((hasher.finish() as u32).max(1))
+                let hash = SipHasher24::new_with_key(key).hash(&octets(local));
+                ClientId((hash as u32).max(1))
             }
         }
     }

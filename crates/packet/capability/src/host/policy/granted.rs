@@ -1,9 +1,6 @@
-use sluicegate_wire::{
-    Instant,
-    capability::{ClientId, Limits},
-};
+use sluicegate_wire::capability::Limits;
 
-use super::{Decision, Flow, Policy, Request, Unexpected};
+use super::Decision;
 
 /// The least default N, in kilobytes.
 pub const LIMITS_KILOBYTES_MIN: u16 = 32;
@@ -25,6 +22,12 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// What becomes of a request that is paid from this: refused if nothing is left.
+    #[must_use]
+    pub fn decide(&self) -> Decision {
+        self.limits().map_or(Decision::Refuse, Decision::Grant)
+    }
+
     /// What one capability may be worth: two round trips at the grant's rate, or a quarter of a second if they are shorter,
     /// between 32 kB and the header's most, and never more than is left of the grant. `None` if nothing is left.
     ///
@@ -45,42 +48,6 @@ impl Budget {
         let held = u64::from(kilobytes) * Limits::KILOBYTE * 3 / 4 * u64::from(Limits::LEAST.seconds());
         let seconds = self.seconds.min(u64::from(Limits::SECONDS_MAX)).min((held / Limits::LEAST.bytes()).max(1));
         Limits::new(kilobytes, u8::try_from(seconds).ok()?)
-    }
-}
-
-/// The policy of a gate, in the place of its services: whoever has a grant gets capabilities from that grant's budget.
-///
-/// `name` finds the client id of a grant for a flow of a service; `budget` what is left of the grant that allows a
-/// request, `None` if no grant does; `knows` whether a client id has any grant.
-pub struct GrantedPolicy<Name, Left, Knows> {
-    /// The client id that packets of this flow are sent under.
-    pub name: Name,
-    /// What is left of the grant that allows this request.
-    pub budget: Left,
-    /// Whether this client id has a grant to this address.
-    pub knows: Knows,
-}
-
-impl<Name, Left, Knows> Policy for GrantedPolicy<Name, Left, Knows>
-where
-    Name: FnMut(&Flow) -> Option<ClientId>,
-    Left: FnMut(Instant, &Request) -> Option<Budget>,
-    Knows: FnMut(&Unexpected) -> bool,
-{
-    fn client_id(&mut self, flow: &Flow) -> Option<ClientId> {
-        (self.name)(flow)
-    }
-
-    fn decide(&mut self, now: Instant, request: &Request) -> Decision {
-        let Some(budget) = (self.budget)(now, request) else { return Decision::Silent };
-        match budget.limits() {
-            Some(limits) => Decision::Grant(limits),
-            None => Decision::Refuse,
-        }
-    }
-
-    fn unexpected(&mut self, _now: Instant, event: &Unexpected) -> bool {
-        (self.knows)(event)
     }
 }
 

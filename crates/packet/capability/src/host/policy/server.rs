@@ -1,15 +1,15 @@
 use alloc::{boxed::Box, vec};
-use core::{hash::Hasher as _, net::IpAddr, time::Duration};
+use core::{net::IpAddr, time::Duration};
 
 use siphasher::sip::SipHasher24;
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::{
     Instant,
-    capability::{ClientId, Limits, PathId},
+    capability::{Limits, PathId},
 };
 use zeroize::Zeroizing;
 
-use super::{Decision, Flow, Misdeed, Policy, Received, Request, Unexpected, life};
+use super::{Decision, Misdeed, Policy, Received, Request, Unexpected, life};
 
 mod senders;
 
@@ -206,17 +206,11 @@ impl ServerPolicy {
     }
 
     fn hash(&self, bytes: &[u8]) -> u64 {
-        let mut hasher = SipHasher24::new_with_key(&self.key);
-        hasher.write(bytes);
-        hasher.finish()
+        SipHasher24::new_with_key(&self.key).hash(bytes)
     }
 }
 
 impl Policy for ServerPolicy {
-    fn client_id(&mut self, _flow: &Flow) -> Option<ClientId> {
-        None
-    }
-
     fn decide(&mut self, now: Instant, request: &Request) -> Decision {
         if request.answers_mine {
             return Decision::Grant(self.config.limits);

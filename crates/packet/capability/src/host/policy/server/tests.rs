@@ -1,6 +1,6 @@
 use core::net::Ipv4Addr;
 
-use sluicegate_wire::IpProtocol;
+use sluicegate_wire::{IpProtocol, capability::ClientId};
 
 use super::*;
 use crate::host::PATH_MAX;

@@ -6,7 +6,7 @@ use axum::{Router, http::StatusCode};
 use sluicegate_api::{
     self as api, FlowTrace, GrantStatus, JoinToken, NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked,
 };
-use sluicegate_gate::{Probe, Selected, Selector};
+use sluicegate_gate::{Probe, Selected, Selector, Tuple};
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{Outcome, Step};
 use sluicegate_telemetry::Metric;
@@ -142,14 +142,9 @@ async fn observe(asked: Asked<Observe>) -> Result<Observe, Refused> {
 }
 
 async fn trace_flow(Asked { api, body: flow, .. }: Asked<api::Flow>) -> Result<FlowTrace, Refused> {
-    let probe = Probe {
-        protocol: flow.protocol,
-        src: flow.source,
-        src_port: flow.source_port,
-        dst: flow.destination,
-        dst_port: flow.destination_port,
-        port: if flow.inside { Port::INSIDE } else { Port::OUTSIDE },
-    };
+    let (src, dst) = ((flow.source, flow.source_port), (flow.destination, flow.destination_port));
+    let port = if flow.inside { Port::INSIDE } else { Port::OUTSIDE };
+    let probe = Probe { tuple: Tuple { protocol: flow.protocol, src, dst }, port };
     api.gate()?.trace(probe).await.map_err(bad)
 }
 

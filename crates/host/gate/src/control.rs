@@ -21,6 +21,7 @@ use sluicegate_feed::Selector;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::Probe;
 use sluicegate_node::{DroppedPacket, KINDS, LANES, LaneReading, Reading};
+use sluicegate_pinhole::Tuple;
 use sluicegate_policy::ServiceDefault;
 use sluicegate_telemetry::Metric;
 use sluicegate_wire::{Instant, Port, Reason, Verdict};
@@ -212,12 +213,12 @@ impl Control {
 
     /// The entry of `local` that admits this packet to an address of the gate's.
     fn local_entry(&self, probe: &Probe) -> Option<LocalRule> {
-        let config = &self.shared.config;
+        let (config, Tuple { protocol, dst, .. }) = (&self.shared.config, probe.tuple);
         let fits = |rule: &&LocalRule| {
-            rule.protocol == probe.protocol
-                && (rule.first..=rule.last).contains(&probe.dst_port)
+            rule.protocol == protocol
+                && (rule.first..=rule.last).contains(&dst.1)
                 && rule.side.has(probe.port)
-                && rule.address.map_or_else(|| config.addresses.contains(&probe.dst), |address| address == probe.dst)
+                && rule.address.map_or_else(|| config.addresses.contains(&dst.0), |address| address == dst.0)
         };
         config.local.iter().find(fits).copied()
     }
@@ -278,7 +279,7 @@ fn verdict_text(verdict: Verdict) -> String {
 }
 
 fn recent(now: Instant, drop: &DroppedPacket) -> RecentDrop {
-    let end = |address, port| match port {
+    let end = |(address, port)| match port {
         0 => format!("{address}"),
         port => SocketAddr::new(address, port).to_string(),
     };
@@ -288,7 +289,7 @@ fn recent(now: Instant, drop: &DroppedPacket) -> RecentDrop {
         reason: drop.reason.label().into(),
         explanation: drop.reason.explanation().into(),
         protocol: drop.tuple.map(|tuple| protocol_label(tuple.protocol)),
-        source: drop.tuple.map(|tuple| end(tuple.source, tuple.source_port)),
-        destination: drop.tuple.map(|tuple| end(tuple.destination, tuple.destination_port)),
+        source: drop.tuple.map(|tuple| end(tuple.src)),
+        destination: drop.tuple.map(|tuple| end(tuple.dst)),
     }
 }

@@ -44,3 +44,4 @@ pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};
 pub use packets::{Longest, longest_turns};
 pub use sluicegate_feed::{Selected, Selector};
 pub use sluicegate_nat::Probe;
+pub use sluicegate_pinhole::Tuple;

@@ -1,8 +1,6 @@
 //! Why a packet would pass or not: the same look-ups as for a packet, in words, without any effect.
 
 use alloc::{format, string::String, vec::Vec};
-use core::{net::IpAddr, time::Duration};
-
 use sluicegate_flow::Kind;
 use sluicegate_grant::GrantId;
 use sluicegate_pinhole::{Holder, Located, Names, Tuple};
@@ -20,31 +18,10 @@ use crate::{
 /// A packet to ask about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// IP protocol number.
-    pub protocol: u8,
-    /// Source address.
-    pub src: IpAddr,
-    /// Source port; for ICMP echo the identifier.
-    pub src_port: u16,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// Destination port; ignored for ICMP, which means echo.
-    pub dst_port: u16,
+    /// Both ends of it. ICMP means echo: no type has to be named.
+    pub tuple: Tuple,
     /// The port by which it would come in.
     pub port: Port,
-}
-
-/// A line that knows the packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LineView {
-    /// State of the TCP connection, or "answered" or "not answered".
-    pub state: &'static str,
-    /// Time since the last packet of this direction.
-    pub idle: Duration,
-    /// What the line may still spend before it asks its pinhole, in bytes.
-    pub lent: u32,
-    /// The translated destination (from outside) or source (from inside).
-    pub translated: Option<(IpAddr, u16)>,
 }
 
 /// The answer to a [`Probe`].
@@ -54,8 +31,6 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// The grant it belongs to, live or ended.
     pub pinhole: Option<GrantId>,
-    /// The line that knows it.
-    pub line: Option<LineView>,
     /// How the verdict was found, one sentence each.
     pub steps: Vec<String>,
 }
@@ -67,10 +42,11 @@ pub(crate) fn explain<L: Family>(
     (now, unix): (Instant, UnixTime),
     probe: &Probe,
 ) -> Explanation {
-    let inside = if probe.port == Port::INSIDE { probe.src } else { probe.dst };
+    let Probe { tuple: Tuple { src, dst, .. }, port } = *probe;
+    let inside = if port == Port::INSIDE { src.0 } else { dst.0 };
     if rules.pinholes.hosts.is_open(inside) {
         let steps = alloc::vec![String::from("The service is open: its packets need no grant.")];
-        return Explanation { verdict: Verdict::Forward(probe.port.opposite()), pinhole: None, line: None, steps };
+        return Explanation { verdict: Verdict::Forward(port.opposite()), pinhole: None, steps };
     }
     let mut explanation = explain_private(flows, rules, now, probe);
     if let Some(id) = explanation.pinhole
@@ -86,16 +62,16 @@ pub(crate) fn explain<L: Family>(
 fn explain_private<L: Family>(flows: &Flows<L>, rules: &Rules, now: Instant, probe: &Probe) -> Explanation {
     let from_inside = probe.port == Port::INSIDE;
     let kind = if from_inside { Kind::Outbound } else { Kind::Inbound };
-    let to = if from_inside && !rules.pinholes.is_gate(probe.dst) { Port::OUTSIDE } else { Port::INSIDE };
-    for tuple in tuples(rules.transports, probe).into_iter().flatten() {
+    let to = if from_inside && !rules.pinholes.is_gate(probe.tuple.dst.0) { Port::OUTSIDE } else { Port::INSIDE };
+    for tuple in tuples(rules.transports, &probe.tuple).into_iter().flatten() {
         if let Some(index) = flows.find(kind, &tuple) {
             return explain_line(rules, flows, now, index, to);
         }
     }
     let mut steps = alloc::vec![String::from("No flow has this packet: it would have to start one.")];
-    let Some(tuple) = tuples(rules.transports, probe)[0] else {
+    let Some(tuple) = tuples(rules.transports, &probe.tuple)[0] else {
         steps.push(String::from(Reason::ProtocolUnsupported.explanation()));
-        return Explanation { verdict: Verdict::Drop(Reason::ProtocolUnsupported), pinhole: None, line: None, steps };
+        return Explanation { verdict: Verdict::Drop(Reason::ProtocolUnsupported), pinhole: None, steps };
     };
     let located =
         if from_inside { locate_from_inside(rules, now, &tuple) } else { locate(rules, now, &tuple, Names::NONE) };
@@ -115,7 +91,7 @@ fn explain_private<L: Family>(flows: &Flows<L>, rules: &Rules, now: Instant, pro
     if let Some(pinhole) = pinhole {
         steps.push(pinhole.describe());
     }
-    Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), line: None, steps }
+    Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), steps }
 }
 
 /// What stands in the way of a new flow under a pinhole that is open.
@@ -142,17 +118,14 @@ fn locate_from_inside(rules: &Rules, now: Instant, tuple: &Tuple) -> Located {
 }
 
 /// The packets that a probe may mean: an echo is a request or a reply.
-fn tuples(transports: &Transports, probe: &Probe) -> [Option<Tuple>; 2] {
-    let tuple = |dst_port| {
-        Some(Tuple { protocol: probe.protocol, src: (probe.src, probe.src_port), dst: (probe.dst, dst_port) })
-    };
-    match transports.of(probe.protocol).map(|transport| transport.selector) {
-        Some(Selector::Ident) => icmp::echo_types(probe.protocol).map(tuple),
-        Some(Selector::Ports) => [tuple(probe.dst_port), None],
-        Some(Selector::None) => {
-            let (src, dst) = ((probe.src, 0), (probe.dst, 0));
-            [Some(Tuple { protocol: probe.protocol, src, dst }), None]
+fn tuples(transports: &Transports, asked: &Tuple) -> [Option<Tuple>; 2] {
+    let Tuple { protocol, src, dst } = *asked;
+    match transports.of(protocol).map(|transport| transport.selector) {
+        Some(Selector::Ident) => {
+            icmp::echo_types(protocol).map(|kind| Some(Tuple { protocol, src, dst: (dst.0, kind) }))
         }
+        Some(Selector::Ports) => [Some(*asked), None],
+        Some(Selector::None) => [Some(Tuple { protocol, src: (src.0, 0), dst: (dst.0, 0) }), None],
         None => [None, None],
     }
 }
@@ -180,10 +153,5 @@ fn explain_line<L: Family>(rules: &Rules, flows: &Flows<L>, now: Instant, index:
     if let Some(Holder::Service) = pinhole.map(|pinhole| &pinhole.holder) {
         steps.push(String::from("The service started it."));
     }
-    Explanation {
-        verdict,
-        pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)),
-        line: Some(LineView { state, idle, lent: line.lent().get(), translated }),
-        steps,
-    }
+    Explanation { verdict, pinhole: pinhole.and_then(|pinhole| Some(pinhole.grant()?.id)), steps }
 }

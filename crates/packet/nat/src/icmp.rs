@@ -6,20 +6,15 @@ use core::net::IpAddr;
 use sluicegate_flow::Kind;
 use sluicegate_grant::mac::TRAILER_LEN;
 use sluicegate_pinhole::{ServiceMode, Tuple};
-use sluicegate_wire::{
-    Frame, Instant, Port, Reason,
-    checksum::Delta,
-    icmp,
-    ip::{Ports, Summary},
-};
+use sluicegate_wire::{Frame, Instant, Port, Reason, icmp, ip::Summary};
 
 use crate::{
     aside::Seldom,
     flows::{CHARGED, Family, Flows, GUARDED, MOVED, TRANSLATED},
     lifecycle::charge,
-    rewrite::set_len,
+    rewrite::{NewEnds, set_len},
     rules::Rules,
-    transport::{Selector, State, Transport, Transports},
+    transport::{State, Transport, Transports},
 };
 
 /// How far behind the newest byte a quoted segment may start, at least.
@@ -97,10 +92,8 @@ struct Crossing {
     transport: &'static Transport,
     /// What the quoted packet is on arrival.
     tuple: Tuple,
-    /// What the line writes: an address and a port.
-    translated: Option<(IpAddr, u16)>,
-    /// Of a client that has moved, where the other side sees it.
-    moved: Option<(IpAddr, u16)>,
+    /// The quoted packet's ends on the other side.
+    ends: NewEnds,
 }
 
 /// The flows that an error is about: one, or two where it turns round as hairpin packets do (RFC 5508 REQ-7).
@@ -119,10 +112,10 @@ fn crossings<L: Family>(
         return Err(Reason::IcmpNoFlow);
     }
     let first = crossing(flows, rules, kind, (&tuple, seq))?;
-    if first.translated.is_none() && kind == Kind::Outbound && is_hidden(rules, ip.src) {
+    if first.ends.dst.is_none() && kind == Kind::Outbound && is_hidden(rules, ip.src) {
         return Err(Reason::AddressInvalid);
     }
-    let second = match first.translated {
+    let second = match first.ends.dst {
         Some(dst) if turns => Some(crossing(flows, rules, Kind::Inbound, (&Tuple { dst, ..tuple }, seq))?),
         _ => None,
     };
@@ -151,7 +144,9 @@ fn crossing<L: Family>(
     let (address, port, flags) = line.rewrite();
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
-    Ok(Crossing { kind, line: index, transport, tuple: *tuple, translated, moved })
+    // It went the other way than the line's packets do.
+    let (src, dst) = if kind == Kind::Inbound { (translated, moved) } else { (moved, translated) };
+    Ok(Crossing { kind, line: index, transport, tuple: *tuple, ends: NewEnds { src, dst } })
 }
 
 /// Takes an error of `len` bytes from the shares of the flow that it is about: nobody proved its source.
@@ -233,51 +228,19 @@ fn quoted_tuple(transports: &Transports, inner: &Summary, quoted: &[u8]) -> Opti
 impl Crossing {
     /// Writes the other side's view into the error: outer and quoted addresses, quoted port or identifier, all checksums.
     fn apply(&self, ip: &mut Summary, bytes: &mut [u8]) {
-        if self.translated.is_none() && self.moved.is_none() {
+        let NewEnds { src, dst } = self.ends;
+        if self.ends == NewEnds::NONE {
             return;
         }
-        let (near, far) = (self.translated.map(|(address, _)| address), self.moved.map(|(address, _)| address));
         // The error goes to the quoted packet's sender. Its own sender is the other end, or a router between.
-        let (src, dst) =
-            if self.kind == Kind::Inbound { (far.filter(|_| ip.src == self.tuple.dst.0), near) } else { (near, far) };
-        if let Some(address) = src {
-            ip.set_src(bytes, address);
-        }
-        if let Some(address) = dst {
-            ip.set_dst(bytes, address);
-        }
+        let own = dst.filter(|_| self.kind == Kind::Outbound || ip.src == self.tuple.dst.0);
+        NewEnds { src: own, dst: src }.write_addresses(ip, bytes);
         let (src, dst) = (ip.src, ip.dst);
         let mut message = icmp::Packet::new_unchecked(ip.version(), ip.transport_mut(bytes));
-        self.apply_to_quote(message.quoted_mut());
+        let quoted = message.quoted_mut();
+        if let Ok(mut inner) = Summary::parse_quoted(quoted) {
+            self.ends.write(self.transport, &self.tuple, &mut inner, quoted);
+        }
         message.fill_checksum(src, dst);
-    }
-
-    fn apply_to_quote(&self, quoted: &mut [u8]) {
-        let Ok(mut inner) = Summary::parse_quoted(quoted) else { return };
-        let (src, dst) =
-            if self.kind == Kind::Inbound { (self.translated, self.moved) } else { (self.moved, self.translated) };
-        let mut delta = Delta::NONE;
-        if let Some((address, _)) = src {
-            delta = delta.and(inner.set_src(quoted, address));
-        }
-        if let Some((address, _)) = dst {
-            delta = delta.and(inner.set_dst(quoted, address));
-        }
-        match (self.transport.selector, self.translated) {
-            (Selector::Ident, Some((_, ident))) if self.transport.is_translatable => {
-                icmp::Packet::new_unchecked(inner.version(), inner.transport_mut(quoted)).replace_ident(ident);
-                return;
-            }
-            (Selector::None, _) => {
-                inner.adjust_checksum(self.transport.checksum, quoted, delta);
-                return;
-            }
-            _ => {}
-        }
-        let old = Ports { src: self.tuple.src.1, dst: self.tuple.dst.1 };
-        let port = |end: Option<(IpAddr, u16)>, known| end.map_or(known, |(_, port)| port);
-        let ports =
-            old.replace(inner.transport_mut(quoted), Ports { src: port(src, old.src), dst: port(dst, old.dst) });
-        inner.adjust_checksum(self.transport.checksum, quoted, delta.and(ports));
     }
 }

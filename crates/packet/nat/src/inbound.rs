@@ -14,7 +14,7 @@ use crate::{
     },
     lifecycle::{charge, establish, settle},
     ports::Holder,
-    rewrite::{LineRef, Rewrite},
+    rewrite::{LineRef, NewEnds, Rewrite},
     rules::Rules,
     transport::{
         Packet, Segment, Selector, Signal, State, Tracking,
@@ -173,7 +173,8 @@ pub(crate) fn pass<L: Family>(
     let translated = (flags & TRANSLATED != 0).then(|| (L::unpack(address), port));
     let moved = (line.notes() & MOVED != 0).then(|| flows.outside_of_peer(index));
     let (src, dst) = if from == Kind::Inbound { (moved, translated) } else { (translated, moved) };
-    Ok(Rewrite { to, src, dst, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
+    let ends = NewEnds { src, dst };
+    Ok(Rewrite { to, ends, strip: false, seal, line: Some(LineRef { index, generation: line.generation() }) })
 }
 
 /// The pinhole under whose key a packet from inside gets a trailer, if one does.

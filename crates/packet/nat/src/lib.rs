@@ -44,7 +44,7 @@ mod translator;
 pub mod transport;
 
 pub use config::{Config, Timers};
-pub use explain::{Explanation, LineView, Probe};
+pub use explain::{Explanation, Probe};
 pub use rewrite::Rewrite;
 pub use state::{Export, ImportError, Imported, import};
 pub use translator::{Passed, Translator};

@@ -10,7 +10,7 @@ use crate::{
     flows::{BOUND, FROM_INSIDE, Family, Flows, NewFlow},
     inbound::{check_opens, flags_of, follow, locate, open_inbound, pass, start},
     lifecycle::establish,
-    rewrite::Rewrite,
+    rewrite::{NewEnds, Rewrite},
     rules::Rules,
     transport::{Packet, Selector},
 };
@@ -139,7 +139,7 @@ fn hairpin<L: Family>(
         None => open_hairpin(flows, rules, now, packet, evidence)?,
     };
     let out = pass(flows, rules, now, index, packet, evidence, Kind::Outbound)?;
-    let src = out.src.ok_or(Reason::NoPinhole)?;
+    let src = out.ends.src.ok_or(Reason::NoPinhole)?;
     let (transport, opens, signal) = (packet.transport, packet.opens, packet.signal);
     let turned = Packet { ip: &mut { *packet.ip }, transport, tuple: Tuple { src, ..packet.tuple }, opens, signal };
     let back = match flows.find(Kind::Inbound, &turned.tuple) {
@@ -152,7 +152,7 @@ fn hairpin<L: Family>(
         }
     };
     // What turns round is checked here and never leaves: it has no trailer of the gate's.
-    Ok(Rewrite { src: Some(src), seal: None, ..back })
+    Ok(Rewrite { ends: NewEnds { src: Some(src), ..back.ends }, seal: None, ..back })
 }
 
 /// The pinhole that a hairpin packet is for. Its client may have been seen with its inside address, by a frontend on

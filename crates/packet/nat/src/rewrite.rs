@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use sluicegate_pinhole::Tuple;
 use sluicegate_wire::{
     Frame, Port,
     checksum::Delta,
@@ -10,7 +11,7 @@ use sluicegate_wire::{
     ipv4, ipv6,
 };
 
-use crate::transport::{Packet, Selector, Signal};
+use crate::transport::{Selector, Transport};
 
 /// The line that paid for a packet, as later fragments of it refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,14 +20,64 @@ pub(crate) struct LineRef {
     pub(crate) generation: u32,
 }
 
+/// The ends that are written into a packet, each an address and a port (or echo identifier); `None`: it stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewEnds {
+    pub(crate) src: Option<(IpAddr, u16)>,
+    pub(crate) dst: Option<(IpAddr, u16)>,
+}
+
+impl NewEnds {
+    pub(crate) const NONE: Self = Self { src: None, dst: None };
+
+    /// Writes addresses and ports into a whole packet, a first fragment, or what an ICMP error quotes. `tuple`: its ends so
+    /// far.
+    #[inline]
+    pub(crate) fn write(&self, transport: &Transport, tuple: &Tuple, ip: &mut Summary, bytes: &mut [u8]) {
+        if self.src.is_none() && self.dst.is_none() {
+            return;
+        }
+        let delta = self.write_addresses(ip, bytes);
+        match transport.selector {
+            Selector::Ident => {
+                if let Some((_, ident)) = self.src.or(self.dst)
+                    && transport.is_translatable
+                {
+                    icmp::Packet::new_unchecked(ip.version(), ip.transport_mut(bytes)).replace_ident(ident);
+                }
+            }
+            Selector::Ports => {
+                let old = Ports { src: tuple.src.1, dst: tuple.dst.1 };
+                let new = Ports {
+                    src: self.src.map_or(old.src, |(_, port)| port),
+                    dst: self.dst.map_or(old.dst, |(_, port)| port),
+                };
+                let ports = old.replace(ip.transport_mut(bytes), new);
+                ip.adjust_checksum(transport.checksum, bytes, delta.and(ports));
+            }
+            Selector::None => ip.adjust_checksum(transport.checksum, bytes, delta),
+        }
+    }
+
+    /// Writes addresses only: all that a later fragment has.
+    #[inline]
+    pub(crate) fn write_addresses(&self, ip: &mut Summary, bytes: &mut [u8]) -> Delta {
+        let mut delta = Delta::NONE;
+        if let Some((address, _)) = self.src {
+            delta = delta.and(ip.set_src(bytes, address));
+        }
+        if let Some((address, _)) = self.dst {
+            delta = delta.and(ip.set_dst(bytes, address));
+        }
+        delta
+    }
+}
+
 /// Where a packet goes and what is written into it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewrite {
     pub(crate) to: Port,
-    /// New source address and port (or echo identifier).
-    pub(crate) src: Option<(IpAddr, u16)>,
-    /// New destination address and port (or echo identifier).
-    pub(crate) dst: Option<(IpAddr, u16)>,
+    pub(crate) ends: NewEnds,
     pub(crate) line: Option<LineRef>,
     /// Whether the packet's last bytes are the trailer of a packet MAC, which stays here.
     pub(crate) strip: bool,
@@ -37,7 +88,7 @@ pub struct Rewrite {
 impl Rewrite {
     /// Out of the other side, unchanged.
     pub(crate) const fn unchanged(to: Port) -> Self {
-        Self { to, src: None, dst: None, line: None, strip: false, seal: None }
+        Self { to, ends: NewEnds::NONE, line: None, strip: false, seal: None }
     }
 
     /// The port where it leaves.
@@ -45,49 +96,6 @@ impl Rewrite {
     #[must_use]
     pub const fn to(&self) -> Port {
         self.to
-    }
-
-    /// Writes addresses and ports into a whole packet or a first fragment.
-    #[inline]
-    pub(crate) fn apply(&self, packet: &mut Packet<'_>, bytes: &mut [u8]) {
-        if self.src.is_none() && self.dst.is_none() {
-            return;
-        }
-        let mut delta = self.apply_addresses(packet.ip, bytes);
-        match packet.transport.selector {
-            _ if packet.signal == Signal::Error => {}
-            Selector::Ident => {
-                if let Some((_, ident)) = self.src.or(self.dst)
-                    && packet.transport.is_translatable
-                {
-                    icmp::Packet::new_unchecked(packet.ip.version(), packet.ip.transport_mut(bytes))
-                        .replace_ident(ident);
-                }
-            }
-            Selector::Ports => {
-                let old = Ports { src: packet.tuple.src.1, dst: packet.tuple.dst.1 };
-                let new = Ports {
-                    src: self.src.map_or(old.src, |(_, port)| port),
-                    dst: self.dst.map_or(old.dst, |(_, port)| port),
-                };
-                delta = delta.and(old.replace(packet.ip.transport_mut(bytes), new));
-                packet.ip.adjust_checksum(packet.transport.checksum, bytes, delta);
-            }
-            Selector::None => packet.ip.adjust_checksum(packet.transport.checksum, bytes, delta),
-        }
-    }
-
-    /// Writes addresses only: all that a later fragment has.
-    #[inline]
-    pub(crate) fn apply_addresses(&self, ip: &mut Summary, bytes: &mut [u8]) -> Delta {
-        let mut delta = Delta::NONE;
-        if let Some((address, _)) = self.src {
-            delta = delta.and(ip.set_src(bytes, address));
-        }
-        if let Some((address, _)) = self.dst {
-            delta = delta.and(ip.set_dst(bytes, address));
-        }
-        delta
     }
 }
 

@@ -144,7 +144,7 @@ impl Translator {
         if rewrite.strip {
             trailer::strip(packet.ip, frame);
         }
-        rewrite.apply(packet, frame.bytes_mut());
+        rewrite.ends.write(packet.transport, &packet.tuple, packet.ip, frame.bytes_mut());
         if let Some(slot) = rewrite.seal {
             trailer::add(&mut self.rules.pinholes, slot, packet.ip, frame)?;
         }
@@ -215,7 +215,7 @@ impl Translator {
         of_family!(ip.src.is_ipv4(), (&mut self.v4, &mut self.v6), |flows| {
             pay(flows, &mut self.rules, now, rewrite, len)
         })?;
-        rewrite.apply_addresses(ip, frame.bytes_mut());
+        rewrite.ends.write_addresses(ip, frame.bytes_mut());
         Ok(())
     }
 
@@ -321,7 +321,12 @@ impl Translator {
     /// window of an old one.
     #[must_use]
     pub fn explain(&self, now: Instant, unix: UnixTime, probe: &Probe) -> Explanation {
-        of_family!(probe.src.is_ipv4(), (&self.v4, &self.v6), |flows| explain(flows, &self.rules, (now, unix), probe))
+        of_family!(probe.tuple.src.0.is_ipv4(), (&self.v4, &self.v6), |flows| explain(
+            flows,
+            &self.rules,
+            (now, unix),
+            probe
+        ))
     }
 
     /// What a grant has used; `None` if it is not installed or over.

@@ -4,8 +4,8 @@
 //! the samples of its reason are used up for this interval.
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
 use sluicegate_bounded::{Bounded, Gauge, Queue};
+use sluicegate_pinhole::Tuple;
 use sluicegate_wire::{Instant, Port, Reason};
 
 /// Drops kept.
@@ -13,21 +13,6 @@ const DROPS_MAX: usize = 4096;
 
 /// Drops of one reason recorded between two calls of [`DropLog::refill`].
 pub(crate) const SAMPLES_PER_INTERVAL_MAX: u16 = 32;
-
-/// What a packet said about itself: enough to recognise one's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tuple {
-    /// IP protocol number.
-    pub protocol: u8,
-    /// Source address.
-    pub source: IpAddr,
-    /// Source port; zero where the protocol has none. The identifier of an ICMP echo.
-    pub source_port: u16,
-    /// Destination address.
-    pub destination: IpAddr,
-    /// Destination port; zero where the protocol has none.
-    pub destination_port: u16,
-}
 
 /// One dropped packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +23,8 @@ pub struct DroppedPacket {
     pub port: Port,
     /// Why.
     pub reason: Reason,
-    /// Its addresses and ports; `None` if it was no readable IP packet.
+    /// What it said of its ends; `None` if it was no readable IP packet. Ports are zero where the protocol has none; of an ICMP
+    /// echo the source port is the identifier.
     pub tuple: Option<Tuple>,
 }
 
@@ -85,11 +71,11 @@ impl DropLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
+    use core::net::IpAddr;
 
     fn tuple(source_port: u16) -> Tuple {
-        let host = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
-        Tuple { protocol: 17, source: host(1), source_port, destination: host(2), destination_port: 5060 }
+        let host = |last| IpAddr::from([192, 0, 2, last]);
+        Tuple { protocol: 17, src: (host(1), source_port), dst: (host(2), 5060) }
     }
 
     #[test]

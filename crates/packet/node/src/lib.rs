@@ -25,7 +25,7 @@ mod pipeline;
 mod readings;
 mod router;
 
-pub use drops::{DropLog, DroppedPacket, Tuple};
+pub use drops::{DropLog, DroppedPacket};
 pub use edge::{EdgePipeline, HostPolicy};
 pub use egress::Egress;
 pub use firewall::Firewall;

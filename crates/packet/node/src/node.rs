@@ -7,11 +7,12 @@ use super::{
     next_hop::{NextHop, destination},
 };
 use crate::{
-    drops::{DropLog, Tuple},
+    drops::DropLog,
     readings::{REASONS, Reading, Sent},
 };
 use alloc::vec::Vec;
 use sluicegate_bounded::Gauge;
+use sluicegate_pinhole::Tuple;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, HEADROOM, Instant, IpProtocol, Packet, Port, Reason, Verdict,
@@ -313,11 +314,6 @@ fn tuple(packet: &[u8]) -> Option<Tuple> {
         IpProtocol::ICMP | IpProtocol::ICMPV6 => (port(4), 0),
         _ => (0, 0),
     };
-    Some(Tuple {
-        protocol: summary.protocol.0,
-        source: summary.src,
-        source_port,
-        destination: summary.dst,
-        destination_port,
-    })
+    let (src, dst) = ((summary.src, source_port), (summary.dst, destination_port));
+    Some(Tuple { protocol: summary.protocol.0, src, dst })
 }

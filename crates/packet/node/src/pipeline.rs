@@ -137,7 +137,7 @@ impl Pipeline {
             }
         };
         let verdict = Verdict::Forward(probe.port.opposite());
-        Explanation { verdict, pinhole: None, line: None, steps: vec![step.to_owned()] }
+        Explanation { verdict, pinhole: None, steps: vec![step.to_owned()] }
     }
 
     /// Fill of the role's tables.

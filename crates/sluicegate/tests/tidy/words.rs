@@ -85,7 +85,6 @@ const SHARED: &[&str] = &[
     "Table",
     "Transfer",
     "Transport",
-    "Tuple",
     "User",
     "Verdict",
     "Via",

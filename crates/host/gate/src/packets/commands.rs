@@ -8,9 +8,9 @@ use crate::clock;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{Export, Probe};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
-use sluicegate_pinhole::{Event, InstallError};
+use sluicegate_pinhole::{Event, InstallError, Tuple};
 use sluicegate_wire::{Instant, Port, UnixTime};
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
     oneshot,
@@ -223,14 +223,10 @@ fn explain<N>(now: Instant, unix: UnixTime, node: &Node<N>, probe: &Probe) -> Ex
 /// where the probe names them.
 fn is_like(drop: &DroppedPacket, probe: &Probe) -> bool {
     let Some(tuple) = drop.tuple else { return false };
-    let fits = |port: u16, wanted: u16| wanted == 0 || port == wanted;
-    let forward = (tuple.source, tuple.destination) == (probe.src, probe.dst)
-        && fits(tuple.source_port, probe.src_port)
-        && fits(tuple.destination_port, probe.dst_port);
-    let back = (tuple.source, tuple.destination) == (probe.dst, probe.src)
-        && fits(tuple.source_port, probe.dst_port)
-        && fits(tuple.destination_port, probe.src_port);
-    tuple.protocol == probe.protocol && (forward || back)
+    let Tuple { protocol, src, dst } = probe.tuple;
+    let fits = |end: (IpAddr, u16), wanted: (IpAddr, u16)| end.0 == wanted.0 && (wanted.1 == 0 || end.1 == wanted.1);
+    let forward = fits(tuple.src, src) && fits(tuple.dst, dst);
+    tuple.protocol == protocol && (forward || fits(tuple.src, dst) && fits(tuple.dst, src))
 }
 
 pub(crate) mod longest;

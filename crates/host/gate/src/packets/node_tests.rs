@@ -70,8 +70,8 @@ fn a_strangers_packet_is_dropped_counted_and_remembered_with_its_ends() {
     let last = node.drops.recent(1, |_| true)[0];
     let tuple = last.tuple.unwrap();
     assert_eq!((last.port, last.reason), (Port::OUTSIDE, Reason::NoPinhole));
-    assert_eq!((tuple.source, tuple.source_port), (IpAddr::V4(*STRANGER.ip()), STRANGER.port()));
-    assert_eq!((tuple.destination, tuple.destination_port), (IpAddr::V4(*gate.ip()), gate.port()));
+    assert_eq!(tuple.src, (IpAddr::V4(*STRANGER.ip()), STRANGER.port()));
+    assert_eq!(tuple.dst, (IpAddr::V4(*gate.ip()), gate.port()));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_lane_without_room_drops_with_its_own_reason_and_keeps_the_ends() {
     assert!(dropped > 100);
     let last = node.drops.recent(1, |_| true)[0];
     assert_eq!((last.reason, last.port), (Reason::LegacyQueue, Port::OUTSIDE));
-    assert_eq!(last.tuple.unwrap().destination, IpAddr::V4(*PUBLIC.ip()));
+    assert_eq!(last.tuple.unwrap().dst.0, IpAddr::V4(*PUBLIC.ip()));
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::site::{packets::*, *};
 use sluicegate_nat::{Explanation, Probe};
+use sluicegate_pinhole::Tuple;
 use sluicegate_wire::{Port, Reason, Verdict};
 
 fn ask(site: &Site, port: Port, src: End, dst: End) -> Explanation {
-    let (src, src_port, dst, dst_port) = (src.0, src.1, dst.0, dst.1);
-    site.gate.translator.explain(site.now, site.unix, &Probe { protocol: UDP, src, src_port, dst, dst_port, port })
+    let tuple = Tuple { protocol: UDP, src, dst };
+    site.gate.translator.explain(site.now, site.unix, &Probe { tuple, port })
 }
 
 #[test]
@@ -16,11 +17,12 @@ fn it_names_the_reason_the_grant_and_the_line() {
     let mut site = Site::new();
     let (grant, gate) = site.open(UDP, 53);
     let first = ask(&site, Port::OUTSIDE, (CLIENT, 7), gate);
-    assert_eq!((first.verdict, first.pinhole, first.line), (Verdict::Forward(Port::INSIDE), Some(grant.id), None));
+    assert_eq!((first.verdict, first.pinhole), (Verdict::Forward(Port::INSIDE), Some(grant.id)));
+    assert_eq!(first.steps[0], "No flow has this packet: it would have to start one.");
     exchange(&mut site, (CLIENT, 7), gate, (TARGET, 53));
     let known = ask(&site, Port::OUTSIDE, (CLIENT, 7), gate);
-    let line = known.line.unwrap();
-    assert_eq!((line.state, line.translated), ("answered", Some((TARGET, 53))));
+    assert_eq!(known.steps[0], "A flow has this packet: answered, last packet 0 s ago.");
+    assert_eq!(known.steps[1], format!("It is translated to {TARGET} port 53."));
     assert!(known.steps.iter().any(|step| step.contains("32 of 1000000 bytes used")), "{:?}", known.steps);
     let back = ask(&site, Port::INSIDE, (TARGET, 53), (CLIENT, 7));
     assert_eq!(back.verdict, Verdict::Forward(Port::OUTSIDE));
@@ -48,10 +50,11 @@ fn it_explains_pings_without_a_port() {
     let grant = site.grant(ICMP, CLIENT);
     let opened = site.install(grant, TARGET, (0, 0));
     site.outside_sends(&echo(CLIENT, opened.address, 77, true)).inside();
-    let (src, dst) = (TARGET, CLIENT);
-    let probe = Probe { protocol: ICMP, src, src_port: 77, dst, dst_port: 0, port: Port::INSIDE };
+    let tuple = Tuple { protocol: ICMP, src: (TARGET, 77), dst: (CLIENT, 0) };
+    let probe = Probe { tuple, port: Port::INSIDE };
     let reply = site.gate.translator.explain(site.now, site.unix, &probe);
-    assert_eq!((reply.verdict, reply.line.is_some()), (Verdict::Forward(Port::OUTSIDE), true));
+    assert_eq!(reply.verdict, Verdict::Forward(Port::OUTSIDE));
+    assert!(reply.steps[0].starts_with("A flow has this packet"), "{:?}", reply.steps);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use sluicegate_grant::{
 };
 use sluicegate_nat::Probe;
 use sluicegate_node::Forwarding;
-use sluicegate_pinhole::{InstallError, Permission, PinholeSpec};
+use sluicegate_pinhole::{InstallError, Permission, PinholeSpec, Tuple};
 use sluicegate_wire::{Port, Reason, Verdict, tcp, udp};
 
 const CLIENT_ID: u32 = 0x00c0_ffee;
@@ -291,14 +291,8 @@ fn observe_mode_counts_and_forwards_and_hides_the_trailer_from_the_service() {
 #[test]
 fn trace_names_the_mode_and_a_missing_key() {
     let (site, _, gate) = site();
-    let probe = |gate: End| Probe {
-        protocol: UDP,
-        src: CLIENT,
-        src_port: 9_000,
-        dst: gate.0,
-        dst_port: gate.1,
-        port: Port::OUTSIDE,
-    };
+    let tuple = |gate: End| Tuple { protocol: UDP, src: (CLIENT, 9_000), dst: gate };
+    let probe = |gate: End| Probe { tuple: tuple(gate), port: Port::OUTSIDE };
     let told = site.gate.translator.explain(site.now, site.unix, &probe(gate));
     assert_eq!(told.verdict, Verdict::Forward(Port::INSIDE));
     assert!(told.steps.iter().any(|step| step.starts_with("Mode mac: a datagram")), "{:?}", told.steps);

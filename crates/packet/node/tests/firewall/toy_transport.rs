@@ -9,6 +9,7 @@ use sluicegate_nat::{
     Probe, Translator,
     transport::{Header, ICMP, Quote, Selector, Signal, State, Timers, Tracking, Transport, Transports},
 };
+use sluicegate_pinhole::Tuple;
 use sluicegate_wire::{
     Checksum, IpProtocol, Port, Reason, Verdict, checksum,
     ip::{Ports, Summary},
@@ -121,10 +122,12 @@ fn errors_fragments_hairpins_and_probes_know_it() {
     check(&turned);
     assert_eq!(ends(&turned).1, (TARGET, 8));
 
-    let probe = Probe { protocol: TOY.0, src: PEER.0, src_port: 9, dst: gate.0, dst_port: gate.1, port: Port::OUTSIDE };
+    let tuple = Tuple { protocol: TOY.0, src: (PEER.0, 9), dst: gate };
+    let probe = Probe { tuple, port: Port::OUTSIDE };
     let explained = site.gate.translator.explain(site.now, site.unix, &probe);
     assert_eq!(explained.verdict, Verdict::Forward(Port::INSIDE));
-    assert_eq!(explained.line.unwrap().translated, Some(SERVER));
+    let translated = format!("It is translated to {} port {}.", SERVER.0, SERVER.1);
+    assert!(explained.steps.contains(&translated), "{:?}", explained.steps);
 }
 
 #[test]

@@ -3,7 +3,7 @@ mod macs;
 mod real;
 mod site;
 
-use crate::{Issuer, Probe, Selected, Selector, StartError, samples};
+use crate::{Issuer, Probe, Selected, Selector, StartError, Tuple, samples};
 use site::{Frontend, config, install, open, start, until};
 use sluicegate_api::{Enforcement, FeedStage, FlowTrace, GrantStatus};
 use sluicegate_feed::{Delta, EndCause, FEED_VERSION, FeedSip, FromGate, JoinSecret, JoinToken, ToGate, encode};
@@ -130,14 +130,9 @@ async fn a_trace_says_why_a_strangers_packet_was_dropped_and_shows_it() {
     frontend.push(&mut feed, [install(1)]).await;
     let opened = feed.opened().await;
     gate.send_in_vain(STRANGER, opened, &["no_pinhole"]).await;
-    let probe = |from: SocketAddrV4| Probe {
-        protocol: 17,
-        src: (*from.ip()).into(),
-        src_port: from.port(),
-        dst: (*opened.ip()).into(),
-        dst_port: opened.port(),
-        port: Port::OUTSIDE,
-    };
+    let end = |at: SocketAddrV4| (IpAddr::V4(*at.ip()), at.port());
+    let tuple = |from| Tuple { protocol: 17, src: end(from), dst: end(opened) };
+    let probe = |from| Probe { tuple: tuple(from), port: Port::OUTSIDE };
     let refused: FlowTrace = gate.control.trace(probe(STRANGER)).await.unwrap();
     assert_eq!((refused.verdict.as_str(), refused.reason.as_deref()), ("dropped", Some("no_pinhole")));
     assert_eq!((refused.recent.len(), &*refused.recent[0].reason), (1, "no_pinhole"));

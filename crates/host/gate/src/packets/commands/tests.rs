@@ -13,7 +13,7 @@ const NOW: Instant = Instant::from_secs(100);
 const UNIX: UnixTime = UnixTime(VALID.0.0 + 10);
 
 fn empty_node() -> Node<Hops> {
-    let std::net::IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
+    let IpAddr::V4(gate_address) = samples::GATE_ADDRESS else { panic!() };
     let config = Config { gate_address, pinholes_max: 8192, ..Config::default() };
     let service = Service { id: 0, mode: ServiceMode::Nat, address: samples::TARGET, outbound_all: false, open: false };
     let firewall = samples::firewall(config, &[service]);
@@ -94,10 +94,10 @@ fn turns(
     panic!("it never ends");
 }
 
-fn sends(node: &mut Node<Hops>, source: std::net::IpAddr, port: u16, gate_port: u16) {
+fn sends(node: &mut Node<Hops>, source: IpAddr, port: u16, gate_port: u16) {
     let end = |address, port| match address {
-        std::net::IpAddr::V4(v4) => std::net::SocketAddrV4::new(v4, port),
-        std::net::IpAddr::V6(_) => panic!(),
+        IpAddr::V4(v4) => std::net::SocketAddrV4::new(v4, port),
+        IpAddr::V6(_) => panic!(),
     };
     let udp = samples::udp_frame(Port::OUTSIDE, end(source, port), end(samples::GATE_ADDRESS, gate_port), b"x");
     let mut frame = sluicegate_wire::FrameBuf::from_bytes(&udp[14..]);
@@ -115,7 +115,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     for number in 0..GRANTS {
         let mut spec = spec(id(number));
         spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
-        spec.grant.client_address = std::net::IpAddr::from((0xc633_0000 + number).to_be_bytes());
+        spec.grant.client_address = IpAddr::from((0xc633_0000 + number).to_be_bytes());
         spec.grant.flows = 0;
         let opened = samples::translator(&mut node).install(NOW, UNIX, *spec.clone()).unwrap();
         for port in 1..=FLOWS {

@@ -59,7 +59,7 @@ impl Chain {
     }
 
     fn demoted(&self, router: usize, reason: Reason) -> u64 {
-        self.world.node::<CapabilityRouter>(self.routers[router]).counters().demoted(reason)
+        self.world.node::<CapabilityRouter>(self.routers[router]).counters().demoted[reason as usize]
     }
 }
 

@@ -214,11 +214,7 @@ impl Host {
             queued_soon: false,
             queued_late: false,
         };
-        let slot = self.peers.insert(now, key, standing, peer);
-        if slot.is_none() {
-            self.counters.table_full += 1;
-        }
-        slot
+        self.peers.insert(now, key, standing, peer)
     }
 
     /// Gives the peer a packet of its own at once.
@@ -301,7 +297,6 @@ impl Host {
         if peer.receiver.waits() {
             self.queue_soon(now, slot);
         }
-        self.counters.alone += 1;
         Ok(())
     }
 
@@ -350,7 +345,7 @@ impl Host {
         [peers, strangers, self.remotes.gauge(now), waiting]
     }
 
-    /// What the host has done and heard since its start.
+    /// What the host has granted and been answered since its start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters

@@ -1,7 +1,7 @@
 //! Installing, renewing and revoking grants, and the ends of pinholes.
 
 use sluicegate_grant::GrantId;
-use sluicegate_pinhole::{EndCause, Ended, Event, InstallError, Life, Opened, PinholeSpec};
+use sluicegate_pinhole::{EndCause, Ended, InstallError, Life, Opened, PinholeSpec};
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
@@ -125,7 +125,7 @@ impl Translator {
         let ended = self.end_pinhole(now, slot, EndCause::Expired);
         // Spending the budget was reported when it happened.
         if let Some(ended) = ended.filter(|_| !spent) {
-            self.rules.pinholes.push_event(Event::Ended(ended));
+            self.rules.pinholes.push_event(ended);
         }
     }
 

@@ -4,9 +4,7 @@ use core::net::IpAddr;
 use sluicegate_bounded::Gauge;
 use sluicegate_flow::{Line4, Line6};
 use sluicegate_grant::GrantId;
-use sluicegate_pinhole::{
-    Allowance, Counters, Event, Evidence, Permission, Pinholes, Proved, ServiceMode, Usage, is_proof,
-};
+use sluicegate_pinhole::{Allowance, Ended, Evidence, Permission, Pinholes, Proved, ServiceMode, Usage, is_proof};
 use sluicegate_wire::{Frame, Instant, IpProtocol, Port, Reason, UnixTime, ip::Summary};
 
 use crate::{
@@ -224,13 +222,6 @@ impl Translator {
         self.rules.admit_icmp(now)
     }
 
-    /// Whether the host at this inside address is that of an open service.
-    #[inline]
-    #[must_use]
-    pub fn is_open(&self, address: IpAddr) -> bool {
-        self.rules.pinholes.hosts.is_open(address)
-    }
-
     /// The packet that was forwarded last did not leave after all: what its grant paid for it goes back.
     #[cold]
     pub fn refund(&mut self) {
@@ -296,25 +287,13 @@ impl Translator {
     }
 
     /// What happened unasked. Call until `None`.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<Ended> {
         self.rules.pinholes.pop_event()
-    }
-
-    /// Whether the packet that was judged last was SIP that a frontend relays, and proved to be that.
-    #[must_use]
-    pub const fn was_signalling(&self) -> bool {
-        self.rules.pinholes.macs.signalling
     }
 
     /// Switches observe mode.
     pub const fn observe(&mut self, on: bool) {
         self.rules.pinholes.observe = on;
-    }
-
-    /// What happened besides drops, which the caller counts.
-    #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.rules.pinholes.counters
     }
 
     /// Says what would become of a packet, and why. For TCP it asks about a new connection or a segment within the
@@ -343,13 +322,8 @@ impl Translator {
         pinhole.allowance(now, self.lent(slot))
     }
 
-    /// Whether somebody at this outside address may have a pinhole here. `false` is certain: it is a stranger.
-    #[must_use]
-    pub fn knows(&self, source: IpAddr) -> bool {
-        self.rules.pinholes.sources.may_contain(source)
-    }
-
-    /// Who has permission.
+    /// Who has permission, which hosts are theirs to reach, and what was seen of them.
+    #[inline]
     #[must_use]
     pub const fn pinholes(&self) -> &Pinholes {
         &self.rules.pinholes

@@ -16,7 +16,7 @@ use sluicegate_capability::host::{Budget, Decision, Host, Inbound, Policy, Reque
 use sluicegate_capability::router::{Arrival, Class, Router};
 use sluicegate_grant::{DataMode, Grant, GrantId, mac::TRAILER_LEN};
 use sluicegate_nat::Translator;
-use sluicegate_pinhole::{Allowance, Ended, Event, Permission};
+use sluicegate_pinhole::{Allowance, Ended, Permission};
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{
     Frame, Instant, IpProtocol, Packet, Port, Reason, Verdict,
@@ -64,7 +64,7 @@ impl GatePipeline {
     pub(crate) fn judge(&mut self, now: Instant, mut arrived: Arrived<'_, '_>) -> Result<Outcome, Reason> {
         let (port, ip) = (arrived.port, &arrived.packet.ip);
         let inside = if port == Port::INSIDE { ip.src } else { ip.dst };
-        if self.firewall.translator.is_open(inside) {
+        if self.firewall.translator.pinholes().hosts.is_open(inside) {
             let class = self.classify(now, &mut arrived)?;
             let Arrived { frame, packet, .. } = arrived;
             let verdict = self.firewall.pass(now, port, frame, &mut packet.ip);
@@ -77,10 +77,6 @@ impl GatePipeline {
             Class::Legacy { demoted: None } => self.plain(now, arrived),
             class => self.with_header(now, &class, arrived),
         }
-    }
-
-    pub(crate) fn count_malformed(&mut self, reason: Reason) {
-        self.router.count_malformed(reason);
     }
 
     fn classify(&mut self, now: Instant, arrived: &mut Arrived<'_, '_>) -> Result<Class, Reason> {
@@ -109,7 +105,9 @@ impl GatePipeline {
         let is_proved = header.permission.mode == DataMode::Capability;
         let permission = match self.ask_host(now, &mut arrived, is_proved)? {
             Inbound::Deliver if !header.is_request || header.permission != Permission::NONE => header.permission,
-            Inbound::Refused if !self.firewall.translator.knows(source) => return Err(Reason::RequestRefused),
+            Inbound::Refused if !self.firewall.translator.pinholes().sources.may_contain(source) => {
+                return Err(Reason::RequestRefused);
+            }
             // A bare request proves nothing yet, and whoever has a pinhole has it with or without capabilities.
             Inbound::Deliver | Inbound::Refused | Inbound::Plain => Permission::NONE,
             Inbound::Consumed => return Ok(Outcome::Kept),
@@ -196,7 +194,7 @@ impl GatePipeline {
 
     /// What a grant let in is wanted; what a frontend says about it, and proves to have said, is signalling.
     fn inward_label(&self, packet: &[u8]) -> Label {
-        if self.firewall.translator.was_signalling() { Label::CONTROL } else { self.labels.regular(packet) }
+        if self.firewall.translator.pinholes().macs.signalling { Label::CONTROL } else { self.labels.regular(packet) }
     }
 
     pub(crate) fn poll_output(&mut self, now: Instant, frame: &mut Frame<'_>) -> Option<(Port, Label)> {
@@ -222,10 +220,7 @@ impl GatePipeline {
 
     pub(crate) fn report(&self, reading: &mut Reading) {
         router::report(self.router.counters(), reading);
-        let counters = self.firewall.translator.counters();
-        for reason in Reason::ALL {
-            reading.observed[*reason as usize] = counters.observed(*reason);
-        }
+        reading.observed = self.firewall.translator.pinholes().counters.observed;
     }
 
     pub(crate) fn gauges(&self, now: Instant) -> Vec<Gauge> {
@@ -238,11 +233,10 @@ impl GatePipeline {
     }
 
     /// What happened unasked. The capabilities made from a grant that ended are worth no more than it was.
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.firewall.translator.poll_event()?;
-        let Event::Ended(ended) = &event;
+    pub(crate) fn poll_event(&mut self) -> Option<Ended> {
+        let ended = self.firewall.translator.poll_event()?;
         self.clients.remove(ended.id);
-        Some(event)
+        Some(ended)
     }
 
     /// Revokes a grant: capabilities made from it, between its client's address and its own, end now too.

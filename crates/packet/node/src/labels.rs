@@ -4,6 +4,7 @@ use alloc::{borrow::ToOwned, string::String};
 use core::{net::IpAddr, str::FromStr};
 use sluicegate_capability::router::Class;
 use sluicegate_scheduler::Label;
+use sluicegate_wire::ip::octets;
 
 /// The weight of every queue of the regular lane.
 const WEIGHT: u16 = 1;
@@ -84,11 +85,8 @@ fn sender(source: IpAddr) -> u128 {
 }
 
 /// An address as a number; those of IPv4 as they are mapped into IPv6.
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
+const fn bits(address: IpAddr) -> u128 {
+    u128::from_be_bytes(octets(address))
 }
 
 fn prefix(address: IpAddr, len: u8) -> u128 {

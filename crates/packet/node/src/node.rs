@@ -159,7 +159,7 @@ impl<N: NextHop> Node<N> {
         }
         frame.pull_front(ethernet::HEADER_LEN).ok_or(Reason::FrameTruncated)?;
         let mut packet = Packet::UNREAD;
-        packet.read(frame.bytes()).inspect_err(|reason| self.pipeline.count_malformed(*reason))?;
+        packet.read(frame.bytes())?;
         let arrived = Arrived { port, neighbour: neighbour(link.src), frame, packet: &mut packet };
         match self.pipeline.judge(now, arrived)? {
             Outcome::Leave(out, label) => {

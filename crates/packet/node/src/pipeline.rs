@@ -13,7 +13,7 @@ use alloc::{borrow::ToOwned, boxed::Box, vec, vec::Vec};
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{Grant, GrantId};
 use sluicegate_nat::{Explanation, Probe};
-use sluicegate_pinhole::{Ended, Event};
+use sluicegate_pinhole::Ended;
 use sluicegate_scheduler::Label;
 use sluicegate_wire::{Frame, Instant, Port, Reason, UnixTime, Verdict};
 
@@ -52,15 +52,6 @@ impl Pipeline {
             Self::Gate(pipeline) => &pipeline.firewall.forwarder,
             Self::Router(pipeline) => &pipeline.forwarder,
             Self::Edge(pipeline) => &pipeline.forwarder,
-        }
-    }
-
-    /// Counts bytes that are no valid IP packet.
-    pub(crate) fn count_malformed(&mut self, reason: Reason) {
-        match self {
-            Self::Gate(pipeline) => pipeline.count_malformed(reason),
-            Self::Router(pipeline) => pipeline.count_malformed(reason),
-            Self::Edge(_) => {}
         }
     }
 
@@ -116,7 +107,7 @@ impl Pipeline {
     }
 
     /// What happened unasked at a gate. Call until `None`.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<Ended> {
         if let Self::Gate(pipeline) = self { pipeline.poll_event() } else { None }
     }
 

@@ -5,11 +5,11 @@ use super::{
     labels::Labels,
     node::{Arrived, Outcome},
 };
-use crate::readings::{KINDS, Reading};
+use crate::readings::Reading;
 use alloc::vec::Vec;
 use sluicegate_bounded::Gauge;
 use sluicegate_capability::router::{Arrival, Counters, Router};
-use sluicegate_wire::{Instant, Reason, capability::Kind};
+use sluicegate_wire::{Instant, Reason};
 
 /// The packet path of `role = "router"`.
 pub struct RouterPipeline {
@@ -37,10 +37,6 @@ impl RouterPipeline {
         Outcome::of(verdict, port, || self.labels.label(&class, frame.bytes()))
     }
 
-    pub(crate) fn count_malformed(&mut self, reason: Reason) {
-        self.router.count_malformed(reason);
-    }
-
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         [self.router.poll_timeout(), self.forwarder.poll_timeout()].into_iter().flatten().min()
     }
@@ -61,10 +57,7 @@ impl RouterPipeline {
 
 /// What a capability router counts.
 pub(crate) fn report(counters: &Counters, reading: &mut Reading) {
-    let kinds = [Kind::Request, Kind::Capabilities, Kind::Nonce, Kind::Renewal].map(|kind| counters.passed(kind));
-    let passed: [u64; KINDS.len()] = [kinds[0], kinds[1], kinds[2], kinds[3], counters.plain()];
-    reading.passed = passed;
-    for reason in Reason::ALL {
-        reading.demoted[*reason as usize] = counters.demoted(*reason);
-    }
+    let [request, capabilities, nonce, renewal] = counters.passed;
+    reading.passed = [request, capabilities, nonce, renewal, counters.plain];
+    reading.demoted = counters.demoted;
 }

@@ -195,7 +195,7 @@ pub enum InstallError {
     Full(u32),
 }
 
-/// The account of an ended grant.
+/// The account of an ended grant. Of one that expired or spent its budget, see [`crate::Pinholes::pop_event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Which grant.
@@ -204,11 +204,4 @@ pub struct Ended {
     pub cause: EndCause,
     /// IP bytes that its client sent to the service, over all renewals.
     pub bytes_used: u64,
-}
-
-/// What happened without anybody asking, see [`crate::Pinholes::pop_event`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// A grant expired or spent its budget.
-    Ended(Ended),
 }

@@ -13,7 +13,6 @@ extern crate std;
 mod candidates;
 mod clock;
 mod config;
-mod counters;
 mod grants;
 mod hosts;
 mod mac;
@@ -31,14 +30,13 @@ mod view;
 pub use candidates::Names;
 pub use clock::Clock;
 pub use config::{
-    EndCause, Ended, Event, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, PerUser, PinholeSpec, Relay, Service,
+    EndCause, Ended, FLOWS_PER_GRANT_MAX, InstallError, Opened, PEERS_MAX, PerUser, PinholeSpec, Relay, Service,
     ServiceMode, ServicesError, StandingSpec,
 };
-pub use counters::Counters;
 pub use hosts::{Host, Hosts};
 pub use mac::{Evidence, Macs, Permission, Proof, Seal, Seals, names, payload};
 pub use pinhole::{Holder, Life, NO_SLOT, Pinhole};
-pub use pinholes::{Located, Pinholes, Sizes, errors};
+pub use pinholes::{Counters, Located, Pinholes, Sizes, errors};
 pub use proof::{Proved, is_proof};
 pub use protocol::{Protocols, Tuple};
 pub use relayed::Relays;

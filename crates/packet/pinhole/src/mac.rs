@@ -92,12 +92,6 @@ impl Seal {
         self.client_id
     }
 
-    /// Whether it is of the client with this id.
-    #[inline]
-    pub const fn is_of(&self, client_id: u32) -> bool {
-        self.client_id == client_id
-    }
-
     /// The highest number that has come.
     pub const fn highest(&self) -> u64 {
         self.window.highest()
@@ -200,14 +194,14 @@ impl Seals {
 
     /// The numbers up to `highest` have come, before a restart.
     pub fn resume(&mut self, slot: u32, highest: u64) {
-        if let Some(Some(seal)) = self.by_slot.get_mut(slot as usize) {
+        if let Some(seal) = self.at_mut(slot) {
             seal.window = ReplayWindow::resumed(highest);
         }
     }
 
     /// The grant was revoked and will not come back: its key is zeroed.
     pub fn forget_key(&mut self, slot: u32) {
-        if let Some(Some(seal)) = self.by_slot.get_mut(slot as usize) {
+        if let Some(seal) = self.at_mut(slot) {
             seal.keys = None;
         }
     }

@@ -14,8 +14,7 @@ use sluicegate_wire::{Instant, Reason, UnixTime, ip::octets};
 use crate::{
     candidates::Names,
     clock::Clock,
-    config::{EndCause, Event, PerUser, ServiceMode},
-    counters::Counters,
+    config::{EndCause, Ended, PerUser, ServiceMode},
     hosts::Hosts,
     mac::{Evidence, Macs, Proof, Refused, Seal, names},
     pinhole::{Holder, Pinhole, contains},
@@ -39,6 +38,21 @@ pub struct Sizes {
     pub with_ports: Protocols,
     /// How many protocols have external ports or identifiers of their own.
     pub spaces: u8,
+}
+
+/// What happened since the start besides drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// By [`Reason`] code: packets forwarded in observe mode which would have been dropped.
+    pub observed: [u64; Reason::ALL.len()],
+    /// Events that nobody fetched in time.
+    pub events_lost: u64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { observed: [0; Reason::ALL.len()], events_lost: 0 }
+    }
 }
 
 /// The pinholes of a gate, with everything that decides about them. Knows nothing of flows, bindings and rewriting: those
@@ -68,7 +82,7 @@ pub struct Pinholes {
     /// The slots of standing pinholes, at most one or two a service.
     pub standing_slots: Vec<u32>,
     challenges: Hasher,
-    events: Queue<Event>,
+    events: Queue<Ended>,
     gate_address: Ipv4Addr,
 }
 
@@ -113,7 +127,7 @@ impl Pinholes {
     #[inline]
     pub fn waive(&mut self, reason: Reason) -> Result<(), Reason> {
         if self.observe {
-            self.counters.count_observed(reason);
+            self.counters.observed[reason as usize] += 1;
             Ok(())
         } else {
             Err(reason)
@@ -160,7 +174,7 @@ impl Pinholes {
         let client_id = client_id_of(evidence.datagram()?)?;
         let (address, port) = tuple.dst;
         let fits = |slot: &u32| {
-            let seal = self.macs.seals.at(*slot).is_some_and(|seal| seal.is_of(client_id));
+            let seal = self.macs.seals.at(*slot).is_some_and(|seal| seal.client_id() == client_id);
             seal && self.table.at(*slot).is_some_and(|pinhole| {
                 pinhole.is_open(now) && pinhole.gate.address == address && contains(pinhole.gate.ports, port)
             })
@@ -190,7 +204,7 @@ impl Pinholes {
             return None;
         }
         let names = names(evidence);
-        if self.macs.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.is_of(id))) {
+        if self.macs.seals.at(owner).is_some_and(|seal| names.iter().any(|id| seal.client_id() == id)) {
             return None;
         }
         match self.table.by_name(now, tuple, names) {
@@ -329,7 +343,7 @@ impl Pinholes {
         let ended = self.table.at(slot).and_then(|pinhole| pinhole.account(EndCause::Spent));
         self.table.change(slot, |pinhole| pinhole.spent = true);
         if let Some(ended) = ended {
-            self.push_event(Event::Ended(ended));
+            self.push_event(ended);
         }
         Reason::BudgetSpent
     }
@@ -358,15 +372,15 @@ impl Pinholes {
         self.challenges.hash(&input) | 1
     }
 
-    /// Says that something happened unasked.
-    pub fn push_event(&mut self, event: Event) {
+    /// Says that a grant expired or spent its budget: what happens without anybody asking.
+    pub fn push_event(&mut self, event: Ended) {
         if self.events.push_over(event).is_some() {
-            self.counters.count_event_lost();
+            self.counters.events_lost += 1;
         }
     }
 
     /// What happened unasked. Call until `None`.
-    pub fn pop_event(&mut self) -> Option<Event> {
+    pub fn pop_event(&mut self) -> Option<Ended> {
         self.events.pop()
     }
 

@@ -8,7 +8,7 @@ use crate::clock;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{Export, Probe};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
-use sluicegate_pinhole::{Event, InstallError, Tuple};
+use sluicegate_pinhole::{InstallError, Tuple};
 use sluicegate_wire::{Instant, Port, UnixTime};
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 use tokio::sync::{
@@ -173,7 +173,7 @@ impl Commands {
     fn pass_on<N: NextHop>(&mut self, node: &mut Node<N>, ends: &mut usize) {
         self.retry();
         while self.waiting.is_empty() && *ends > 0 {
-            let Some(Event::Ended(ended)) = node.pipeline.poll_event() else { return };
+            let Some(ended) = node.pipeline.poll_event() else { return };
             *ends -= 1;
             self.tell(ended);
         }

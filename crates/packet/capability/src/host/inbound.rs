@@ -117,7 +117,6 @@ impl Host {
         match (meaning, peer) {
             (Meaning::Unreachable, Some(peer)) if is_ours && standing != Some(Standing::Proven) => {
                 peer.sender.give_up();
-                self.counters.legacy_found += 1;
                 self.remotes.know(quote.key.remote, Knowledge::Legacy, now + LEGACY_FOR);
                 // The local host never sent what this error is about, and its next packet goes plain.
                 return Some(Inbound::Consumed);
@@ -194,7 +193,6 @@ impl Host {
             }
             Some(_) => {
                 let refused = peer.sender.refused(now) == Answered::Accepted;
-                self.counters.refusals_heard += u64::from(refused);
                 self.counters.answers_ignored += u64::from(!refused);
                 false
             }
@@ -208,7 +206,6 @@ impl Host {
         let is_credible = proven || answered || !peer.receiver.has_proof();
         let noticed = ret.demoted && (is_credible || is_due(&mut peer.doubted_at, now, DOUBTED_NOTICE_INTERVAL));
         let repairs = noticed && !answered && peer.sender.noticed(now);
-        self.counters.notices_heard += u64::from(noticed);
         if answered {
             self.peers.touch(now, slot, Standing::Proven);
             let carriage = self.peers.get(slot).map_or(arrival.carriage, |peer| peer.carriage);
@@ -276,7 +273,6 @@ impl Host {
             self.peers.touch(now, slot, Standing::Proven);
             if notices {
                 self.queue_late(now, slot);
-                self.counters.notices += 1;
             }
         }
         if overrun {
@@ -301,7 +297,6 @@ impl Host {
 
     /// A regular packet of whom nothing is known, perhaps because this host has restarted.
     fn stranger(&mut self, now: Instant, policy: &mut dyn Policy, arrival: &mut Arrival, regular: &Regular<'_>) {
-        self.counters.unknown += 1;
         let what = if regular.demoted { Misdeed::UnknownDemoted } else { Misdeed::UnknownNonce };
         let may_answer = policy.unexpected(now, &unexpected(arrival, false, what));
         let is_asked = regular.demoted && may_answer;
@@ -311,7 +306,6 @@ impl Host {
         let Some(slot) = self.peer_or_new(now, arrival.key, Standing::Stranger, arrival.carriage) else { return };
         arrival.slot = Some(slot);
         if self.peers.get_mut(slot).is_some_and(|peer| peer.receiver.notice(now)) {
-            self.counters.notices += 1;
             self.queue_late(now, slot);
         }
     }
@@ -338,7 +332,6 @@ impl Host {
         };
         let decision = if asks.pre.is_empty() { Decision::Silent } else { policy.decide(now, &request) };
         if decision == Decision::Silent {
-            self.counters.ignored += 1;
             return false;
         }
         let key = arrival.key;
@@ -359,7 +352,6 @@ impl Host {
             Decision::Again => peer.receiver.again(),
             _ => {
                 peer.receiver.refuse(now, arrival.carriage);
-                self.counters.refusals += 1;
             }
         }
         // Until the peer has proved its new place only the answer goes there. A request that rode on nothing elicits no
@@ -405,7 +397,6 @@ impl Host {
 
     /// A plain packet: if it answers what a local host sent, and requests stay unanswered, the far end is a legacy one.
     fn plain(&mut self, now: Instant, policy: &mut dyn Policy, summary: &ip::Summary, bytes: &[u8]) {
-        self.counters.plain_heard += 1;
         if summary.fragment.is_some() || summary.check_addresses().is_err() {
             return;
         }
@@ -431,7 +422,6 @@ impl Host {
         });
         if answers && peer.sender.is_on_trial() && !proven && !capable {
             peer.sender.give_up();
-            self.counters.legacy_found += 1;
             self.remotes.know(flow.remote, Knowledge::Legacy, now + LEGACY_FOR);
         }
     }

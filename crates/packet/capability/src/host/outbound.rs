@@ -61,7 +61,6 @@ impl Host {
         if self.config.answers_only && !self.has_peers() && self.remotes.is_empty(now) {
             // Nobody has spoken capabilities yet, and this host does not begin: the look-ups below would cost a plain gate
             // more than all else that it does with a packet.
-            self.counters.plain += 1;
             return Ok(());
         }
         let known = self.remotes.lookup(now, summary.dst);
@@ -71,18 +70,16 @@ impl Host {
             || known == Some(Knowledge::Legacy)
             || !matches!(shim::find(summary, frame.bytes()), Ok(None));
         if is_foreign {
-            self.counters.plain += 1;
             return Ok(());
         }
         let segment = Segment::of(summary, frame.bytes());
         let flow = Flow { local: summary.src, remote: summary.dst, protocol: summary.protocol, ports: segment.ports };
-        let Some((slot, speaks)) = self.destination(now, policy, &flow, &segment, known) else {
-            self.counters.plain += 1;
+        let Some(to) = self.destination(now, policy, &flow, &segment, known) else {
             return Ok(());
         };
         mss::clamp(frame.bytes_mut(), summary, self.largest_segment(summary));
-        let form = self.emit(now, (slot, speaks), frame, summary)?;
-        if let (Form::Bare | Form::Request, Some(peer)) = (form, self.peers.get_mut(slot)) {
+        let form = self.emit(now, to, frame, summary)?;
+        if let (Form::Bare | Form::Request, Some(peer)) = (form, self.peers.get_mut(to.0)) {
             peer.expected = segment.expected(summary.protocol);
         }
         Ok(())
@@ -97,8 +94,8 @@ impl Host {
         peer.is_some_and(|peer| peer.sender.awaits(now, len + peer.carriage.outer_len()))
     }
 
-    /// The peer that a flow goes to, and whether the flow is known to speak capabilities; `None` if the packet is to stay
-    /// plain.
+    /// The peer that a flow goes to, its client id, and whether the flow is known to speak capabilities; `None` if the packet
+    /// is to stay plain.
     fn destination(
         &mut self,
         now: Instant,
@@ -106,7 +103,7 @@ impl Host {
         flow: &Flow,
         segment: &Segment,
         known: Option<Knowledge>,
-    ) -> Option<(u32, bool)> {
+    ) -> Option<(u32, ClientId, bool)> {
         let (client_id, certain) = self.client_id(policy, flow);
         let key = Key { local: flow.local, remote: flow.remote, client_id };
         let seen = self.seen.find(now, flow);
@@ -136,7 +133,7 @@ impl Host {
         }
         // A host that only answers has no peers but those that its policy let in.
         let came_with_header = self.config.answers_only && found.is_some();
-        Some((slot, certain && (proven || came_with_header)))
+        Some((slot, client_id, certain && (proven || came_with_header)))
     }
 
     /// Puts the header that is due in front of a plain packet to this peer. Returns the form that it went out in. A flow
@@ -145,13 +142,12 @@ impl Host {
     fn emit(
         &mut self,
         now: Instant,
-        (slot, speaks): (u32, bool),
+        (slot, client_id, speaks): (u32, ClientId, bool),
         frame: &mut Frame<'_>,
         summary: &ip::Summary,
     ) -> Result<Form, Reason> {
         let capable = self.is_capable(now, summary.dst);
         let own = Capability(self.random.draw());
-        let client_id = self.peers.key(slot).map_or(ClientId::NONE, |key| key.client_id);
         let Some(peer) = self.peers.get_mut(slot) else { return Ok(Form::Bare) };
         let carriage = peer.carriage;
         let base = summary.total_len + carriage.outer_len();
@@ -190,13 +186,6 @@ impl Host {
             )?;
         }
         let waits = peer.receiver.waits();
-        match form {
-            Form::Bare => self.counters.bare += 1,
-            Form::Request => self.counters.requests += 1,
-            Form::Renewal => self.counters.renewals += 1,
-            Form::List => self.counters.lists += 1,
-            Form::Nonce => self.counters.nonces += 1,
-        }
         if aside.is_some() || waits && ret.is_none() {
             self.queue_soon(now, slot);
         }

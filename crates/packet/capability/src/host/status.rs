@@ -7,47 +7,15 @@ use sluicegate_wire::{
 
 use super::Standing;
 
-/// What a host has done and heard since its start.
+/// What a host has granted and been answered since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets sent as requests.
-    pub requests: u64,
-    /// Packets sent as renewals.
-    pub renewals: u64,
-    /// Packets sent with their list of capabilities.
-    pub lists: u64,
-    /// Packets sent with only a nonce.
-    pub nonces: u64,
-    /// Packets sent without a capability although the far end may know the header.
-    pub bare: u64,
-    /// Packets left plain.
-    pub plain: u64,
-    /// Packets with nothing but a header.
-    pub alone: u64,
     /// Capabilities granted.
     pub grants: u64,
-    /// Requests refused.
-    pub refusals: u64,
-    /// Requests ignored.
-    pub ignored: u64,
-    /// Demotion notices owed to senders.
-    pub notices: u64,
-    /// Regular packets whose nonce and list nobody here knows.
-    pub unknown: u64,
-    /// Plain packets from the network.
-    pub plain_heard: u64,
     /// Answers that gave capabilities.
     pub answers_heard: u64,
     /// Answers that fit no outstanding request: late, repeated or forged.
     pub answers_ignored: u64,
-    /// Refusals heard.
-    pub refusals_heard: u64,
-    /// Demotion notices heard.
-    pub notices_heard: u64,
-    /// Remote addresses found not to speak capabilities.
-    pub legacy_found: u64,
-    /// Peers for whom the full table had no room.
-    pub table_full: u64,
 }
 
 /// How a host sends to a peer.

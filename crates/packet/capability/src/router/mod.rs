@@ -17,7 +17,6 @@
 //! that restarts has lost its lines, and demotes what carries only a nonce until its sender has shown the list again; if
 //! whoever makes it gives it another seed as well, until senders have asked again.
 
-mod counters;
 mod header;
 mod judge;
 #[cfg(test)]
@@ -32,7 +31,6 @@ use sluicegate_wire::{
     capability::{ClientId, Kind, Limits, PathId, shim},
 };
 
-pub use self::counters::Counters;
 use self::{
     header::{Ends, Header, InFrame, Native},
     judge::{Judge, Presented},
@@ -121,6 +119,25 @@ pub enum Class {
     },
 }
 
+/// What happened to packets since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that passed as what they claim to be, by [`Kind`]: stamped requests, and regular packets.
+    pub passed: [u64; 4],
+    /// Packets without a capability header, or with one that is not looked at: fragments, IP options.
+    pub plain: u64,
+    /// Packets that were demoted, by [`Reason`] code.
+    pub demoted: [u64; Reason::ALL.len()],
+    /// ICMP errors that a quoted capability header was taken out of.
+    pub quotes_stripped: u64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { passed: [0; 4], plain: 0, demoted: [0; Reason::ALL.len()], quotes_stripped: 0 }
+    }
+}
+
 const PLAIN: Class = Class::Legacy { demoted: None };
 
 /// A capability router: all its state, no I/O.
@@ -168,14 +185,8 @@ impl Router {
     #[inline]
     pub fn on_packet(&mut self, now: Instant, arrival: &Arrival, frame: &mut Frame<'_>) -> Result<Class, Reason> {
         let mut packet = Packet::UNREAD;
-        packet.read(frame.bytes()).inspect_err(|reason| self.count_malformed(*reason))?;
+        packet.read(frame.bytes())?;
         self.judge(now, arrival, frame, &mut packet)
-    }
-
-    /// Counts bytes that are no valid IP packet.
-    #[cold]
-    pub fn count_malformed(&mut self, reason: Reason) {
-        self.counters.count_malformed(reason);
     }
 
     /// Judges the IP packet in `frame`, which `packet` describes, and changes its capability header accordingly.
@@ -221,7 +232,7 @@ impl Router {
     }
 
     const fn legacy(&mut self, reason: Reason) -> Result<Class, Reason> {
-        self.counters.count_demoted(reason);
+        self.counters.demoted[reason as usize] += 1;
         Ok(Class::Legacy { demoted: Some(reason) })
     }
 
@@ -253,7 +264,7 @@ impl Router {
         if let Err(reason) = self.check(now, ends, &presented) {
             return self.demote(reason, header);
         }
-        self.counters.count_regular(kind);
+        self.counters.passed[kind as usize] += 1;
         if kind == Kind::Renewal {
             let (src, dst) = ends.addresses();
             let fresh = self.judge.secrets.mint(presented.algorithm, src, dst, presented.client);
@@ -303,7 +314,7 @@ impl Router {
             header.set_path_id(slot.into(), path_id);
             header.set_pointer(slot + 1);
         });
-        self.counters.requests += 1;
+        self.counters.passed[Kind::Request as usize] += 1;
         Ok(Class::Request { path })
     }
 

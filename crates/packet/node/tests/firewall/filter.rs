@@ -98,9 +98,9 @@ fn observe_mode_counts_and_forwards_what_policy_would_drop() {
     let stranger = udp((STRANGER, 7), (FILTERED, 53), b"x");
     site.outside_sends(&stranger).inside();
     site.inside_sends(&udp((FILTERED, 53), (STRANGER, 7), b"x")).outside();
-    let counters = site.gate.translator.counters();
-    assert_eq!(counters.observed(Reason::NoPinhole), 1);
-    assert_eq!(counters.observed(Reason::OutboundDisabled), 1);
+    let observed = site.gate.translator.pinholes().counters.observed;
+    assert_eq!(observed[Reason::NoPinhole as usize], 1);
+    assert_eq!(observed[Reason::OutboundDisabled as usize], 1);
     assert_eq!(site.drops(Reason::NoPinhole), 0);
     let parts = fragments(&udp((STRANGER, 9_000), (FILTERED, 53), &payload(3_000)), 9, 1_000);
     for part in &parts {
@@ -138,5 +138,5 @@ fn observe_mode_waives_budget_rate_and_window_of_nat_flows() {
         let packet = udp((CLIENT, 7), (opened.address, opened.ports.0), &payload(50));
         assert_eq!(ends(&site.outside_sends(&packet).inside()).1, (TARGET, 53));
     }
-    assert_eq!(site.gate.translator.counters().observed(Reason::BudgetSpent), 4);
+    assert_eq!(site.gate.translator.pinholes().counters.observed[Reason::BudgetSpent as usize], 4);
 }

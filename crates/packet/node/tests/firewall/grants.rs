@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::site::{packets::*, *};
 use proptest::prelude::*;
-use sluicegate_pinhole::{EndCause, Ended, Event, InstallError};
+use sluicegate_pinhole::{EndCause, Ended, InstallError};
 use sluicegate_wire::{Port, Reason, UnixTime, Verdict};
 
 const PORT: u16 = 5_004;
@@ -27,7 +27,7 @@ fn a_grant_ends_at_its_time_and_says_so() {
     send(&mut site, gate, 1, 100).unwrap();
     site.wait(Duration::from_millis(150));
     let used = 32 + 100;
-    let event = Event::Ended(Ended { id: grant.id, cause: EndCause::Expired, bytes_used: used });
+    let event = Ended { id: grant.id, cause: EndCause::Expired, bytes_used: used };
     assert_eq!(site.gate.translator.poll_event(), Some(event));
     assert_eq!(site.gate.translator.poll_event(), None);
     assert_eq!(site.used("flows"), 0);
@@ -125,7 +125,7 @@ fn a_renewal_refills_the_budget_and_keeps_ports_and_flows() {
         send(&mut site, gate, 1, 1_000).unwrap();
     }
     assert_eq!(send(&mut site, gate, 1, 1_000), Err(Reason::BudgetSpent));
-    let spent = Event::Ended(Ended { id: grant.id, cause: EndCause::Spent, bytes_used: 3_000 });
+    let spent = Ended { id: grant.id, cause: EndCause::Spent, bytes_used: 3_000 };
     assert_eq!(site.gate.translator.poll_event(), Some(spent));
     assert_eq!(send(&mut site, gate, 1, 28), Err(Reason::BudgetSpent), "spent is spent, also for small packets");
     assert_eq!(site.gate.translator.poll_event(), None);
@@ -167,7 +167,7 @@ fn what_the_service_sends_costs_the_grant_nothing() {
     assert_eq!(send(&mut site, gate, 1, 28), Err(Reason::BudgetSpent));
     site.inside_sends(&udp((TARGET, PORT), (CLIENT, 1), b"still heard")).outside();
     site.wait(Duration::from_secs(3_601));
-    assert!(matches!(site.gate.translator.poll_event(), Some(Event::Ended(Ended { cause: EndCause::Spent, .. }))));
+    assert!(matches!(site.gate.translator.poll_event(), Some(Ended { cause: EndCause::Spent, .. })));
     assert_eq!(site.gate.translator.poll_event(), None, "its end was told when the budget was spent");
 }
 

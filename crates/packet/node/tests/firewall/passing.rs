@@ -91,9 +91,9 @@ fn an_open_service_is_known_as_such_and_an_address_is_open_or_not() {
     let with = |service: Service| [services(), vec![service]].concat();
     site.gate.translator.set_services(&with(open(PUBLIC, ServiceMode::Filter))).unwrap();
     assert!(
-        site.gate.translator.is_open(PUBLIC)
-            && !site.gate.translator.is_open(FILTERED)
-            && !site.gate.translator.is_open(STRANGER)
+        site.gate.translator.pinholes().hosts.is_open(PUBLIC)
+            && !site.gate.translator.pinholes().hosts.is_open(FILTERED)
+            && !site.gate.translator.pinholes().hosts.is_open(STRANGER)
     );
     let wrong = [
         (open(FILTERED, ServiceMode::Filter), ServicesError::DefaultConflict(FILTERED)),
@@ -101,8 +101,8 @@ fn an_open_service_is_known_as_such_and_an_address_is_open_or_not() {
     ];
     for (service, error) in wrong {
         assert_eq!(site.gate.translator.set_services(&with(service)), Err(error));
-        assert!(site.gate.translator.is_open(PUBLIC), "the old list stays");
+        assert!(site.gate.translator.pinholes().hosts.is_open(PUBLIC), "the old list stays");
     }
     site.gate.translator.set_services(&services()).unwrap();
-    assert!(!site.gate.translator.is_open(PUBLIC));
+    assert!(!site.gate.translator.pinholes().hosts.is_open(PUBLIC));
 }

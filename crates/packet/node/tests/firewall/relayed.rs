@@ -47,7 +47,7 @@ fn a_frontends_address_opens_nothing_and_its_key_does() {
     let (gate, own) = (gate_of(opened), keys(1));
     let dropped = |site: &mut Site, packet: &[u8]| {
         let reason = site.outside_sends(packet).dropped();
-        assert!(!site.gate.translator.was_signalling());
+        assert!(!site.gate.translator.pinholes().macs.signalling);
         reason
     };
     assert_eq!(
@@ -57,7 +57,7 @@ fn a_frontends_address_opens_nothing_and_its_key_does() {
     assert_eq!(dropped(&mut site, &udp(FRONTEND, gate, b"x")), Reason::MacMissing);
     let first = sealed(&own, (0, 1), FRONTEND, gate, b"ping");
     let inside = site.outside_sends(&first).inside();
-    assert!(site.gate.translator.was_signalling());
+    assert!(site.gate.translator.pinholes().macs.signalling);
     assert_eq!((ends(&inside), text_of(&inside)), ((FRONTEND, (TARGET, SIP)), &b"ping"[..]));
     assert_eq!(dropped(&mut site, &first), Reason::MacReplayed);
     // Each shard counts for itself, and a frontend has only so many.

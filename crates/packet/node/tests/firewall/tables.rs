@@ -220,7 +220,7 @@ fn events_that_nobody_fetches_are_counted_as_lost() {
         site.wait(Duration::from_secs(12));
     }
     assert_eq!(site.gauge("events"), (8, 8));
-    assert_eq!(site.gate.translator.counters().events_lost(), 13);
+    assert_eq!(site.gate.translator.pinholes().counters.events_lost, 13);
     assert_eq!(std::iter::from_fn(|| site.gate.translator.poll_event()).count(), 8);
 }
 

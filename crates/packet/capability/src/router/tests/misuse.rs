@@ -13,7 +13,7 @@ fn expect(reason: Reason, millis: u64, change: impl Fn(&mut Pair, &mut Granted))
             assert!(header(&frame).is_demoted() && is_intact(&frame), "{pair:?}");
             assert_eq!(header(&frame).capability(0), granted.list.get(0), "no pre-capability for it");
         }
-        assert_eq!(router.counters().demoted(reason), 2);
+        assert_eq!(router.counters().demoted[reason as usize], 2);
         assert_eq!(router.gauges().map(|gauge| gauge.used), [0; 3], "nothing is remembered");
     }
 }
@@ -206,7 +206,7 @@ fn a_revoked_flow_is_demoted_at_once_and_may_be_granted_anew() {
         }
         let anew = pair.acquire(at(62_500), &mut [&mut router], limits(100, 10));
         assert_eq!(judge(&mut router, at(62_600), &mut pair.regular(Kind::Capabilities, NONCE, &anew, 50)), REGULAR);
-        assert_eq!(router.counters().demoted(Reason::CapabilityRevoked), 62);
+        assert_eq!(router.counters().demoted[Reason::CapabilityRevoked as usize], 62);
     }
 }
 

@@ -53,8 +53,14 @@ fn a_granted_flow_shows_its_capability_once_and_then_its_nonce() {
             assert_eq!(judge(&mut second, at(200), &mut frame), REGULAR, "{pair:?}");
             assert_eq!(frame.bytes(), before.bytes(), "nothing is changed");
         }
-        assert_eq!((first.counters().passed(Kind::Nonce), first.counters().passed(Kind::Capabilities)), (10, 1));
-        assert_eq!((first.counters().passed(Kind::Request), second.counters().passed(Kind::Nonce)), (1, 10));
+        assert_eq!(
+            (first.counters().passed[Kind::Nonce as usize], first.counters().passed[Kind::Capabilities as usize]),
+            (10, 1)
+        );
+        assert_eq!(
+            (first.counters().passed[Kind::Request as usize], second.counters().passed[Kind::Nonce as usize]),
+            (1, 10)
+        );
     }
 }
 
@@ -160,7 +166,7 @@ fn icmp_errors_lose_the_header_that_they_quote_and_stay_legacy() {
     let quote = icmp::Quote::new(&sent.bytes()[..60]).unwrap();
     let mut error = FrameBuf::from_bytes(&build::packet(hop, client, &icmp::Repr::TimeExceeded { quote }));
     assert_eq!(judge(&mut router, at(0), &mut error), Ok(Class::Legacy { demoted: None }));
-    assert_eq!(router.counters().quotes_stripped(), 1);
+    assert_eq!(router.counters().quotes_stripped, 1);
     let quoted = &error.bytes()[20 + icmp::HEADER_LEN..];
     assert_eq!(quoted[9], IpProtocol::UDP.0, "the quoted packet is a plain one again");
 }
@@ -184,7 +190,7 @@ fn plain_packets_fragments_and_packets_with_options_are_legacy_and_untouched() {
         assert_eq!(judge(&mut router, at(0), &mut frame), Ok(Class::Legacy { demoted: None }), "{name}");
         assert_eq!(frame.bytes(), bytes, "{name}");
     }
-    assert_eq!(router.counters().plain(), 5);
+    assert_eq!(router.counters().plain, 5);
 }
 
 /// The packet with four bytes of IPv4 options.

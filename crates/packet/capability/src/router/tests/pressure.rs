@@ -26,7 +26,10 @@ fn a_full_table_demotes_newcomers_and_loses_no_honest_flow() {
         assert!(verdict == REGULAR || verdict == demoted(Reason::CapabilityTableFull));
         refused += u64::from(verdict != REGULAR);
     }
-    assert!(refused >= 4_000 && refused == router.counters().demoted(Reason::CapabilityTableFull), "{refused}");
+    assert!(
+        refused >= 4_000 && refused == router.counters().demoted[Reason::CapabilityTableFull as usize],
+        "{refused}"
+    );
     let [lines, ..] = router.gauges();
     assert_eq!((lines.used, router.lines_reclaimed()), (lines.max, 0), "full, and nothing gave way");
     for pair in &honest {

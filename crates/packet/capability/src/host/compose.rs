@@ -3,13 +3,13 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Reason,
+    Frame, Instant, IpProtocol, Reason, build,
     capability::{
         CAPABILITY_ONLY, Capability, CapabilityList, ClientId, HEADER_LEN_MAX, NONCE_LEN, PathId, Repr, Return, Slot,
         SlotList, request_len,
         shim::{self, Carriage},
     },
-    ip, ipv4, ipv6,
+    ip, ipv6,
 };
 
 use super::{
@@ -125,19 +125,7 @@ pub(super) fn len_of(ret: Option<&Return>) -> usize {
 /// Writes an IP packet without payload; returns its length.
 pub(super) fn write_empty(frame: &mut Frame<'_>, local: IpAddr, remote: IpAddr) -> Result<usize, Reason> {
     let mut bytes = [0; ipv6::HEADER_LEN];
-    let len = match (local, remote) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let repr = ipv4::Repr::new(src, dst, CAPABILITY_ONLY, 0);
-            repr.emit(&mut ipv4::Packet::new_unchecked(&mut bytes[..ipv4::HEADER_LEN]));
-            ipv4::HEADER_LEN
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let repr = ipv6::Repr::new(src, dst, CAPABILITY_ONLY, 0);
-            repr.emit(&mut ipv6::Packet::new_unchecked(&mut bytes[..]));
-            ipv6::HEADER_LEN
-        }
-        _ => return Err(Reason::AddressInvalid),
-    };
+    let len = build::write(&mut bytes, local, remote, &(CAPABILITY_ONLY, &[][..])).ok_or(Reason::AddressInvalid)?;
     frame.replace(&bytes[..len]).ok_or(Reason::FrameTruncated)?;
     Ok(len)
 }

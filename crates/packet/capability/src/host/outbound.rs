@@ -1,7 +1,7 @@
 use core::net::IpAddr;
 
 use sluicegate_wire::{
-    Frame, Instant, IpProtocol, Reason,
+    Frame, Instant, IpProtocol, Reason, build,
     capability::{
         Capability, ClientId, regular_len, request_len,
         shim::{self, Carriage},
@@ -195,12 +195,8 @@ impl Host {
     /// The largest TCP segment that leaves room for the header of a path with [`super::Config::clamp_capabilities`].
     pub(super) fn largest_segment(&self, summary: &ip::Summary) -> u16 {
         const LEAST: u16 = 536;
-        let ip_len = match summary.src {
-            IpAddr::V4(_) => sluicegate_wire::ipv4::HEADER_LEN,
-            IpAddr::V6(_) => sluicegate_wire::ipv6::HEADER_LEN,
-        };
         let header = regular_len(usize::from(self.config.clamp_capabilities)) + self.config.carriage.outer_len();
-        self.config.mtu.saturating_sub((ip_len + tcp::HEADER_LEN + header) as u16).max(LEAST)
+        self.config.mtu.saturating_sub((build::header_len(summary.src) + tcp::HEADER_LEN + header) as u16).max(LEAST)
     }
 }
 

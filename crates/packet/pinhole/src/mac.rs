@@ -270,7 +270,7 @@ impl Macs {
         slot: u32,
         tuple: &Tuple,
         evidence: &Evidence<'_>,
-        moves: bool,
+        moves: impl FnOnce() -> bool,
     ) -> Option<Result<Proof, Refused>> {
         let ends = Ends { client: tuple.src, gate_port: tuple.dst.1 };
         if self.relays.holds(slot) {
@@ -288,7 +288,7 @@ impl Macs {
         }
         let datagram = evidence.datagram().unwrap_or_default();
         let is_datagram = |purpose| matches!(purpose, Purpose::Datagram | Purpose::Translated);
-        Some(match seal.open(&ends, datagram, is_datagram, moves) {
+        Some(match seal.open(&ends, datagram, is_datagram, moves()) {
             Ok(_) => Ok(Proof { strip: true, sealed: true }),
             // A datagram with a capability needs no trailer, but one that has come before stays refused.
             Err(reason) if is_proved && reason != Reason::MacReplayed => {

@@ -189,7 +189,7 @@ impl Pinholes {
     /// [`Reason::ModeTooWeak`], [`Reason::MacMissing`] (so every fragment: a MAC covers a whole datagram),
     /// [`Reason::MacForged`], [`Reason::MacReplayed`]; not in observe mode.
     pub fn prove(&mut self, slot: u32, tuple: &Tuple, evidence: &Evidence<'_>) -> Result<Proof, Reason> {
-        let moves = self.table.at(slot).is_none_or(|pinhole| pinhole.client != Some(tuple.src.0));
+        let moves = || self.table.at(slot).is_none_or(|pinhole| pinhole.client != Some(tuple.src.0));
         let checked = self.macs.check(slot, tuple, evidence, moves).ok_or(Reason::ModeTooWeak)?;
         checked.or_else(|Refused { reason, strip }| self.waive(reason).map(|()| Proof { strip, sealed: false }))
     }

@@ -9,13 +9,21 @@ mod server;
 mod table;
 mod timers;
 
-pub use client::{ClientTransactions, Reply, StartError};
-pub use server::{Received, Role, ServerTransactions};
+pub use client::{Asked, ClientTransactions, Reply, StartError};
+pub use server::{Answering, Received, Role, ServerTransactions};
 pub use table::{Fingerprint, Token};
 pub use timers::{T1_MS, T2_MS, T4_MS, TIMER_C_MS, UNANSWERED_MS};
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+
+use sluicegate_bounded::Gauge;
+use sluicegate_wire::Instant;
+
+use self::{
+    table::Table,
+    timers::{Purpose, Span, Timers},
+};
 
 /// All slots of a table are taken. For a request from outside: answer 503 without state, or drop it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +63,116 @@ impl Buffers {
             buffer.clear();
             self.0.push(buffer);
         }
+    }
+}
+
+/// Where a transaction is.
+pub trait State {
+    /// The name of the table of such transactions.
+    const TABLE: &'static str;
+}
+
+#[derive(Debug)]
+struct Transaction<S> {
+    is_invite: bool,
+    state: S,
+    /// Timers A, E, G double with each repetition, up to this.
+    longest: Span,
+    repetitions: u8,
+    /// Somebody still owes a final response, or its ACK: to end now would be a failure.
+    is_owed: bool,
+    peer: SocketAddr,
+    /// What is sent, and sent again; empty while there is nothing.
+    message: Vec<u8>,
+}
+
+/// Transactions of one side. Fixed number of slots; a slot ends by itself.
+#[derive(Debug)]
+pub struct Transactions<S> {
+    key: [u8; 16],
+    table: Table<Transaction<S>>,
+    buffers: Buffers,
+    timers: Timers,
+    /// T2: the longest between two repetitions of anything but an INVITE request.
+    t2: Span,
+    is_reliable: bool,
+}
+
+impl<S: State> Transactions<S> {
+    /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
+    #[must_use]
+    pub fn new(capacity: usize, key: [u8; 16]) -> Self {
+        let table = Table::new(S::TABLE, capacity);
+        let timers = Timers::new(table.gauge().max as usize);
+        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, is_reliable: false }
+    }
+
+    /// Over a transport that loses nothing: requests and refusals are sent once, and only given up in time. A 2xx of ours to
+    /// an INVITE is repeated all the same until its ACK comes (RFC 3261 section 13.3.1.4): it crosses hops of other
+    /// transports.
+    #[must_use]
+    pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
+        self.is_reliable = is_reliable;
+        self
+    }
+
+    /// How full the table is.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        self.table.gauge()
+    }
+
+    /// When `poll` has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// What is due by now.
+    pub fn poll(&mut self, now: Instant) -> Option<Due<'_>> {
+        let (token, purpose) = self.next_due(now)?;
+        if purpose == Purpose::End {
+            return Some(Due::TimedOut(token));
+        }
+        let transaction = self.table.value(token)?;
+        Some(Due::Transmit { peer: transaction.peer, bytes: &transaction.message })
+    }
+
+    /// The next repetition or failure; what ends without a failure ends here.
+    fn next_due(&mut self, now: Instant) -> Option<(Token, Purpose)> {
+        loop {
+            let (slot, purpose) = self.timers.pop(now)?;
+            let Some(token) = self.table.token(slot) else { continue };
+            let is_due = match purpose {
+                Purpose::Retransmit => self.repeat(now, token),
+                Purpose::End => self.end(token),
+            };
+            if is_due {
+                return Some((token, purpose));
+            }
+        }
+    }
+
+    fn repeat(&mut self, now: Instant, token: Token) -> bool {
+        let Some(transaction) = self.table.value_mut(token) else { return false };
+        transaction.repetitions = transaction.repetitions.saturating_add(1);
+        let span = Span::retransmission(transaction.repetitions, transaction.longest);
+        self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
+        true
+    }
+
+    /// Frees the slot; whether that was a failure.
+    fn end(&mut self, token: Token) -> bool {
+        let Some(transaction) = self.table.remove(token) else { return false };
+        self.timers.disarm_all(token.slot());
+        self.buffers.give_back(transaction.message);
+        transaction.is_owed
+    }
+
+    /// What was sent last and where it goes; `None` if nothing was.
+    fn message(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
+        let transaction = self.table.value(token)?;
+        (!transaction.message.is_empty()).then_some((&transaction.message, transaction.peer))
     }
 }
 

@@ -1,13 +1,10 @@
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
 use super::{
-    Buffers, Due, Fingerprint, TableFull, Token,
-    table::Table,
-    timers::{Purpose, Span, Timers},
+    Fingerprint, State, TableFull, Token, Transaction, Transactions,
+    timers::{Purpose, Span},
 };
 use crate::message::{Essentials, Message, Method};
 
@@ -35,67 +32,40 @@ pub enum Received {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Phase {
     /// No final response yet.
     Proceeding,
     /// INVITE: a 2xx is under way or acknowledged.
-    Accepted { acknowledged: bool },
+    Accepted,
     /// A final response, to INVITE other than 2xx, is under way.
     Completed,
     /// INVITE: its ACK came.
     Confirmed,
 }
 
-#[derive(Debug)]
-struct Transaction {
-    is_invite: bool,
+/// Who answers a request to us, and where that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answering {
     role: Role,
-    state: State,
-    retransmissions: u8,
-    peer: SocketAddr,
-    response: Vec<u8>,
+    phase: Phase,
 }
 
-/// The transactions of requests that came to us. Fixed number of slots; a slot ends by itself at the latest
-/// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response, or 64 T1 after its final one.
-#[derive(Debug)]
-pub struct ServerTransactions {
-    key: [u8; 16],
-    /// By what retransmissions share with their request, and by what an ACK to a 2xx shares with its INVITE.
-    table: Table<Transaction>,
-    buffers: Buffers,
-    timers: Timers,
-    is_reliable: bool,
+impl State for Answering {
+    const TABLE: &'static str = "server_transactions";
 }
+
+/// The transactions of requests that came to us; what each sends is its last response. One ends at the latest
+/// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response, or 64 T1 after its final one.
+///
+/// Each is found by what retransmissions share with their request, and by what an ACK to a 2xx shares with its INVITE.
+pub type ServerTransactions = Transactions<Answering>;
 
 impl ServerTransactions {
-    /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
-    #[must_use]
-    pub fn new(capacity: usize, key: [u8; 16]) -> Self {
-        let table = Table::new("server_transactions", capacity);
-        let timers = Timers::new(table.gauge().max as usize);
-        Self { key, table, buffers: Buffers::default(), timers, is_reliable: false }
-    }
-
-    /// Over a transport that loses nothing: refusals are sent once. A 2xx is repeated all the same until its ACK comes
-    /// (RFC 3261 section 13.3.1.4): it crosses hops of other transports.
-    #[must_use]
-    pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
-        self.is_reliable = is_reliable;
-        self
-    }
-
-    /// How full the table is.
-    #[must_use]
-    pub fn gauge(&self) -> Gauge {
-        self.table.gauge()
-    }
-
     /// Tells what a request is, before anything else is done with it.
     pub fn receive(&mut self, now: Instant, request: &Message<'_>, fields: &Essentials<'_>) -> Received {
         let method = request.method().unwrap_or(fields.cseq.method);
         if let Some(token) = self.table.find(self.fingerprint(fields, method)) {
-            return if method == Method::Ack { self.acknowledge(now, token) } else { self.repeat(token) };
+            return if method == Method::Ack { self.acknowledge(now, token) } else { self.absorb(token) };
         }
         let invite = || self.table.find(self.ack_fingerprint(fields));
         if method == Method::Ack
@@ -122,8 +92,9 @@ impl ServerTransactions {
         let fingerprint = self.fingerprint(fields, method);
         let is_invite = method == Method::Invite;
         let ack_fingerprint = if is_invite { self.ack_fingerprint(fields) } else { fingerprint };
-        let response = self.buffers.take();
-        let transaction = Transaction { is_invite, role, state: State::Proceeding, retransmissions: 0, peer, response };
+        let (state, message) = (Answering { role, phase: Phase::Proceeding }, self.buffers.take());
+        let transaction =
+            Transaction { is_invite, state, longest: self.t2, repetitions: 0, is_owed: true, peer, message };
         let token = self.table.insert([fingerprint, ack_fingerprint], transaction).ok_or(TableFull)?;
         self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
         Ok(token)
@@ -139,27 +110,26 @@ impl ServerTransactions {
     /// or already has its final response: then the response must not be sent, except for a 2xx that a proxy relays.
     pub fn respond(&mut self, now: Instant, token: Token, code: u16, response: &[u8]) -> bool {
         let Some(transaction) = self.table.value_mut(token) else { return false };
-        if transaction.state != State::Proceeding {
+        if transaction.state.phase != Phase::Proceeding {
             // More than one 2xx comes from a forking proxy; each goes on (RFC 6026 section 7.1).
-            let is_accepted = matches!(transaction.state, State::Accepted { .. });
-            return is_accepted && transaction.role == Role::Proxy && code / 100 == 2;
+            let is_accepted = matches!(transaction.state.phase, Phase::Accepted);
+            return is_accepted && transaction.state.role == Role::Proxy && code / 100 == 2;
         }
-        transaction.response.clear();
-        transaction.response.extend_from_slice(response);
+        transaction.message.clear();
+        transaction.message.extend_from_slice(response);
         if code < 200 {
             self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
             return true;
         }
-        transaction.retransmissions = 0;
+        transaction.repetitions = 0;
         let is_success = code < 300;
-        transaction.state = if transaction.is_invite && is_success {
-            State::Accepted { acknowledged: false }
-        } else {
-            State::Completed
-        };
+        // An ACK comes to an INVITE's final response, but for a 2xx of somebody behind us: that one passes through.
+        transaction.is_owed = transaction.is_invite && (!is_success || transaction.state.role == Role::UserAgent);
+        let is_accepted = transaction.is_invite && is_success;
+        transaction.state.phase = if is_accepted { Phase::Accepted } else { Phase::Completed };
         // Timers H, J and L are all 64 T1; G starts at T1, and so does the 2xx of a user agent.
         self.timers.arm(now, token.slot(), Purpose::End, Span::END);
-        let is_repeated = if is_success { transaction.role == Role::UserAgent } else { !self.is_reliable };
+        let is_repeated = if is_success { transaction.state.role == Role::UserAgent } else { !self.is_reliable };
         if transaction.is_invite && is_repeated {
             self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
         }
@@ -169,85 +139,33 @@ impl ServerTransactions {
     /// The last response and where it goes; `None` if there is none.
     #[must_use]
     pub fn response(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
-        let transaction = self.table.value(token)?;
-        (!transaction.response.is_empty()).then_some((&transaction.response, transaction.peer))
+        self.message(token)
     }
 
-    /// When `poll` has something to do.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
-    }
-
-    /// What is due by now.
-    pub fn poll(&mut self, now: Instant) -> Option<Due<'_>> {
-        let (token, purpose) = self.next_due(now)?;
-        if purpose == Purpose::End {
-            return Some(Due::TimedOut(token));
-        }
-        let transaction = self.table.value(token)?;
-        Some(Due::Transmit { peer: transaction.peer, bytes: &transaction.response })
-    }
-
-    /// The next retransmission or failure; what ends without a failure ends here.
-    fn next_due(&mut self, now: Instant) -> Option<(Token, Purpose)> {
-        loop {
-            let (slot, purpose) = self.timers.pop(now)?;
-            let Some(token) = self.table.token(slot) else { continue };
-            let is_due = match purpose {
-                Purpose::Retransmit => self.retransmit(now, token),
-                Purpose::End => self.end(token),
-            };
-            if is_due {
-                return Some((token, purpose));
-            }
-        }
-    }
-
-    fn retransmit(&mut self, now: Instant, token: Token) -> bool {
-        let Some(transaction) = self.table.value_mut(token) else { return false };
-        transaction.retransmissions = transaction.retransmissions.saturating_add(1);
-        let span = Span::retransmission(transaction.retransmissions, Span::T1Shift3);
-        self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
-        true
-    }
-
-    /// Frees the slot; whether that was a failure.
-    fn end(&mut self, token: Token) -> bool {
-        let Some(transaction) = self.table.remove(token) else { return false };
-        self.timers.disarm_all(token.slot());
-        self.buffers.give_back(transaction.response);
-        match transaction.state {
-            State::Proceeding => true,
-            State::Accepted { acknowledged } => transaction.role == Role::UserAgent && !acknowledged,
-            State::Completed => transaction.is_invite,
-            State::Confirmed => false,
-        }
-    }
-
-    fn repeat(&self, token: Token) -> Received {
+    fn absorb(&self, token: Token) -> Received {
         let Some(transaction) = self.table.value(token) else { return Received::New };
-        let has_response = !transaction.response.is_empty();
-        match transaction.state {
-            State::Proceeding if has_response => Received::Resend(token),
-            State::Completed => Received::Resend(token),
+        let has_response = !transaction.message.is_empty();
+        match transaction.state.phase {
+            Phase::Proceeding if has_response => Received::Resend(token),
+            Phase::Completed => Received::Resend(token),
             // A 2xx is repeated by its own timer, not by the request (RFC 6026 section 7.1).
-            State::Proceeding | State::Accepted { .. } | State::Confirmed => Received::Absorbed,
+            Phase::Proceeding | Phase::Accepted | Phase::Confirmed => Received::Absorbed,
         }
     }
 
     fn acknowledge(&mut self, now: Instant, token: Token) -> Received {
         let Some(transaction) = self.table.value_mut(token) else { return Received::New };
-        match transaction.state {
-            State::Completed if transaction.is_invite => {
-                transaction.state = State::Confirmed;
+        match transaction.state.phase {
+            Phase::Completed if transaction.is_invite => {
+                transaction.state.phase = Phase::Confirmed;
+                transaction.is_owed = false;
                 self.timers.disarm(token.slot(), Purpose::Retransmit);
                 self.timers.arm(now, token.slot(), Purpose::End, Span::T4);
                 Received::Acknowledged(token)
             }
-            State::Accepted { .. } if transaction.role == Role::Proxy => Received::New,
-            State::Accepted { acknowledged: false } => {
-                transaction.state = State::Accepted { acknowledged: true };
+            Phase::Accepted if transaction.state.role == Role::Proxy => Received::New,
+            Phase::Accepted if transaction.is_owed => {
+                transaction.is_owed = false;
                 self.timers.disarm(token.slot(), Purpose::Retransmit);
                 Received::Acknowledged(token)
             }

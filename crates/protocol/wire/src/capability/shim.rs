@@ -7,7 +7,7 @@
 //! Fragments are never capability packets: only the first would hold the header, and none its whole packet. Nor are
 //! source-routed packets, whose path is not the one that was asked (TVA VII).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::{
     HEADER_LEN_MAX, MALFORMED, PROTOCOL, Packet, Repr, UDP_PORT,
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Frame, IpProtocol, Reason,
     checksum::{self, Delta},
-    field::{self, array, put, u8_at, u16_at},
+    field::{self, put, u8_at, u16_at},
     ip, ipv4, ipv6, udp,
 };
 
@@ -223,16 +223,12 @@ pub fn insert_into(
     let mut header = Packet::new_unchecked(bytes.get_mut(header_at..header_at + header_len).unwrap_or_default());
     repr.emit(&mut header);
     header.put(UPPER_AT, &[summary.protocol.0]);
-    put_total_len(bytes, total_len);
     if let Some(ports) = carriage.ports() {
-        let datagram = bytes.get_mut(ip_len..total_len).unwrap_or_default();
-        let len = datagram.len();
-        let mut datagram = udp::Packet::new_unchecked(datagram);
+        let mut datagram = udp::Packet::new_unchecked(bytes.get_mut(ip_len..).unwrap_or_default());
         datagram.set_src_port(ports.src);
         datagram.set_dst_port(ports.dst);
-        datagram.set_total_len(field::length(len));
-        datagram.fill_checksum(summary.src, summary.dst);
     }
+    put_outer_len(bytes, summary, (carriage, ip_len), total_len);
     Ok(())
 }
 
@@ -249,9 +245,11 @@ pub fn strip(frame: &mut Frame<'_>, found: &Found) -> Result<(), Reason> {
     let bytes = frame.bytes_mut();
     let upper =
         IpProtocol(*bytes.get(found.header_at..found.payload_at).and_then(|h| h.get(UPPER_AT)).ok_or(MALFORMED)?);
-    let (src, dst) = addresses(bytes).ok_or(MALFORMED)?;
+    let (src, dst, total_len) = outer(bytes).ok_or(MALFORMED)?;
     let protocol_at = protocol_at(bytes, ip_len)?;
-    let total_len = total_len(bytes).filter(|len| (found.payload_at..=bytes.len()).contains(len)).ok_or(MALFORMED)?;
+    if !(found.payload_at..=bytes.len()).contains(&total_len) {
+        return Err(MALFORMED);
+    }
     if found.carriage != Carriage::Native {
         let shown = Delta::NONE.address(UNKNOWN_V4, src).address(UNKNOWN_V4, dst);
         let transport = bytes.get_mut(found.payload_at..total_len).ok_or(MALFORMED)?;
@@ -284,24 +282,16 @@ fn is_v4(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|first| first >> 4 == 4)
 }
 
-fn addresses(bytes: &[u8]) -> Option<(IpAddr, IpAddr)> {
+/// Source, destination and total length of an IP packet.
+fn outer(bytes: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
     if is_v4(bytes) {
         let packet = ipv4::Packet::new_unchecked(bytes.get(..ipv4::HEADER_LEN)?);
-        return Some((packet.src().into(), packet.dst().into()));
+        return Some((packet.src().into(), packet.dst().into(), packet.total_len()));
     }
-    let header = bytes.get(..ipv6::HEADER_LEN)?;
-    Some((Ipv6Addr::from(array::<16>(header, 8)).into(), Ipv6Addr::from(array::<16>(header, 24)).into()))
+    let packet = ipv6::Packet::new_unchecked(bytes.get(..ipv6::HEADER_LEN)?);
+    Some((packet.src().into(), packet.dst().into(), packet.total_len()))
 }
 
-fn total_len(bytes: &[u8]) -> Option<usize> {
-    if is_v4(bytes) {
-        Some(ipv4::Packet::new_unchecked(bytes.get(..ipv4::HEADER_LEN)?).total_len())
-    } else {
-        Some(ipv6::Packet::new_unchecked(bytes.get(..ipv6::HEADER_LEN)?).total_len())
-    }
-}
-
-/// Writes the length field of IP and the IPv4 header checksum; the caller has bounded the length.
 /// Puts `bytes` behind the packet in which [`find`] found a header. All lengths and checksums in front of the header
 /// cover them; none behind it does.
 ///
@@ -316,7 +306,7 @@ pub fn append(frame: &mut Frame<'_>, found: &Found, bytes: &[u8]) -> Result<(), 
     frame.truncate(summary.total_len);
     let packet = frame.extend_back(bytes.len()).ok_or(Reason::PacketTooBig)?;
     put(packet, summary.total_len, bytes);
-    put_outer_len(packet, &summary, found, total_len);
+    put_outer_len(packet, &summary, (found.carriage, found.ip_len()), total_len);
     Ok(())
 }
 
@@ -327,21 +317,22 @@ pub fn append(frame: &mut Frame<'_>, found: &Found, bytes: &[u8]) -> Result<(), 
 pub fn cut_back(frame: &mut Frame<'_>, summary: &mut ip::Summary, found: &Found, len: usize) -> Result<(), Reason> {
     let total_len = summary.total_len.checked_sub(len).filter(|end| *end >= found.payload_at).ok_or(MALFORMED)?;
     frame.truncate(total_len);
-    put_outer_len(frame.bytes_mut(), summary, found, total_len);
+    put_outer_len(frame.bytes_mut(), summary, (found.carriage, found.ip_len()), total_len);
     summary.total_len = total_len;
     Ok(())
 }
 
 /// Writes the lengths in front of the header, and the checksums over them.
-fn put_outer_len(bytes: &mut [u8], summary: &ip::Summary, found: &Found, total_len: usize) {
+fn put_outer_len(bytes: &mut [u8], summary: &ip::Summary, (carriage, ip_len): (Carriage, usize), total_len: usize) {
     put_total_len(bytes, total_len);
-    if found.carriage != Carriage::Native {
-        let mut datagram = udp::Packet::new_unchecked(bytes.get_mut(found.ip_len()..total_len).unwrap_or_default());
-        datagram.set_total_len(field::length(total_len - found.ip_len()));
+    if carriage != Carriage::Native {
+        let mut datagram = udp::Packet::new_unchecked(bytes.get_mut(ip_len..total_len).unwrap_or_default());
+        datagram.set_total_len(field::length(total_len - ip_len));
         datagram.fill_checksum(summary.src, summary.dst);
     }
 }
 
+/// Writes the length field of IP and the IPv4 header checksum; the caller has bounded the length.
 fn put_total_len(bytes: &mut [u8], len: usize) {
     if is_v4(bytes) {
         let mut packet = ipv4::Packet::new_unchecked(bytes);

@@ -64,6 +64,11 @@ pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: IpProtocol, len: u32) -> u16 {
     combine(&[address_sum(src), address_sum(dst), fold(tail)])
 }
 
+/// The sum of a transport packet of `len` bytes of which the checksum covers these, with its pseudo-header.
+pub(crate) fn transport(src: IpAddr, dst: IpAddr, protocol: IpProtocol, len: usize, covered: &[u8]) -> u16 {
+    combine(&[pseudo(src, dst, protocol, len as u32), ones_complement(covered)])
+}
+
 #[inline]
 fn address_sum(address: IpAddr) -> u16 {
     match address {

@@ -111,8 +111,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     fn sum(&self, src: IpAddr, dst: IpAddr) -> u16 {
         let bytes = self.bytes();
         let covered = bytes.get(..self.coverage()).unwrap_or(bytes);
-        let pseudo = checksum::pseudo(src, dst, IpProtocol::DCCP, bytes.len() as u32);
-        checksum::combine(&[pseudo, checksum::ones_complement(covered)])
+        checksum::transport(src, dst, IpProtocol::DCCP, bytes.len(), covered)
     }
 }
 

@@ -70,6 +70,7 @@ packet_view! {
         dst, set_dst: Address = 0;
         /// The sender's address.
         src, set_src: Address = 6;
+        ..|packet| packet.header_len()..usize::MAX
     }
 }
 
@@ -116,12 +117,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     pub fn ethertype(&self) -> EtherType {
         EtherType(u16_at(self.bytes(), self.header_len() - 2))
     }
-
-    /// What follows header and tags, with padding.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        self.bytes().get(self.header_len()..).unwrap_or_default()
-    }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
@@ -129,13 +124,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     #[inline]
     pub fn set_ethertype(&mut self, value: EtherType) {
         put(self.buffer.as_mut(), 12, &value.0.to_be_bytes());
-    }
-
-    /// What follows header and tags, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let start = self.header_len();
-        self.buffer.as_mut().get_mut(start..).unwrap_or_default()
     }
 }
 

@@ -3,7 +3,10 @@
 //! Inside a checked view every offset exists. Outside one, a debug build stops at the mistake; a release build reads
 //! zeros and writes nothing, because a gate must not be stopped by a packet.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::{
+    net::{Ipv4Addr, Ipv6Addr},
+    ops::Range,
+};
 
 use crate::{IpProtocol, Reason, capability::ClientId, tcp::Flags};
 
@@ -51,6 +54,19 @@ pub(crate) fn fill(target: &mut [u8], source: &[u8]) {
     for (to, from) in target.iter_mut().zip(source) {
         *to = *from;
     }
+}
+
+/// The bytes of this range, or those of them that are there: between a header and where its length field ends a packet.
+#[inline]
+pub(crate) fn within(data: &[u8], Range { start, end }: Range<usize>) -> &[u8] {
+    data.get(start..end.min(data.len())).unwrap_or_default()
+}
+
+/// As [`within`], writable.
+#[inline]
+pub(crate) fn within_mut(data: &mut [u8], Range { start, end }: Range<usize>) -> &mut [u8] {
+    let end = end.min(data.len());
+    data.get_mut(start..end).unwrap_or_default()
 }
 
 /// A length as a 16-bit field; what does not fit becomes the largest value.
@@ -124,10 +140,14 @@ field! {
 }
 
 /// Declares a `Packet` view with its constructors, and its fields at fixed offsets: `reader, writer: TYPE = OFFSET`, the
-/// writer only where somebody writes the field. The module adds `check_len` and what takes more than an offset.
+/// writer only where somebody writes the field, `TYPE as OTHER` where it is read as another type. Last, of a view
+/// with a payload, where that lies: `..|packet| START..END`. The module adds `check_len` and what takes more than an offset.
 macro_rules! packet_view {
+    (@read $kind:ty) => { $kind };
+    (@read $kind:ty, $read_as:ty) => { $read_as };
     ($(#[$doc:meta])* pub struct Packet {
-        $($(#[$field:meta])* $read:ident $(, $write:ident)?: $kind:ty = $at:expr;)*
+        $($(#[$field:meta])* $read:ident $(, $write:ident)?: $kind:ty $(as $read_as:ty)? = $at:expr;)*
+        $(..|$packet:pat_param| $range:expr)?
     }) => {
         $(#[$doc])*
         pub struct Packet<T> {
@@ -168,10 +188,19 @@ macro_rules! packet_view {
             $(
                 $(#[$field])*
                 #[inline]
-                pub fn $read(&self) -> $kind {
-                    $crate::field::Field::read(self.bytes(), $at)
+                pub fn $read(&self) -> $crate::field::packet_view!(@read $kind $(, $read_as)?) {
+                    <$kind as $crate::field::Field>::read(self.bytes(), $at).into()
                 }
             )*
+
+            $(
+                /// What lies behind the header, as far as a length field says that the packet reaches.
+                #[inline]
+                pub fn payload(&self) -> &[u8] {
+                    let $packet = self;
+                    $crate::field::within(self.bytes(), $range)
+                }
+            )?
         }
 
         impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
@@ -182,6 +211,16 @@ macro_rules! packet_view {
                     $crate::field::Field::write(value, self.buffer.as_mut(), $at);
                 }
             )?)*
+
+            $(
+                /// As [`Self::payload`], writable.
+                #[inline]
+                pub fn payload_mut(&mut self) -> &mut [u8] {
+                    let $packet = &*self;
+                    let range = $range;
+                    $crate::field::within_mut(self.buffer.as_mut(), range)
+                }
+            )?
         }
     };
 }

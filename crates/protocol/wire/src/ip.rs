@@ -6,7 +6,7 @@ use crate::{
     Checksum, IpProtocol, Reason,
     checksum::{self, Delta},
     dccp,
-    field::Field,
+    field::{Field, within, within_mut},
     icmp, ipv4, ipv6, tcp, udp, udplite,
 };
 
@@ -208,15 +208,14 @@ impl Summary {
     #[inline]
     #[must_use]
     pub fn transport<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        bytes.get(self.transport_offset..self.total_len.min(bytes.len())).unwrap_or_default()
+        within(bytes, self.transport_offset..self.total_len)
     }
 
     /// The transport header and payload, writable.
     #[inline]
     #[must_use]
     pub fn transport_mut<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [u8] {
-        let end = self.total_len.min(bytes.len());
-        bytes.get_mut(self.transport_offset..end).unwrap_or_default()
+        within_mut(bytes, self.transport_offset..self.total_len)
     }
 
     /// Transport header and payload, in bytes.

@@ -26,6 +26,8 @@ packet_view! {
     pub struct Packet {
         /// The differentiated services code point and ECN bits (RFC 3168).
         traffic_class, set_traffic_class: u8 = 1;
+        /// Header and payload, in bytes.
+        total_len, set_total_len: u16 as usize = 2;
         /// The identification that fragments of one packet share.
         ident, set_ident: u16 = 4;
         /// Hops that the packet may still make.
@@ -38,6 +40,7 @@ packet_view! {
         src, set_src: Ipv4Addr = 12;
         /// The destination address.
         dst, set_dst: Ipv4Addr = 16;
+        ..|packet| packet.header_len()..packet.total_len()
     }
 }
 
@@ -77,12 +80,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub fn header_len(&self) -> usize {
         usize::from(u8_at(self.bytes(), 0) & 0x0f) * 4
-    }
-
-    /// Header and payload, in bytes.
-    #[inline]
-    pub fn total_len(&self) -> usize {
-        usize::from(u16_at(self.bytes(), 2))
     }
 
     /// Whether routers must not fragment this packet.
@@ -144,13 +141,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
         Ok(false)
     }
-
-    /// The payload: what lies between header and total length.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        let bytes = self.bytes();
-        bytes.get(self.header_len()..self.total_len().min(bytes.len())).unwrap_or_default()
-    }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
@@ -158,12 +148,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     #[inline]
     pub fn set_version_and_header_len(&mut self, header_len: usize) {
         put(self.buffer.as_mut(), 0, &[0x40 | (header_len.min(HEADER_LEN_MAX) / 4) as u8]);
-    }
-
-    /// Writes the total length, in bytes.
-    #[inline]
-    pub fn set_total_len(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 2, &value.to_be_bytes());
     }
 
     /// Writes the flags and the fragment offset.
@@ -178,15 +162,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn fill_checksum(&mut self) {
         self.set_checksum(0);
         self.set_checksum(checksum::internet(self.header()));
-    }
-
-    /// The payload, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let (start, end) = (self.header_len(), self.total_len());
-        let bytes = self.buffer.as_mut();
-        let end = end.min(bytes.len());
-        bytes.get_mut(start..end).unwrap_or_default()
     }
 }
 

@@ -21,6 +21,8 @@ packet_view! {
     /// An IPv6 packet. Bytes of the buffer beyond the payload length (link-layer padding) belong to no accessor.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Packet {
+        /// Extension headers and payload, in bytes.
+        payload_len, set_payload_len: u16 as usize = 4;
         /// What follows the fixed header: an extension header or the upper protocol.
         next_header, set_next_header: IpProtocol = 6;
         /// Hops that the packet may still make.
@@ -29,6 +31,7 @@ packet_view! {
         src, set_src: Ipv6Addr = 8;
         /// The destination address.
         dst, set_dst: Ipv6Addr = 24;
+        ..|packet| HEADER_LEN..packet.total_len()
     }
 }
 
@@ -71,23 +74,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         u32_at(self.bytes(), 0) & 0x000f_ffff
     }
 
-    /// Extension headers and payload, in bytes.
-    #[inline]
-    pub fn payload_len(&self) -> usize {
-        usize::from(u16_at(self.bytes(), 4))
-    }
-
     /// Fixed header, extension headers and payload, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
-    }
-
-    /// What follows the fixed header: extension headers and payload.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        let bytes = self.bytes();
-        bytes.get(HEADER_LEN..self.total_len().min(bytes.len())).unwrap_or_default()
     }
 
     /// Walks the extension headers to the upper protocol: at most [`EXTENSION_HEADERS_MAX`] steps.
@@ -197,21 +187,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn set_version_class_and_label(&mut self, traffic_class: u8, flow_label: u32) {
         let word = 6 << 28 | u32::from(traffic_class) << 20 | flow_label & 0x000f_ffff;
         put(self.buffer.as_mut(), 0, &word.to_be_bytes());
-    }
-
-    /// Writes the length of extension headers and payload, in bytes.
-    #[inline]
-    pub fn set_payload_len(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 4, &value.to_be_bytes());
-    }
-
-    /// What follows the fixed header, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let end = self.total_len();
-        let bytes = self.buffer.as_mut();
-        let end = end.min(bytes.len());
-        bytes.get_mut(HEADER_LEN..end).unwrap_or_default()
     }
 }
 

@@ -85,6 +85,7 @@ packet_view! {
         checksum, set_checksum: u16 = CHECKSUM_AT;
         /// The urgent pointer; means nothing without [`Flags::URG`].
         urgent, set_urgent: u16 = 18;
+        ..|packet| packet.header_len()..usize::MAX
     }
 }
 
@@ -113,12 +114,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Options::new(self.bytes().get(HEADER_LEN..self.header_len()).unwrap_or_default())
     }
 
-    /// The data behind header and options.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        self.bytes().get(self.header_len()..).unwrap_or_default()
-    }
-
     /// How far this segment moves the sequence number: its data, and one each for SYN and FIN.
     #[inline]
     pub fn sequence_len(&self) -> u32 {
@@ -132,9 +127,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     fn sum(&self, src: IpAddr, dst: IpAddr) -> u16 {
-        let bytes = self.bytes();
-        let pseudo = checksum::pseudo(src, dst, IpProtocol::TCP, bytes.len() as u32);
-        checksum::combine(&[pseudo, checksum::ones_complement(bytes)])
+        checksum::transport(src, dst, IpProtocol::TCP, self.bytes().len(), self.bytes())
     }
 }
 
@@ -157,13 +150,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     pub fn options_mut(&mut self) -> &mut [u8] {
         let end = self.header_len();
         self.buffer.as_mut().get_mut(HEADER_LEN..end).unwrap_or_default()
-    }
-
-    /// The data, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let start = self.header_len();
-        self.buffer.as_mut().get_mut(start..).unwrap_or_default()
     }
 
     /// Writes options and data into the room that the header length leaves for each.

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use crate::{
     IpProtocol, Reason, checksum,
-    field::{self, fill, packet_view, put, u16_at},
+    field::{self, fill, packet_view, within},
 };
 
 /// Bytes of the header.
@@ -22,8 +22,11 @@ packet_view! {
         src_port, set_src_port: u16 = 0;
         /// The destination port.
         dst_port, set_dst_port: u16 = 2;
+        /// The length field: header and payload, in bytes.
+        total_len, set_total_len: u16 as usize = 4;
         /// The checksum field; zero means that there is none.
         checksum, set_checksum: u16 = CHECKSUM_AT;
+        ..|packet| HEADER_LEN..packet.total_len()
     }
 }
 
@@ -49,19 +52,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
         field::at_least(self.bytes().len(), HEADER_LEN, Reason::TransportHeaderInvalid)
     }
 
-    /// The length field: header and payload, in bytes.
-    #[inline]
-    pub fn total_len(&self) -> usize {
-        usize::from(u16_at(self.bytes(), 4))
-    }
-
-    /// The payload.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        let bytes = self.bytes();
-        bytes.get(HEADER_LEN..self.total_len().min(bytes.len())).unwrap_or_default()
-    }
-
     /// Whether the checksum is right, or absent where that is allowed: over IPv4 only.
     pub fn verify_checksum(&self, src: IpAddr, dst: IpAddr) -> bool {
         if self.checksum() == 0 {
@@ -71,34 +61,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     fn sum(&self, src: IpAddr, dst: IpAddr) -> u16 {
-        let bytes = self.bytes();
-        let datagram = &bytes[..self.total_len().min(bytes.len())];
-        let pseudo = checksum::pseudo(src, dst, IpProtocol::UDP, self.total_len() as u32);
-        checksum::combine(&[pseudo, checksum::ones_complement(datagram)])
+        let len = self.total_len();
+        checksum::transport(src, dst, IpProtocol::UDP, len, within(self.bytes(), 0..len))
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Writes the length field: header and payload, in bytes.
-    #[inline]
-    pub fn set_total_len(&mut self, value: u16) {
-        put(self.buffer.as_mut(), 4, &value.to_be_bytes());
-    }
-
     /// Computes and writes the checksum, never zero.
     pub fn fill_checksum(&mut self, src: IpAddr, dst: IpAddr) {
         self.set_checksum(0);
         let sum = self.sum(src, dst);
         self.set_checksum(checksum::udp_nonzero(!sum));
-    }
-
-    /// The payload, writable.
-    #[inline]
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let end = self.total_len();
-        let bytes = self.buffer.as_mut();
-        let end = end.min(bytes.len());
-        bytes.get_mut(HEADER_LEN..end).unwrap_or_default()
     }
 }
 

@@ -18,9 +18,12 @@ packet_view! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Packet {
         /// The source port.
-        src_port: u16 = 0;
+        src_port, set_src_port: u16 = 0;
         /// The destination port.
-        dst_port: u16 = 2;
+        dst_port, set_dst_port: u16 = 2;
+        /// The checksum field, never zero.
+        checksum, set_checksum: u16 = CHECKSUM_AT;
+        ..|_| HEADER_LEN..usize::MAX
     }
 }
 
@@ -56,22 +59,15 @@ impl<T: AsRef<[u8]>> Packet<T> {
         }
     }
 
-    /// The payload.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        self.bytes().get(HEADER_LEN..).unwrap_or_default()
-    }
-
     /// Whether the checksum is right. It may not be absent.
     pub fn verify_checksum(&self, src: IpAddr, dst: IpAddr) -> bool {
-        u16_at(self.bytes(), CHECKSUM_AT) != 0 && !self.sum(src, dst) == 0
+        self.checksum() != 0 && !self.sum(src, dst) == 0
     }
 
     fn sum(&self, src: IpAddr, dst: IpAddr) -> u16 {
         let bytes = self.bytes();
         let covered = bytes.get(..self.coverage()).unwrap_or(bytes);
-        let pseudo = checksum::pseudo(src, dst, IpProtocol::UDPLITE, bytes.len() as u32);
-        checksum::combine(&[pseudo, checksum::ones_complement(covered)])
+        checksum::transport(src, dst, IpProtocol::UDPLITE, bytes.len(), covered)
     }
 }
 
@@ -99,13 +95,13 @@ impl Repr<'_> {
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>, src: IpAddr, dst: IpAddr) {
         let is_whole = self.covered >= self.payload.len();
         let coverage = if is_whole { 0 } else { field::length(HEADER_LEN + self.covered) };
-        let bytes = packet.buffer.as_mut();
-        for (at, value) in [(0, self.src_port), (2, self.dst_port), (COVERAGE_AT, coverage), (CHECKSUM_AT, 0)] {
-            put(bytes, at, &value.to_be_bytes());
-        }
-        fill(bytes.get_mut(HEADER_LEN..).unwrap_or_default(), self.payload);
+        packet.set_src_port(self.src_port);
+        packet.set_dst_port(self.dst_port);
+        put(packet.buffer.as_mut(), COVERAGE_AT, &coverage.to_be_bytes());
+        packet.set_checksum(0);
+        fill(packet.payload_mut(), self.payload);
         let checksum = checksum::udp_nonzero(!packet.sum(src, dst));
-        put(packet.buffer.as_mut(), CHECKSUM_AT, &checksum.to_be_bytes());
+        packet.set_checksum(checksum);
     }
 }
 

@@ -24,15 +24,13 @@ impl<'a> Message<'a> {
 
     /// The values of all header fields of this name in their order, comma lists taken apart where the field is a list
     /// (RFC 3261 section 7.3.1). Empty list members are left out.
-    #[must_use]
-    pub const fn headers(&self, name: HeaderName) -> Values<'a, '_> {
-        Values { message: self, name, next: 0, rest: &[] }
+    pub fn headers(&self, name: HeaderName) -> impl Iterator<Item = &'a [u8]> {
+        self.headers_raw(name).flat_map(move |value| members(value, name.is_list()))
     }
 
     /// All header fields in their order.
-    #[must_use]
-    pub const fn lines(&self) -> Lines<'a, '_> {
-        Lines { message: self, next: 0 }
+    pub fn lines(&self) -> impl Iterator<Item = Line<'a>> {
+        (0..self.index.len()).map_while(|position| self.index.line(self.bytes, position))
     }
 
     /// The topmost Via value.
@@ -146,57 +144,18 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Iterates over the values of one header field. From [`Message::headers`].
-#[derive(Debug, Clone)]
-pub struct Values<'a, 'm> {
-    message: &'m Message<'a>,
-    name: HeaderName,
-    next: usize,
-    rest: &'a [u8],
-}
-
-impl<'a> Iterator for Values<'a, '_> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        loop {
-            if self.rest.is_empty() {
-                let position = self.message.index.next(self.name, self.next)?;
-                self.next = position + 1;
-                self.rest = self.message.index.value(self.message.bytes, position)?;
-            }
-            let value = if self.name.is_list() { self.split_list() } else { core::mem::take(&mut self.rest) };
-            if !value.is_empty() {
-                return Some(value);
-            }
+/// The members of a comma list, or the one value of any other field; those that are empty are left out.
+fn members(mut rest: &[u8], is_list: bool) -> impl Iterator<Item = &[u8]> {
+    let next = move || {
+        if rest.is_empty() || !is_list {
+            return Some(core::mem::take(&mut rest)).filter(|value| !value.is_empty());
         }
-    }
-}
-
-impl<'a> Values<'a, '_> {
-    fn split_list(&mut self) -> &'a [u8] {
-        let mut cursor = Cursor::new(self.rest);
+        let mut cursor = Cursor::new(rest);
         cursor.skip_to_comma();
-        let value = trim(cursor.since(0));
+        let member = trim(cursor.since(0));
         cursor.eat(b',');
-        self.rest = cursor.rest();
-        value
-    }
-}
-
-/// Iterates over all header fields. From [`Message::lines`].
-#[derive(Debug, Clone)]
-pub struct Lines<'a, 'm> {
-    message: &'m Message<'a>,
-    next: usize,
-}
-
-impl<'a> Iterator for Lines<'a, '_> {
-    type Item = Line<'a>;
-
-    fn next(&mut self) -> Option<Line<'a>> {
-        let line = self.message.index.line(self.message.bytes, self.next)?;
-        self.next += 1;
-        Some(line)
-    }
+        rest = cursor.rest();
+        Some(member)
+    };
+    core::iter::from_fn(next).filter(|member| !member.is_empty())
 }

@@ -18,7 +18,6 @@ mod via;
 pub use address::{NameAddr, Param, Params};
 pub use error::{Fault, ParseError};
 pub use essentials::{CSeq, Essentials};
-pub use headers::{Lines, Values};
 pub use index::Line;
 pub use name::HeaderName;
 pub use peek::Peek;

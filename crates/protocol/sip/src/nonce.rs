@@ -34,12 +34,9 @@ pub struct NonceKey {
 /// A nonce as it stands in a header field.
 pub type NonceText = Base64Url<NONCE_TEXT_LEN>;
 
-/// Names one nonce of one [`NonceKey`].
+/// Names one nonce of one [`NonceKey`]: the second in which it was made, and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NonceId {
-    pub(crate) minted_s: u32,
-    pub(crate) counter: u32,
-}
+pub struct NonceId(pub(crate) u64);
 
 /// Why a nonce is not accepted. Challenge again with `stale=true`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -69,11 +66,11 @@ impl NonceKey {
 
     /// A new nonce for this client. `now` must not go back while the key lives: take it from a monotonic clock.
     pub fn mint(&mut self, now: UnixTime, client: IpAddr) -> NonceText {
-        let id = NonceId { minted_s: now.0 as u32, counter: self.counter };
+        let id = NonceId::new(now, self.counter);
         self.counter = self.counter.wrapping_add(1);
         let mac = self.mac(id, client);
         let mut bytes = [0; NONCE_LEN];
-        bytes[..ID_LEN].copy_from_slice(&self.mask(mac, id.to_bytes()));
+        bytes[..ID_LEN].copy_from_slice(&self.mask(mac, id.0).to_be_bytes());
         bytes[ID_LEN..].copy_from_slice(&mac);
         Base64Url::encode(&bytes)
     }
@@ -86,24 +83,22 @@ impl NonceKey {
         let bytes: [u8; NONCE_LEN] = decode(text).ok_or(NonceError::Foreign)?;
         let (masked, mac) = bytes.split_first_chunk::<ID_LEN>().ok_or(NonceError::Foreign)?;
         let sent: [u8; MAC_LEN] = mac.try_into().map_err(|_| NonceError::Foreign)?;
-        let id = NonceId::from_bytes(self.mask(sent, *masked));
+        let id = NonceId(self.mask(sent, u64::from_be_bytes(*masked)));
         if !bool::from(self.mac(id, client).ct_eq(&sent)) {
             return Err(NonceError::Foreign);
         }
-        let age_s = (now.0 as u32).wrapping_sub(id.minted_s);
-        if u64::from(age_s) > WINDOW_S { Err(NonceError::Expired) } else { Ok(id) }
+        if id.age_s(now) > WINDOW_S { Err(NonceError::Expired) } else { Ok(id) }
     }
 
     /// Encrypts and decrypts: the MAC, which no two nonces share but by chance, is the initialisation vector.
-    fn mask(&self, mac: [u8; MAC_LEN], id: [u8; ID_LEN]) -> [u8; ID_LEN] {
-        let stream = SipHasher24::new_with_key(&self.cipher).hash(&mac);
-        (u64::from_be_bytes(id) ^ stream).to_be_bytes()
+    fn mask(&self, mac: [u8; MAC_LEN], id: u64) -> u64 {
+        id ^ SipHasher24::new_with_key(&self.cipher).hash(&mac)
     }
 
     fn mac(&self, id: NonceId, client: IpAddr) -> [u8; MAC_LEN] {
         let mut input = [0; PLACE_LEN + ID_LEN + 16];
         input[..PLACE_LEN].copy_from_slice(&self.place);
-        input[PLACE_LEN..PLACE_LEN + ID_LEN].copy_from_slice(&id.to_bytes());
+        input[PLACE_LEN..PLACE_LEN + ID_LEN].copy_from_slice(&id.0.to_be_bytes());
         // One form for both families, so that a client on a dual-stack socket stays the same.
         input[PLACE_LEN + ID_LEN..].copy_from_slice(&ip::octets(client));
         SipHasher24::new_with_key(&self.mac).hash(&input).to_be_bytes()
@@ -111,13 +106,13 @@ impl NonceKey {
 }
 
 impl NonceId {
-    const fn to_bytes(self) -> [u8; ID_LEN] {
-        ((self.minted_s as u64) << 32 | self.counter as u64).to_be_bytes()
+    pub(crate) const fn new(minted: UnixTime, counter: u32) -> Self {
+        Self(minted.0 << 32 | counter as u64)
     }
 
-    const fn from_bytes(bytes: [u8; ID_LEN]) -> Self {
-        let both = u64::from_be_bytes(bytes);
-        Self { minted_s: (both >> 32) as u32, counter: both as u32 }
+    /// How old it is, in seconds: it carries the lower 32 bits of its time, and `now` has the upper ones.
+    pub(crate) const fn age_s(self, now: UnixTime) -> u64 {
+        (now.0 as u32).wrapping_sub((self.0 >> 32) as u32) as u64
     }
 }
 

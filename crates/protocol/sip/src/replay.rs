@@ -59,7 +59,7 @@ impl ReplaySet {
         if self.current.len() == self.capacity {
             return Err(ReplayError::Full);
         }
-        self.current.insert(key_of(id));
+        self.current.insert(id.0);
         Ok(())
     }
 
@@ -68,9 +68,7 @@ impl ReplaySet {
     pub fn is_used(&mut self, id: NonceId, now: UnixTime) -> bool {
         self.latest = self.latest.max(now);
         self.turn_over();
-        // Nonces carry 32 bits of the time; the latest time gives the upper ones back.
-        let age_s = (self.latest.0 as u32).wrapping_sub(id.minted_s);
-        u64::from(age_s) > WINDOW_S || self.previous.contains(&key_of(id)) || self.current.contains(&key_of(id))
+        id.age_s(self.latest) > WINDOW_S || self.previous.contains(&id.0) || self.current.contains(&id.0)
     }
 
     /// Nonces remembered now, and the most that can be.
@@ -95,10 +93,6 @@ impl ReplaySet {
     }
 }
 
-fn key_of(id: NonceId) -> u64 {
-    u64::from(id.minted_s) << 32 | u64::from(id.counter)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +100,7 @@ mod tests {
     const NOW: UnixTime = UnixTime(1_800_000_000);
 
     fn id(minted: UnixTime, counter: u32) -> NonceId {
-        NonceId { minted_s: minted.0 as u32, counter }
+        NonceId::new(minted, counter)
     }
 
     #[test]

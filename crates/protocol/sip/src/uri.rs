@@ -5,7 +5,7 @@ use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::message::scan::{Cursor, decimal_u16};
+use crate::message::scan::{Cursor, decimal_u16, is_scheme, split_once};
 
 /// Why a URI is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -134,13 +134,7 @@ impl<'a> Uri<'a> {
     /// # Errors
     /// See [`UriError`].
     pub fn parse(text: &'a [u8]) -> Result<Self, UriError> {
-        let colon = memchr::memchr(b':', text).ok_or(UriError::Scheme)?;
-        let (name, rest) = (text.get(..colon).unwrap_or_default(), text.get(colon + 1..).unwrap_or_default());
-        let is_scheme = name.first().is_some_and(u8::is_ascii_alphabetic)
-            && name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
-        if !is_scheme {
-            return Err(UriError::Scheme);
-        }
+        let (name, rest) = split_once(b':', text).filter(|(name, _)| is_scheme(name)).ok_or(UriError::Scheme)?;
         match name {
             _ if name.eq_ignore_ascii_case(b"sip") => Self::parse_sip(Scheme::Sip, rest),
             _ if name.eq_ignore_ascii_case(b"sips") => Self::parse_sip(Scheme::Sips, rest),
@@ -222,11 +216,7 @@ impl<'a> Uri<'a> {
     #[must_use]
     pub fn param(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
         self.params.split(|byte| *byte == b';').find_map(|param| {
-            let at = memchr::memchr(b'=', param);
-            let (own, value) = match at {
-                Some(at) => (param.get(..at)?, param.get(at + 1..)),
-                None => (param, None),
-            };
+            let (own, value) = split_once(b'=', param).map_or((param, None), |(own, value)| (own, Some(value)));
             (!own.is_empty() && own.eq_ignore_ascii_case(name)).then_some(value)
         })
     }

@@ -52,6 +52,18 @@ pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token_byte(*byte))
 }
 
+/// The scheme of a URI (RFC 3986 section 3.1).
+pub(crate) fn is_scheme(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+}
+
+/// What stands before the first such byte and behind it; `None` if there is none.
+pub(crate) fn split_once(byte: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memchr::memchr(byte, bytes)?;
+    Some((bytes.get(..at)?, bytes.get(at + 1..)?))
+}
+
 pub(crate) fn trim(bytes: &[u8]) -> &[u8] {
     trim_end(trim_start(bytes))
 }

@@ -2,7 +2,7 @@
 
 use super::{
     error::Fault,
-    scan::{decimal_u16, is_token, is_uri_byte},
+    scan::{decimal_u16, is_scheme, is_token, is_uri_byte, split_once},
 };
 
 /// A request method (RFC 3261 section 7.1). Case matters.
@@ -95,12 +95,12 @@ impl<'a> Start<'a> {
         if line.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(b"SIP/")) {
             return None;
         }
-        let (method, uri) = split_at_space(line)?;
+        let (method, uri) = split_once(b' ', line)?;
         is_token(method).then_some(Self::Request { method: Method::of(method), uri })
     }
 
     fn request(line: &'a [u8]) -> Result<Self, (Fault, bool)> {
-        let (name, rest) = split_at_space(line).ok_or((Fault::StartLine, true))?;
+        let (name, rest) = split_once(b' ', line).ok_or((Fault::StartLine, true))?;
         if !is_token(name) {
             return Err((Fault::StartLine, true));
         }
@@ -116,19 +116,14 @@ impl<'a> Start<'a> {
 
     fn response(line: &'a [u8]) -> Result<Self, Fault> {
         // A server that leaves out the blank after the code means an empty reason.
-        let (version, rest) = split_at_space(line).ok_or(Fault::StartLine)?;
+        let (version, rest) = split_once(b' ', line).ok_or(Fault::StartLine)?;
         check_version(version)?;
-        let (code, reason) = split_at_space(rest).unwrap_or((rest, &[]));
+        let (code, reason) = split_once(b' ', rest).unwrap_or((rest, &[]));
         match decimal_u16(code) {
             Some(number @ 100..=699) if code.len() == 3 => Ok(Self::Response { code: number, reason }),
             _ => Err(Fault::StatusCode),
         }
     }
-}
-
-fn split_at_space(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = memchr::memchr(b' ', line)?;
-    Some((line.get(..at)?, line.get(at + 1..)?))
 }
 
 fn rsplit_at_space(line: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -150,12 +145,8 @@ fn check_version(version: &[u8]) -> Result<(), Fault> {
 /// A scheme, a colon and something behind, all of it visible characters. SIP URIs must not carry header fields here
 /// (RFC 3261 section 19.1.1, RFC 4475 section 3.1.2.11).
 fn is_request_uri(uri: &[u8]) -> bool {
-    let Some(colon) = memchr::memchr(b':', uri) else { return false };
-    let (scheme, rest) = uri.split_at(colon);
-    let scheme_is_valid = scheme.first().is_some_and(u8::is_ascii_alphabetic)
-        && scheme.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
-    let rest_is_valid = rest.len() > 1 && rest.iter().all(|byte| is_uri_byte(*byte));
-    if !scheme_is_valid || !rest_is_valid {
+    let Some((scheme, rest)) = split_once(b':', uri) else { return false };
+    if !is_scheme(scheme) || rest.is_empty() || !rest.iter().all(|byte| is_uri_byte(*byte)) {
         return false;
     }
     let Some(question_mark) = memchr::memchr(b'?', rest) else { return true };

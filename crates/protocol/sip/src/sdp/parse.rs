@@ -1,7 +1,10 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Direction, MEDIA_MAX, Media, Origin, SdpError, Session, Setup};
-use crate::message::{BODY_LEN_MAX, scan::decimal_u16};
+use crate::message::{
+    BODY_LEN_MAX,
+    scan::{decimal_u16, split_once},
+};
 
 const NO_MEDIA: Media<'static> = Media {
     kind: &[],
@@ -135,10 +138,7 @@ fn parse_media(value: &[u8]) -> Result<Media<'_>, SdpError> {
 
 /// `name:value` or `name`.
 pub(super) fn attribute(value: &[u8]) -> (&[u8], &[u8]) {
-    match memchr::memchr(b':', value) {
-        Some(at) => (value.get(..at).unwrap_or_default(), value.get(at + 1..).unwrap_or_default()),
-        None => (value, &[]),
-    }
+    split_once(b':', value).unwrap_or((value, &[]))
 }
 
 fn direction_of(name: &[u8]) -> Option<Direction> {

@@ -177,7 +177,7 @@ impl<T> LinkScheduler<T> {
     /// The most packets that may wait, in all lanes together: a pool of one slot more is never empty when a packet is
     /// offered.
     #[must_use]
-    pub const fn packets_max(&self) -> u32 {
+    pub fn packets_max(&self) -> u32 {
         let (control, request) = (self.control.packets().max(), self.request.packets().max());
         control + request + self.regular.packets().max() + self.legacy.packets().max()
     }
@@ -265,7 +265,7 @@ impl<T> LinkScheduler<T> {
     }
 
     #[inline]
-    const fn lane_waiting(&self, lane: Lane) -> u32 {
+    fn lane_waiting(&self, lane: Lane) -> u32 {
         match lane {
             Lane::Control => self.control.packets().used(),
             Lane::Request => self.request.packets().used(),

@@ -1,6 +1,4 @@
-use alloc::{boxed::Box, vec::Vec};
-
-use sluicegate_bounded::{Chained, FreeList, Gauge, Link, List, linked};
+use sluicegate_bounded::{Bounded as _, Gauge, Link, List, Slab, linked};
 
 /// What joining two queues may compare.
 const JOIN_STEPS_MAX: u32 = 64;
@@ -8,7 +6,7 @@ const JOIN_STEPS_MAX: u32 = 64;
 /// One waiting packet: the caller's handle, what it will cost the link, and its neighbours in a queue.
 #[derive(Debug)]
 struct Packet<T> {
-    item: Option<T>,
+    item: T,
     len: u32,
     /// When it came, counted in packets of the lane.
     order: u32,
@@ -17,84 +15,69 @@ struct Packet<T> {
 
 linked!(Packet<T>);
 
-/// While it is free it is in no queue, so that its link serves for both.
-impl<T> Chained for Packet<T> {
-    #[inline]
-    fn chain(&self) -> u32 {
-        self.link.chain()
-    }
-
-    #[inline]
-    fn chain_mut(&mut self) -> &mut u32 {
-        self.link.chain_mut()
-    }
-}
-
 /// The waiting packets of one lane: a fixed number of slots, shared by all queues of the lane.
 #[derive(Debug)]
 pub(super) struct Packets<T> {
-    name: &'static str,
-    slots: Box<[Packet<T>]>,
-    free: FreeList,
+    slots: Slab<Packet<T>>,
     order: u32,
 }
 
 impl<T> Packets<T> {
     /// Room for `max` packets. Allocates once.
     pub(super) fn new(name: &'static str, max: u32) -> Self {
-        let slot = |_| Packet { item: None, len: 0, order: 0, link: Link::NONE };
-        let mut slots = (0..max).map(slot).collect::<Vec<_>>().into_boxed_slice();
-        Self { name, free: FreeList::new(&mut slots[..], 0, max), slots, order: 0 }
+        Self { slots: Slab::new(name, max), order: 0 }
     }
 
-    pub(super) const fn max(&self) -> u32 {
-        self.slots.len() as u32
+    pub(super) fn max(&self) -> u32 {
+        self.slots.max()
     }
 
-    pub(super) const fn gauge(&self) -> Gauge {
-        Gauge { name: self.name, used: self.used() as u64, max: self.max() as u64 }
+    pub(super) fn gauge(&self) -> Gauge {
+        self.slots.gauge()
     }
 
-    pub(super) const fn used(&self) -> u32 {
-        self.free.used()
+    #[inline]
+    pub(super) fn used(&self) -> u32 {
+        self.slots.used()
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.free.is_full()
+        self.slots.is_full()
     }
 
     /// Appends a packet; gives it back if no slot is free.
     #[inline]
     pub(super) fn push(&mut self, queue: &mut List, item: T, len: u32) -> Result<(), T> {
-        let Some(index) = self.free.take(&self.slots[..]) else { return Err(item) };
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(item) };
-        self.order = self.order.wrapping_add(1);
-        (slot.item, slot.len, slot.order) = (Some(item), len, self.order);
-        queue.push_back(&mut self.slots[..], index);
+        let order = self.order.wrapping_add(1);
+        let packet = Packet { item, len, order, link: Link::NONE };
+        let index = self.slots.insert(packet).map_err(|packet| packet.item)?.index();
+        self.order = order;
+        queue.push_back(&mut self.slots, index);
         Ok(())
     }
 
     /// Takes the packet that has waited longest.
     #[inline]
     pub(super) fn pop_oldest(&mut self, queue: &mut List) -> Option<(T, u32)> {
-        let index = queue.pop_front(&self.slots[..])?;
+        let index = queue.pop_front(&self.slots)?;
         self.release(index)
     }
 
     /// Takes the packet that came last.
     pub(super) fn pop_newest(&mut self, queue: &mut List) -> Option<(T, u32)> {
-        let index = queue.pop_back(&self.slots[..])?;
+        let index = queue.pop_back(&self.slots)?;
         self.release(index)
     }
 
     /// Both queues in one, by waiting time: from the newest on, packet for packet, as far as [`JOIN_STEPS_MAX`]
     /// comparisons reach; what is left then goes in front, `first` before `second`.
     pub(super) fn join(&mut self, mut first: List, mut second: List) -> List {
-        let slots = &mut self.slots[..];
+        let slots = &mut self.slots;
+        let order = |slots: &Slab<Packet<T>>, index| slots.get(index).map_or(0, |packet| packet.order);
         let mut joined = List::EMPTY;
         for _ in 0..JOIN_STEPS_MAX {
             let (Some(one), Some(other)) = (first.back(), second.back()) else { break };
-            let age = slots[one as usize].order.wrapping_sub(slots[other as usize].order);
+            let age = order(slots, one).wrapping_sub(order(slots, other));
             let newer = if age as i32 > 0 { &mut first } else { &mut second };
             let mut single = List::EMPTY;
             if let Some(index) = newer.pop_back(slots) {
@@ -110,10 +93,7 @@ impl<T> Packets<T> {
 
     #[inline]
     fn release(&mut self, index: u32) -> Option<(T, u32)> {
-        let slot = self.slots.get_mut(index as usize)?;
-        let taken = slot.item.take().map(|item| (item, slot.len));
-        self.free.give_back(&mut self.slots[..], index);
-        taken
+        self.slots.remove(index).map(|packet| (packet.item, packet.len))
     }
 }
 

@@ -234,11 +234,8 @@ impl Receiver {
         let ends = message.address.zip(message.cmsgs()?.find_map(sent_to));
         let (src, dst) = ends.ok_or(io::ErrorKind::InvalidData)?;
         let payload_len = u16::try_from(message.bytes).map_err(|_| io::ErrorKind::InvalidData)?;
-        header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
-        header[4..6].copy_from_slice(&payload_len.to_be_bytes());
-        header[6..8].copy_from_slice(&[self.protocol.0, 64]);
-        header[8..24].copy_from_slice(&src.ip().octets());
-        header[24..].copy_from_slice(&dst);
+        ipv6::Repr::new(src.ip(), dst.into(), self.protocol, payload_len)
+            .emit(&mut ipv6::Packet::new_unchecked(header));
         Ok(ipv6::HEADER_LEN + message.bytes)
     }
 }

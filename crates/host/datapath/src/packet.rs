@@ -130,11 +130,7 @@ impl PacketIo for Packet {
 
     fn counters(&mut self) -> Vec<(Reason, u64)> {
         for port in &self.ports {
-            if let Ok(statistics) =
-                sys::option::<libc::tpacket_stats>(&port.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
-            {
-                self.counters.receive_full += u64::from(statistics.tp_drops);
-            }
+            self.counters.receive_full += port.statistics().map_or(0, |statistics| statistics.dropped);
         }
         let own = [
             (Reason::EthertypeUnsupported, self.counters.ethertype),

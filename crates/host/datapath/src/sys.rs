@@ -45,16 +45,7 @@ macro_rules! plain {
         )*
     };
 }
-plain!(
-    libc::sockaddr_ll,
-    libc::sockaddr_xdp,
-    libc::tpacket_req,
-    libc::tpacket_stats,
-    libc::packet_mreq,
-    libc::xdp_umem_reg,
-    libc::xdp_mmap_offsets,
-    libc::xdp_statistics,
-);
+plain!(libc::sockaddr_ll, libc::tpacket_req, libc::tpacket_stats, libc::packet_mreq,);
 
 /// What the gate sends for others carries this mark, by which the filter tells it from what its host sends.
 pub(crate) const MARK: u32 = 0x51c6_a7e0;

@@ -9,6 +9,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use rustix::net::xdp::XdpRingOffset;
 use socket2::Socket;
 
 use crate::sys::Mapping;
@@ -29,18 +30,21 @@ unsafe impl Descriptor for libc::xdp_desc {}
 struct Ring<T> {
     memory: Mapping,
     /// Where its counters and descriptors lie in the mapping.
-    offsets: libc::xdp_ring_offset,
+    offsets: XdpRingOffset,
+    /// Where its flags lie.
+    flags: u64,
     mask: u32,
     descriptor: PhantomData<T>,
 }
 
 impl<T: Descriptor> Ring<T> {
-    fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+    fn map(socket: &Socket, page: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
+        let flags = offsets.flags.ok_or(io::ErrorKind::Unsupported)?;
         debug_assert!(size.is_power_of_two());
         let len = offsets.desc as usize + size as usize * size_of::<T>();
         let memory = Mapping::shared(socket, len, page)?;
-        let _: [_; 3] = [offsets.producer, offsets.consumer, offsets.flags].map(|at| memory.pointer(at as usize, 4));
-        Ok(Self { memory, offsets, mask: size - 1, descriptor: PhantomData })
+        let _: [_; 3] = [offsets.producer, offsets.consumer, flags].map(|at| memory.pointer(at as usize, 4));
+        Ok(Self { memory, offsets, flags, mask: size - 1, descriptor: PhantomData })
     }
 
     fn counter(&self, offset: u64) -> &AtomicU32 {
@@ -75,7 +79,7 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: Descriptor> Producer<T> {
-    pub(super) fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+    pub(super) fn map(socket: &Socket, page: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
         Ok(Self { ring: Ring::map(socket, page, offsets, size)?, written: 0, consumed: 0 })
     }
 
@@ -117,7 +121,7 @@ impl<T: Descriptor> Producer<T> {
 
     /// Whether the kernel wants a system call before it looks at the ring.
     pub(super) fn needs_wakeup(&self) -> bool {
-        self.ring.counter(self.ring.offsets.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+        self.ring.counter(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
@@ -132,7 +136,7 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: Descriptor> Consumer<T> {
-    pub(super) fn map(socket: &Socket, page: u64, offsets: libc::xdp_ring_offset, size: u32) -> io::Result<Self> {
+    pub(super) fn map(socket: &Socket, page: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
         Ok(Self { ring: Ring::map(socket, page, offsets, size)?, read: 0, produced: 0 })
     }
 

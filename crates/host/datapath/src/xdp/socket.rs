@@ -8,6 +8,14 @@ use std::{
     time::Duration,
 };
 
+use rustix::{
+    io::Errno,
+    net::{
+        bind, sockopt,
+        xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpOptionsFlags},
+    },
+};
+
 use super::{
     ring::{Consumer, Producer},
     umem::Umem,
@@ -50,13 +58,13 @@ impl Socket {
     pub(super) fn open(umem: &Umem, place: Place<'_>) -> io::Result<Self> {
         let socket = sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         if place.sharing.is_none() {
-            sys::set_option(&socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+            sockopt::set_xdp_umem_reg(&socket, umem.registration())?;
         }
-        let rings = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
-        for ring in rings {
-            sys::set_option(&socket, libc::SOL_XDP, ring, &(RING as i32))?;
-        }
-        let offsets: libc::xdp_mmap_offsets = sys::option(&socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, RING)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, RING)?;
+        sockopt::set_xdp_rx_ring_size(&socket, RING)?;
+        sockopt::set_xdp_tx_ring_size(&socket, RING)?;
+        let offsets = sockopt::xdp_mmap_offsets(&socket)?;
         let fill = Producer::map(&socket, libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr, RING)?;
         let completion = Consumer::map(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, RING)?;
         let receive = Consumer::map(&socket, libc::XDP_PGOFF_RX_RING as u64, offsets.rx, RING)?;
@@ -69,38 +77,35 @@ impl Socket {
     }
 
     fn bind(&self, place: Place<'_>) -> io::Result<()> {
-        let (flags, shared) = match place.sharing {
-            Some(first) => (libc::XDP_SHARED_UMEM, first.socket.as_raw_fd() as u32),
-            None if place.copy => (libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY, 0),
-            None => (libc::XDP_USE_NEED_WAKEUP, 0),
-        };
-        let address = libc::sockaddr_xdp {
-            sxdp_family: libc::AF_XDP as u16,
-            sxdp_flags: flags,
-            sxdp_ifindex: place.ifindex,
-            sxdp_queue_id: place.queue,
-            sxdp_shared_umem_fd: shared,
+        let address = |flags| SocketAddrXdp::new(flags, place.ifindex, place.queue);
+        let bind = || match place.sharing {
+            Some(first) => {
+                let addr = address(SocketAddrXdpFlags::XDP_SHARED_UMEM);
+                bind(&self.socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: first.as_fd() })
+            }
+            None => {
+                let copy = if place.copy { SocketAddrXdpFlags::XDP_COPY } else { SocketAddrXdpFlags::empty() };
+                bind(&self.socket, &address(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy))
+            }
         };
         for _ in 0..BUSY_TRIES {
-            match sys::bind(&self.socket, &address) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(BUSY_PAUSE),
-                other => return other,
+            match bind() {
+                Err(Errno::BUSY) => thread::sleep(BUSY_PAUSE),
+                other => return Ok(other?),
             }
         }
-        sys::bind(&self.socket, &address)
+        Ok(bind()?)
     }
 
     /// Whether the card writes into the frames directly.
     pub(super) fn is_zero_copy(&self) -> bool {
-        sys::option::<i32>(&self.socket, libc::SOL_XDP, libc::XDP_OPTIONS)
-            .is_ok_and(|options| options as u32 & libc::XDP_OPTIONS_ZEROCOPY != 0)
+        sockopt::xdp_options(&self.socket).is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
     /// Frames that arrived at this queue and found no room.
     pub(super) fn dropped(&self) -> u64 {
-        let statistics: Option<libc::xdp_statistics> =
-            sys::option(&self.socket, libc::SOL_XDP, libc::XDP_STATISTICS).ok();
-        statistics.map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full)
+        let counts = sockopt::xdp_statistics(&self.socket);
+        counts.map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full.unwrap_or(0))
     }
 
     /// Takes back frames that were sent, and lends the kernel as many empty ones as fit.

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use sluicegate_wire::Frame;
 
 use crate::sys::Mapping;
@@ -27,13 +28,13 @@ impl Umem {
     }
 
     /// What the kernel must know of the memory.
-    pub(super) fn registration(&self) -> libc::xdp_umem_reg {
-        libc::xdp_umem_reg {
+    pub(super) fn registration(&self) -> XdpUmemReg {
+        XdpUmemReg {
             addr: self.memory.pointer(0, self.memory.len()).as_ptr() as u64,
             len: self.memory.len() as u64,
             chunk_size: self.frame_bytes as u32,
             headroom: 0,
-            flags: 0,
+            flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         }
     }

@@ -3,7 +3,7 @@ use core::net::IpAddr;
 
 use super::{
     Media, SERVICE_FORMAT, Session, Transport, parse,
-    rewrite::{push_connection, push_media_line, push_origin_of},
+    rewrite::{push_connection, push_media_line, push_session},
 };
 use crate::write::push_args;
 
@@ -39,9 +39,7 @@ pub struct Answer<'m, 'a> {
 impl Answer<'_, '_> {
     /// Writes the description to the end of `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
-        push_origin_of(out, self.session_id, self.version, self.address);
-        push_connection(out, self.address);
-        out.extend_from_slice(b"t=0 0\r\n");
+        push_session(out, self.session_id, self.version, self.address);
         for (position, media) in self.offer.media().iter().enumerate() {
             let answer = self.media.get(position).copied().unwrap_or(MediaAnswer::Refused);
             match answer {
@@ -121,9 +119,7 @@ pub struct ServiceOffer<'m> {
 impl ServiceOffer<'_> {
     /// Writes the description to the end of `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
-        push_origin_of(out, self.session_id, self.version, self.address);
-        push_connection(out, self.address);
-        out.extend_from_slice(b"t=0 0\r\n");
+        push_session(out, self.session_id, self.version, self.address);
         for range in self.ports {
             let is_tcp = range.transport == Transport::Tcp;
             // 9, discard, is the port of a side that connects (RFC 4145 section 4.1).

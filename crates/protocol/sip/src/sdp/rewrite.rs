@@ -110,8 +110,11 @@ pub(super) fn push_connection(out: &mut Vec<u8>, address: IpAddr) {
     push_args(out, format_args!("c=IN {} {address}\r\n", family(address)));
 }
 
-pub(super) fn push_origin_of(out: &mut Vec<u8>, session_id: u64, version: u64, address: IpAddr) {
+/// All that stands before the first media line of a description of ours.
+pub(super) fn push_session(out: &mut Vec<u8>, session_id: u64, version: u64, address: IpAddr) {
     push_args(out, format_args!("v=0\r\no=- {session_id} {version} IN {} {address}\r\ns=-\r\n", family(address)));
+    push_connection(out, address);
+    out.extend_from_slice(b"t=0 0\r\n");
 }
 
 /// The line of `media` with another port; 0 refuses it.

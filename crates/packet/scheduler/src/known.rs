@@ -1,5 +1,6 @@
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 
+use hashbrown::HashTable;
 use sluicegate_wire::capability::PathId;
 use thiserror::Error;
 
@@ -12,17 +13,22 @@ use super::{DEPTH_MAX, fold};
 /// cannot have made up (OUR-2). Built once, by [`KnownPaths::build`]; look-ups touch one or two lines of memory.
 #[derive(Debug, Clone, Default)]
 pub struct KnownPaths {
-    /// Open addressing, at most half full, a power of two long (or empty).
-    slots: Box<[Known]>,
+    prefixes: HashTable<Known>,
     paths: u32,
 }
 
-/// A known prefix of paths: its tags, its length (0: the slot is free) and the known paths that start with it.
-#[derive(Debug, Clone, Copy, Default)]
+/// A prefix of known paths, of so many tags, and how many of them start with it.
+#[derive(Debug, Clone)]
 struct Known {
     tags: [u16; DEPTH_MAX],
     level: u16,
     paths: u32,
+}
+
+impl Known {
+    fn prefix(&self) -> &[u16] {
+        &self.tags[..usize::from(self.level)]
+    }
 }
 
 /// Why a table of known paths was refused.
@@ -65,16 +71,16 @@ impl KnownPaths {
         sorted.sort_unstable();
         sorted.dedup();
         let prefixes: usize = sorted.iter().map(|tags| tags.iter().filter(|tag| **tag != 0).count()).sum();
-        let mut table = Self {
-            slots: alloc::vec![Known::default(); (prefixes * 2).next_power_of_two()].into_boxed_slice(),
-            paths: sorted.len() as u32,
-        };
+        let mut table = HashTable::with_capacity(prefixes);
         for tags in &sorted {
             for level in (1..=DEPTH_MAX).take_while(|level| tags[level - 1] != 0) {
-                table.add(&tags[..level]);
+                let prefix = &tags[..level];
+                let is_it = |known: &Known| known.prefix() == prefix;
+                let place = table.entry(hash(prefix), is_it, |known| hash(known.prefix()));
+                place.or_insert(Known { tags: *tags, level: level as u16, paths: 0 }).into_mut().paths += 1;
             }
         }
-        Ok(table)
+        Ok(Self { prefixes: table, paths: sorted.len() as u32 })
     }
 
     /// Known paths.
@@ -101,35 +107,13 @@ impl KnownPaths {
 
     #[inline]
     pub(super) fn weight(&self, prefix: &[u16]) -> u32 {
-        if self.slots.is_empty() {
-            return 0;
-        }
-        self.slots[self.position(prefix)].paths
+        self.prefixes.find(hash(prefix), |known| known.prefix() == prefix).map_or(0, |known| known.paths)
     }
+}
 
-    fn add(&mut self, prefix: &[u16]) {
-        let position = self.position(prefix);
-        let slot = &mut self.slots[position];
-        slot.tags[..prefix.len()].copy_from_slice(prefix);
-        slot.level = prefix.len() as u16;
-        slot.paths += 1;
-    }
-
-    /// The slot of `prefix`, or the free slot where it would be. The list is the operator's, so the hash needs no key.
-    fn position(&self, prefix: &[u16]) -> usize {
-        let mask = self.slots.len() - 1;
-        let hash =
-            prefix.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, tag| fold(hash ^ u64::from(*tag), 0xd6e8_feb8_6659_fd93));
-        let mut index = hash as usize & mask;
-        loop {
-            let slot = &self.slots[index];
-            let level = usize::from(slot.level);
-            if level == 0 || (level == prefix.len() && slot.tags[..level] == *prefix) {
-                return index;
-            }
-            index = (index + 1) & mask;
-        }
-    }
+/// The list is the operator's, so the hash needs no key.
+fn hash(prefix: &[u16]) -> u64 {
+    prefix.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, tag| fold(hash ^ u64::from(*tag), 0xd6e8_feb8_6659_fd93))
 }
 
 #[cfg(test)]

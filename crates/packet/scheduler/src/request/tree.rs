@@ -248,7 +248,7 @@ impl Tree {
         let merging = &mut self.merging[index as usize];
         (merging.bucket, merging.weight) = (bucket, if self.is_weighted { known.max(1) } else { 1 });
         self.level_counts[level] += 1;
-        self.enter(parent, index);
+        self.change_round(index, Round::enter, 1);
         self.list(index);
         Some(index)
     }
@@ -259,7 +259,7 @@ impl Tree {
             self.unlist(index);
         }
         let (parent, level) = (self.node(index).parent, self.node(index).level);
-        self.leave(parent, index);
+        self.change_round(index, Round::leave, -1);
         if self.node(parent).fattest == index {
             (self.node_mut(parent).fattest, self.node_mut(parent).score) = (NONE, 0);
         }
@@ -339,37 +339,21 @@ impl Tree {
         true
     }
 
-    /// A new node goes to the end of its parent's round, with one turn's bytes.
-    fn enter(&mut self, parent: u32, index: u32) {
-        let is_unknown = self.is_unknown(index);
+    /// Has a child enter its parent's round, at the end and with one turn's bytes, or leave it.
+    fn change_round(&mut self, index: u32, change: impl FnOnce(&mut Round, &mut [Node], u32), by: i32) {
+        let (parent, is_unknown) = (self.node(index).parent, self.is_unknown(index));
         let mut round = *self.round_mut(parent, is_unknown);
-        round.enter(&mut self.nodes[..], index);
+        change(&mut round, &mut self.nodes[..], index);
         *self.round_mut(parent, is_unknown) = round;
-        self.node_mut(parent).children += 1;
+        let children = self.node(parent).children.strict_add_signed(by);
+        self.node_mut(parent).children = children;
         if self.is_weighted {
-            let weight = self.merging[index as usize].weight;
+            let weight = self.merging[index as usize].weight as i32;
             let side = &mut self.sides[parent as usize];
             if is_unknown {
-                side.unknown_children += 1;
+                side.unknown_children = side.unknown_children.strict_add_signed(by);
             } else {
-                side.weight_sum += weight;
-            }
-        }
-    }
-
-    fn leave(&mut self, parent: u32, index: u32) {
-        let is_unknown = self.is_unknown(index);
-        let mut round = *self.round_mut(parent, is_unknown);
-        round.leave(&mut self.nodes[..], index);
-        *self.round_mut(parent, is_unknown) = round;
-        self.node_mut(parent).children -= 1;
-        if self.is_weighted {
-            let weight = self.merging[index as usize].weight;
-            let side = &mut self.sides[parent as usize];
-            if is_unknown {
-                side.unknown_children -= 1;
-            } else {
-                side.weight_sum -= weight;
+                side.weight_sum = side.weight_sum.strict_add_signed(by * weight);
             }
         }
     }
@@ -384,37 +368,27 @@ impl Tree {
         self.is_weighted && self.node(index).marks & KNOWN == 0
     }
 
-    /// Whether merges find this plain queue through its parent's excess.
-    fn is_excess(&self, index: u32) -> bool {
-        !self.excesses.is_empty() && self.node(index).marks & KNOWN == 0
-    }
-
     fn list(&mut self, index: u32) {
         self.node_mut(index).marks |= LISTED;
-        if self.is_excess(index) {
-            let parent = self.node(index).parent;
-            let side = &mut self.sides[parent as usize];
-            side.unknown_leaves.enter(&mut self.merging[..], index);
-            let count = side.unknown_leaf_count + 1;
-            self.set_excess(parent, count);
-        } else {
-            let level = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            level.enter(&mut self.merging[..], index);
-        }
+        self.change_list(index, Round::enter, 1);
     }
 
     fn unlist(&mut self, index: u32) {
         self.node_mut(index).marks &= !LISTED;
-        if self.is_excess(index) {
-            let parent = self.node(index).parent;
-            let side = &mut self.sides[parent as usize];
-            side.unknown_leaves.leave(&mut self.merging[..], index);
-            let count = side.unknown_leaf_count - 1;
-            self.set_excess(parent, count);
-        } else {
-            let level = &mut self.levels[usize::from(self.nodes[index as usize].level)];
-            level.leave(&mut self.merging[..], index);
+        self.change_list(index, Round::leave, -1);
+    }
+
+    /// Has a plain queue enter the list that merges find it in, or leave it.
+    fn change_list(&mut self, index: u32, change: impl FnOnce(&mut Round, &mut [Merging], u32), by: i32) {
+        let merging = &mut self.merging[..];
+        if self.excesses.is_empty() || self.nodes[index as usize].marks & KNOWN != 0 {
+            return change(&mut self.levels[usize::from(self.nodes[index as usize].level)], merging, index);
         }
+        let parent = self.nodes[index as usize].parent;
+        let side = &mut self.sides[parent as usize];
+        change(&mut side.unknown_leaves, merging, index);
+        let count = side.unknown_leaf_count.strict_add_signed(by);
+        self.set_excess(parent, count);
     }
 
     /// Moves a branch to where its new number of unknown plain queues belongs.

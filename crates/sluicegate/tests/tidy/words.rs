@@ -49,7 +49,6 @@ const SHARED: &[&str] = &[
     "Label",
     "Limits",
     "Line",
-    "Lines",
     "Link",
     "Message",
     "NextHop",

@@ -3,7 +3,7 @@ use core::net::SocketAddr;
 use sluicegate_wire::Instant;
 
 use super::{
-    Fingerprint, State, TableFull, Token, Transaction, Transactions,
+    Fingerprint, TableFull, Token, Transaction, TransactionState, Transactions,
     timers::{Purpose, Span},
 };
 use crate::{
@@ -50,7 +50,7 @@ pub enum Asked {
     Completed,
 }
 
-impl State for Asked {
+impl TransactionState for Asked {
     const TABLE: &'static str = "client_transactions";
 }
 

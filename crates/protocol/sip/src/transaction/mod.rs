@@ -67,7 +67,7 @@ impl Buffers {
 }
 
 /// Where a transaction is.
-pub trait State {
+pub trait TransactionState {
     /// The name of the table of such transactions.
     const TABLE: &'static str;
 }
@@ -98,7 +98,7 @@ pub struct Transactions<S> {
     is_reliable: bool,
 }
 
-impl<S: State> Transactions<S> {
+impl<S: TransactionState> Transactions<S> {
     /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {

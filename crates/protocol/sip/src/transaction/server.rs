@@ -3,7 +3,7 @@ use core::net::SocketAddr;
 use sluicegate_wire::Instant;
 
 use super::{
-    Fingerprint, State, TableFull, Token, Transaction, Transactions,
+    Fingerprint, TableFull, Token, Transaction, TransactionState, Transactions,
     timers::{Purpose, Span},
 };
 use crate::message::{Essentials, Message, Method};
@@ -50,7 +50,7 @@ pub struct Answering {
     phase: Phase,
 }
 
-impl State for Answering {
+impl TransactionState for Answering {
     const TABLE: &'static str = "server_transactions";
 }
 

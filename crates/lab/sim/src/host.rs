@@ -6,7 +6,7 @@ use sluicegate_wire::{FrameBuf, Instant, IpProtocol, ip::Summary, tcp, udp};
 
 use crate::{
     Interface, Io, Node, packet,
-    tcp::{Config, End, Receiver},
+    tcp::{End, Receiver},
 };
 
 mod shim;
@@ -131,7 +131,7 @@ impl Host {
     }
 
     fn accept(&mut self, key: (IpAddr, u16, u16), iss: u32, syn: &tcp::Repr<'_>) -> Option<tcp::Repr<'static>> {
-        let mut receiver = Receiver::open(iss, Config::PAPER.segment_bytes, syn)?;
+        let mut receiver = Receiver::open(iss, syn)?;
         let answer = receiver.on_segment(syn);
         if self.receivers.len() >= RECEIVERS_MAX {
             self.receivers.pop_first();

@@ -15,32 +15,20 @@ pub use sender::{End, Sender};
 /// How a transfer behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Most data of a segment, in bytes.
-    pub segment_bytes: u16,
-    /// Congestion window at the start, in segments.
-    pub initial_window: u32,
-    /// How long an unanswered SYN waits before it is sent again, each time: the papers' runs do not double it.
-    pub syn_timeout: Duration,
     /// The shortest retransmission timeout.
     pub timeout_min: Duration,
-    /// The longest retransmission timeout.
-    pub timeout_max: Duration,
     /// A transfer that takes longer is given up.
     pub abort_after: Option<Duration>,
 }
 
 impl Config {
-    /// As in the papers' runs: segments of 1,000 bytes, SYN repeated every second, given up after 10 s.
-    pub const PAPER: Self = Self {
-        segment_bytes: 1_000,
-        initial_window: 2,
-        syn_timeout: Duration::from_secs(1),
-        timeout_min: Duration::from_millis(200),
-        timeout_max: Duration::from_secs(60),
-        abort_after: Some(Duration::from_secs(10)),
-    };
+    /// As in the papers' runs: given up after 10 s.
+    pub const PAPER: Self =
+        Self { timeout_min: Duration::from_millis(200), abort_after: Some(Duration::from_secs(10)) };
 }
 
+/// Most data of a segment, in bytes: that of the papers' runs, and what both ends announce.
+pub(crate) const SEGMENT_BYTES: u16 = 1_000;
 /// The receive window that both ends advertise, in bytes.
 pub(crate) const WINDOW: u16 = u16::MAX;
 

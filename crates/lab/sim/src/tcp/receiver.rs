@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use sluicegate_wire::tcp::{Control, Repr};
 
-use super::{WINDOW, pattern};
+use super::{SEGMENT_BYTES, WINDOW, pattern};
 
 /// Out-of-order pieces that a receiver keeps; more are dropped, and the sender repeats them.
 const PIECES_MAX: usize = 128;
@@ -17,24 +17,16 @@ pub struct Receiver {
     /// Pieces behind a gap: start and end.
     pieces: BTreeMap<u64, u64>,
     fin_at: Option<u64>,
-    segment_bytes: u16,
     mangled: u64,
 }
 
 impl Receiver {
     /// Answers this SYN; `None` if the segment is none.
     #[must_use]
-    pub fn open(iss: u32, segment_bytes: u16, syn: &Repr<'_>) -> Option<Self> {
+    pub fn open(iss: u32, syn: &Repr<'_>) -> Option<Self> {
         let is_syn = syn.control == Control::Syn && syn.ack.is_none();
-        is_syn.then(|| Self {
-            iss,
-            irs: syn.seq,
-            expected: 1,
-            pieces: BTreeMap::new(),
-            fin_at: None,
-            segment_bytes,
-            mangled: 0,
-        })
+        let pieces = BTreeMap::new();
+        is_syn.then_some(Self { iss, irs: syn.seq, expected: 1, pieces, fin_at: None, mangled: 0 })
     }
 
     /// Takes a segment in and returns the answer, if it wants one.
@@ -42,7 +34,7 @@ impl Receiver {
         if segment.control == Control::Syn {
             let answers_ours = segment.ack.is_none() && segment.seq == self.irs;
             return answers_ours.then(|| Repr {
-                mss: Some(self.segment_bytes),
+                mss: Some(SEGMENT_BYTES),
                 ..Repr { control: Control::Syn, seq: self.iss, ..self.answer(segment) }
             });
         }

@@ -1,24 +1,20 @@
 use std::time::Duration;
 
+/// The longest retransmission timeout, in nanoseconds.
+const MAX_NS: u64 = 60_000_000_000;
+
 /// The retransmission timeout of RFC 6298, in integer nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rtt {
     smoothed_ns: Option<u64>,
     variation_ns: u64,
     min_ns: u64,
-    max_ns: u64,
     backoff: u32,
 }
 
 impl Rtt {
-    pub(super) const fn new(min: Duration, max: Duration) -> Self {
-        Self {
-            smoothed_ns: None,
-            variation_ns: 0,
-            min_ns: min.as_nanos() as u64,
-            max_ns: max.as_nanos() as u64,
-            backoff: 0,
-        }
+    pub(super) const fn new(min: Duration) -> Self {
+        Self { smoothed_ns: None, variation_ns: 0, min_ns: min.as_nanos() as u64, backoff: 0 }
     }
 
     /// Takes in one measured round trip.
@@ -49,6 +45,6 @@ impl Rtt {
 
     pub(super) fn timeout(&self) -> Duration {
         let base_ns = self.smoothed_ns.map_or(1_000_000_000, |smoothed_ns| smoothed_ns + 4 * self.variation_ns);
-        Duration::from_nanos((base_ns.max(self.min_ns) << self.backoff).min(self.max_ns))
+        Duration::from_nanos((base_ns.max(self.min_ns) << self.backoff).min(MAX_NS))
     }
 }

@@ -1,12 +1,19 @@
+use std::time::Duration;
+
 use sluicegate_wire::{
     Instant,
     tcp::{Control, Repr},
 };
 
-use super::{Config, WINDOW, pattern, rtt::Rtt};
+use super::{Config, SEGMENT_BYTES, WINDOW, pattern, rtt::Rtt};
 
 /// Duplicate acknowledgements that tell of a loss (RFC 5681 3.2).
 const DUPLICATES: u32 = 3;
+const SEGMENT: u64 = SEGMENT_BYTES as u64;
+/// The congestion window at the start, in bytes.
+const INITIAL_WINDOW: u64 = 2 * SEGMENT;
+/// How long an unanswered SYN waits before it is sent again, each time: the papers' runs do not double it.
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a transfer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +78,13 @@ impl Sender {
             unacked: 0,
             next: 0,
             sent_max: 0,
-            cwnd: u64::from(config.initial_window) * u64::from(config.segment_bytes),
+            cwnd: INITIAL_WINDOW,
             ssthresh: u64::MAX,
             duplicates: 0,
             recovery: None,
             recover: 0,
             must_repeat: false,
-            rtt: Rtt::new(config.timeout_min, config.timeout_max),
+            rtt: Rtt::new(config.timeout_min),
             timed: None,
             syns: 0,
             timer: Some(now),
@@ -139,8 +146,8 @@ impl Sender {
             self.next = 0;
             return;
         }
-        self.ssthresh = (self.in_flight() / 2).max(2 * self.segment());
-        self.cwnd = self.segment();
+        self.ssthresh = (self.in_flight() / 2).max(2 * SEGMENT);
+        self.cwnd = SEGMENT;
         self.duplicates = 0;
         self.recovery = None;
         self.recover = self.sent_max;
@@ -184,7 +191,7 @@ impl Sender {
             State::Open => {
                 let len = self.len_at(self.next);
                 let room = self.cwnd.min(u64::from(self.peer_window));
-                if self.next > self.fin_at || self.in_flight() + len > room.max(self.segment()) {
+                if self.next > self.fin_at || self.in_flight() + len > room.max(SEGMENT) {
                     return None;
                 }
                 let repr = self.segment_at(now, self.next);
@@ -199,22 +206,18 @@ impl Sender {
     }
 
     fn syn(&mut self, now: Instant) -> Repr<'static> {
-        self.timer = Some(now + self.config.syn_timeout);
+        self.timer = Some(now + SYN_TIMEOUT);
         self.timed = (self.syns == 0).then_some((0, now));
         self.syns += 1;
         self.next = 1;
         self.sent_max = 1;
-        let mss = Some(self.config.segment_bytes);
+        let mss = Some(SEGMENT_BYTES);
         Repr { mss, ..Repr::new(self.ports.0, self.ports.1, Control::Syn, self.iss) }
     }
 
     fn opened(&mut self, now: Instant, segment: &Repr<'_>) {
         self.state = State::Open;
         self.peer_seq = segment.seq.wrapping_add(1);
-        if let Some(mss) = segment.mss {
-            self.config.segment_bytes = self.config.segment_bytes.min(mss);
-        }
-        self.cwnd = u64::from(self.config.initial_window) * self.segment();
         self.measure(now, 1);
         self.unacked = 1;
         self.next = 1;
@@ -231,14 +234,14 @@ impl Sender {
         match self.recovery {
             Some(end) if acked_to < end => {
                 self.must_repeat = true;
-                self.cwnd = (self.cwnd.saturating_sub(acked) + self.segment()).max(self.segment());
+                self.cwnd = (self.cwnd.saturating_sub(acked) + SEGMENT).max(SEGMENT);
             }
             Some(_) => {
                 self.recovery = None;
-                self.cwnd = self.ssthresh.min(self.in_flight().max(self.segment()) + self.segment());
+                self.cwnd = self.ssthresh.min(self.in_flight().max(SEGMENT) + SEGMENT);
             }
-            None if self.cwnd < self.ssthresh => self.cwnd += acked.min(self.segment()),
-            None => self.cwnd += (self.segment() * self.segment() / self.cwnd).max(1),
+            None if self.cwnd < self.ssthresh => self.cwnd += acked.min(SEGMENT),
+            None => self.cwnd += (SEGMENT * SEGMENT / self.cwnd).max(1),
         }
         if self.unacked > self.fin_at {
             self.state = State::Ended(now, End::Complete);
@@ -253,10 +256,10 @@ impl Sender {
         }
         self.duplicates += 1;
         if self.recovery.is_some() {
-            self.cwnd += self.segment();
+            self.cwnd += SEGMENT;
         } else if self.duplicates == DUPLICATES && self.unacked > self.recover {
-            self.ssthresh = (self.in_flight() / 2).max(2 * self.segment());
-            self.cwnd = self.ssthresh + u64::from(DUPLICATES) * self.segment();
+            self.ssthresh = (self.in_flight() / 2).max(2 * SEGMENT);
+            self.cwnd = self.ssthresh + u64::from(DUPLICATES) * SEGMENT;
             self.recovery = Some(self.sent_max);
             self.recover = self.sent_max;
             self.must_repeat = true;
@@ -292,15 +295,11 @@ impl Sender {
     }
 
     fn len_at(&self, at: u64) -> u64 {
-        self.fin_at.saturating_sub(at).min(self.segment())
+        self.fin_at.saturating_sub(at).min(SEGMENT)
     }
 
     const fn in_flight(&self) -> u64 {
         self.next.saturating_sub(self.unacked)
-    }
-
-    const fn segment(&self) -> u64 {
-        self.config.segment_bytes as u64
     }
 
     const fn seq(&self, position: u64) -> u32 {

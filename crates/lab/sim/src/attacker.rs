@@ -5,7 +5,6 @@ use std::{net::IpAddr, time::Duration};
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol,
     capability::{Algorithm, CAPABILITIES_MAX, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, shim},
-    ip::Summary,
     udp,
 };
 
@@ -77,9 +76,7 @@ impl Attacker {
 
     /// The answer to the request, if the packet has one.
     fn learn(&mut self, io: &mut Io<'_>, bytes: &[u8]) -> Option<()> {
-        let summary = Summary::parse(bytes).ok()?;
-        let found = shim::find(&summary, bytes).ok()??;
-        let (limits, list) = found.packet(bytes).return_info()?.list?;
+        let (limits, list) = packet::header(bytes)?.return_info()?.list?;
         if self.grant.is_none() && !list.is_empty() {
             let (limits, nonce) = (limits?, FlowNonce::from_low_bits(io.rng().bits()));
             self.grant = Some(Grant { limits, list, nonce, listed: 0 });

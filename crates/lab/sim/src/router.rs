@@ -10,17 +10,17 @@ pub(crate) mod capability;
 pub use capability::CapabilityRouter;
 
 /// Which interface leads to an address.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Routes {
     exact: BTreeMap<IpAddr, Interface>,
-    default: Option<Interface>,
+    default: Interface,
 }
 
 impl Routes {
     /// All addresses by this interface.
     #[must_use]
     pub const fn all(default: Interface) -> Self {
-        Self { exact: BTreeMap::new(), default: Some(default) }
+        Self { exact: BTreeMap::new(), default }
     }
 
     /// The same, but this address by another interface.
@@ -32,8 +32,8 @@ impl Routes {
 
     /// The interface towards an address.
     #[must_use]
-    pub fn towards(&self, address: IpAddr) -> Option<Interface> {
-        self.exact.get(&address).copied().or(self.default)
+    pub fn towards(&self, address: IpAddr) -> Interface {
+        *self.exact.get(&address).unwrap_or(&self.default)
     }
 }
 
@@ -43,6 +43,6 @@ pub fn next_hop(routes: &Routes, packet: &mut FrameBuf) -> Option<(Interface, Ip
     packet.with(|frame| {
         let mut summary = Summary::parse(frame.bytes()).ok()?;
         summary.decrement_ttl(frame.bytes_mut()).ok()?;
-        Some((routes.towards(summary.dst)?, summary.dst))
+        Some((routes.towards(summary.dst), summary.dst))
     })
 }

@@ -79,9 +79,7 @@ impl Node for FairRouter {
             Class::Regular { .. } => Label::regular(queue.to_bits().into(), 1),
             Class::Legacy { .. } => Label::LEGACY,
         };
-        if let Some(to) = self.routes.towards(ip.dst) {
-            io.send_as(to, label, packet);
-        }
+        io.send_as(self.routes.towards(ip.dst), label, packet);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -8,7 +8,6 @@ use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     FrameBuf, Instant, IpProtocol, Port, Reason,
     capability::{Algorithm, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, regular_len, request_len, shim},
-    ip::Summary,
     udp,
 };
 
@@ -16,7 +15,7 @@ use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::{
     Interface, LinkConfig, NodeId, Rng, World,
     attacker::Attacker,
-    host::{Host, Shim, Transfer, Uploads},
+    host::{Host, Shim, Tally, Transfer, Uploads},
     packet,
     router::{CapabilityRouter, Routes, capability::fresh},
 };
@@ -59,11 +58,11 @@ fn imprecise_policy(setting: &Setting) -> Outcome {
              ({} of {})",
             burn.map_or(0.0, seconds),
             seconds(ours.disturbance),
-            ours.complete,
-            ours.all,
+            ours.tally.complete,
+            ours.tally.all,
             seconds(timed.disturbance),
-            timed.complete,
-            timed.all
+            timed.tally.complete,
+            timed.tally.all
         ),
     )
 }
@@ -78,8 +77,7 @@ fn burn_time() -> Option<Duration> {
     let request = Repr::request(Algorithm::SipHash, ClientId::NONE, 1, IpProtocol::UDP);
     let mut packet = with_header((src, dst), &request, request_len(1))?;
     packet.with(|frame| router.on_packet(Instant::ZERO, &arrival, frame)).ok()?;
-    let summary = Summary::parse(packet.bytes()).ok()?;
-    let pre = shim::find(&summary, packet.bytes()).ok()??.packet(packet.bytes()).capability(0)?;
+    let pre = packet::header(packet.bytes())?.capability(0)?;
     let mut list = CapabilityList::new();
     list.push(seal(Algorithm::SipHash, pre, limits))?;
     let regular = Repr::nonce_only(Algorithm::SipHash, ClientId::NONE, FlowNonce(1), IpProtocol::UDP);
@@ -121,8 +119,7 @@ struct Site {
 struct View {
     /// Transfers that ended before the attack.
     calm: usize,
-    complete: usize,
-    all: usize,
+    tally: Tally,
     /// From the start of the attack to the end of the last transfer that took half as long again as any before it.
     disturbance: Duration,
 }
@@ -171,11 +168,9 @@ impl Site {
         let calm: Vec<Duration> = transfers.iter().filter(|done| done.ended < ATTACK).map(Transfer::took).collect();
         let usual = calm.iter().max().copied().unwrap_or_default();
         let slow = transfers.iter().filter(|done| done.ended >= ATTACK && done.took() > usual * 3 / 2);
-        let tally = crate::host::Tally::of(transfers.iter());
         View {
             calm: calm.len(),
-            complete: tally.complete,
-            all: tally.all,
+            tally: Tally::of(transfers.iter()),
             disturbance: slow.map(|done| done.ended.since(ATTACK)).max().unwrap_or_default(),
         }
     }

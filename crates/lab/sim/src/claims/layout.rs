@@ -50,13 +50,9 @@ fn quoted_bytes(_: &Setting) -> Outcome {
 
 fn request(slots: usize, capability: Capability) -> Vec<u8> {
     let entries: SlotList = (0..slots).map(|_| Slot { path_id: PathId::NONE, capability }).collect();
-    let blank = Repr::request(Algorithm::SipHash, ClientId::NONE, slots as u8, IpProtocol::TCP);
-    let repr = match blank {
-        Repr::Request { algorithm, client_id, slots, demoted, upper, ret, .. } => {
-            Repr::Request { algorithm, client_id, slots, entries, demoted, upper, ret }
-        }
-        regular @ Repr::Regular { .. } => regular,
-    };
+    let (algorithm, client_id, upper) = (Algorithm::SipHash, ClientId::NONE, IpProtocol::TCP);
+    let slots = slots as u8;
+    let repr = Repr::Request { algorithm, client_id, slots, entries, demoted: false, upper, ret: None };
     let mut bytes = vec![0; repr.buffer_len()];
     repr.emit(&mut Packet::new_unchecked(&mut bytes[..]));
     bytes

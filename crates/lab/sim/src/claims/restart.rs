@@ -5,14 +5,14 @@ use std::{cell::Cell, net::IpAddr, rc::Rc, time::Duration};
 use sluicegate_scheduler as scheduler;
 use sluicegate_wire::{
     Instant,
-    capability::{Kind, Limits, shim},
-    ip::Summary,
+    capability::{Kind, Limits},
 };
 
 use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::{
     Interface, LinkConfig, LinkId, NodeId, Rng, World,
     host::{Host, Shim, Uploads},
+    packet,
     router::{CapabilityRouter, Routes},
     tcp::{Config, End},
 };
@@ -140,16 +140,12 @@ impl Chain {
 
 /// Whether a regular packet was demoted; `None` for other packets.
 fn is_demoted(bytes: &[u8]) -> Option<bool> {
-    let summary = Summary::parse(bytes).ok()?;
-    let found = shim::find(&summary, bytes).ok()??;
-    let header = found.packet(bytes);
+    let header = packet::header(bytes)?;
     (header.kind() != Kind::Request).then(|| header.is_demoted())
 }
 
 /// Whether a packet carries the answer that grants a request.
 fn brings_capabilities(bytes: &[u8]) -> bool {
-    let Ok(summary) = Summary::parse(bytes) else { return false };
-    let Ok(Some(found)) = shim::find(&summary, bytes) else { return false };
-    let list = found.packet(bytes).return_info().and_then(|ret| ret.list);
+    let list = packet::header(bytes).and_then(|header| header.return_info()?.list);
     list.is_some_and(|(limits, list)| limits.is_some() && !list.is_empty())
 }

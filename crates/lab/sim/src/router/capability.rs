@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use sluicegate_capability::router::{Arrival, Class, Counters, Router, RouterConfig};
 use sluicegate_capability::secrets::Seed;
 use sluicegate_scheduler::Label;
-use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits};
+use sluicegate_wire::{FrameBuf, Instant, Port, capability::Limits, ip::octets};
 
 use super::{Routes, next_hop};
 use crate::{Interface, Io, Node, Rng};
@@ -39,7 +39,7 @@ impl CapabilityRouter {
         self.router.counters()
     }
 
-    /// Packets that were no IP packets, had no hop left or no route.
+    /// Packets that were no IP packets or had no hop left.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped
@@ -50,15 +50,8 @@ impl CapabilityRouter {
 fn label(class: &Class, dst: IpAddr) -> Label {
     match class {
         Class::Request { path } => Label::request(*path),
-        Class::Regular { .. } => Label::regular(queue_of(dst), 1),
+        Class::Regular { .. } => Label::regular(u128::from_be_bytes(octets(dst)), 1),
         Class::Legacy { .. } => Label::LEGACY,
-    }
-}
-
-fn queue_of(dst: IpAddr) -> u128 {
-    match dst {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
     }
 }
 

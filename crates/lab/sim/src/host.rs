@@ -20,7 +20,6 @@ const LINK: Interface = Interface(0);
 const RECEIVERS_MAX: usize = 1 << 20;
 
 /// A host: what it sends, and what it has received.
-#[derive(Debug)]
 pub struct Host {
     address: IpAddr,
     shim: Option<Box<Shim>>,

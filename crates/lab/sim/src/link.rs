@@ -1,6 +1,6 @@
 //! One direction of a link: rate, delay, a bounded queue, and what goes wrong on it.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use sluicegate_scheduler::{self as scheduler, LinkScheduler};
 use sluicegate_wire::FrameBuf;
@@ -188,12 +188,6 @@ impl Link {
         }
         let again = self.rng.chance(faults.duplicate_ppm).then_some(at + serialization_ns as u64);
         Passage::Arrives(at, again)
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("to", &self.to).field("stats", &self.stats).finish_non_exhaustive()
     }
 }
 

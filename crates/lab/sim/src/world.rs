@@ -1,4 +1,4 @@
-use std::{any::Any, collections::BTreeMap, fmt, time::Duration};
+use std::{any::Any, collections::BTreeMap, time::Duration};
 
 use sluicegate_scheduler::{Label, LinkScheduler, Offered};
 use sluicegate_wire::{FrameBuf, HEADROOM, Instant};
@@ -38,7 +38,6 @@ pub trait Node: Any {
 }
 
 /// What a node may do while it is called.
-#[derive(Debug)]
 pub struct Io<'a> {
     core: &'a mut Core,
     node: NodeId,
@@ -71,7 +70,6 @@ impl Io<'_> {
 }
 
 /// Everything but the nodes themselves, so that a node and its surroundings can be borrowed together.
-#[derive(Debug)]
 struct Core {
     seed: u64,
     now_ns: u64,
@@ -84,7 +82,6 @@ struct Core {
 }
 
 /// What surrounds a node.
-#[derive(Debug)]
 struct Place {
     links: Vec<LinkId>,
     clock_ahead_ns: u64,
@@ -287,12 +284,6 @@ impl World {
     }
 }
 
-impl fmt::Debug for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("core", &self.core).field("nodes", &self.nodes.len()).finish()
-    }
-}
-
 impl Place {
     /// A time of the node's clock on the world's.
     const fn world_ns(&self, local: Instant) -> u64 {
@@ -392,15 +383,4 @@ enum Event {
     Ready { link: LinkId },
     Timeout { node: NodeId },
     Script(Box<dyn FnOnce(&mut World)>),
-}
-
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Arrive { .. } => "Arrive",
-            Self::Ready { .. } => "Ready",
-            Self::Timeout { .. } => "Timeout",
-            Self::Script(_) => "Script",
-        })
-    }
 }

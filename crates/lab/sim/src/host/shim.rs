@@ -1,5 +1,3 @@
-use std::fmt;
-
 use sluicegate_capability::host::{ClientIds, ClientPolicy, Config, Host, Inbound, Policy, ServerConfig, ServerPolicy};
 use sluicegate_wire::{
     FrameBuf, Instant,
@@ -62,11 +60,5 @@ impl Shim {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.host.poll_timeout()
-    }
-}
-
-impl fmt::Debug for Shim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shim").field("host", &self.host).finish_non_exhaustive()
     }
 }

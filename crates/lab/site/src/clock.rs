@@ -1,6 +1,11 @@
 //! Wall-clock nanoseconds and pacing of workers.
 
 use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -71,27 +76,60 @@ pub const FLOOD_REST: Duration = Duration::from_millis(1);
 /// Not longer than it takes to notice the end.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Runs `step` at the pace of a [`Pacer`] with the number of events due, until `end` says so.
-///
-/// # Errors
-/// The first of `step`.
-pub fn paced<E>(
-    pacer: &mut Pacer,
-    mut end: impl FnMut(Duration) -> bool,
-    mut step: impl FnMut(u64) -> Result<(), E>,
-) -> Result<(), E> {
-    let start = Instant::now();
-    loop {
-        let elapsed = start.elapsed();
-        if end(elapsed) {
-            return Ok(());
-        }
-        let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        match pacer.due(elapsed_ns) {
-            0 => thread::sleep(
-                Duration::from_nanos(pacer.next_ns().saturating_sub(elapsed_ns)).clamp(pacer.rest, SLEEP_MAX),
-            ),
-            due => step(due)?,
+/// The moments at which a worker has something to do, at the pace of a [`Pacer`]: waits for each and returns the number of
+/// events due. Ends when the time is over or the worker is to stop.
+#[derive(Debug)]
+pub struct Paced {
+    pacer: Pacer,
+    start: Instant,
+    time: Duration,
+    stop: Arc<AtomicBool>,
+    seconds: u64,
+}
+
+impl Paced {
+    /// Begins now and ends after `time`, or once `stop` is set.
+    #[must_use]
+    pub fn new(pacer: Pacer, time: Duration, stop: Arc<AtomicBool>) -> Self {
+        Self { pacer, start: Instant::now(), time, stop, seconds: 0 }
+    }
+
+    /// Time since it began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The same in milliseconds.
+    #[must_use]
+    pub fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether another second has begun since this was last asked.
+    pub fn has_ticked(&mut self) -> bool {
+        let seconds = self.elapsed().as_secs();
+        seconds > mem::replace(&mut self.seconds, seconds)
+    }
+}
+
+impl Iterator for Paced {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            let elapsed = self.elapsed();
+            if elapsed >= self.time || self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+            match self.pacer.due(elapsed_ns) {
+                0 => {
+                    let until_due = Duration::from_nanos(self.pacer.next_ns().saturating_sub(elapsed_ns));
+                    thread::sleep(until_due.clamp(self.pacer.rest, SLEEP_MAX));
+                }
+                due => return Some(due),
+            }
         }
     }
 }

@@ -13,12 +13,16 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::LabError;
+use crate::{
+    LabError,
+    clock::{Paced, Pacer},
+};
 
 /// Specification of the worker `exec`: becomes another program, which then dies with the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,6 +93,12 @@ impl Context {
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What is due for so long, unless the worker is to stop earlier.
+    #[must_use]
+    pub fn paced(&self, pacer: Pacer, time: Duration) -> Paced {
+        Paced::new(pacer, time, Arc::clone(&self.stop))
     }
 
     /// An error about the specification.

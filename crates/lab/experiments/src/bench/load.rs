@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddrV4,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +19,7 @@ use super::{
 };
 use sluicegate_site::{
     During, LabError,
-    clock::{Pacer, paced, unix_ns},
+    clock::{Paced, Pacer, unix_ns},
     cpu::Cpu,
 };
 use sluicegate_traffic::sample::Percentiles;
@@ -211,15 +212,9 @@ pub(super) fn at_rate(
     mut step: impl FnMut(u64) -> Result<(), LabError>,
 ) -> Result<u64, LabError> {
     let mut number = 0;
-    let mut pacer = Pacer::new(per_s.into(), 2);
-    paced(
-        &mut pacer,
-        |elapsed| elapsed >= time,
-        |due| {
-            (number..number + due).try_for_each(&mut step)?;
-            number += due;
-            Ok(())
-        },
-    )?;
+    for due in Paced::new(Pacer::new(per_s.into(), 2), time, Arc::default()) {
+        (number..number + due).try_for_each(&mut step)?;
+        number += due;
+    }
     Ok(number)
 }

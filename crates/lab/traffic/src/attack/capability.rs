@@ -31,7 +31,7 @@ use super::{
 use crate::listen::{listen, open};
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{Pacer, paced, unix_ns},
+    clock::{Pacer, unix_ns},
     nth,
     worker::Context,
 };
@@ -150,23 +150,19 @@ pub(crate) fn capability_flood(spec: &CapabilityFloodSpec, context: &Context) ->
     context.print(&json!({ "event": "began", "ns": unix_ns(), "granted": granted }));
     let (mut frames, mut bytes) = (0, 0);
     let frame_bytes = if spec.mode == CapabilityMode::Requests { REQUEST_BYTES } else { spec.packet_bytes.into() };
-    let mut pacer = Pacer::new((spec.rate_bps / 8 / frame_bytes).max(1), BURST_FRAMES).resting(REST);
-    let end = Duration::from_secs(spec.seconds.into());
-    let start = Instant::now();
-    let done = paced(
-        &mut pacer,
-        |elapsed| elapsed >= end || context.stopped(),
-        |due| {
-            let batch = flood.batch(due, start.elapsed());
-            frames += batch.len() as u64;
-            bytes += batch.iter().map(|frame| frame.as_ref().len() as u64).sum::<u64>();
-            socket.send(&batch).during(|| format!("sending from {}", spec.interface))?;
-            socket.receive(RECEIVE_SLOTS, &mut |frame| flood.hear(frame.bytes));
-            Ok(())
-        },
-    );
-    let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    context.result(&json!({ "frames": frames, "bytes": bytes, "granted": granted, "ms": ms }));
+    let pacer = Pacer::new((spec.rate_bps / 8 / frame_bytes).max(1), BURST_FRAMES).resting(REST);
+    let mut paced = context.paced(pacer, Duration::from_secs(spec.seconds.into()));
+    let mut done = Ok(());
+    while done.is_ok()
+        && let Some(due) = paced.next()
+    {
+        let batch = flood.batch(due, paced.elapsed());
+        frames += batch.len() as u64;
+        bytes += batch.iter().map(|frame| frame.as_ref().len() as u64).sum::<u64>();
+        done = socket.send(&batch).map(drop).during(|| format!("sending from {}", spec.interface));
+        socket.receive(RECEIVE_SLOTS, &mut |frame| flood.hear(frame.bytes));
+    }
+    context.result(&json!({ "frames": frames, "bytes": bytes, "granted": granted, "ms": paced.elapsed_ms() }));
     done
 }
 

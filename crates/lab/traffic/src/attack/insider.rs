@@ -1,9 +1,8 @@
 use std::{
-    cell::Cell,
     io::{self, IoSlice},
     net::{SocketAddr, UdpSocket},
     os::fd::AsRawFd,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -15,11 +14,7 @@ use serde_json::json;
 
 use super::{PER_S_MAX, SECONDS_MAX, begin};
 use crate::sockets::connected;
-use sluicegate_site::{
-    During, LabError,
-    clock::{Pacer, paced},
-    worker::Context,
-};
+use sluicegate_site::{During, LabError, clock::Pacer, worker::Context};
 
 /// Datagrams of one system call.
 pub(super) const BATCH: usize = 32;
@@ -62,24 +57,20 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
     let payload = vec![b'!'; spec.bytes.into()];
     let payloads: Vec<&[u8]> = vec![&payload; BATCH];
     let mut sender = Batch::new();
-    let mut pacer = Pacer::new(if spec.per_s == 0 { PER_S_MAX } else { spec.per_s.min(PER_S_MAX) }, BATCH as u64);
-    let (end, start) = (Duration::from_secs(spec.seconds.into()), Instant::now());
-    let sent = Cell::new(0u64);
-    let enough = || sent.get() * u64::from(spec.bytes) >= spec.bytes_max;
-    let mut round = 0;
-    let done = paced(
-        &mut pacer,
-        |elapsed| elapsed >= end || enough() || context.stopped(),
-        |due| {
-            round += 1;
-            let due = usize::try_from(due).unwrap_or(BATCH).min(BATCH);
-            let taken = sender.send(&sockets[round % sockets.len()], &payloads[..due]);
-            sent.set(sent.get() + taken.during(|| "sending".to_owned())? as u64);
-            Ok(())
-        },
-    );
-    let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    context.result(&json!({ "datagrams": sent.get(), "bytes": sent.get() * u64::from(spec.bytes), "ms": ms }));
+    let pacer = Pacer::new(if spec.per_s == 0 { PER_S_MAX } else { spec.per_s.min(PER_S_MAX) }, BATCH as u64);
+    let mut paced = context.paced(pacer, Duration::from_secs(spec.seconds.into()));
+    let (mut sent, mut round, mut done) = (0u64, 0, Ok(()));
+    while sent * u64::from(spec.bytes) < spec.bytes_max
+        && done.is_ok()
+        && let Some(due) = paced.next()
+    {
+        round += 1;
+        let due = usize::try_from(due).unwrap_or(BATCH).min(BATCH);
+        let taken = sender.send(&sockets[round % sockets.len()], &payloads[..due]);
+        done = taken.map(|taken| sent += taken as u64).during(|| "sending".to_owned());
+    }
+    let ms = paced.elapsed_ms();
+    context.result(&json!({ "datagrams": sent, "bytes": sent * u64::from(spec.bytes), "ms": ms }));
     done
 }
 

@@ -1,7 +1,6 @@
 //! Somebody on the wire between a client and the gate, who sees what both say and speaks in the client's name.
 
 use std::{
-    cell::Cell,
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -27,11 +26,7 @@ use super::{
     frames::{Forged, Path},
 };
 use crate::listen::open;
-use sluicegate_site::{
-    During, LabError,
-    clock::{Pacer, paced},
-    worker::Context,
-};
+use sluicegate_site::{During, LabError, clock::Pacer, worker::Context};
 
 const ETHERNET_LEN: usize = 14;
 const BURST_FRAMES: u64 = 64;
@@ -93,28 +88,23 @@ pub(crate) fn onlooker(spec: &OnlookerSpec, context: &Context) -> Result<(), Lab
     let (mut socket, mut client) = (open(&spec.interface, &options)?, open(&spec.client_interface, &options)?);
     let mut onlooker = Onlooker::new(spec);
     context.ready();
-    let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES);
-    let (start, end) = (Instant::now(), Duration::from_secs(spec.seconds.into()));
-    let (sent, mut printed, mut ticks) = (Cell::new(0u64), 0, 0);
-    let done = paced(
-        &mut pacer,
-        |elapsed| elapsed >= end || context.stopped(),
-        |due| {
-            for heard in [&mut socket, &mut client] {
-                heard.receive(RECEIVE_SLOTS, &mut |frame| onlooker.see(frame.bytes));
-            }
-            let frames = onlooker.next(due);
-            sent.set(sent.get() + frames.len() as u64);
-            socket.send(&frames).during(|| format!("sending from {}", spec.interface))?;
-            if start.elapsed().as_secs() > ticks {
-                ticks = start.elapsed().as_secs();
-                context.print(&json!({ "event": "tick", "frames": sent.get() - printed, "bytes": 0 }));
-                printed = sent.get();
-            }
-            Ok(())
-        },
-    );
-    context.result(&json!({ "frames": sent.get(), "seen": onlooker.seen, "granted": onlooker.granted }));
+    let mut paced = context.paced(Pacer::new(spec.per_s, BURST_FRAMES), Duration::from_secs(spec.seconds.into()));
+    let (mut sent, mut printed, mut done) = (0u64, 0, Ok(()));
+    while done.is_ok()
+        && let Some(due) = paced.next()
+    {
+        for heard in [&mut socket, &mut client] {
+            heard.receive(RECEIVE_SLOTS, &mut |frame| onlooker.see(frame.bytes));
+        }
+        let frames = onlooker.next(due);
+        sent += frames.len() as u64;
+        done = socket.send(&frames).map(drop).during(|| format!("sending from {}", spec.interface));
+        if done.is_ok() && paced.has_ticked() {
+            context.print(&json!({ "event": "tick", "frames": sent - printed, "bytes": 0 }));
+            printed = sent;
+        }
+    }
+    context.result(&json!({ "frames": sent, "seen": onlooker.seen, "granted": onlooker.granted }));
     done
 }
 

@@ -1,6 +1,6 @@
 use std::{
     net::{IpAddr, SocketAddr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fastrand::Rng;
@@ -15,7 +15,7 @@ use super::{
 use crate::{listen::open, sockets::any_like};
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{FLOOD_REST, Pacer, paced},
+    clock::{FLOOD_REST, Pacer},
     nth,
     worker::Context,
 };
@@ -87,26 +87,25 @@ pub(crate) fn flood(spec: &FloodSpec, context: &Context) -> Result<(), LabError>
     let mut pool = Pool::new(spec, &mut random);
     context.ready();
     let mut totals = Totals::default();
-    let mut pacer = Pacer::new(spec.per_s, BURST_FRAMES).resting(FLOOD_REST);
-    let end = Duration::from_secs(spec.seconds.into());
-    let start = Instant::now();
-    let frames_left = std::cell::Cell::new(spec.frames_max);
-    let done = paced(
-        &mut pacer,
-        |elapsed| elapsed >= end || frames_left.get() == 0 || context.stopped(),
-        |due| {
-            let batch = pool.next(due.min(frames_left.get()), &mut random);
-            frames_left.set(frames_left.get() - batch.len() as u64);
-            let bytes: u64 = batch.iter().map(|frame| frame.as_ref().len() as u64).sum();
-            let sent = socket.send(batch).during(|| format!("sending from {}", spec.interface))?;
-            totals.add(sent, bytes);
-            totals.tick(start.elapsed(), context);
-            Ok(())
-        },
-    );
+    let pacer = Pacer::new(spec.per_s, BURST_FRAMES).resting(FLOOD_REST);
+    let mut paced = context.paced(pacer, Duration::from_secs(spec.seconds.into()));
+    let (mut frames_left, mut done) = (spec.frames_max, Ok(()));
+    while frames_left > 0
+        && done.is_ok()
+        && let Some(due) = paced.next()
+    {
+        let batch = pool.next(due.min(frames_left), &mut random);
+        frames_left -= batch.len() as u64;
+        let bytes: u64 = batch.iter().map(|frame| frame.as_ref().len() as u64).sum();
+        let sent = socket.send(batch).during(|| format!("sending from {}", spec.interface));
+        done = sent.map(|sent| totals.add(sent, bytes));
+        if done.is_ok() && paced.has_ticked() {
+            totals.print(context);
+        }
+    }
     context.result(&json!({
         "frames": totals.frames, "bytes": totals.bytes, "full": totals.full, "refused": totals.refused,
-        "ms": u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
+        "ms": paced.elapsed_ms(),
     }));
     done
 }
@@ -231,7 +230,6 @@ struct Totals {
     bytes: u64,
     full: u64,
     refused: u64,
-    ticks: u64,
     printed: (u64, u64),
 }
 
@@ -245,13 +243,11 @@ impl Totals {
         self.refused += sent.refused as u64;
     }
 
-    fn tick(&mut self, elapsed: Duration, context: &Context) {
-        if elapsed.as_secs() > self.ticks {
-            self.ticks = elapsed.as_secs();
-            let (frames, bytes) = (self.frames - self.printed.0, self.bytes - self.printed.1);
-            self.printed = (self.frames, self.bytes);
-            context.print(&json!({ "event": "tick", "frames": frames, "bytes": bytes }));
-        }
+    /// Prints what was sent since the last time.
+    fn print(&mut self, context: &Context) {
+        let (frames, bytes) = (self.frames - self.printed.0, self.bytes - self.printed.1);
+        self.printed = (self.frames, self.bytes);
+        context.print(&json!({ "event": "tick", "frames": frames, "bytes": bytes }));
     }
 }
 

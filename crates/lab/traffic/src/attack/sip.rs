@@ -1,10 +1,9 @@
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     fmt::Write,
     io,
     net::{SocketAddr, UdpSocket},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fastrand::Rng;
@@ -17,7 +16,7 @@ use super::{
 };
 use sluicegate_site::{
     During, LabError, Prefix,
-    clock::{FLOOD_REST, Pacer, paced},
+    clock::{FLOOD_REST, Pacer},
     nth,
     worker::Context,
 };
@@ -84,39 +83,35 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
     let mut batch = Batch::new();
     let mut requests: Vec<String> = vec![String::new(); BATCH];
     let mut answers = BTreeMap::new();
-    let mut pacer = Pacer::new(spec.per_s, BATCH as u64 * 8).resting(FLOOD_REST);
-    let (end, start) = (Duration::from_secs(spec.seconds.into()), Instant::now());
-    let (sent, mut turn, mut ticks, mut printed) = (Cell::new(0u64), 0usize, 0, 0);
-    let done = paced(
-        &mut pacer,
-        |elapsed| elapsed >= end || sent.get() >= spec.requests_max || context.stopped(),
-        |due| {
-            let mut left = usize::try_from(due).unwrap_or(BATCH);
-            while left > 0 {
-                let count = left.min(BATCH);
-                left -= count;
-                turn += 1;
-                let index = turn % attackers.len();
-                let attacker = &mut attackers[index];
-                attacker.read_answers(&mut answers);
-                requests[..count].iter_mut().for_each(|request| writer.write(request, attacker));
-                let payloads: Vec<&[u8]> = requests[..count].iter().map(String::as_bytes).collect();
-                let taken = batch.send(&attacker.socket, &payloads).during(|| "sending".to_owned())?;
-                sent.set(sent.get() + taken as u64);
-            }
-            if start.elapsed().as_secs() > ticks {
-                ticks = start.elapsed().as_secs();
-                context.print(&json!({ "event": "tick", "requests": sent.get() - printed, "answers": answers }));
-                printed = sent.get();
-            }
-            Ok(())
-        },
-    );
+    let pacer = Pacer::new(spec.per_s, BATCH as u64 * 8).resting(FLOOD_REST);
+    let mut paced = context.paced(pacer, Duration::from_secs(spec.seconds.into()));
+    let (mut sent, mut turn, mut printed, mut done) = (0u64, 0usize, 0, Ok(()));
+    while sent < spec.requests_max
+        && done.is_ok()
+        && let Some(due) = paced.next()
+    {
+        let mut left = usize::try_from(due).unwrap_or(BATCH);
+        while left > 0 && done.is_ok() {
+            let count = left.min(BATCH);
+            left -= count;
+            turn += 1;
+            let index = turn % attackers.len();
+            let attacker = &mut attackers[index];
+            attacker.read_answers(&mut answers);
+            requests[..count].iter_mut().for_each(|request| writer.write(request, attacker));
+            let payloads: Vec<&[u8]> = requests[..count].iter().map(String::as_bytes).collect();
+            let taken = batch.send(&attacker.socket, &payloads);
+            done = taken.map(|taken| sent += taken as u64).during(|| "sending".to_owned());
+        }
+        if done.is_ok() && paced.has_ticked() {
+            context.print(&json!({ "event": "tick", "requests": sent - printed, "answers": answers }));
+            printed = sent;
+        }
+    }
     attackers.iter_mut().for_each(|attacker| attacker.read_answers(&mut answers));
     let accepted: u64 = answers.iter().filter(|(status, _)| (200..300).contains(*status)).map(|(_, count)| count).sum();
-    let ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     context.result(&json!({
-        "requests": sent.get(), "written": writer.sent, "answers": answers, "accepted": accepted, "ms": ms,
+        "requests": sent, "written": writer.sent, "answers": answers, "accepted": accepted, "ms": paced.elapsed_ms(),
     }));
     done
 }

@@ -4,7 +4,6 @@
 //! of time, such as a phase of the demo.
 
 use std::{
-    cell::Cell,
     collections::HashMap,
     io,
     net::{SocketAddr, UdpSocket},
@@ -21,7 +20,7 @@ use crate::{
 };
 use sluicegate_site::{
     During, LabError,
-    clock::{Pacer, paced, unix_ns},
+    clock::{Pacer, unix_ns},
     worker::Context,
 };
 
@@ -75,27 +74,24 @@ pub(crate) fn call(spec: &CallSpec, context: &Context) -> Result<(), LabError> {
     let mut caller = Caller::open(spec).during(|| "opening the call's sockets".to_owned())?;
     context.ready();
     // One event is a datagram of every flow; a caller that was held up does not send a burst afterwards.
-    let mut pacer = Pacer::new(spec.per_s.into(), 2);
+    let pacer = Pacer::new(spec.per_s.into(), 2);
     let mut printed = Instant::now();
     // Exactly so many, unless the machine is too slow to send them in time and a second more.
-    let left = Cell::new(u64::from(spec.per_s) * u64::from(spec.seconds));
-    let end = Duration::from_secs(u64::from(spec.seconds) + 1);
-    let done = paced(
-        &mut pacer,
-        |elapsed| left.get() == 0 || elapsed >= end || context.stopped(),
-        |due| {
-            (0..due.min(left.get())).for_each(|_| caller.send_all());
-            left.set(left.get() - due.min(left.get()));
-            if printed.elapsed() >= PRINT_EVERY {
-                printed = Instant::now();
-                caller.print(context, true);
-            }
-            Ok(())
-        },
-    );
+    let mut left = u64::from(spec.per_s) * u64::from(spec.seconds);
+    let mut paced = context.paced(pacer, Duration::from_secs(u64::from(spec.seconds) + 1));
+    while left > 0
+        && let Some(due) = paced.next()
+    {
+        (0..due.min(left)).for_each(|_| caller.send_all());
+        left -= due.min(left);
+        if printed.elapsed() >= PRINT_EVERY {
+            printed = Instant::now();
+            caller.print(context, true);
+        }
+    }
     caller.print(context, false);
     context.result(&json!({ "sent": u64::from(caller.sequence) * spec.to.len() as u64, "refused": caller.refused, "stamped": caller.stamped }));
-    done
+    Ok(())
 }
 
 struct Caller {

@@ -8,13 +8,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_datapath::raw::Options;
-use sluicegate_wire::ip::Summary;
+use sluicegate_wire::{ethernet, ip::Summary};
 
 use crate::listen::{SLOTS, listen};
 use sluicegate_site::{LabError, Prefix, clock::unix_ns, worker::Context};
 
-/// Destination address, source address, EtherType.
-const ETHERNET_LEN: usize = 14;
 /// How often it prints.
 const PRINT_EVERY: Duration = Duration::from_millis(500);
 const CLASSES_MAX: usize = 32;
@@ -90,7 +88,7 @@ impl<'a> Counter<'a> {
 
     fn add(&mut self, bytes: &[u8], wire_len: usize) {
         let source = source(bytes);
-        let marked = bytes.get(ETHERNET_LEN..).and_then(traffic_class);
+        let marked = bytes.get(ethernet::HEADER_LEN..).and_then(traffic_class);
         let marked = marked.and_then(|class| self.marks.iter().position(|(_, mark)| *mark == class));
         let stranger = self.marks.len() + self.prefixes.len();
         let index = match (source, marked) {
@@ -133,7 +131,7 @@ pub(crate) fn traffic_class(packet: &[u8]) -> Option<u8> {
 
 /// The IP source address of a frame, even if the packet behind its addresses is malformed.
 fn source(frame: &[u8]) -> Option<IpAddr> {
-    let packet = frame.get(ETHERNET_LEN..)?;
+    let packet = frame.get(ethernet::HEADER_LEN..)?;
     match frame.get(12..14)? {
         [0x08, 0x00] => {
             let parsed = Summary::parse(packet).ok().map(|summary| summary.src);

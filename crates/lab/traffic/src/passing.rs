@@ -7,13 +7,13 @@ use serde_json::json;
 use sluicegate_datapath::raw::Options;
 use sluicegate_wire::{
     capability::{CAPABILITIES_MAX, CAPABILITY_ONLY, Kind, shim},
+    ethernet,
     ip::Summary,
 };
 
 use crate::listen::{SLOTS, listen};
 use sluicegate_site::{LabError, Prefix, clock::unix_ns, worker::Context};
 
-const ETHERNET_LEN: usize = 14;
 const PRINT_EVERY: Duration = Duration::from_millis(500);
 /// Packets named between two prints.
 const NAMED_MAX: usize = 16_384;
@@ -95,7 +95,7 @@ fn print(context: &Context, regular: u64, weak: &[(u64, Weak)]) {
 
 /// `None`: not of a source that counts. `Some(None)`: regular, or nothing but a header.
 fn judge(spec: &PassingSpec, frame: &[u8], clocks: &mut Clocks) -> Option<Option<Weak>> {
-    let packet = frame.get(ETHERNET_LEN..)?;
+    let packet = frame.get(ethernet::HEADER_LEN..)?;
     let summary = Summary::parse(packet).ok()?;
     if !spec.sources.iter().any(|prefix| prefix.contains(&summary.src)) {
         return None;
@@ -138,7 +138,7 @@ mod tests {
         let mut frame = FrameBuf::from_bytes(&packet);
         frame.with(|frame| shim::insert(frame, repr, Carriage::Native)).unwrap();
         let spec = PassingSpec { interface: String::new(), sources: vec!["10.0.0.1/32".parse().unwrap()], seconds: 0 };
-        judge(&spec, &[&[0; ETHERNET_LEN], frame.bytes()].concat(), &mut Clocks::default())
+        judge(&spec, &[&[0; ethernet::HEADER_LEN], frame.bytes()].concat(), &mut Clocks::default())
     }
 
     #[test]

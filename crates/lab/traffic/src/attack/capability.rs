@@ -19,6 +19,7 @@ use sluicegate_wire::{
         Packet, PathId, Repr, Return, Slot, SlotList,
         shim::{self, Carriage},
     },
+    ethernet,
     ip::Summary,
     udp,
 };
@@ -38,7 +39,6 @@ use sluicegate_site::{
 
 /// What a flood rests between bursts: so short that no queue of a lab's links runs empty meanwhile.
 const REST: Duration = Duration::from_micros(200);
-const ETHERNET_LEN: usize = 14;
 /// Frames sent at once.
 const BURST_FRAMES: u64 = 32;
 /// Bytes of a frame that is a request: a flood of them need not have more packets than bits.
@@ -202,7 +202,7 @@ impl<'a> Flood<'a> {
 
     /// A datagram without a header, as long as a flooding packet.
     fn plain(&self, path: &Path) -> Forged {
-        let header = ETHERNET_LEN + build::header_len(path.dst);
+        let header = ethernet::HEADER_LEN + build::header_len(path.dst);
         let payload = vec![0; usize::from(self.spec.packet_bytes) - header - udp::HEADER_LEN];
         Forged::datagram(path, self.spec.target_port, &payload)
     }
@@ -303,13 +303,10 @@ impl<'a> Flood<'a> {
 
     /// A request with up to seven forged path identifiers, from a forged source.
     fn forged_request(&mut self) -> Forged {
-        let mut entries = SlotList::new();
-        for _ in 0..1 + self.random.u8(..5) {
-            let path_id = PathId(self.random.u16(..) | 1);
-            let capability = Capability(self.random.u64(..));
-            // There is room: at most five of eight.
-            let _ = entries.push(Slot { path_id, capability });
-        }
+        let count = 1 + self.random.u8(..5);
+        let mut slot =
+            || Slot { path_id: PathId(self.random.u16(..) | 1), capability: Capability(self.random.u64(..)) };
+        let entries: SlotList = (0..count).map(|_| slot()).collect();
         let header = Repr::Request {
             algorithm: Algorithm::SipHash,
             client_id: ClientId::NONE,
@@ -343,7 +340,7 @@ impl<'a> Flood<'a> {
 /// The capability header of a frame, and how it travels.
 #[must_use]
 pub fn header(frame: &[u8]) -> Option<(Summary, Carriage, Packet<&[u8]>)> {
-    let packet = frame.get(ETHERNET_LEN..)?;
+    let packet = frame.get(ethernet::HEADER_LEN..)?;
     let summary = Summary::parse(packet).ok()?;
     let found = shim::find(&summary, packet).ok()??;
     Some((summary, found.carriage, found.packet(packet)))

@@ -7,15 +7,11 @@ use sluicegate_wire::{
     build::{self, Body},
     capability::{self, shim::Carriage},
     checksum::Delta,
+    ethernet::{self, EtherType},
     icmp,
     ip::{Fragment, FragmentOffset, Summary},
     ipv4, ipv6, tcp, udp,
 };
-
-/// Destination address, source address, EtherType.
-const ETHERNET_LEN: usize = 14;
-const ETHERTYPE_V4: [u8; 2] = [0x08, 0x00];
-const ETHERTYPE_V6: [u8; 2] = [0x86, 0xdd];
 
 /// What kind of packet a flood sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +56,7 @@ impl Forged {
     /// A frame of `kind` with about `frame_len` bytes.
     #[must_use]
     pub fn new(kind: Kind, path: &Path, frame_len: usize, random: &mut Rng) -> Self {
-        let payload_len = frame_len.saturating_sub(ETHERNET_LEN + build::header_len(path.dst));
+        let payload_len = frame_len.saturating_sub(ethernet::HEADER_LEN + build::header_len(path.dst));
         let packet = match kind {
             Kind::Syn => syn(path, random),
             Kind::Udp => udp(path, payload_len, random),
@@ -84,8 +80,11 @@ impl Forged {
         let mut payload = vec![0; header.buffer_len()];
         header.emit(&mut capability::Packet::new_unchecked(&mut payload[..]));
         if capability::Packet::new_unchecked(&payload[..]).upper_protocol() == IpProtocol::UDP {
-            let before =
-                ETHERNET_LEN + build::header_len(path.dst) + carriage.outer_len() + payload.len() + udp::HEADER_LEN;
+            let before = ethernet::HEADER_LEN
+                + build::header_len(path.dst)
+                + carriage.outer_len()
+                + payload.len()
+                + udp::HEADER_LEN;
             // Encapsulated, the checksum inside knows no addresses.
             let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
             let (src, dst) = if carriage == Carriage::Native { (path.src, path.dst) } else { (nobody, nobody) };
@@ -102,11 +101,10 @@ impl Forged {
 
     /// This packet.
     pub(super) fn of(path: &Path, packet: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(ETHERNET_LEN + packet.len());
-        bytes.extend_from_slice(&path.destination_mac);
-        bytes.extend_from_slice(&path.source_mac);
-        bytes.extend_from_slice(if path.dst.is_ipv4() { &ETHERTYPE_V4 } else { &ETHERTYPE_V6 });
-        bytes.extend_from_slice(packet);
+        let ethertype = if path.dst.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let header = ethernet::Repr { dst: path.destination_mac, src: path.source_mac, ethertype };
+        let mut bytes = [&[0; ethernet::HEADER_LEN], packet].concat();
+        header.emit(&mut ethernet::Packet::new_unchecked(&mut bytes[..]));
         let summary = Summary::parse(packet).ok();
         Self { bytes, summary }
     }
@@ -114,7 +112,7 @@ impl Forged {
     /// Gives the packet another source address and keeps its checksums as right as they were.
     pub fn respoof(&mut self, src: IpAddr) {
         let Some(summary) = &mut self.summary else { return };
-        let Some(packet) = self.bytes.get_mut(ETHERNET_LEN..) else { return };
+        let Some(packet) = self.bytes.get_mut(ethernet::HEADER_LEN..) else { return };
         let delta = summary.set_src(packet, src);
         summary.adjust_transport_checksum(packet, delta);
     }
@@ -122,7 +120,9 @@ impl Forged {
     /// Sets the traffic class, which nothing in the lab changes: so what arrives can be told from what an honest client
     /// sends under the same address. Garbage stays as it is.
     pub(crate) fn mark(&mut self, traffic_class: u8) {
-        let Some(packet) = self.summary.as_ref().and_then(|_| self.bytes.get_mut(ETHERNET_LEN..)) else { return };
+        let Some(packet) = self.summary.as_ref().and_then(|_| self.bytes.get_mut(ethernet::HEADER_LEN..)) else {
+            return;
+        };
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => {
                 let mut packet = ipv4::Packet::new_unchecked(packet);
@@ -263,7 +263,7 @@ mod tests {
                 let mut forged = Forged::new(kind, &path(from, to), 200, &mut random);
                 for source in [from, other] {
                     forged.respoof(source.parse().unwrap());
-                    let packet = &forged.as_ref()[ETHERNET_LEN..];
+                    let packet = &forged.as_ref()[ethernet::HEADER_LEN..];
                     let summary = Summary::parse(packet).unwrap();
                     assert_eq!(summary.src, source.parse::<IpAddr>().unwrap());
                     assert!(summary.verify_transport_checksum(packet), "{kind:?} {source}");
@@ -278,7 +278,7 @@ mod tests {
         for (from, to) in [("198.18.0.1", "203.0.113.10"), ("2001:db8::1", "2001:db8:66::2")] {
             let mut forged = Forged::new(Kind::Udp, &path(from, to), 200, &mut random);
             forged.mark(0x2c);
-            let packet = &forged.as_ref()[ETHERNET_LEN..];
+            let packet = &forged.as_ref()[ethernet::HEADER_LEN..];
             let summary = Summary::parse(packet).unwrap();
             assert!(summary.verify_transport_checksum(packet));
             assert_eq!(crate::count::traffic_class(packet), Some(0x2c));
@@ -303,7 +303,7 @@ mod tests {
             for (from, to) in [("198.18.0.1", "203.0.113.10"), ("2001:db8::1", "2001:db8::2")] {
                 let mut forged = Forged::new(Kind::Garbage, &path(from, to), size, &mut random);
                 forged.respoof(from.parse().unwrap());
-                assert!(forged.as_ref().len() > ETHERNET_LEN);
+                assert!(forged.as_ref().len() > ethernet::HEADER_LEN);
             }
         }
     }

@@ -15,7 +15,7 @@ use sluicegate_wire::{
         Algorithm, CAPABILITIES_MAX, CAPABILITY_ONLY, CapabilityList, ClientId, FlowNonce, Kind, Limits, Repr, Return,
         shim::Carriage,
     },
-    icmp,
+    ethernet, icmp,
     ip::{Summary, Version},
     tcp,
 };
@@ -28,7 +28,6 @@ use super::{
 use crate::listen::open;
 use sluicegate_site::{During, LabError, clock::Pacer, worker::Context};
 
-const ETHERNET_LEN: usize = 14;
 const BURST_FRAMES: u64 = 64;
 const RECEIVE_SLOTS: usize = 8_192;
 /// Packets of each direction that are remembered; newer ones replace older ones.
@@ -142,7 +141,7 @@ impl<'a> Onlooker<'a> {
     }
 
     fn see(&mut self, frame: &[u8]) {
-        let Some(packet) = frame.get(ETHERNET_LEN..) else { return };
+        let Some(packet) = frame.get(ethernet::HEADER_LEN..) else { return };
         let Ok(summary) = Summary::parse(packet) else { return };
         // What it sent itself comes by as well.
         if crate::count::traffic_class(packet) == Some(self.spec.mark) {

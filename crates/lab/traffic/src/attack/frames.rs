@@ -214,10 +214,6 @@ fn fragment(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
 fn garbage(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
     let mut payload = vec![0; payload_len.max(8)];
     random.fill(&mut payload);
-    let cut = |mut packet: Vec<u8>, len: usize| {
-        packet.truncate(len);
-        packet
-    };
     match random.u8(..6) {
         // An unknown protocol.
         0 => packet(path, &(IpProtocol(random.u8(140..250)), &payload[..])),
@@ -225,7 +221,7 @@ fn garbage(path: &Path, payload_len: usize, random: &mut Rng) -> Vec<u8> {
         1 => packet(path, &(IpProtocol::TCP, &payload[..])),
         2 => packet(path, &(IpProtocol::UDP, &payload[..])),
         // A packet that is shorter than it says.
-        3 => cut(packet(path, &(IpProtocol::UDP, &payload[..])), ipv4::HEADER_LEN + 4),
+        3 => packet(path, &(IpProtocol::UDP, &payload[..]))[..ipv4::HEADER_LEN + 4].to_vec(),
         // A header length that reaches past the header, which IPv4 takes for options.
         4 => {
             let mut bytes = packet(path, &(IpProtocol::UDP, &payload[..]));

@@ -16,7 +16,7 @@ use sluicegate_wire::{
         shim::Carriage,
     },
     ethernet, icmp,
-    ip::{Summary, Version},
+    ip::{Ports, Summary, Version},
     tcp,
 };
 
@@ -207,8 +207,7 @@ impl<'a> Onlooker<'a> {
         let (how, port) = (self.random.u8(..4), self.random.u16(1_024..));
         let seen = self.pick(IpProtocol::UDP)?;
         let payload = seen.bytes.get(seen.summary.transport_offset + 8..)?.to_vec();
-        let ports = seen.bytes.get(seen.summary.transport_offset..)?.first_chunk::<4>()?;
-        let (from, to) = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));
+        let Ports { src: from, dst: to } = Ports::parse(seen.bytes.get(seen.summary.transport_offset..)?).ok()?;
         let (summary, whole) = (seen.summary, seen.bytes.clone());
         let path = Path { dst_port: to, ..self.path(&summary) };
         Some(match how {
@@ -235,17 +234,10 @@ impl<'a> Onlooker<'a> {
         if let Some(held) = self.held.as_ref().filter(|_| !is_due) {
             let Held { gate, client_id, nonce, limits, list } = *held;
             let seen = self.pick(IpProtocol::UDP)?.summary;
-            let header = Repr::nonce_only(Algorithm::SipHash, client_id, nonce, IpProtocol::UDP).with_list(
-                Kind::Capabilities,
-                limits,
-                list,
-            );
-            return Some(Forged::capable(
-                &Path { dst: gate, dst_port: 5_004, ..self.path(&seen) },
-                &header,
-                Carriage::Native,
-                600,
-            ));
+            let header = Repr::nonce_only(Algorithm::SipHash, client_id, nonce, IpProtocol::UDP);
+            let header = header.with_list(Kind::Capabilities, limits, list);
+            let path = Path { dst: gate, dst_port: 5_004, ..self.path(&seen) };
+            return Some(Forged::capable(&path, &header, Carriage::Native, 600));
         }
         if !is_due {
             return None;

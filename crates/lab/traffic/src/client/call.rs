@@ -307,8 +307,7 @@ impl Calls {
             }
         }
         if summary.sent > 0 {
-            let loss = 1.0 - summary.received as f64 / summary.sent as f64;
-            summary.loss = loss;
+            summary.loss = 1.0 - summary.received as f64 / summary.sent as f64;
         }
         summary.delay_us = Percentiles::of(&mut delays);
         summary

@@ -44,24 +44,10 @@ impl LinkConfig {
         Self { rate_bps, delay, queue: Queue::DropTail { bytes_max }, faults: Faults::NONE }
     }
 
-    /// The same with this drop-tail queue, in bytes.
-    #[must_use]
-    pub fn with_queue_bytes(mut self, bytes_max: u64) -> Self {
-        self.queue = Queue::DropTail { bytes_max };
-        self
-    }
-
     /// The same with a link scheduler.
     #[must_use]
     pub fn with_scheduler(mut self, config: scheduler::Config) -> Self {
         self.queue = Queue::Scheduled(config);
-        self
-    }
-
-    /// The same with these faults.
-    #[must_use]
-    pub fn with_faults(mut self, faults: Faults) -> Self {
-        self.faults = faults;
         self
     }
 }
@@ -85,12 +71,6 @@ impl Faults {
     /// A perfect link.
     pub const NONE: Self =
         Self { loss_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, reorder_delay: Duration::ZERO, corrupt_ppm: 0 };
-
-    /// Loss alone.
-    #[must_use]
-    pub const fn loss(ppm: u32) -> Self {
-        Self { loss_ppm: ppm, ..Self::NONE }
-    }
 }
 
 /// What one direction of a link has done. Packets still on it are in none of the last three counters.

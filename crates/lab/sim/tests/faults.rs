@@ -33,7 +33,7 @@ fn chain((client, server): (&str, &str), faults: Faults) -> Chain {
     let client = world.add(Host::new(client).with_uploads(files).with_shim(Shim::of_client(limits, 1)));
     let server = world.add(Host::new(server).with_shim(Shim::of_server(16, limits, 2)));
     let routers = [world.add(router(3)), world.add(router(4))];
-    let link = LinkConfig::new(RATE_BPS, Duration::from_millis(5)).with_faults(faults);
+    let link = LinkConfig { faults, ..LinkConfig::new(RATE_BPS, Duration::from_millis(5)) };
     let link = link.with_scheduler(scheduler::Config { overhead_bytes: 0, ..scheduler::Config::for_rate(RATE_BPS) });
     for (a, b) in [(client, routers[0]), (routers[0], routers[1]), (routers[1], server)] {
         world.connect(a, b, &link);
@@ -103,7 +103,7 @@ fn a_router_whose_clock_jumps_past_t_demotes_until_it_is_asked_again() {
 
 #[test]
 fn routers_that_restart_one_after_the_other_stop_nobody() {
-    let mut chain = chain(V4, Faults::loss(2_000));
+    let mut chain = chain(V4, Faults { loss_ppm: 2_000, ..Faults::NONE });
     for (turn, millis) in [300, 500, 700, 900].into_iter().enumerate() {
         let router = chain.routers[turn % 2];
         chain.world.at(Instant::from_millis(millis), move |world| world.restart(router));

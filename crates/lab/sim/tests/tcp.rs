@@ -46,7 +46,7 @@ fn link(rate_bps: u64, one_way_ms: u64) -> LinkConfig {
 #[test]
 fn a_transfer_over_a_lossy_link_completes_with_its_data_intact() {
     for loss_ppm in [1_000, 50_000, 200_000] {
-        let lossy = link(10_000_000, 10).with_faults(Faults::loss(loss_ppm));
+        let lossy = LinkConfig { faults: Faults { loss_ppm, ..Faults::NONE }, ..link(10_000_000, 10) };
         let done = upload(PATIENT, 500_000, &lossy, |_, _, _| ()).expect("it ends");
         assert_eq!(done.end, End::Complete, "{loss_ppm} ppm");
         assert!(done.repeated > 0 || loss_ppm == 1_000);
@@ -67,7 +67,7 @@ fn random_loss_limits_the_rate_as_the_square_root_formula_says() {
     // Rate = segment / RTT * sqrt(3 / 2p) without delayed acknowledgements; p = 1 %, RTT 100 ms: 12.2 segments a
     // round trip, 122 kB/s.
     let mut lossy = link(1_000_000_000, 50);
-    lossy.faults = Faults::loss(10_000);
+    lossy.faults.loss_ppm = 10_000;
     let done = upload(PATIENT, 20_000_000, &lossy, |_, _, _| ()).unwrap();
     let rate = 20_000_000 / done.took().as_secs();
     assert!((85_000..145_000).contains(&rate), "{rate} B/s");

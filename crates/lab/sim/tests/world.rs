@@ -5,7 +5,7 @@ mod support;
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 use sluicegate_sim::{
-    Faults, Interface, Io, LinkConfig, LinkId, Node, NodeId, World,
+    Faults, Interface, Io, LinkConfig, LinkId, Node, NodeId, Queue, World,
     host::{Host, Uploads},
     router::Routes,
 };
@@ -39,7 +39,8 @@ fn chain(seed: u64, faults: Faults, uploads: usize) -> (World, NodeId, NodeId, L
     let server = world.add(Host::new(ip(SERVER)));
     let router = world.add(PlainRouter(Routes::all(Interface(1)).with(ip(CLIENT), Interface(0))));
     world.connect(client, router, &LinkConfig::new(100_000_000, ms(2)));
-    let (there, _) = world.connect(router, server, &LinkConfig::new(10_000_000, ms(3)).with_faults(faults));
+    let link = LinkConfig { faults, ..LinkConfig::new(10_000_000, ms(3)) };
+    let (there, _) = world.connect(router, server, &link);
     (world, client, server, there)
 }
 
@@ -143,7 +144,7 @@ fn a_link_carries_its_rate_and_its_queue_holds_no_more_than_it_may() {
     let mut world = World::new(1);
     let source = world.add(source(1_000, 20_000_000, Instant::from_secs(2)));
     let sink = world.add(Host::new(ip(SERVER)));
-    let config = LinkConfig::new(8_000_000, ms(1)).with_queue_bytes(10_000);
+    let config = LinkConfig { queue: Queue::DropTail { bytes_max: 10_000 }, ..LinkConfig::new(8_000_000, ms(1)) };
     let (there, _) = world.connect(source, sink, &config);
     world.run_until(Instant::from_secs(2));
     let stats = world.link(there);

@@ -123,7 +123,7 @@ fn queues_of_requests(setting: &Setting) -> Outcome {
             let _ = link.offer(now, &Label::regular(1, 1), REGULAR_BYTES, 0);
         }
         for _ in 0..20 {
-            crowd.note_flood(link.offer(now, &Label::request(forged(1, &mut rng)), 128, 1));
+            crowd.note(link.offer(now, &Label::request(forged(1, &mut rng)), 128, 1));
         }
         // 25 requests a second each: half of what a tenth of the lane carries.
         if tick % 40 == 0 {
@@ -131,7 +131,8 @@ fn queues_of_requests(setting: &Setting) -> Outcome {
                 let mut path = [PathId::NONE; DEPTH_MAX];
                 path[0] = PathId(neighbour);
                 path[1] = PathId(neighbour * 100);
-                crowd.note_honest(link.offer(now, &Label::request(path), 128, u32::from(neighbour)));
+                crowd.honest += 1;
+                crowd.note(link.offer(now, &Label::request(path), 128, u32::from(neighbour)));
             }
         }
         crowd.look(&link);
@@ -144,7 +145,7 @@ fn queues_of_requests(setting: &Setting) -> Outcome {
     let honest_lost = crowd.lost;
     for _ in 0..50_000 {
         let neighbour = rng.bits() as u16;
-        crowd.note_flood(link.offer(now, &Label::request(forged(neighbour, &mut rng)), 128, 1));
+        crowd.note(link.offer(now, &Label::request(forged(neighbour, &mut rng)), 128, 1));
         crowd.look(&link);
     }
     let (_, merges) = link.splits_and_merges();
@@ -177,19 +178,12 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn note_honest(&mut self, offered: Offered<u32>) {
-        self.honest += 1;
+    /// Notes what came of one more request, and of one that it displaced; only those of honest neighbours count.
+    fn note(&mut self, offered: Offered<u32>) {
         match offered {
-            Offered::Pass(_) => self.passed += 1,
-            Offered::Refused(..) => self.lost += 1,
-            Offered::Displaced(who, _) => self.lost += u64::from(who > 1),
+            Offered::Pass(who) => self.passed += u64::from(who > 1),
+            Offered::Refused(who, _) | Offered::Displaced(who, _) => self.lost += u64::from(who > 1),
             Offered::Queued => {}
-        }
-    }
-
-    fn note_flood(&mut self, offered: Offered<u32>) {
-        if let Offered::Displaced(who, _) = offered {
-            self.lost += u64::from(who > 1);
         }
     }
 

@@ -91,11 +91,7 @@ const SHARED: &[&str] = &[
 
 /// Names for whose methods more files than three have to be looked through, and through how many: they may become fewer, not
 /// more. The first three are a type for each format, experiment or kind of message, a file each.
-const SPREAD: &[(&str, usize)] = &[
-    ("wire::Packet", 10),
-    ("wire::Repr", 9),
-    ("experiments::Stage", 7),
-];
+const SPREAD: &[(&str, usize)] = &[("wire::Packet", 10), ("wire::Repr", 9), ("experiments::Stage", 7)];
 
 /// Public items that only tests call: what they look at, or make happen in the simulated world.
 const FOR_TESTS: &[&str] = &[

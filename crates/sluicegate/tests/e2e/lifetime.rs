@@ -1,11 +1,13 @@
 //! The end of a grant: by revoke, by time, by goodbye.
 
 use std::{
-    net::SocketAddr,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use sluicegate_site::clock::unix_ns;
+use tokio::{net::TcpSocket, runtime, time::timeout};
 
 use crate::support::{
     capture::{Capture, Seen},
@@ -13,7 +15,7 @@ use crate::support::{
     let_run,
     node::{Config, Node, service},
     phone::{AUDIO_PORT, Call, Phone, Wish},
-    traffic::Stream,
+    traffic::{Echo, Stream},
     until,
 };
 
@@ -23,6 +25,7 @@ const ACT_NS: u64 = 1_000_000_000;
 on_each_datapath!(alone a_revoked_grant_ends_within_a_second, &[], super::revoke);
 on_each_datapath!(alone an_expired_grant_ends_within_a_second, &[], super::expiry);
 on_packet!(alone a_goodbye_ends_the_grant_within_a_second, &[], goodbye);
+on_packet!(a_service_that_missed_the_end_of_a_connection_takes_the_next_from_the_same_port, &[], half_open);
 
 /// A call with its stream of 100 datagrams a second, both ways, and what arrives of it at the service.
 struct Flowing {
@@ -102,4 +105,37 @@ fn goodbye(datapath: &'static str) {
     let answer = flowing.phone.bye(flowing.call.clone());
     assert_eq!(answer.status, 200);
     flowing.ends(asked_ns, asked_ns);
+}
+
+/// RFC 9293 3.5.1: the service challenges the SYN, and the client's answer to that ends what the service still holds.
+fn half_open(datapath: &'static str) {
+    let lab = Lab::new();
+    let node = Node::up(&lab, &Config::new(datapath, &service("echo", "\"tcp/7000\"", "")));
+    let phone = Phone::new(&lab, "client", CLIENT, "203.0.113.1:5060".parse().expect("an address"), "alice");
+    let _service = Echo::start(lab.listen("service", SERVICE, 7000));
+    for time in ["first", "second"] {
+        let call = phone.call("echo", Wish::Tcp(7000, 7000));
+        let mut stream = from_port(&lab, 45_000, call.gate);
+        let mut echo = vec![0; time.len()];
+        stream.write_all(time.as_bytes()).and_then(|()| stream.read_exact(&mut echo)).expect("an echo");
+        assert_eq!(echo, time.as_bytes());
+        // What the gate does not know any more does not tell the service that this connection ends.
+        node.cli(&["grant", "revoke", "--user", "alice"]).expect("grant revoke");
+        until("the grant has ended", || node.grants().is_empty().then_some(()));
+    }
+}
+
+/// A TCP connection from this port of the client, which resets it at its end.
+fn from_port(lab: &Lab, port: u16, to: SocketAddr) -> TcpStream {
+    let connect = async {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind((CLIENT, port).into()).expect("a port");
+        socket.set_zero_linger().expect("an option");
+        let stream = timeout(Duration::from_secs(5), socket.connect(to)).await.expect("within five seconds");
+        stream.and_then(tokio::net::TcpStream::into_std).expect("a connection")
+    };
+    let connect = || runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(connect);
+    let stream = lab.host("client").run_in(connect).expect("a host of the lab");
+    stream.set_nonblocking(false).expect("a stream");
+    stream
 }

@@ -219,6 +219,10 @@ fn by_opener(from: Kind, connection: &Connection, segment: &Segment) -> Result<C
     if segment.flags.has(Flags::RST) && segment.seq == connection.own.end {
         return Ok(Connection { state: State::Reset, ..*connection });
     }
+    if segment.flags.has(Flags::RST) && segment.seq == connection.own.limit {
+        // The number that a challenge named: this ends the other side's old connection, and not this one.
+        return Ok(*connection);
+    }
     Err(Reason::TcpState)
 }
 
@@ -230,7 +234,7 @@ fn by_answerer(connection: &Connection, segment: &Segment) -> Result<Connection,
         return if right { Ok(Connection { state: State::Reset, ..*connection }) } else { Err(Reason::TcpWindow) };
     }
     if !flags.has(Flags::SYN) {
-        return Err(Reason::TcpState);
+        return challenge(connection, segment);
     }
     let is_answer = flags.has(Flags::ACK);
     if is_answer && opened.wrapping_sub(segment.ack) > SYN_DATA_MAX {
@@ -252,6 +256,16 @@ fn by_answerer(connection: &Connection, segment: &Segment) -> Result<Connection,
         (_, true) => State::AnsweredOut,
     };
     Ok(mirrored(Connection { state, resync: Resync::Done, own, peer }))
+}
+
+/// What a side says to a SYN that still holds an older connection of the same ports, forgotten here (RFC 9293 3.5.1, RFC
+/// 5961 4). The opener resets what it names, and opens again.
+fn challenge(connection: &Connection, segment: &Segment) -> Result<Connection, Reason> {
+    if segment.flags.has(Flags::FIN) || !segment.flags.has(Flags::ACK) || segment.len > 0 {
+        return Err(Reason::TcpState);
+    }
+    let peer = TcpHalf { limit: segment.ack, ..connection.peer };
+    Ok(Connection { peer, ..*connection })
 }
 
 /// A window of so many bytes in units of `1 << shift`, rounded up.

@@ -239,6 +239,27 @@ fn a_client_that_crashed_connects_again_from_the_same_port() {
     }
 }
 
+/// RFC 9293 3.5.1 (half-open connections) and RFC 5961 4, where the gate knows nothing of the old connection: its grant had
+/// ended, or the gate was another.
+#[test]
+fn a_service_that_holds_a_connection_which_the_gate_forgot_is_heard_about_it() {
+    let mut it = Connection::new();
+    let (again, old_next, old_sent) = (3_000_000_000, 88_000, 12_345);
+    it.client(segment(Control::Syn, again, None)).unwrap();
+    // Nothing of the service's was said in this connection: a reset in its name ends nothing.
+    assert_eq!(it.client(segment(Control::Rst, old_sent, None)), Err(Reason::TcpState));
+    let challenge = segment(Control::None, old_next, Some(old_sent));
+    it.server(challenge).unwrap();
+    assert_eq!(it.server(Repr { payload: b"old", ..challenge }), Err(Reason::TcpState), "data waits for a handshake");
+    assert_eq!(it.client(segment(Control::Rst, old_sent + 1, None)), Err(Reason::TcpState));
+    it.client(segment(Control::Rst, old_sent, None)).unwrap();
+    it.client(segment(Control::Syn, again, None)).unwrap();
+    it.server(segment(Control::Syn, 9, Some(again + 1))).unwrap();
+    it.client(segment(Control::None, again + 1, Some(10))).unwrap();
+    assert_eq!(it.server(challenge), Err(Reason::TcpWindow));
+    assert!(it.lives_after(1_000));
+}
+
 #[test]
 fn a_service_that_restarted_or_forgot_answers_a_new_connection_at_once() {
     let mut it = Connection::established();

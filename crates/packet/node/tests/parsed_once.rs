@@ -1,6 +1,9 @@
 //! A node parses each packet once, and once more where a capability header was taken off, or out of what an error quotes:
 //! counted over every role and many kinds of packet. All in one test, as the counter is one for all threads.
 
+// Other builds count nothing.
+#![cfg(debug_assertions)]
+
 mod site;
 
 use std::{

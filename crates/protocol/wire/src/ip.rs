@@ -41,8 +41,8 @@ pub const fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// How often [`Summary::parse`] was called, in all threads.
-#[cfg(feature = "count-parses")]
+/// How often [`Summary::parse`] was called, in all threads; for tests, and in builds with debug assertions only.
+#[cfg(debug_assertions)]
 pub static PARSES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
 /// What there is to know about an IP packet before its transport header is read.
@@ -111,7 +111,7 @@ impl Summary {
     /// stands here after an error means nothing.
     #[inline]
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Reason> {
-        #[cfg(feature = "count-parses")]
+        #[cfg(debug_assertions)]
         PARSES.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         match bytes.first().map(|byte| byte >> 4) {
             Some(4) => self.read_ipv4(&ipv4::Packet::new_checked(bytes)?)?,

@@ -2,7 +2,7 @@
 //! counts for nothing once its call is not here.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -33,7 +33,10 @@ struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     by_id: HashMap<CallId, Call>,
-    byes: VecDeque<(Instant, CallId, u32)>,
+    by_end: BTreeSet<(UnixTime, CallId)>,
+    /// Of calls that a BYE has ended: its number, and until when it may come again.
+    byes: HashMap<CallId, (u32, Instant)>,
+    byes_end: VecDeque<(Instant, CallId)>,
 }
 
 /// Why a request inside a dialog does not pass.
@@ -49,7 +52,9 @@ impl Calls {
     /// The call lives until `until`, at least. `false` if there is no room for one more than `max`.
     pub(crate) fn keep(&mut self, id: CallId, (user, service): (&str, &str), until: UnixTime, max: usize) -> bool {
         if let Some(call) = self.by_id.get_mut(&id) {
+            self.by_end.remove(&(call.until, id));
             call.until = call.until.max(until);
+            self.by_end.insert((call.until, id));
             return true;
         }
         if self.by_id.len() >= max {
@@ -57,6 +62,7 @@ impl Calls {
         }
         let (user, service) = (user.to_owned(), service.to_owned());
         self.by_id.insert(id, Call { user, service, until, left: u32::MAX, since: Instant::ZERO });
+        self.by_end.insert((until, id));
         true
     }
 
@@ -80,33 +86,44 @@ impl Calls {
 
     /// The call is over; `true` if it lived.
     pub(crate) fn end(&mut self, id: CallId) -> bool {
-        self.by_id.remove(&id).is_some()
+        let ended = self.by_id.remove(&id);
+        ended.as_ref().is_some_and(|call| self.by_end.remove(&(call.until, id)))
     }
 
     /// A BYE with this number in its CSeq has ended the call: the same may come again.
     pub(crate) fn ended_by(&mut self, now: Instant, id: CallId, cseq: u32) {
-        while self.byes.front().is_some_and(|(until, _, _)| *until <= now) || self.byes.len() >= BYES_MAX {
-            self.byes.pop_front();
+        while let Some((until, oldest)) = self.byes_end.front().copied() {
+            if until > now && self.byes_end.len() < BYES_MAX {
+                break;
+            }
+            self.byes_end.pop_front();
+            self.byes.remove(&oldest);
         }
-        self.byes.push_back((now + BYE_REPEATED, id, cseq));
+        let until = now + BYE_REPEATED;
+        self.byes.insert(id, (cseq, until));
+        self.byes_end.push_back((until, id));
     }
 
     /// Whether this is the BYE again that has ended the call.
     pub(crate) fn was_ended_by(&self, now: Instant, id: CallId, cseq: u32) -> bool {
-        self.byes.iter().rev().any(|(until, call, number)| (*call, *number) == (id, cseq) && *until > now)
+        self.byes.get(&id).is_some_and(|(number, until)| *number == cseq && *until > now)
     }
 
     /// Ends the calls whose user and service `is_meant` names; their ids.
     pub(crate) fn end_all(&mut self, is_meant: impl Fn(&str, &str) -> bool) -> Vec<CallId> {
         let meant = self.by_id.iter().filter(|(_, call)| is_meant(&call.user, &call.service));
         let ids: Vec<CallId> = meant.map(|(id, _)| *id).collect();
-        ids.iter().for_each(|id| drop(self.by_id.remove(id)));
+        for id in &ids {
+            self.end(*id);
+        }
         ids
     }
 
     /// Ends what was not renewed in time.
     pub(crate) fn expire(&mut self, now: UnixTime) {
-        self.by_id.retain(|_, call| call.until > now);
+        while let Some((_, id)) = self.by_end.first().copied().filter(|(until, _)| *until <= now) {
+            self.end(id);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -140,9 +157,15 @@ mod tests {
     #[test]
     fn remembered_byes_are_bounded() {
         let mut calls = Calls::default();
-        (0..2 * BYES_MAX as u32).for_each(|number| calls.ended_by(NOW, [1; 12], number));
-        assert_eq!(calls.byes.len(), BYES_MAX);
-        assert!(calls.was_ended_by(NOW, [1; 12], 2 * BYES_MAX as u32 - 1) && !calls.was_ended_by(NOW, [1; 12], 0));
+        let id = |number: u32| {
+            let mut id = [0; 12];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            id
+        };
+        (0..2 * BYES_MAX as u32).for_each(|number| calls.ended_by(NOW, id(number), number));
+        assert_eq!((calls.byes.len(), calls.byes_end.len()), (BYES_MAX, BYES_MAX));
+        let last = 2 * BYES_MAX as u32 - 1;
+        assert!(calls.was_ended_by(NOW, id(last), last) && !calls.was_ended_by(NOW, id(0), 0));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -58,6 +58,8 @@ struct Row {
 #[derive(Debug)]
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
+    /// When each ends, so that nobody looks at those that last.
+    by_end: BTreeSet<(u64, GrantId)>,
     /// What each user's grants hold together.
     per_user: HashMap<String, Share>,
     /// Grants of each client id.
@@ -73,6 +75,7 @@ impl Default for Rows {
     fn default() -> Self {
         Self {
             by_id: BTreeMap::new(),
+            by_end: BTreeSet::new(),
             per_user: HashMap::new(),
             per_client: HashMap::new(),
             revoked: Revokes::new(REVOKES_MAX, REVOKES_MAX),
@@ -136,7 +139,9 @@ impl Ledger {
         rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
         if let Some(row) = rows.by_id.get_mut(&grant.id) {
             row.not_before = row.not_before.max(grant.not_before.0);
+            rows.by_end.remove(&(row.not_after, grant.id));
             row.not_after = row.not_after.max(grant.not_after.0);
+            rows.by_end.insert((row.not_after, grant.id));
             let at_gate = row.gates.entry(gate.to_owned()).or_insert_with(|| AtGate::new(delta));
             at_gate.shard = shard.or(at_gate.shard);
             if shard.is_some() {
@@ -168,6 +173,7 @@ impl Ledger {
             share,
             gates: BTreeMap::from([(gate.to_owned(), AtGate { shard, ..AtGate::new(delta) })]),
         };
+        rows.by_end.insert((row.not_after, grant.id));
         rows.by_id.insert(grant.id, row);
         Ok(())
     }
@@ -217,9 +223,15 @@ impl Ledger {
         rows.revoked.forget(now);
         rows.ended.forget(now);
         rows.calls.expire(now);
-        let is_over = |row: &Row| UnixTime(row.not_after).plus_secs(GRACE_SECS) <= now;
-        let over: Vec<GrantId> = rows.by_id.iter().filter(|(_, row)| is_over(row)).map(|(id, _)| *id).collect();
-        over.into_iter().filter_map(|id| rows.remove(id)).flat_map(|row| row.all_shown().collect::<Vec<_>>()).collect()
+        let mut over = Vec::new();
+        while let Some((end, id)) = rows.by_end.first().copied() {
+            if UnixTime(end).plus_secs(GRACE_SECS) > now {
+                break;
+            }
+            rows.by_end.pop_first();
+            over.extend(rows.remove(id).iter().flat_map(Row::all_shown));
+        }
+        over
     }
 
     /// What a revocation names.
@@ -428,6 +440,7 @@ impl Rows {
 
     fn remove(&mut self, id: GrantId) -> Option<Row> {
         let row = self.by_id.remove(&id)?;
+        self.by_end.remove(&(row.not_after, id));
         if let Some(held) = self.per_user.get_mut(&row.user) {
             *held = held.minus(row.share);
             if held.grants == 0 {

@@ -359,6 +359,8 @@ fn frontend_plan(
     config.dialog_requests_per_s = frontend.dialog_requests_per_s.unwrap_or(config.dialog_requests_per_s);
     config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
     config.per_user = frontend.per_user;
+    config.grants_max = frontend.grants_max.unwrap_or(config.grants_max);
+    config.tables = frontend.tables;
     config.audit = file.audit.options(&file.node.state);
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);

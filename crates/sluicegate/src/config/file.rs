@@ -12,7 +12,7 @@ use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::GateSite;
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
-use sluicegate_proxy::DigestName;
+use sluicegate_proxy::{DigestName, Tables};
 use sluicegate_store::audit::Options;
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
@@ -85,6 +85,11 @@ pub(crate) struct Frontend {
     /// What the grants of one user may hold together.
     #[serde(default)]
     pub(crate) per_user: sluicegate_policy::PerUser,
+    /// Grants at once.
+    pub(crate) grants_max: Option<usize>,
+    /// Sizes of each SIP thread's tables.
+    #[serde(default)]
+    pub(crate) tables: Tables,
 }
 
 /// What a key holder on another host issues.

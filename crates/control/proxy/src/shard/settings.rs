@@ -22,7 +22,8 @@ pub(crate) const RETRY_AFTER_SECS: u32 = 5;
 /// Longest answer to an unproved request, in multiples of that request: a spoofed source gains no more than this.
 pub(crate) const AMPLIFICATION_MAX: usize = 3;
 /// Fixed sizes of a shard's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Tables {
     /// Transactions of authenticated requests, kept for their retransmissions.
     pub transactions_max: usize,

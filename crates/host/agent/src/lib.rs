@@ -12,7 +12,6 @@ mod connect;
 mod endpoint;
 mod forward;
 mod frontends;
-mod multipart;
 mod opening;
 mod pin;
 mod seal;

@@ -28,7 +28,6 @@ use self::{
 use crate::{
     account::{Account, TrustError},
     endpoint::Endpoint,
-    multipart::part,
 };
 
 /// Seconds that a registration asks for.
@@ -198,7 +197,7 @@ impl Server {
         let user = asserted_user(message).unwrap_or_default();
         let lifetime = session_expires(message).unwrap_or(LIFETIME_DEFAULT);
         let is_renewal = !is_new && self.clients.renew(Instant::now(), leg, lifetime);
-        let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
+        let offer = message.part("application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
         let media = self.answers(&offer);
         if !media.iter().any(|media| matches!(media, MediaAnswer::Accepted { .. })) {
             warn!(user, "refused: asks for ports that this service does not offer");

@@ -50,8 +50,23 @@ pub struct Line<'a> {
 pub(super) enum Strictness {
     /// Refuse the message.
     Refuse,
-    /// Leave it out, so that the rest can be used for an answer.
+    /// Leave it out, so that the rest can be used for an answer. Lines may end in a line feed alone.
     Skip,
+}
+
+impl Strictness {
+    /// The length of the line at the start of `bytes`, and where the next one starts.
+    pub(super) fn find_line(self, bytes: &[u8]) -> Result<(usize, usize), Fault> {
+        match (find_line(bytes), self) {
+            (Ok(len), _) => Ok((len, len + 2)),
+            (Err(Fault::LineEnding), Self::Skip) => {
+                let end = memchr::memchr(b'\n', bytes).ok_or(Fault::Unterminated)?;
+                let len = if end > 0 && bytes.get(end - 1) == Some(&b'\r') { end - 1 } else { end };
+                Ok((len, end + 1))
+            }
+            (Err(fault), _) => Err(fault),
+        }
+    }
 }
 
 impl Index {
@@ -63,13 +78,13 @@ impl Index {
     pub(super) fn fill(&mut self, bytes: &[u8], mut at: usize, strictness: Strictness) -> Result<usize, Fault> {
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
-            let line_len = match find_line(rest) {
-                Ok(len) => len,
+            let (line_len, next) = match strictness.find_line(rest) {
+                Ok(found) => found,
                 Err(_) if strictness == Strictness::Skip => return Ok(bytes.len()),
                 Err(fault) => return Err(fault),
             };
             if line_len == 0 {
-                return Ok(at + 2);
+                return Ok(at + next);
             }
             let line = rest.get(..line_len).unwrap_or_default();
             match self.add(line, at) {
@@ -78,7 +93,7 @@ impl Index {
                 Err(fault) => return Err(fault),
                 Ok(()) => {}
             }
-            at += line_len + 2;
+            at += next;
         }
     }
 

@@ -9,6 +9,7 @@ mod error;
 mod essentials;
 mod headers;
 mod index;
+mod multipart;
 mod name;
 mod peek;
 pub(crate) mod scan;
@@ -28,9 +29,9 @@ use index::{Index, Strictness, find_line};
 use scan::decimal;
 
 /// The longest message that is read, in bytes.
-pub const MESSAGE_LEN_MAX: usize = 16_384;
+pub const MESSAGE_LEN_MAX: usize = 32_768;
 /// The longest body that is read, in bytes.
-pub const BODY_LEN_MAX: usize = 8_192;
+pub const BODY_LEN_MAX: usize = 16_384;
 /// The most header fields that a message may have.
 pub const HEADERS_MAX: usize = 64;
 
@@ -78,13 +79,13 @@ impl<'a> Message<'a> {
     pub fn salvage(datagram: &'a [u8]) -> Option<Self> {
         let bytes = skip_line_breaks(datagram);
         let bytes = bytes.get(..MESSAGE_LEN_MAX).unwrap_or(bytes);
-        let start_len = find_line(bytes).ok()?;
+        let (start_len, next) = Strictness::Skip.find_line(bytes).ok()?;
         let start = Start::salvage(bytes.get(..start_len)?)?;
         if matches!(start, Start::Request { method: Method::Ack, .. }) {
             return None;
         }
         let mut message = Self { bytes, start, index: Index::new(), body: &[] };
-        message.index.fill(bytes, start_len + 2, Strictness::Skip).ok()?;
+        message.index.fill(bytes, next, Strictness::Skip).ok()?;
         Some(message)
     }
 

@@ -50,6 +50,7 @@ header_names! {
     HistoryInfo, "History-Info";
     MaxForwards, "Max-Forwards";
     MinExpires, "Min-Expires";
+    MinSe, "Min-SE";
     PAssertedIdentity, "P-Asserted-Identity";
     Path, "Path";
     PCalledPartyId, "P-Called-Party-ID";
@@ -75,6 +76,7 @@ header_names! {
     SluicegateNoise, "Sluicegate-Noise";
     Subject, "Subject", b's';
     Supported, "Supported", b'k';
+    Timestamp, "Timestamp";
     To, "To", b't';
     Unsupported, "Unsupported";
     UserAgent, "User-Agent";

@@ -127,12 +127,14 @@ impl Guesses {
     fn tags(&self, claim: &Claim<'_>) -> Tags {
         let ip = claim.peer.ip().to_canonical();
         let user = claim.user.as_bytes();
-        let port = claim.peer.port().to_be_bytes();
+        let mut flow = [0; 18];
+        flow[..16].copy_from_slice(&octets(ip));
+        flow[16..].copy_from_slice(&claim.peer.port().to_be_bytes());
         Tags {
             nonce: self.tag(0, &[], claim.nonce),
             user: self.tag(1, user, &[]),
             network: self.tag(2, user, &network(ip)),
-            flow: self.tag(3, user, &[&octets(ip)[..], &port].concat()),
+            flow: self.tag(3, user, &flow),
         }
     }
 

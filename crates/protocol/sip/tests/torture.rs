@@ -41,6 +41,7 @@ fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {
         record_routes: &[],
         remove_first_route: false,
         remove: &[],
+        credentials_of: None,
         add: &[],
         body: None,
     }

@@ -12,7 +12,7 @@ use sluicegate_sip::{
 };
 
 use super::{
-    answer::has_sdp,
+    answer::{SDP, is_supported},
     auth::{AgentSession, Proof},
     context::Context,
     exchanges::Exchanges,
@@ -54,11 +54,6 @@ pub(super) fn admit(
     if !cx.settings.is_from(asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
-    let unsupported = unsupported(asked.message);
-    if !unsupported.is_empty() {
-        let refused = (Outcome::Unsupported, 420);
-        return transactions.refuse(cx, asked, refused, &[("Unsupported", &unsupported)]);
-    }
     let offer = match offer_of(asked.message) {
         Ok(offer) => offer,
         Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
@@ -67,6 +62,12 @@ pub(super) fn admit(
     let Some((admitted, wants)) = judge(cx, asked, (&user, agent, service), renewed, offer.as_ref()) else {
         return transactions.refuse(cx, asked, (Outcome::Denied, 403), &[]);
     };
+    // A proxy looks at Proxy-Require alone (RFC 3261 section 16.3). Agents have what we have.
+    let unsupported = if admitted.service.kind == ServiceKind::Sip { Vec::new() } else { unsupported(asked.message) };
+    if !unsupported.is_empty() {
+        let refused = (Outcome::Unsupported, 420);
+        return transactions.refuse(cx, asked, refused, &[("Unsupported", &unsupported)]);
+    }
     if admitted.service.kind == ServiceKind::Declared {
         return exchanges.open_declared(cx, asked, admitted, wants);
     }
@@ -137,17 +138,13 @@ fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
     if message.body().is_empty() {
         return Ok(None);
     }
-    if !has_sdp(message) || message.header(HeaderName::ContentEncoding).is_some() {
-        return Err(415);
-    }
-    Session::parse(message.body()).map(Some).map_err(|_| 400)
+    let part = message.part(SDP).filter(|_| message.header(HeaderName::ContentEncoding).is_none()).ok_or(415_u16)?;
+    Session::parse(part).map(Some).map_err(|_| 400)
 }
 
-/// Extensions that the sender demands of us and that we do not have (RFC 3261 section 8.2.2.3).
+/// Extensions that the sender demands of whoever answers, and that we do not have (RFC 3261 section 8.2.2.3).
 fn unsupported(message: &Message<'_>) -> Vec<u8> {
-    let fields = [HeaderName::Require, HeaderName::ProxyRequire];
-    let tags = fields.into_iter().flat_map(|field| message.headers(field));
-    let unknown: Vec<&[u8]> = tags.filter(|tag| !tag.eq_ignore_ascii_case(b"sluicegate")).collect();
+    let unknown: Vec<&[u8]> = message.headers(HeaderName::Require).filter(|tag| !is_supported(tag)).collect();
     unknown.join(&b", "[..])
 }
 

@@ -1,7 +1,8 @@
 //! How requests are answered: those of strangers so that no memory is spent on them, others in their transactions.
 
 use sluicegate_sip::{
-    message::{Message, Method, Rport},
+    message::{HeaderName, Message, Method, Rport},
+    sdp::Session,
     write::Response,
 };
 
@@ -19,6 +20,10 @@ use crate::{
 pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, REGISTER";
 /// The media type of session descriptions.
 pub(super) const SDP: &str = "application/sdp";
+/// The extensions that we have where we answer ourselves.
+const SUPPORTED: [&str; 2] = ["sluicegate", "timer"];
+/// Unknown extensions that an answer names.
+const UNSUPPORTED_MAX: usize = 8;
 /// Where a sender without a port in its Via is reached (RFC 3261 section 19.1.2).
 const SIP_PORT_DEFAULT: u16 = 5060;
 
@@ -48,12 +53,29 @@ pub(super) const fn kind_of(method: Method<'_>, in_dialog: bool) -> Kind {
     }
 }
 
+/// Whether an option tag is of an extension that we have.
+pub(super) fn is_supported(tag: &[u8]) -> bool {
+    SUPPORTED.iter().any(|own| tag.eq_ignore_ascii_case(own.as_bytes()))
+}
+
 /// Header fields that an answer has besides those that each has.
 pub(super) type Fields<'h> = &'h [(&'h str, &'h [u8])];
 
-/// Whether the body of a message is a session description.
+/// Whether the body of a message is a session description, or has one among its parts.
 pub(super) fn has_sdp(message: &Message<'_>) -> bool {
-    message.content_type().is_some_and(|kind| kind.eq_ignore_ascii_case(SDP.as_bytes()))
+    message.part_range(SDP).is_some()
+}
+
+/// The session description in a message, if it can be read.
+pub(super) fn session_of<'a>(message: &Message<'a>) -> Option<Session<'a>> {
+    Session::parse(message.part(SDP)?).ok()
+}
+
+/// The body of a message with another session description in place of its own, and its type.
+pub(super) fn with_session<'a>(message: &Message<'a>, sdp: &[u8]) -> Option<(&'a [u8], Vec<u8>)> {
+    let (kind, place) = (message.header(HeaderName::ContentType)?, message.part_range(SDP)?);
+    let (before, after) = (message.body().get(..place.start)?, message.body().get(place.end..)?);
+    Some((kind, [before, sdp, after].concat()))
 }
 
 impl Context {
@@ -89,7 +111,7 @@ impl Context {
     pub(super) fn write_answer(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
         // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
         let tag = self.keys.stateless_tag(message);
-        let response = Response::to(message, code).source(flow.peer).to_tag(tag.as_bytes());
+        let response = Response::to(message, code).source(flow.peer).to_tag(&tag);
         let headers = response.begin(&mut self.scratch);
         let headers = match code {
             503 => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
@@ -128,10 +150,24 @@ impl Context {
         self.answer(asked, (Outcome::Unsupported, 488), &[]);
     }
 
+    /// 420, if one of these fields names an extension that there is not here.
+    pub(super) fn refuse_extensions(&mut self, asked: Asked<'_>, fields: &[HeaderName]) -> bool {
+        let mut unknown = [("Unsupported", &b""[..]); UNSUPPORTED_MAX];
+        let tags = fields.iter().flat_map(|field| asked.message.headers(*field)).filter(|tag| !is_supported(tag));
+        let named = unknown.iter_mut().zip(tags).map(|(line, tag)| line.1 = tag).count();
+        if named > 0 {
+            self.answer(asked, (Outcome::Unsupported, 420), &unknown[..named]);
+        }
+        named > 0
+    }
+
     /// What is spoken here.
     pub(super) fn on_options(&mut self, asked: Asked<'_>) {
+        if !self.settings.is_for_us(asked.message) {
+            return self.answer(asked, (Outcome::Denied, 404), &[]);
+        }
         let supported: Fields<'_> =
-            &[("Allow", ALLOW.as_bytes()), ("Accept", SDP.as_bytes()), ("Supported", b"sluicegate")];
+            &[("Allow", ALLOW.as_bytes()), ("Accept", SDP.as_bytes()), ("Supported", b"sluicegate, timer")];
         self.answer(asked, (Outcome::Answered, 200), supported);
     }
 }

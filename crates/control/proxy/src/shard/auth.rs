@@ -1,6 +1,6 @@
 //! Who sent this request: nonce, digest, replay set, in that order, and nothing remembered before all three agree.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
@@ -10,7 +10,7 @@ use sluicegate_signin::{
     joined, respond,
 };
 use sluicegate_sip::{
-    digest::{Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
+    digest::{self, Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
     message::{HeaderName, Message, Method},
     nonce::{NonceId, NonceKey, WINDOW_S},
     replay::{ReplayError, ReplaySet},
@@ -29,11 +29,14 @@ use crate::{
     metrics::{Count, Outcome},
 };
 
+/// As many challenges as there are algorithms.
+const ALGORITHMS_MAX: usize = 2;
+
 /// What the credentials of a request are worth.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Verdict<'m> {
     /// Who sent it knows this user's password, and has not sent it before. To be accepted with [`Authenticator::accept`].
-    Proved(Claimed),
+    Proved(Claimed<'m>),
     /// Ask for (other) credentials; the nonce, not the password, was at fault if `stale`.
     Challenge {
         /// Tells the client to try again without asking for a password.
@@ -41,18 +44,18 @@ enum Verdict {
         /// For the counters.
         outcome: Outcome,
         /// The name that was claimed, for `trace`, if the nonce was good.
-        claimed: Option<String>,
+        claimed: Option<&'m str>,
     },
     /// The credentials do not follow the grammar.
     Malformed,
     /// Too many wrong digests came for the user that is claimed: these credentials were not looked at.
-    Guessing(String),
+    Guessing(&'m str),
 }
 
 /// Credentials whose digest is right.
 #[derive(Debug, PartialEq, Eq)]
-struct Claimed {
-    user: String,
+struct Claimed<'m> {
+    user: &'m str,
     nonce: NonceId,
     /// Of an agent, which whoever uses the realm of an epoch is: what its handshake is made with.
     agent: Option<AgentClaim>,
@@ -100,6 +103,9 @@ pub(super) struct Authenticator {
     users: Users,
     /// Makes ephemeral keys. Each turn forgets the one before, so that who reads it later learns no session key.
     ephemerals: Zeroizing<[u8; 32]>,
+    /// The realm of the challenges that are being written, and these, one behind the other.
+    realm: String,
+    challenges: Vec<u8>,
 }
 
 impl Authenticator {
@@ -112,6 +118,8 @@ impl Authenticator {
             replays: ReplaySet::new(settings.tables.replays_max),
             users: Users::new(settings.tables.replays_per_user_max, Duration::from_secs(WINDOW_S)),
             ephemerals: Zeroizing::new(super::derive(&settings.start_key, b"ephemerals")),
+            realm: String::new(),
+            challenges: Vec::new(),
         }
     }
 
@@ -127,7 +135,7 @@ impl Authenticator {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
                 let charged =
-                    transactions.charge(cx.now.instant, &claimed.user) && self.accept(cx.now.instant, &claimed).is_ok();
+                    transactions.charge(cx.now.instant, claimed.user) && self.accept(cx.now.instant, &claimed).is_ok();
                 if !charged {
                     cx.metrics.one(Count::TableFull);
                     cx.unavailable_once(asked);
@@ -137,8 +145,8 @@ impl Authenticator {
                 let Claimed { user, agent, .. } = claimed;
                 // With a telephone there is no handshake.
                 match agent.map(|claim| self.handshake(cx, asked, &claim)).transpose() {
-                    Ok(agent) => return Some(Proof { user, agent }),
-                    Err(error) => transactions.deny(cx, asked, &user, Outcome::Handshake, error.to_string()),
+                    Ok(agent) => return Some(Proof { user: user.to_owned(), agent }),
+                    Err(error) => transactions.deny(cx, asked, user, Outcome::Handshake, error.to_string()),
                 }
             }
             Verdict::Challenge { stale, outcome, claimed } => {
@@ -149,14 +157,14 @@ impl Authenticator {
                         _ => "wrong password, disabled, or not allowed to log in this way",
                     };
                     let (status, _, _) = credential_fields(asked.method);
-                    cx.decided(asked, &user, (outcome, status), [why]);
+                    cx.decided(asked, user, (outcome, status), [why]);
                 }
                 self.challenge(cx, asked, stale);
             }
             Verdict::Malformed => cx.answer(asked, (Outcome::Malformed, 400), &[]),
             Verdict::Guessing(user) => {
                 let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
-                cx.decided(asked, &user, (Outcome::Guessing, 503), [why]);
+                cx.decided(asked, user, (Outcome::Guessing, 503), [why]);
                 cx.answer(asked, (Outcome::Guessing, 503), &[]);
             }
         }
@@ -166,7 +174,7 @@ impl Authenticator {
     /// Judges the credentials of a request.
     ///
     /// A wrong password and an unknown, disabled or wrongly used name cost the same: one look-up and the same hashes.
-    fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
+    fn judge<'m>(&mut self, cx: &Context, asked: Asked<'m>) -> Verdict<'m> {
         let Context { now, settings, policy, .. } = cx;
         let (client, message) = (asked.flow.peer, asked.message);
         let (_, _, name) = credential_fields(asked.method);
@@ -183,40 +191,38 @@ impl Authenticator {
         if matches!(realm, Realm::Agent(epoch) if !is_current(epoch, now.unix)) {
             return ask(true, Outcome::Stale);
         }
-        let claimed = authorization.username().unwrap_or(Cow::Borrowed(""));
-        let claim = Claim { user: &claimed, peer: client, nonce: authorization.nonce };
+        // Nobody has a name that would have to be escaped.
+        let claimed = std::str::from_utf8(authorization.username).unwrap_or_default();
+        let noted = claimed.char_indices().nth(NAME_LEN_MAX).map_or(claimed, |(end, _)| &claimed[..end]);
+        let claim = Claim { user: claimed, peer: client, nonce: authorization.nonce };
         match settings.guesses.attempt(now.instant, &claim) {
             Attempt::Judged => {}
             Attempt::NonceSpent => return ask(true, Outcome::Stale),
-            Attempt::Refused => return Verdict::Guessing(claimed.chars().take(NAME_LEN_MAX).collect()),
+            Attempt::Refused => return Verdict::Guessing(noted),
         }
-        let user = policy.user(&claimed).filter(|user| user.enabled);
+        let user = policy.user(claimed).filter(|user| user.enabled);
         let offered = match realm {
             Realm::Plain => settings.algorithms.iter().any(|name| name.algorithm() == authorization.algorithm),
             Realm::Agent(_) => authorization.algorithm == Algorithm::Sha256,
         };
         let of_agent = match realm {
             Realm::Plain => None,
-            Realm::Agent(epoch) => settings.agents.ha1(epoch, &claimed).filter(|_| user.is_some()),
+            Realm::Agent(epoch) => settings.agents.ha1(epoch, claimed).filter(|_| user.is_some()),
         };
         let secret = expected(user.map(|user| &**user), of_agent, realm, authorization.algorithm);
         let proved = verify(&authorization, asked.method.as_bytes(), secret.as_ref());
         let covers = message.request_uri().is_some_and(|uri| authorization.covers(uri));
         if !(proved & offered & covers) {
             settings.guesses.wrong(now.instant, &claim);
-            return Verdict::Challenge {
-                stale: false,
-                outcome: Outcome::BadDigest,
-                claimed: Some(claimed.chars().take(NAME_LEN_MAX).collect()),
-            };
+            return Verdict::Challenge { stale: false, outcome: Outcome::BadDigest, claimed: Some(noted) };
         }
         settings.guesses.right(now.instant, &claim);
         if self.replays.is_used(nonce, uptime(now.instant)) {
-            return Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed.into_owned()) };
+            return Verdict::Challenge { stale: true, outcome: Outcome::Replay, claimed: Some(claimed) };
         }
         let nonces = || (authorization.nonce.to_vec(), authorization.cnonce.to_vec());
         let agent = of_agent.map(|ha1| AgentClaim { ha1: ha1.clone(), nonces: nonces() });
-        Verdict::Proved(Claimed { user: claimed.into_owned(), nonce, agent })
+        Verdict::Proved(Claimed { user: claimed, nonce, agent })
     }
 
     /// Uses up the nonce of proved credentials. What is refused before this takes no place; in the set one user has only
@@ -224,8 +230,8 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`ReplayError::Full`] if this user, or all together, used as many nonces as are remembered.
-    fn accept(&mut self, now: Instant, claimed: &Claimed) -> Result<(), ReplayError> {
-        if !self.users.charge(now, &claimed.user) {
+    fn accept(&mut self, now: Instant, claimed: &Claimed<'_>) -> Result<(), ReplayError> {
+        if !self.users.charge(now, claimed.user) {
             return Err(ReplayError::Full);
         }
         self.replays.accept(claimed.nonce, uptime(now))
@@ -276,18 +282,30 @@ impl Authenticator {
             return cx.answer_stranger(flow, message, 503, &[]);
         }
         let nonce = self.nonces.mint(uptime(cx.now.instant), flow.peer.ip());
-        let agent_realm = is_agent.then(|| format!("{};e={epoch}", cx.settings.realm));
-        let realm = agent_realm.as_deref().unwrap_or(&cx.settings.realm).as_bytes();
         let algorithms = if is_agent { &[DigestName::Sha256][..] } else { &cx.settings.algorithms };
-        let challenge = |algorithm: &DigestName| {
-            let (algorithm, mut value) = (algorithm.algorithm(), Vec::with_capacity(160));
-            Challenge { realm, nonce: nonce.as_bytes(), opaque: None, algorithm, stale }.write(&mut value);
-            value
-        };
-        let values: Vec<Vec<u8>> = algorithms.iter().map(challenge).collect();
-        let certificate = certificate.map(|certificate| (HEADER.as_str(), certificate.as_bytes()));
-        let challenges = values.iter().map(|value| (field, value.as_slice()));
-        cx.answer_stranger(flow, message, code, &certificate.into_iter().chain(challenges).collect::<Vec<_>>());
+        let (realm, out) = (&mut self.realm, &mut self.challenges);
+        realm.clear();
+        realm.push_str(&cx.settings.realm);
+        if is_agent {
+            let _ = write!(realm, ";e={epoch}");
+        }
+        out.clear();
+        let mut ends = [0; ALGORITHMS_MAX];
+        for (end, name) in ends.iter_mut().zip(algorithms) {
+            let algorithm = name.algorithm();
+            let challenge =
+                Challenge { realm: realm.as_bytes(), nonce: nonce.as_bytes(), opaque: None, algorithm, stale };
+            challenge.write(out);
+            *end = out.len();
+        }
+        let mut fields = [(HEADER.as_str(), certificate.unwrap_or_default().as_bytes()); 1 + ALGORITHMS_MAX];
+        let (mut start, challenges) = (0, usize::from(certificate.is_some()));
+        let count = challenges + algorithms.len().min(ALGORITHMS_MAX);
+        for (line, end) in fields.iter_mut().skip(challenges).zip(ends) {
+            *line = (field, out.get(start..end).unwrap_or_default());
+            start = end;
+        }
+        cx.answer_stranger(flow, message, code, fields.get(..count).unwrap_or_default());
     }
 
     /// The fill of the replay set.
@@ -337,13 +355,13 @@ fn find<'a>(
     own: &str,
 ) -> Result<Option<(Authorization<'a>, Realm)>, DigestError> {
     for value in message.headers_raw(name) {
-        let authorization = match Authorization::parse(value) {
-            Ok(authorization) => authorization,
-            Err(DigestError::Scheme) => continue,
+        let realm = match digest::realm_of(value) {
+            Ok(realm) => std::str::from_utf8(realm).ok().and_then(|realm| realm_of(realm, own)),
+            Err(DigestError::Scheme) => None,
             Err(error) => return Err(error),
         };
-        if let Some(realm) = authorization.realm_text().and_then(|text| realm_of(&text, own)) {
-            return Ok(Some((authorization, realm)));
+        if let Some(realm) = realm {
+            return Authorization::parse(value).map(|authorization| Some((authorization, realm)));
         }
     }
     Ok(None)

@@ -4,14 +4,13 @@ use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message},
-    sdp::Session,
     transaction::Role,
     write::Response,
 };
 
 use super::{
     admission::Admitted,
-    answer::{ALLOW, SDP},
+    answer::{ALLOW, SDP, session_of},
     context::Context,
     exchanges::{Exchange, Exchanges},
     ladder::Asked,
@@ -35,8 +34,13 @@ impl Exchanges {
         admitted: Admitted,
         mut wants: Vec<Want>,
     ) {
+        if seconds(asked.message, HeaderName::SessionExpires).is_some_and(|secs| secs < SESSION_TIMER_SECS_MIN) {
+            let least = SESSION_TIMER_SECS_MIN.to_string();
+            let too_small = (Outcome::Unsupported, 422);
+            return self.transactions.refuse(cx, asked, too_small, &[("Min-SE", least.as_bytes())]);
+        }
         let Some(id) = self.transactions.open(cx, asked, Role::UserAgent) else { return };
-        let offer = Session::parse(asked.message.body()).ok();
+        let offer = session_of(asked.message);
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
         self.begin(cx, id, asked, admitted, None);
         if !self.open_grants(cx, id, &wants) {
@@ -51,7 +55,7 @@ impl Exchanges {
         let Some(Exchange { flow, request, started, admitted, opening, .. }) = self.end(id) else { return };
         let Some(opening) = opening else { return };
         let Ok(request) = Message::parse(&request) else { return };
-        let Ok(offer) = Session::parse(request.body()) else { return };
+        let Some(offer) = session_of(&request) else { return };
         let Admitted { service, call, renewal, agent, .. } = admitted;
         let sdp = media::answer(&offer, &opening.opened(), service.address, call, cx.now.unix.0);
         let tag = cx.keys.to_tag(call, cx.settings.shard, flow);
@@ -64,12 +68,10 @@ impl Exchanges {
             .begin(&mut cx.scratch)
             .header("Contact", &contact)
             .header("Allow", ALLOW);
-        let lifetime_s = admitted.limits.lifetime_s;
-        if request.lists(HeaderName::Supported, b"timer") && lifetime_s >= SESSION_TIMER_SECS_MIN {
+        if let Some(secs) = session_timer(&request, admitted.limits.lifetime_s) {
             // The telephone refreshes at half this time, which renews the grants (RFC 4028 section 7.4).
-            headers = headers
-                .header("Require", "timer")
-                .header_args("Session-Expires", format_args!("{lifetime_s};refresher=uac"));
+            headers =
+                headers.header("Require", "timer").header_args("Session-Expires", format_args!("{secs};refresher=uac"));
         }
         match &agent {
             Some(agent) => {
@@ -87,6 +89,25 @@ impl Exchanges {
             }
         }
     }
+}
+
+/// The session timer of an answer (RFC 4028 section 9), in seconds: no longer than was asked for nor than the grants last,
+/// and no shorter than the caller allows. `None` where that cannot be, where the caller has no timers, and where it wants
+/// us to refresh.
+fn session_timer(request: &Message<'_>, lifetime_s: u32) -> Option<u32> {
+    let has_timers = [HeaderName::Supported, HeaderName::Require].iter().any(|field| request.lists(*field, b"timer"));
+    let asked = request.header(HeaderName::SessionExpires).unwrap_or_default();
+    let is_ours =
+        asked.split(|byte| *byte == b';').any(|param| param.trim_ascii().eq_ignore_ascii_case(b"refresher=uas"));
+    let least = seconds(request, HeaderName::MinSe).unwrap_or(0).max(SESSION_TIMER_SECS_MIN);
+    let secs = seconds(request, HeaderName::SessionExpires).unwrap_or(u32::MAX).min(lifetime_s);
+    (has_timers && !is_ours && least <= lifetime_s).then(|| secs.max(least))
+}
+
+/// The number that such a field begins with.
+fn seconds(message: &Message<'_>, name: HeaderName) -> Option<u32> {
+    let value = message.header(name)?.split(|byte| *byte == b';').next()?;
+    std::str::from_utf8(value.trim_ascii()).ok()?.parse().ok()
 }
 
 /// The description for the agent's user, and the portable copies for gates that are not on the feed.

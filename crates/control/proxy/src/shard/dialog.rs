@@ -3,7 +3,6 @@
 
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
-    sdp::Session,
     transaction::Received,
     uri::Uri,
     write::{ForwardRequest, ForwardResponse, NewBody},
@@ -12,7 +11,7 @@ use sluicegate_sip::{
 use super::{
     Shard,
     admission::admit,
-    answer::{SDP, answer_flow, has_sdp},
+    answer::{answer_flow, has_sdp, session_of, with_session},
     context::Context,
     exchanges::Exchanges,
     keys::{Direction, Route, Tagged},
@@ -56,10 +55,7 @@ impl Shard {
 
     fn on_declared_dialog(&mut self, asked: Asked<'_>, tagged: &Tagged) {
         match asked.method {
-            Method::Invite => {
-                let service = asked.service();
-                self.on_reinvite(asked, (&service, tagged.call));
-            }
+            Method::Invite => self.on_reinvite(asked, tagged.call, None),
             Method::Bye => {
                 if !self.cx.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(asked, tagged.call) {
                     return;
@@ -87,7 +83,7 @@ impl Shard {
         match (asked.method, direction) {
             // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
-                return self.on_reinvite(asked, (&route.service, route.call));
+                return self.on_reinvite(asked, route.call, Some(&route.service));
             }
             // What the service would open by itself, and descriptions in other methods, would pass by the gate.
             (Method::Invite, Direction::ToClient) => return self.cx.not_acceptable(asked),
@@ -99,7 +95,7 @@ impl Shard {
             Ok(()) => {
                 self.cx.metrics.request(asked.kind, Outcome::Answered);
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
-                if asked.method == Method::Bye {
+                if asked.method == Method::Bye && !self.legs.is_another(route.call, service_tag(asked, direction)) {
                     self.end_call(route.call, Some(asked.essentials.cseq.number));
                 }
             }
@@ -120,10 +116,11 @@ impl Shard {
         proof.user == owner
     }
 
-    /// Authenticates a re-INVITE of a call, and decides anew.
-    fn on_reinvite(&mut self, asked: Asked<'_>, (service, call): (&str, CallId)) {
+    /// Authenticates a re-INVITE of a call with a service, or with the one that it names, and decides anew.
+    fn on_reinvite(&mut self, asked: Asked<'_>, call: CallId, service: Option<&str>) {
         let Some(proof) = self.authenticate(asked) else { return };
-        admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (service, Some(call)));
+        let service = service.map_or_else(|| asked.service(), str::to_owned);
+        admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (&service, Some(call)));
     }
 
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
@@ -162,7 +159,7 @@ fn on_new_ack(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>) -> Outc
     }
     // To an answer that was not remembered: it carries the tag that we would give again.
     let stateless = cx.keys.stateless_tag(asked.message);
-    if asked.essentials.to.tag == Some(stateless.as_bytes()) { Outcome::Absorbed } else { Outcome::Unmatched }
+    if asked.essentials.to.tag == Some(&stateless[..]) { Outcome::Absorbed } else { Outcome::Unmatched }
 }
 
 /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
@@ -221,9 +218,9 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
     };
     let ways = (direction, answer_flow(asked.flow, message), to);
     let branch = cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
-    let session = if has_sdp(message) { Session::parse(message.body()).ok() } else { None };
     // Only the ACK to an answer that held the offer has a description, and only towards the service.
-    let body = session.map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+    let sdp = session_of(message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+    let body = sdp.and_then(|sdp| with_session(message, &sdp));
     let contact = match direction {
         Direction::ToClient => cx.settings.outer_contact(message, to.listener),
         Direction::ToService => None,
@@ -237,8 +234,9 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
         record_routes: &[],
         remove_first_route: true,
         remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
+        credentials_of: Some(&cx.settings.realm),
         add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
-        body: body.as_deref().map(|bytes| NewBody { content_type: SDP.as_bytes(), bytes }),
+        body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     }
     .write(&mut cx.scratch);
     written.map_err(refusal_of)?;
@@ -259,6 +257,14 @@ fn dialog_of(cx: &Context, asked: Asked<'_>) -> Option<Dialog> {
     by(fields.from.tag)
         .map(|route| (route, Direction::ToService))
         .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))
+}
+
+/// The tag by which the service's side of the dialog goes.
+fn service_tag<'m>(asked: Asked<'m>, direction: Direction) -> Option<&'m [u8]> {
+    match direction {
+        Direction::ToService => asked.essentials.to.tag,
+        Direction::ToClient => asked.essentials.from.tag,
+    }
 }
 
 /// Passes the response to a request on that was forwarded without state.

@@ -1,7 +1,7 @@
 //! What the shard remembers of authenticated requests: their transactions, and what each INVITE without a final answer
 //! waits for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use sluicegate_api::Decision;
 use sluicegate_grant::GrantId;
@@ -14,7 +14,7 @@ use super::{
     events::{Event, GateAnswer},
     grants::Opening,
     ladder::Asked,
-    legs::Legs,
+    legs::{Leg, Legs},
     media::Want,
     relay::Relay,
     settings::{OPENING_MAX, Settings, TRANSACTION_LIFE},
@@ -53,6 +53,8 @@ pub(super) struct Exchanges {
     pub(super) unacknowledged: HashMap<Id, CallId>,
     /// From what we sent to a service to the client's transaction, for as long as an answer of interest may come.
     pub(super) relayed: HashMap<Id, Id>,
+    /// What we sent to a service and nobody waits for any more, though it may have made a call there; each was ended.
+    hung_up: HashSet<Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
     /// Which INVITE waits for which grant.
@@ -68,6 +70,7 @@ impl Exchanges {
             pending: HashMap::new(),
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
+            hung_up: HashSet::new(),
             lingering: VecDeque::new(),
             by_grant: HashMap::new(),
             gate_deadlines: VecDeque::new(),
@@ -209,6 +212,16 @@ impl Exchanges {
         }
     }
 
+    /// Nobody waits for the answer to what we sent, which made a call at the service: ends that. One that comes again is
+    /// acknowledged again.
+    pub(super) fn hang_up(&mut self, cx: &mut Context, sent: Id, leg: &Leg) {
+        leg.acknowledge(cx);
+        if self.hung_up.insert(sent) {
+            leg.say_bye(cx, &mut self.transactions);
+            self.linger(cx.now.instant, sent);
+        }
+    }
+
     /// A relayed INVITE was accepted: its 2xx may come again until the client transaction ends.
     pub(super) fn linger(&mut self, now: Instant, sent: Id) {
         self.lingering.push_back((now + TRANSACTION_LIFE, sent));
@@ -218,6 +231,7 @@ impl Exchanges {
     pub(super) fn sweep(&mut self, now: Instant) {
         while let Some((_, id)) = self.lingering.pop_front_if(|(at, _)| *at <= now) {
             self.relayed.remove(&id);
+            self.hung_up.remove(&id);
         }
     }
 

@@ -33,6 +33,8 @@ use super::{derive, settings::Settings};
 use crate::transmits::Flow;
 
 const MAC_LEN: usize = 8;
+/// Eight bytes as base64url.
+const STATELESS_TAG_LEN: usize = 11;
 const FLOW_LEN: usize = 19;
 const EPOCH_LEN: usize = 4;
 
@@ -110,12 +112,15 @@ impl Keys {
     }
 
     /// The To-tag of an answer that is not remembered: the same for each retransmission of the request.
-    pub(super) fn stateless_tag(&self, message: &Message<'_>) -> String {
+    pub(super) fn stateless_tag(&self, message: &Message<'_>) -> [u8; STATELESS_TAG_LEN] {
         let mut hash = SipHasher24::new_with_key(&self.stateless);
         put(&mut hash, message.call_id().unwrap_or_default());
         put(&mut hash, message.top_via().ok().and_then(|via| via.branch).unwrap_or_default());
         put(&mut hash, message.from().ok().and_then(|from| from.tag).unwrap_or_default());
-        URL_SAFE_NO_PAD.encode(hash.finish().to_be_bytes())
+        let mut tag = [b'-'; STATELESS_TAG_LEN];
+        let written = URL_SAFE_NO_PAD.encode_slice(hash.finish().to_be_bytes(), &mut tag);
+        debug_assert_eq!(written, Ok(STATELESS_TAG_LEN));
+        tag
     }
 
     /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.
@@ -156,7 +161,7 @@ impl Keys {
         let mut client = [0; FLOW_LEN + EPOCH_LEN];
         client[..FLOW_LEN].copy_from_slice(&flow_bytes(route.client));
         client[FLOW_LEN..].copy_from_slice(&Epoch::at(unix).0.to_be_bytes());
-        let mac = self.route_mac(route, &client, call_id, caller_tag);
+        let mac = self.route_mac((&route.call, route.service.as_bytes()), &client, call_id, caller_tag);
         let cookie = self.cookie.route(&route.call);
         let client = URL_SAFE_NO_PAD.encode([&client[..], &mac].concat());
         format!("<sip:{own};lr;sg={};sv={};cl={client}>", cookie.as_str(), route.service)
@@ -170,14 +175,22 @@ impl Keys {
         let (client, sent) = client.split_at_checked(FLOW_LEN + EPOCH_LEN)?;
         let (flow, epoch) = client.split_first_chunk::<FLOW_LEN>()?;
         let service = std::str::from_utf8(uri.param(b"sv")??).ok()?;
-        let route = Route { call, service: service.to_owned(), client: flow_of(flow)? };
-        let expected = self.route_mac(&route, client, call_id, caller_tag);
+        let expected = self.route_mac((&call, service.as_bytes()), client, call_id, caller_tag);
         let age = Epoch::at(unix).0.checked_sub(u32::from_be_bytes(epoch.try_into().ok()?))?;
-        (bool::from(expected.ct_eq(sent)) && age <= 1).then_some(route)
+        if !bool::from(expected.ct_eq(sent)) || age > 1 {
+            return None;
+        }
+        Some(Route { call, service: service.to_owned(), client: flow_of(flow)? })
     }
 
-    fn route_mac(&self, route: &Route, client: &[u8], call_id: &[u8], caller_tag: &[u8]) -> [u8; MAC_LEN] {
-        mac(&self.route, b"route", &[&route.call, route.service.as_bytes(), client, call_id, caller_tag])
+    fn route_mac(
+        &self,
+        (call, service): (&[u8; 12], &[u8]),
+        client: &[u8],
+        call_id: &[u8],
+        caller_tag: &[u8],
+    ) -> [u8; MAC_LEN] {
+        mac(&self.route, b"route", &[call, service, client, call_id, caller_tag])
     }
 
     /// The branch of the request number `number` that `shard` relays.

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 
 use sluicegate_sip::{
-    message::{Essentials, Message, Method, Peek, Start},
+    message::{Essentials, HeaderName, Message, Method, Peek, Start},
     transaction::Received,
+    uri::Uri,
 };
 
 use super::{
@@ -37,6 +38,30 @@ impl Asked<'_> {
     pub(super) fn service(&self) -> String {
         self.message.request_uri().and_then(user_in).unwrap_or_default()
     }
+
+    /// What can be told of a request outside dialogs before anybody is asked for credentials (RFC 3261 section 16.3).
+    ///
+    /// # Errors
+    /// The status to answer with.
+    fn check(&self) -> Result<(), u16> {
+        let uri = Uri::parse(self.message.request_uri().unwrap_or_default()).map_err(|_| 400_u16)?;
+        if !uri.is_sip() {
+            return Err(416);
+        }
+        // Whoever asks what is spoken at the last hop that its request reaches is answered there (section 11).
+        if self.essentials.max_forwards == Some(0) && self.method != Method::Options {
+            return Err(483);
+        }
+        Ok(())
+    }
+
+    /// In which fields it demands extensions of us, before it is known whether we answer it ourselves.
+    const fn demands(&self) -> &'static [HeaderName] {
+        match self.method {
+            Method::Options | Method::Register => &[HeaderName::ProxyRequire, HeaderName::Require],
+            _ => &[HeaderName::ProxyRequire],
+        }
+    }
 }
 
 labelled! {
@@ -60,7 +85,7 @@ labelled! {
         /// Within a dialog: was its tag or cookie made here, does the call live, who speaks? One MAC, one look-up under the lock
         /// of the directory.
         Dialog = "dialog",
-        /// Is it to be answered without a thought, such as OPTIONS? Writes one answer.
+        /// Is it to be answered whoever sent it: OPTIONS, or what no proxy passes on (RFC 3261 section 16.3)? Writes one answer.
         Method = "method",
         /// Who is it? One MAC for a nonce, three hashes for a digest, a look-up for a replay; for agents a handshake of three
         /// X25519.
@@ -185,8 +210,15 @@ impl Shard {
         Err(Rung::Dialog)
     }
 
-    /// Only INVITE and REGISTER are worth asking for credentials.
+    /// Only INVITE and REGISTER are worth asking for credentials, and only those that could be carried out.
     fn answer_method(&mut self, asked: Asked<'_>) -> Passed<()> {
+        if let Err(code) = asked.check() {
+            self.cx.answer(asked, (Outcome::Malformed, code), &[]);
+            return Err(Rung::Method);
+        }
+        if self.cx.refuse_extensions(asked, asked.demands()) {
+            return Err(Rung::Method);
+        }
         match asked.method {
             Method::Invite | Method::Register => return Ok(()),
             Method::Options => self.cx.on_options(asked),

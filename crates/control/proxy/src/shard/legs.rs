@@ -46,15 +46,14 @@ impl Leg {
         })
     }
 
-    /// Acknowledges and ends a call that only the service thinks it has.
-    pub(super) fn hang_up(&self, cx: &mut Context, transactions: &mut Transactions) {
+    /// Acknowledges the answer that made the call.
+    pub(super) fn acknowledge(&self, cx: &mut Context) {
         let ack = self.request(cx, b"ACK", self.cseq);
         cx.out.push(self.hop, &ack);
-        self.say_bye(cx, transactions);
     }
 
     /// Ends a call at its service.
-    fn say_bye(&self, cx: &mut Context, transactions: &mut Transactions) {
+    pub(super) fn say_bye(&self, cx: &mut Context, transactions: &mut Transactions) {
         let bye = self.request(cx, b"BYE", self.cseq.saturating_add(CSEQ_STEP));
         transactions.start(cx, self.hop, &bye);
     }
@@ -100,6 +99,12 @@ impl Legs {
         }
         self.by_call.insert(call, (until, leg));
         self.by_end.insert((until, call));
+    }
+
+    /// Whether the service's side of a call is known, and goes by another tag: a service that forks may answer more than
+    /// once.
+    pub(super) fn is_another(&self, call: CallId, tag: Option<&[u8]>) -> bool {
+        self.by_call.get(&call).is_some_and(|(_, leg)| leg.to.1.as_deref() != tag)
     }
 
     pub(super) fn take(&mut self, call: CallId) -> Option<Leg> {

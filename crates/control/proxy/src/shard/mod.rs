@@ -130,6 +130,7 @@ impl Shard {
             match over {
                 TimedOut::Server(id) => exchanges.on_unacknowledged(cx, id),
                 TimedOut::Client(id) => exchanges.on_relay_timeout(cx, id),
+                TimedOut::Ringing(id) => exchanges.on_ringing_too_long(cx, id),
             }
         }
         exchanges.give_up_late_gates(cx);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate_policy::ServiceKind;
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, Method},
     sdp::Session,
     transaction::Role,
     write::{ForwardRequest, ForwardResponse, NewBody, cancel_for},
@@ -14,7 +14,7 @@ use sluicegate_sip::{
 
 use super::{
     admission::Admitted,
-    answer::{SDP, has_sdp},
+    answer::{session_of, with_session},
     context::Context,
     declared::multipart,
     exchanges::{Exchange, Exchanges},
@@ -33,8 +33,9 @@ use crate::{
     transmits::Flow,
 };
 
-/// How long a relayed call may ring, in seconds: longer than timer C lets it (RFC 3261 section 16.6).
-const RINGING_SECS: u64 = 200;
+/// How long a relayed call may ring, in seconds: longer than timer C lets it, and the CANCEL that follows (RFC 3261 section
+/// 16.8).
+const RINGING_SECS: u64 = 240;
 
 /// What is known of an INVITE that was passed on to a service.
 #[derive(Debug)]
@@ -47,9 +48,8 @@ pub(super) struct Relay {
     pub(super) forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
     pub(super) waiting: Option<Vec<u8>>,
+    /// Whether the client wants it no longer.
     pub(super) cancelled: bool,
-    /// Whether the service was told so.
-    pub(super) cancel_sent: bool,
 }
 
 impl Exchanges {
@@ -76,14 +76,7 @@ impl Exchanges {
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let sent = self.transactions.start(cx, hop.flow, &forwarded);
-        let relay = Relay {
-            sent: sent.unwrap_or(owed),
-            hop: hop.flow,
-            forwarded,
-            waiting: None,
-            cancelled: false,
-            cancel_sent: false,
-        };
+        let relay = Relay { sent: sent.unwrap_or(owed), hop: hop.flow, forwarded, waiting: None, cancelled: false };
         self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
         let Some(sent) = sent else {
             cx.metrics.request(asked.kind, Outcome::Unavailable);
@@ -108,21 +101,29 @@ impl Exchanges {
             Some(Exchange { relay: None, .. }) => self.fail(cx, id, 487, "the client cancelled"),
             Some(Exchange { relay: Some(relay), .. }) => {
                 relay.cancelled = true;
-                self.cancel_sent(cx, id);
+                let sent = relay.sent;
+                self.cancel(cx, sent);
             }
         }
     }
 
     /// Cancels what was sent to the service, once that has answered provisionally (RFC 3261 section 9.1).
-    fn cancel_sent(&mut self, cx: &mut Context, owed: Id) {
-        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
-        if !self.transactions.is_proceeding(relay.sent) || std::mem::replace(&mut relay.cancel_sent, true) {
-            return;
+    fn cancel(&mut self, cx: &mut Context, sent: Id) {
+        if self.transactions.cancel(cx.now.instant, sent) {
+            self.send_cancel(cx, sent);
         }
+    }
+
+    /// Nobody answers at the service (RFC 3261 section 16.8). The client hears what becomes of that.
+    pub(super) fn on_ringing_too_long(&mut self, cx: &mut Context, sent: Id) {
+        self.send_cancel(cx, sent);
+    }
+
+    fn send_cancel(&mut self, cx: &mut Context, sent: Id) {
         let mut cancel = Vec::new();
-        let written = Message::parse(&relay.forwarded).and_then(|forwarded| cancel_for(&forwarded, &mut cancel));
-        if written.is_ok() {
-            self.transactions.start(cx, relay.hop, &cancel);
+        let Some((invite, hop)) = self.transactions.request(sent) else { return };
+        if Message::parse(invite).and_then(|invite| cancel_for(&invite, &mut cancel)).is_ok() {
+            self.transactions.start(cx, hop, &cancel);
         }
     }
 
@@ -136,17 +137,11 @@ impl Exchanges {
         code: u16,
     ) {
         let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
-        let Some(owed) = self.relayed.get(&sent).copied() else { return };
-        let Some(exchange) = self.pending.get_mut(&owed) else {
-            // A 2xx again: the client has not acknowledged it yet, so it gets ours again.
-            if code / 100 == 2 {
-                self.transactions.respond_again(cx, owed);
-            }
-            return;
-        };
+        let Some(owed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
+        let Some(exchange) = self.pending.get_mut(&owed) else { return self.on_another(cx, owed, message, code) };
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
-            return self.cancel_sent(cx, owed);
+            return self.cancel(cx, sent);
         }
         if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
             return;
@@ -154,7 +149,7 @@ impl Exchanges {
         let Some(session) = description(message, code) else { return self.pass_on(cx, legs, owed, message, code) };
         let mut wants = wanted_of_answer(&session, &exchange.admitted.service);
         let request = Message::parse(&exchange.request).ok();
-        let offer = request.as_ref().and_then(|request| Session::parse(request.body()).ok());
+        let offer = request.as_ref().and_then(session_of);
         media::narrow(&mut wants, offer.as_ref(), exchange.flow.peer.ip());
         let known = exchange.opening.as_ref().filter(|_| relay.waiting.is_none());
         let is_open = known.is_some_and(|opening| opening.opens(&wants));
@@ -164,6 +159,41 @@ impl Exchanges {
         // The answer waits until everything that it names is open.
         relay.waiting = Some(message.as_bytes().to_vec());
         self.open_grants(cx, owed, &wants);
+    }
+
+    /// An answer that nobody waits for any more: the call that it makes is ended.
+    fn on_late(&mut self, cx: &mut Context, sent: Id, message: &Message<'_>, code: u16) {
+        let is_call = code / 100 == 2 && message.cseq().is_ok_and(|cseq| cseq.method == Method::Invite);
+        let Some((invite, hop)) = self.transactions.request(sent).filter(|_| is_call) else { return };
+        if let Some(leg) = Leg::new(hop, invite, message) {
+            self.hang_up(cx, sent, &leg);
+        }
+    }
+
+    /// A 2xx after the first. The same again: the client has not acknowledged it yet, so it gets ours again. That of another
+    /// branch of a service that forks: the client ends it (RFC 3261 section 13.2.2.4), and nothing is opened for it.
+    fn on_another(&self, cx: &mut Context, owed: Id, message: &Message<'_>, code: u16) {
+        let Some((first, to)) = self.transactions.response(owed).filter(|_| code / 100 == 2) else { return };
+        let tag = |message: &Message<'_>| message.to().ok().and_then(|to| to.tag.map(<[u8]>::to_vec));
+        if Message::parse(first).is_ok_and(|first| tag(&first) == tag(message)) {
+            cx.out.push(to, first);
+            return;
+        }
+        let sdp =
+            description(message, code).map(|session| media::rewrite_answer(&session, &[], cx.settings.address(0).ip()));
+        let body = sdp.and_then(|sdp| with_session(message, &sdp));
+        let contact = cx.settings.answer_contact(message, to.listener);
+        let contact = contact.as_deref().map(|value| ("Contact", value));
+        let response = ForwardResponse {
+            response: message,
+            remove: HIDDEN,
+            add: contact.as_slice(),
+            body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
+        };
+        if response.write(&mut cx.scratch).is_ok() {
+            cx.metrics.one(Count::ResponsesRelayed);
+            cx.out.push(to, &cx.scratch);
+        }
     }
 
     /// The answer that waits, if one does. Nothing is waited for any more.
@@ -191,7 +221,7 @@ impl Exchanges {
         let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
         let has_opened = exchange.opening.is_some();
         let body = relayed_body(message, exchange, code, &cx.settings);
-        let body = body.as_ref().map(|(kind, bytes)| NewBody { content_type: kind.as_bytes(), bytes });
+        let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
         let contact = cx.settings.answer_contact(message, listener);
         let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
         let proof = agent.filter(|_| is_accepted).map(|agent| agent.answer(said.0, said.1));
@@ -238,7 +268,7 @@ impl Exchanges {
         let (sent, leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message));
         self.relayed.remove(&sent);
         if let Some(leg) = leg {
-            leg.hang_up(cx, &mut self.transactions);
+            self.hang_up(cx, sent, &leg);
         }
         self.fail(cx, owed, 503, why);
     }
@@ -271,7 +301,8 @@ fn forwarded(
     let own = cx.settings.address(flow.listener);
     let record_route = cx.keys.record_route((own, cx.now.unix), &route, essentials.call_id, caller_tag);
     let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
-    let body = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
+    let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
+    let body = sdp.and_then(|sdp| with_session(message, &sdp));
     // Within the dialog the client names the service's own Contact, as far as it knows that.
     let uri = if admitted.renewal { cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
     // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
@@ -288,8 +319,9 @@ fn forwarded(
         record_routes: &[record_route.as_bytes()],
         remove_first_route: cx.settings.first_route_is_ours(message),
         remove: if is_agent { &remove } else { NOT_FORWARDED },
+        credentials_of: Some(&cx.settings.realm),
         add: if is_agent { &add } else { &add[..1] },
-        body: body.as_deref().map(|bytes| NewBody { content_type: SDP.as_bytes(), bytes }),
+        body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
 }
@@ -302,7 +334,7 @@ fn supersedes(waiting: Option<&[u8]>, code: u16) -> bool {
 
 /// The session description in an answer that opens something.
 fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
-    if has_sdp(message) && code < 300 { Session::parse(message.body()).ok() } else { None }
+    if code < 300 { session_of(message) } else { None }
 }
 
 /// The description as the client is to see it, and its type: with the gate's addresses, and for an agent with its grants.
@@ -312,14 +344,15 @@ fn relayed_body(
     Exchange { admitted, opening, .. }: &Exchange,
     code: u16,
     settings: &Settings,
-) -> Option<(String, Vec<u8>)> {
+) -> Option<(Vec<u8>, Vec<u8>)> {
     let session = description(message, code)?;
     let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
     let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
     Some(match opening {
         Some(opening) if admitted.agent.is_some() && code >= 200 => {
-            multipart(admitted.call, &sdp, &opening.signed(settings))
+            let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
+            (kind.into_bytes(), body)
         }
-        _ => (SDP.to_owned(), sdp),
+        _ => with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body))?,
     })
 }

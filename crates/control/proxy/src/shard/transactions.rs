@@ -29,13 +29,15 @@ pub(super) struct Id {
     pub(super) token: Token,
 }
 
-/// A transaction that has ended without what it waited for.
+/// A transaction whose time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TimedOut {
     /// Our answer was not acknowledged, or there was none.
     Server(Id),
     /// Our request was not answered.
     Client(Id),
+    /// Our INVITE rang for too long, and is to be cancelled.
+    Ringing(Id),
 }
 
 /// Both tables of one listener.
@@ -107,16 +109,16 @@ impl Transactions {
         if !tables.server.respond(cx.now.instant, id.token, code, &cx.scratch) {
             return false;
         }
-        if let Some((_, peer)) = tables.server.response(id.token) {
-            cx.out.push(Flow::datagrams(id.listener, peer), &cx.scratch);
+        if let Some((_, to)) = self.response(id) {
+            cx.out.push(to, &cx.scratch);
         }
         true
     }
 
     /// Sends the last answer in a transaction again.
-    pub(super) fn respond_again(&mut self, cx: &mut Context, id: Id) {
-        if let Some((bytes, peer)) = self.at(id.listener).and_then(|tables| tables.server.response(id.token)) {
-            cx.out.push(Flow::datagrams(id.listener, peer), bytes);
+    pub(super) fn respond_again(&self, cx: &mut Context, id: Id) {
+        if let Some((bytes, to)) = self.response(id) {
+            cx.out.push(to, bytes);
         }
     }
 
@@ -161,9 +163,23 @@ impl Transactions {
         Some(Id { listener: to.listener, token })
     }
 
-    /// Whether a request of ours was answered provisionally, and not yet finally.
-    pub(super) fn is_proceeding(&mut self, sent: Id) -> bool {
-        self.at(sent.listener).is_some_and(|tables| tables.client.is_proceeding(sent.token))
+    /// Our INVITE is no longer wanted: whether a CANCEL is to be sent now.
+    pub(super) fn cancel(&mut self, now: Instant, sent: Id) -> bool {
+        self.at(sent.listener).is_some_and(|tables| tables.client.cancel(now, sent.token))
+    }
+
+    /// A request of ours, and where it went.
+    pub(super) fn request(&self, sent: Id) -> Option<(&[u8], Flow)> {
+        let tables = self.listeners.get(usize::from(sent.listener))?;
+        let (bytes, peer) = tables.client.request(sent.token)?;
+        Some((bytes, Flow::datagrams(sent.listener, peer)))
+    }
+
+    /// What a client was answered last, and where that went.
+    pub(super) fn response(&self, id: Id) -> Option<(&[u8], Flow)> {
+        let tables = self.listeners.get(usize::from(id.listener))?;
+        let (bytes, peer) = tables.server.response(id.token)?;
+        Some((bytes, Flow::datagrams(id.listener, peer)))
     }
 
     /// Takes a response to a request of ours, and acknowledges it where that is not left to whoever gets it. The request,
@@ -195,13 +211,16 @@ impl Transactions {
             while let Some(due) = tables.server.poll(cx.now.instant) {
                 match due {
                     Due::Transmit { peer, bytes } => repeat(peer, bytes),
-                    Due::TimedOut(token) => return Some(TimedOut::Server(Id { listener, token })),
+                    Due::TimedOut(token) | Due::Cancel(token) => {
+                        return Some(TimedOut::Server(Id { listener, token }));
+                    }
                 }
             }
             while let Some(due) = tables.client.poll(cx.now.instant) {
                 match due {
                     Due::Transmit { peer, bytes } => repeat(peer, bytes),
                     Due::TimedOut(token) => return Some(TimedOut::Client(Id { listener, token })),
+                    Due::Cancel(token) => return Some(TimedOut::Ringing(Id { listener, token })),
                 }
             }
         }

@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use sluicegate_proxy::{Count, Event, Input, Tables};
 
-use crate::{
-    relayed::{ANSWER, bye_of_service, phone, relayed, reply, set_up},
-    site::{AUDIO, Caller, PBX, PHONE, PORTS, Site, header, status},
+use crate::site::{
+    ANSWER, AUDIO, Caller, PBX, PHONE, PORTS, Site, bye_of_service, header, phone, relayed, reply, set_up, status,
 };
 
 const WEB: &str = "sip:web@example.net";

@@ -8,4 +8,5 @@ mod registration;
 mod relayed;
 mod session_keys;
 mod signin;
+#[path = "../site/mod.rs"]
 mod site;

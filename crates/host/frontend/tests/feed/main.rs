@@ -2,8 +2,7 @@
 
 mod authority;
 mod gate;
-#[path = "../../../../control/proxy/tests/shard/site.rs"]
-#[allow(dead_code, reason = "only its clients are used here")]
+#[path = "../../../../control/proxy/tests/site/mod.rs"]
 mod site;
 
 use std::{net::SocketAddr, path::Path, time::Duration};

@@ -7,7 +7,8 @@ use crate::uri::Uri;
 /// they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Authorization<'a> {
-    username: &'a [u8],
+    /// The user's name. See [`Authorization::username`].
+    pub username: &'a [u8],
     /// Which realm's user.
     pub realm: &'a [u8],
     /// The server's nonce.
@@ -72,6 +73,16 @@ impl<'a> Authorization<'a> {
         self.uri == request_uri
             || matches!((Uri::parse(self.uri), Uri::parse(request_uri)), (Ok(own), Ok(asked)) if own.names_same_address(&asked))
     }
+}
+
+/// The realm of an authorisation, its escapes as they are, whether the rest of it can be used or not: who it is for has to
+/// be known first (RFC 3261 section 22.3).
+///
+/// # Errors
+/// See [`DigestError`]. With [`DigestError::Scheme`] the field is to be ignored (RFC 4475 section 3.3.7).
+pub fn realm_of(value: &[u8]) -> Result<&[u8], DigestError> {
+    let [realm] = fields::read(value, ["realm"])?;
+    realm.ok_or(DigestError::Missing("realm"))
 }
 
 impl core::fmt::Debug for Authorization<'_> {

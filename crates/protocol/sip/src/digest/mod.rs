@@ -5,7 +5,7 @@ mod challenge;
 mod fields;
 mod hash;
 
-pub use authorization::{Answer, Authorization};
+pub use authorization::{Answer, Authorization, realm_of};
 pub use challenge::{Challenge, strongest};
 pub use hash::{Ha1, ha1};
 

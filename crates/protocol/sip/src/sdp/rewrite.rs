@@ -32,19 +32,24 @@ impl Rewrite<'_, '_> {
     /// Writes the description to the end of `out`. ICE candidates are left out: they name ways around the gate.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut position = None;
-        // The `c=` of a media line stands behind its `i=` (RFC 8866 section 5): due until another line comes.
-        let mut due = false;
+        // The `c=` of a media line stands behind its `i=`, and its attributes behind `b=` and `k=` (RFC 8866 section 5): due
+        // until another line comes.
+        let (mut due, mut rtcp_due) = (false, false);
         for line in parse::lines(self.session.as_bytes()).map_while(Result::ok) {
             if due && line.letter != b'i' {
                 due = false;
                 self.push_media_connection(out, position);
+            }
+            if rtcp_due && matches!(line.letter, b'a' | b'm') {
+                rtcp_due = false;
+                self.push_rtcp(out, position);
             }
             match (line.letter, position.and_then(|position| self.edit(position))) {
                 (b'm', _) => {
                     let next = position.map_or(0, |position| position + 1);
                     position = Some(next);
                     self.push_media(out, next, line.text);
-                    due = true;
+                    (due, rtcp_due) = (true, true);
                 }
                 (b'o', _) => self.push_origin(out),
                 (b'c', None) if position.is_none() => push_connection(out, self.address),
@@ -57,6 +62,9 @@ impl Rewrite<'_, '_> {
         }
         if due {
             self.push_media_connection(out, position);
+        }
+        if rtcp_due {
+            self.push_rtcp(out, position);
         }
     }
 
@@ -93,6 +101,10 @@ impl Rewrite<'_, '_> {
             return;
         };
         push_connection(out, edit.address);
+    }
+
+    fn push_rtcp(&self, out: &mut Vec<u8>, position: Option<usize>) {
+        let Some(edit) = position.and_then(|position| self.edit(position)) else { return };
         if let Some(rtcp) = edit.rtcp_port.filter(|rtcp| edit.port.checked_add(1) != Some(*rtcp)) {
             push_args(out, format_args!("a=rtcp:{rtcp} IN {} {}\r\n", family(edit.address), edit.address));
         }

@@ -177,7 +177,7 @@ fn malformed_descriptions_say_which_line() {
         (good.replace("rtcp:53020", "rtcp:x"), SdpError::Attribute),
         (good.replace("a=sendonly", "a=service-ports:30-22"), SdpError::Attribute),
         (good.replace("a=sendonly", "a=service-ports:0"), SdpError::Attribute),
-        (format!("{good}x={}", "y".repeat(8_192)), SdpError::Length),
+        (format!("{good}x={}", "y".repeat(crate::message::BODY_LEN_MAX)), SdpError::Length),
     ] {
         assert_eq!(Session::parse(text.as_bytes()).err(), Some(error), "{text}");
     }
@@ -199,4 +199,20 @@ fn ports_past_the_last_are_not_wanted() {
     // RTCP of port 65535 would be on port 65536: there is none to open.
     let wanted: Vec<_> = session.wanted().collect();
     assert!(matches!(wanted[..], [Wanted::Stream { media: 1, first: 65_535, last: 65_535, rtcp: None, .. }]));
+}
+
+/// RFC 8866 section 5: attributes come last.
+#[test]
+fn where_rtcp_goes_is_said_behind_the_bandwidth() {
+    let text = b"v=0\r\no=a 1 1 IN IP4 10.0.0.1\r\ns=-\r\nc=IN IP4 10.0.0.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\ni=x\r\nb=AS:64\r\n\
+        a=rtcp:4010\r\na=sendrecv\r\nm=video 4002 RTP/AVP 31\r\nb=AS:9\r\n";
+    let session = Session::parse(text).unwrap();
+    let address = "203.0.113.1".parse().unwrap();
+    let edits = [0, 1].map(|media| MediaEdit { media, address, port: 20_000, rtcp_port: Some(20_010) });
+    let mut out = Vec::new();
+    Rewrite { session: &session, address, edits: &edits }.write(&mut out);
+    let text = String::from_utf8(out).unwrap();
+    let letters: String = text.lines().filter_map(|line| line.chars().next()).collect();
+    assert_eq!(letters, "vosctmicbaamcba", "{text}");
+    assert_eq!(text.matches("a=rtcp:20010 IN IP4 203.0.113.1\r\n").count(), 2);
 }

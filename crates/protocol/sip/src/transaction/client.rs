@@ -3,7 +3,7 @@ use core::net::SocketAddr;
 use sluicegate_wire::Instant;
 
 use super::{
-    Fingerprint, TableFull, Token, Transaction, TransactionState, Transactions,
+    Fingerprint, Lapse, TableFull, Token, Transaction, TransactionState, Transactions,
     timers::{Purpose, Span},
 };
 use crate::{
@@ -18,7 +18,8 @@ pub enum Reply {
     Unmatched,
     /// Seen before, and nothing to be done.
     Absorbed,
-    /// For the user, who sends the ACK himself if it is a 2xx to an INVITE. May come more than once for those.
+    /// For the user, who sends the ACK himself if it is a 2xx to an INVITE. May come more than once for those, and after
+    /// [`Due::TimedOut`](super::Due::TimedOut): then the user ends what it makes.
     Deliver(Token),
     /// For the user; and send [`ClientTransactions::request`], which is now the ACK.
     DeliverAndAck(Token),
@@ -44,14 +45,28 @@ pub enum Asked {
     Calling,
     /// A provisional response came.
     Proceeding,
+    /// INVITE: a CANCEL was sent. A final response comes within 64 T1, or none is waited for (RFC 3261 section 9.1).
+    Cancelled,
     /// INVITE: a 2xx came; others may (RFC 6026).
     Accepted,
     /// A final response came, to INVITE other than 2xx.
     Completed,
+    /// INVITE: nobody waits for its answer any more, but a call that one makes has to be ended.
+    GivenUp,
 }
 
 impl TransactionState for Asked {
     const TABLE: &'static str = "client_transactions";
+
+    fn lapse(&mut self, is_invite: bool) -> Lapse {
+        let (state, lapse) = match *self {
+            Self::Proceeding if is_invite => (Self::Cancelled, Lapse::Cancel),
+            Self::Calling | Self::Cancelled if is_invite => (Self::GivenUp, Lapse::GivenUp),
+            state => (state, Lapse::Over),
+        };
+        *self = state;
+        lapse
+    }
 }
 
 /// The transactions of requests that we sent. What each sends is its request, and after a final response other than 2xx to
@@ -108,19 +123,25 @@ impl ClientTransactions {
             return Reply::Unmatched;
         }
         match (transaction.state, code) {
-            (Asked::Calling | Asked::Proceeding, 100..=199) => {
+            (before @ (Asked::Calling | Asked::Proceeding), 100..=199) => {
                 transaction.state = Asked::Proceeding;
                 // Timer E is T2 from now on.
                 transaction.repetitions = u8::MAX;
                 if transaction.is_invite {
-                    // Rings: nothing is sent again, and timer C starts anew.
+                    // Nothing is sent again. Timer C starts with the first, and anew with all but 100.
                     self.timers.disarm(token.slot(), Purpose::Retransmit);
-                    self.timers.arm(now, token.slot(), Purpose::End, Span::TimerC);
+                    if before == Asked::Calling || code > 100 {
+                        self.timers.arm(now, token.slot(), Purpose::End, Span::TimerC);
+                    }
                 }
                 Reply::Deliver(token)
             }
-            (Asked::Calling | Asked::Proceeding, _) => self.complete(now, token, response),
-            (Asked::Accepted, 200..=299) => Reply::Deliver(token),
+            (Asked::Calling | Asked::Proceeding | Asked::Cancelled, 200..=699) => self.complete(now, token, response),
+            (Asked::GivenUp, 300..=699) => match self.complete(now, token, response) {
+                Reply::DeliverAndAck(token) => Reply::Ack(token),
+                reply => reply,
+            },
+            (Asked::Accepted | Asked::GivenUp, 200..=299) => Reply::Deliver(token),
             (Asked::Completed, 300..=699) if transaction.is_invite => Reply::Ack(token),
             _ => Reply::Absorbed,
         }
@@ -161,10 +182,17 @@ impl ClientTransactions {
         self.message(token)
     }
 
-    /// Whether a provisional response but no final one has come: the time at which an INVITE can be cancelled.
-    #[must_use]
-    pub fn is_proceeding(&self, token: Token) -> bool {
-        self.table.value(token).is_some_and(|transaction| transaction.state == Asked::Proceeding)
+    /// An INVITE is no longer wanted: whether a CANCEL is to be sent now, because a provisional response but no final one
+    /// has come, and no CANCEL was sent before. Its final response then comes within 64 T1, or
+    /// [`Due::TimedOut`](super::Due::TimedOut) does (RFC 3261 section 9.1).
+    pub fn cancel(&mut self, now: Instant, token: Token) -> bool {
+        let Some(transaction) = self.table.value_mut(token) else { return false };
+        if !transaction.is_invite || transaction.state != Asked::Proceeding {
+            return false;
+        }
+        transaction.state = Asked::Cancelled;
+        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
+        true
     }
 
     /// Forgets a request: its user no longer wants an answer, and whatever comes is [`Reply::Unmatched`].

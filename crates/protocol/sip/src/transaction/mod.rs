@@ -40,10 +40,25 @@ pub enum Due<'t> {
         /// A whole message.
         bytes: &'t [u8],
     },
-    /// Client: no final response came in time; act as on 408, and CANCEL if it is an INVITE that rang (timers B, C, F).
+    /// Client: an INVITE rang for too long (timer C). Send a CANCEL: its final response comes within 64 T1, or
+    /// [`Due::TimedOut`] does.
+    Cancel(Token),
+    /// Client: no final response came in time; act as on 408 (timers B, F, and after a CANCEL). Of an INVITE a 2xx may be
+    /// delivered all the same for another 64 T1: end what it makes.
     /// Server: an INVITE's final response was not acknowledged, so a call that it made must be ended with BYE (timers H,
     /// L), or its user never answered. The token is no longer valid.
     TimedOut(Token),
+}
+
+/// What the end of a transaction's time means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lapse {
+    /// The slot is free again.
+    Over,
+    /// It goes on for 64 T1 and is to be cancelled meanwhile.
+    Cancel,
+    /// It was given up, and goes on for 64 T1 to know what comes too late.
+    GivenUp,
 }
 
 /// Messages longer than this do not leave their buffer when the transaction ends.
@@ -66,10 +81,23 @@ impl Buffers {
     }
 }
 
+/// What a timer wants done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Repetition,
+    Cancel,
+    Failure,
+}
+
 /// Where a transaction is.
 pub trait TransactionState {
     /// The name of the table of such transactions.
     const TABLE: &'static str;
+
+    /// Its time is over.
+    fn lapse(&mut self, _is_invite: bool) -> Lapse {
+        Lapse::Over
+    }
 }
 
 #[derive(Debug)]
@@ -130,35 +158,51 @@ impl<S: TransactionState> Transactions<S> {
 
     /// What is due by now.
     pub fn poll(&mut self, now: Instant) -> Option<Due<'_>> {
-        let (token, purpose) = self.next_due(now)?;
-        if purpose == Purpose::End {
-            return Some(Due::TimedOut(token));
-        }
-        let transaction = self.table.value(token)?;
-        Some(Due::Transmit { peer: transaction.peer, bytes: &transaction.message })
+        let (token, wanted) = self.next_due(now)?;
+        Some(match wanted {
+            Wanted::Cancel => Due::Cancel(token),
+            Wanted::Failure => Due::TimedOut(token),
+            Wanted::Repetition => {
+                let transaction = self.table.value(token)?;
+                Due::Transmit { peer: transaction.peer, bytes: &transaction.message }
+            }
+        })
     }
 
     /// The next repetition or failure; what ends without a failure ends here.
-    fn next_due(&mut self, now: Instant) -> Option<(Token, Purpose)> {
+    fn next_due(&mut self, now: Instant) -> Option<(Token, Wanted)> {
         loop {
             let (slot, purpose) = self.timers.pop(now)?;
             let Some(token) = self.table.token(slot) else { continue };
-            let is_due = match purpose {
+            let wanted = match purpose {
                 Purpose::Retransmit => self.repeat(now, token),
-                Purpose::End => self.end(token),
+                Purpose::End => self.lapse(now, token),
             };
-            if is_due {
-                return Some((token, purpose));
+            if let Some(wanted) = wanted {
+                return Some((token, wanted));
             }
         }
     }
 
-    fn repeat(&mut self, now: Instant, token: Token) -> bool {
-        let Some(transaction) = self.table.value_mut(token) else { return false };
+    fn repeat(&mut self, now: Instant, token: Token) -> Option<Wanted> {
+        let transaction = self.table.value_mut(token)?;
         transaction.repetitions = transaction.repetitions.saturating_add(1);
         let span = Span::retransmission(transaction.repetitions, transaction.longest);
         self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
-        true
+        Some(Wanted::Repetition)
+    }
+
+    /// The time of a transaction is over.
+    fn lapse(&mut self, now: Instant, token: Token) -> Option<Wanted> {
+        let transaction = self.table.value_mut(token)?;
+        let lapse = transaction.state.lapse(transaction.is_invite);
+        if lapse == Lapse::Over {
+            return self.end(token).then_some(Wanted::Failure);
+        }
+        transaction.is_owed = lapse == Lapse::Cancel;
+        self.timers.disarm(token.slot(), Purpose::Retransmit);
+        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
+        Some(if lapse == Lapse::Cancel { Wanted::Cancel } else { Wanted::Failure })
     }
 
     /// Frees the slot; whether that was a failure.

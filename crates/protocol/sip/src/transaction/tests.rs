@@ -46,7 +46,7 @@ fn drain_server(table: &mut ServerTransactions) -> (Vec<u64>, Option<u64>) {
     while let Some(at) = table.poll_timeout() {
         while let Some(due) = table.poll(at) {
             match due {
-                Due::Transmit { .. } => sent.push(at.as_nanos() / 1_000_000),
+                Due::Transmit { .. } | Due::Cancel(_) => sent.push(at.as_nanos() / 1_000_000),
                 Due::TimedOut(_) => failed = Some(at.as_nanos() / 1_000_000),
             }
         }
@@ -54,12 +54,13 @@ fn drain_server(table: &mut ServerTransactions) -> (Vec<u64>, Option<u64>) {
     (sent, failed)
 }
 
+/// The same; a CANCEL counts as a transmission.
 fn drain_client(table: &mut ClientTransactions) -> (Vec<u64>, Option<u64>) {
     let (mut sent, mut failed) = (Vec::new(), None);
     while let Some(at) = table.poll_timeout() {
         while let Some(due) = table.poll(at) {
             match due {
-                Due::Transmit { .. } => sent.push(at.as_nanos() / 1_000_000),
+                Due::Transmit { .. } | Due::Cancel(_) => sent.push(at.as_nanos() / 1_000_000),
                 Due::TimedOut(_) => failed = Some(at.as_nanos() / 1_000_000),
             }
         }
@@ -244,16 +245,62 @@ fn a_non_invite_without_answer_is_repeated_at_most_every_t2() {
     assert_eq!((&times[..4], times.len(), end), (&[500, 1_500, 2_500, 3_500][..], 32, Some(32_000)));
 }
 
+/// RFC 3261 section 16.8.
 #[test]
-fn a_ringing_invite_is_not_repeated_and_ends_with_timer_c() {
+fn a_ringing_invite_is_not_repeated_and_cancelled_by_timer_c() {
     let mut table = ClientTransactions::new(4, KEY);
     let invite = request("INVITE", "z9hG4bK1", 1);
     let token = start(&mut table, &invite);
-    assert!(!table.is_proceeding(token));
     assert_eq!(reply(&mut table, ms(100), &invite, 100), Reply::Deliver(token));
     assert_eq!(reply(&mut table, ms(1_000), &invite, 180), Reply::Deliver(token));
-    assert!(table.is_proceeding(token));
-    assert_eq!(drain_client(&mut table), (Vec::new(), Some(1_000 + TIMER_C_MS)));
+    assert_eq!(reply(&mut table, ms(60_000), &invite, 100), Reply::Deliver(token), "which timer C does not count");
+    let rang = 1_000 + TIMER_C_MS;
+    assert_eq!(table.poll(ms(rang - 1)), None);
+    assert_eq!(table.poll(ms(rang)), Some(Due::Cancel(token)));
+    assert!(!table.cancel(ms(rang), token), "one CANCEL is enough");
+    assert_eq!(reply(&mut table, ms(rang + 1), &invite, 180), Reply::Absorbed, "nor does it ring on");
+    assert_eq!(drain_client(&mut table), (Vec::new(), Some(rang + 32_000)));
+}
+
+/// RFC 3261 section 9.1.
+#[test]
+fn a_cancelled_invite_waits_for_its_final_response_for_64_t1() {
+    let mut table = ClientTransactions::new(4, KEY);
+    let invite = request("INVITE", "z9hG4bK1", 1);
+    let token = start(&mut table, &invite);
+    assert!(!table.cancel(ms(50), token), "it might overtake the INVITE");
+    reply(&mut table, ms(100), &invite, 180);
+    assert!(table.cancel(ms(200), token));
+    assert_eq!(table.poll_timeout(), Some(ms(32_200)));
+    assert_eq!(reply(&mut table, ms(300), &invite, 487), Reply::DeliverAndAck(token));
+    assert_eq!(drain_client(&mut table), (Vec::new(), None));
+}
+
+#[test]
+fn what_answers_an_invite_that_was_given_up_is_delivered_if_it_made_a_call() {
+    for rings in [false, true] {
+        let mut table = ClientTransactions::new(4, KEY);
+        let invite = request("INVITE", "z9hG4bK1", 1);
+        let token = start(&mut table, &invite);
+        if rings {
+            reply(&mut table, ms(100), &invite, 180);
+            assert!(table.cancel(ms(200), token));
+        }
+        let mut late = ms(0);
+        while let Some(at) = table.poll_timeout().filter(|_| late == ms(0)) {
+            while let Some(due) = table.poll(at) {
+                late = if due == Due::TimedOut(token) { at } else { late };
+            }
+        }
+        assert_eq!(late, ms(if rings { 32_200 } else { 32_000 }));
+        assert_eq!(reply(&mut table, late, &invite, 180), Reply::Absorbed);
+        assert_eq!(reply(&mut table, late, &invite, 200), Reply::Deliver(token));
+        assert_eq!(reply(&mut table, late, &invite, 200), Reply::Deliver(token));
+        assert!(table.request(token).unwrap().0.starts_with(b"INVITE"), "to end it by");
+        assert_eq!(reply(&mut table, late, &invite, 487), Reply::Ack(token));
+        assert_eq!(drain_client(&mut table), (Vec::new(), None));
+        assert_eq!(reply(&mut table, ms(70_000), &invite, 200), Reply::Unmatched);
+    }
 }
 
 #[test]

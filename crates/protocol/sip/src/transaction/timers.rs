@@ -15,8 +15,9 @@ pub const T2_MS: u64 = 4_000;
 pub const T4_MS: u64 = 5_000;
 /// How long an INVITE may ring, in milliseconds: timer C (RFC 3261 section 16.6 (11)).
 pub const TIMER_C_MS: u64 = 181_000;
-/// How long a server transaction waits for its user to answer, in milliseconds. Longer than timer C.
-pub const UNANSWERED_MS: u64 = 200_000;
+/// How long a server transaction waits for its user to answer, in milliseconds. Longer than timer C, and 64 T1 for the CANCEL
+/// that follows.
+pub const UNANSWERED_MS: u64 = 240_000;
 
 /// How long a timer runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -186,6 +186,7 @@ impl<C: Credentials> UserAgent<C> {
         while let Some(due) = self.clients.poll(now) {
             match due {
                 Due::Transmit { peer, bytes } => self.output.push_back(Transmit { peer, bytes: bytes.to_vec() }),
+                Due::Cancel(token) => self.rang_too_long(now, token),
                 Due::TimedOut(token) => self.gave_up(token),
             }
         }

@@ -204,9 +204,21 @@ impl<C: Credentials> UserAgent<C> {
     /// Sends the CANCEL that is due, once a provisional response has come (RFC 3261 section 9.1).
     fn cancel(&mut self, now: Instant, id: LegId) {
         let Some(under_way) = self.legs.get_mut(&id).and_then(|leg| leg.under_way.as_mut()) else { return };
-        if under_way.cancel != Cancel::Due || !self.clients.is_proceeding(under_way.token) {
-            return;
+        if under_way.cancel == Cancel::Due && self.clients.cancel(now, under_way.token) {
+            self.send_cancel(now, id);
         }
+    }
+
+    /// Nobody answered while it rang (RFC 3261 section 16.8).
+    pub(super) fn rang_too_long(&mut self, now: Instant, token: Token) {
+        let waits = |leg: &Leg<C>| leg.under_way.as_ref().is_some_and(|under_way| under_way.token == token);
+        if let Some(id) = self.legs.iter().find_map(|(id, leg)| waits(leg).then_some(*id)) {
+            self.send_cancel(now, id);
+        }
+    }
+
+    fn send_cancel(&mut self, now: Instant, id: LegId) {
+        let Some(under_way) = self.legs.get_mut(&id).and_then(|leg| leg.under_way.as_mut()) else { return };
         under_way.cancel = Cancel::Sent;
         let mut cancel = Vec::new();
         let Ok(request) = Message::parse(&under_way.bytes) else { return };

@@ -9,7 +9,10 @@ use super::{
     request::{MAX_FORWARDS, push_request_line},
     response::push_vias,
 };
-use crate::message::{HeaderName, Line, Message, ParseError, Start, Via, scan::Cursor};
+use crate::{
+    digest::{DigestError, realm_of},
+    message::{HeaderName, Line, Message, ParseError, Start, Via, scan::Cursor},
+};
 
 /// Why a message cannot be forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -56,8 +59,11 @@ pub struct ForwardRequest<'m, 'a> {
     pub record_routes: &'m [&'m [u8]],
     /// Take off the first Route value, because it is ours (RFC 3261 section 16.4).
     pub remove_first_route: bool,
-    /// Header fields to leave out, such as Proxy-Authorization.
+    /// Header fields to leave out, such as P-Preferred-Identity.
     pub remove: &'m [HeaderName],
+    /// Our realm: credentials for it, or for a part of it (`realm;…`), go no further; those for others do (RFC 3261 section
+    /// 22.3).
+    pub credentials_of: Option<&'m str>,
     /// Header fields to put in.
     pub add: &'m [(&'m str, &'m [u8])],
     /// A new body.
@@ -87,6 +93,7 @@ impl ForwardRequest<'_, '_> {
         for line in self.request.lines() {
             match line.name {
                 HeaderName::Via | HeaderName::MaxForwards => {}
+                HeaderName::ProxyAuthorization if self.are_ours(line.value) => {}
                 HeaderName::Route if route_pending && !self.remove.contains(&HeaderName::Route) => {
                     route_pending = false;
                     push_without_first(out, &line);
@@ -96,6 +103,15 @@ impl ForwardRequest<'_, '_> {
         }
         push_end(out, self.add, self.body, self.request.body());
         Ok(())
+    }
+
+    /// Whether credentials are for our realm. Those that cannot be read are nobody's, and go no further either.
+    fn are_ours(&self, credentials: &[u8]) -> bool {
+        let Some(own) = self.credentials_of else { return false };
+        match realm_of(credentials) {
+            Ok(realm) => realm.strip_prefix(own.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b';', ..])),
+            Err(error) => error != DigestError::Scheme,
+        }
     }
 }
 

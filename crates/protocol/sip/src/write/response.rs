@@ -67,6 +67,10 @@ impl<'m, 'a> Response<'m, 'a> {
             }
             out.extend_from_slice(b"\r\n");
         }
+        // How long the request was on its way (RFC 3261 section 8.2.6.1).
+        if let Some(value) = self.request.header(HeaderName::Timestamp).filter(|_| self.code == 100) {
+            push_header(out, HeaderName::Timestamp.as_str(), value);
+        }
         Headers { out }
     }
 

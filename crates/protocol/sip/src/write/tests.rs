@@ -41,6 +41,7 @@ fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {
         record_routes: &[],
         remove_first_route: false,
         remove: &[],
+        credentials_of: None,
         add: &[],
         body: None,
     }
@@ -126,6 +127,7 @@ fn a_proxy_edits_only_what_it_must() {
         record_routes: &[b"<sip:203.0.113.1;lr;sg=x>"],
         remove_first_route: true,
         remove: &[crate::message::HeaderName::ProxyAuthorization],
+        credentials_of: Some("example.net"),
         add: &[("P-Asserted-Identity", b"<sip:alice@example.net>\r\nEvil: 1")],
         body: Some(NewBody { content_type: b"application/sdp", bytes: b"v=0\r\no=x" }),
         ..forward(&request)

@@ -104,6 +104,7 @@ fn forward(request: &Message<'_>) {
         record_routes: &[b"<sip:us;lr>"],
         remove_first_route: true,
         remove: &[HeaderName::ProxyAuthorization],
+        credentials_of: Some("example.net"),
         add: &[("X-Added", b"x")],
         body: Some(NewBody { content_type: b"application/sdp", bytes: b"v=0" }),
     };

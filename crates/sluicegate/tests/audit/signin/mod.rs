@@ -13,8 +13,7 @@ use sluicegate_sip::{
 
 use self::site::{AUDIO, Caller, PHONE, PORTS, Site, status};
 
-#[allow(dead_code, reason = "the frontend's own tests use the rest of it")]
-#[path = "../../../../control/proxy/tests/shard/site.rs"]
+#[path = "../../../../control/proxy/tests/site/mod.rs"]
 pub(crate) mod site;
 
 const GUESSER: &str = "198.51.100.66:5060";

@@ -1,0 +1,9 @@
+//! What RFC 3261 and its followers demand of a proxy and registrar, on a virtual clock. Names beginning with `d` and a number
+//! are defects that an audit found.
+
+mod allocation;
+mod checks;
+mod credentials;
+mod invite;
+#[path = "../site/mod.rs"]
+mod site;

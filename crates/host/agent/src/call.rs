@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use sluicegate_grant::{DataMode, GRANT_LEN, Grant, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
 use sluicegate_sip::{
-    message::{Message, Method},
+    message::{Message, Method, part},
     sdp::{ServiceOffer, ServicePorts, Session, Transport, Wanted},
     ua::{Content, Event, Failure, LegId, Parties},
 };
@@ -343,7 +343,7 @@ fn opened(
 ) -> Result<(OpenRange, Worth), CallError> {
     let wrong = |what: &str| CallError::Answer(what.to_owned());
     let message = Message::parse(answer).map_err(|error| wrong(&error.to_string()))?;
-    let text = message.part("application/sdp").ok_or_else(|| wrong("it has no session description"))?;
+    let text = part(&message, "application/sdp").ok_or_else(|| wrong("it has no session description"))?;
     let session = Session::parse(text).map_err(|error| wrong(&error.to_string()))?;
     let Some(Wanted::Service { media, .. }) = session.wanted().next() else {
         return Err(wrong("it opens nothing"));
@@ -364,7 +364,7 @@ fn opened(
 
 /// The readable grants in an answer.
 fn grants<'a>(message: &Message<'a>) -> impl Iterator<Item = Grant> + use<'a> {
-    let part = message.part(GRANT_TYPE).unwrap_or_default();
+    let part = part(message, GRANT_TYPE).unwrap_or_default();
     part.chunks_exact(SIGNED_GRANT_LEN).filter_map(|grant| Grant::decode(grant.get(..GRANT_LEN)?).ok())
 }
 
@@ -401,7 +401,7 @@ mod tests {
             assert!(matches!(refused, Err(CallError::Weak(_))));
         }
         let bytes = answer("multipart/mixed; boundary=\"b1\"", multipart);
-        assert_eq!(Message::parse(&bytes).unwrap().part(GRANT_TYPE), Some(&b"xyz"[..]));
+        assert_eq!(part(&Message::parse(&bytes).unwrap(), GRANT_TYPE), Some(&b"xyz"[..]));
     }
 
     #[test]

@@ -18,6 +18,8 @@ use sluicegate_proxy::{DigestName, Tables};
 pub const LISTEN_MAX: usize = 8;
 /// Most shards.
 pub const SHARDS_MAX: usize = 64;
+/// Most entries of a table.
+const TABLE_MAX: usize = 1 << 22;
 /// Most gates connected at once.
 pub const GATES_MAX: usize = 64;
 /// Slowest relay of SIP to a service, in bit/s.
@@ -189,17 +191,21 @@ impl Config {
             ("per_user flows_max", self.per_user.flows_max as usize),
             ("per_user bytes_max", self.per_user.bytes_max as usize),
             ("per_user rate", self.per_user.rate_bps as usize),
-            ("transactions_max", tables.transactions_max),
-            ("transactions_per_user_max", tables.transactions_per_user_max),
-            ("replays_max", tables.replays_max),
-            ("replays_per_user_max", tables.replays_per_user_max),
-            ("bindings_max", tables.bindings_max),
-            ("events_max", tables.events_max),
-            ("legs_max", tables.legs_max),
+            ("tables transactions_max", tables.transactions_max),
+            ("tables transactions_per_user_max", tables.transactions_per_user_max),
+            ("tables replays_max", tables.replays_max),
+            ("tables replays_per_user_max", tables.replays_per_user_max),
+            ("tables bindings_max", tables.bindings_max),
+            ("tables events_max", tables.events_max),
+            ("tables legs_max", tables.legs_max),
             ("dialog_requests_per_s", self.dialog_requests_per_s as usize),
             ("unproved_answers_per_s", self.unproved_answers_per_s as usize),
         ];
         errors.extend(sizes.iter().filter(|(_, size)| *size == 0).map(|(field, _)| ConfigError::Zero(field)));
+        // Memory is taken for them at the start.
+        let is_table = |field: &str| field == "grants_max" || field.starts_with("tables ");
+        let large = sizes.iter().filter(|(field, size)| is_table(field) && *size > TABLE_MAX);
+        errors.extend(large.map(|(field, _)| ConfigError::Large(field)));
         if self.relay_rate_bps < RELAY_RATE_BPS_MIN {
             errors.push(ConfigError::RelayRate(self.relay_rate_bps));
         }
@@ -260,6 +266,9 @@ pub enum ConfigError {
     /// A table of size zero.
     #[error("{0} = 0 leaves no room for anything; write a larger number or leave it out")]
     Zero(&'static str),
+    /// A table larger than a host has memory for.
+    #[error("{0} is larger than {TABLE_MAX}; write a smaller number or leave it out")]
+    Large(&'static str),
     /// More gates than may connect.
     #[error("gate describes {0} gates, at most {GATES_MAX} can be connected")]
     Gates(usize),
@@ -309,7 +318,9 @@ mod tests {
         wrong.registration_secs_max = 1;
         wrong.relay_rate_bps = 1;
         wrong.dialog_requests_per_s = 0;
-        assert_eq!(wrong.check().unwrap_err().len(), 11);
+        wrong.tables.legs_max = 0;
+        wrong.tables.transactions_max = TABLE_MAX + 1;
+        assert_eq!(wrong.check().unwrap_err().len(), 13);
     }
 
     #[test]

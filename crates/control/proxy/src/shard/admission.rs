@@ -7,7 +7,7 @@ use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
 use sluicegate_sip::{
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, part},
     sdp::Session,
 };
 
@@ -138,7 +138,7 @@ fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
     if message.body().is_empty() {
         return Ok(None);
     }
-    let part = message.part(SDP).filter(|_| message.header(HeaderName::ContentEncoding).is_none()).ok_or(415_u16)?;
+    let part = part(message, SDP).filter(|_| message.header(HeaderName::ContentEncoding).is_none()).ok_or(415_u16)?;
     Session::parse(part).map(Some).map_err(|_| 400)
 }
 

@@ -1,7 +1,7 @@
 //! How requests are answered: those of strangers so that no memory is spent on them, others in their transactions.
 
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method, Rport},
+    message::{HeaderName, Message, Method, Rport, part, part_range},
     sdp::Session,
     write::Response,
 };
@@ -63,17 +63,17 @@ pub(super) type Fields<'h> = &'h [(&'h str, &'h [u8])];
 
 /// Whether the body of a message is a session description, or has one among its parts.
 pub(super) fn has_sdp(message: &Message<'_>) -> bool {
-    message.part_range(SDP).is_some()
+    part_range(message, SDP).is_some()
 }
 
 /// The session description in a message, if it can be read.
 pub(super) fn session_of<'a>(message: &Message<'a>) -> Option<Session<'a>> {
-    Session::parse(message.part(SDP)?).ok()
+    Session::parse(part(message, SDP)?).ok()
 }
 
 /// The body of a message with another session description in place of its own, and its type.
 pub(super) fn with_session<'a>(message: &Message<'a>, sdp: &[u8]) -> Option<(&'a [u8], Vec<u8>)> {
-    let (kind, place) = (message.header(HeaderName::ContentType)?, message.part_range(SDP)?);
+    let (kind, place) = (message.header(HeaderName::ContentType)?, part_range(message, SDP)?);
     let (before, after) = (message.body().get(..place.start)?, message.body().get(place.end..)?);
     Some((kind, [before, sdp, after].concat()))
 }

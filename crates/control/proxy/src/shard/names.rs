@@ -44,10 +44,11 @@ impl Settings {
         self.is_our_host(&uri)
     }
 
-    /// Whether a URI's host is the realm or an address that we listen at.
+    /// Whether a URI's host is the realm, or an address that we listen at or that a NAT makes into one.
     fn is_our_host(&self, uri: &Uri<'_>) -> bool {
         let address = uri.host.and_then(|host| host.address());
-        uri.host_is(&self.realm) || address.is_some_and(|ip| self.addresses().any(|own| own.ip() == ip))
+        let mut own = self.addresses().chain(self.advertise.iter().copied());
+        uri.host_is(&self.realm) || address.is_some_and(|ip| own.any(|own| own.ip() == ip))
     }
 
     /// Whether the first Route value is one of ours.

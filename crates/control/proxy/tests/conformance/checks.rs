@@ -1,6 +1,6 @@
 //! What is checked of a request, and in which order (RFC 3261 section 16.3, 8.2).
 
-use sluicegate_sip::message::Message;
+use sluicegate_sip::message::{Message, part};
 
 use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, status};
 
@@ -15,6 +15,8 @@ const HOPS: &str = "Max-Forwards: 70\r\n";
 #[test]
 fn d14_what_no_proxy_passes_on_is_refused_before_anybody_is_asked_for_a_password() {
     let mut site = Site::new();
+    site.advertise = vec!["192.0.2.9:5060".parse().unwrap()];
+    site.start(1);
     let none = ("", "");
     for (method, uri, change, expected) in [
         ("INVITE", "sip:pbx@example.net", none, 407),
@@ -28,6 +30,7 @@ fn d14_what_no_proxy_passes_on_is_refused_before_anybody_is_asked_for_a_password
         ("OPTIONS", "sip:example.net", (HOPS, "Max-Forwards: 0\r\n"), 200),
         ("OPTIONS", "sip:example.net", none, 200),
         ("OPTIONS", "sip:203.0.113.1", none, 200),
+        ("OPTIONS", "sip:192.0.2.9", none, 200),
         ("OPTIONS", "sip:elsewhere.example", none, 404),
     ] {
         assert_eq!(status(&asked(&mut site, method, uri, change)), expected, "{method} {uri} {change:?}");
@@ -107,7 +110,7 @@ fn d19_a_description_among_other_parts_is_read_and_rewritten_and_the_others_pass
     assert_eq!(to.to_string(), PBX, "{invite}");
     let message = Message::parse(invite.as_bytes()).unwrap();
     assert_eq!(header(&invite, "Content-Type"), Some("multipart/mixed;boundary=b1"));
-    let sdp = String::from_utf8(message.part("application/sdp").unwrap().to_vec()).unwrap();
+    let sdp = String::from_utf8(part(&message, "application/sdp").unwrap().to_vec()).unwrap();
     assert!(sdp.contains("c=IN IP4 198.51.100.7") && invite.contains("<here/>") && !invite.contains("192.168.0.9"));
 
     let answer = format!("--b1\r\nContent-Type: application/sdp\r\n\r\n{ANSWER}\r\n{location}--b1--");

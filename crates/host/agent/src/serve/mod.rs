@@ -12,7 +12,7 @@ use std::{
 
 use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
-    message::{HeaderName, Message, NameAddr},
+    message::{HeaderName, Message, NameAddr, part},
     sdp::{Answer, MediaAnswer, Session, Transport, Wanted},
     ua::{Content, Event, LegId},
     uri::Uri,
@@ -197,7 +197,7 @@ impl Server {
         let user = asserted_user(message).unwrap_or_default();
         let lifetime = session_expires(message).unwrap_or(LIFETIME_DEFAULT);
         let is_renewal = !is_new && self.clients.renew(Instant::now(), leg, lifetime);
-        let offer = message.part("application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
+        let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
         let media = self.answers(&offer);
         if !media.iter().any(|media| matches!(media, MediaAnswer::Accepted { .. })) {
             warn!(user, "refused: asks for ports that this service does not offer");

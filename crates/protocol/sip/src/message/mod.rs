@@ -20,6 +20,7 @@ pub use address::{NameAddr, Param, Params};
 pub use error::{Fault, ParseError};
 pub use essentials::{CSeq, Essentials};
 pub use index::Line;
+pub use multipart::{part, part_range};
 pub use name::HeaderName;
 pub use peek::Peek;
 pub use start::{Method, Start};

@@ -8,34 +8,31 @@ use super::{HeaderName, Message, scan::trim};
 
 const MULTIPART: &[u8] = b"multipart/";
 
-impl<'a> Message<'a> {
-    /// The body of this media type: all of it, or the first such part of one that has several. Parts of parts are not
-    /// looked at, nor are those that are written in another encoding.
-    #[must_use]
-    pub fn part(&self, media_type: &str) -> Option<&'a [u8]> {
-        self.body().get(self.part_range(media_type)?)
-    }
+/// The body of this media type: all of it, or the first such part of one that has several. Parts of parts are not looked
+/// at, nor are those that are written in another encoding.
+#[must_use]
+pub fn part<'a>(message: &Message<'a>, media_type: &str) -> Option<&'a [u8]> {
+    message.body().get(part_range(message, media_type)?)
+}
 
-    /// Where in the body [`Message::part`] stands.
-    #[must_use]
-    pub fn part_range(&self, media_type: &str) -> Option<Range<usize>> {
-        let whole = self.header(HeaderName::ContentType)?;
-        if is_type(whole, media_type) {
-            return Some(0..self.body().len());
+/// Where in the body [`part`] stands.
+#[must_use]
+pub fn part_range(message: &Message<'_>, media_type: &str) -> Option<Range<usize>> {
+    let (whole, body) = (message.header(HeaderName::ContentType)?, message.body());
+    if is_type(whole, media_type) {
+        return Some(0..body.len());
+    }
+    let is_multipart = whole.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART));
+    let boundary = boundary_of(whole).filter(|boundary| is_multipart && !boundary.is_empty())?;
+    let mut next = delimiter(body, 0, boundary)?.end;
+    loop {
+        let begin = next + after_delimiter(body.get(next..)?)?;
+        let end = delimiter(body, begin, boundary)?;
+        let part = body.get(begin..end.start)?;
+        if let Some(content) = content_of(part, media_type) {
+            return Some(begin + content..end.start);
         }
-        let is_multipart = whole.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART));
-        let boundary = boundary_of(whole).filter(|boundary| is_multipart && !boundary.is_empty())?;
-        let body = self.body();
-        let mut next = delimiter(body, 0, boundary)?.end;
-        loop {
-            let begin = next + after_delimiter(body.get(next..)?)?;
-            let end = delimiter(body, begin, boundary)?;
-            let part = body.get(begin..end.start)?;
-            if let Some(content) = content_of(part, media_type) {
-                return Some(begin + content..end.start);
-            }
-            next = end.end;
-        }
+        next = end.end;
     }
 }
 
@@ -108,7 +105,7 @@ mod tests {
 
     fn part(content_type: &str, body: &str) -> Option<String> {
         let text = message(content_type, body);
-        let part = Message::parse(text.as_bytes()).unwrap().part("application/sdp")?;
+        let part = super::part(&Message::parse(text.as_bytes()).unwrap(), "application/sdp")?;
         Some(String::from_utf8(part.to_vec()).unwrap())
     }
 

@@ -118,6 +118,9 @@ impl Shard {
 
     /// Authenticates a re-INVITE of a call with a service, or with the one that it names, and decides anew.
     fn on_reinvite(&mut self, asked: Asked<'_>, call: CallId, service: Option<&str>) {
+        if self.cx.refuse_extensions(asked, &[HeaderName::ProxyRequire]) {
+            return;
+        }
         let Some(proof) = self.authenticate(asked) else { return };
         let service = service.map_or_else(|| asked.service(), str::to_owned);
         admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (&service, Some(call)));

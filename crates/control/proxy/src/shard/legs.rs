@@ -104,7 +104,8 @@ impl Legs {
     /// Whether the service's side of a call is known, and goes by another tag: a service that forks may answer more than
     /// once.
     pub(super) fn is_another(&self, call: CallId, tag: Option<&[u8]>) -> bool {
-        self.by_call.get(&call).is_some_and(|(_, leg)| leg.to.1.as_deref() != tag)
+        let own = self.by_call.get(&call).and_then(|(_, leg)| leg.to.1.as_deref());
+        own.zip(tag).is_some_and(|(own, tag)| own != tag)
     }
 
     pub(super) fn take(&mut self, call: CallId) -> Option<Leg> {

@@ -10,8 +10,8 @@ use sluicegate_sip::{
 
 use super::{ladder::Asked, settings::Settings};
 
-/// Header fields that are between client and frontend, besides its credentials for us, and those by which a caller would say who it is besides From: the
-/// frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
+/// Header fields that are between client and frontend, besides its credentials for us, and those by which a caller would say
+/// who it is besides From: the frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
 pub(super) const NOT_FORWARDED: &[HeaderName] = &[
     HeaderName::SluicegateNoise,
     HeaderName::PAssertedIdentity,

@@ -2,7 +2,7 @@
 
 use sluicegate_sip::message::{Message, part};
 
-use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, status};
+use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
 
 /// The answer to a request of a telephone without credentials.
 fn asked(site: &mut Site, method: &str, uri: &str, change: (&str, &str)) -> String {
@@ -68,6 +68,16 @@ fn d07_what_a_telephone_demands_of_the_pbx_is_the_pbxs_to_refuse() {
         assert_eq!(sent[0].0.to_string(), PBX, "{tag}: {}", sent[0].1);
         assert_eq!(header(&sent[0].1, "Require"), Some(tag));
     }
+}
+
+#[test]
+fn d07_what_is_demanded_of_a_proxy_is_ours_to_refuse_within_a_call_too() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let again = alice.request("INVITE", "sip:pbx@10.0.0.2:5060", "Proxy-Require: foo\r\n", AUDIO);
+    let (to, answer) = site.send(PHONE, again).remove(0);
+    assert_eq!((to.to_string().as_str(), status(&answer), header(&answer, "Unsupported")), (PHONE, 420, Some("foo")));
 }
 
 #[test]

@@ -44,6 +44,13 @@ impl Flow {
     pub const fn datagrams(listener: u8, peer: SocketAddr) -> Self {
         Self { listener, peer, connection: None }
     }
+
+    /// Whether what comes from here may answer what was sent to `asked`. A datagram comes from that very address and port. Who
+    /// lost the connection answers over another one, from a port that nobody knows beforehand (RFC 3261 section 18.2.2).
+    pub(crate) fn may_answer(self, asked: Self) -> bool {
+        let is_connected = self.connection.is_some() && self.listener == asked.listener;
+        self == asked || (is_connected && self.peer.ip() == asked.peer.ip())
+    }
 }
 
 #[derive(Debug)]
@@ -135,6 +142,23 @@ mod tests {
         assert_eq!(all, [b"one".to_vec(), b"two".to_vec()]);
         transmits.clear();
         assert!(transmits.is_empty());
+    }
+
+    #[test]
+    fn a_datagram_is_answered_from_where_it_went_and_a_stream_over_any_connection_with_its_host() {
+        let other = Flow::datagrams(0, "192.0.2.1:5061".parse().unwrap());
+        assert!(flow().may_answer(flow()) && !other.may_answer(flow()));
+        let stream = |listener, peer: &str, id| Flow {
+            listener,
+            peer: peer.parse().unwrap(),
+            connection: NonZeroU32::new(id).map(ConnectionId),
+        };
+        let asked = stream(1, "192.0.2.1:5060", 7);
+        assert!(asked.may_answer(asked) && stream(1, "192.0.2.1:49152", 8).may_answer(asked));
+        for stranger in [stream(1, "192.0.2.2:5060", 8), stream(2, "192.0.2.1:5060", 8), stream(1, "192.0.2.1:5061", 0)]
+        {
+            assert!(!stranger.may_answer(asked));
+        }
     }
 
     #[test]

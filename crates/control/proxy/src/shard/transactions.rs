@@ -43,8 +43,8 @@ pub(super) enum TimedOut {
 /// Both tables of one listener.
 #[derive(Debug)]
 struct Listener {
-    server: ServerTransactions,
-    client: ClientTransactions,
+    server: ServerTransactions<Flow>,
+    client: ClientTransactions<Flow>,
 }
 
 /// The transactions of a shard. A step that is not given these remembers no request.
@@ -92,7 +92,7 @@ impl Transactions {
     /// Opens a transaction for a request. `None`, after a 503 without one, if the table is full.
     pub(super) fn open(&mut self, cx: &mut Context, asked: Asked<'_>, role: Role) -> Option<Id> {
         let listener = asked.flow.listener;
-        let to = answer_flow(asked.flow, asked.message).peer;
+        let to = answer_flow(asked.flow, asked.message);
         match self.at(listener)?.server.open(cx.now.instant, asked.message, asked.essentials, to, role) {
             Ok(token) => Some(Id { listener, token }),
             Err(_) => {
@@ -158,7 +158,7 @@ impl Transactions {
     /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.
     pub(super) fn start(&mut self, cx: &mut Context, to: Flow, request: &[u8]) -> Option<Id> {
         let message = Message::parse(request).ok()?;
-        let token = self.at(to.listener)?.client.start(cx.now.instant, &message, to.peer).ok()?;
+        let token = self.at(to.listener)?.client.start(cx.now.instant, &message, to).ok()?;
         cx.out.push(to, request);
         Some(Id { listener: to.listener, token })
     }
@@ -170,16 +170,12 @@ impl Transactions {
 
     /// A request of ours, and where it went.
     pub(super) fn request(&self, sent: Id) -> Option<(&[u8], Flow)> {
-        let tables = self.listeners.get(usize::from(sent.listener))?;
-        let (bytes, peer) = tables.client.request(sent.token)?;
-        Some((bytes, Flow::datagrams(sent.listener, peer)))
+        self.listeners.get(usize::from(sent.listener))?.client.request(sent.token)
     }
 
     /// What a client was answered last, and where that went.
     pub(super) fn response(&self, id: Id) -> Option<(&[u8], Flow)> {
-        let tables = self.listeners.get(usize::from(id.listener))?;
-        let (bytes, peer) = tables.server.response(id.token)?;
-        Some((bytes, Flow::datagrams(id.listener, peer)))
+        self.listeners.get(usize::from(id.listener))?.server.response(id.token)
     }
 
     /// Takes a response to a request of ours, and acknowledges it where that is not left to whoever gets it. The request,
@@ -187,11 +183,11 @@ impl Transactions {
     pub(super) fn take_response(&mut self, cx: &mut Context, flow: Flow, response: &Message<'_>) -> Option<Id> {
         let listener = flow.listener;
         let client = &mut self.at(listener)?.client;
-        let reply = client.receive(cx.now.instant, response, Some(flow.peer));
+        let reply = client.receive(cx.now.instant, response, |asked| flow.may_answer(asked));
         if let Reply::Ack(token) | Reply::DeliverAndAck(token) = reply
-            && let Some((ack, peer)) = client.request(token)
+            && let Some((ack, to)) = client.request(token)
         {
-            cx.out.push(Flow::datagrams(listener, peer), ack);
+            cx.out.push(to, ack);
         }
         match reply {
             Reply::Deliver(token) | Reply::DeliverAndAck(token) => return Some(Id { listener, token }),
@@ -204,9 +200,9 @@ impl Transactions {
     /// Repeats what is due. The next transaction that is over; called until there is none.
     pub(super) fn poll(&mut self, cx: &mut Context) -> Option<TimedOut> {
         for (tables, listener) in self.listeners.iter_mut().zip(0..) {
-            let mut repeat = |peer, bytes: &[u8]| {
+            let mut repeat = |to, bytes: &[u8]| {
                 cx.metrics.one(Count::Retransmitted);
-                cx.out.push(Flow::datagrams(listener, peer), bytes);
+                cx.out.push(to, bytes);
             };
             while let Some(due) = tables.server.poll(cx.now.instant) {
                 match due {

@@ -71,9 +71,9 @@ impl TransactionState for Asked {
 
 /// The transactions of requests that we sent. What each sends is its request, and after a final response other than 2xx to
 /// an INVITE its ACK.
-pub type ClientTransactions = Transactions<Asked>;
+pub type ClientTransactions<P = SocketAddr> = Transactions<Asked, P>;
 
-impl ClientTransactions {
+impl<P: Copy> ClientTransactions<P> {
     /// With T2 = 1 s instead of 4 s (RFC 3261 section 17.1.2.1): for the few whose registration many others wait for, once
     /// the way to the registrar is there again.
     #[must_use]
@@ -87,7 +87,7 @@ impl ClientTransactions {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(&mut self, now: Instant, request: &Message<'_>, peer: SocketAddr) -> Result<Token, StartError> {
+    pub fn start(&mut self, now: Instant, request: &Message<'_>, peer: P) -> Result<Token, StartError> {
         let fingerprint = self.fingerprint(request)?;
         let mut buffer = self.buffers.take();
         buffer.extend_from_slice(request.as_bytes());
@@ -111,15 +111,15 @@ impl ClientTransactions {
         Ok(token)
     }
 
-    /// Tells what a response is. One that does not come `from` where the request went is to no request of ours: whoever has
-    /// seen a branch could answer in another's place. `None` where the socket hears nobody else.
-    pub fn receive(&mut self, now: Instant, response: &Message<'_>, from: Option<SocketAddr>) -> Reply {
+    /// Tells what a response is. One that does not come from where its request went, which `is_from` tells, is to no request of
+    /// ours: whoever has seen a branch could answer in another's place.
+    pub fn receive(&mut self, now: Instant, response: &Message<'_>, is_from: impl FnOnce(P) -> bool) -> Reply {
         let Some(code) = response.status() else { return Reply::Unmatched };
         let Some(token) = self.fingerprint(response).ok().and_then(|key| self.table.find(key)) else {
             return Reply::Unmatched;
         };
         let Some(transaction) = self.table.value_mut(token) else { return Reply::Unmatched };
-        if from.is_some_and(|from| from != transaction.peer) {
+        if !is_from(transaction.peer) {
             return Reply::Unmatched;
         }
         match (transaction.state, code) {
@@ -178,7 +178,7 @@ impl ClientTransactions {
 
     /// The request, or its ACK, and where it goes. Needed to write a CANCEL.
     #[must_use]
-    pub fn request(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
+    pub fn request(&self, token: Token) -> Option<(&[u8], P)> {
         self.message(token)
     }
 

@@ -32,11 +32,11 @@ pub struct TableFull;
 
 /// What a table wants done. From `poll`.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Due<'t> {
+pub enum Due<'t, P = SocketAddr> {
     /// Send these bytes there.
     Transmit {
         /// The other side.
-        peer: SocketAddr,
+        peer: P,
         /// A whole message.
         bytes: &'t [u8],
     },
@@ -101,7 +101,7 @@ pub trait TransactionState {
 }
 
 #[derive(Debug)]
-struct Transaction<S> {
+struct Transaction<S, P> {
     is_invite: bool,
     state: S,
     /// Timers A, E, G double with each repetition, up to this.
@@ -109,16 +109,17 @@ struct Transaction<S> {
     repetitions: u8,
     /// Somebody still owes a final response, or its ACK: to end now would be a failure.
     is_owed: bool,
-    peer: SocketAddr,
+    peer: P,
     /// What is sent, and sent again; empty while there is nothing.
     message: Vec<u8>,
 }
 
-/// Transactions of one side. Fixed number of slots; a slot ends by itself.
+/// Transactions of one side. Fixed number of slots; a slot ends by itself. `P` is where messages go, in the caller's words: an
+/// address, or one with the way to it.
 #[derive(Debug)]
-pub struct Transactions<S> {
+pub struct Transactions<S, P = SocketAddr> {
     key: [u8; 16],
-    table: Table<Transaction<S>>,
+    table: Table<Transaction<S, P>>,
     buffers: Buffers,
     timers: Timers,
     /// T2: the longest between two repetitions of anything but an INVITE request.
@@ -126,7 +127,7 @@ pub struct Transactions<S> {
     is_reliable: bool,
 }
 
-impl<S: TransactionState> Transactions<S> {
+impl<S: TransactionState, P: Copy> Transactions<S, P> {
     /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
@@ -157,7 +158,7 @@ impl<S: TransactionState> Transactions<S> {
     }
 
     /// What is due by now.
-    pub fn poll(&mut self, now: Instant) -> Option<Due<'_>> {
+    pub fn poll(&mut self, now: Instant) -> Option<Due<'_, P>> {
         let (token, wanted) = self.next_due(now)?;
         Some(match wanted {
             Wanted::Cancel => Due::Cancel(token),
@@ -214,7 +215,7 @@ impl<S: TransactionState> Transactions<S> {
     }
 
     /// What was sent last and where it goes; `None` if nothing was.
-    fn message(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
+    fn message(&self, token: Token) -> Option<(&[u8], P)> {
         let transaction = self.table.value(token)?;
         (!transaction.message.is_empty()).then_some((&transaction.message, transaction.peer))
     }

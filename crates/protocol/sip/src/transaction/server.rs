@@ -58,9 +58,9 @@ impl TransactionState for Answering {
 /// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response, or 64 T1 after its final one.
 ///
 /// Each is found by what retransmissions share with their request, and by what an ACK to a 2xx shares with its INVITE.
-pub type ServerTransactions = Transactions<Answering>;
+pub type ServerTransactions<P = SocketAddr> = Transactions<Answering, P>;
 
-impl ServerTransactions {
+impl<P: Copy> ServerTransactions<P> {
     /// Tells what a request is, before anything else is done with it.
     pub fn receive(&mut self, now: Instant, request: &Message<'_>, fields: &Essentials<'_>) -> Received {
         let method = request.method().unwrap_or(fields.cseq.method);
@@ -85,7 +85,7 @@ impl ServerTransactions {
         now: Instant,
         request: &Message<'_>,
         fields: &Essentials<'_>,
-        peer: SocketAddr,
+        peer: P,
         role: Role,
     ) -> Result<Token, TableFull> {
         let method = request.method().unwrap_or(fields.cseq.method);
@@ -138,7 +138,7 @@ impl ServerTransactions {
 
     /// The last response and where it goes; `None` if there is none.
     #[must_use]
-    pub fn response(&self, token: Token) -> Option<(&[u8], SocketAddr)> {
+    pub fn response(&self, token: Token) -> Option<(&[u8], P)> {
         self.message(token)
     }
 

@@ -200,6 +200,19 @@ fn rfc_2543_clients_are_told_apart_without_a_branch() {
 }
 
 #[test]
+fn a_peer_is_whatever_the_caller_calls_it_and_nobody_else_answers_for_it() {
+    let mut table = ClientTransactions::<(u8, u32)>::new(1, KEY);
+    let text = request("BYE", "z9hG4bK1", 1);
+    let message = Message::parse(text.as_bytes()).unwrap();
+    let token = table.start(ms(0), &message, (1, 7)).unwrap();
+    assert_eq!(table.poll(ms(500)), Some(Due::Transmit { peer: (1, 7), bytes: text.as_bytes() }));
+    let ok = answer(&text, 200);
+    let ok = Message::parse(&ok).unwrap();
+    assert_eq!(table.receive(ms(600), &ok, |peer| peer == (2, 7)), Reply::Unmatched);
+    assert_eq!(table.receive(ms(600), &ok, |(listener, _)| listener == 1), Reply::Deliver(token));
+}
+
+#[test]
 fn a_full_table_says_so() {
     let mut table = ServerTransactions::new(2, KEY);
     for number in 0..2 {
@@ -221,7 +234,7 @@ fn start(table: &mut ClientTransactions, text: &str) -> Token {
 }
 
 fn reply(table: &mut ClientTransactions, at: Instant, text: &str, code: u16) -> Reply {
-    table.receive(at, &Message::parse(&answer(text, code)).unwrap(), None)
+    table.receive(at, &Message::parse(&answer(text, code)).unwrap(), |_| true)
 }
 
 #[test]
@@ -387,7 +400,7 @@ impl Lossy {
     }
 
     fn take(&mut self, now: Instant, bytes: &[u8]) {
-        let token = match self.client.receive(now, &Message::parse(bytes).unwrap(), None) {
+        let token = match self.client.receive(now, &Message::parse(bytes).unwrap(), |_| true) {
             Reply::DeliverAndAck(token) => {
                 self.responses_seen += 1;
                 token
@@ -460,6 +473,6 @@ fn an_answer_from_elsewhere_is_to_no_request_of_ours() {
     let answer = answer(&invite, 403);
     let answer = Message::parse(&answer).unwrap();
     let elsewhere = SocketAddr::new(peer().ip(), peer().port() + 1);
-    assert_eq!(table.receive(ms(1), &answer, Some(elsewhere)), Reply::Unmatched);
-    assert_eq!(table.receive(ms(2), &answer, Some(peer())), Reply::DeliverAndAck(token));
+    assert_eq!(table.receive(ms(1), &answer, |asked| asked == elsewhere), Reply::Unmatched);
+    assert_eq!(table.receive(ms(2), &answer, |asked| asked == peer()), Reply::DeliverAndAck(token));
 }

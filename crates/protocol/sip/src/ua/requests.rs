@@ -114,7 +114,7 @@ impl<C: Credentials> UserAgent<C> {
     }
 
     pub(super) fn on_response(&mut self, now: Instant, from: SocketAddr, response: &Message<'_>) {
-        let token = match self.clients.receive(now, response, Some(from)) {
+        let token = match self.clients.receive(now, response, |peer| peer == from) {
             Reply::Deliver(token) => token,
             Reply::DeliverAndAck(token) => {
                 self.transmit_ack(token);

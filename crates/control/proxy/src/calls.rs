@@ -24,16 +24,34 @@ struct Call {
     user: String,
     service: String,
     until: UnixTime,
+    /// When to look whether its media still flow, unless its grants are renewed first.
+    watch: Option<Watch>,
     /// Requests that may still be said, and since when.
     left: u32,
     since: Instant,
 }
+
+/// Looks at a call that nears its end. Media that flowed between two looks are what keeps it.
+#[derive(Debug, Clone, Copy)]
+struct Watch {
+    at: UnixTime,
+    /// Between one look and the next, in seconds.
+    step_s: u64,
+    /// What its grants had carried at the last look.
+    carried: Option<u64>,
+}
+
+/// Longest before the end of a call's grants that its media are looked at, in seconds.
+const WATCHED_S_MAX: u64 = 40;
+/// Looks within that time.
+const LOOKS: u64 = 4;
 
 /// Bounded by the number of grants that the frontend may hold; a call without grants takes a place as one with.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     by_id: HashMap<CallId, Call>,
     by_end: BTreeSet<(UnixTime, CallId)>,
+    by_watch: BTreeSet<(UnixTime, CallId)>,
     /// Of calls that a BYE has ended: its number, and until when it may come again.
     byes: HashMap<CallId, (u32, Instant)>,
     byes_end: VecDeque<(Instant, CallId)>,
@@ -61,7 +79,7 @@ impl Calls {
             return false;
         }
         let (user, service) = (user.to_owned(), service.to_owned());
-        self.by_id.insert(id, Call { user, service, until, left: u32::MAX, since: Instant::ZERO });
+        self.by_id.insert(id, Call { user, service, until, watch: None, left: u32::MAX, since: Instant::ZERO });
         self.by_end.insert((until, id));
         true
     }
@@ -69,6 +87,11 @@ impl Calls {
     /// Whose call to which service this is.
     pub(crate) fn of(&self, id: CallId) -> Option<(&str, &str)> {
         self.by_id.get(&id).map(|call| (call.user.as_str(), call.service.as_str()))
+    }
+
+    /// Until when a call lives.
+    pub(crate) fn until(&self, id: CallId) -> Option<UnixTime> {
+        self.by_id.get(&id).map(|call| call.until)
     }
 
     /// Takes one request out of what may be said in a call: `per_s` a second, and twice that at once.
@@ -86,8 +109,46 @@ impl Calls {
 
     /// The call is over; `true` if it lived.
     pub(crate) fn end(&mut self, id: CallId) -> bool {
-        let ended = self.by_id.remove(&id);
-        ended.as_ref().is_some_and(|call| self.by_end.remove(&(call.until, id)))
+        let Some(call) = self.by_id.remove(&id) else { return false };
+        call.watch.map(|watch| self.by_watch.remove(&(watch.at, id)));
+        self.by_end.remove(&(call.until, id))
+    }
+
+    /// Looks at a call's media from some time before its grants end, which last from the one time to the other.
+    pub(crate) fn watch(&mut self, id: CallId, (from, until): (UnixTime, UnixTime)) {
+        let lead_s = (until.0.saturating_sub(from.0) / 2).min(WATCHED_S_MAX);
+        let at = UnixTime(until.0.saturating_sub(lead_s));
+        self.look_next(id, Some(Watch { at, step_s: (lead_s / LOOKS).max(1), carried: None }));
+    }
+
+    fn look_next(&mut self, id: CallId, next: Option<Watch>) {
+        let Some(call) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut call.watch, next);
+        before.map(|watch| self.by_watch.remove(&(watch.at, id)));
+        next.map(|watch| self.by_watch.insert((watch.at, id)));
+    }
+
+    /// When to look next at some call's media.
+    pub(crate) fn next_look(&self) -> Option<UnixTime> {
+        self.by_watch.first().map(|(at, _)| *at)
+    }
+
+    /// The calls whose media flow and whose grants end soon. `carried` tells what a call's grants have carried.
+    pub(crate) fn look(&mut self, now: UnixTime, carried: impl Fn(CallId) -> u64) -> Vec<CallId> {
+        let mut flowing = Vec::new();
+        while let Some((_, id)) = self.by_watch.first().copied().filter(|(at, _)| *at <= now) {
+            let watch = self.by_id.get(&id).and_then(|call| call.watch);
+            let Some(watch) = watch else {
+                self.by_watch.pop_first();
+                continue;
+            };
+            let carried = carried(id);
+            let flows = watch.carried.is_some_and(|before| carried > before);
+            let next = Watch { at: now.plus_secs(watch.step_s), carried: Some(carried), ..watch };
+            self.look_next(id, Some(next).filter(|_| !flows));
+            flowing.extend(flows.then_some(id));
+        }
+        flowing
     }
 
     /// A BYE with this number in its CSeq has ended the call: the same may come again.
@@ -107,6 +168,11 @@ impl Calls {
     /// Whether this is the BYE again that has ended the call.
     pub(crate) fn was_ended_by(&self, now: Instant, id: CallId, cseq: u32) -> bool {
         self.byes.get(&id).is_some_and(|(number, until)| *number == cseq && *until > now)
+    }
+
+    /// Whether a BYE has ended the call.
+    pub(crate) fn was_hung_up(&self, now: Instant, id: CallId) -> bool {
+        self.byes.get(&id).is_some_and(|(_, until)| *until > now)
     }
 
     /// Ends the calls whose user and service `is_meant` names; their ids.

@@ -6,7 +6,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use sluicegate_api::{GrantState, GrantStatus};
@@ -55,6 +58,18 @@ struct Row {
     gates: BTreeMap<String, AtGate>,
 }
 
+/// What a grant opens at its service.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KnownGrant {
+    pub(crate) id: GrantId,
+    /// IP protocol.
+    pub(crate) protocol: u8,
+    /// Ports of the service, first and last.
+    pub(crate) ports: (u16, u16),
+    /// Where it is open at its gate, if it is.
+    pub(crate) open_at: Option<(IpAddr, (u16, u16))>,
+}
+
 #[derive(Debug)]
 struct Rows {
     by_id: BTreeMap<GrantId, Row>,
@@ -95,13 +110,18 @@ pub struct LedgerFull(usize);
 pub struct Ledger {
     rows: Mutex<Rows>,
     grants_max: usize,
+    /// When somebody has to look whether media flow, as Unix time; [`NEVER`] if there are none.
+    next_look: AtomicU64,
 }
+
+/// Stands for no time at all.
+const NEVER: u64 = u64::MAX;
 
 impl Ledger {
     /// A directory with room for so many grants.
     #[must_use]
     pub fn new(grants_max: usize) -> Self {
-        Self { rows: Mutex::default(), grants_max }
+        Self { rows: Mutex::default(), grants_max, next_look: AtomicU64::new(NEVER) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {
@@ -137,6 +157,11 @@ impl Ledger {
         let mut rows = self.lock();
         let rows = &mut *rows;
         rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
+        // An agent renews its own grants.
+        if !grant.proves_address() {
+            rows.calls.watch(grant.id.call(), (grant.not_before, grant.not_after));
+            self.set_next_look(rows);
+        }
         if let Some(row) = rows.by_id.get_mut(&grant.id) {
             row.not_before = row.not_before.max(grant.not_before.0);
             rows.by_end.remove(&(row.not_after, grant.id));
@@ -241,16 +266,14 @@ impl Ledger {
     }
 
     /// Removes what a revocation names, and gives the calls that are over by it. Grants issued after `now` are not meant.
-    pub fn revoke(&self, now: UnixTime, selector: &Selector) -> Vec<CallId> {
+    /// `user`: who ended this by ending a call or changing what it has open, and not an operator.
+    pub fn revoke(&self, now: UnixTime, selector: &Selector, user: Option<&str>) -> Vec<CallId> {
         let mut rows = self.lock();
         let issued_before = selector.issued_before.or(Some(now.plus_secs(1)));
         let (until, kept) = (now.plus_secs(REVOKE_SECS), Selector { issued_before, ..selector.clone() });
-        match selector.what {
-            Selected::Call(call) => {
-                let user = rows.of_call(call).next().map(|(_, row)| row.user.clone()).unwrap_or_default();
-                rows.ended.keep(now, &user, until, kept);
-            }
-            _ => rows.revoked.keep(now, "", until, kept),
+        match user {
+            Some(user) => rows.ended.keep(now, user, until, kept),
+            None => rows.revoked.keep(now, "", until, kept),
         }
         let ids = rows.selected(selector);
         let mut over: Vec<CallId> = ids.iter().map(GrantId::call).collect();
@@ -263,18 +286,77 @@ impl Ledger {
         }
         over.sort_unstable();
         over.dedup();
-        over.retain(|call| rows.of_call(*call).next().is_none());
+        // A call that gave up one of its grants goes on, even without any.
+        let goes_on = user.is_some() && matches!(selector.what, Selected::Grant(_));
+        over.retain(|call| !goes_on && rows.of_call(*call).next().is_none());
         for call in &over {
             rows.calls.end(*call);
         }
         over
     }
 
-    /// Whose call this is, and when the last of its grants ends by itself.
-    pub fn end_of_call(&self, call: [u8; 12]) -> Option<(String, UnixTime)> {
+    /// Whose a call is, or a grant, and when what it has ends by itself. Nobody's if it has nothing.
+    pub fn end_of(&self, what: &Selected) -> (String, UnixTime) {
         let rows = self.lock();
-        let user = rows.of_call(call).next()?.1.user.clone();
-        Some((user, UnixTime(rows.of_call(call).map(|(_, row)| row.not_after).max()?)))
+        let meant = rows.selected(&Selector::all(what.clone()));
+        let mut meant = meant.iter().filter_map(|id| rows.by_id.get(id)).peekable();
+        let user = meant.peek().map(|row| row.user.clone()).unwrap_or_default();
+        (user, UnixTime(meant.map(|row| row.not_after).max().unwrap_or_default()))
+    }
+
+    /// What a call has open.
+    pub(crate) fn grants_of(&self, call: CallId) -> Vec<KnownGrant> {
+        let rows = self.lock();
+        let known = rows.of_call(call).filter_map(|(id, row)| {
+            let at_gate = row.gates.values().next()?;
+            let open_at = at_gate.address.filter(|_| at_gate.state == GrantState::Open);
+            Some(KnownGrant {
+                id: *id,
+                protocol: row.grant.protocol,
+                ports: at_gate.delta.target_ports,
+                open_at: open_at.map(|address| (address, at_gate.ports)),
+            })
+        });
+        known.collect()
+    }
+
+    /// What gates were told last of the grants of a call, of those that its packets prove nothing for but where they come
+    /// from.
+    pub(crate) fn plain_grants_of(&self, call: CallId) -> Vec<GrantDelta> {
+        let rows = self.lock();
+        let plain = rows.of_call(call).filter(|(_, row)| !row.grant.proves_address());
+        plain.filter_map(|(_, row)| row.gates.values().next().map(|at_gate| at_gate.delta.clone())).collect()
+    }
+
+    /// When to [look](Self::look) next.
+    pub(crate) fn next_look(&self) -> Option<UnixTime> {
+        Some(UnixTime(self.next_look.load(Ordering::Relaxed))).filter(|at| at.0 != NEVER)
+    }
+
+    /// The calls whose grants end soon although their media flow; each is told to one caller only.
+    pub(crate) fn look(&self, now: UnixTime) -> Vec<CallId> {
+        let mut rows = self.lock();
+        let rows = &mut *rows;
+        let by_id = &rows.by_id;
+        let carried =
+            |call| of_call(by_id, call).flat_map(|(_, row)| row.gates.values()).map(|gate| gate.bytes_used).sum();
+        let flowing = rows.calls.look(now, carried);
+        self.set_next_look(rows);
+        flowing
+    }
+
+    fn set_next_look(&self, rows: &Rows) {
+        self.next_look.store(rows.calls.next_look().map_or(NEVER, |at| at.0), Ordering::Relaxed);
+    }
+
+    /// Until when a call lives; `None` if it does not.
+    pub(crate) fn lasts_until(&self, call: CallId) -> Option<UnixTime> {
+        self.lock().calls.until(call)
+    }
+
+    /// Whether a BYE has ended this call lately.
+    pub(crate) fn was_hung_up(&self, now: Instant, call: CallId) -> bool {
+        self.lock().calls.was_hung_up(now, call)
     }
 
     /// A relayed call lives, with grants or before it has any, until `until` at least. `false` if there is no room.
@@ -405,7 +487,7 @@ impl Row {
 impl Rows {
     /// The grants of a call, by the part of their ids that they share.
     fn of_call(&self, call: CallId) -> impl Iterator<Item = (&GrantId, &Row)> {
-        self.by_id.range(GrantId::of_call(call, 0)..).take_while(move |(id, _)| id.call() == call)
+        of_call(&self.by_id, call)
     }
 
     /// What a selector names. Only what names a user or a service looks at every grant.
@@ -450,6 +532,10 @@ impl Rows {
         take_one(&mut self.per_client, &row.grant.client_id);
         Some(row)
     }
+}
+
+fn of_call(by_id: &BTreeMap<GrantId, Row>, call: CallId) -> impl Iterator<Item = (&GrantId, &Row)> {
+    by_id.range(GrantId::of_call(call, 0)..).take_while(move |(id, _)| id.call() == call)
 }
 
 /// What one grant holds of its user's share.

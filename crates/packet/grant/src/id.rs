@@ -24,6 +24,12 @@ impl GrantId {
         Self(bytes)
     }
 
+    /// Which grant of its call it is.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.0.last_chunk().map_or(0, |index| u32::from_be_bytes(*index))
+    }
+
     /// The part that all grants of one call share.
     #[must_use]
     pub fn call(&self) -> [u8; CALL_ID_LEN] {
@@ -110,6 +116,7 @@ mod tests {
     fn grants_of_one_call_share_the_call_part() {
         let call = [7; CALL_ID_LEN];
         assert_eq!(GrantId::of_call(call, 0).call(), call);
+        assert_eq!(GrantId::of_call(call, 70_000).index(), 70_000);
         assert_ne!(GrantId::of_call(call, 0), GrantId::of_call(call, 1));
     }
 }

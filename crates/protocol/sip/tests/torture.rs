@@ -39,7 +39,7 @@ fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {
         via: via(),
         uri: None,
         record_routes: &[],
-        remove_first_route: false,
+        remove_routes: 0,
         remove: &[],
         credentials_of: None,
         add: &[],

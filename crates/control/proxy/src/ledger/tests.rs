@@ -125,7 +125,7 @@ fn what_each_of_two_gates_answers_is_kept_and_a_revoke_goes_to_both() {
     let selector = Selector::all(Selected::Call([1; 12]));
     let gates: Vec<String> = ledger.matching(&selector).into_iter().map(|row| row.gate).collect();
     assert_eq!(gates, ["gate-1", "gate-2"]);
-    assert_eq!(ledger.revoke(NOW, &selector), [[1; 12]]);
+    assert_eq!(ledger.revoke(NOW, &selector, Some("alice")), [[1; 12]]);
     assert!(ledger.rows().is_empty() && ledger.snapshot("gate-2").is_empty());
 }
 
@@ -143,7 +143,7 @@ fn a_report_that_crossed_a_revoke_brings_nothing_back() {
     let report = active(1);
     ledger.active(&report, "gate-1").unwrap();
     assert_eq!(ledger.rows()[0].bytes_used, Some(5));
-    ledger.revoke(NOW, &Selector::all(Selected::User("alice".into())));
+    ledger.revoke(NOW, &Selector::all(Selected::User("alice".into())), None);
     ledger.active(&report, "gate-1").unwrap();
     assert!(ledger.rows().is_empty());
     ledger.expire(NOW.plus_secs(REVOKE_SECS));

@@ -20,7 +20,7 @@ use super::{
     media::{Want, wanted_of_offer},
     registrar::Registrar,
 };
-use crate::{calls::CallId, ledger::Ledger, metrics::Outcome};
+use crate::{calls::CallId, ledger::Ledger, metrics::Outcome, transmits::Flow};
 
 /// Who may have what, once that is decided.
 #[derive(Debug, Clone)]
@@ -95,23 +95,11 @@ fn judge(
         Some(service) if offer.is_none() && service.kind == ServiceKind::Sip => udp_of(service),
         _ => wants.iter().map(|want| want.range).collect(),
     };
-    let decision = decide(
-        &cx.policy,
-        &Request {
-            user,
-            service: name,
-            client: asked.flow.peer.ip(),
-            wanted: &wanted,
-            proves: proves(&cx.ledger, agent.as_ref(), renewed),
-            now: cx.now.unix,
-            held: cx.ledger.held_by(user, renewed),
-        },
-    );
-    let (limits, decided) = match decision.outcome {
-        Decided::Allow(limits) => (Some(limits), (Outcome::Admitted, 200)),
-        Decided::Deny(_) => (None, (Outcome::Denied, 403)),
-    };
-    cx.decided(asked, user, decided, decision.steps.iter().map(ToString::to_string));
+    let client = agent.as_ref().map_or(DataMode::Pinhole, |agent| agent.proves);
+    let proves = proves(&cx.ledger, client, renewed);
+    let (limits, steps) = ask(cx, (user, name, asked.flow), &wanted, proves, renewed);
+    let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
+    cx.decided(asked, user, decided, steps);
     let admitted = Admitted {
         user: user.to_owned(),
         limits: limits?,
@@ -123,10 +111,40 @@ fn judge(
     Some((admitted, wants))
 }
 
-/// The most that packets of this client can prove under the grants that it asks for. A renewal does not make those of a
-/// call stronger, so it is asked whether they are as strong as is demanded now.
-fn proves(ledger: &Ledger, agent: Option<&AgentSession>, renewed: Option<CallId>) -> DataMode {
-    let client = agent.map_or(DataMode::Pinhole, |agent| agent.proves);
+/// Decides anew about a call that lives: whether its user may have this now. Whoever asks for it, it is the user's.
+pub(super) fn readmit(cx: &mut Context, (call, client): (CallId, Flow), wanted: &[PortRange]) -> Option<Admitted> {
+    let (user, name) = cx.ledger.call(call)?;
+    let service = cx.policy.service(&name).cloned()?;
+    let proves = proves(&cx.ledger, DataMode::Capability, Some(call));
+    let any = if wanted.is_empty() { udp_of(&service) } else { Vec::new() };
+    let wanted = if wanted.is_empty() { &any } else { wanted };
+    let (limits, steps) = ask(cx, (&user, &name, client), wanted, proves, Some(call));
+    let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
+    cx.decided_anew((&user, &name, client), decided, steps);
+    Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None })
+}
+
+/// What the policy allows, and how it came to that.
+fn ask(
+    cx: &Context,
+    (user, service, client): (&str, &str, Flow),
+    wanted: &[PortRange],
+    proves: DataMode,
+    renewed: Option<CallId>,
+) -> (Option<Limits>, Vec<String>) {
+    let held = cx.ledger.held_by(user, renewed);
+    let request = Request { user, service, client: client.peer.ip(), wanted, proves, now: cx.now.unix, held };
+    let decision = decide(&cx.policy, &request);
+    let steps = decision.steps.iter().map(ToString::to_string).collect();
+    match decision.outcome {
+        Decided::Allow(limits) => (Some(limits), steps),
+        Decided::Deny(_) => (None, steps),
+    }
+}
+
+/// The most that packets of a client can prove under the grants that it asks for. A renewal does not make those of a call
+/// stronger, so it is asked whether they are as strong as is demanded now.
+fn proves(ledger: &Ledger, client: DataMode, renewed: Option<CallId>) -> DataMode {
     renewed.and_then(|call| ledger.least_mode_of(call)).map_or(client, |known| known.min(client))
 }
 
@@ -134,7 +152,7 @@ fn proves(ledger: &Ledger, agent: Option<&AgentSession>, renewed: Option<CallId>
 ///
 /// # Errors
 /// The status to answer with.
-fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
+pub(super) fn offer_of<'a>(message: &Message<'a>) -> Result<Option<Session<'a>>, u16> {
     if message.body().is_empty() {
         return Ok(None);
     }

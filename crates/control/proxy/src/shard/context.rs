@@ -4,6 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use sluicegate_api::Decision;
 use sluicegate_feed::{Selected, Selector};
+use sluicegate_grant::GrantId;
 use sluicegate_policy::{Policy, is_name};
 use sluicegate_wire::Pace;
 
@@ -88,6 +89,19 @@ impl Context {
         self.raise(Event::Revoke(Selector::all(Selected::Call(call))))
     }
 
+    /// Has gates close single grants of a call that goes on.
+    pub(super) fn close(&mut self, ids: impl IntoIterator<Item = GrantId>) {
+        for id in ids {
+            self.raise(Event::Revoke(Selector::all(Selected::Grant(id))));
+        }
+    }
+
+    /// Has gates close what a call has open besides this.
+    pub(super) fn close_others(&mut self, call: CallId, kept: &[GrantId]) {
+        let others = self.ledger.grants_of(call).into_iter().map(|known| known.id);
+        self.close(others.filter(|id| !kept.contains(id)));
+    }
+
     /// Gives the present datagram to the shard that owns what it belongs to.
     pub(super) fn hand_over(&mut self, shard: u8, flow: Flow, datagram: &[u8]) {
         self.metrics.one(Count::HandedOver);
@@ -106,19 +120,39 @@ impl Context {
         let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
         let left_out = if is_unproved { self.unproved_notes.admit(self.now.instant) } else { Some(0) };
         let Some(left_out) = left_out else { return };
+        let decision = self.decision((user, &asked.service(), asked.flow), (outcome, status), steps);
+        let renewal = asked.kind == Kind::Reinvite;
+        self.raise(Event::Decided(Decided { decision, renewal, left_out }));
+    }
+
+    /// Leaves a note for `trace user` about a call that lives.
+    pub(super) fn decided_anew<S: Into<String>>(
+        &mut self,
+        of: (&str, &str, Flow),
+        verdict: (Outcome, u16),
+        steps: impl IntoIterator<Item = S>,
+    ) {
+        let decision = self.decision(of, verdict, steps);
+        self.raise(Event::Decided(Decided { decision, renewal: true, left_out: 0 }));
+    }
+
+    fn decision<S: Into<String>>(
+        &self,
+        (user, service, client): (&str, &str, Flow),
+        (outcome, status): (Outcome, u16),
+        steps: impl IntoIterator<Item = S>,
+    ) -> Decision {
         // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
         let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
-        let decision = Decision {
+        Decision {
             unix: self.now.unix.0,
             user: named(user),
-            service: named(&asked.service()),
-            client: asked.flow.peer,
+            service: named(service),
+            client: client.peer,
             outcome: outcome.label().into(),
             status,
             steps: steps.into_iter().map(Into::into).collect(),
-        };
-        let renewal = asked.kind == Kind::Reinvite;
-        self.raise(Event::Decided(Decided { decision, renewal, left_out }));
+        }
     }
 
     /// A number that this shard uses once.

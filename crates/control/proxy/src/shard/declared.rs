@@ -2,28 +2,22 @@
 
 use sluicegate_grant::GrantId;
 use sluicegate_signin::HEADER;
-use sluicegate_sip::{
-    message::{HeaderName, Message},
-    transaction::Role,
-    write::Response,
-};
+use sluicegate_sip::{message::Message, transaction::Role, write::Response};
 
 use super::{
     admission::Admitted,
     answer::{ALLOW, SDP, session_of},
     context::Context,
-    exchanges::{Exchange, Exchanges},
+    exchanges::{Asking, Exchange, Exchanges},
     ladder::Asked,
     media::{self, Want},
+    timers,
     transactions::Id,
 };
 use crate::{
     calls::CallId,
     metrics::{Count, Outcome},
 };
-
-/// Shortest session timer that RFC 4028 allows, in seconds.
-const SESSION_TIMER_SECS_MIN: u32 = 90;
 
 impl Exchanges {
     /// Asks the gate of a declared service to open what was allowed.
@@ -34,8 +28,8 @@ impl Exchanges {
         admitted: Admitted,
         mut wants: Vec<Want>,
     ) {
-        if seconds(asked.message, HeaderName::SessionExpires).is_some_and(|secs| secs < SESSION_TIMER_SECS_MIN) {
-            let least = SESSION_TIMER_SECS_MIN.to_string();
+        if timers::is_too_small(asked.message) {
+            let least = timers::SECS_MIN.to_string();
             let too_small = (Outcome::Unsupported, 422);
             return self.transactions.refuse(cx, asked, too_small, &[("Min-SE", least.as_bytes())]);
         }
@@ -43,7 +37,7 @@ impl Exchanges {
         let offer = session_of(asked.message);
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
         self.begin(cx, id, asked, admitted, None);
-        if !self.open_grants(cx, id, &wants) {
+        if self.open_grants(cx, id, &wants) == Asking::Failed {
             return cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
         cx.metrics.request(asked.kind, Outcome::Admitted);
@@ -68,7 +62,7 @@ impl Exchanges {
             .begin(&mut cx.scratch)
             .header("Contact", &contact)
             .header("Allow", ALLOW);
-        if let Some(secs) = session_timer(&request, admitted.limits.lifetime_s) {
+        if let Some(secs) = timers::of_answer(&request, admitted.limits.lifetime_s) {
             // The telephone refreshes at half this time, which renews the grants (RFC 4028 section 7.4).
             headers =
                 headers.header("Require", "timer").header_args("Session-Expires", format_args!("{secs};refresher=uac"));
@@ -89,25 +83,6 @@ impl Exchanges {
             }
         }
     }
-}
-
-/// The session timer of an answer (RFC 4028 section 9), in seconds: no longer than was asked for nor than the grants last,
-/// and no shorter than the caller allows. `None` where that cannot be, where the caller has no timers, and where it wants
-/// us to refresh.
-fn session_timer(request: &Message<'_>, lifetime_s: u32) -> Option<u32> {
-    let has_timers = [HeaderName::Supported, HeaderName::Require].iter().any(|field| request.lists(*field, b"timer"));
-    let asked = request.header(HeaderName::SessionExpires).unwrap_or_default();
-    let is_ours =
-        asked.split(|byte| *byte == b';').any(|param| param.trim_ascii().eq_ignore_ascii_case(b"refresher=uas"));
-    let least = seconds(request, HeaderName::MinSe).unwrap_or(0).max(SESSION_TIMER_SECS_MIN);
-    let secs = seconds(request, HeaderName::SessionExpires).unwrap_or(u32::MAX).min(lifetime_s);
-    (has_timers && !is_ours && least <= lifetime_s).then(|| secs.max(least))
-}
-
-/// The number that such a field begins with.
-fn seconds(message: &Message<'_>, name: HeaderName) -> Option<u32> {
-    let value = message.header(name)?.split(|byte| *byte == b';').next()?;
-    std::str::from_utf8(value.trim_ascii()).ok()?.parse().ok()
 }
 
 /// The description for the agent's user, and the portable copies for gates that are not on the feed.

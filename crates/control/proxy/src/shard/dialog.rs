@@ -1,24 +1,30 @@
 //! Requests inside a dialog. A To-tag or a Route of ours shows that there was such a call; the directory says whether it
 //! still lives; and who may speak in it is the flow that signed in, the service, or whoever has its user's password.
 
+use sluicegate_policy::PortRange;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
+    sdp::Session,
     transaction::Received,
     uri::Uri,
-    write::{ForwardRequest, ForwardResponse, NewBody},
+    write::ForwardResponse,
 };
 
 use super::{
     Shard,
-    admission::admit,
-    answer::{answer_flow, has_sdp, session_of, with_session},
+    admission::{admit, offer_of, readmit},
+    answer::{has_sdp, session_of},
     context::Context,
     exchanges::Exchanges,
+    grants::renew,
     keys::{Direction, Route, Tagged},
     ladder::Asked,
-    media,
-    names::{HIDDEN, NOT_FORWARDED, refusal_of},
+    late_answers::LateAnswers,
+    media::{self, wanted_of_answer},
+    names::HIDDEN,
+    onward::Onward,
     registrar::Registrar,
+    relay::Relay,
     transactions::Id,
 };
 use crate::{
@@ -79,21 +85,23 @@ impl Shard {
             Some(Barred::Busy) => return self.cx.unavailable_once(asked),
             None => {}
         }
-        let has_body = !asked.message.body().is_empty();
         match (asked.method, direction) {
             // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
                 return self.on_reinvite(asked, route.call, Some(&route.service));
             }
-            // What the service would open by itself, and descriptions in other methods, would pass by the gate.
-            (Method::Invite, Direction::ToClient) => return self.cx.not_acceptable(asked),
             (Method::Bye, _) => {}
-            _ if has_body && has_sdp(asked.message) => return self.cx.not_acceptable(asked),
+            (Method::Invite, Direction::ToClient) => return self.on_offer(asked, dialog),
+            _ if has_sdp(asked.message) => return self.on_offer(asked, dialog),
             _ => {}
         }
         match forward(&mut self.cx, &self.registrar, asked, dialog) {
             Ok(()) => {
                 self.cx.metrics.request(asked.kind, Outcome::Answered);
+                // A refresh (RFC 4028 section 7.4): what the call has open lasts longer.
+                if asked.method == Method::Other(b"UPDATE") {
+                    renew(&mut self.cx, route.call);
+                }
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
                 if asked.method == Method::Bye && !self.legs.is_another(route.call, service_tag(asked, direction)) {
                     self.end_call(route.call, Some(asked.essentials.cseq.number));
@@ -101,6 +109,31 @@ impl Shard {
             }
             Err(code) => self.cx.answer(asked, (Outcome::Unavailable, code), &[]),
         }
+    }
+
+    /// A request that may change what a call has open: decided anew, opened where the service offers something, and passed on.
+    fn on_offer(&mut self, asked: Asked<'_>, dialog: &Dialog) {
+        let (route, direction) = (&dialog.0, dialog.1);
+        let Ok(offer) = offer_of(asked.message) else { return self.cx.not_acceptable(asked) };
+        let (to, uri) = match next(&self.cx, &self.registrar, asked, dialog) {
+            Ok(next) => next,
+            Err(code) => return self.cx.answer(asked, (Outcome::Unavailable, code), &[]),
+        };
+        let wanted = self.wanted(route, offer.as_ref().filter(|_| direction == Direction::ToClient));
+        match readmit(&mut self.cx, (route.call, route.client), &wanted) {
+            Some(admitted) => {
+                let relay = Relay::new((direction, route.client), to, uri);
+                self.exchanges.relay_offer(&mut self.cx, asked, admitted, relay);
+            }
+            None => self.cx.answer(asked, (Outcome::Denied, 403), &[]),
+        }
+    }
+
+    /// The ports that a service's description names.
+    fn wanted(&self, route: &Route, session: Option<&Session<'_>>) -> Vec<PortRange> {
+        let service = self.cx.policy.service(&route.service);
+        let wants = session.zip(service).map(|(session, service)| wanted_of_answer(session, service));
+        wants.into_iter().flatten().map(|want| want.range).collect()
     }
 
     /// Whether the credentials are those of the call's own user; else the request is answered.
@@ -143,16 +176,19 @@ pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, registrar: &Re
             Outcome::Answered
         }
         Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
-        Received::New => on_new_ack(cx, registrar, asked),
+        Received::New => on_new_ack(cx, &mut exchanges.late_answers, registrar, asked),
     };
     cx.metrics.request(asked.kind, outcome);
 }
 
-fn on_new_ack(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
+fn on_new_ack(cx: &mut Context, late: &mut LateAnswers, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
     if let Some(dialog) = dialog_of(cx, asked) {
         // Nobody can be asked for the password of an ACK.
         if bar(cx, registrar, asked, &dialog).is_some() {
             return Outcome::Unmatched;
+        }
+        if dialog.1 == Direction::ToClient && has_sdp(asked.message) {
+            return on_late_answer(cx, late, asked, &dialog.0);
         }
         let forwarded = forward(cx, registrar, asked, &dialog);
         return if forwarded.is_ok() { Outcome::Answered } else { Outcome::Unavailable };
@@ -163,6 +199,17 @@ fn on_new_ack(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>) -> Outc
     // To an answer that was not remembered: it carries the tag that we would give again.
     let stateless = cx.keys.stateless_tag(asked.message);
     if asked.essentials.to.tag == Some(&stateless[..]) { Outcome::Absorbed } else { Outcome::Unmatched }
+}
+
+/// A service's answer in its ACK: what it names is opened first.
+fn on_late_answer(cx: &mut Context, late: &mut LateAnswers, asked: Asked<'_>, route: &Route) -> Outcome {
+    let Some(session) = session_of(asked.message) else { return Outcome::Malformed };
+    let service = cx.policy.service(&route.service);
+    let wants = service.map(|service| wanted_of_answer(&session, service)).unwrap_or_default();
+    let wanted: Vec<PortRange> = wants.iter().map(|want| want.range).collect();
+    let Some(admitted) = readmit(cx, (route.call, route.client), &wanted) else { return Outcome::Denied };
+    late.hold(cx, asked, &admitted, route.client);
+    Outcome::Admitted
 }
 
 /// The client's port changed, and the kernel chose another shard than the one that repeats the 200, which the tag names.
@@ -208,46 +255,33 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
     }
 }
 
+/// Where a request inside a relayed dialog goes, and under which URI if not its own.
+///
+/// # Errors
+/// The status to answer with: the service is not to be reached.
+fn next(
+    cx: &Context,
+    registrar: &Registrar,
+    asked: Asked<'_>,
+    dialog: &Dialog,
+) -> Result<(Flow, Option<Vec<u8>>), u16> {
+    let (route, direction) = (&dialog.0, dialog.1);
+    if direction == Direction::ToClient {
+        return Ok((route.client, None));
+    }
+    let service = cx.policy.service(&route.service).cloned();
+    let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;
+    Ok((hop.flow, cx.settings.inner_uri(asked.message, &hop.uri)))
+}
+
 /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
 fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Result<(), u16> {
-    let (route, direction, message) = (&dialog.0, dialog.1, asked.message);
-    let (to, uri): (Flow, Option<Vec<u8>>) = match direction {
-        Direction::ToClient => (route.client, None),
-        Direction::ToService => {
-            let service = cx.policy.service(&route.service).cloned();
-            let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;
-            (hop.flow, cx.settings.inner_uri(message, &hop.uri))
-        }
-    };
-    let ways = (direction, answer_flow(asked.flow, message), to);
-    let branch = cx.keys.stateless_branch(ways, message).ok_or(400_u16)?;
-    // Only the ACK to an answer that held the offer has a description, and only towards the service.
-    let sdp = session_of(message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
-    let body = sdp.and_then(|sdp| with_session(message, &sdp));
-    let contact = match direction {
-        Direction::ToClient => cx.settings.outer_contact(message, to.listener),
-        Direction::ToService => None,
-    };
-    let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
-    let written = ForwardRequest {
-        request: message,
-        source: asked.flow.peer,
-        via: cx.settings.via(to.listener, &branch),
-        uri: uri.as_deref(),
-        record_routes: &[],
-        remove_first_route: true,
-        remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
-        credentials_of: Some(&cx.settings.realm),
-        add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
-        body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
-    }
-    .write(&mut cx.scratch);
-    written.map_err(refusal_of)?;
-    if cx.out.links.is_too_long(to.peer, cx.scratch.len()) {
-        return Err(513);
-    }
-    cx.out.push(to, &cx.scratch);
-    Ok(())
+    let (route, direction) = (&dialog.0, dialog.1);
+    let (to, uri) = next(cx, registrar, asked, dialog)?;
+    // Only the ACK to an answer that held the offer has a description. A service's waits for its gate.
+    let sdp = session_of(asked.message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+    let (message, from) = (asked.message, asked.flow);
+    Onward { message, from, to: (direction, to), uri: uri.as_deref(), sdp: sdp.as_deref() }.send(cx)
 }
 
 /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the

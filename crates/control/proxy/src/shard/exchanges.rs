@@ -1,5 +1,5 @@
-//! What the shard remembers of authenticated requests: their transactions, and what each INVITE without a final answer
-//! waits for.
+//! What the shard remembers of authenticated requests: their transactions, and what each request that may open something
+//! waits for until it has its final answer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -14,6 +14,7 @@ use super::{
     events::{Event, GateAnswer},
     grants::Opening,
     ladder::Asked,
+    late_answers::LateAnswers,
     legs::{Leg, Legs},
     media::Want,
     relay::Relay,
@@ -27,7 +28,7 @@ use crate::{
     transmits::Flow,
 };
 
-/// An INVITE that was let in and has no final answer yet.
+/// An INVITE that was let in and has no final answer yet, or another request that may change what a call has open.
 #[derive(Debug)]
 pub(super) struct Exchange {
     /// Where it came from.
@@ -35,12 +36,30 @@ pub(super) struct Exchange {
     pub(super) request: Vec<u8>,
     pub(super) started: Instant,
     pub(super) admitted: Admitted,
-    /// The grants that it waits for: for a relayed service those that its last answer names.
+    /// The grants that it waits for: for a relayed service those that the last description of the service names.
     pub(super) opening: Option<Opening>,
     /// When the gate must have answered.
     pub(super) gate_deadline: Option<Instant>,
-    /// What was passed on, unless the frontend itself answers for the service.
+    /// What is passed on, unless the frontend itself answers for the service.
     pub(super) relay: Option<Box<Relay>>,
+}
+
+impl Exchange {
+    /// Where the client is, whose packets are let in.
+    pub(super) fn client(&self) -> Flow {
+        self.relay.as_ref().map_or(self.flow, |relay| relay.client)
+    }
+}
+
+/// What became of asking gates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// Everything is open already.
+    Open,
+    /// Their answers are waited for.
+    Wait,
+    /// They could not be asked, and the request's sender has been told.
+    Failed,
 }
 
 /// All exchanges of a shard. Every map is bounded by the slots of the tables.
@@ -57,8 +76,10 @@ pub(super) struct Exchanges {
     hung_up: HashSet<Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
-    /// Which INVITE waits for which grant.
+    /// Which request waits for which grant.
     by_grant: HashMap<GrantId, Id>,
+    /// ACKs of services with a description, which wait for what it names.
+    pub(super) late_answers: LateAnswers,
     /// When gates have to have answered at the latest, oldest first.
     gate_deadlines: VecDeque<(Instant, Id)>,
 }
@@ -73,6 +94,7 @@ impl Exchanges {
             hung_up: HashSet::new(),
             lingering: VecDeque::new(),
             by_grant: HashMap::new(),
+            late_answers: LateAnswers::new(settings.tables.transactions_max),
             gate_deadlines: VecDeque::new(),
         }
     }
@@ -105,22 +127,28 @@ impl Exchanges {
         Some(exchange)
     }
 
-    /// Has gates open what an INVITE is to have, in place of what they were asked for it before; `false`, after having
-    /// told its sender, if they cannot even be asked.
-    pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> bool {
-        let Some(exchange) = self.pending.get_mut(&id) else { return false };
-        let opening = Opening::new(cx, &exchange.admitted, exchange.flow.peer.ip(), wants);
+    /// Has gates open what a request is to have, in place of what they were asked for it before.
+    pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> Asking {
+        let Some(exchange) = self.pending.get_mut(&id) else { return Asking::Failed };
+        let opening = Opening::new(cx, &exchange.admitted, exchange.client().peer.ip(), wants);
         let order = Event::Open { service: exchange.admitted.service.name.clone(), deltas: opening.deltas() };
         stop(&mut self.by_grant, exchange.opening.as_ref());
+        // What a call that goes on has open already is open, whatever the gate says of its renewal.
+        let is_open = exchange.relay.is_some() && opening.is_open();
+        if is_open {
+            exchange.opening = Some(opening);
+            cx.raise(order);
+            return Asking::Open;
+        }
         self.by_grant.extend(opening.ids().map(|grant| (grant, id)));
         let deadline = cx.now.instant + OPENING_MAX;
         self.gate_deadlines.push_back((deadline, id));
         (exchange.opening, exchange.gate_deadline) = (Some(opening), Some(deadline));
-        let raised = cx.raise(order);
-        if !raised {
-            self.on_gate_failed(cx, id, "as many events wait for the feed as may");
+        if cx.raise(order) {
+            return Asking::Wait;
         }
-        raised
+        self.on_gate_failed(cx, id, "as many events wait for the feed as may");
+        Asking::Failed
     }
 
     /// The exchange waits for no grants any more, and needs none.
@@ -131,16 +159,17 @@ impl Exchanges {
 
     /// Takes a gate's answer.
     pub(super) fn on_gate_answer(&mut self, cx: &mut Context, legs: &mut Legs, answer: GateAnswer) {
-        let Some(id) = self.by_grant.remove(&answer.id) else { return };
+        let Some(id) = self.by_grant.remove(&answer.id) else { return self.late_answers.on_gate_answer(cx, &answer) };
         match answer.opened {
             Ok((address, ports)) => {
                 let Some(exchange) = self.pending.get_mut(&id) else { return };
                 if !exchange.opening.as_mut().is_some_and(|opening| opening.note(answer.id, address, ports)) {
                     return;
                 }
-                match exchange.relay {
+                match exchange.relay.as_ref().map(|relay| relay.sent) {
                     None => self.accept(cx, id),
-                    Some(_) => self.pass_answer_on(cx, legs, id),
+                    Some(None) => self.send_on(cx, id),
+                    Some(Some(_)) => self.pass_answer_on(cx, legs, id),
                 }
             }
             Err(reason) => {
@@ -152,9 +181,11 @@ impl Exchanges {
 
     /// Nothing could be opened: the gate refused, or has not answered in time.
     fn on_gate_failed(&mut self, cx: &mut Context, id: Id, why: &str) {
-        match self.pending.get_mut(&id) {
-            Some(Exchange { relay: Some(_), .. }) => self.on_relay_gate_failed(cx, id, why),
-            Some(_) => self.fail(cx, id, 503, why),
+        match self.pending.get(&id).map(|exchange| exchange.relay.as_ref().map(|relay| relay.sent)) {
+            Some(Some(Some(_))) => self.on_relay_gate_failed(cx, id, why),
+            // The call goes on as it was (RFC 3261 section 14.2).
+            Some(Some(None)) => self.fail(cx, id, 488, why),
+            Some(None) => self.fail(cx, id, 503, why),
             None => {}
         }
     }
@@ -168,6 +199,7 @@ impl Exchanges {
                 self.on_gate_failed(cx, id, "the gate has not answered in time");
             }
         }
+        self.late_answers.give_up(cx.now.instant);
     }
 
     /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
@@ -183,12 +215,14 @@ impl Exchanges {
             status: code,
             steps: vec![format!("- {why}")],
         };
-        cx.raise(Event::Decided(Decided { decision, renewal: false, left_out: 0 }));
-        if opening.is_some() && !admitted.renewal {
-            cx.revoke(admitted.call);
+        cx.raise(Event::Decided(Decided { decision, renewal: admitted.renewal, left_out: 0 }));
+        match opening {
+            Some(_) if !admitted.renewal => drop(cx.revoke(admitted.call)),
+            Some(opening) => cx.close(opening.new_ids()),
+            None => {}
         }
         if let Some(relay) = relay {
-            self.relayed.remove(&relay.sent);
+            relay.sent.map(|sent| self.relayed.remove(&sent));
             if !admitted.renewal {
                 cx.ledger.end_call(cx.now.instant, admitted.call, None);
             }
@@ -203,7 +237,7 @@ impl Exchanges {
     pub(super) fn on_unacknowledged(&mut self, cx: &mut Context, id: Id) {
         let exchange = self.end(id);
         if let Some(Exchange { relay: Some(relay), .. }) = &exchange {
-            self.relayed.remove(&relay.sent);
+            relay.sent.map(|sent| self.relayed.remove(&sent));
         }
         let ended = exchange.filter(|exchange| !exchange.admitted.renewal).map(|exchange| exchange.admitted.call);
         if let Some(call) = self.unacknowledged.remove(&id).or(ended) {
@@ -237,8 +271,8 @@ impl Exchanges {
 
     /// When something is due: a transaction's timer or a gate's answer.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let queues = [&self.gate_deadlines, &self.lingering].into_iter();
-        queues.filter_map(|queue| Some(queue.front()?.0)).chain(self.transactions.next_deadline()).min()
+        let queues = [&self.gate_deadlines, &self.lingering].into_iter().filter_map(|queue| Some(queue.front()?.0));
+        queues.chain(self.transactions.next_deadline()).chain(self.late_answers.next_deadline()).min()
     }
 }
 

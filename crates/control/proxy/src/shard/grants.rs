@@ -1,6 +1,6 @@
 //! The grants of one call, from the policy's limits to the gate's answers.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use sluicegate_feed::GrantDelta;
 use sluicegate_grant::{
@@ -8,15 +8,18 @@ use sluicegate_grant::{
     epoch::Epoch,
     mac::{CLIENT_ID_ATTEMPTS, SessionKeys},
 };
-use sluicegate_policy::{PortProtocol, ServiceMode, data_mode, pseudonym};
+use sluicegate_policy::{PortProtocol, PortRange, ServiceKind, ServiceMode, data_mode, pseudonym};
+use sluicegate_sip::sdp::Session;
 
 use super::{
-    admission::Admitted,
+    admission::{Admitted, readmit},
     context::Context,
+    events::Event,
     keys::Keys,
-    media::{Opened, Want},
+    media::{self, Opened, Want},
     settings::Settings,
 };
+use crate::{calls::CallId, ledger::KnownGrant, metrics::Count, transmits::Flow};
 
 /// One grant that is being opened.
 #[derive(Debug, Clone)]
@@ -25,6 +28,8 @@ struct Part {
     /// What the gate is told; once it has answered, with its address and ports.
     delta: GrantDelta,
     opened: bool,
+    /// Whether the call had no such grant before.
+    is_new: bool,
 }
 
 /// The grants of one call, on their way to the gate and back.
@@ -34,14 +39,22 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// One grant per want; those of one call share the first 12 bytes of their ids, in the order of the wants, so that a
-    /// renewal with the same description renews the same grants.
+    /// One grant per want; those of one call share the first 12 bytes of their ids. What the call has open already is
+    /// renewed, as a grant stays what it is; for other ports there is another grant, and the call has both until it is
+    /// certain which of them it keeps.
     pub(super) fn new(cx: &Context, admitted: &Admitted, client: IpAddr, wants: &[Want]) -> Self {
         let service = &admitted.service;
-        let parts = wants.iter().zip(0..).map(|(want, index)| {
-            let id = GrantId::of_call(admitted.call, index);
+        let mut known = cx.ledger.grants_of(admitted.call);
+        let mut next = known.iter().map(|known| known.id.index() + 1).max().unwrap_or(0);
+        let parts = wants.iter().map(|want| {
+            let protocol = want.range.protocol.number(service.address);
+            let is_same =
+                |known: &KnownGrant| (known.protocol, known.ports) == (protocol, (want.range.first, want.range.last));
+            let same = known.iter().position(is_same).map(|at| known.remove(at));
+            let id = same.map_or_else(|| GrantId::of_call(admitted.call, next), |same| same.id);
+            next = next.saturating_add(same.is_none().into());
             let (seal, session) = seal(cx, admitted, id, want);
-            let delta = GrantDelta {
+            let mut delta = GrantDelta {
                 grant: grant(cx, admitted, client, (id, seal), want),
                 user: admitted.user.clone(),
                 service: service.name.clone(),
@@ -50,9 +63,18 @@ impl Opening {
                 mode: service.mode,
                 keys: session,
             };
-            Part { want: *want, delta, opened: false }
+            let open_at = same.and_then(|same| same.open_at);
+            if let Some((address, ports)) = open_at {
+                (delta.grant.gate_address, delta.grant.gate_ports) = (address, ports);
+            }
+            Part { want: *want, delta, opened: open_at.is_some(), is_new: same.is_none() }
         });
         Self { parts: parts.collect() }
+    }
+
+    /// Whether all of it was open before.
+    pub(super) fn is_open(&self) -> bool {
+        self.parts.iter().all(|part| part.opened)
     }
 
     /// What the gate is told.
@@ -65,13 +87,36 @@ impl Opening {
         self.parts.iter().map(|part| part.delta.grant.id)
     }
 
+    /// Those that the call did not have before.
+    pub(super) fn new_ids(&self) -> impl Iterator<Item = GrantId> {
+        self.parts.iter().filter(|part| part.is_new).map(|part| part.delta.grant.id)
+    }
+
+    /// Narrows what is open to the ports that a telephone's answer names, and gives what the gate is to be told of it.
+    pub(super) fn narrowed(&self, answer: &Session<'_>, client: IpAddr) -> Vec<GrantDelta> {
+        let mut wants: Vec<Want> = self.parts.iter().map(|part| part.want).collect();
+        media::narrow(&mut wants, Some(answer), client);
+        let narrower = self.parts.iter().zip(wants).filter(|(part, want)| {
+            let grant = &part.delta.grant;
+            !grant.proves_address() && want.client_ports != grant.client_ports
+        });
+        let told = narrower.map(|(part, want)| {
+            let mut delta = part.delta.clone();
+            // A gate takes from a grant that it has only what makes it last longer.
+            delta.grant.not_after = delta.grant.not_after.plus_secs(1);
+            delta.grant.client_ports = want.client_ports;
+            delta
+        });
+        told.collect()
+    }
+
     /// Notes a gate's answer; whether now all grants are open.
     pub(super) fn note(&mut self, id: GrantId, address: IpAddr, ports: (u16, u16)) -> bool {
         if let Some(part) = self.parts.iter_mut().find(|part| part.delta.grant.id == id) {
             (part.delta.grant.gate_address, part.delta.grant.gate_ports) = (address, ports);
             part.opened = true;
         }
-        self.parts.iter().all(|part| part.opened)
+        self.is_open()
     }
 
     /// Whether exactly this is open.
@@ -96,6 +141,47 @@ impl Opening {
     }
 }
 
+/// Has gates keep what a telephone's call has open, for as long again as the policy now allows.
+pub(super) fn renew(cx: &mut Context, call: CallId) {
+    let known = cx.ledger.plain_grants_of(call);
+    let Some(client) = known.first().map(|delta| delta.grant.client_address) else { return };
+    let range = |delta: &GrantDelta| {
+        let (first, last) = delta.target_ports;
+        PortProtocol::from_number(delta.grant.protocol).map(|protocol| PortRange { protocol, first, last })
+    };
+    let wanted: Vec<PortRange> = known.iter().filter_map(range).collect();
+    let client = Flow::datagrams(0, SocketAddr::new(client, 0));
+    let Some(admitted) = readmit(cx, (call, client), &wanted) else { return };
+    let deltas = known.into_iter().map(|mut delta| {
+        let limits = &admitted.limits;
+        let grant = &mut delta.grant;
+        (grant.epoch, grant.not_before) = (Epoch::at(cx.now.unix).0, cx.now.unix);
+        grant.not_after = cx.now.unix.plus_secs(limits.lifetime_s.into());
+        (grant.bytes, grant.flows, grant.rate_100kbps) = (limits.bytes_max, limits.flows_max, limits.rate_100kbps());
+        delta
+    });
+    let order = Event::Open { service: admitted.service.name.clone(), deltas: deltas.collect() };
+    cx.ledger.keep_call(
+        call,
+        (&admitted.user, &admitted.service.name),
+        cx.now.unix.plus_secs(admitted.limits.lifetime_s.into()),
+    );
+    if cx.raise(order) {
+        cx.metrics.one(Count::CallsRenewed);
+    }
+}
+
+/// Keeps the calls to SIP servers whose media flow. Without a server that ends them, others would go on for as long as somebody
+/// sends under the client's address.
+pub(super) fn renew_flowing(cx: &mut Context) {
+    for call in cx.ledger.look(cx.now.unix) {
+        let service = cx.ledger.call(call).and_then(|(_, service)| cx.policy.service(&service).cloned());
+        if service.is_some_and(|service| service.kind == ServiceKind::Sip) {
+            renew(cx, call);
+        }
+    }
+}
+
 /// What a grant's packets must prove, and under which client id.
 #[derive(Debug, Clone, Copy)]
 struct Seal {
@@ -107,10 +193,15 @@ struct Seal {
 
 /// An agent proves its address under the grant's session keys, and its packets prove as much as it and their protocol can.
 /// A renewal keeps mode, client id and keys of the grant; if this frontend has not got the keys (it was restarted), the
-/// renewal makes new ones, and the new client id tells the agent so.
+/// agent's renewal makes new ones, and the new client id tells the agent so. A renewal that is not the agent's own leaves
+/// the keys where they are.
 fn seal(cx: &Context, admitted: &Admitted, id: GrantId, want: &Want) -> (Seal, Option<SessionKeys>) {
     let known = admitted.renewal.then(|| cx.ledger.delta(id)).flatten();
     let known_grant = known.as_ref().map(|delta| &delta.grant);
+    if let Some(grant) = known_grant.filter(|grant| grant.proves_address() && admitted.agent.is_none()) {
+        let seal = Seal { proves: true, least_mode: grant.least_mode, client_id: grant.client_id };
+        return (seal, known.as_ref().and_then(|delta| delta.keys.clone()));
+    }
     // Who pings proves nothing, and has no more than its address.
     let is_proved = want.range.protocol != PortProtocol::Icmp;
     let was_sealed = known_grant.is_none_or(Grant::proves_address);

@@ -2,7 +2,10 @@
 //! somebody revoked it, its service is told so with a BYE of our own. A service that is never told keeps a place for a
 //! client that is long gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
@@ -114,16 +117,21 @@ impl Legs {
         Some(leg)
     }
 
-    /// Ends at their services the calls whose time is over.
+    /// Ends at their services the calls whose time is over. Another shard may have renewed a call.
     pub(super) fn end_due(&mut self, cx: &mut Context, transactions: &mut Transactions) {
         while let Some((_, call)) = self.by_end.first().copied().filter(|(until, _)| *until <= cx.now.instant) {
-            self.end(cx, transactions, call);
+            let left_s = cx.ledger.lasts_until(call).map_or(0, |until| until.0.saturating_sub(cx.now.unix.0));
+            match self.take(call) {
+                Some(leg) if left_s > 0 => self.keep(call, cx.now.instant + Duration::from_secs(left_s), leg),
+                Some(leg) => leg.say_bye(cx, transactions),
+                None => {}
+            }
         }
     }
 
-    /// Ends at its service a call that is over, and not by a BYE that this shard has passed on.
+    /// Ends at its service a call that is over, and not by a BYE.
     pub(super) fn end(&mut self, cx: &mut Context, transactions: &mut Transactions, call: CallId) {
-        if let Some(leg) = self.take(call) {
+        if let Some(leg) = self.take(call).filter(|_| !cx.ledger.was_hung_up(cx.now.instant, call)) {
             leg.say_bye(cx, transactions);
         }
     }

@@ -22,12 +22,15 @@ mod exchanges;
 mod grants;
 mod keys;
 mod ladder;
+mod late_answers;
 mod legs;
 mod media;
 mod names;
+mod onward;
 mod registrar;
 mod relay;
 mod settings;
+mod timers;
 mod transactions;
 mod unproved;
 
@@ -35,7 +38,7 @@ pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
 pub use settings::{DigestName, Settings, Tables};
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
@@ -46,6 +49,7 @@ use self::{
     auth::{Authenticator, Proof},
     context::Context,
     exchanges::Exchanges,
+    grants::renew_flowing,
     ladder::Asked,
     legs::Legs,
     registrar::Registrar,
@@ -134,6 +138,7 @@ impl Shard {
             }
         }
         exchanges.give_up_late_gates(cx);
+        renew_flowing(cx);
         exchanges.sweep(cx.now.instant);
         cx.metrics.add(Count::TransmitDropped, cx.out.take_dropped());
     }
@@ -151,7 +156,13 @@ impl Shard {
     /// When [`Self::on_time`] must be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).min()
+        self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).chain(self.next_look()).min()
+    }
+
+    /// When to look whether media flow that keep calls.
+    fn next_look(&self) -> Option<Instant> {
+        let at = self.cx.ledger.next_look()?;
+        Some(self.cx.now.instant + Duration::from_secs(at.0.saturating_sub(self.cx.now.unix.0)))
     }
 
     /// What is to be sent. Whoever sends it clears it.
@@ -161,13 +172,14 @@ impl Shard {
 
     /// The fill of each table.
     #[must_use]
-    pub fn gauges(&self) -> [Gauge; 6] {
+    pub fn gauges(&self) -> [Gauge; 7] {
         let [server, client] = self.exchanges.transactions.gauges();
         [
             server,
             client,
             self.authenticator.gauge(),
             self.legs.gauge(),
+            self.exchanges.late_answers.gauge(),
             self.registrar.gauge(),
             Gauge::of("events", self.cx.events.len(), self.cx.settings.tables.events_max),
         ]

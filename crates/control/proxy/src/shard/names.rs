@@ -51,15 +51,17 @@ impl Settings {
         uri.host_is(&self.realm) || address.is_some_and(|ip| own.any(|own| own.ip() == ip))
     }
 
-    /// Whether the first Route value is one of ours.
-    pub(super) fn first_route_is_ours(&self, message: &Message<'_>) -> bool {
-        let first = message.routes().next().and_then(Result::ok);
-        let uri = first.and_then(|route| Uri::parse(route.uri).ok());
-        uri.is_some_and(|uri| {
-            let host = uri.host.and_then(|host| host.address());
-            let port = uri.port.unwrap_or(5060);
-            uri.host_is(&self.realm) || self.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
-        })
+    /// How many of the first Route values are ours: one, or two where both sides of a call have their own (RFC 5658).
+    pub(super) fn own_routes(&self, message: &Message<'_>) -> usize {
+        let is_ours = |uri: &[u8]| Uri::parse(uri).is_ok_and(|uri| self.is_our_place(&uri));
+        message.routes().take(2).take_while(|route| route.as_ref().is_ok_and(|route| is_ours(route.uri))).count()
+    }
+
+    /// Whether a URI is an address and port of ours, or the realm.
+    fn is_our_place(&self, uri: &Uri<'_>) -> bool {
+        let host = uri.host.and_then(|host| host.address());
+        let port = uri.port.unwrap_or(5060);
+        uri.host_is(&self.realm) || self.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
     }
 
     /// A service's Contact as a client may know it: the same user here. `None` if there is none that can be written so.

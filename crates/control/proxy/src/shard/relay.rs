@@ -1,5 +1,5 @@
-//! Relayed services: the INVITE goes to the agent or SIP server, and what its answer names is opened before the answer is
-//! passed on.
+//! Relayed services: a request goes to the agent or SIP server and what its answer names is opened before that is passed on,
+//! or it comes from there and what it offers is opened before it goes to the client.
 
 use std::time::Duration;
 
@@ -17,15 +17,18 @@ use super::{
     answer::{session_of, with_session},
     context::Context,
     declared::multipart,
-    exchanges::{Exchange, Exchanges},
-    grants::Opening,
-    keys::Route,
+    events::Event,
+    exchanges::{Asking, Exchange, Exchanges},
+    grants::{Opening, renew},
+    keys::{Direction, Route},
     ladder::Asked,
     legs::{Leg, Legs},
     media::{self, wanted_of_answer},
     names::{HIDDEN, NOT_FORWARDED, refusal_of},
+    onward::Onward,
     registrar::Hop,
     settings::Settings,
+    timers,
     transactions::Id,
 };
 use crate::{
@@ -37,19 +40,32 @@ use crate::{
 /// 16.8).
 const RINGING_SECS: u64 = 240;
 
-/// What is known of an INVITE that was passed on to a service.
+/// What is known of a request that is passed on to a service, or from it to a client.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Our own transaction towards the service.
-    pub(super) sent: Id,
-    /// Where it went.
+    /// Which way it goes.
+    pub(super) direction: Direction,
+    /// Where the client is, whose packets the gate lets in.
+    pub(super) client: Flow,
+    /// Our own transaction towards the other side; none until what the request offers is open.
+    pub(super) sent: Option<Id>,
+    /// Where it goes.
     pub(super) hop: Flow,
-    /// The INVITE as it went there.
-    pub(super) forwarded: Vec<u8>,
+    /// The Request-URI under which it goes there, if not as it came.
+    uri: Option<Vec<u8>>,
+    /// The request as it went there.
+    forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
-    pub(super) waiting: Option<Vec<u8>>,
-    /// Whether the client wants it no longer.
-    pub(super) cancelled: bool,
+    waiting: Option<Vec<u8>>,
+    /// Whether its sender wants it no longer.
+    cancelled: bool,
+}
+
+impl Relay {
+    /// What goes on from one side of a call to the other, which is at `hop`.
+    pub(super) fn new((direction, client): (Direction, Flow), hop: Flow, uri: Option<Vec<u8>>) -> Self {
+        Self { direction, client, sent: None, hop, uri, forwarded: Vec::new(), waiting: None, cancelled: false }
+    }
 }
 
 impl Exchanges {
@@ -75,16 +91,73 @@ impl Exchanges {
             return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
-        let sent = self.transactions.start(cx, hop.flow, &forwarded);
-        let relay = Relay { sent: sent.unwrap_or(owed), hop: hop.flow, forwarded, waiting: None, cancelled: false };
+        let relay = Relay::new((Direction::ToService, asked.flow), hop.flow, None);
         self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
-        let Some(sent) = sent else {
-            cx.metrics.request(asked.kind, Outcome::Unavailable);
-            return self.fail(cx, owed, 503, "the table of requests to services is full");
-        };
+        let is_sent = self.start(cx, owed, forwarded);
+        cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
+        if is_sent {
+            self.transactions.send_trying(cx, owed, asked);
+        }
+    }
+
+    /// Sends an exchange's request on; `false`, after having told its sender, if there is no room.
+    fn start(&mut self, cx: &mut Context, owed: Id, forwarded: Vec<u8>) -> bool {
+        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return false };
+        relay.sent = self.transactions.start(cx, relay.hop, &forwarded);
+        relay.forwarded = forwarded;
+        match relay.sent {
+            Some(sent) => drop(self.relayed.insert(sent, owed)),
+            None => self.fail(cx, owed, 503, "the table of requests to the other side is full"),
+        }
+        self.pending.contains_key(&owed)
+    }
+
+    /// Passes a request within a call on that may change what the call has open: at once, or once what a service offers is
+    /// open.
+    pub(super) fn relay_offer(&mut self, cx: &mut Context, asked: Asked<'_>, admitted: Admitted, relay: Relay) {
+        let offer = session_of(asked.message).filter(|_| relay.direction == Direction::ToClient);
+        let wants = offer.map(|offer| wanted_of_answer(&offer, &admitted.service)).unwrap_or_default();
+        if !self.transactions.charge(cx.now.instant, &admitted.user) {
+            cx.metrics.one(Count::TableFull);
+            return cx.unavailable_once(asked);
+        }
+        let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.relayed.insert(sent, owed);
-        self.transactions.send_trying(cx, owed, asked);
+        self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
+        if asked.method == Method::Invite {
+            self.transactions.send_trying(cx, owed, asked);
+        }
+        if wants.is_empty() || self.open_grants(cx, owed, &wants) == Asking::Open {
+            self.send_on(cx, owed);
+        }
+    }
+
+    /// Everything that a request offers is open now, so it goes on.
+    pub(super) fn send_on(&mut self, cx: &mut Context, owed: Id) {
+        let Some(Exchange { flow, request, opening, relay: Some(relay), .. }) = self.pending.get(&owed) else { return };
+        let Ok(message) = Message::parse(request) else { return };
+        let sdp = session_of(&message).map(|session| match relay.direction {
+            Direction::ToService => media::rewrite_offer(&session, relay.client.peer.ip()),
+            Direction::ToClient => {
+                let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
+                media::rewrite_answer(&session, &opened, cx.settings.address(0).ip())
+            }
+        });
+        let onward = Onward {
+            message: &message,
+            from: *flow,
+            to: (relay.direction, relay.hop),
+            uri: relay.uri.as_deref(),
+            sdp: sdp.as_deref(),
+        };
+        let branch = cx.new_branch();
+        match onward.write(cx, &branch) {
+            Ok(()) => {
+                let forwarded = cx.scratch.clone();
+                self.start(cx, owed, forwarded);
+            }
+            Err(code) => self.fail(cx, owed, code, "the request cannot be passed on"),
+        }
     }
 
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
@@ -101,8 +174,10 @@ impl Exchanges {
             Some(Exchange { relay: None, .. }) => self.fail(cx, id, 487, "the client cancelled"),
             Some(Exchange { relay: Some(relay), .. }) => {
                 relay.cancelled = true;
-                let sent = relay.sent;
-                self.cancel(cx, sent);
+                match relay.sent {
+                    Some(sent) => self.cancel(cx, sent),
+                    None => self.fail(cx, id, 487, "its sender cancelled"),
+                }
             }
         }
     }
@@ -146,11 +221,12 @@ impl Exchanges {
         if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
             return;
         }
-        let Some(session) = description(message, code) else { return self.pass_on(cx, legs, owed, message, code) };
+        let of_service = description(message, code).filter(|_| relay.direction == Direction::ToService);
+        let Some(session) = of_service else { return self.pass_on(cx, legs, owed, message, code) };
         let mut wants = wanted_of_answer(&session, &exchange.admitted.service);
         let request = Message::parse(&exchange.request).ok();
         let offer = request.as_ref().and_then(session_of);
-        media::narrow(&mut wants, offer.as_ref(), exchange.flow.peer.ip());
+        media::narrow(&mut wants, offer.as_ref(), relay.client.peer.ip());
         let known = exchange.opening.as_ref().filter(|_| relay.waiting.is_none());
         let is_open = known.is_some_and(|opening| opening.opens(&wants));
         if wants.is_empty() || is_open {
@@ -158,7 +234,9 @@ impl Exchanges {
         }
         // The answer waits until everything that it names is open.
         relay.waiting = Some(message.as_bytes().to_vec());
-        self.open_grants(cx, owed, &wants);
+        if self.open_grants(cx, owed, &wants) == Asking::Open {
+            self.pass_answer_on(cx, legs, owed);
+        }
     }
 
     /// An answer that nobody waits for any more: the call that it makes is ended.
@@ -211,49 +289,30 @@ impl Exchanges {
         self.pass_on(cx, legs, owed, &message, code);
     }
 
-    /// Passes a response on to the client, with the gate's addresses in place of the service's.
+    /// Passes a response on: one of the service with the gate's addresses in place of its own, one of the client with the
+    /// address that the client has.
     fn pass_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: Id, message: &Message<'_>, code: u16) {
-        let Some(exchange) = self.pending.get_mut(&owed) else { return };
-        let Some(relay) = &exchange.relay else { return };
-        let Admitted { user, service, limits, call, renewal, agent } = exchange.admitted.clone();
-        let (sent, started, listener) = (relay.sent, exchange.started, exchange.flow.listener);
-        let is_accepted = code / 100 == 2;
-        let leg = if is_accepted { Leg::new(relay.hop, &relay.forwarded, message) } else { None };
-        let has_opened = exchange.opening.is_some();
-        let body = relayed_body(message, exchange, code, &cx.settings);
-        let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
-        let contact = cx.settings.answer_contact(message, listener);
-        let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
-        let proof = agent.filter(|_| is_accepted).map(|agent| agent.answer(said.0, said.1));
-        let contact = contact.as_deref().map(|value| ("Contact", value));
-        let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
-        let add: Vec<_> = contact.into_iter().chain(proof).collect();
-        let response = ForwardResponse { response: message, remove: HIDDEN, add: &add, body };
-        if response.write(&mut cx.scratch).is_err() {
+        let Some(exchange) = self.pending.get(&owed) else { return };
+        if write_response(cx, exchange, message, code).is_none() {
             return;
         }
-        if code >= 200 {
-            self.end(owed);
-        }
+        let exchange = if code >= 200 { self.end(owed) } else { None };
         if self.transactions.respond(cx, owed, code) {
             cx.metrics.one(Count::ResponsesRelayed);
         }
-        let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
-        if is_accepted {
-            cx.ledger.keep_call(call, (&user, &service.name), now.unix.plus_secs(lifetime_s));
-            leg.into_iter().for_each(|leg| legs.keep(call, now.instant + Duration::from_secs(lifetime_s), leg));
-            self.linger(now.instant, sent);
-            cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
-            cx.metrics.setup(now.instant.since(started));
-        } else if code >= 300 {
+        let Some((exchange, sent)) = exchange.and_then(|exchange| {
+            let sent = exchange.relay.as_ref()?.sent?;
+            Some((exchange, sent))
+        }) else {
+            return;
+        };
+        let is_invite = message.cseq().is_ok_and(|cseq| cseq.method == Method::Invite);
+        if is_invite && code < 300 {
+            self.linger(cx.now.instant, sent);
+        } else {
             self.relayed.remove(&sent);
-            if !renewal {
-                cx.ledger.end_call(now.instant, call, None);
-            }
-            if has_opened && !renewal {
-                cx.revoke(call);
-            }
         }
+        if code < 300 { settle(cx, legs, &exchange, message) } else { abandon(cx, &exchange) }
     }
 
     /// The gate would not open what the service's answer names: the client gets no early media, or a 503 and the service
@@ -265,7 +324,7 @@ impl Exchanges {
             return self.give_up_opening(owed);
         }
         let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
-        let (sent, leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message));
+        let (Some(sent), leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message)) else { return };
         self.relayed.remove(&sent);
         if let Some(leg) = leg {
             self.hang_up(cx, sent, &leg);
@@ -298,17 +357,25 @@ fn forwarded(
     let branch = cx.new_branch();
     let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
     let caller_tag = essentials.from.tag.unwrap_or_default();
-    let own = cx.settings.address(flow.listener);
-    let record_route = cx.keys.record_route((own, cx.now.unix), &route, essentials.call_id, caller_tag);
+    let record_route = |listener| {
+        cx.keys.record_route((cx.settings.address(listener), cx.now.unix), &route, essentials.call_id, caller_tag)
+    };
+    // One for each side where they are not the same (RFC 5658 section 4), the later one's on top.
+    let sides = [hop.flow.listener, flow.listener];
+    let record_routes: Vec<String> =
+        sides.into_iter().skip(usize::from(sides[0] == sides[1])).map(record_route).collect();
+    let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
     let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
     let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
     let body = sdp.and_then(|sdp| with_session(message, &sdp));
     // Within the dialog the client names the service's own Contact, as far as it knows that.
     let uri = if admitted.renewal { cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
-    // Our agent is told how long what it lets in lasts; a SIP server would want to refresh by itself.
-    let lifetime = admitted.limits.lifetime_s.to_string();
-    let is_agent = admitted.service.kind == ServiceKind::Agent;
-    let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", lifetime.as_bytes())];
+    // Our agent is told how long what it lets in lasts; with a SIP server, one of the two sides is asked to refresh.
+    let timer = match admitted.service.kind {
+        ServiceKind::Agent => admitted.limits.lifetime_s.to_string(),
+        _ => timers::for_service(message, admitted.limits.lifetime_s),
+    };
+    let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", timer.as_bytes())];
     let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
     let mut out = Vec::with_capacity(message.as_bytes().len() + 512);
     let request = ForwardRequest {
@@ -316,14 +383,77 @@ fn forwarded(
         source: flow.peer,
         via: cx.settings.via(hop.flow.listener, &branch),
         uri: uri.as_deref(),
-        record_routes: &[record_route.as_bytes()],
-        remove_first_route: cx.settings.first_route_is_ours(message),
-        remove: if is_agent { &remove } else { NOT_FORWARDED },
+        record_routes: &record_routes,
+        remove_routes: cx.settings.own_routes(message),
+        remove: &remove,
         credentials_of: Some(&cx.settings.realm),
-        add: if is_agent { &add } else { &add[..1] },
+        add: &add,
         body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
+}
+
+/// Writes a response as it goes back.
+fn write_response(cx: &mut Context, exchange: &Exchange, message: &Message<'_>, code: u16) -> Option<()> {
+    let relay = exchange.relay.as_ref()?;
+    let body = relayed_body(message, exchange, code, &cx.settings);
+    let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
+    if relay.direction == Direction::ToClient {
+        let response = ForwardResponse { response: message, remove: NOT_FORWARDED, add: &[], body };
+        return response.write(&mut cx.scratch).ok();
+    }
+    let contact = cx.settings.answer_contact(message, exchange.flow.listener);
+    let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
+    let agent = exchange.admitted.agent.as_ref().filter(|_| code / 100 == 2);
+    let proof = agent.map(|agent| agent.answer(said.0, said.1));
+    let timer = timers::for_caller(&exchange.request, &relay.forwarded, message);
+    let contact = contact.as_deref().map(|value| ("Contact", value));
+    let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
+    let timer = timer.iter().flat_map(|timer| [("Require", &b"timer"[..]), ("Session-Expires", timer.as_bytes())]);
+    let add: Vec<_> = contact.into_iter().chain(proof).chain(timer).collect();
+    ForwardResponse { response: message, remove: HIDDEN, add: &add, body }.write(&mut cx.scratch).ok()
+}
+
+/// A request was accepted: its call lives on, with what was described last and nothing else.
+fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, answer: &Message<'_>) {
+    let Exchange { admitted: Admitted { user, service, limits, call, renewal, .. }, opening, .. } = exchange;
+    let Some(relay) = &exchange.relay else { return };
+    let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
+    cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));
+    // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
+    let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
+    if relay.direction == Direction::ToService && has_contact {
+        let leg = Leg::new(relay.hop, &relay.forwarded, answer);
+        leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
+    }
+    match opening {
+        Some(opening) if service.kind == ServiceKind::Sip => {
+            let kept: Vec<_> = opening.ids().collect();
+            cx.close_others(*call, &kept);
+        }
+        None if *renewal => renew(cx, *call),
+        _ => {}
+    }
+    if let (Some(opening), Direction::ToClient, Some(session)) = (opening, relay.direction, session_of(answer)) {
+        let deltas = opening.narrowed(&session, relay.client.peer.ip());
+        if !deltas.is_empty() {
+            cx.raise(Event::Open { service: service.name.clone(), deltas });
+        }
+    }
+    cx.metrics.one(if *renewal { Count::CallsRenewed } else { Count::CallsOpened });
+    cx.metrics.setup(now.instant.since(exchange.started));
+}
+
+/// A request was refused: what was opened for it is closed.
+fn abandon(cx: &mut Context, exchange: &Exchange) {
+    let Exchange { admitted: Admitted { call, renewal, .. }, opening, .. } = exchange;
+    if *renewal {
+        return cx.close(opening.iter().flat_map(Opening::new_ids));
+    }
+    cx.ledger.end_call(cx.now.instant, *call, None);
+    if opening.is_some() {
+        cx.revoke(*call);
+    }
 }
 
 /// Whether a final answer replaces the provisional one that waits for the gate.
@@ -337,15 +467,20 @@ fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
     if code < 300 { session_of(message) } else { None }
 }
 
-/// The description as the client is to see it, and its type: with the gate's addresses, and for an agent with its grants.
-/// `None`: as it came.
+/// The description as the other side is to see it, and its type: the client's with the client's address, the service's with
+/// the gate's, and for an agent with its grants. `None`: as it came.
 fn relayed_body(
     message: &Message<'_>,
-    Exchange { admitted, opening, .. }: &Exchange,
+    Exchange { admitted, opening, relay, .. }: &Exchange,
     code: u16,
     settings: &Settings,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
     let session = description(message, code)?;
+    let of_client = relay.as_ref().filter(|relay| relay.direction == Direction::ToClient);
+    if let Some(relay) = of_client {
+        let sdp = media::rewrite_offer(&session, relay.client.peer.ip());
+        return with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body));
+    }
     let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
     let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
     Some(match opening {

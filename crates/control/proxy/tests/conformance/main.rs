@@ -4,6 +4,8 @@
 mod allocation;
 mod checks;
 mod credentials;
+mod dialog;
 mod invite;
+mod lasting;
 #[path = "../site/mod.rs"]
 mod site;

@@ -4,12 +4,12 @@
 
 mod relayed;
 
-pub(crate) use relayed::{ANSWER, bye_of_service, phone, relayed, reply, set_up};
+pub(crate) use relayed::{ANSWER, bye_of_service, of_service, phone, relayed, reply, set_up};
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use sluicegate_feed::GrantDelta;
-use sluicegate_grant::{DataMode, IssuerKey, epoch::Epoch, mac::SessionSecret};
+use sluicegate_feed::{GrantDelta, Selected};
+use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Now, Settings, Shard,
@@ -48,6 +48,9 @@ pub(crate) struct Site {
     pub(crate) last: Vec<u8>,
     pub(crate) agents: Arc<AgentKeys>,
     pub(crate) advertise: Vec<SocketAddr>,
+    pub(crate) listening: Vec<Listening>,
+    /// At which of these what is sent arrives.
+    pub(crate) listener: u8,
     /// The frontend's own key.
     pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
@@ -63,6 +66,7 @@ pub(crate) struct Gates {
     /// The service of the last opening.
     pub(crate) service: String,
     revokes: usize,
+    closed: Vec<GrantId>,
 }
 
 /// What one call of the machine sent: where to, and what.
@@ -86,6 +90,8 @@ impl Site {
             last: Vec::new(),
             agents: Arc::new(agent_keys(&[Epoch::at(START)])),
             advertise: Vec::new(),
+            listening: vec![Listening::udp(FRONTEND.parse().unwrap())],
+            listener: 0,
             replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
             unproved_answers_per_s: 100_000,
@@ -139,7 +145,7 @@ impl Site {
         Settings {
             realm: REALM.into(),
             algorithms: vec![DigestName::Sha256, DigestName::Md5],
-            listening: vec![Listening::udp(FRONTEND.parse().unwrap())],
+            listening: self.listening.clone(),
             replica: 1,
             boot: self.starts.into(),
             shard,
@@ -167,7 +173,7 @@ impl Site {
     }
 
     pub(crate) fn send_to(&mut self, shard: usize, from: &str, datagram: impl AsRef<[u8]>) -> Sent {
-        let flow = Flow::datagrams(0, from.parse().unwrap());
+        let flow = Flow::datagrams(self.listener, from.parse().unwrap());
         let now = self.now();
         self.shards[shard].on_datagram(now, flow, datagram.as_ref());
         self.drain(shard)
@@ -226,7 +232,14 @@ impl Site {
                     self.gates.service = service;
                     self.gates.asked.extend(deltas);
                 }
-                Event::Revoke(_) => self.gates.revokes += 1,
+                Event::Revoke(selector) => {
+                    self.gates.revokes += 1;
+                    if let Selected::Grant(id) = selector.what {
+                        // What the hub does besides.
+                        self.ledger.revoke(self.unix, &selector, Some("alice"));
+                        self.gates.closed.push(id);
+                    }
+                }
                 other => self.events.push(other),
             }
         }
@@ -238,6 +251,21 @@ impl Site {
         std::mem::take(&mut self.gates.asked)
     }
 
+    /// Which grants gates are asked for now.
+    pub(crate) fn asked_ids(&self) -> Vec<GrantId> {
+        self.gates.asked.iter().map(|delta| delta.grant.id).collect()
+    }
+
+    /// What gates were asked for last.
+    pub(crate) fn last_asked(&self) -> &GrantDelta {
+        self.gates.asked.last().unwrap()
+    }
+
+    /// Which single grants were to be closed since the last call.
+    pub(crate) fn closed(&mut self) -> Vec<GrantId> {
+        std::mem::take(&mut self.gates.closed)
+    }
+
     /// How many revokes were asked for since the last call.
     pub(crate) fn revokes(&mut self) -> usize {
         std::mem::take(&mut self.gates.revokes)
@@ -245,10 +273,15 @@ impl Site {
 
     /// The gate opens everything that it was asked for, on ports from 20000.
     pub(crate) fn gate_opens(&mut self) -> Sent {
+        self.gate_opens_from(20_000)
+    }
+
+    /// The gate opens everything that it was asked for, on ports from this one.
+    pub(crate) fn gate_opens_from(&mut self, port: u16) -> Sent {
         let mut sent = Sent::new();
         for (delta, nth) in self.asked().iter().zip(0_u16..) {
             let id = delta.grant.id;
-            let first = 20_000 + nth * 100;
+            let first = port + nth * 100;
             let ports = (first, first + delta.target_ports.1 - delta.target_ports.0);
             let address = GATE.parse().unwrap();
             // What the hub does besides.
@@ -538,8 +571,10 @@ impl Caller {
     pub(crate) fn take_dialog(&mut self, answer: &str) {
         let message = Message::parse(answer.as_bytes()).unwrap();
         self.to_tag = message.to().unwrap().tag.map(|tag| String::from_utf8(tag.to_vec()).unwrap());
-        let route = message.header(HeaderName::RecordRoute);
-        self.route = route.map(|route| String::from_utf8(route.to_vec()).unwrap());
+        let routes = message.headers_raw(HeaderName::RecordRoute);
+        let mut routes: Vec<String> = routes.map(|route| String::from_utf8(route.to_vec()).unwrap()).collect();
+        routes.reverse();
+        self.route = (!routes.is_empty()).then(|| routes.join(", "));
     }
 }
 

@@ -50,15 +50,22 @@ pub(crate) fn set_up(site: &mut Site, alice: &mut Caller) -> String {
     ok
 }
 
-/// A BYE as the service sends it: the roles of From and To swapped.
+/// A BYE as the service sends it.
 pub(crate) fn bye_of_service(alice: &Caller) -> String {
+    of_service(alice, "BYE", 1, "")
+}
+
+/// A request within the call as the service sends it: the roles of From and To swapped.
+pub(crate) fn of_service(alice: &Caller, method: &str, cseq: u32, body: &str) -> String {
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/sdp\r\n" };
     format!(
-        "BYE sip:alice@{PHONE} SIP/2.0\r\nVia: SIP/2.0/UDP {PBX};branch=z9hG4bKpbx;rport\r\nMax-Forwards: 70\r\n\
-        Route: {}\r\nFrom: <{}>;tag={}\r\nTo: <sip:alice@example.net>;tag=alice-tag\r\nCall-ID: {}\r\nCSeq: 1 BYE\r\n\
-        Content-Length: 0\r\n\r\n",
+        "{method} sip:alice@{PHONE} SIP/2.0\r\nVia: SIP/2.0/UDP {PBX};branch=z9hG4bKpbx{method}{cseq};rport\r\nMax-Forwards: 70\r\n\
+        Route: {}\r\nFrom: <{}>;tag={}\r\nTo: <sip:alice@example.net>;tag=alice-tag\r\nCall-ID: {}\r\nCSeq: {cseq} {method}\r\n\
+        Contact: <sip:pbx@10.0.0.2:5060>\r\n{kind}Content-Length: {}\r\n\r\n{body}",
         alice.route.as_ref().unwrap(),
         alice.to,
         alice.to_tag.as_ref().unwrap(),
         alice.call_id,
+        body.len(),
     )
 }

@@ -13,8 +13,8 @@ use std::{
 
 use sluicegate_api::JoinedGate;
 use sluicegate_feed::{
-    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selected, Selector, SendError,
-    SenderOptions, skew_alarm,
+    Delta, FeedSender, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selector, SendError, SenderOptions,
+    skew_alarm,
 };
 use sluicegate_grant::{GrantId, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
@@ -146,7 +146,10 @@ impl Hub {
         match event {
             Event::Open { service, deltas } => self.open(shard, &service, deltas),
             // The shard has told the service, or never let it have the call.
-            Event::Revoke(selector) => drop(self.end(selector)),
+            Event::Revoke(selector) => {
+                let of_user = self.ledger.end_of(&selector.what);
+                self.end(selector, Some(of_user));
+            }
             Event::Bind(binding) => {
                 self.registrations.note(&binding, self.clock.now(), self.clock.unix());
                 self.tell_others(shard, &Input::Bind(binding));
@@ -228,16 +231,14 @@ impl Hub {
     }
 
     /// Ends grants. Told to every gate that is known, connected or not: one that was away is told when it comes back.
-    /// Gives the calls that are over by it.
-    fn end(&mut self, selector: Selector) -> Vec<CallId> {
+    /// Gives the calls that are over by it. `of_user`: whose they are and when they would have ended, if it was a user who
+    /// ended them.
+    fn end(&mut self, selector: Selector, of_user: Option<(String, UnixTime)>) -> Vec<CallId> {
         let (now, unix) = (self.clock.now(), self.clock.unix());
-        let ended = match selector.what {
-            Selected::Call(call) => Some(self.ledger.end_of_call(call).unwrap_or_default()),
-            _ => None,
-        };
-        self.audited.ending(now, &selector, &self.ledger);
-        let over = self.ledger.revoke(unix, &selector);
-        match ended {
+        let cause = if of_user.is_some() { "goodbye" } else { "revoked" };
+        self.audited.ending(now, (&selector, cause), &self.ledger);
+        let over = self.ledger.revoke(unix, &selector, of_user.as_ref().map(|(user, _)| user.as_str()));
+        match of_user {
             Some((user, not_after)) => {
                 // A gate's clock may be behind.
                 let until = not_after.max(unix).plus_secs(REVOKE_GRACE_S);
@@ -388,7 +389,7 @@ impl Hub {
     fn on_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Revoke(selector) => {
-                let over = self.end(selector).into();
+                let over = self.end(selector, None).into();
                 self.tell_all(&Input::Over(over));
             }
             Ask::Agents(agents) => self.tell_all(&Input::Agents(agents)),

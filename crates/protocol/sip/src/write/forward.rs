@@ -57,8 +57,8 @@ pub struct ForwardRequest<'m, 'a> {
     pub uri: Option<&'m [u8]>,
     /// Our Record-Route values with their brackets, topmost first; two where the request changes sides (RFC 5658).
     pub record_routes: &'m [&'m [u8]],
-    /// Take off the first Route value, because it is ours (RFC 3261 section 16.4).
-    pub remove_first_route: bool,
+    /// Take off so many of the first Route values, because they are ours (RFC 3261 section 16.4).
+    pub remove_routes: usize,
     /// Header fields to leave out, such as P-Preferred-Identity.
     pub remove: &'m [HeaderName],
     /// Our realm: credentials for it, or for a part of it (`realm;…`), go no further; those for others do (RFC 3261 section
@@ -89,14 +89,13 @@ impl ForwardRequest<'_, '_> {
             push_header(out, "Record-Route", value);
         }
         push_args(out, format_args!("Max-Forwards: {hops}\r\n"));
-        let mut route_pending = self.remove_first_route;
+        let mut routes_pending = self.remove_routes;
         for line in self.request.lines() {
             match line.name {
                 HeaderName::Via | HeaderName::MaxForwards => {}
                 HeaderName::ProxyAuthorization if self.are_ours(line.value) => {}
-                HeaderName::Route if route_pending && !self.remove.contains(&HeaderName::Route) => {
-                    route_pending = false;
-                    push_without_first(out, &line);
+                HeaderName::Route if routes_pending > 0 && !self.remove.contains(&HeaderName::Route) => {
+                    routes_pending -= push_without_first(out, &line, routes_pending);
                 }
                 _ => push_kept(out, &line, self.remove, self.body.is_some()),
             }
@@ -144,7 +143,7 @@ impl ForwardResponse<'_, '_> {
         for line in self.response.lines() {
             if line.name == HeaderName::Via && via_pending {
                 via_pending = false;
-                push_without_first(out, &line);
+                push_without_first(out, &line, 1);
             } else {
                 push_kept(out, &line, self.remove, self.body.is_some());
             }
@@ -176,15 +175,19 @@ fn push_kept(out: &mut Vec<u8>, line: &Line<'_>, remove: &[HeaderName], new_body
     out.extend_from_slice(b"\r\n");
 }
 
-/// A list field without its first member; nothing at all if that was the only one.
-fn push_without_first(out: &mut Vec<u8>, line: &Line<'_>) {
+/// A list field without its first members, `count` at most; nothing at all if it has no others. How many there were.
+fn push_without_first(out: &mut Vec<u8>, line: &Line<'_>, count: usize) -> usize {
     let mut cursor = Cursor::new(line.value);
-    // Empty members are not counted, here as in `Message::headers`.
-    while cursor.eat_spaced(b',') {}
-    cursor.skip_to_comma();
-    if cursor.eat_spaced(b',') && !cursor.rest().is_empty() {
-        push_header(out, line.name.as_str(), cursor.rest());
+    for removed in 1..=count {
+        // Empty members are not counted, here as in `Message::headers`.
+        while cursor.eat_spaced(b',') {}
+        cursor.skip_to_comma();
+        if !cursor.eat_spaced(b',') || cursor.rest().is_empty() {
+            return removed;
+        }
     }
+    push_header(out, line.name.as_str(), cursor.rest());
+    count
 }
 
 fn push_end(out: &mut Vec<u8>, add: &[(&str, &[u8])], body: Option<NewBody<'_>>, original: &[u8]) {

@@ -39,7 +39,7 @@ fn forward<'m, 'a>(request: &'m Message<'a>) -> ForwardRequest<'m, 'a> {
         via: via(),
         uri: None,
         record_routes: &[],
-        remove_first_route: false,
+        remove_routes: 0,
         remove: &[],
         credentials_of: None,
         add: &[],
@@ -125,7 +125,7 @@ fn a_proxy_edits_only_what_it_must() {
     let edits = ForwardRequest {
         uri: Some(b"sip:pbx@10.0.0.9"),
         record_routes: &[b"<sip:203.0.113.1;lr;sg=x>"],
-        remove_first_route: true,
+        remove_routes: 1,
         remove: &[crate::message::HeaderName::ProxyAuthorization],
         credentials_of: Some("example.net"),
         add: &[("P-Asserted-Identity", b"<sip:alice@example.net>\r\nEvil: 1")],

@@ -102,7 +102,7 @@ fn forward(request: &Message<'_>) {
         },
         uri: Some(b"sip:next"),
         record_routes: &[b"<sip:us;lr>"],
-        remove_first_route: true,
+        remove_routes: 1,
         remove: &[HeaderName::ProxyAuthorization],
         credentials_of: Some("example.net"),
         add: &[("X-Added", b"x")],

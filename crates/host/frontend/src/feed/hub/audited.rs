@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use sluicegate_api::{GrantState, GrantStatus};
-use sluicegate_feed::{EndCause, Selected, Selector};
+use sluicegate_feed::{EndCause, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_store::audit::{Attempt, Audit, Event, Grant};
 use sluicegate_wire::Instant;
@@ -75,11 +75,10 @@ impl Audited {
     }
 
     /// These grants are about to be revoked: what each used in the end, its gate will say.
-    pub(super) fn ending(&mut self, now: Instant, selector: &Selector, ledger: &Ledger) {
+    pub(super) fn ending(&mut self, now: Instant, (selector, cause): (&Selector, &'static str), ledger: &Ledger) {
         if self.audit.is_none() {
             return;
         }
-        let cause = if matches!(selector.what, Selected::Call(_)) { "goodbye" } else { "revoked" };
         for row in ledger.matching(selector).into_iter().filter(|row| row.state == GrantState::Open) {
             let ending = Ending { row, cause, until: now + PATIENCE };
             if self.ending.len() < ENDING_MAX {

@@ -1,0 +1,70 @@
+//! A request within a call on its way to the other side.
+
+use sluicegate_sip::{
+    message::{HeaderName, Message},
+    write::{ForwardRequest, NewBody},
+};
+
+use super::{
+    answer::{answer_flow, with_session},
+    context::Context,
+    keys::Direction,
+    names::{NOT_FORWARDED, refusal_of},
+};
+use crate::transmits::Flow;
+
+/// One request within a call.
+pub(super) struct Onward<'m> {
+    pub(super) message: &'m Message<'m>,
+    pub(super) from: Flow,
+    /// Which way it goes, and where.
+    pub(super) to: (Direction, Flow),
+    /// The Request-URI in place of its own.
+    pub(super) uri: Option<&'m [u8]>,
+    /// The session description in place of its own.
+    pub(super) sdp: Option<&'m [u8]>,
+}
+
+impl Onward<'_> {
+    /// Sends it without a transaction: both ends repeat it until it is answered.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(super) fn send(&self, cx: &mut Context) -> Result<(), u16> {
+        let (direction, to) = self.to;
+        let ways = (direction, answer_flow(self.from, self.message), to);
+        let branch = cx.keys.stateless_branch(ways, self.message).ok_or(400_u16)?;
+        self.write(cx, &branch)?;
+        cx.out.push(to, &cx.scratch);
+        Ok(())
+    }
+
+    /// Writes it to `cx.scratch`, as it goes on with this branch.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    pub(super) fn write(&self, cx: &mut Context, branch: &[u8]) -> Result<(), u16> {
+        let (message, (direction, to)) = (self.message, self.to);
+        let body = self.sdp.and_then(|sdp| with_session(message, sdp));
+        let contact = match direction {
+            Direction::ToClient => cx.settings.outer_contact(message, to.listener),
+            Direction::ToService => None,
+        };
+        let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
+        let written = ForwardRequest {
+            request: message,
+            source: self.from.peer,
+            via: cx.settings.via(to.listener, branch),
+            uri: self.uri,
+            record_routes: &[],
+            remove_routes: cx.settings.own_routes(message),
+            remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
+            credentials_of: Some(&cx.settings.realm),
+            add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
+            body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
+        }
+        .write(&mut cx.scratch);
+        written.map_err(refusal_of)?;
+        if cx.out.links.is_too_long(to.peer, cx.scratch.len()) { Err(513) } else { Ok(()) }
+    }
+}

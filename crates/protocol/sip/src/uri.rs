@@ -63,7 +63,7 @@ impl<'a> Host<'a> {
     pub(crate) fn parse_prefix(cursor: &mut Cursor<'a>) -> Option<Self> {
         if cursor.eat(b'[') {
             let inside = cursor.take_while(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
-            let address = core::str::from_utf8(inside).ok()?.parse::<Ipv6Addr>().ok()?;
+            let address = address_v6(core::str::from_utf8(inside).ok()?)?;
             return cursor.eat(b']').then_some(Self::Address(IpAddr::V6(address)));
         }
         // The underscore is not in the grammar but in the names of many private networks.
@@ -97,6 +97,20 @@ impl<'a> Host<'a> {
             Self::Name(own) => own.eq_ignore_ascii_case(name),
         }
     }
+}
+
+/// An address as RFC 4291 writes it, or with the colon too many before dotted decimals that the grammar of RFC 3261 lets in and
+/// that has to be borne (RFC 5118 section 4.10).
+fn address_v6(text: &str) -> Option<Ipv6Addr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let colons = text.find(":::")?;
+    let (before, rest) = text.split_at_checked(colons + 2)?;
+    let (before, rest): (Ipv6Addr, Ipv4Addr) = (before.parse().ok()?, rest.strip_prefix(':')?.parse().ok()?);
+    // The two colons stand for one group at least, and the decimals for the last two.
+    let has_room = before.segments().iter().skip(5).all(|group| *group == 0);
+    has_room.then(|| Ipv6Addr::from_bits(before.to_bits() | u128::from(rest.to_bits())))
 }
 
 impl fmt::Display for Host<'_> {

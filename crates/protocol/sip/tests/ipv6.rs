@@ -1,10 +1,45 @@
 //! IPv6 addresses wherever RFC 5118 puts them.
 
 use sluicegate_sip::{
-    message::{Message, Via},
+    message::{HeaderName, Message, Via},
     sdp::Session,
     uri::{Host, Uri, UriError},
 };
+
+macro_rules! messages {
+    ($($name:literal),*) => { [$(($name, include_bytes!(concat!("torture/", $name, ".dat")) as &[u8])),*] };
+}
+
+/// The messages of RFC 5118 but for the one that is wrong.
+const VALID: [(&str, &[u8]); 11] = messages!(
+    "ipv6-good",
+    "port-ambiguous",
+    "port-unambiguous",
+    "via-received-param-with-delim",
+    "via-received-param-no-delim",
+    "ipv6-in-sdp",
+    "mult-ip-in-header",
+    "mult-ip-in-sdp",
+    "ipv4-mapped-ipv6",
+    "ipv6-bug-abnf-3-colons",
+    "ipv6-correct-abnf-2-colons"
+);
+
+#[test]
+fn the_messages_of_the_rfc_are_read_whole() {
+    for (name, bytes) in VALID {
+        let message = Message::parse(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let fields = message.essentials().unwrap_or_else(|error| panic!("{name}: {error}"));
+        for uri in [message.request_uri().unwrap(), fields.to.uri, fields.from.uri] {
+            assert!(Uri::parse(uri).is_ok(), "{name}: {}", String::from_utf8_lossy(uri));
+        }
+        assert!(message.contacts().all(|contact| Uri::parse(contact.unwrap().uri).is_ok()), "{name}");
+        assert!(message.headers(HeaderName::Via).all(|via| Via::parse(via).is_ok()), "{name}");
+        assert!(message.body().is_empty() || Session::parse(message.body()).is_ok(), "{name}");
+    }
+    let [(_, bad)] = messages!("ipv6-bad");
+    assert_eq!(Uri::parse(Message::parse(bad).unwrap().request_uri().unwrap()), Err(UriError::Host));
+}
 
 fn host(text: &str) -> Host<'_> {
     Host::Address(text.parse().unwrap())
@@ -35,8 +70,14 @@ fn received_comes_with_and_without_brackets() {
 }
 
 #[test]
-fn three_colons_are_no_address_and_a_mapped_one_is() {
-    assert_eq!(Uri::parse(b"sip:user@[2001:db8:::192.0.2.1]"), Err(UriError::Host));
+fn a_colon_too_many_before_dotted_decimals_is_borne_and_a_mapped_address_is_one() {
+    let bug = Uri::parse(b"sip:user@[2001:db8:::192.0.2.1]").unwrap();
+    assert_eq!(bug.host, Some(host("2001:db8::192.0.2.1")));
+    assert!(bug.names_same_address(&Uri::parse(b"sip:user@[2001:db8::192.0.2.1]").unwrap()));
+    for wrong in ["2001:db8:::1", "2001:db8::::192.0.2.1", ":::192.0.2", "1:2:3:4:5:6:::192.0.2.1", "1::2:::192.0.2.1"]
+    {
+        assert_eq!(Uri::parse(format!("sip:user@[{wrong}]").as_bytes()), Err(UriError::Host), "{wrong}");
+    }
     assert!(Uri::parse(b"sip:user@[::ffff:192.0.2.10]").unwrap().host_is("[::ffff:192.0.2.10]"));
 }
 

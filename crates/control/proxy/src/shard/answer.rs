@@ -18,6 +18,9 @@ use crate::{
 
 /// The methods that the frontend answers or passes on, for Allow.
 pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, REGISTER";
+/// Methods that others define, and that there are not here.
+const ELSEWHERE: [&[u8]; 8] =
+    [b"INFO", b"MESSAGE", b"NOTIFY", b"PRACK", b"PUBLISH", b"REFER", b"SUBSCRIBE", b"UPDATE"];
 /// The media type of session descriptions.
 pub(super) const SDP: &str = "application/sdp";
 /// The extensions that we have where we answer ourselves.
@@ -141,8 +144,11 @@ impl Context {
         self.answer(asked, (Outcome::Unavailable, 503), &[]);
     }
 
+    /// 405 for a method that is known and not offered here, 501 for one that nobody knows (RFC 3261 sections 21.4.6 and 21.5.2).
     pub(super) fn no_such_method(&mut self, asked: Asked<'_>) {
-        self.answer(asked, (Outcome::Unsupported, 405), &[("Allow", ALLOW.as_bytes())]);
+        let is_defined = asked.method.is_known() || ELSEWHERE.contains(&asked.method.as_bytes());
+        let code = if is_defined { 405 } else { 501 };
+        self.answer(asked, (Outcome::Unsupported, code), &[("Allow", ALLOW.as_bytes())]);
     }
 
     /// 488: would open what no gate was asked for.

@@ -30,4 +30,5 @@ mod security;
 mod serving;
 mod threats;
 mod tools;
+mod torture;
 mod windows;

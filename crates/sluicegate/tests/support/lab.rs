@@ -22,6 +22,7 @@ pub(crate) const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 66);
 pub(crate) const STRANGER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 2);
 /// A frontend on a host of its own.
 pub(crate) const FRONTEND: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
+pub(crate) const FRONTEND_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0, 2);
 /// The gate's outside address; also of the frontend in the same process.
 pub(crate) const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 pub(crate) const GATE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x203, 0, 0, 0, 0, 1);

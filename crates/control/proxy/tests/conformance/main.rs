@@ -2,6 +2,8 @@
 //! are defects that an audit found.
 
 mod allocation;
+#[path = "../../../../protocol/sip/tests/torture/answers.rs"]
+mod answers;
 mod checks;
 mod credentials;
 mod dialog;
@@ -9,3 +11,4 @@ mod invite;
 mod lasting;
 #[path = "../site/mod.rs"]
 mod site;
+mod torture;

@@ -57,6 +57,7 @@ pub(crate) struct Site {
     pub(crate) unproved_answers_per_s: u32,
     tables: Tables,
     starts: u8,
+    realm: &'static str,
 }
 
 /// Gates that note what they are asked for, and answer when told to.
@@ -97,8 +98,16 @@ impl Site {
             unproved_answers_per_s: 100_000,
             tables,
             starts: 0,
+            realm: REALM,
         };
         site.start(shards);
+        site
+    }
+
+    /// A site of another domain, which has no users.
+    pub(crate) fn of_realm(realm: &'static str) -> Self {
+        let mut site = Self { realm, ..Self::new() };
+        site.start(1);
         site
     }
 
@@ -143,7 +152,7 @@ impl Site {
 
     fn settings(&self, shard: u8) -> Settings {
         Settings {
-            realm: REALM.into(),
+            realm: self.realm.into(),
             algorithms: vec![DigestName::Sha256, DigestName::Md5],
             listening: self.listening.clone(),
             replica: 1,

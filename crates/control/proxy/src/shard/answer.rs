@@ -19,8 +19,7 @@ use crate::{
 /// The methods that the frontend answers or passes on, for Allow.
 pub(super) const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, REGISTER";
 /// Methods that others define, and that there are not here.
-const ELSEWHERE: [&[u8]; 8] =
-    [b"INFO", b"MESSAGE", b"NOTIFY", b"PRACK", b"PUBLISH", b"REFER", b"SUBSCRIBE", b"UPDATE"];
+const ELSEWHERE: [&[u8]; 8] = [b"INFO", b"MESSAGE", b"NOTIFY", b"PRACK", b"PUBLISH", b"REFER", b"SUBSCRIBE", b"UPDATE"];
 /// The media type of session descriptions.
 pub(super) const SDP: &str = "application/sdp";
 /// The extensions that we have where we answer ourselves.

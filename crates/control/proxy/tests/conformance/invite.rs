@@ -2,16 +2,23 @@
 
 use std::time::Duration;
 
-use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, header, phone, relayed, reply, status};
+use crate::site::{
+    ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, bye_of_service, header, phone, relayed, reply, status,
+};
 
 const INSIDE: &str = "sip:pbx@10.0.0.2:5060";
 /// Timer C, and what a cancelled request is waited for (64 T1).
 const TIMER_C: Duration = Duration::from_secs(181);
 const CANCELLED: Duration = Duration::from_secs(32);
 
-fn to_pbx(sent: &Sent) -> Vec<&str> {
-    let texts = sent.iter().filter(|(to, _)| to.to_string() == PBX).map(|(_, text)| text.as_str());
+/// The methods of what was sent there.
+fn methods<'s>(sent: &'s Sent, addressee: &str) -> Vec<&'s str> {
+    let texts = sent.iter().filter(|(to, _)| to.to_string() == addressee).map(|(_, text)| text.as_str());
     texts.filter_map(|text| text.split(' ').next()).collect()
+}
+
+fn to_pbx(sent: &Sent) -> Vec<&str> {
+    methods(sent, PBX)
 }
 
 fn to_phone(sent: &Sent) -> Vec<u16> {
@@ -125,4 +132,22 @@ fn d25_a_100_says_when_the_request_was_sent() {
     let sent = site.send(PHONE, signed);
     let (_, trying) = sent.iter().find(|(_, text)| status(text) == 100).unwrap();
     assert_eq!(header(trying, "Timestamp"), Some("54"));
+}
+
+/// A service that breaks RFC 3261 section 12.1.1 has no tag by which one could tell that another than the first ends the call.
+#[test]
+fn a_call_whose_service_names_no_tag_ends_when_the_service_says_so() {
+    for tag in ["", ";tag=named-later"] {
+        let mut site = Site::new();
+        let mut alice = phone();
+        let invite = relayed(&mut site, &mut alice);
+        site.send(PBX, reply(&invite, 200, ANSWER).replace(";tag=pbx-tag", ""));
+        let ok = site.gate_opens().pop().unwrap().1;
+        assert_eq!(header(&ok, "To"), Some("<sip:pbx@example.net>"));
+        alice.take_dialog(&ok);
+        alice.to_tag = Some("none".into());
+        let bye = bye_of_service(&alice).replace(";tag=none", tag);
+        assert_eq!(methods(&site.send(PBX, bye), PHONE), ["BYE"]);
+        assert_eq!(site.revokes(), 1, "{tag}");
+    }
 }

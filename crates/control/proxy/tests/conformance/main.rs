@@ -7,8 +7,10 @@ mod answers;
 mod checks;
 mod credentials;
 mod dialog;
+mod flows;
 mod invite;
 mod lasting;
+mod passing;
 #[path = "../site/mod.rs"]
 mod site;
 mod torture;

@@ -1,4 +1,4 @@
-//! The call flows of RFC 3665, message by message. Tests are named by its sections, messages by its numbers.
+//! The call flows of RFC 3665 and of its extensions, message by message. Tests are named by its sections, messages by its numbers.
 //!
 //! Alice is a telephone outside, Bob a service behind the gate that takes SIP itself. The frontend plays the proxies between
 //! them, which are two in most flows: the first authenticates Alice, the second knows where Bob is. Messages between these two
@@ -6,6 +6,7 @@
 //! service. In section 2 it is the server, and an agent registers where its service is.
 
 mod established;
+mod extensions;
 mod registration;
 mod unsuccessful;
 

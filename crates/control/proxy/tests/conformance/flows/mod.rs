@@ -26,6 +26,8 @@ const CONTACT_INSIDE: &str = "<sip:bob@10.0.0.2:5060>";
 const CONTACT_OUTSIDE: &str = "<sip:bob@203.0.113.1:5060>";
 /// Who Alice is, as the frontend tells Bob.
 const IDENTITY: (&str, &str) = ("P-Asserted-Identity", "<sip:alice@example.net>");
+/// How long what the call has open lasts, and one of them is asked to refresh it (RFC 4028 section 8.1).
+const TIMER: (&str, &str) = ("Session-Expires", "300");
 /// Fields of Alice's that no proxy has to do with.
 const HERS: &str = "Subject: lunch\r\nUser-Agent: phone/1\r\nAllow: INVITE, ACK, CANCEL, OPTIONS, BYE\r\nAccept: application/sdp\r\n\
     Supported: replaces\r\nOrganization: a, b; c\r\n";
@@ -140,7 +142,7 @@ fn inviting(body: &str) -> Edits<'_> {
         is_recorded: true,
         is_routed_here: true,
         removed: &["Proxy-Authorization"],
-        added: &[IDENTITY],
+        added: &[IDENTITY, TIMER],
         body: Some(body),
     }
 }

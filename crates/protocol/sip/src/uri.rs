@@ -257,6 +257,41 @@ impl<'a> Uri<'a> {
         };
         same_scheme && same_user && same_host && self.port == other.port && self.opaque == other.opaque
     }
+
+    /// Whether both are the same URI (RFC 3261 section 19.1.4), by which a registrar finds the binding of a Contact. As
+    /// there, two that are the same as a third need not be the same. Passwords do not count.
+    #[must_use]
+    pub fn is_equivalent(&self, other: &Uri<'_>) -> bool {
+        self.names_same_address(other)
+            && parts(self.params, b';').all(|own| fits_params(own, other.params))
+            && parts(other.params, b';').all(|own| fits_params(own, self.params))
+            && parts(self.headers, b'&').all(|own| parts(other.headers, b'&').any(|part| is_same_part(own, part)))
+            && parts(other.headers, b'&').all(|own| parts(self.headers, b'&').any(|part| is_same_part(own, part)))
+    }
+}
+
+/// URI parameters that count even where only one of two URIs has them.
+const NEVER_IGNORED: [&[u8]; 5] = [b"user", b"ttl", b"method", b"maddr", b"transport"];
+
+/// A parameter or header field of a URI: its name and its value.
+type Part<'a> = (&'a [u8], &'a [u8]);
+
+fn parts(text: &[u8], separator: u8) -> impl Iterator<Item = Part<'_>> {
+    let parts = text.split(move |byte| *byte == separator).filter(|part| !part.is_empty());
+    parts.map(|part| split_once(b'=', part).unwrap_or((part, &[])))
+}
+
+/// Whether a parameter of one URI does not make it another than that with the parameters `others`.
+fn fits_params(own: Part<'_>, others: &[u8]) -> bool {
+    match parts(others, b';').find(|(name, _)| name.eq_ignore_ascii_case(own.0)) {
+        Some(other) => is_same_part(own, other),
+        None => !NEVER_IGNORED.iter().any(|name| name.eq_ignore_ascii_case(own.0)),
+    }
+}
+
+fn is_same_part((name, value): Part<'_>, (other, others): Part<'_>) -> bool {
+    let lower = |text| unescape(text).map(|byte| byte.to_ascii_lowercase());
+    name.eq_ignore_ascii_case(other) && lower(value).eq(lower(others))
 }
 
 /// The bytes of `text` with each `%XX` resolved, once (RFC 3261 section 19.1.2). A percent sign that is no escape stays.
@@ -370,5 +405,43 @@ mod tests {
         assert!(one.names_same_address(&two));
         assert!(!one.names_same_address(&Uri::parse(b"sip:ALICE@AtLanta.CoM").unwrap()));
         assert!(!one.names_same_address(&Uri::parse(b"sip:alice@AtLanta.CoM:5060").unwrap()));
+    }
+
+    /// The examples of RFC 3261 section 19.1.4.
+    #[test]
+    fn uris_are_equivalent_as_the_rfc_has_it() {
+        let are_same = |one: &str, two: &str| {
+            let (one, two) = (Uri::parse(one.as_bytes()).unwrap(), Uri::parse(two.as_bytes()).unwrap());
+            assert_eq!(one.is_equivalent(&two), two.is_equivalent(&one));
+            one.is_equivalent(&two)
+        };
+        for (one, two) in [
+            ("sip:%61lice@atlanta.com;transport=TCP", "sip:alice@AtLanTa.CoM;Transport=tcp"),
+            ("sip:carol@chicago.com", "sip:carol@chicago.com;newparam=5"),
+            ("sip:carol@chicago.com;newparam=5", "sip:carol@chicago.com;security=on"),
+            (
+                "sip:biloxi.com;transport=tcp;method=REGISTER?to=sip:bob%40biloxi.com",
+                "sip:biloxi.com;method=REGISTER;transport=tcp?to=sip:bob%40biloxi.com",
+            ),
+            (
+                "sip:alice@atlanta.com?subject=project%20x&priority=urgent",
+                "sip:alice@atlanta.com?priority=urgent&subject=project%20x",
+            ),
+        ] {
+            assert!(are_same(one, two), "{one} {two}");
+        }
+        for (one, two) in [
+            ("SIP:ALICE@AtLanTa.CoM;Transport=udp", "sip:alice@AtLanTa.CoM;Transport=UDP"),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com:5060"),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com;transport=udp"),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com:6000;transport=tcp"),
+            ("sip:carol@chicago.com", "sip:carol@chicago.com?Subject=next%20meeting"),
+            ("sip:bob@phone21.boxesbybob.com", "sip:bob@192.0.2.4"),
+            ("sip:carol@chicago.com;security=on", "sip:carol@chicago.com;security=off"),
+            ("sip:carol@chicago.com", "sips:carol@chicago.com"),
+            ("sip:carol@chicago.com", "sip:carol@chicago.com;maddr=192.0.2.4"),
+        ] {
+            assert!(!are_same(one, two), "{one} {two}");
+        }
     }
 }

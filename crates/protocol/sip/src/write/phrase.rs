@@ -23,6 +23,7 @@ pub const fn phrase(code: u16) -> &'static str {
         420 => "Bad Extension",
         421 => "Extension Required",
         423 => "Interval Too Brief",
+        439 => "First Hop Lacks Outbound Support",
         480 => "Temporarily Unavailable",
         481 => "Call/Transaction Does Not Exist",
         482 => "Loop Detected",

@@ -1,8 +1,8 @@
 //! The SIP core of a frontend: it authenticates, applies policy, issues grants and has gates open them.
 //!
 //! A [`Shard`] is all of it as a pure state machine: datagrams, answers of gates and the time go in, datagrams and
-//! [`Event`]s come out. Shards of one process share a [`Ledger`] of grants and calls, the [`Guesses`] at passwords, and
-//! [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
+//! [`Event`]s come out. Shards of one process share a [`Ledger`] of grants and calls, the [`Locations`] of users,
+//! the [`Guesses`] at passwords, and [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
 
 mod agents;
 mod calls;
@@ -10,6 +10,7 @@ mod decisions;
 mod guesses;
 mod ledger;
 mod links;
+mod locations;
 mod metrics;
 mod shard;
 mod transmits;
@@ -20,6 +21,7 @@ pub use decisions::{Decided, Decisions};
 pub use guesses::{GUESSES_MAX, Guesses};
 pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
+pub use locations::{Contact, Contacts, Locations};
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
-pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Rung, Settings, Shard, Tables, derive};
+pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Phones, Rung, Settings, Shard, Tables, derive};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

@@ -12,7 +12,7 @@ use sluicegate_policy::{PerUser, Rule, Service};
 use sluicegate_store::audit;
 
 use crate::holder::KeyHolder;
-use sluicegate_proxy::{DigestName, Tables};
+use sluicegate_proxy::{DigestName, Phones, Tables};
 
 /// Most listening addresses.
 pub const LISTEN_MAX: usize = 8;
@@ -24,6 +24,14 @@ const TABLE_MAX: usize = 1 << 22;
 pub const GATES_MAX: usize = 64;
 /// Slowest relay of SIP to a service, in bit/s.
 const RELAY_RATE_BPS_MIN: u64 = 64_000;
+/// Most contacts of one user.
+const CONTACTS_PER_USER_MAX: usize = 30;
+/// Least and most of the shortest registration of a telephone, in seconds: no longer one may be refused (RFC 3261 section
+/// 10.3).
+const REGISTRATION_S_LEAST: u32 = 10;
+const REGISTRATION_S_BRIEF: u32 = 3_600;
+/// Longest registration of a telephone, in seconds.
+const REGISTRATION_S_MOST: u32 = 86_400;
 /// Longest realm, in bytes.
 const REALM_LEN_MAX: usize = 128;
 
@@ -109,6 +117,8 @@ pub struct Config {
     pub per_user: PerUser,
     /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
+    /// How long telephones may be registered.
+    pub phones: Phones,
     /// Rate of SIP that a gate lets the frontends send to one service, in bit/s.
     pub relay_rate_bps: u64,
     /// Requests a second that may be said within one relayed call, and twice that at once.
@@ -142,6 +152,7 @@ impl Config {
             grants_max: 65_536,
             per_user: PerUser::default(),
             registration_secs_max: 120,
+            phones: Phones::default(),
             relay_rate_bps: 2_000_000,
             dialog_requests_per_s: 20,
             unproved_answers_per_s: 500,
@@ -196,6 +207,8 @@ impl Config {
             ("tables replays_max", tables.replays_max),
             ("tables replays_per_user_max", tables.replays_per_user_max),
             ("tables bindings_max", tables.bindings_max),
+            ("tables contacts_max", tables.contacts_max),
+            ("tables contacts_per_user_max", tables.contacts_per_user_max),
             ("tables events_max", tables.events_max),
             ("tables legs_max", tables.legs_max),
             ("dialog_requests_per_s", self.dialog_requests_per_s as usize),
@@ -211,6 +224,15 @@ impl Config {
         }
         if !(30..=86_400).contains(&self.registration_secs_max) {
             errors.push(ConfigError::Registration(self.registration_secs_max));
+        }
+        if tables.contacts_per_user_max > CONTACTS_PER_USER_MAX {
+            errors.push(ConfigError::ContactsPerUser(tables.contacts_per_user_max));
+        }
+        let Phones { registration_s_default: default, registration_s_min: min, registration_s_max: max } = self.phones;
+        if !(REGISTRATION_S_LEAST..=REGISTRATION_S_BRIEF).contains(&min) || max > REGISTRATION_S_MOST {
+            errors.push(ConfigError::Phones);
+        } else if !(min..=max).contains(&default) {
+            errors.push(ConfigError::PhonesOrder);
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
@@ -287,6 +309,18 @@ pub enum ConfigError {
     /// Too slow for signalling.
     #[error("relay_rate = {0} bit/s carries no signalling; write at least \"64kbit\"")]
     RelayRate(u64),
+    /// More contacts than fit into one record of the store.
+    #[error("tables contacts_per_user_max = {0} is more than {CONTACTS_PER_USER_MAX}")]
+    ContactsPerUser(usize),
+    /// Registration times of telephones out of range.
+    #[error(
+        "phones registration_s_min must be {REGISTRATION_S_LEAST} to {REGISTRATION_S_BRIEF}, and registration_s_max at \
+         most {REGISTRATION_S_MOST}"
+    )]
+    Phones,
+    /// A default that is not between its bounds.
+    #[error("phones registration_s_default must be between registration_s_min and registration_s_max")]
+    PhonesOrder,
     /// A registration time out of range.
     #[error("registration_secs_max = {0} is not between 30 and 86400")]
     Registration(u32),
@@ -319,8 +353,10 @@ mod tests {
         wrong.relay_rate_bps = 1;
         wrong.dialog_requests_per_s = 0;
         wrong.tables.legs_max = 0;
+        wrong.tables.contacts_per_user_max = 31;
+        wrong.phones.registration_s_min = 5;
         wrong.tables.transactions_max = TABLE_MAX + 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 13);
+        assert_eq!(wrong.check().unwrap_err().len(), 15);
     }
 
     #[test]

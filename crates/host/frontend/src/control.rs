@@ -26,7 +26,7 @@ use crate::{
     feed::{Allowlist, Ask, Places},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, Locations, ShardMetrics};
 
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
@@ -72,6 +72,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) locations: Arc<Locations>,
     pub(crate) replica: Arc<ReplicaKey>,
     pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
@@ -292,6 +293,7 @@ impl Control {
         sums.extend([
             inner.decisions.gauge(),
             inner.guesses.gauge(inner.clock.now()),
+            inner.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
         sums.extend(inner.policy.load().gauges());

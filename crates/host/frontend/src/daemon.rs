@@ -47,7 +47,9 @@ use crate::{
     udp::Udp,
     worker::{Gauges, Worker},
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics};
+use sluicegate_proxy::{
+    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Locations, Settings, Shard, ShardMetrics, Tables,
+};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";
@@ -171,6 +173,7 @@ struct Common {
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
+    locations: Arc<Locations>,
     agents: Arc<AgentKeys>,
     clock: Clock,
     stop: Arc<AtomicBool>,
@@ -225,7 +228,9 @@ impl Opened {
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let guesses = Arc::new(guesses(&secrets));
-        let common = Common { guesses, secrets, agents, policy, ledger, clock, stop, events };
+        let Tables { contacts_max, contacts_per_user_max, .. } = config.tables;
+        let locations = Arc::new(Locations::new(contacts_max, contacts_per_user_max));
+        let common = Common { guesses, locations, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -429,6 +434,8 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
         shard,
         registration_secs_max: config.registration_secs_max,
+        phones: config.phones,
+        locations: Arc::clone(&common.locations),
         dialog_requests_per_s: config.dialog_requests_per_s,
         unproved_answers_per_s: config.unproved_answers_per_s,
         tables: config.tables,
@@ -468,6 +475,7 @@ fn control(
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::default()),
         guesses: Arc::clone(&common.guesses),
+        locations: Arc::clone(&common.locations),
         replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),
         metrics: shards.metrics.clone(),
@@ -487,6 +495,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
     Hub {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
+        locations: Arc::clone(&common.locations),
         decisions: Arc::clone(&control.inner.decisions),
         shards: shards.senders.clone(),
         statuses: Arc::clone(&control.inner.gates),

@@ -360,6 +360,7 @@ fn frontend_plan(
     config.unproved_answers_per_s = frontend.unproved_answers_per_s.unwrap_or(config.unproved_answers_per_s);
     config.per_user = frontend.per_user;
     config.grants_max = frontend.grants_max.unwrap_or(config.grants_max);
+    config.phones = frontend.phones;
     config.tables = frontend.tables;
     config.audit = file.audit.options(&file.node.state);
     config.services.clone_from(&file.services);

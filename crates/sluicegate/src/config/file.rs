@@ -12,7 +12,7 @@ use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::GateSite;
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
-use sluicegate_proxy::{DigestName, Tables};
+use sluicegate_proxy::{DigestName, Phones, Tables};
 use sluicegate_store::audit::Options;
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
@@ -87,6 +87,9 @@ pub(crate) struct Frontend {
     pub(crate) per_user: sluicegate_policy::PerUser,
     /// Grants at once.
     pub(crate) grants_max: Option<usize>,
+    /// How long telephones may be registered.
+    #[serde(default)]
+    pub(crate) phones: Phones,
     /// Sizes of each SIP thread's tables.
     #[serde(default)]
     pub(crate) tables: Tables,

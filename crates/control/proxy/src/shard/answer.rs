@@ -9,6 +9,7 @@ use sluicegate_sip::{
 use super::{
     context::Context,
     ladder::Asked,
+    registrar::REGISTER_EXTENSIONS,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
 };
 use crate::{
@@ -158,7 +159,10 @@ impl Context {
     /// 420, if one of these fields names an extension that there is not here.
     pub(super) fn refuse_extensions(&mut self, asked: Asked<'_>, fields: &[HeaderName]) -> bool {
         let mut unknown = [("Unsupported", &b""[..]); UNSUPPORTED_MAX];
-        let tags = fields.iter().flat_map(|field| asked.message.headers(*field)).filter(|tag| !is_supported(tag));
+        let own = if asked.method == Method::Register { &REGISTER_EXTENSIONS[..] } else { &[] };
+        let is_known =
+            |tag: &&[u8]| is_supported(tag) || own.iter().any(|own| tag.eq_ignore_ascii_case(own.as_bytes()));
+        let tags = fields.iter().flat_map(|field| asked.message.headers(*field)).filter(|tag| !is_known(tag));
         let named = unknown.iter_mut().zip(tags).map(|(line, tag)| line.1 = tag).count();
         if named > 0 {
             self.answer(asked, (Outcome::Unsupported, 420), &unknown[..named]);

@@ -7,7 +7,12 @@ use sluicegate_grant::GrantId;
 use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
-use crate::{agents::AgentKeys, decisions::Decided, links::Standing, transmits::Flow};
+use crate::{
+    agents::AgentKeys,
+    decisions::Decided,
+    links::Standing,
+    transmits::{ConnectionId, Flow},
+};
 
 /// What a shard asks for. Comes out of [`crate::Shard::poll_event`].
 #[derive(Debug, Clone)]
@@ -69,6 +74,8 @@ pub enum Input {
     Gate(GateAnswer),
     /// Another shard took a registration.
     Bind(Binding),
+    /// A connection has ended. It is enough to tell one shard.
+    Closed(ConnectionId),
     /// These calls are over, because somebody revoked what they have.
     Over(Arc<[[u8; 12]]>),
     /// Another shard received a datagram of ours.

@@ -53,6 +53,8 @@ pub(super) struct Keys {
     pub(super) unproved: [u8; 16],
     pub(super) calls: [u8; 32],
     pub(super) pseudonyms: [u8; 32],
+    /// For Call-IDs of registrations.
+    registrations: [u8; 16],
 }
 
 impl std::fmt::Debug for Keys {
@@ -108,7 +110,13 @@ impl Keys {
             unproved: half(&settings.start_key, b"unproved"),
             calls: derive(&settings.start_key, b"calls"),
             pseudonyms: derive(&settings.dialog_key, b"pseudonyms"),
+            registrations: half(&settings.dialog_key, b"registrations"),
         }
+    }
+
+    /// What is kept of a registration's Call-ID, over restarts: nobody can make another that is taken for it.
+    pub(super) fn call_id(&self, call_id: &[u8]) -> u64 {
+        u64::from_be_bytes(mac(&self.registrations, b"call-id", &[call_id]))
     }
 
     /// The To-tag of an answer that is not remembered: the same for each retransmission of the request.

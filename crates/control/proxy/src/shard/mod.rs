@@ -36,7 +36,7 @@ mod unproved;
 
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
-pub use settings::{DigestName, Settings, Tables};
+pub use settings::{DigestName, Phones, Settings, Tables};
 
 use std::{sync::Arc, time::Duration};
 
@@ -80,7 +80,7 @@ pub struct Shard {
     exchanges: Exchanges,
     /// Relayed calls whose services are told when they end.
     legs: Legs,
-    /// Where services take SIP.
+    /// Where services take SIP, and where users are called.
     registrar: Registrar,
 }
 
@@ -94,7 +94,7 @@ impl Shard {
             authenticator: Authenticator::new(&cx.settings),
             exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
-            registrar: Registrar::new(tables.bindings_max),
+            registrar: Registrar::new(&cx.settings),
             cx,
         }
     }
@@ -112,6 +112,7 @@ impl Shard {
             }
             // One that finds no room is told again when its agent registers anew.
             Input::Bind(binding) => drop(self.registrar.bind(self.cx.now.instant, binding)),
+            Input::Closed(connection) => self.registrar.close(connection),
             Input::Datagram { flow, bytes } => {
                 self.cx.handed_over = true;
                 self.on_datagram(now, flow, &bytes);

@@ -35,7 +35,12 @@ impl Settings {
     pub(super) fn is_from(&self, asked: Asked<'_>, user: &str) -> bool {
         let Ok(uri) = Uri::parse(asked.essentials.from.uri) else { return false };
         let is_anonymous = uri.user_is(ANONYMOUS.0) && uri.host_is(ANONYMOUS.1);
-        is_anonymous || (uri.is_sip() && uri.user_is(user) && self.is_our_host(&uri))
+        is_anonymous || self.is_address_of(&uri, user)
+    }
+
+    /// Whether a URI is this user's address here.
+    pub(super) fn is_address_of(&self, uri: &Uri<'_>, user: &str) -> bool {
+        uri.is_sip() && uri.user_is(user) && self.is_our_host(uri)
     }
 
     /// Whether the request names us or our realm: no one else's calls are carried.

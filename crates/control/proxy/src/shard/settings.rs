@@ -11,7 +11,7 @@ use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::write::ViaLine;
 use zeroize::Zeroizing;
 
-use crate::{agents::AgentKeys, guesses::Guesses, transmits::Listening};
+use crate::{agents::AgentKeys, guesses::Guesses, locations::Locations, transmits::Listening};
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
@@ -21,6 +21,25 @@ pub(crate) const OPENING_MAX: Duration = Duration::from_millis(500);
 pub(crate) const RETRY_AFTER_SECS: u32 = 5;
 /// Longest answer to an unproved request, in multiples of that request: a spoofed source gains no more than this.
 pub(crate) const AMPLIFICATION_MAX: usize = 3;
+
+/// How long telephones may be registered, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Phones {
+    /// Of a telephone that does not say.
+    pub registration_s_default: u32,
+    /// At least; who asks for less is told so (RFC 3261 section 10.3).
+    pub registration_s_min: u32,
+    /// At most; who asks for more gets this.
+    pub registration_s_max: u32,
+}
+
+impl Default for Phones {
+    fn default() -> Self {
+        Self { registration_s_default: 3_600, registration_s_min: 60, registration_s_max: 7_200 }
+    }
+}
+
 /// Fixed sizes of a shard's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -35,6 +54,10 @@ pub struct Tables {
     pub replays_per_user_max: usize,
     /// Services registered by agents.
     pub bindings_max: usize,
+    /// Contacts registered by users, of all shards together.
+    pub contacts_max: usize,
+    /// Of these, contacts of one user.
+    pub contacts_per_user_max: usize,
     /// Events waiting for the feed.
     pub events_max: usize,
     /// Relayed calls whose service is told when they end.
@@ -49,6 +72,8 @@ impl Default for Tables {
             replays_max: 1 << 17,
             replays_per_user_max: 4_096,
             bindings_max: 1_024,
+            contacts_max: 131_072,
+            contacts_per_user_max: 10,
             events_max: 4_096,
             legs_max: 16_384,
         }
@@ -70,8 +95,12 @@ pub struct Settings {
     pub boot: u32,
     /// Which of the frontend's shards this is.
     pub shard: u8,
-    /// Longest registration, in seconds.
+    /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
+    /// Registrations of telephones.
+    pub phones: Phones,
+    /// Where users can be called, of all shards.
+    pub locations: Arc<Locations>,
     /// Requests a second that may be said within one relayed call, and twice that at once.
     pub dialog_requests_per_s: u32,
     /// Answers a second to the senders of one /24 (IPv6: /64) that have proved nothing.

@@ -11,6 +11,7 @@ mod flows;
 mod invite;
 mod lasting;
 mod passing;
+mod registrations;
 #[path = "../site/mod.rs"]
 mod site;
 mod torture;

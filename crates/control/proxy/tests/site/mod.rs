@@ -12,8 +12,8 @@ use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Now, Settings, Shard,
-    ShardMetrics, Tables,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Phones,
+    Settings, Shard, ShardMetrics, Tables,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -54,6 +54,7 @@ pub(crate) struct Site {
     /// The frontend's own key.
     pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
+    pub(crate) locations: Arc<Locations>,
     pub(crate) unproved_answers_per_s: u32,
     tables: Tables,
     starts: u8,
@@ -95,6 +96,7 @@ impl Site {
             listener: 0,
             replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
+            locations: Arc::new(Locations::new(tables.contacts_max, tables.contacts_per_user_max)),
             unproved_answers_per_s: 100_000,
             tables,
             starts: 0,
@@ -159,6 +161,8 @@ impl Site {
             boot: self.starts.into(),
             shard,
             registration_secs_max: 120,
+            phones: Phones::default(),
+            locations: Arc::clone(&self.locations),
             dialog_requests_per_s: 20,
             unproved_answers_per_s: self.unproved_answers_per_s,
             tables: self.tables,
@@ -186,6 +190,13 @@ impl Site {
         let now = self.now();
         self.shards[shard].on_datagram(now, flow, datagram.as_ref());
         self.drain(shard)
+    }
+
+    /// One message over any flow to shard 0; the statuses of its answers.
+    pub(crate) fn send_over(&mut self, flow: Flow, message: impl AsRef<[u8]>) -> Vec<u16> {
+        let now = self.now();
+        self.shards[0].on_datagram(now, flow, message.as_ref());
+        self.drain(0).iter().map(|(_, answer)| status(answer)).collect()
     }
 
     /// One datagram to shard 0, and what came of it, byte by byte.

@@ -3,11 +3,12 @@
 //! Alice is a telephone outside, Bob a service behind the gate that takes SIP itself. The frontend plays the proxies between
 //! them, which are two in most flows: the first authenticates Alice, the second knows where Bob is. Messages between these two
 //! are none here. In section 3.1, where Alice calls Bob without a proxy, the frontend plays Bob: it answers for a declared
-//! service. In section 2 it is the server, and an agent registers where its service is.
+//! service. In section 2 it is the server: an agent registers where its service is, and a user where he is.
 
 mod established;
 mod extensions;
 mod registration;
+mod telephones;
 mod unsuccessful;
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Where services take SIP: where their agents registered from, or where their gates say. Both tables are bounded.
+//! Where services take SIP: where their agents registered from, or where their gates say.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_policy::{Service, ServiceKind};
@@ -8,17 +8,17 @@ use sluicegate_signin::HEADER;
 use sluicegate_sip::{message::NameAddr, transaction::Role};
 use sluicegate_wire::Instant;
 
-use super::{
-    auth::{AgentSession, Proof},
-    context::Context,
-    events::{Binding, Event},
-    ladder::Asked,
-    names::user_in,
-    transactions::Transactions,
-};
+use super::Registrar;
 use crate::{
     links::Standing,
     metrics::{Count, Outcome},
+    shard::{
+        auth::AgentSession,
+        context::Context,
+        events::{Binding, Event},
+        ladder::Asked,
+        transactions::Transactions,
+    },
     transmits::Flow,
 };
 
@@ -27,29 +27,16 @@ const REGISTRATION_SECS_DEFAULT: u32 = 3_600;
 /// Shortest registration but 0 (RFC 3261 section 10.3).
 const REGISTRATION_SECS_MIN: u32 = 10;
 
-/// Where services are reached.
-#[derive(Debug)]
-pub(super) struct Registrar {
-    bindings: HashMap<String, Binding>,
-    max: usize,
-    /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
-    standing: HashMap<String, Standing>,
-}
-
 /// Where requests for a service go, and under which URI.
-pub(super) struct Hop {
-    pub(super) flow: Flow,
-    pub(super) uri: Vec<u8>,
+pub(crate) struct Hop {
+    pub(crate) flow: Flow,
+    pub(crate) uri: Vec<u8>,
 }
 
 impl Registrar {
-    pub(super) fn new(max: usize) -> Self {
-        Self { bindings: HashMap::new(), max, standing: HashMap::new() }
-    }
-
     /// Where a service takes SIP: where its agent registered from; or for a SIP server under the address that its gate
     /// told, or its own.
-    pub(super) fn hop(&self, cx: &Context, service: &Service) -> Option<Hop> {
+    pub(crate) fn hop(&self, cx: &Context, service: &Service) -> Option<Hop> {
         if let Some(binding) = self.at(cx.now.instant, &service.name) {
             return Some(Hop { flow: binding.flow, uri: binding.contact.clone() });
         }
@@ -63,7 +50,7 @@ impl Registrar {
     }
 
     /// A distant gate tells where a service takes SIP; `None`: the service is reached itself.
-    pub(super) fn stand(&mut self, cx: &mut Context, service: String, standing: Option<Standing>) {
+    pub(crate) fn stand(&mut self, cx: &mut Context, service: String, standing: Option<Standing>) {
         match standing {
             Some(standing) => drop(self.standing.insert(service, standing)),
             None => drop(self.standing.remove(&service)),
@@ -72,7 +59,7 @@ impl Registrar {
     }
 
     /// Forgets the gates of services that there are not any more, and has what goes to the others sealed.
-    pub(super) fn link(&mut self, cx: &mut Context) {
+    pub(crate) fn link(&mut self, cx: &mut Context) {
         self.standing.retain(|service, _| cx.policy.service(service).is_some());
         cx.out.links.set(cx.settings.addresses(), cx.settings.shard, self.standing.values());
     }
@@ -83,14 +70,14 @@ impl Registrar {
     }
 
     /// Takes a registration, or its end; `false` if there is no room. One that has ended frees its place.
-    pub(super) fn bind(&mut self, now: Instant, binding: Binding) -> bool {
+    pub(crate) fn bind(&mut self, now: Instant, binding: Binding) -> bool {
         if binding.expires <= now {
             self.bindings.remove(&binding.service);
             return true;
         }
-        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.max {
+        if !self.bindings.contains_key(&binding.service) && self.bindings.len() >= self.bindings_max {
             self.bindings.retain(|_, other| other.expires > now);
-            if self.bindings.len() >= self.max {
+            if self.bindings.len() >= self.bindings_max {
                 return false;
             }
         }
@@ -98,27 +85,19 @@ impl Registrar {
         true
     }
 
-    pub(super) fn gauge(&self) -> Gauge {
-        Gauge::of("bindings", self.bindings.len(), self.max)
+    pub(crate) fn gauge(&self) -> Gauge {
+        Gauge::of("bindings", self.bindings.len(), self.bindings_max)
     }
 
-    /// A REGISTER: who proves to be the registrar of a service may say where its calls go, which is where it sent this
-    /// from, whatever its Contact says.
-    pub(super) fn on_register(
+    /// A REGISTER of a service: who proves to be its registrar may say where its calls go, which is where it sent this from,
+    /// whatever its Contact says.
+    pub(super) fn on_service(
         &mut self,
         cx: &mut Context,
         transactions: &mut Transactions,
         asked: Asked<'_>,
-        Proof { user, agent }: Proof,
+        (service, user, agent): (&Service, &str, Option<AgentSession>),
     ) {
-        let named = user_in(asked.essentials.to.uri).and_then(|name| cx.policy.service(&name).cloned());
-        let is_theirs = |service: &Arc<Service>| {
-            service.kind != ServiceKind::Declared && service.registrar.as_deref() == Some(user.as_str())
-        };
-        let Some(service) = named.filter(is_theirs) else {
-            let why = "the user is not the registrar of such a service";
-            return transactions.deny(cx, asked, &user, Outcome::Denied, why);
-        };
         let Ok(contact) = asked.message.contact() else {
             return transactions.refuse(cx, asked, (Outcome::Malformed, 400), &[]);
         };
@@ -146,7 +125,7 @@ impl Registrar {
         }
         cx.raise(Event::Bind(binding));
         if !is_known && secs > 0 {
-            cx.decided(asked, &user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
+            cx.decided(asked, user, (Outcome::Admitted, 200), ["+ registered where the service takes calls"]);
         }
         self.confirm(cx, transactions, asked, (&service.name, agent));
     }
@@ -172,6 +151,11 @@ impl Registrar {
         cx.write_answer(asked.flow, asked.message, 200, &more);
         transactions.respond(cx, id, 200);
     }
+}
+
+/// Whether this user registers the service.
+pub(super) fn is_theirs(service: &Service, user: &str) -> bool {
+    service.kind != ServiceKind::Declared && service.registrar.as_deref() == Some(user)
 }
 
 /// How long a registration is asked for, and no longer than it may last.

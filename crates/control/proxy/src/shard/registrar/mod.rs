@@ -1,0 +1,74 @@
+//! Who is reached where: services where their agents registered from, or where their gates say; users where their
+//! telephones registered from.
+
+mod services;
+mod users;
+
+use std::{collections::HashMap, sync::Arc};
+
+use sluicegate_wire::Instant;
+
+pub(super) use self::{services::Hop, users::REGISTER_EXTENSIONS};
+use self::{services::is_theirs, users::callable};
+use super::{
+    auth::Proof, context::Context, events::Binding, ladder::Asked, names::user_in, settings::Settings,
+    transactions::Transactions,
+};
+use crate::{
+    links::Standing,
+    locations::{Contact, Locations},
+    metrics::Outcome,
+    transmits::ConnectionId,
+};
+
+/// Where services and users are reached. Every table is bounded.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    bindings: HashMap<String, Binding>,
+    bindings_max: usize,
+    /// Gate addresses of services that cannot be reached directly. Bounded by the policy's services.
+    standing: HashMap<String, Standing>,
+    /// Of users, known to all shards.
+    locations: Arc<Locations>,
+}
+
+impl Registrar {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            bindings: HashMap::new(),
+            bindings_max: settings.tables.bindings_max,
+            standing: HashMap::new(),
+            locations: Arc::clone(&settings.locations),
+        }
+    }
+
+    /// A REGISTER, of a service by its registrar or of a user by itself. Nobody registers anybody else.
+    pub(super) fn on_register(
+        &mut self,
+        cx: &mut Context,
+        transactions: &mut Transactions,
+        asked: Asked<'_>,
+        Proof { user, agent }: Proof,
+    ) {
+        let named = user_in(asked.essentials.to.uri).unwrap_or_default();
+        let service = cx.policy.service(&named).filter(|service| is_theirs(service, &user)).cloned();
+        match service {
+            Some(service) => self.on_service(cx, transactions, asked, (&service, &user, agent)),
+            None if named == user && agent.is_none() => self.on_user(cx, transactions, asked, &user),
+            None => {
+                let why = "To names neither the user itself nor a service whose registrar it is";
+                transactions.deny(cx, asked, &user, Outcome::Denied, why);
+            }
+        }
+    }
+
+    /// Where a user can be called now, preferred first.
+    pub(super) fn contacts(&self, now: Instant, user: &str) -> impl Iterator<Item = Arc<Contact>> {
+        callable(&self.locations.of(now, user)).into_iter()
+    }
+
+    /// A connection has ended: nobody is reached over it any more.
+    pub(super) fn close(&self, connection: ConnectionId) {
+        self.locations.close(connection);
+    }
+}

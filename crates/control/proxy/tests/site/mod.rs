@@ -2,6 +2,7 @@
 //! and clients that write real SIP.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
+mod policy;
 mod relayed;
 
 pub(crate) use relayed::{ANSWER, bye_of_service, of_service, phone, relayed, reply, set_up};
@@ -10,7 +11,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
-use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, User};
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Phones,
     Settings, Shard, ShardMetrics, Tables,
@@ -22,7 +23,6 @@ use sluicegate_sip::{
     digest::{Algorithm, Answer, Authorization, Challenge, Ha1, ha1},
     message::{HeaderName, Message},
 };
-use sluicegate_store::password::credentials;
 use sluicegate_wire::{Instant, UnixTime};
 use zeroize::Zeroizing;
 
@@ -84,7 +84,7 @@ impl Site {
             shards: Vec::new(),
             metrics: Vec::new(),
             ledger: Arc::new(Ledger::new(1_000)),
-            policy: Arc::new(policy()),
+            policy: Arc::new(policy::policy()),
             instant: Instant::from_secs(1_000),
             unix: START,
             events: Vec::new(),
@@ -347,35 +347,6 @@ pub(crate) fn secret_of(user: &str, password: &str) -> UserSecret {
         bytes[at % 32] = bytes[at % 32].rotate_left(3) ^ byte;
     }
     UserSecret::from_bytes(bytes)
-}
-
-/// alice: agent and telephone; bob: telephone without any permission; carol: disabled; dave: agent only.
-fn policy() -> Policy {
-    let user = User::new;
-    let phone = |name: &str| {
-        let credentials = Some(credentials(name, REALM, PASSWORD).unwrap());
-        User { phone: true, credentials, ..user(name) }
-    };
-    let alice = User { groups: vec!["staff".into()], ..phone("alice") };
-    let dave = User { groups: vec!["staff".into()], ..user("dave") };
-    let carol = User { enabled: false, ..phone("carol") };
-    let service = |text: &str| -> Service { toml::from_str(text).unwrap() };
-    let services = vec![
-        service("name='web'\naddress='10.0.0.1'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']"),
-        service(
-            "name='vault'\naddress='10.0.0.4'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']\ngrant={least_mode='capability'}",
-        ),
-        service("name='pbx'\nkind='sip'\naddress='10.0.0.2'\nports=['udp/4000-4999']\nallow=['group:staff']"),
-        service(
-            "name='files'\nkind='agent'\naddress='10.0.0.3'\nports=['tcp/22-23']\nallow=['group:staff']\nregistrar='registrar'",
-        ),
-    ];
-    assert!(services[0].allow.contains(&Subject::Group("staff".into())));
-    let groups = vec![Group { name: "staff".into(), description: String::new() }];
-    let users = vec![alice, phone("bob"), carol, dave, user("registrar")];
-    let draft = Draft { users, groups, services, ..Draft::default() };
-    let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
-    policy
 }
 
 /// A client with one dialog.

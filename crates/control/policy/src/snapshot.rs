@@ -5,7 +5,7 @@ use std::{
 
 use sluicegate_bounded::Gauge;
 
-use crate::{Bounds, Finding, Group, PerUser, Rule, Service, Severity, User, check};
+use crate::{Bounds, Finding, Group, PerUser, Rule, Service, ServiceKind, Severity, User, check};
 
 /// Everything that a policy is made from, as it was read; nothing is promised about it yet.
 #[derive(Debug, Clone, Default)]
@@ -74,6 +74,15 @@ impl Policy {
     #[must_use]
     pub fn service(&self, name: &str) -> Option<&Arc<Service>> {
         self.services.get(name)
+    }
+
+    /// The SIP server that this user registers, and calls for.
+    #[must_use]
+    pub fn sip_server_of(&self, registrar: &str) -> Option<&Arc<Service>> {
+        let is_theirs = |service: &&Arc<Service>| {
+            service.kind == ServiceKind::Sip && service.registrar.as_deref() == Some(registrar)
+        };
+        self.services.values().filter(is_theirs).min_by_key(|service| &service.name)
     }
 
     /// What one user's grants may hold together.

@@ -16,6 +16,7 @@ use super::{
     auth::{AgentSession, Proof},
     context::Context,
     exchanges::Exchanges,
+    forks::Inbound,
     ladder::Asked,
     media::{Want, wanted_of_offer},
     registrar::Registrar,
@@ -36,22 +37,30 @@ pub(super) struct Admitted {
     pub(super) agent: Option<AgentSession>,
 }
 
-/// Decides about an authenticated INVITE, and carries out a yes. `renewed` is the call that a re-INVITE belongs to.
+/// The call that a re-INVITE belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Renewed {
+    pub(super) call: CallId,
+    /// Whether the client was called, and goes by the name that the caller gave it.
+    pub(super) is_called: bool,
+}
+
+/// Decides about an authenticated INVITE, and carries out a yes.
 pub(super) fn admit(
     cx: &mut Context,
     exchanges: &mut Exchanges,
     registrar: &Registrar,
     asked: Asked<'_>,
     Proof { user, agent }: Proof,
-    (service, renewed): (&str, Option<CallId>),
+    (service, renewed): (&str, Option<Renewed>),
 ) {
     let transactions = &mut exchanges.transactions;
     // The call's own user and service, or it is someone else's call.
     let other = |(owner, of): (String, String)| owner != user || of != service;
-    if renewed.is_some_and(|call| cx.ledger.call(call).is_some_and(other)) {
+    if renewed.is_some_and(|renewed| cx.ledger.call(renewed.call).is_some_and(other)) {
         return cx.unmatched(asked);
     }
-    if !cx.settings.is_from(asked, &user) {
+    if !renewed.is_some_and(|renewed| renewed.is_called) && !cx.settings.is_from(asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
     let offer = match offer_of(asked.message) {
@@ -59,7 +68,9 @@ pub(super) fn admit(
         Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
     };
     // The same answer whatever the reason: who may not use a service does not learn whether it exists.
-    let Some((admitted, wants)) = judge(cx, asked, (&user, agent, service), renewed, offer.as_ref()) else {
+    let Some((admitted, wants)) =
+        judge(cx, asked, (&user, agent, service), renewed.map(|renewed| renewed.call), offer.as_ref())
+    else {
         return transactions.refuse(cx, asked, (Outcome::Denied, 403), &[]);
     };
     // A proxy looks at Proxy-Require alone (RFC 3261 section 16.3). Agents have what we have.
@@ -122,6 +133,31 @@ pub(super) fn readmit(cx: &mut Context, (call, client): (CallId, Flow), wanted: 
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
     cx.decided_anew((&user, &name, client), decided, steps);
     Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None })
+}
+
+/// What is remembered of a call of a service to a user at `client`, and whether that user may have what the service offers.
+pub(super) fn admit_callee(
+    cx: &mut Context,
+    inbound: &Inbound,
+    client: Flow,
+    wanted: &[PortRange],
+) -> (Admitted, bool) {
+    let Inbound { service, user, .. } = inbound;
+    let any = if wanted.is_empty() { udp_of(service) } else { Vec::new() };
+    let wanted = if wanted.is_empty() { &any } else { wanted };
+    let (limits, steps) = ask(cx, (user, &service.name, client), wanted, DataMode::Pinhole, None);
+    let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
+    cx.decided_anew((user, &service.name, client), decided, steps);
+    let is_allowed = limits.is_some();
+    let admitted = Admitted {
+        user: user.clone(),
+        service: Arc::clone(service),
+        limits: limits.unwrap_or(service.limits),
+        call: cx.new_call(),
+        renewal: false,
+        agent: None,
+    };
+    (admitted, is_allowed)
 }
 
 /// What the policy allows, and how it came to that.

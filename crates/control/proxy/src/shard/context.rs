@@ -8,7 +8,14 @@ use sluicegate_grant::GrantId;
 use sluicegate_policy::{Policy, is_name};
 use sluicegate_wire::Pace;
 
-use super::{Now, derive, events::Event, keys::Keys, ladder::Asked, settings::Settings, unproved::Unproved};
+use super::{
+    Now, derive,
+    events::Event,
+    keys::{Caller, Keys, Route},
+    ladder::Asked,
+    settings::Settings,
+    unproved::Unproved,
+};
 use crate::{
     calls::CallId,
     decisions::Decided,
@@ -165,6 +172,13 @@ impl Context {
     pub(super) fn new_branch(&mut self) -> Vec<u8> {
         let number = self.next_number();
         self.keys.branch(self.settings.shard, number)
+    }
+
+    /// Our Record-Route values of a request that begins a call: one for each side where they have listeners of their own, that
+    /// of the side which it goes to on top (RFC 5658 section 4).
+    pub(super) fn record_routes(&self, route: &Route, caller: Caller<'_>, [far, near]: [u8; 2]) -> Vec<String> {
+        let value = |listener| self.keys.record_route((self.settings.address(listener), self.now.unix), route, caller);
+        if far == near { vec![value(near)] } else { vec![value(far), value(near)] }
     }
 
     /// A call id that no one can guess and no other shard or start makes.

@@ -8,11 +8,10 @@ use super::{
     admission::Admitted,
     answer::{ALLOW, SDP, session_of},
     context::Context,
-    exchanges::{Asking, Exchange, Exchanges},
+    exchanges::{Asking, Exchange, ExchangeId, Exchanges},
     ladder::Asked,
     media::{self, Want},
     timers,
-    transactions::Id,
 };
 use crate::{
     calls::CallId,
@@ -36,16 +35,17 @@ impl Exchanges {
         let Some(id) = self.transactions.open(cx, asked, Role::UserAgent) else { return };
         let offer = session_of(asked.message);
         media::narrow(&mut wants, offer.as_ref(), asked.flow.peer.ip());
-        self.begin(cx, id, asked, admitted, None);
+        let id = id.into();
+        self.begin(cx, id, asked.kept(), admitted, None);
         if self.open_grants(cx, id, &wants) == Asking::Failed {
             return cx.metrics.request(asked.kind, Outcome::Unavailable);
         }
         cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.transactions.send_trying(cx, id, asked);
+        self.transactions.send_trying(cx, id.owed, asked);
     }
 
     /// 200: all grants are open.
-    pub(super) fn accept(&mut self, cx: &mut Context, id: Id) {
+    pub(super) fn accept(&mut self, cx: &mut Context, id: ExchangeId) {
         let Some(Exchange { flow, request, started, admitted, opening, .. }) = self.end(id) else { return };
         let Some(opening) = opening else { return };
         let Ok(request) = Message::parse(&request) else { return };
@@ -75,11 +75,11 @@ impl Exchanges {
             }
             None => headers.body(SDP, &sdp),
         }
-        if self.transactions.respond(cx, id, 200) {
+        if self.transactions.respond(cx, id.owed, 200) {
             cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
             cx.metrics.setup(cx.now.instant.since(started));
             if !renewal {
-                self.unacknowledged.insert(id, call);
+                self.unacknowledged.insert(id.owed, call);
             }
         }
     }

@@ -12,12 +12,12 @@ use sluicegate_sip::{
 
 use super::{
     Shard,
-    admission::{admit, offer_of, readmit},
+    admission::{Renewed, admit, offer_of, readmit},
     answer::{has_sdp, session_of},
     context::Context,
     exchanges::Exchanges,
     grants::renew,
-    keys::{Direction, Route, Tagged},
+    keys::{Caller, Direction, Route, Side, Tagged},
     ladder::Asked,
     late_answers::LateAnswers,
     media::{self, wanted_of_answer},
@@ -88,7 +88,7 @@ impl Shard {
         match (asked.method, direction) {
             // A renewal, or other ports.
             (Method::Invite, Direction::ToService) => {
-                return self.on_reinvite(asked, route.call, Some(&route.service));
+                return self.on_reinvite(asked, route.call, Some(route));
             }
             (Method::Bye, _) => {}
             (Method::Invite, Direction::ToClient) => return self.on_offer(asked, dialog),
@@ -149,14 +149,16 @@ impl Shard {
         proof.user == owner
     }
 
-    /// Authenticates a re-INVITE of a call with a service, or with the one that it names, and decides anew.
-    fn on_reinvite(&mut self, asked: Asked<'_>, call: CallId, service: Option<&str>) {
+    /// Authenticates a client's re-INVITE, and decides anew. `route`: of a relayed call.
+    fn on_reinvite(&mut self, asked: Asked<'_>, call: CallId, route: Option<&Route>) {
         if self.cx.refuse_extensions(asked, &[HeaderName::ProxyRequire]) {
             return;
         }
         let Some(proof) = self.authenticate(asked) else { return };
-        let service = service.map_or_else(|| asked.service(), str::to_owned);
-        admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (&service, Some(call)));
+        let service = route.map_or_else(|| asked.service(), |route| route.service.clone());
+        let is_called = route.is_some_and(|route| route.caller == Side::Service);
+        let renewed = Renewed { call, is_called };
+        admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (&service, Some(renewed)));
     }
 
     /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
@@ -241,7 +243,9 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
         return (!is_callers).then_some(Barred::Unmatched);
     }
     let Some((owner, service)) = cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
-    let is_renamed = direction == Direction::ToService && !cx.settings.is_from(asked, &owner);
+    // Who is called goes by the name that the caller gave it.
+    let is_callers_name = direction == Direction::ToService && route.caller == Side::Client;
+    let is_renamed = is_callers_name && !cx.settings.is_from(asked, &owner);
     if service != route.service || is_renamed {
         return Some(Barred::Unmatched);
     }
@@ -281,7 +285,16 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
     // Only the ACK to an answer that held the offer has a description. A service's waits for its gate.
     let sdp = session_of(asked.message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
     let (message, from) = (asked.message, asked.flow);
-    Onward { message, from, to: (direction, to), uri: uri.as_deref(), sdp: sdp.as_deref() }.send(cx)
+    Onward {
+        message,
+        from,
+        to: (direction, to),
+        uri: uri.as_deref(),
+        sdp: sdp.as_deref(),
+        record_routes: &[],
+        routes: &[],
+    }
+    .send(cx)
 }
 
 /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the
@@ -290,10 +303,16 @@ fn dialog_of(cx: &Context, asked: Asked<'_>) -> Option<Dialog> {
     let route = asked.message.routes().next()?.ok()?;
     let uri = Uri::parse(route.uri).ok()?;
     let fields = asked.essentials;
-    let by = |tag: Option<&[u8]>| cx.keys.route(cx.now.unix, &uri, fields.call_id, tag?);
-    by(fields.from.tag)
-        .map(|route| (route, Direction::ToService))
-        .or_else(|| by(fields.to.tag).map(|route| (route, Direction::ToClient)))
+    let by = |tag: Option<&[u8]>| cx.keys.route(cx.now.unix, &uri, Caller { call_id: fields.call_id, tag: tag? });
+    let of_caller = by(fields.from.tag).map(|route| {
+        let direction = Direction::from(route.caller);
+        (route, direction)
+    });
+    of_caller.or_else(|| {
+        let route = by(fields.to.tag)?;
+        let direction = Direction::from(route.caller).reversed();
+        Some((route, direction))
+    })
 }
 
 /// The tag by which the service's side of the dialog goes.

@@ -1,7 +1,10 @@
 //! What the shard remembers of authenticated requests: their transactions, and what each request that may open something
 //! waits for until it has its final answer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+};
 
 use sluicegate_api::Decision;
 use sluicegate_grant::GrantId;
@@ -12,8 +15,8 @@ use super::{
     admission::Admitted,
     context::Context,
     events::{Event, GateAnswer},
+    forks::Forks,
     grants::Opening,
-    ladder::Asked,
     late_answers::LateAnswers,
     legs::{Leg, Legs},
     media::Want,
@@ -28,12 +31,26 @@ use crate::{
     transmits::Flow,
 };
 
+/// Names an exchange: the transaction that it owes an answer, and which of several it is that owe the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ExchangeId {
+    pub(super) owed: Id,
+    pub(super) branch: u8,
+}
+
+impl From<Id> for ExchangeId {
+    /// The only one.
+    fn from(owed: Id) -> Self {
+        Self { owed, branch: 0 }
+    }
+}
+
 /// An INVITE that was let in and has no final answer yet, or another request that may change what a call has open.
 #[derive(Debug)]
 pub(super) struct Exchange {
     /// Where it came from.
     pub(super) flow: Flow,
-    pub(super) request: Vec<u8>,
+    pub(super) request: Arc<[u8]>,
     pub(super) started: Instant,
     pub(super) admitted: Admitted,
     /// The grants that it waits for: for a relayed service those that the last description of the service names.
@@ -67,21 +84,23 @@ pub(super) enum Asking {
 pub(super) struct Exchanges {
     pub(super) transactions: Transactions,
     /// Those without a final answer.
-    pub(super) pending: HashMap<Id, Exchange>,
+    pub(super) pending: HashMap<ExchangeId, Exchange>,
+    /// Of these, those that went to several contacts.
+    pub(super) forks: Forks,
     /// Answered with 200 and not acknowledged: the call that ends if it never is.
     pub(super) unacknowledged: HashMap<Id, CallId>,
-    /// From what we sent to a service to the client's transaction, for as long as an answer of interest may come.
-    pub(super) relayed: HashMap<Id, Id>,
-    /// What we sent to a service and nobody waits for any more, though it may have made a call there; each was ended.
+    /// From what we sent on to the exchange that it is for, for as long as an answer of interest may come.
+    pub(super) relayed: HashMap<Id, ExchangeId>,
+    /// What we sent on and nobody waits for any more, though it may have made a call there; each was ended.
     hung_up: HashSet<Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.
     lingering: VecDeque<(Instant, Id)>,
     /// Which request waits for which grant.
-    by_grant: HashMap<GrantId, Id>,
+    by_grant: HashMap<GrantId, ExchangeId>,
     /// ACKs of services with a description, which wait for what it names.
     pub(super) late_answers: LateAnswers,
     /// When gates have to have answered at the latest, oldest first.
-    gate_deadlines: VecDeque<(Instant, Id)>,
+    gate_deadlines: VecDeque<(Instant, ExchangeId)>,
 }
 
 impl Exchanges {
@@ -89,6 +108,7 @@ impl Exchanges {
         Self {
             transactions: Transactions::new(settings, key),
             pending: HashMap::new(),
+            forks: Forks::default(),
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
             hung_up: HashSet::new(),
@@ -103,32 +123,25 @@ impl Exchanges {
     pub(super) fn begin(
         &mut self,
         cx: &Context,
-        id: Id,
-        asked: Asked<'_>,
+        id: ExchangeId,
+        (flow, request): (Flow, Arc<[u8]>),
         admitted: Admitted,
         relay: Option<Box<Relay>>,
     ) {
-        let exchange = Exchange {
-            flow: asked.flow,
-            request: asked.message.as_bytes().to_vec(),
-            started: cx.now.instant,
-            admitted,
-            opening: None,
-            gate_deadline: None,
-            relay,
-        };
+        let exchange =
+            Exchange { flow, request, started: cx.now.instant, admitted, opening: None, gate_deadline: None, relay };
         self.pending.insert(id, exchange);
     }
 
     /// The exchange has its final answer, or none will come.
-    pub(super) fn end(&mut self, id: Id) -> Option<Exchange> {
+    pub(super) fn end(&mut self, id: ExchangeId) -> Option<Exchange> {
         let exchange = self.pending.remove(&id)?;
         stop(&mut self.by_grant, exchange.opening.as_ref());
         Some(exchange)
     }
 
     /// Has gates open what a request is to have, in place of what they were asked for it before.
-    pub(super) fn open_grants(&mut self, cx: &mut Context, id: Id, wants: &[Want]) -> Asking {
+    pub(super) fn open_grants(&mut self, cx: &mut Context, id: ExchangeId, wants: &[Want]) -> Asking {
         let Some(exchange) = self.pending.get_mut(&id) else { return Asking::Failed };
         let opening = Opening::new(cx, &exchange.admitted, exchange.client().peer.ip(), wants);
         let order = Event::Open { service: exchange.admitted.service.name.clone(), deltas: opening.deltas() };
@@ -152,7 +165,7 @@ impl Exchanges {
     }
 
     /// The exchange waits for no grants any more, and needs none.
-    pub(super) fn give_up_opening(&mut self, id: Id) {
+    pub(super) fn give_up_opening(&mut self, id: ExchangeId) {
         let opening = self.pending.get_mut(&id).and_then(|exchange| exchange.opening.take());
         stop(&mut self.by_grant, opening.as_ref());
     }
@@ -180,7 +193,7 @@ impl Exchanges {
     }
 
     /// Nothing could be opened: the gate refused, or has not answered in time.
-    fn on_gate_failed(&mut self, cx: &mut Context, id: Id, why: &str) {
+    fn on_gate_failed(&mut self, cx: &mut Context, id: ExchangeId, why: &str) {
         match self.pending.get(&id).map(|exchange| exchange.relay.as_ref().map(|relay| relay.sent)) {
             Some(Some(Some(_))) => self.on_relay_gate_failed(cx, id, why),
             // The call goes on as it was (RFC 3261 section 14.2).
@@ -204,7 +217,7 @@ impl Exchanges {
 
     /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`
     /// is.
-    pub(super) fn fail(&mut self, cx: &mut Context, id: Id, code: u16, why: &str) {
+    pub(super) fn fail(&mut self, cx: &mut Context, id: ExchangeId, code: u16, why: &str) {
         let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.end(id) else { return };
         let decision = Decision {
             unix: cx.now.unix.0,
@@ -229,18 +242,19 @@ impl Exchanges {
         }
         if let Ok(request) = Message::parse(&request) {
             cx.write_answer(flow, &request, code, &[]);
-            self.transactions.respond(cx, id, code);
+            self.answer(cx, id, code);
         }
     }
 
     /// The ACK to a first 200 never came, or an exchange outlived every timer: whatever was opened for it ends.
-    pub(super) fn on_unacknowledged(&mut self, cx: &mut Context, id: Id) {
-        let exchange = self.end(id);
-        if let Some(Exchange { relay: Some(relay), .. }) = &exchange {
-            relay.sent.map(|sent| self.relayed.remove(&sent));
+    pub(super) fn on_unacknowledged(&mut self, cx: &mut Context, owed: Id) {
+        let mut over: Vec<CallId> = self.unacknowledged.remove(&owed).into_iter().collect();
+        for id in self.forks.end(owed) {
+            let Some(exchange) = self.end(id) else { continue };
+            exchange.relay.and_then(|relay| relay.sent).map(|sent| self.relayed.remove(&sent));
+            over.extend((!exchange.admitted.renewal).then_some(exchange.admitted.call));
         }
-        let ended = exchange.filter(|exchange| !exchange.admitted.renewal).map(|exchange| exchange.admitted.call);
-        if let Some(call) = self.unacknowledged.remove(&id).or(ended) {
+        for call in over {
             cx.ledger.end_call(cx.now.instant, call, None);
             cx.revoke(call);
         }
@@ -271,13 +285,15 @@ impl Exchanges {
 
     /// When something is due: a transaction's timer or a gate's answer.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let queues = [&self.gate_deadlines, &self.lingering].into_iter().filter_map(|queue| Some(queue.front()?.0));
-        queues.chain(self.transactions.next_deadline()).chain(self.late_answers.next_deadline()).min()
+        let gates = self.gate_deadlines.front().map(|(at, _)| *at);
+        let lingering = self.lingering.front().map(|(at, _)| *at);
+        let own = gates.into_iter().chain(lingering).chain(self.late_answers.next_deadline());
+        own.chain(self.transactions.next_deadline()).min()
     }
 }
 
 /// Nobody waits for these grants any more.
-fn stop(by_grant: &mut HashMap<GrantId, Id>, opening: Option<&Opening>) {
+fn stop(by_grant: &mut HashMap<GrantId, ExchangeId>, opening: Option<&Opening>) {
     for grant in opening.into_iter().flat_map(Opening::ids) {
         by_grant.remove(&grant);
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | To-tag of a declared service | call 12, shard 1, MAC of the caller's flow 8, MAC 8 | |
 //! | `sg` of our Record-Route | call 12, MAC 8 | |
-//! | `cl` of our Record-Route | client's flow 19, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
+//! | `cl` of our Record-Route | client's flow 19, which side called 1, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
 //! | branch of a relayed request | 0, shard 1, number 8, MAC 8 | this start of the frontend |
 //! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
 //!
@@ -69,6 +69,29 @@ pub(super) struct Route {
     pub(super) call: [u8; 12],
     pub(super) service: String,
     pub(super) client: Flow,
+    /// Who began it.
+    pub(super) caller: Side,
+}
+
+/// One side of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client = 1,
+    Service = 2,
+}
+
+/// What the cookie of a dialog is bound to besides: the caller's half of its name.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caller<'m> {
+    pub(super) call_id: &'m [u8],
+    pub(super) tag: &'m [u8],
+}
+
+impl<'m> Caller<'m> {
+    /// The sender of a request that begins a dialog.
+    pub(super) fn of(request: &Message<'m>) -> Option<Self> {
+        Some(Self { call_id: request.call_id().ok()?, tag: request.from().ok()?.tag.unwrap_or_default() })
+    }
 }
 
 /// What a To-tag of ours carries.
@@ -85,6 +108,31 @@ pub(super) struct Tagged {
 pub(super) enum Direction {
     ToService = 1,
     ToClient = 2,
+}
+
+impl Direction {
+    /// Who sends what goes this way.
+    pub(super) const fn sender(self) -> Side {
+        match self {
+            Self::ToService => Side::Client,
+            Self::ToClient => Side::Service,
+        }
+    }
+
+    /// Which way what this side sends goes.
+    pub(super) const fn from(sender: Side) -> Self {
+        match sender {
+            Side::Client => Self::ToService,
+            Side::Service => Self::ToClient,
+        }
+    }
+
+    pub(super) const fn reversed(self) -> Self {
+        match self {
+            Self::ToService => Self::ToClient,
+            Self::ToClient => Self::ToService,
+        }
+    }
 }
 
 /// Whose transaction a branch of ours names.
@@ -163,13 +211,11 @@ impl Keys {
         &self,
         (own, unix): (SocketAddr, UnixTime),
         route: &Route,
-        call_id: &[u8],
-        caller_tag: &[u8],
+        caller: Caller<'_>,
     ) -> String {
-        let mut client = [0; FLOW_LEN + EPOCH_LEN];
-        client[..FLOW_LEN].copy_from_slice(&flow_bytes(route.client));
-        client[FLOW_LEN..].copy_from_slice(&Epoch::at(unix).0.to_be_bytes());
-        let mac = self.route_mac((&route.call, route.service.as_bytes()), &client, call_id, caller_tag);
+        let flow = flow_bytes(route.client);
+        let client = [&flow[..], &[route.caller as u8], &Epoch::at(unix).0.to_be_bytes()].concat();
+        let mac = self.route_mac((&route.call, route.service.as_bytes()), &client, caller);
         let cookie = self.cookie.route(&route.call);
         let client = URL_SAFE_NO_PAD.encode([&client[..], &mac].concat());
         format!("<sip:{own};lr;sg={};sv={};cl={client}>", cookie.as_str(), route.service)
@@ -177,28 +223,24 @@ impl Keys {
 
     /// The dialog that a Route URI of ours names, if it is of this Call-ID and this caller and not too old: no cookie is
     /// worth anything two days later, whatever else is remembered or forgotten.
-    pub(super) fn route(&self, unix: UnixTime, uri: &Uri<'_>, call_id: &[u8], caller_tag: &[u8]) -> Option<Route> {
+    pub(super) fn route(&self, unix: UnixTime, uri: &Uri<'_>, caller: Caller<'_>) -> Option<Route> {
         let call = self.cookie.check_route(uri.param(b"sg")??)?;
-        let client: [u8; FLOW_LEN + EPOCH_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
-        let (client, sent) = client.split_at_checked(FLOW_LEN + EPOCH_LEN)?;
-        let (flow, epoch) = client.split_first_chunk::<FLOW_LEN>()?;
+        let client: [u8; FLOW_LEN + 1 + EPOCH_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
+        let (client, sent) = client.split_at_checked(FLOW_LEN + 1 + EPOCH_LEN)?;
+        let (flow, rest) = client.split_first_chunk::<FLOW_LEN>()?;
+        let (side, epoch) = rest.split_first()?;
         let service = std::str::from_utf8(uri.param(b"sv")??).ok()?;
-        let expected = self.route_mac((&call, service.as_bytes()), client, call_id, caller_tag);
+        let expected = self.route_mac((&call, service.as_bytes()), client, caller);
         let age = Epoch::at(unix).0.checked_sub(u32::from_be_bytes(epoch.try_into().ok()?))?;
         if !bool::from(expected.ct_eq(sent)) || age > 1 {
             return None;
         }
-        Some(Route { call, service: service.to_owned(), client: flow_of(flow)? })
+        let caller = if *side == Side::Service as u8 { Side::Service } else { Side::Client };
+        Some(Route { call, service: service.to_owned(), client: flow_of(flow)?, caller })
     }
 
-    fn route_mac(
-        &self,
-        (call, service): (&[u8; 12], &[u8]),
-        client: &[u8],
-        call_id: &[u8],
-        caller_tag: &[u8],
-    ) -> [u8; MAC_LEN] {
-        mac(&self.route, b"route", &[call, service, client, call_id, caller_tag])
+    fn route_mac(&self, (call, service): (&[u8; 12], &[u8]), client: &[u8], caller: Caller<'_>) -> [u8; MAC_LEN] {
+        mac(&self.route, b"route", &[call, service, client, caller.call_id, caller.tag])
     }
 
     /// The branch of the request number `number` that `shard` relays.

@@ -1,6 +1,6 @@
 //! The ladder: what a datagram must pass before anything is done for it, cheap steps first.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
 
 use sluicegate_sip::{
     message::{Essentials, HeaderName, Message, Method, Peek, Start},
@@ -14,6 +14,7 @@ use super::{
     answer::kind_of,
     auth::Proof,
     dialog::{on_ack, pass_back},
+    inbound::call_user,
     keys::BranchOwner,
     names::user_in,
     transactions::Id,
@@ -37,6 +38,11 @@ impl Asked<'_> {
     /// The user part of the Request-URI: the service. Empty if there is none.
     pub(super) fn service(&self) -> String {
         self.message.request_uri().and_then(user_in).unwrap_or_default()
+    }
+
+    /// Where it came from, and all of it, to be remembered.
+    pub(super) fn kept(&self) -> (Flow, Arc<[u8]>) {
+        (self.flow, self.message.as_bytes().into())
     }
 
     /// What can be told of a request outside dialogs before anybody is asked for credentials (RFC 3261 section 16.3).
@@ -122,6 +128,7 @@ impl Shard {
         self.absorb(asked)?;
         self.take_in_dialog(asked)?;
         self.answer_method(asked)?;
+        self.take_of_service(asked)?;
         let proof = self.authenticate(asked).ok_or(Rung::Credentials)?;
         self.decide(asked, proof);
         Err(Rung::Rules)
@@ -233,8 +240,26 @@ impl Shard {
         if asked.method == Method::Register {
             return registrar.on_register(cx, &mut exchanges.transactions, asked, proof);
         }
-        let service = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
-        admit(cx, exchanges, registrar, asked, proof, (&service, None));
+        let is_ours = cx.settings.is_for_us(asked.message);
+        let name = if is_ours { asked.service() } else { String::new() };
+        // Whoever registers a SIP server calls for it, unless what it calls is a service.
+        let service = cx.policy.service(&name).map_or_else(|| cx.policy.sip_server_of(&proof.user).cloned(), |_| None);
+        match service {
+            Some(service) => call_user(cx, exchanges, registrar, asked, service, &name),
+            None => admit(cx, exchanges, registrar, asked, proof, (&name, None)),
+        }
+    }
+
+    /// A call that a service makes, shown by its distant gate, which lets nobody else speak for it.
+    fn take_of_service(&mut self, asked: Asked<'_>) -> Passed<()> {
+        let Self { cx, exchanges, registrar, .. } = self;
+        let Some(service) = registrar.standing_at(cx, asked.flow.peer).filter(|_| asked.method == Method::Invite)
+        else {
+            return Ok(());
+        };
+        let name = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
+        call_user(cx, exchanges, registrar, asked, service, &name);
+        Err(Rung::Rules)
     }
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.

@@ -99,7 +99,15 @@ impl LateAnswer {
         let Some(session) = session_of(&message) else { return };
         let sdp = media::rewrite_answer(&session, &self.opening.opened(), cx.settings.address(0).ip());
         let to = (Direction::ToClient, self.client);
-        let onward = Onward { message: &message, from: self.from, to, uri: None, sdp: Some(&sdp) };
+        let onward = Onward {
+            message: &message,
+            from: self.from,
+            to,
+            uri: None,
+            sdp: Some(&sdp),
+            record_routes: &[],
+            routes: &[],
+        };
         if onward.send(cx).is_ok() {
             let kept: Vec<_> = self.opening.ids().collect();
             cx.close_others(call, &kept);

@@ -49,6 +49,22 @@ impl Leg {
         })
     }
 
+    /// The dialog that a client's `answer` makes of the INVITE of a service that came from `hop`: seen from that client.
+    pub(super) fn of_caller(hop: Flow, invite: &[u8], answer: &Message<'_>) -> Option<Self> {
+        let message = Message::parse(invite).ok()?;
+        let invite = message.essentials().ok()?;
+        let to = answer.to().ok()?;
+        let party = |address: &NameAddr<'_>| (address.uri.to_vec(), address.tag.map(<[u8]>::to_vec));
+        Some(Self {
+            hop,
+            from: party(&to),
+            to: party(&invite.from),
+            contact: message.contact().ok().flatten().map_or(invite.from.uri, |contact| contact.uri).to_vec(),
+            call_id: invite.call_id.to_vec(),
+            cseq: 0,
+        })
+    }
+
     /// Acknowledges the answer that made the call.
     pub(super) fn acknowledge(&self, cx: &mut Context) {
         let ack = self.request(cx, b"ACK", self.cseq);

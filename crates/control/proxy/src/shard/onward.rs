@@ -1,4 +1,4 @@
-//! A request within a call on its way to the other side.
+//! A request within a call, or to a client, on its way to the other side.
 
 use sluicegate_sip::{
     message::{HeaderName, Message},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::transmits::Flow;
 
-/// One request within a call.
+/// One request.
 pub(super) struct Onward<'m> {
     pub(super) message: &'m Message<'m>,
     pub(super) from: Flow,
@@ -23,6 +23,10 @@ pub(super) struct Onward<'m> {
     pub(super) uri: Option<&'m [u8]>,
     /// The session description in place of its own.
     pub(super) sdp: Option<&'m [u8]>,
+    /// Our own Record-Route values, of a request that makes a call.
+    pub(super) record_routes: &'m [String],
+    /// Route values by which it gets there.
+    pub(super) routes: &'m [Vec<u8>],
 }
 
 impl Onward<'_> {
@@ -50,17 +54,21 @@ impl Onward<'_> {
             Direction::ToClient => cx.settings.outer_contact(message, to.listener),
             Direction::ToService => None,
         };
+        let contact = contact.as_deref().map(|value| ("Contact", value));
+        let routes = self.routes.iter().map(|route| ("Route", route.as_slice()));
+        let add: Vec<_> = contact.into_iter().chain(routes).collect();
+        let record_routes: Vec<&[u8]> = self.record_routes.iter().map(String::as_bytes).collect();
         let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
         let written = ForwardRequest {
             request: message,
             source: self.from.peer,
             via: cx.settings.via(to.listener, branch),
             uri: self.uri,
-            record_routes: &[],
+            record_routes: &record_routes,
             remove_routes: cx.settings.own_routes(message),
             remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
             credentials_of: Some(&cx.settings.realm),
-            add: contact.as_deref().map(|value| ("Contact", value)).as_slice(),
+            add: &add,
             body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
         }
         .write(&mut cx.scratch);

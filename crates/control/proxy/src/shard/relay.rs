@@ -18,9 +18,11 @@ use super::{
     context::Context,
     declared::multipart,
     events::Event,
-    exchanges::{Asking, Exchange, Exchanges},
+    exchanges::{Asking, Exchange, ExchangeId, Exchanges},
+    forks::Refusal,
     grants::{Opening, renew},
-    keys::{Direction, Route},
+    inbound::try_targets,
+    keys::{Caller, Direction, Route},
     ladder::Asked,
     legs::{Leg, Legs},
     media::{self, wanted_of_answer},
@@ -53,6 +55,8 @@ pub(super) struct Relay {
     pub(super) hop: Flow,
     /// The Request-URI under which it goes there, if not as it came.
     uri: Option<Vec<u8>>,
+    /// The Route values by which it gets there.
+    routes: Vec<Vec<u8>>,
     /// The request as it went there.
     forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
@@ -64,7 +68,13 @@ pub(super) struct Relay {
 impl Relay {
     /// What goes on from one side of a call to the other, which is at `hop`.
     pub(super) fn new((direction, client): (Direction, Flow), hop: Flow, uri: Option<Vec<u8>>) -> Self {
-        Self { direction, client, sent: None, hop, uri, forwarded: Vec::new(), waiting: None, cancelled: false }
+        let (routes, forwarded) = (Vec::new(), Vec::new());
+        Self { direction, client, sent: None, hop, uri, routes, forwarded, waiting: None, cancelled: false }
+    }
+
+    /// The same by way of these proxies.
+    pub(super) fn by(self, routes: Vec<Vec<u8>>) -> Self {
+        Self { routes, ..self }
     }
 }
 
@@ -85,15 +95,13 @@ impl Exchanges {
         if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
             return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513), &[]);
         }
-        let of = (admitted.user.as_str(), admitted.service.name.as_str());
-        if !cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS)) {
-            cx.metrics.one(Count::TableFull);
+        if !keep_ringing(cx, &admitted) {
             return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let relay = Relay::new((Direction::ToService, asked.flow), hop.flow, None);
-        self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
-        let is_sent = self.start(cx, owed, forwarded);
+        self.begin(cx, owed.into(), asked.kept(), admitted, Some(Box::new(relay)));
+        let is_sent = self.start(cx, owed.into(), forwarded);
         cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
         if is_sent {
             self.transactions.send_trying(cx, owed, asked);
@@ -101,15 +109,15 @@ impl Exchanges {
     }
 
     /// Sends an exchange's request on; `false`, after having told its sender, if there is no room.
-    fn start(&mut self, cx: &mut Context, owed: Id, forwarded: Vec<u8>) -> bool {
-        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return false };
+    fn start(&mut self, cx: &mut Context, id: ExchangeId, forwarded: Vec<u8>) -> bool {
+        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&id) else { return false };
         relay.sent = self.transactions.start(cx, relay.hop, &forwarded);
         relay.forwarded = forwarded;
         match relay.sent {
-            Some(sent) => drop(self.relayed.insert(sent, owed)),
-            None => self.fail(cx, owed, 503, "the table of requests to the other side is full"),
+            Some(sent) => drop(self.relayed.insert(sent, id)),
+            None => self.fail(cx, id, 503, "the table of requests to the other side is full"),
         }
-        self.pending.contains_key(&owed)
+        self.pending.contains_key(&id)
     }
 
     /// Passes a request within a call on that may change what the call has open: at once, or once what a service offers is
@@ -123,18 +131,25 @@ impl Exchanges {
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         cx.metrics.request(asked.kind, Outcome::Admitted);
-        self.begin(cx, owed, asked, admitted, Some(Box::new(relay)));
+        let id = owed.into();
+        self.begin(cx, id, asked.kept(), admitted, Some(Box::new(relay)));
         if asked.method == Method::Invite {
             self.transactions.send_trying(cx, owed, asked);
         }
-        if wants.is_empty() || self.open_grants(cx, owed, &wants) == Asking::Open {
-            self.send_on(cx, owed);
+        if wants.is_empty() || self.open_grants(cx, id, &wants) == Asking::Open {
+            self.send_on(cx, id);
         }
     }
 
+    /// The call of an exchange is remembered while it rings; `false` if there is no room.
+    pub(super) fn keep_ringing(&self, cx: &Context, id: ExchangeId) -> bool {
+        self.pending.get(&id).is_some_and(|exchange| keep_ringing(cx, &exchange.admitted))
+    }
+
     /// Everything that a request offers is open now, so it goes on.
-    pub(super) fn send_on(&mut self, cx: &mut Context, owed: Id) {
-        let Some(Exchange { flow, request, opening, relay: Some(relay), .. }) = self.pending.get(&owed) else { return };
+    pub(super) fn send_on(&mut self, cx: &mut Context, id: ExchangeId) {
+        let Some(exchange) = self.pending.get(&id) else { return };
+        let Exchange { flow, request, opening, relay: Some(relay), admitted, .. } = exchange else { return };
         let Ok(message) = Message::parse(request) else { return };
         let sdp = session_of(&message).map(|session| match relay.direction {
             Direction::ToService => media::rewrite_offer(&session, relay.client.peer.ip()),
@@ -143,43 +158,86 @@ impl Exchanges {
                 media::rewrite_answer(&session, &opened, cx.settings.address(0).ip())
             }
         });
+        // What makes a call has to come back this way.
+        let caller = Caller::of(&message).filter(|_| !admitted.renewal);
+        let record_routes = caller.map_or_else(Vec::new, |caller| {
+            let service = admitted.service.name.clone();
+            let route = Route { call: admitted.call, service, client: relay.client, caller: relay.direction.sender() };
+            cx.record_routes(&route, caller, [relay.hop.listener, flow.listener])
+        });
         let onward = Onward {
             message: &message,
             from: *flow,
             to: (relay.direction, relay.hop),
             uri: relay.uri.as_deref(),
             sdp: sdp.as_deref(),
+            record_routes: &record_routes,
+            routes: &relay.routes,
         };
         let branch = cx.new_branch();
         match onward.write(cx, &branch) {
             Ok(()) => {
                 let forwarded = cx.scratch.clone();
-                self.start(cx, owed, forwarded);
+                self.start(cx, id, forwarded);
             }
-            Err(code) => self.fail(cx, owed, code, "the request cannot be passed on"),
+            Err(code) => self.fail(cx, id, code, "the request cannot be passed on"),
         }
     }
 
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
     pub(super) fn on_cancel(&mut self, cx: &mut Context, asked: Asked<'_>) {
-        let Some(id) = self.transactions.cancelled_by(asked) else { return cx.unmatched(asked) };
-        let source = self.pending.get_mut(&id).map(|exchange| exchange.flow.peer.ip());
+        let Some(owed) = self.transactions.cancelled_by(asked) else { return cx.unmatched(asked) };
+        let pending = |id: &ExchangeId| self.pending.get(id);
+        let source = self.forks.branches(owed).find_map(|id| pending(&id)).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {
             return cx.unmatched(asked);
         }
         cx.answer_once(asked, (Outcome::Answered, 200));
         // Answered already: then the CANCEL changes nothing (RFC 3261 section 9.2).
-        match self.pending.get_mut(&id) {
-            None => {}
-            Some(Exchange { relay: None, .. }) => self.fail(cx, id, 487, "the client cancelled"),
-            Some(Exchange { relay: Some(relay), .. }) => {
-                relay.cancelled = true;
-                match relay.sent {
-                    Some(sent) => self.cancel(cx, sent),
-                    None => self.fail(cx, id, 487, "its sender cancelled"),
-                }
-            }
+        self.forks.close(owed);
+        for id in self.forks.branches(owed) {
+            self.call_off(cx, id);
         }
+    }
+
+    /// An exchange is no longer wanted.
+    fn call_off(&mut self, cx: &mut Context, id: ExchangeId) {
+        let Some(exchange) = self.pending.get_mut(&id) else { return };
+        let relay = exchange.relay.as_mut();
+        let sent = relay.and_then(|relay| {
+            relay.cancelled = true;
+            relay.sent
+        });
+        match sent {
+            Some(sent) => self.cancel(cx, sent),
+            None => self.fail(cx, id, 487, "its sender cancelled"),
+        }
+    }
+
+    /// Sends the answer in `scratch` in the transaction that an exchange owes it, unless others owe it too and may still
+    /// have a better one; whether it was sent.
+    pub(super) fn answer(&mut self, cx: &mut Context, id: ExchangeId, code: u16) -> bool {
+        if code < 300 {
+            let is_sent = self.transactions.respond(cx, id.owed, code);
+            let others = if code < 200 { None } else { Some(self.forks.end(id.owed)) };
+            for other in others.into_iter().flatten() {
+                self.call_off(cx, other);
+            }
+            return is_sent;
+        }
+        match self.forks.refused(id.owed, code, &cx.scratch) {
+            Refusal::Answer => return self.transactions.respond(cx, id.owed, code),
+            Refusal::Best(code, answer) => {
+                cx.scratch = answer;
+                return self.transactions.respond(cx, id.owed, code);
+            }
+            Refusal::Next(inbound, targets) => try_targets(cx, self, id, &inbound, targets),
+            Refusal::Wait if code >= 600 => {
+                self.forks.branches(id.owed).for_each(|other| self.call_off(cx, other));
+            }
+            Refusal::Wait => {}
+        }
+        false
     }
 
     /// Cancels what was sent to the service, once that has answered provisionally (RFC 3261 section 9.1).
@@ -213,7 +271,7 @@ impl Exchanges {
     ) {
         let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
         let Some(owed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
-        let Some(exchange) = self.pending.get_mut(&owed) else { return self.on_another(cx, owed, message, code) };
+        let Some(exchange) = self.pending.get_mut(&owed) else { return self.on_another(cx, owed.owed, message, code) };
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
             return self.cancel(cx, sent);
@@ -275,14 +333,14 @@ impl Exchanges {
     }
 
     /// The answer that waits, if one does. Nothing is waited for any more.
-    fn take_waiting(&mut self, owed: Id) -> Option<Vec<u8>> {
+    fn take_waiting(&mut self, owed: ExchangeId) -> Option<Vec<u8>> {
         let exchange = self.pending.get_mut(&owed)?;
         exchange.gate_deadline = None;
         exchange.relay.as_mut()?.waiting.take()
     }
 
     /// Everything that the waiting answer names is open now.
-    pub(super) fn pass_answer_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: Id) {
+    pub(super) fn pass_answer_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: ExchangeId) {
         let Some(answer) = self.take_waiting(owed) else { return };
         let Ok(message) = Message::parse(&answer) else { return };
         let code = message.status().unwrap_or(500);
@@ -291,13 +349,13 @@ impl Exchanges {
 
     /// Passes a response on: one of the service with the gate's addresses in place of its own, one of the client with the
     /// address that the client has.
-    fn pass_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: Id, message: &Message<'_>, code: u16) {
+    fn pass_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: ExchangeId, message: &Message<'_>, code: u16) {
         let Some(exchange) = self.pending.get(&owed) else { return };
         if write_response(cx, exchange, message, code).is_none() {
             return;
         }
         let exchange = if code >= 200 { self.end(owed) } else { None };
-        if self.transactions.respond(cx, owed, code) {
+        if self.answer(cx, owed, code) {
             cx.metrics.one(Count::ResponsesRelayed);
         }
         let Some((exchange, sent)) = exchange.and_then(|exchange| {
@@ -317,7 +375,7 @@ impl Exchanges {
 
     /// The gate would not open what the service's answer names: the client gets no early media, or a 503 and the service
     /// the end of a call that it thinks it has.
-    pub(super) fn on_relay_gate_failed(&mut self, cx: &mut Context, owed: Id, why: &str) {
+    pub(super) fn on_relay_gate_failed(&mut self, cx: &mut Context, owed: ExchangeId, why: &str) {
         let Some(answer) = self.take_waiting(owed) else { return };
         let Ok(message) = Message::parse(&answer) else { return };
         if message.status().is_some_and(|code| code < 200) {
@@ -355,15 +413,14 @@ fn forwarded(
 ) -> Result<Vec<u8>, u16> {
     let Asked { flow, message, essentials, .. } = asked;
     let branch = cx.new_branch();
-    let route = Route { call: admitted.call, service: admitted.service.name.clone(), client: flow };
-    let caller_tag = essentials.from.tag.unwrap_or_default();
-    let record_route = |listener| {
-        cx.keys.record_route((cx.settings.address(listener), cx.now.unix), &route, essentials.call_id, caller_tag)
+    let route = Route {
+        call: admitted.call,
+        service: admitted.service.name.clone(),
+        client: flow,
+        caller: Direction::ToService.sender(),
     };
-    // One for each side where they are not the same (RFC 5658 section 4), the later one's on top.
-    let sides = [hop.flow.listener, flow.listener];
-    let record_routes: Vec<String> =
-        sides.into_iter().skip(usize::from(sides[0] == sides[1])).map(record_route).collect();
+    let caller = Caller { call_id: essentials.call_id, tag: essentials.from.tag.unwrap_or_default() };
+    let record_routes = cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]);
     let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
     let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
     let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
@@ -391,6 +448,16 @@ fn forwarded(
         body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
+}
+
+/// A relayed call is remembered while it rings; `false` if there is no room.
+fn keep_ringing(cx: &Context, admitted: &Admitted) -> bool {
+    let of = (admitted.user.as_str(), admitted.service.name.as_str());
+    let is_kept = cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS));
+    if !is_kept {
+        cx.metrics.one(Count::TableFull);
+    }
+    is_kept
 }
 
 /// Writes a response as it goes back.
@@ -422,10 +489,12 @@ fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, answer: &Messa
     cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));
     // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
     let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
-    if relay.direction == Direction::ToService && has_contact {
-        let leg = Leg::new(relay.hop, &relay.forwarded, answer);
-        leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
-    }
+    let leg = match relay.direction {
+        Direction::ToService if has_contact => Leg::new(relay.hop, &relay.forwarded, answer),
+        Direction::ToClient if !renewal => Leg::of_caller(exchange.flow, &exchange.request, answer),
+        _ => None,
+    };
+    leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
     match opening {
         Some(opening) if service.kind == ServiceKind::Sip => {
             let kept: Vec<_> = opening.ids().collect();

@@ -1,6 +1,6 @@
 //! Where services take SIP: where their agents registered from, or where their gates say.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_policy::{Service, ServiceKind};
@@ -47,6 +47,13 @@ impl Registrar {
         let peer = self.standing.get(&service.name).map_or(own, |standing| standing.address);
         let flow = Flow::datagrams(cx.settings.listener_for(peer.ip()), peer);
         Some(Hop { flow, uri: format!("sip:{}@{own}", service.name).into_bytes() })
+    }
+
+    /// The service whose distant gate is at this address. What comes from there was sealed by that gate.
+    pub(in crate::shard) fn standing_at(&self, cx: &Context, peer: SocketAddr) -> Option<Arc<Service>> {
+        let mut standing = self.standing.iter();
+        let (service, _) = standing.find(|(_, standing)| standing.address == peer)?;
+        cx.policy.service(service).filter(|service| service.kind == ServiceKind::Sip).cloned()
     }
 
     /// A distant gate tells where a service takes SIP; `None`: the service is reached itself.

@@ -1,0 +1,89 @@
+//! Calls from a service to its users: the request goes to where the user is registered, once what it offers is open for the
+//! packets from there.
+
+use std::sync::Arc;
+
+use sluicegate_policy::Service;
+use sluicegate_sip::{message::Message, transaction::Role};
+
+use super::{
+    admission::{admit_callee, offer_of},
+    answer::session_of,
+    context::Context,
+    exchanges::{Asking, ExchangeId, Exchanges},
+    forks::{Inbound, Target},
+    keys::Direction,
+    ladder::Asked,
+    media::wanted_of_answer,
+    registrar::Registrar,
+    relay::Relay,
+};
+use crate::metrics::{Count, Outcome};
+
+/// A service calls a user. What its gate opens is decided for each place where the user is.
+pub(super) fn call_user(
+    cx: &mut Context,
+    exchanges: &mut Exchanges,
+    registrar: &Registrar,
+    asked: Asked<'_>,
+    service: Arc<Service>,
+    user: &str,
+) {
+    let transactions = &mut exchanges.transactions;
+    if let Err(code) = offer_of(asked.message) {
+        return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
+    }
+    if cx.policy.user(user).is_none_or(|user| !user.enabled) {
+        return transactions.refuse(cx, asked, (Outcome::Denied, 404), &[]);
+    }
+    let targets: Vec<_> = registrar.contacts(cx.now.instant, user).map(|contact| Target::from(&*contact)).collect();
+    if targets.is_empty() {
+        return transactions.refuse(cx, asked, (Outcome::Unavailable, 480), &[]);
+    }
+    // What a service calls is charged to it, and not to whom it calls. No user has such a name.
+    if !exchanges.transactions.charge(cx.now.instant, &format!("service:{}", service.name)) {
+        cx.metrics.one(Count::TableFull);
+        return cx.unavailable_once(asked);
+    }
+    let Some(owed) = exchanges.transactions.open(cx, asked, Role::Proxy) else { return };
+    cx.metrics.request(asked.kind, Outcome::Admitted);
+    exchanges.transactions.send_trying(cx, owed, asked);
+    let (flow, request) = asked.kept();
+    let inbound = Inbound { service, flow, request, user: user.to_owned() };
+    let first = exchanges.forks.begin(owed, inbound.clone(), targets);
+    try_targets(cx, exchanges, owed.into(), &inbound, first);
+}
+
+/// Sends a request to these places at the same time.
+pub(super) fn try_targets(
+    cx: &mut Context,
+    exchanges: &mut Exchanges,
+    id: ExchangeId,
+    inbound: &Inbound,
+    targets: Vec<Target>,
+) {
+    // All are counted before the first can fail.
+    let branches: Vec<_> = targets.into_iter().map(|target| (exchanges.forks.branch(id.owed), target)).collect();
+    for (id, target) in branches {
+        try_target(cx, exchanges, id, inbound, target);
+    }
+}
+
+fn try_target(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, inbound: &Inbound, target: Target) {
+    let Ok(message) = Message::parse(&inbound.request) else { return };
+    let offer = session_of(&message);
+    let wants = offer.map(|offer| wanted_of_answer(&offer, &inbound.service)).unwrap_or_default();
+    let wanted: Vec<_> = wants.iter().map(|want| want.range).collect();
+    let (admitted, is_allowed) = admit_callee(cx, inbound, target.flow, &wanted);
+    let relay = Relay::new((Direction::ToClient, target.flow), target.flow, Some(target.uri)).by(target.routes);
+    exchanges.begin(cx, id, (inbound.flow, Arc::clone(&inbound.request)), admitted, Some(Box::new(relay)));
+    if !is_allowed {
+        return exchanges.fail(cx, id, 403, "the user may not use the service that calls");
+    }
+    if !exchanges.keep_ringing(cx, id) {
+        return exchanges.fail(cx, id, 503, "as many calls live as may");
+    }
+    if wants.is_empty() || exchanges.open_grants(cx, id, &wants) == Asking::Open {
+        exchanges.send_on(cx, id);
+    }
+}

@@ -184,7 +184,7 @@ fn malformed(datapath: &'static str) {
         ("two Call-IDs that differ", good().replace("Max-Forwards: 70", "Call-ID: another"), 400),
         ("an unknown version", good().replace(" SIP/2.0\r\nVia", " SIP/7.0\r\nVia"), 505),
         ("credentials without a nonce", good().replace("Contact:", NO_NONCE), 400),
-        ("an unknown method", good().replace("INVITE", "FROBNICATE"), 501),
+        ("an unknown method", good().replace("INVITE", "FROBNICATE"), 407),
     ];
     for (what, request, status) in cases {
         let answers = phone.try_ask(request.as_bytes());

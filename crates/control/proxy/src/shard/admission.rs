@@ -7,7 +7,7 @@ use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
 use sluicegate_sip::{
-    message::{HeaderName, Message, part},
+    message::{HeaderName, Message, Method, part},
     sdp::Session,
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Renewed {
     pub(super) is_called: bool,
 }
 
-/// Decides about an authenticated INVITE, and carries out a yes.
+/// Decides about an authenticated request that is not our own to answer, and carries out a yes.
 pub(super) fn admit(
     cx: &mut Context,
     exchanges: &mut Exchanges,
@@ -63,7 +63,8 @@ pub(super) fn admit(
     if !renewed.is_some_and(|renewed| renewed.is_called) && !cx.settings.is_from(asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
-    let offer = match offer_of(asked.message) {
+    let offer = if asked.method == Method::Invite { offer_of(asked.message) } else { Ok(None) };
+    let offer = match offer {
         Ok(offer) => offer,
         Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
     };
@@ -79,11 +80,15 @@ pub(super) fn admit(
         let refused = (Outcome::Unsupported, 420);
         return transactions.refuse(cx, asked, refused, &[("Unsupported", &unsupported)]);
     }
-    if admitted.service.kind == ServiceKind::Declared {
-        return exchanges.open_declared(cx, asked, admitted, wants);
+    match admitted.service.kind {
+        ServiceKind::Declared | ServiceKind::Agent if asked.method != Method::Invite => {
+            return cx.no_such_method(asked);
+        }
+        ServiceKind::Declared => return exchanges.open_declared(cx, asked, admitted, wants),
+        ServiceKind::Agent | ServiceKind::Sip => {}
     }
     match registrar.hop(cx, &admitted.service) {
-        Some(hop) => exchanges.relay_invite(cx, asked, admitted, &hop, offer.as_ref()),
+        Some(hop) => exchanges.relay(cx, asked, admitted, &hop, offer.as_ref()),
         None => transactions.refuse(cx, asked, (Outcome::Unavailable, 480), &[]),
     }
 }
@@ -103,7 +108,9 @@ fn judge(
     };
     let wanted = match &service {
         // The answer will say which ports: these are what it may say.
-        Some(service) if offer.is_none() && service.kind == ServiceKind::Sip => udp_of(service),
+        Some(service) if offer.is_none() && (service.kind == ServiceKind::Sip || asked.method != Method::Invite) => {
+            udp_of(service)
+        }
         _ => wants.iter().map(|want| want.range).collect(),
     };
     let client = agent.as_ref().map_or(DataMode::Pinhole, |agent| agent.proves);

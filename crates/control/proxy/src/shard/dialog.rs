@@ -92,6 +92,7 @@ impl Shard {
             }
             (Method::Bye, _) => {}
             (Method::Invite, Direction::ToClient) => return self.on_offer(asked, dialog),
+            (Method::Other(b"SUBSCRIBE"), _) if !self.keep_subscription(asked, route) => return,
             _ if has_sdp(asked.message) => return self.on_offer(asked, dialog),
             _ => {}
         }
@@ -127,6 +128,17 @@ impl Shard {
             }
             None => self.cx.answer(asked, (Outcome::Denied, 403), &[]),
         }
+    }
+
+    /// A subscription is refreshed, if its user still may have it; else the request is answered.
+    fn keep_subscription(&mut self, asked: Asked<'_>, route: &Route) -> bool {
+        let Some(admitted) = readmit(&mut self.cx, (route.call, route.client), &[]) else {
+            self.cx.answer(asked, (Outcome::Denied, 403), &[]);
+            return false;
+        };
+        let of = (admitted.user.as_str(), admitted.service.name.as_str());
+        self.cx.keep_subscription(route.call, of, asked.message.expires());
+        true
     }
 
     /// The ports that a service's description names.

@@ -1,10 +1,13 @@
-//! Calls from a service to its users: the request goes to where the user is registered, once what it offers is open for the
+//! Requests of a service for its users: each goes to where the user is registered, once what it offers is open for the
 //! packets from there.
 
 use std::sync::Arc;
 
 use sluicegate_policy::Service;
-use sluicegate_sip::{message::Message, transaction::Role};
+use sluicegate_sip::{
+    message::{Message, Method},
+    transaction::Role,
+};
 
 use super::{
     admission::{admit_callee, offer_of},
@@ -16,11 +19,11 @@ use super::{
     ladder::Asked,
     media::wanted_of_answer,
     registrar::Registrar,
-    relay::Relay,
+    relay::{Relay, keep_ringing},
 };
 use crate::metrics::{Count, Outcome};
 
-/// A service calls a user. What its gate opens is decided for each place where the user is.
+/// A service calls a user, or sends it something. What its gate opens is decided for each place where the user is.
 pub(super) fn call_user(
     cx: &mut Context,
     exchanges: &mut Exchanges,
@@ -30,7 +33,8 @@ pub(super) fn call_user(
     user: &str,
 ) {
     let transactions = &mut exchanges.transactions;
-    if let Err(code) = offer_of(asked.message) {
+    let is_invite = asked.method == Method::Invite;
+    if let (true, Err(code)) = (is_invite, offer_of(asked.message)) {
         return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
     }
     if cx.policy.user(user).is_none_or(|user| !user.enabled) {
@@ -47,7 +51,9 @@ pub(super) fn call_user(
     }
     let Some(owed) = exchanges.transactions.open(cx, asked, Role::Proxy) else { return };
     cx.metrics.request(asked.kind, Outcome::Admitted);
-    exchanges.transactions.send_trying(cx, owed, asked);
+    if is_invite {
+        exchanges.transactions.send_trying(cx, owed, asked);
+    }
     let (flow, request) = asked.kept();
     let inbound = Inbound { service, flow, request, user: user.to_owned() };
     let first = exchanges.forks.begin(owed, inbound.clone(), targets);
@@ -71,16 +77,17 @@ pub(super) fn try_targets(
 
 fn try_target(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, inbound: &Inbound, target: Target) {
     let Ok(message) = Message::parse(&inbound.request) else { return };
-    let offer = session_of(&message);
+    let offer = session_of(&message).filter(|_| message.method() == Some(Method::Invite));
     let wants = offer.map(|offer| wanted_of_answer(&offer, &inbound.service)).unwrap_or_default();
     let wanted: Vec<_> = wants.iter().map(|want| want.range).collect();
     let (admitted, is_allowed) = admit_callee(cx, inbound, target.flow, &wanted);
     let relay = Relay::new((Direction::ToClient, target.flow), target.flow, Some(target.uri)).by(target.routes);
+    let is_kept = is_allowed && keep_ringing(cx, &message, &admitted);
     exchanges.begin(cx, id, (inbound.flow, Arc::clone(&inbound.request)), admitted, Some(Box::new(relay)));
     if !is_allowed {
         return exchanges.fail(cx, id, 403, "the user may not use the service that calls");
     }
-    if !exchanges.keep_ringing(cx, id) {
+    if !is_kept {
         return exchanges.fail(cx, id, 503, "as many calls live as may");
     }
     if wants.is_empty() || exchanges.open_grants(cx, id, &wants) == Asking::Open {

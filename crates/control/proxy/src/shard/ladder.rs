@@ -217,7 +217,7 @@ impl Shard {
         Err(Rung::Dialog)
     }
 
-    /// Only INVITE and REGISTER are worth asking for credentials, and only those that could be carried out.
+    /// What could not be carried out is not worth asking for credentials.
     fn answer_method(&mut self, asked: Asked<'_>) -> Passed<()> {
         if let Err(code) = asked.check() {
             self.cx.answer(asked, (Outcome::Malformed, code), &[]);
@@ -227,10 +227,9 @@ impl Shard {
             return Err(Rung::Method);
         }
         match asked.method {
-            Method::Invite | Method::Register => return Ok(()),
-            Method::Options => self.cx.on_options(asked),
+            Method::Options if !self.is_of_service(asked) => self.cx.on_options(asked),
             Method::Bye => self.cx.unmatched(asked),
-            _ => self.cx.no_such_method(asked),
+            _ => return Ok(()),
         }
         Err(Rung::Method)
     }
@@ -250,13 +249,15 @@ impl Shard {
         }
     }
 
-    /// A call that a service makes, shown by its distant gate, which lets nobody else speak for it.
+    /// Whether the distant gate of a service says that it sent this, for which it lets nobody else speak.
+    fn is_of_service(&self, asked: Asked<'_>) -> bool {
+        self.registrar.standing_at(&self.cx, asked.flow.peer).is_some()
+    }
+
+    /// What a service sends its users, if that is shown without credentials.
     fn take_of_service(&mut self, asked: Asked<'_>) -> Passed<()> {
         let Self { cx, exchanges, registrar, .. } = self;
-        let Some(service) = registrar.standing_at(cx, asked.flow.peer).filter(|_| asked.method == Method::Invite)
-        else {
-            return Ok(());
-        };
+        let Some(service) = registrar.standing_at(cx, asked.flow.peer) else { return Ok(()) };
         let name = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         call_user(cx, exchanges, registrar, asked, service, &name);
         Err(Rung::Rules)

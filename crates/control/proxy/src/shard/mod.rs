@@ -31,6 +31,7 @@ mod names;
 mod onward;
 mod registrar;
 mod relay;
+mod responses;
 mod settings;
 mod timers;
 mod transactions;

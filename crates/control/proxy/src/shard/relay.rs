@@ -1,10 +1,7 @@
 //! Relayed services: a request goes to the agent or SIP server and what its answer names is opened before that is passed on,
 //! or it comes from there and what it offers is opened before it goes to the client.
 
-use std::time::Duration;
-
 use sluicegate_policy::ServiceKind;
-use sluicegate_signin::HEADER;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method},
     sdp::Session,
@@ -16,11 +13,9 @@ use super::{
     admission::Admitted,
     answer::{session_of, with_session},
     context::Context,
-    declared::multipart,
-    events::Event,
     exchanges::{Asking, Exchange, ExchangeId, Exchanges},
     forks::Refusal,
-    grants::{Opening, renew},
+    grants::Opening,
     inbound::try_targets,
     keys::{Caller, Direction, Route},
     ladder::Asked,
@@ -29,7 +24,7 @@ use super::{
     names::{HIDDEN, NOT_FORWARDED, refusal_of},
     onward::Onward,
     registrar::Hop,
-    settings::Settings,
+    responses::{Makes, abandon, description, settle, supersedes, write_response},
     timers,
     transactions::Id,
 };
@@ -58,7 +53,7 @@ pub(super) struct Relay {
     /// The Route values by which it gets there.
     routes: Vec<Vec<u8>>,
     /// The request as it went there.
-    forwarded: Vec<u8>,
+    pub(super) forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
     waiting: Option<Vec<u8>>,
     /// Whether its sender wants it no longer.
@@ -79,8 +74,8 @@ impl Relay {
 }
 
 impl Exchanges {
-    /// Passes an allowed INVITE on to its service.
-    pub(super) fn relay_invite(
+    /// Passes an allowed request outside of dialogs, or a re-INVITE, on to its service.
+    pub(super) fn relay(
         &mut self,
         cx: &mut Context,
         asked: Asked<'_>,
@@ -95,7 +90,7 @@ impl Exchanges {
         if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
             return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513), &[]);
         }
-        if !keep_ringing(cx, &admitted) {
+        if !keep_ringing(cx, asked.message, &admitted) {
             return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
@@ -103,7 +98,7 @@ impl Exchanges {
         self.begin(cx, owed.into(), asked.kept(), admitted, Some(Box::new(relay)));
         let is_sent = self.start(cx, owed.into(), forwarded);
         cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
-        if is_sent {
+        if is_sent && asked.method == Method::Invite {
             self.transactions.send_trying(cx, owed, asked);
         }
     }
@@ -141,11 +136,6 @@ impl Exchanges {
         }
     }
 
-    /// The call of an exchange is remembered while it rings; `false` if there is no room.
-    pub(super) fn keep_ringing(&self, cx: &Context, id: ExchangeId) -> bool {
-        self.pending.get(&id).is_some_and(|exchange| keep_ringing(cx, &exchange.admitted))
-    }
-
     /// Everything that a request offers is open now, so it goes on.
     pub(super) fn send_on(&mut self, cx: &mut Context, id: ExchangeId) {
         let Some(exchange) = self.pending.get(&id) else { return };
@@ -159,7 +149,8 @@ impl Exchanges {
             }
         });
         // What makes a call has to come back this way.
-        let caller = Caller::of(&message).filter(|_| !admitted.renewal);
+        let is_first = !admitted.renewal && Makes::of(&message) != Makes::Nothing;
+        let caller = Caller::of(&message).filter(|_| is_first);
         let record_routes = caller.map_or_else(Vec::new, |caller| {
             let service = admitted.service.name.clone();
             let route = Route { call: admitted.call, service, client: relay.client, caller: relay.direction.sender() };
@@ -393,14 +384,27 @@ impl Exchanges {
     /// Our own request was never answered.
     pub(super) fn on_relay_timeout(&mut self, cx: &mut Context, sent: Id) {
         let Some(owed) = self.relayed.remove(&sent) else { return };
-        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
-        let (code, why) =
-            if relay.cancelled { (487, "the client cancelled") } else { (408, "the service did not answer") };
-        self.fail(cx, owed, code, why);
+        let Some(Exchange { relay: Some(relay), request, .. }) = self.pending.get(&owed) else { return };
+        let is_invite = Message::parse(request).is_ok_and(|request| request.method() == Some(Method::Invite));
+        match (is_invite, relay.cancelled) {
+            (true, true) => self.fail(cx, owed, 487, "the caller cancelled"),
+            (true, false) => self.fail(cx, owed, 408, "the other side did not answer"),
+            // Its sender gives up at the same time, and would take a 408 for an answer to something else (RFC 4320 section 4.2).
+            (false, _) => self.on_unanswered(cx, owed),
+        }
+    }
+
+    /// Nobody answers, and nobody is told.
+    fn on_unanswered(&mut self, cx: &mut Context, id: ExchangeId) {
+        if let Some(exchange) = self.end(id) {
+            abandon(cx, &exchange);
+        }
+        drop(self.forks.end(id.owed));
+        self.transactions.forget(id.owed);
     }
 }
 
-/// The INVITE as it goes to the service.
+/// A request as it goes to its service.
 ///
 /// # Errors
 /// The status to answer with.
@@ -420,7 +424,11 @@ fn forwarded(
         caller: Direction::ToService.sender(),
     };
     let caller = Caller { call_id: essentials.call_id, tag: essentials.from.tag.unwrap_or_default() };
-    let record_routes = cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]);
+    let makes = Makes::of(message);
+    let record_routes = match makes {
+        Makes::Nothing => Vec::new(),
+        _ => cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]),
+    };
     let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
     let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
     let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
@@ -433,6 +441,7 @@ fn forwarded(
         _ => timers::for_service(message, admitted.limits.lifetime_s),
     };
     let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", timer.as_bytes())];
+    let add = if makes == Makes::Call { &add[..] } else { &add[..1] };
     let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
     let mut out = Vec::with_capacity(message.as_bytes().len() + 512);
     let request = ForwardRequest {
@@ -444,119 +453,21 @@ fn forwarded(
         remove_routes: cx.settings.own_routes(message),
         remove: &remove,
         credentials_of: Some(&cx.settings.realm),
-        add: &add,
+        add,
         body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
 }
 
-/// A relayed call is remembered while it rings; `false` if there is no room.
-fn keep_ringing(cx: &Context, admitted: &Admitted) -> bool {
+/// What a request may make is remembered until it is answered; `false` if there is no room.
+pub(super) fn keep_ringing(cx: &Context, request: &Message<'_>, admitted: &Admitted) -> bool {
+    if Makes::of(request) == Makes::Nothing {
+        return true;
+    }
     let of = (admitted.user.as_str(), admitted.service.name.as_str());
     let is_kept = cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS));
     if !is_kept {
         cx.metrics.one(Count::TableFull);
     }
     is_kept
-}
-
-/// Writes a response as it goes back.
-fn write_response(cx: &mut Context, exchange: &Exchange, message: &Message<'_>, code: u16) -> Option<()> {
-    let relay = exchange.relay.as_ref()?;
-    let body = relayed_body(message, exchange, code, &cx.settings);
-    let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
-    if relay.direction == Direction::ToClient {
-        let response = ForwardResponse { response: message, remove: NOT_FORWARDED, add: &[], body };
-        return response.write(&mut cx.scratch).ok();
-    }
-    let contact = cx.settings.answer_contact(message, exchange.flow.listener);
-    let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
-    let agent = exchange.admitted.agent.as_ref().filter(|_| code / 100 == 2);
-    let proof = agent.map(|agent| agent.answer(said.0, said.1));
-    let timer = timers::for_caller(&exchange.request, &relay.forwarded, message);
-    let contact = contact.as_deref().map(|value| ("Contact", value));
-    let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
-    let timer = timer.iter().flat_map(|timer| [("Require", &b"timer"[..]), ("Session-Expires", timer.as_bytes())]);
-    let add: Vec<_> = contact.into_iter().chain(proof).chain(timer).collect();
-    ForwardResponse { response: message, remove: HIDDEN, add: &add, body }.write(&mut cx.scratch).ok()
-}
-
-/// A request was accepted: its call lives on, with what was described last and nothing else.
-fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, answer: &Message<'_>) {
-    let Exchange { admitted: Admitted { user, service, limits, call, renewal, .. }, opening, .. } = exchange;
-    let Some(relay) = &exchange.relay else { return };
-    let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
-    cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));
-    // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
-    let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
-    let leg = match relay.direction {
-        Direction::ToService if has_contact => Leg::new(relay.hop, &relay.forwarded, answer),
-        Direction::ToClient if !renewal => Leg::of_caller(exchange.flow, &exchange.request, answer),
-        _ => None,
-    };
-    leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
-    match opening {
-        Some(opening) if service.kind == ServiceKind::Sip => {
-            let kept: Vec<_> = opening.ids().collect();
-            cx.close_others(*call, &kept);
-        }
-        None if *renewal => renew(cx, *call),
-        _ => {}
-    }
-    if let (Some(opening), Direction::ToClient, Some(session)) = (opening, relay.direction, session_of(answer)) {
-        let deltas = opening.narrowed(&session, relay.client.peer.ip());
-        if !deltas.is_empty() {
-            cx.raise(Event::Open { service: service.name.clone(), deltas });
-        }
-    }
-    cx.metrics.one(if *renewal { Count::CallsRenewed } else { Count::CallsOpened });
-    cx.metrics.setup(now.instant.since(exchange.started));
-}
-
-/// A request was refused: what was opened for it is closed.
-fn abandon(cx: &mut Context, exchange: &Exchange) {
-    let Exchange { admitted: Admitted { call, renewal, .. }, opening, .. } = exchange;
-    if *renewal {
-        return cx.close(opening.iter().flat_map(Opening::new_ids));
-    }
-    cx.ledger.end_call(cx.now.instant, *call, None);
-    if opening.is_some() {
-        cx.revoke(*call);
-    }
-}
-
-/// Whether a final answer replaces the provisional one that waits for the gate.
-fn supersedes(waiting: Option<&[u8]>, code: u16) -> bool {
-    let waiting = waiting.and_then(|bytes| Message::parse(bytes).ok()).and_then(|message| message.status());
-    code >= 200 && waiting.is_some_and(|waiting| waiting < 200)
-}
-
-/// The session description in an answer that opens something.
-fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
-    if code < 300 { session_of(message) } else { None }
-}
-
-/// The description as the other side is to see it, and its type: the client's with the client's address, the service's with
-/// the gate's, and for an agent with its grants. `None`: as it came.
-fn relayed_body(
-    message: &Message<'_>,
-    Exchange { admitted, opening, relay, .. }: &Exchange,
-    code: u16,
-    settings: &Settings,
-) -> Option<(Vec<u8>, Vec<u8>)> {
-    let session = description(message, code)?;
-    let of_client = relay.as_ref().filter(|relay| relay.direction == Direction::ToClient);
-    if let Some(relay) = of_client {
-        let sdp = media::rewrite_offer(&session, relay.client.peer.ip());
-        return with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body));
-    }
-    let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
-    let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
-    Some(match opening {
-        Some(opening) if admitted.agent.is_some() && code >= 200 => {
-            let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
-            (kind.into_bytes(), body)
-        }
-        _ => with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body))?,
-    })
 }

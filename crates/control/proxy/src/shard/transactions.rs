@@ -115,6 +115,13 @@ impl Transactions {
         true
     }
 
+    /// A request will not be answered.
+    pub(super) fn forget(&mut self, id: Id) {
+        if let Some(tables) = self.at(id.listener) {
+            tables.server.forget(id.token);
+        }
+    }
+
     /// Sends the last answer in a transaction again.
     pub(super) fn respond_again(&self, cx: &mut Context, id: Id) {
         if let Some((bytes, to)) = self.response(id) {

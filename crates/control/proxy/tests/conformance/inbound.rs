@@ -7,21 +7,21 @@ use sluicegate_sip::{message::Message, sdp::Session, write::Response};
 
 use crate::site::{ANSWER, AUDIO, Caller, FRONTEND, GATE, PBX, PHONE, Sent, Site, header, status};
 
-const OTHER: &str = "198.51.100.8:40000";
+pub(crate) const OTHER: &str = "198.51.100.8:40000";
 const THIRD: &str = "198.51.100.9:40000";
-const TO_ALICE: &str = "sip:alice@example.net";
+pub(crate) const TO_ALICE: &str = "sip:alice@example.net";
 /// The SIP server's Contact as a telephone sees it.
 const BACK: &str = "sip:switch@203.0.113.1:5060";
 
-fn to<'s>(sent: &'s Sent, peer: &str) -> Vec<&'s str> {
+pub(crate) fn to<'s>(sent: &'s Sent, peer: &str) -> Vec<&'s str> {
     sent.iter().filter(|(to, _)| to.to_string() == peer).map(|(_, text)| text.as_str()).collect()
 }
 
-fn codes(sent: &Sent, peer: &str) -> Vec<u16> {
+pub(crate) fn codes(sent: &Sent, peer: &str) -> Vec<u16> {
     to(sent, peer).into_iter().map(status).filter(|code| *code != 0).collect()
 }
 
-fn methods<'s>(sent: &'s Sent, peer: &str) -> Vec<&'s str> {
+pub(crate) fn methods<'s>(sent: &'s Sent, peer: &str) -> Vec<&'s str> {
     to(sent, peer).into_iter().filter(|text| status(text) == 0).filter_map(|text| text.split(' ').next()).collect()
 }
 
@@ -32,7 +32,7 @@ fn media(message: &str) -> Vec<(String, u16)> {
 }
 
 /// A telephone of this user registers from here.
-fn register(site: &mut Site, user: &str, from: &str, params: &str) {
+pub(crate) fn register(site: &mut Site, user: &str, from: &str, params: &str) {
     let mut phone = Caller::new(user, from);
     phone.to = format!("sip:{user}@example.net");
     phone.call_id = format!("registration-{from}");
@@ -42,12 +42,12 @@ fn register(site: &mut Site, user: &str, from: &str, params: &str) {
 }
 
 /// The SIP server, which proves itself by a password.
-fn switch() -> Caller {
+pub(crate) fn switch() -> Caller {
     Caller { to: TO_ALICE.into(), ..Caller::new("switch", PBX) }
 }
 
 /// A telephone's answer.
-fn answered(request: &str, code: u16, tag: &str, body: &str) -> String {
+pub(crate) fn answered(request: &str, code: u16, tag: &str, body: &str) -> String {
     let message = Message::parse(request.as_bytes()).unwrap();
     let mut out = Vec::new();
     let headers = Response::to(&message, code).to_tag(tag.as_bytes()).record_route().begin(&mut out);
@@ -70,7 +70,7 @@ fn called(site: &mut Site, switch: &mut Caller) -> String {
 }
 
 /// The telephone's side of that call.
-fn alices_side(invite: &str) -> Caller {
+pub(crate) fn alices_side(invite: &str) -> Caller {
     let message = Message::parse(invite.as_bytes()).unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     Caller {

@@ -11,6 +11,7 @@ mod flows;
 mod inbound;
 mod invite;
 mod lasting;
+mod messages;
 mod passing;
 mod registrations;
 #[path = "../site/mod.rs"]

@@ -195,11 +195,6 @@ impl<P: Copy> ClientTransactions<P> {
         true
     }
 
-    /// Forgets a request: its user no longer wants an answer, and whatever comes is [`Reply::Unmatched`].
-    pub fn forget(&mut self, token: Token) {
-        self.end(token);
-    }
-
     /// Matching by our branch and the method (RFC 3261 section 17.1.3).
     fn fingerprint(&self, message: &Message<'_>) -> Result<Fingerprint, ParseError> {
         let via = message.top_via()?;

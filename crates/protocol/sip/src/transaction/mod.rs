@@ -206,6 +206,11 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
         Some(if lapse == Lapse::Cancel { Wanted::Cancel } else { Wanted::Failure })
     }
 
+    /// Forgets a transaction: its user wants to hear no more of it, or has nothing to say. What comes of it later is of none.
+    pub fn forget(&mut self, token: Token) {
+        self.end(token);
+    }
+
     /// Frees the slot; whether that was a failure.
     fn end(&mut self, token: Token) -> bool {
         let Some(transaction) = self.table.remove(token) else { return false };

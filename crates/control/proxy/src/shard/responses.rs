@@ -1,0 +1,167 @@
+//! Responses on their way back, and what follows from them.
+
+use std::time::Duration;
+
+use sluicegate_policy::ServiceKind;
+use sluicegate_signin::HEADER;
+use sluicegate_sip::{
+    message::{Message, Method},
+    sdp::Session,
+    write::{ForwardResponse, NewBody},
+};
+
+use super::{
+    admission::Admitted,
+    answer::{session_of, with_session},
+    context::Context,
+    declared::multipart,
+    events::Event,
+    exchanges::Exchange,
+    grants::{Opening, renew},
+    keys::Direction,
+    legs::{Leg, Legs},
+    media,
+    names::{HIDDEN, NOT_FORWARDED},
+    settings::Settings,
+    timers,
+};
+use crate::{calls::CallId, metrics::Count};
+
+/// Longest time between two refreshes of a subscription, in seconds, and how much later one may come.
+const SUBSCRIPTION_SECS_MAX: u32 = 3_600;
+const SUBSCRIPTION_GRACE_SECS: u32 = 32;
+
+/// What a request makes that is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Makes {
+    /// A dialog with media.
+    Call,
+    /// A dialog in which one side is told of events (RFC 6665, RFC 3515).
+    Subscription,
+    Nothing,
+}
+
+impl Makes {
+    /// Of a request, or of the one that a response is to. What may change a call's media makes it anew.
+    pub(super) fn of(message: &Message<'_>) -> Self {
+        match message.cseq().map(|cseq| cseq.method) {
+            Ok(Method::Invite | Method::Other(b"UPDATE" | b"PRACK")) => Self::Call,
+            Ok(Method::Other(b"SUBSCRIBE" | b"REFER")) => Self::Subscription,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+impl Context {
+    /// A subscription lives for as long as its last refresh said.
+    pub(super) fn keep_subscription(&self, call: CallId, of: (&str, &str), expires: Option<u32>) {
+        let secs = expires.unwrap_or(SUBSCRIPTION_SECS_MAX).min(SUBSCRIPTION_SECS_MAX) + SUBSCRIPTION_GRACE_SECS;
+        self.ledger.keep_call(call, of, self.now.unix.plus_secs(secs.into()));
+    }
+}
+
+/// Writes a response as it goes back.
+pub(super) fn write_response(cx: &mut Context, exchange: &Exchange, message: &Message<'_>, code: u16) -> Option<()> {
+    let relay = exchange.relay.as_ref()?;
+    let body = relayed_body(message, exchange, code, &cx.settings);
+    let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
+    if relay.direction == Direction::ToClient {
+        let response = ForwardResponse { response: message, remove: NOT_FORWARDED, add: &[], body };
+        return response.write(&mut cx.scratch).ok();
+    }
+    let contact = cx.settings.answer_contact(message, exchange.flow.listener);
+    let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
+    let agent = exchange.admitted.agent.as_ref().filter(|_| code / 100 == 2);
+    let proof = agent.map(|agent| agent.answer(said.0, said.1));
+    let timer = timers::for_caller(&exchange.request, &relay.forwarded, message);
+    let contact = contact.as_deref().map(|value| ("Contact", value));
+    let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
+    let timer = timer.iter().flat_map(|timer| [("Require", &b"timer"[..]), ("Session-Expires", timer.as_bytes())]);
+    let add: Vec<_> = contact.into_iter().chain(proof).chain(timer).collect();
+    ForwardResponse { response: message, remove: HIDDEN, add: &add, body }.write(&mut cx.scratch).ok()
+}
+
+/// A request was accepted: its call lives on, with what was described last and nothing else.
+pub(super) fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, answer: &Message<'_>) {
+    let Exchange { admitted: Admitted { user, service, limits, call, renewal, .. }, opening, .. } = exchange;
+    let Some(relay) = &exchange.relay else { return };
+    let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
+    match Makes::of(answer) {
+        Makes::Nothing => return,
+        Makes::Subscription => return cx.keep_subscription(*call, (user, &service.name), answer.expires()),
+        Makes::Call => {}
+    }
+    cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));
+    // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
+    let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
+    let leg = match relay.direction {
+        Direction::ToService if has_contact => Leg::new(relay.hop, &relay.forwarded, answer),
+        Direction::ToClient if !renewal => Leg::of_caller(exchange.flow, &exchange.request, answer),
+        _ => None,
+    };
+    leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
+    match opening {
+        Some(opening) if service.kind == ServiceKind::Sip => {
+            let kept: Vec<_> = opening.ids().collect();
+            cx.close_others(*call, &kept);
+        }
+        None if *renewal => renew(cx, *call),
+        _ => {}
+    }
+    if let (Some(opening), Direction::ToClient, Some(session)) = (opening, relay.direction, session_of(answer)) {
+        let deltas = opening.narrowed(&session, relay.client.peer.ip());
+        if !deltas.is_empty() {
+            cx.raise(Event::Open { service: service.name.clone(), deltas });
+        }
+    }
+    cx.metrics.one(if *renewal { Count::CallsRenewed } else { Count::CallsOpened });
+    cx.metrics.setup(now.instant.since(exchange.started));
+}
+
+/// A request was refused: what was opened for it is closed.
+pub(super) fn abandon(cx: &mut Context, exchange: &Exchange) {
+    let Exchange { admitted: Admitted { call, renewal, .. }, opening, .. } = exchange;
+    if *renewal {
+        return cx.close(opening.iter().flat_map(Opening::new_ids));
+    }
+    cx.ledger.end_call(cx.now.instant, *call, None);
+    if opening.is_some() {
+        cx.revoke(*call);
+    }
+}
+
+/// Whether a final answer replaces the provisional one that waits for the gate.
+pub(super) fn supersedes(waiting: Option<&[u8]>, code: u16) -> bool {
+    let waiting = waiting.and_then(|bytes| Message::parse(bytes).ok()).and_then(|message| message.status());
+    code >= 200 && waiting.is_some_and(|waiting| waiting < 200)
+}
+
+/// The session description in an answer that opens something.
+pub(super) fn description<'a>(message: &Message<'a>, code: u16) -> Option<Session<'a>> {
+    if code < 300 { session_of(message) } else { None }
+}
+
+/// The description as the other side is to see it, and its type: the client's with the client's address, the service's with
+/// the gate's, and for an agent with its grants. `None`: as it came.
+fn relayed_body(
+    message: &Message<'_>,
+    Exchange { admitted, opening, relay, .. }: &Exchange,
+    code: u16,
+    settings: &Settings,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let session = description(message, code)?;
+    let of_client = relay.as_ref().filter(|relay| relay.direction == Direction::ToClient);
+    if let Some(relay) = of_client {
+        let sdp = media::rewrite_offer(&session, relay.client.peer.ip());
+        return with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body));
+    }
+    let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
+    let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
+    Some(match opening {
+        Some(opening) if admitted.agent.is_some() && code >= 200 => {
+            let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
+            (kind.into_bytes(), body)
+        }
+        _ => with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body))?,
+    })
+}

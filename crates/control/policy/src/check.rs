@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use sluicegate_grant::DataMode;
 
 use crate::{
-    Draft, Effect, Limits, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject, User, WANTED_MAX,
-    data_mode, is_name,
+    Draft, Effect, Limits, NAME_LEN_MAX, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject,
+    User, WANTED_MAX, data_mode, is_name,
 };
 
 /// How many of each a policy may hold. Fixed at start.
@@ -333,6 +333,14 @@ fn service_range(report: &mut Report, service: &Service, range: &PortRange, (ear
     }
 }
 
+/// Whether this is the user part of a SIP address, or its beginning with `*` behind.
+fn is_number(number: &str) -> bool {
+    let dialled = number.strip_suffix('*').unwrap_or(number);
+    let is_whole = dialled.len() == number.len();
+    let has_bytes = dialled.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+#".contains(&byte));
+    dialled.len() <= NAME_LEN_MAX && has_bytes && !(is_whole && dialled.is_empty())
+}
+
 fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
     match service.kind {
         ServiceKind::Declared => {
@@ -350,6 +358,14 @@ fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
             report.error("registrar", "no one may register this service", hint);
         }
         ServiceKind::Agent | ServiceKind::Sip => {}
+    }
+    report.list_len("numbers", service.numbers.len(), LIST_LEN_MAX);
+    if service.kind != ServiceKind::Sip && !service.numbers.is_empty() {
+        report.error("numbers", "only a SIP server has numbers", "remove numbers, or set kind = \"sip\"");
+    }
+    if let Some(number) = service.numbers.iter().find(|number| !is_number(number)) {
+        let message = format!("{number:?} cannot be dialled");
+        report.error("numbers", message, "write a name or its beginning and *, such as \"1*\", \"+49*\" or \"*\"");
     }
     if service.sip_port == Some(0) {
         report.error("sip_port", "0 is no port", "write 5060 or leave it out");

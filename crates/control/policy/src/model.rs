@@ -171,6 +171,9 @@ pub struct Service {
     /// The user that may register as this service (kinds `agent` and `sip`).
     #[serde(default)]
     pub registrar: Option<String>,
+    /// What can be dialled besides its name to reach it (kind `sip`): whole names, or with `*` at the end how they begin.
+    #[serde(default)]
+    pub numbers: Vec<String>,
 }
 
 impl Service {
@@ -184,6 +187,16 @@ impl Service {
     #[must_use]
     pub fn sip_port_or_default(&self) -> Option<u16> {
         (self.kind != ServiceKind::Declared).then(|| self.sip_port.unwrap_or(SIP_PORT_DEFAULT))
+    }
+
+    /// How well what was dialled fits one of its numbers: the longer the part that is the same, the better.
+    #[must_use]
+    pub fn answers_to(&self, dialled: &str) -> Option<usize> {
+        let fit = |number: &String| match number.strip_suffix('*') {
+            Some(beginning) => dialled.starts_with(beginning).then_some(beginning.len()),
+            None => (number == dialled).then_some(usize::MAX),
+        };
+        self.numbers.iter().filter_map(fit).max()
     }
 
     /// Whether all of `wanted` lies in one of the ranges that can be opened.

@@ -76,6 +76,16 @@ impl Policy {
         self.services.get(name)
     }
 
+    /// The service that somebody reaches who dials this: the one of that name, or a SIP server with the number that fits best.
+    #[must_use]
+    pub fn dialled(&self, name: &str) -> Option<&Arc<Service>> {
+        let by_number = || {
+            let fits = self.services.values().filter_map(|service| Some((service.answers_to(name)?, service)));
+            fits.max_by_key(|(fit, service)| (*fit, &service.name)).map(|(_, service)| service)
+        };
+        self.service(name).or_else(by_number)
+    }
+
     /// The SIP server that this user registers, and calls for.
     #[must_use]
     pub fn sip_server_of(&self, registrar: &str) -> Option<&Arc<Service>> {

@@ -7,7 +7,9 @@ use zeroize::Zeroizing;
 use crate::{Expect, Gate, Store, StoreError, Txn};
 
 /// The version byte in front of every stored record.
-const RECORD_VERSION: u8 = 2;
+const RECORD_VERSION: u8 = 3;
+/// The version before, whose services ended so many fields earlier. Nothing, empty and no are a zero byte each.
+const EARLIER: (u8, usize) = (2, 1);
 /// Records read from the store at a time.
 const PAGE_LEN: usize = 1_024;
 
@@ -288,12 +290,16 @@ pub(crate) fn encode<R: Serialize>(record: &R) -> Zeroizing<Vec<u8>> {
 
 pub(crate) fn decode<R: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<R, DirectoryError> {
     let unreadable = |detail| DirectoryError::Unreadable { key: key.into(), detail };
+    let exactly = |record: &[u8]| match postcard::take_from_bytes(record) {
+        Ok((record, [])) => Ok(record),
+        Ok(_) => Err(unreadable("longer than its content")),
+        Err(_) => Err(unreadable("its content is damaged")),
+    };
     match bytes.split_first() {
-        Some((&RECORD_VERSION, record)) => match postcard::take_from_bytes(record) {
-            Ok((record, [])) => Ok(record),
-            Ok(_) => Err(unreadable("longer than its content")),
-            Err(_) => Err(unreadable("its content is damaged")),
-        },
+        Some((&RECORD_VERSION, record)) => exactly(record),
+        Some((version, record)) if *version == EARLIER.0 => {
+            exactly(record).or_else(|_| exactly(&Zeroizing::new([record, &[0; EARLIER.1]].concat())))
+        }
         Some(_) => Err(unreadable("another version wrote it")),
         None => Err(unreadable("it is empty")),
     }

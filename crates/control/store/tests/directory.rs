@@ -72,10 +72,8 @@ fn a_change_that_was_overtaken_is_made_again() {
     assert_eq!((calls, alice.phone, alice.enabled), (2, true, false));
 }
 
-#[test]
-fn the_draft_of_a_policy_holds_everything() {
-    let (_folder, directory) = directory();
-    let service: Service = Service {
+fn web() -> Service {
+    Service {
         name: "web".into(),
         kind: Default::default(),
         mode: Default::default(),
@@ -87,7 +85,14 @@ fn the_draft_of_a_policy_holds_everything() {
         limits: Default::default(),
         allow: vec!["group:staff".parse().unwrap()],
         registrar: None,
-    };
+        numbers: Vec::new(),
+    }
+}
+
+#[test]
+fn the_draft_of_a_policy_holds_everything() {
+    let (_folder, directory) = directory();
+    let service = web();
     let rule = Rule {
         name: "night".into(),
         services: vec!["web".into()],
@@ -114,10 +119,10 @@ fn the_draft_of_a_policy_holds_everything() {
     assert_eq!(policy.service("web").map(|web| &**web), Some(&service));
 }
 
-/// A record as the directory stores it: version 1, then postcard.
 /// The version of records that these tests write by themselves.
-const RECORD_VERSION: u8 = 2;
+const RECORD_VERSION: u8 = 3;
 
+/// A record as the directory stores it: its version, then postcard.
 fn postcard_record(user: &User) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(postcard::to_extend(user, vec![RECORD_VERSION]).unwrap())
 }
@@ -132,6 +137,23 @@ fn an_unreadable_record_is_named() {
         let error = directory.find::<User>("alice").unwrap_err().to_string();
         assert!(error.contains("\"user/alice\""), "{error}");
     }
+}
+
+#[test]
+fn records_of_the_version_before_are_read_and_those_that_were_cut_are_not() {
+    let (_folder, directory) = directory();
+    let put = |key: &str, bytes: &[u8]| {
+        directory.store().txn(&Txn::default().put(key, Zeroizing::new(bytes.to_vec()))).unwrap();
+    };
+    let user = postcard::to_extend(&User::new("alice"), vec![2]).unwrap();
+    put("user/alice", &user);
+    assert_eq!(directory.find::<User>("alice").unwrap(), Some(User::new("alice")));
+    let service = postcard::to_extend(&web(), vec![2]).unwrap();
+    // Without `numbers`, of which there are none.
+    put("service/web", &service[..service.len() - 1]);
+    assert_eq!(directory.find::<Service>("web").unwrap(), Some(web()));
+    put("service/web", &service[..service.len() - 2]);
+    assert!(directory.find::<Service>("web").is_err());
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn service(name: &str) -> Service {
         limits: sluicegate_policy::Limits::DEFAULT,
         allow: vec![Subject::Group("staff".into())],
         registrar: None,
+        numbers: Vec::new(),
     }
 }
 

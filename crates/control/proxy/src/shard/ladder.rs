@@ -242,11 +242,11 @@ impl Shard {
         let is_ours = cx.settings.is_for_us(asked.message);
         let name = if is_ours { asked.service() } else { String::new() };
         // Whoever registers a SIP server calls for it, unless what it calls is a service.
-        let service = cx.policy.service(&name).map_or_else(|| cx.policy.sip_server_of(&proof.user).cloned(), |_| None);
-        match service {
-            Some(service) => call_user(cx, exchanges, registrar, asked, service, &name),
-            None => admit(cx, exchanges, registrar, asked, proof, (&name, None)),
+        if let (None, Some(service)) = (cx.policy.service(&name), cx.policy.sip_server_of(&proof.user).cloned()) {
+            return call_user(cx, exchanges, registrar, asked, service, &name);
         }
+        let service = cx.policy.dialled(&name).map_or(name, |service| service.name.clone());
+        admit(cx, exchanges, registrar, asked, proof, (&service, None));
     }
 
     /// Whether the distant gate of a service says that it sent this, for which it lets nobody else speak.

@@ -193,6 +193,7 @@ mod tests {
             limits: Limits::DEFAULT,
             allow: Vec::new(),
             registrar: None,
+            numbers: Vec::new(),
         }
     }
 

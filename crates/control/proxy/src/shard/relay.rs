@@ -433,8 +433,10 @@ fn forwarded(
     let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
     let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
     let body = sdp.and_then(|sdp| with_session(message, &sdp));
-    // Within the dialog the client names the service's own Contact, as far as it knows that.
-    let uri = if admitted.renewal { cx.settings.inner_uri(message, &hop.uri) } else { Some(hop.uri.clone()) };
+    // Within a dialog the client names the service's own Contact, as far as it knows that; outside of it the service's name, or
+    // what the service knows by another.
+    let is_own_name = !admitted.renewal && asked.service() == admitted.service.name;
+    let uri = if is_own_name { Some(hop.uri.clone()) } else { cx.settings.inner_uri(message, &hop.uri) };
     // Our agent is told how long what it lets in lasts; with a SIP server, one of the two sides is asked to refresh.
     let timer = match admitted.service.kind {
         ServiceKind::Agent => admitted.limits.lifetime_s.to_string(),

@@ -289,3 +289,28 @@ fn a_server_behind_a_distant_gate_calls_by_what_that_gate_seals() {
     let sent = site.gate_opens();
     assert_eq!(methods(&sent, PHONE), ["INVITE"]);
 }
+
+#[test]
+fn a_telephone_dials_what_its_server_knows() {
+    let mut site = Site::new();
+    for (dialled, inside) in [
+        ("sip:1002@example.net;user=phone", Some("INVITE sip:1002@10.0.0.2:5060;user=phone SIP/2.0")),
+        ("sip:bob@example.net", Some("INVITE sip:bob@10.0.0.2:5060 SIP/2.0")),
+        ("sip:2002@example.net", None),
+        ("sip:bobby@example.net", None),
+        // Another domain is nobody's here.
+        ("sip:1002@elsewhere.net", None),
+    ] {
+        let mut alice = Caller { to: dialled.into(), call_id: dialled.into(), ..Caller::new("alice", PHONE) };
+        let signed = alice.signed(&mut site, "INVITE", dialled, "", AUDIO);
+        let sent = site.send(PHONE, signed);
+        assert_eq!(to(&sent, PBX).first().and_then(|text| text.lines().next()), inside, "{sent:?}");
+        assert_eq!(codes(&sent, PHONE), [if inside.is_some() { 100 } else { 403 }]);
+    }
+    // Who calls for the server reaches users by their names, and not itself.
+    register(&mut site, "bob", OTHER, "");
+    let mut switch = Caller { to: "sip:bob@example.net".into(), ..switch() };
+    let invite = switch.signed(&mut site, "INVITE", "sip:bob@example.net", "", ANSWER);
+    let sent = site.send(PBX, invite);
+    assert!(methods(&sent, PBX).is_empty(), "{sent:?}");
+}

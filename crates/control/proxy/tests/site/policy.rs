@@ -23,7 +23,7 @@ pub(super) fn policy() -> Policy {
             "name='vault'\naddress='10.0.0.4'\nports=['tcp/80','udp/5004-5005']\nallow=['group:staff']\ngrant={least_mode='capability'}",
         ),
         service(
-            "name='pbx'\nkind='sip'\naddress='10.0.0.2'\nports=['udp/4000-4999']\nallow=['group:staff']\nregistrar='switch'",
+            "name='pbx'\nkind='sip'\naddress='10.0.0.2'\nports=['udp/4000-4999']\nallow=['group:staff']\nregistrar='switch'\nnumbers=['1*','bob']",
         ),
         service(
             "name='files'\nkind='agent'\naddress='10.0.0.3'\nports=['tcp/22-23']\nallow=['group:staff']\nregistrar='registrar'",

@@ -63,6 +63,9 @@ pub(super) fn admit(
     if !renewed.is_some_and(|renewed| renewed.is_called) && !cx.settings.is_from(asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
+    if cx.keys.is_loop(asked.message) {
+        return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
+    }
     let offer = if asked.method == Method::Invite { offer_of(asked.message) } else { Ok(None) };
     let offer = match offer {
         Ok(offer) => offer,

@@ -6,6 +6,7 @@ use sluicegate_api::Decision;
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::{Policy, is_name};
+use sluicegate_sip::message::Message;
 use sluicegate_wire::Pace;
 
 use super::{
@@ -168,10 +169,10 @@ impl Context {
         self.numbers
     }
 
-    /// The branch of a request that this shard sends and remembers.
-    pub(super) fn new_branch(&mut self) -> Vec<u8> {
+    /// The branch of a request that this shard sends and remembers. `came`: of one that is relayed, as it came.
+    pub(super) fn new_branch(&mut self, came: Option<&Message<'_>>) -> Vec<u8> {
         let number = self.next_number();
-        self.keys.branch(self.settings.shard, number)
+        self.keys.branch(self.settings.shard, number, came)
     }
 
     /// Our Record-Route values of a request that begins a call: one for each side where they have listeners of their own, that

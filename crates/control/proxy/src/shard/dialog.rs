@@ -3,7 +3,7 @@
 
 use sluicegate_policy::PortRange;
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method},
+    message::{HeaderName, Message, Method, NameAddr},
     sdp::Session,
     transaction::Received,
     uri::Uri,
@@ -50,6 +50,13 @@ enum Barred {
 impl Shard {
     /// Any request but ACK and CANCEL with a tag on To.
     pub(super) fn on_in_dialog(&mut self, asked: Asked<'_>) {
+        if let Some(loose) = loosened(&self.cx, asked.message) {
+            return with_message(asked, &loose, |asked| self.on_loose_in_dialog(asked));
+        }
+        self.on_loose_in_dialog(asked);
+    }
+
+    fn on_loose_in_dialog(&mut self, asked: Asked<'_>) {
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
             return self.on_declared_dialog(asked, &tagged);
         }
@@ -196,6 +203,15 @@ pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, registrar: &Re
 }
 
 fn on_new_ack(cx: &mut Context, late: &mut LateAnswers, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
+    if let Some(loose) = loosened(cx, asked.message) {
+        let mut outcome = Outcome::Malformed;
+        with_message(asked, &loose, |asked| outcome = on_loose_ack(cx, late, registrar, asked));
+        return outcome;
+    }
+    on_loose_ack(cx, late, registrar, asked)
+}
+
+fn on_loose_ack(cx: &mut Context, late: &mut LateAnswers, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
     if let Some(dialog) = dialog_of(cx, asked) {
         // Nobody can be asked for the password of an ACK.
         if bar(cx, registrar, asked, &dialog).is_some() {
@@ -305,8 +321,40 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
         sdp: sdp.as_deref(),
         record_routes: &[],
         routes: &[],
+        breadth: None,
     }
     .send(cx)
+}
+
+/// The request of a strict router as a loose one would have sent it: what we had written into Record-Route stands in its
+/// Request-URI, and the Request-URI behind its Route values (RFC 3261 section 16.4).
+fn loosened(cx: &Context, message: &Message<'_>) -> Option<Vec<u8>> {
+    let own = message.request_uri()?;
+    Uri::parse(own).ok().filter(|uri| cx.keys.is_route(uri))?;
+    let routes: Vec<&[u8]> = message.headers(HeaderName::Route).collect();
+    let (last, others) = routes.split_last()?;
+    let target = NameAddr::parse(last)?.uri;
+    let mut bytes = [message.method()?.as_bytes(), b" ", target, b" SIP/2.0\r\nRoute: <", own, b">"].concat();
+    for route in others {
+        bytes.extend_from_slice(b", ");
+        bytes.extend_from_slice(route);
+    }
+    bytes.extend_from_slice(b"\r\n");
+    for line in message.lines().filter(|line| line.name != HeaderName::Route) {
+        bytes.extend_from_slice(line.text);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(message.body());
+    Some(bytes)
+}
+
+/// Goes on with a request in another form.
+fn with_message(asked: Asked<'_>, bytes: &[u8], go_on: impl FnOnce(Asked<'_>)) {
+    let Ok(message) = Message::parse(bytes) else { return };
+    let Ok(essentials) = message.essentials() else { return };
+    let (Some(method), Asked { flow, kind, .. }) = (message.method(), asked) else { return };
+    go_on(Asked { flow, kind, method, message: &message, essentials: &essentials });
 }
 
 /// The relayed dialog that the first Route names, and which way this request goes in it: the caller's tag, which the

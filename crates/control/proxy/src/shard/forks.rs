@@ -39,7 +39,12 @@ pub(super) struct Inbound {
     pub(super) request: Arc<[u8]>,
     /// Whom it is for.
     pub(super) user: String,
+    /// To how many places at a time it may go (RFC 5393 section 5).
+    pub(super) breadth: u16,
 }
+
+/// What a request may that does not say.
+pub(super) const BREADTH_DEFAULT: u16 = 60;
 
 #[derive(Debug)]
 struct Fork {
@@ -76,7 +81,7 @@ impl Forks {
     pub(super) fn begin(&mut self, owed: Id, inbound: Inbound, mut targets: Vec<Target>) -> Vec<Target> {
         targets.sort_by_key(|target| std::cmp::Reverse(target.q));
         targets.truncate(TARGETS_MAX);
-        let first = group(&mut targets);
+        let first = group(&mut targets, inbound.breadth);
         self.0.insert(owed, Fork { inbound, later: targets, begun: 0, running: 0, best: None });
         first
     }
@@ -124,7 +129,7 @@ impl Forks {
         if fork.running > 0 {
             return Refusal::Wait;
         }
-        let next = group(&mut fork.later);
+        let next = group(&mut fork.later, fork.inbound.breadth);
         if !next.is_empty() {
             return Refusal::Next(fork.inbound.clone(), next);
         }
@@ -133,9 +138,9 @@ impl Forks {
     }
 }
 
-/// Takes those of the highest rank off the front.
-fn group(targets: &mut Vec<Target>) -> Vec<Target> {
+/// Takes those of the highest rank off the front, no more than may be tried at a time.
+fn group(targets: &mut Vec<Target>, breadth: u16) -> Vec<Target> {
     let highest = targets.first().map(|target| target.q);
-    let count = targets.iter().take_while(|target| Some(target.q) == highest).count();
+    let count = targets.iter().take(breadth.into()).take_while(|target| Some(target.q) == highest).count();
     targets.drain(..count).collect()
 }

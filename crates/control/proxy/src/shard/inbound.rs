@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate_policy::Service;
 use sluicegate_sip::{
-    message::{Message, Method},
+    message::{HeaderName, Message, Method},
     transaction::Role,
 };
 
@@ -14,7 +14,7 @@ use super::{
     answer::session_of,
     context::Context,
     exchanges::{Asking, ExchangeId, Exchanges},
-    forks::{Inbound, Target},
+    forks::{BREADTH_DEFAULT, Inbound, Target},
     keys::Direction,
     ladder::Asked,
     media::wanted_of_answer,
@@ -37,6 +37,16 @@ pub(super) fn call_user(
     if let (true, Err(code)) = (is_invite, offer_of(asked.message)) {
         return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
     }
+    if cx.keys.is_loop(asked.message) {
+        return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
+    }
+    let breadth = asked.message.header(HeaderName::MaxBreadth).map_or(Some(BREADTH_DEFAULT), number);
+    let Some(breadth) = breadth.map(|breadth| breadth.min(BREADTH_DEFAULT)) else {
+        return transactions.refuse(cx, asked, (Outcome::Malformed, 400), &[]);
+    };
+    if breadth == 0 {
+        return transactions.refuse(cx, asked, (Outcome::Unavailable, 440), &[]);
+    }
     if cx.policy.user(user).is_none_or(|user| !user.enabled) {
         return transactions.refuse(cx, asked, (Outcome::Denied, 404), &[]);
     }
@@ -55,7 +65,7 @@ pub(super) fn call_user(
         exchanges.transactions.send_trying(cx, owed, asked);
     }
     let (flow, request) = asked.kept();
-    let inbound = Inbound { service, flow, request, user: user.to_owned() };
+    let inbound = Inbound { service, flow, request, user: user.to_owned(), breadth };
     let first = exchanges.forks.begin(owed, inbound.clone(), targets);
     try_targets(cx, exchanges, owed.into(), &inbound, first);
 }
@@ -68,20 +78,28 @@ pub(super) fn try_targets(
     inbound: &Inbound,
     targets: Vec<Target>,
 ) {
+    let breadth = inbound.breadth / u16::try_from(targets.len().max(1)).unwrap_or(u16::MAX);
     // All are counted before the first can fail.
     let branches: Vec<_> = targets.into_iter().map(|target| (exchanges.forks.branch(id.owed), target)).collect();
     for (id, target) in branches {
-        try_target(cx, exchanges, id, inbound, target);
+        try_target(cx, exchanges, id, (inbound, breadth), target);
     }
 }
 
-fn try_target(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, inbound: &Inbound, target: Target) {
+fn try_target(
+    cx: &mut Context,
+    exchanges: &mut Exchanges,
+    id: ExchangeId,
+    (inbound, breadth): (&Inbound, u16),
+    target: Target,
+) {
     let Ok(message) = Message::parse(&inbound.request) else { return };
     let offer = session_of(&message).filter(|_| message.method() == Some(Method::Invite));
     let wants = offer.map(|offer| wanted_of_answer(&offer, &inbound.service)).unwrap_or_default();
     let wanted: Vec<_> = wants.iter().map(|want| want.range).collect();
     let (admitted, is_allowed) = admit_callee(cx, inbound, target.flow, &wanted);
-    let relay = Relay::new((Direction::ToClient, target.flow), target.flow, Some(target.uri)).by(target.routes);
+    let relay =
+        Relay::new((Direction::ToClient, target.flow), target.flow, Some(target.uri)).by(target.routes, breadth);
     let is_kept = is_allowed && keep_ringing(cx, &message, &admitted);
     exchanges.begin(cx, id, (inbound.flow, Arc::clone(&inbound.request)), admitted, Some(Box::new(relay)));
     if !is_allowed {
@@ -93,4 +111,8 @@ fn try_target(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, inbou
     if wants.is_empty() || exchanges.open_grants(cx, id, &wants) == Asking::Open {
         exchanges.send_on(cx, id);
     }
+}
+
+fn number(text: &[u8]) -> Option<u16> {
+    std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
 }

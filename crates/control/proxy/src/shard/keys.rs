@@ -5,7 +5,7 @@
 //! | To-tag of a declared service | call 12, shard 1, MAC of the caller's flow 8, MAC 8 | |
 //! | `sg` of our Record-Route | call 12, MAC 8 | |
 //! | `cl` of our Record-Route | client's flow 19, which side called 1, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
-//! | branch of a relayed request | 0, shard 1, number 8, MAC 8 | this start of the frontend |
+//! | branch of a relayed request | 0, shard 1, number 8, hash of how it came 4, MAC 8 | this start of the frontend |
 //! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
 //!
 //! A tag names the flow that it was made for only by a MAC: whoever sends it shows by its own address whether it is that
@@ -22,7 +22,7 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_sip::{
     Base64Url,
     cookie::{CALL_PREFIX_LEN, CookieKey, TAGGED_LEN, TO_TAG_LEN},
-    message::{MAGIC_COOKIE, Message},
+    message::{HeaderName, MAGIC_COOKIE, Message, Via},
     uri::Uri,
 };
 use sluicegate_wire::{UnixTime, ip::octets};
@@ -37,6 +37,9 @@ const MAC_LEN: usize = 8;
 const STATELESS_TAG_LEN: usize = 11;
 const FLOW_LEN: usize = 19;
 const EPOCH_LEN: usize = 4;
+const WAY_LEN: usize = 4;
+/// Of a branch, what its MAC covers.
+const STATEFUL_LEN: usize = 2 + 8 + WAY_LEN;
 
 /// The shard's keys. Those of tags, cookies and branches last over restarts; the others are new at each start.
 #[derive(Zeroize, ZeroizeOnDrop)]
@@ -221,6 +224,11 @@ impl Keys {
         format!("<sip:{own};lr;sg={};sv={};cl={client}>", cookie.as_str(), route.service)
     }
 
+    /// Whether we wrote this URI into a Record-Route, whatever its dialog.
+    pub(super) fn is_route(&self, uri: &Uri<'_>) -> bool {
+        uri.param(b"sg").flatten().is_some_and(|cookie| self.cookie.check_route(cookie).is_some())
+    }
+
     /// The dialog that a Route URI of ours names, if it is of this Call-ID and this caller and not too old: no cookie is
     /// worth anything two days later, whatever else is remembered or forgotten.
     pub(super) fn route(&self, unix: UnixTime, uri: &Uri<'_>, caller: Caller<'_>) -> Option<Route> {
@@ -243,11 +251,37 @@ impl Keys {
         mac(&self.route, b"route", &[call, service, client, caller.call_id, caller.tag])
     }
 
-    /// The branch of the request number `number` that `shard` relays.
-    pub(super) fn branch(&self, shard: u8, number: u64) -> Vec<u8> {
-        let number = number.to_be_bytes();
-        let mac = mac(&self.branch, b"stateful", &[&[shard], &number]);
-        branch_text(&[&[0, shard], &number[..], &mac].concat())
+    /// The branch of the request number `number` that `shard` sends. `came`: of one that is relayed, as it came.
+    pub(super) fn branch(&self, shard: u8, number: u64, came: Option<&Message<'_>>) -> Vec<u8> {
+        let came = came.map(|came| self.way(came)).unwrap_or_default();
+        let named = [&[0, shard], &number.to_be_bytes()[..], &came].concat();
+        let mac = mac(&self.branch, b"stateful", &[&named]);
+        branch_text(&[&named[..], &mac].concat())
+    }
+
+    /// What decides where a request goes, in short: one that comes again with the same is on its way in a circle (RFC 3261
+    /// section 16.6, 8).
+    fn way(&self, request: &Message<'_>) -> [u8; WAY_LEN] {
+        let number = request.cseq().map(|cseq| cseq.number).unwrap_or_default().to_be_bytes();
+        let mut hash = SipHasher24::new_with_key(&self.branch);
+        put(&mut hash, request.request_uri().unwrap_or_default());
+        for party in [request.from(), request.to()] {
+            put(&mut hash, party.ok().and_then(|party| party.tag).unwrap_or_default());
+        }
+        put(&mut hash, request.call_id().unwrap_or_default());
+        put(&mut hash, &number);
+        request.headers_raw(HeaderName::Route).for_each(|route| put(&mut hash, route));
+        hash.finish().to_be_bytes().first_chunk().copied().unwrap_or_default()
+    }
+
+    /// Whether a request was here before, and went on as it would again.
+    pub(super) fn is_loop(&self, request: &Message<'_>) -> bool {
+        let way = self.way(request);
+        let mut vias = request.headers(HeaderName::Via).skip(1).filter_map(|via| Via::parse(via).ok());
+        vias.any(|via| {
+            let text = via.branch.and_then(|branch| branch.strip_prefix(MAGIC_COOKIE));
+            text.and_then(|text| self.stateful(text)).is_some_and(|(_, came)| came == way)
+        })
     }
 
     /// The branch of a request that is passed on to `next` without a transaction: it names where the answer goes, and is
@@ -275,19 +309,20 @@ impl Keys {
         self.stateful(text).is_some() || decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text).is_some()
     }
 
-    /// The shard whose relayed request has this branch.
-    fn stateful(&self, text: &[u8]) -> Option<u8> {
-        let [kind, shard, rest @ ..] = decode::<{ 2 + 8 + MAC_LEN }>(text)?;
-        let (number, sent) = rest.split_at_checked(8)?;
-        let expected = mac(&self.branch, b"stateful", &[&[shard], number]);
-        (kind == 0 && bool::from(expected.ct_eq(sent))).then_some(shard)
+    /// The shard whose relayed request has this branch, and how that came.
+    fn stateful(&self, text: &[u8]) -> Option<(u8, [u8; WAY_LEN])> {
+        let bytes = decode::<{ STATEFUL_LEN + MAC_LEN }>(text)?;
+        let (named, sent) = bytes.split_first_chunk::<STATEFUL_LEN>()?;
+        let is_ours = bool::from(mac(&self.branch, b"stateful", &[named]).ct_eq(sent));
+        let [kind, shard, .., a, b, c, d] = *named;
+        (kind == 0 && is_ours).then_some((shard, [a, b, c, d]))
     }
 
     /// Whose transaction the topmost Via of a response from `source` names; `None` if the branch is not ours, or the
     /// request that it was for went elsewhere.
     pub(super) fn owner_of(&self, source: Flow, response: &Message<'_>) -> Option<BranchOwner> {
         let text = response.top_via().ok()?.branch?.strip_prefix(MAGIC_COOKIE)?;
-        if let Some(shard) = self.stateful(text) {
+        if let Some((shard, _)) = self.stateful(text) {
             return Some(BranchOwner::Shard(shard));
         }
         let bytes = decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text)?;

@@ -107,6 +107,7 @@ impl LateAnswer {
             sdp: Some(&sdp),
             record_routes: &[],
             routes: &[],
+            breadth: None,
         };
         if onward.send(cx).is_ok() {
             let kept: Vec<_> = self.opening.ids().collect();

@@ -78,7 +78,7 @@ impl Leg {
     }
 
     fn request(&self, cx: &mut Context, method: &[u8], cseq: u32) -> Vec<u8> {
-        let branch = cx.new_branch();
+        let branch = cx.new_branch(None);
         let mut bytes = Vec::new();
         let request = Request {
             method,

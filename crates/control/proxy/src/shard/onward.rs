@@ -27,6 +27,8 @@ pub(super) struct Onward<'m> {
     pub(super) record_routes: &'m [String],
     /// Route values by which it gets there.
     pub(super) routes: &'m [Vec<u8>],
+    /// Max-Breadth in place of its own.
+    pub(super) breadth: Option<u16>,
 }
 
 impl Onward<'_> {
@@ -56,9 +58,13 @@ impl Onward<'_> {
         };
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let routes = self.routes.iter().map(|route| ("Route", route.as_slice()));
-        let add: Vec<_> = contact.into_iter().chain(routes).collect();
+        let breadth = self.breadth.map(|breadth| breadth.to_string());
+        let breadth = breadth.as_deref().map(|breadth| ("Max-Breadth", breadth.as_bytes()));
+        let add: Vec<_> = contact.into_iter().chain(routes).chain(breadth).collect();
         let record_routes: Vec<&[u8]> = self.record_routes.iter().map(String::as_bytes).collect();
-        let hidden = [NOT_FORWARDED, &[HeaderName::Contact]].concat();
+        let mut remove = NOT_FORWARDED.to_vec();
+        remove.extend((direction == Direction::ToClient).then_some(HeaderName::Contact));
+        remove.extend(self.breadth.map(|_| HeaderName::MaxBreadth));
         let written = ForwardRequest {
             request: message,
             source: self.from.peer,
@@ -66,7 +72,7 @@ impl Onward<'_> {
             uri: self.uri,
             record_routes: &record_routes,
             remove_routes: cx.settings.own_routes(message),
-            remove: if direction == Direction::ToClient { &hidden } else { NOT_FORWARDED },
+            remove: &remove,
             credentials_of: Some(&cx.settings.realm),
             add: &add,
             body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),

@@ -52,6 +52,8 @@ pub(super) struct Relay {
     uri: Option<Vec<u8>>,
     /// The Route values by which it gets there.
     routes: Vec<Vec<u8>>,
+    /// To how many places at a time it may go from there, of one that went to several (RFC 5393 section 5).
+    breadth: Option<u16>,
     /// The request as it went there.
     pub(super) forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
@@ -63,13 +65,23 @@ pub(super) struct Relay {
 impl Relay {
     /// What goes on from one side of a call to the other, which is at `hop`.
     pub(super) fn new((direction, client): (Direction, Flow), hop: Flow, uri: Option<Vec<u8>>) -> Self {
-        let (routes, forwarded) = (Vec::new(), Vec::new());
-        Self { direction, client, sent: None, hop, uri, routes, forwarded, waiting: None, cancelled: false }
+        Self {
+            direction,
+            client,
+            sent: None,
+            hop,
+            uri,
+            routes: Vec::new(),
+            breadth: None,
+            forwarded: Vec::new(),
+            waiting: None,
+            cancelled: false,
+        }
     }
 
-    /// The same by way of these proxies.
-    pub(super) fn by(self, routes: Vec<Vec<u8>>) -> Self {
-        Self { routes, ..self }
+    /// The same by way of these proxies, which may send it to so many places at a time.
+    pub(super) fn by(self, routes: Vec<Vec<u8>>, breadth: u16) -> Self {
+        Self { routes, breadth: Some(breadth), ..self }
     }
 }
 
@@ -164,8 +176,9 @@ impl Exchanges {
             sdp: sdp.as_deref(),
             record_routes: &record_routes,
             routes: &relay.routes,
+            breadth: relay.breadth,
         };
-        let branch = cx.new_branch();
+        let branch = cx.new_branch(Some(&message));
         match onward.write(cx, &branch) {
             Ok(()) => {
                 let forwarded = cx.scratch.clone();
@@ -416,7 +429,7 @@ fn forwarded(
     offer: Option<&Session<'_>>,
 ) -> Result<Vec<u8>, u16> {
     let Asked { flow, message, essentials, .. } = asked;
-    let branch = cx.new_branch();
+    let branch = cx.new_branch(Some(message));
     let route = Route {
         call: admitted.call,
         service: admitted.service.name.clone(),

@@ -271,3 +271,23 @@ fn d22_each_side_finds_its_own_address_in_the_record_route() {
     let sent = site.send(PBX, of_service(&alice, "BYE", 1, ""));
     assert!(to(&sent, PHONE)[0].starts_with("BYE ") && !sent[0].1.contains("Route:"), "{sent:?}");
 }
+
+/// RFC 3261 section 16.4: a strict router puts the next hop into the Request-URI, and the target behind all Route values.
+#[test]
+fn d25_requests_of_strict_routers_go_where_loose_ones_would() {
+    let (mut site, mut alice) = called();
+    let own = alice.route.clone().unwrap();
+    let own = own.trim_start_matches('<').trim_end_matches('>').to_owned();
+    for (method, cseq) in [("INFO", 7), ("ACK", 3), ("BYE", 8)] {
+        alice.route = Some(format!("<{INSIDE}>"));
+        alice.cseq = cseq;
+        let strict = alice.request(method, &own, "", "");
+        let sent = site.send(PHONE, strict);
+        let passed = to(&sent, PBX)[0];
+        assert!(
+            passed.starts_with(&format!("{method} {INSIDE} SIP/2.0\r\n")) && !passed.contains("Route:"),
+            "{passed}"
+        );
+    }
+    assert_eq!(site.revokes(), 1);
+}

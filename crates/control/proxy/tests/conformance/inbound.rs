@@ -314,3 +314,45 @@ fn a_telephone_dials_what_its_server_knows() {
     let sent = site.send(PBX, invite);
     assert!(methods(&sent, PBX).is_empty(), "{sent:?}");
 }
+
+/// RFC 3261 section 16.6, 8, and RFC 5393.
+#[test]
+fn a_request_that_comes_back_as_it_went_is_a_loop_and_one_for_somebody_else_is_not() {
+    let mut site = Site::new();
+    let dialled = "sip:1002@example.net";
+    let mut alice = Caller { to: dialled.into(), ..Caller::new("alice", PHONE) };
+    let signed = alice.signed(&mut site, "INVITE", dialled, "", AUDIO);
+    let sent = site.send(PHONE, signed);
+    let invite = to(&sent, PBX)[0].to_owned();
+    // The server sends it back for whom it was, or for bob, and proves itself.
+    for (target, code) in [(dialled, 482), ("sip:bob@example.net", 480)] {
+        let returned = |credentials: &str| {
+            let own = format!("Via: SIP/2.0/UDP {PBX};branch=z9hG4bKback{target}{};rport\r\nVia:", credentials.len());
+            let text = invite.replacen("Via:", &own, 1).replacen("sip:1002@10.0.0.2:5060", target, 1);
+            text.replacen("Max-Forwards", &format!("{credentials}Max-Forwards"), 1)
+        };
+        let sent = site.send(PBX, returned(""));
+        let challenge = to(&sent, PBX)[0].to_owned();
+        let credentials = Caller { to: target.into(), ..switch() }.authorization(&challenge, "INVITE", target);
+        let sent = site.send(PBX, returned(&credentials));
+        assert_eq!(codes(&sent, PBX), [code], "{target}: {sent:?}");
+    }
+}
+
+#[test]
+fn a_request_goes_to_no_more_places_at_a_time_than_it_may() {
+    for (breadth, ring, code) in [("Max-Breadth: 0\r\n", 0, Some(440)), ("Max-Breadth: 1\r\n", 1, None), ("", 2, None)]
+    {
+        let mut site = Site::new();
+        register(&mut site, "alice", PHONE, "");
+        register(&mut site, "alice", OTHER, "");
+        let invite = switch().signed(&mut site, "INVITE", TO_ALICE, breadth, ANSWER);
+        let sent = site.send(PBX, invite);
+        assert_eq!(codes(&sent, PBX).last().filter(|code| **code != 100).copied(), code, "{sent:?}");
+        let sent = site.gate_opens();
+        let texts: Vec<_> = [PHONE, OTHER].iter().flat_map(|peer| to(&sent, peer)).collect();
+        assert_eq!(texts.len(), ring);
+        let left = if ring == 2 { "30" } else { "1" };
+        assert!(texts.iter().all(|text| header(text, "Max-Breadth") == Some(left)), "{texts:?}");
+    }
+}

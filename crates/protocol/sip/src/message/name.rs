@@ -48,6 +48,7 @@ header_names! {
     Expires, "Expires";
     From, "From", b'f';
     HistoryInfo, "History-Info";
+    MaxBreadth, "Max-Breadth";
     MaxForwards, "Max-Forwards";
     MinExpires, "Min-Expires";
     MinSe, "Min-SE";

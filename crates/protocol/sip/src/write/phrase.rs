@@ -24,6 +24,7 @@ pub const fn phrase(code: u16) -> &'static str {
         421 => "Extension Required",
         423 => "Interval Too Brief",
         439 => "First Hop Lacks Outbound Support",
+        440 => "Max-Breadth Exceeded",
         480 => "Temporarily Unavailable",
         481 => "Call/Transaction Does Not Exist",
         482 => "Loop Detected",

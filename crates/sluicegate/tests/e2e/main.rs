@@ -28,6 +28,7 @@ mod refusals;
 mod scans;
 mod security;
 mod serving;
+mod sip;
 mod threats;
 mod tools;
 mod torture;

@@ -54,6 +54,9 @@ pub(crate) mod node;
 pub(crate) mod pbx;
 pub(crate) mod phone;
 pub(crate) mod program;
+pub(crate) mod rtp;
+pub(crate) mod softphone;
+pub(crate) mod stock_pbx;
 pub(crate) mod traffic;
 
 use std::{

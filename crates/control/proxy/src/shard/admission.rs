@@ -17,6 +17,7 @@ use super::{
     context::Context,
     exchanges::Exchanges,
     forks::Inbound,
+    keys::Side,
     ladder::Asked,
     media::{Want, wanted_of_offer},
     registrar::Registrar,
@@ -63,7 +64,7 @@ pub(super) fn admit(
     if !renewed.is_some_and(|renewed| renewed.is_called) && !cx.settings.is_from(asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
-    if cx.keys.is_loop(asked.message) {
+    if cx.keys.is_loop(Side::Client, asked.message) {
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
     }
     let offer = if asked.method == Method::Invite { offer_of(asked.message) } else { Ok(None) };

@@ -12,7 +12,7 @@ use sluicegate_wire::Pace;
 use super::{
     Now, derive,
     events::Event,
-    keys::{Caller, Keys, Route},
+    keys::{Caller, Keys, Route, Side},
     ladder::Asked,
     settings::Settings,
     unproved::Unproved,
@@ -170,7 +170,7 @@ impl Context {
     }
 
     /// The branch of a request that this shard sends and remembers. `came`: of one that is relayed, as it came.
-    pub(super) fn new_branch(&mut self, came: Option<&Message<'_>>) -> Vec<u8> {
+    pub(super) fn new_branch(&mut self, came: Option<(Side, &Message<'_>)>) -> Vec<u8> {
         let number = self.next_number();
         self.keys.branch(self.settings.shard, number, came)
     }

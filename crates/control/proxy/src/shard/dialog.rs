@@ -303,7 +303,7 @@ fn next(
     }
     let service = cx.policy.service(&route.service).cloned();
     let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;
-    Ok((hop.flow, cx.settings.inner_uri(asked.message, &hop.uri)))
+    Ok((hop.flow, cx.inner_uri(asked.message, &hop.uri)))
 }
 
 /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
@@ -384,9 +384,9 @@ fn service_tag<'m>(asked: Asked<'m>, direction: Direction) -> Option<&'m [u8]> {
 }
 
 /// Passes the response to a request on that was forwarded without state.
-pub(super) fn pass_back(cx: &mut Context, message: &Message<'_>, (direction, to): (Direction, Flow)) {
+pub(super) fn pass_back(cx: &mut Context, from: Flow, message: &Message<'_>, (direction, to): (Direction, Flow)) {
     let is_services = direction == Direction::ToService;
-    let contact = if is_services { cx.settings.answer_contact(message, to.listener) } else { None };
+    let contact = if is_services { cx.answer_contact(message, from, to.listener) } else { None };
     let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
     let add = contact.as_deref().map(|value| ("Contact", value));
     let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };

@@ -15,7 +15,7 @@ use super::{
     context::Context,
     exchanges::{Asking, ExchangeId, Exchanges},
     forks::{BREADTH_DEFAULT, Inbound, Target},
-    keys::Direction,
+    keys::{Direction, Side},
     ladder::Asked,
     media::wanted_of_answer,
     registrar::Registrar,
@@ -37,7 +37,7 @@ pub(super) fn call_user(
     if let (true, Err(code)) = (is_invite, offer_of(asked.message)) {
         return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
     }
-    if cx.keys.is_loop(asked.message) {
+    if cx.keys.is_loop(Side::Service, asked.message) {
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
     }
     let breadth = asked.message.header(HeaderName::MaxBreadth).map_or(Some(BREADTH_DEFAULT), number);

@@ -38,6 +38,8 @@ const STATELESS_TAG_LEN: usize = 11;
 const FLOW_LEN: usize = 19;
 const EPOCH_LEN: usize = 4;
 const WAY_LEN: usize = 4;
+/// Longest hidden place, as text.
+const PLACE_LEN_MAX: usize = 400;
 /// Of a branch, what its MAC covers.
 const STATEFUL_LEN: usize = 2 + 8 + WAY_LEN;
 
@@ -224,6 +226,30 @@ impl Keys {
         format!("<sip:{own};lr;sg={};sv={};cl={client}>", cookie.as_str(), route.service)
     }
 
+    /// A place inside as somebody outside may carry it: unreadable, and worth nothing with another Call-ID.
+    pub(super) fn hide(&self, call_id: &[u8], place: &[u8]) -> String {
+        let mac = mac(&self.route, b"place", &[call_id, place]);
+        URL_SAFE_NO_PAD.encode([&mac[..], &self.veiled(&mac, place)].concat())
+    }
+
+    /// The place that was [hidden](Self::hide) in a text.
+    pub(super) fn show(&self, call_id: &[u8], text: &[u8]) -> Option<String> {
+        let bytes = URL_SAFE_NO_PAD.decode(text.get(..PLACE_LEN_MAX.min(text.len()))?).ok()?;
+        let (sent, veiled) = bytes.split_first_chunk::<MAC_LEN>()?;
+        let place = self.veiled(sent, veiled);
+        let is_ours: bool = mac(&self.route, b"place", &[call_id, &place]).ct_eq(sent).into();
+        String::from_utf8(place).ok().filter(|_| is_ours)
+    }
+
+    /// Makes a text unreadable, and readable again. Its own MAC is what makes it look different each time.
+    fn veiled(&self, mac_of_text: &[u8; MAC_LEN], text: &[u8]) -> Vec<u8> {
+        let block = |nth: usize| mac(&self.route, b"veil", &[mac_of_text, &nth.to_be_bytes()]);
+        let blocks = text.chunks(MAC_LEN).enumerate();
+        blocks
+            .flat_map(|(nth, chunk)| chunk.iter().zip(block(nth)).map(|(byte, veil)| byte ^ veil).collect::<Vec<u8>>())
+            .collect()
+    }
+
     /// Whether we wrote this URI into a Record-Route, whatever its dialog.
     pub(super) fn is_route(&self, uri: &Uri<'_>) -> bool {
         uri.param(b"sg").flatten().is_some_and(|cookie| self.cookie.check_route(cookie).is_some())
@@ -252,8 +278,8 @@ impl Keys {
     }
 
     /// The branch of the request number `number` that `shard` sends. `came`: of one that is relayed, as it came.
-    pub(super) fn branch(&self, shard: u8, number: u64, came: Option<&Message<'_>>) -> Vec<u8> {
-        let came = came.map(|came| self.way(came)).unwrap_or_default();
+    pub(super) fn branch(&self, shard: u8, number: u64, came: Option<(Side, &Message<'_>)>) -> Vec<u8> {
+        let came = came.map(|(from, came)| self.way(from, came)).unwrap_or_default();
         let named = [&[0, shard], &number.to_be_bytes()[..], &came].concat();
         let mac = mac(&self.branch, b"stateful", &[&named]);
         branch_text(&[&named[..], &mac].concat())
@@ -261,9 +287,10 @@ impl Keys {
 
     /// What decides where a request goes, in short: one that comes again with the same is on its way in a circle (RFC 3261
     /// section 16.6, 8).
-    fn way(&self, request: &Message<'_>) -> [u8; WAY_LEN] {
+    fn way(&self, from: Side, request: &Message<'_>) -> [u8; WAY_LEN] {
         let number = request.cseq().map(|cseq| cseq.number).unwrap_or_default().to_be_bytes();
         let mut hash = SipHasher24::new_with_key(&self.branch);
+        put(&mut hash, &[from as u8]);
         put(&mut hash, request.request_uri().unwrap_or_default());
         for party in [request.from(), request.to()] {
             put(&mut hash, party.ok().and_then(|party| party.tag).unwrap_or_default());
@@ -274,9 +301,10 @@ impl Keys {
         hash.finish().to_be_bytes().first_chunk().copied().unwrap_or_default()
     }
 
-    /// Whether a request was here before, and went on as it would again.
-    pub(super) fn is_loop(&self, request: &Message<'_>) -> bool {
-        let way = self.way(request);
+    /// Whether a request of this side was here before, and went on as it would again. What a client sends to a service and what
+    /// comes from there for a user are two ways.
+    pub(super) fn is_loop(&self, from: Side, request: &Message<'_>) -> bool {
+        let way = self.way(from, request);
         let mut vias = request.headers(HeaderName::Via).skip(1).filter_map(|via| Via::parse(via).ok());
         vias.any(|via| {
             let text = via.branch.and_then(|branch| branch.strip_prefix(MAGIC_COOKIE));

@@ -191,7 +191,7 @@ impl Shard {
         let cx = &mut self.cx;
         match cx.keys.owner_of(flow, message) {
             None => cx.metrics.one(Count::ResponsesUnmatched),
-            Some(BranchOwner::Stateless(direction, to)) => pass_back(cx, message, (direction, to)),
+            Some(BranchOwner::Stateless(direction, to)) => pass_back(cx, flow, message, (direction, to)),
             Some(BranchOwner::Shard(shard)) if shard == cx.settings.shard => {
                 self.exchanges.on_response(cx, &mut self.legs, flow, message, code);
             }

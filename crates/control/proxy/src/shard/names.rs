@@ -8,7 +8,8 @@ use sluicegate_sip::{
     write::ForwardError,
 };
 
-use super::{ladder::Asked, settings::Settings};
+use super::{context::Context, ladder::Asked, settings::Settings};
+use crate::transmits::Flow;
 
 /// Header fields that are between client and frontend, besides its credentials for us, and those by which a caller would say
 /// who it is besides From: the frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
@@ -26,6 +27,10 @@ pub(super) const NOT_FORWARDED: &[HeaderName] = &[
 
 /// What of a service's answer a client does not get as it is.
 pub(super) const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER, HeaderName::Contact];
+
+/// The parameter that says, in a Contact as a client knows it, where that is inside.
+const PLACE: &str = "sgat";
+const SIP_PORT_DEFAULT: u16 = 5060;
 
 /// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
 const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
@@ -68,24 +73,41 @@ impl Settings {
         let port = uri.port.unwrap_or(5060);
         uri.host_is(&self.realm) || self.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
     }
+}
 
-    /// A service's Contact as a client may know it: the same user here. `None` if there is none that can be written so.
-    pub(super) fn outer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
+impl Context {
+    /// A service's Contact as a client may know it: the same user here, and behind it where that is inside, unless that is
+    /// where the message came `from`. `None` if there is none that can be written so.
+    pub(super) fn outer_contact(&self, message: &Message<'_>, from: Flow, listener: u8) -> Option<Vec<u8>> {
         let contact = message.contact().ok().flatten()?;
         let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
-        Some([b"<", &at(&uri, &self.address(listener).to_string())[..], b">"].concat())
+        let host = uri.host?;
+        let is_there =
+            host.address() == Some(from.peer.ip()) && uri.port.unwrap_or(SIP_PORT_DEFAULT) == from.peer.port();
+        let place = uri.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
+        let token = (!is_there).then(|| self.keys.hide(message.call_id().unwrap_or_default(), place.as_bytes()));
+        let token = token.map(|token| format!(";{PLACE}={token}")).unwrap_or_default();
+        let outer = at(&uri, &self.settings.address(listener).to_string());
+        Some([b"<", &outer[..], token.as_bytes(), b">"].concat())
     }
 
     /// The Contact that a client is told of in a service's answer. A redirection would name an address inside, so it has
     /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
-    pub(super) fn answer_contact(&self, message: &Message<'_>, listener: u8) -> Option<Vec<u8>> {
+    pub(super) fn answer_contact(&self, message: &Message<'_>, from: Flow, listener: u8) -> Option<Vec<u8>> {
         let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
-        if is_redirection { None } else { self.outer_contact(message, listener) }
+        if is_redirection { None } else { self.outer_contact(message, from, listener) }
     }
 
-    /// The Request-URI for a service: where we stand in for it, its own address, which is that of `hop`.
+    /// The Request-URI for a service: where we stand in for it, the place that its Contact named, or else that of `hop`.
     pub(super) fn inner_uri(&self, message: &Message<'_>, hop: &[u8]) -> Option<Vec<u8>> {
-        let uri = Uri::parse(message.request_uri()?).ok().filter(|uri| self.is_our_host(uri))?;
+        let mut uri = Uri::parse(message.request_uri()?).ok().filter(|uri| self.settings.is_our_host(uri))?;
+        let token = uri.param(PLACE.as_bytes()).flatten();
+        if let Some(place) = token.and_then(|token| self.keys.show(message.call_id().unwrap_or_default(), token)) {
+            // It is the last one.
+            let end = uri.params.len().saturating_sub(";=".len() + PLACE.len() + token.map_or(0, <[u8]>::len));
+            uri.params = uri.params.get(..end)?;
+            return Some(at(&uri, &place));
+        }
         let hop = Uri::parse(hop).ok()?;
         let host: Host<'_> = hop.host?;
         let place = hop.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));

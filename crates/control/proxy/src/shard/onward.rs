@@ -53,7 +53,7 @@ impl Onward<'_> {
         let (message, (direction, to)) = (self.message, self.to);
         let body = self.sdp.and_then(|sdp| with_session(message, sdp));
         let contact = match direction {
-            Direction::ToClient => cx.settings.outer_contact(message, to.listener),
+            Direction::ToClient => cx.outer_contact(message, self.from, to.listener),
             Direction::ToService => None,
         };
         let contact = contact.as_deref().map(|value| ("Contact", value));

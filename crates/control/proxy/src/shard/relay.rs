@@ -178,7 +178,7 @@ impl Exchanges {
             routes: &relay.routes,
             breadth: relay.breadth,
         };
-        let branch = cx.new_branch(Some(&message));
+        let branch = cx.new_branch(Some((relay.direction.sender(), &message)));
         match onward.write(cx, &branch) {
             Ok(()) => {
                 let forwarded = cx.scratch.clone();
@@ -275,7 +275,9 @@ impl Exchanges {
     ) {
         let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
         let Some(owed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
-        let Some(exchange) = self.pending.get_mut(&owed) else { return self.on_another(cx, owed.owed, message, code) };
+        let Some(exchange) = self.pending.get_mut(&owed) else {
+            return self.on_another(cx, owed.owed, (flow, message), code);
+        };
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
             return self.cancel(cx, sent);
@@ -312,7 +314,7 @@ impl Exchanges {
 
     /// A 2xx after the first. The same again: the client has not acknowledged it yet, so it gets ours again. That of another
     /// branch of a service that forks: the client ends it (RFC 3261 section 13.2.2.4), and nothing is opened for it.
-    fn on_another(&self, cx: &mut Context, owed: Id, message: &Message<'_>, code: u16) {
+    fn on_another(&self, cx: &mut Context, owed: Id, (flow, message): (Flow, &Message<'_>), code: u16) {
         let Some((first, to)) = self.transactions.response(owed).filter(|_| code / 100 == 2) else { return };
         let tag = |message: &Message<'_>| message.to().ok().and_then(|to| to.tag.map(<[u8]>::to_vec));
         if Message::parse(first).is_ok_and(|first| tag(&first) == tag(message)) {
@@ -322,7 +324,7 @@ impl Exchanges {
         let sdp =
             description(message, code).map(|session| media::rewrite_answer(&session, &[], cx.settings.address(0).ip()));
         let body = sdp.and_then(|sdp| with_session(message, &sdp));
-        let contact = cx.settings.answer_contact(message, to.listener);
+        let contact = cx.answer_contact(message, flow, to.listener);
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let response = ForwardResponse {
             response: message,
@@ -429,7 +431,7 @@ fn forwarded(
     offer: Option<&Session<'_>>,
 ) -> Result<Vec<u8>, u16> {
     let Asked { flow, message, essentials, .. } = asked;
-    let branch = cx.new_branch(Some(message));
+    let branch = cx.new_branch(Some((Direction::ToService.sender(), message)));
     let route = Route {
         call: admitted.call,
         service: admitted.service.name.clone(),
@@ -449,7 +451,7 @@ fn forwarded(
     // Within a dialog the client names the service's own Contact, as far as it knows that; outside of it the service's name, or
     // what the service knows by another.
     let is_own_name = !admitted.renewal && asked.service() == admitted.service.name;
-    let uri = if is_own_name { Some(hop.uri.clone()) } else { cx.settings.inner_uri(message, &hop.uri) };
+    let uri = if is_own_name { Some(hop.uri.clone()) } else { cx.inner_uri(message, &hop.uri) };
     // Our agent is told how long what it lets in lasts; with a SIP server, one of the two sides is asked to refresh.
     let timer = match admitted.service.kind {
         ServiceKind::Agent => admitted.limits.lifetime_s.to_string(),

@@ -291,3 +291,31 @@ fn d25_requests_of_strict_routers_go_where_loose_ones_would() {
     }
     assert_eq!(site.revokes(), 1);
 }
+
+/// A service that is a proxy itself answers with the Contact of somebody behind it (RFC 3261 section 12.2.1.1): what goes there
+/// names that, and nobody outside can read or make up where it is.
+#[test]
+fn what_is_said_to_somebody_behind_a_service_names_where_that_is() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    let ok = reply(&invite, 200, ANSWER).replacen("<sip:pbx@10.0.0.2:5060>", "<sip:bob@10.0.0.77:5070;ob>", 1);
+    site.send(PBX, ok);
+    let ok = site.gate_opens().remove(0).1;
+    let contact = header(&ok, "Contact").unwrap().trim_matches(['<', '>']).to_owned();
+    assert!(contact.starts_with("sip:bob@203.0.113.1:5060;ob;sgat=") && !ok.contains("10.0.0.77"), "{ok}");
+    alice.take_dialog(&ok);
+    let first = |sent: &Sent| to(sent, PBX)[0].lines().next().unwrap().to_owned();
+    for method in ["ACK", "INFO", "UPDATE", "REFER"] {
+        let sent = site.send(PHONE, alice.request(method, &contact, "", ""));
+        assert_eq!(first(&sent), format!("{method} sip:bob@10.0.0.77:5070;ob SIP/2.0"));
+    }
+    let signed = alice.signed(&mut site, "INVITE", &contact, "", AUDIO);
+    assert_eq!(first(&site.send(PHONE, signed)), "INVITE sip:bob@10.0.0.77:5070;ob SIP/2.0");
+    // Changed, or of another call, it names nothing, and what is sent goes to the service itself.
+    let forged = contact.replacen("sgat=", "sgat=A", 1);
+    let sent = site.send(PHONE, alice.request("INFO", &forged, "", ""));
+    assert!(first(&sent).contains("@10.0.0.2:5060;ob;sgat="), "{sent:?}");
+    let sent = site.send(PHONE, alice.request("BYE", &contact, "", ""));
+    assert_eq!(first(&sent), "BYE sip:bob@10.0.0.77:5070;ob SIP/2.0");
+}

@@ -324,8 +324,9 @@ fn a_request_that_comes_back_as_it_went_is_a_loop_and_one_for_somebody_else_is_n
     let signed = alice.signed(&mut site, "INVITE", dialled, "", AUDIO);
     let sent = site.send(PHONE, signed);
     let invite = to(&sent, PBX)[0].to_owned();
-    // The server sends it back for whom it was, or for bob, and proves itself.
-    for (target, code) in [(dialled, 482), ("sip:bob@example.net", 480)] {
+    // The server sends it back, for whom it was or for bob, and proves itself: it is a spiral, as the way from a server to a
+    // user is another than to a server.
+    for (target, code) in [(dialled, 404), ("sip:bob@example.net", 480)] {
         let returned = |credentials: &str| {
             let own = format!("Via: SIP/2.0/UDP {PBX};branch=z9hG4bKback{target}{};rport\r\nVia:", credentials.len());
             let text = invite.replacen("Via:", &own, 1).replacen("sip:1002@10.0.0.2:5060", target, 1);
@@ -337,6 +338,15 @@ fn a_request_that_comes_back_as_it_went_is_a_loop_and_one_for_somebody_else_is_n
         let sent = site.send(PBX, returned(&credentials));
         assert_eq!(codes(&sent, PBX), [code], "{target}: {sent:?}");
     }
+    // What alice's own telephone sends back to her server is a loop.
+    let returned = |credentials: &str| {
+        let own = format!("Via: SIP/2.0/UDP {PHONE};branch=z9hG4bKback{};rport\r\nVia:", credentials.len());
+        let text = invite.replacen("Via:", &own, 1).replacen("sip:1002@10.0.0.2:5060", dialled, 1);
+        text.replacen("Max-Forwards", &format!("{credentials}Max-Forwards"), 1)
+    };
+    let challenge = to(&site.send(PHONE, returned("")), PHONE)[0].to_owned();
+    let credentials = alice.authorization(&challenge, "INVITE", dialled);
+    assert_eq!(codes(&site.send(PHONE, returned(&credentials)), PHONE), [482]);
 }
 
 #[test]

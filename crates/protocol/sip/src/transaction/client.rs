@@ -1,10 +1,12 @@
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use sluicegate_wire::Instant;
 
 use super::{
-    Fingerprint, Lapse, TableFull, Token, Transaction, TransactionState, Transactions,
-    timers::{Purpose, Span},
+    Lapse, TableFull, Token, TransactionState, Transactions,
+    table::{Active, Fingerprint, Keep},
+    timers::Span,
 };
 use crate::{
     message::{Message, Method, ParseError},
@@ -89,25 +91,17 @@ impl<P: Copy> ClientTransactions<P> {
     /// [`StartError`].
     pub fn start(&mut self, now: Instant, request: &Message<'_>, peer: P) -> Result<Token, StartError> {
         let fingerprint = self.fingerprint(request)?;
-        let mut buffer = self.buffers.take();
-        buffer.extend_from_slice(request.as_bytes());
         let is_invite = request.method() == Some(Method::Invite);
-        let transaction = Transaction {
-            is_invite,
-            state: Asked::Calling,
-            // Timer A doubles to the end, E stops at T2.
-            longest: if is_invite { Span::T1Shift5 } else { self.t2 },
-            repetitions: 0,
-            is_owed: true,
-            peer,
-            message: buffer,
-        };
-        let token = self.table.insert([fingerprint; 2], transaction).ok_or(StartError::Full(TableFull))?;
+        // Timer A doubles to the end, E stops at T2.
+        let longest = if is_invite { Span::T1Shift5 } else { self.t2 };
+        let active = Active::new(peer, longest, request.as_bytes());
+        let inserted = self.table.insert((fingerprint, None), (is_invite, Asked::Calling), active);
+        let token = inserted.ok_or(StartError::Full(TableFull))?;
         // Timers A or E, and B or F.
         if !self.is_reliable {
-            self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
+            self.table.arm_repeat(now, token, Span::T1Shift0);
         }
-        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
+        self.table.arm_end(now, token, Span::END);
         Ok(token)
     }
 
@@ -118,22 +112,13 @@ impl<P: Copy> ClientTransactions<P> {
         let Some(token) = self.fingerprint(response).ok().and_then(|key| self.table.find(key)) else {
             return Reply::Unmatched;
         };
-        let Some(transaction) = self.table.value_mut(token) else { return Reply::Unmatched };
-        if !is_from(transaction.peer) {
+        if !self.table.peer(token).is_some_and(is_from) {
             return Reply::Unmatched;
         }
-        match (transaction.state, code) {
-            (before @ (Asked::Calling | Asked::Proceeding), 100..=199) => {
-                transaction.state = Asked::Proceeding;
-                // Timer E is T2 from now on.
-                transaction.repetitions = u8::MAX;
-                if transaction.is_invite {
-                    // Nothing is sent again. Timer C starts with the first, and anew with all but 100.
-                    self.timers.disarm(token.slot(), Purpose::Retransmit);
-                    if before == Asked::Calling || code > 100 {
-                        self.timers.arm(now, token.slot(), Purpose::End, Span::TimerC);
-                    }
-                }
+        let Some(entry) = self.table.entry_mut(token) else { return Reply::Unmatched };
+        match (entry.state, code) {
+            (Asked::Calling | Asked::Proceeding, 100..=199) => {
+                self.proceed(now, token, code);
                 Reply::Deliver(token)
             }
             (Asked::Calling | Asked::Proceeding | Asked::Cancelled, 200..=699) => self.complete(now, token, response),
@@ -142,56 +127,98 @@ impl<P: Copy> ClientTransactions<P> {
                 reply => reply,
             },
             (Asked::Accepted | Asked::GivenUp, 200..=299) => Reply::Deliver(token),
-            (Asked::Completed, 300..=699) if transaction.is_invite => Reply::Ack(token),
+            (Asked::Completed, 300..=699) if entry.is_invite => Reply::Ack(token),
             _ => Reply::Absorbed,
+        }
+    }
+
+    /// A provisional response.
+    fn proceed(&mut self, now: Instant, token: Token, code: u16) {
+        let Some(entry) = self.table.entry_mut(token) else { return };
+        let is_invite = entry.is_invite;
+        let before = core::mem::replace(&mut entry.state, Asked::Proceeding);
+        // Timer E is T2 from now on.
+        if let Some(active) = self.table.active_mut(token) {
+            active.repetitions = u8::MAX;
+        }
+        if !is_invite {
+            return;
+        }
+        // Nothing is sent again. Timer C starts with the first, and anew with all but 100.
+        self.table.disarm_repeats(token);
+        if before == Asked::Calling || code > 100 {
+            self.table.arm_end(now, token, Span::TimerC);
         }
     }
 
     /// The first final response.
     fn complete(&mut self, now: Instant, token: Token, response: &Message<'_>) -> Reply {
-        let Some(transaction) = self.table.value_mut(token) else { return Reply::Unmatched };
+        let Some(entry) = self.table.entry_mut(token) else { return Reply::Unmatched };
         let is_success = response.status().is_some_and(|code| code < 300);
-        self.timers.disarm(token.slot(), Purpose::Retransmit);
-        let (state, span, reply) = match (transaction.is_invite, is_success) {
-            // Timer K.
-            (false, _) => (Asked::Completed, Span::T4, Reply::Deliver(token)),
-            // Timer M.
-            (true, true) => (Asked::Accepted, Span::END, Reply::Deliver(token)),
-            // Timer D.
-            (true, false) => (Asked::Completed, Span::END, Reply::DeliverAndAck(token)),
-        };
-        transaction.state = state;
-        transaction.is_owed = false;
-        if reply == Reply::DeliverAndAck(token) {
-            let mut ack = self.buffers.take();
-            let written =
-                Message::parse(&transaction.message).and_then(|request| ack_for_final(&request, response, &mut ack));
-            if written.is_err() {
-                // Cannot be: the request was readable when it was sent. Better no ACK than a wrong message.
-                ack.clear();
-            }
-            self.buffers.give_back(core::mem::replace(&mut transaction.message, ack));
+        let is_accepted = entry.is_invite && is_success;
+        entry.state = if is_accepted { Asked::Accepted } else { Asked::Completed };
+        let is_invite = entry.is_invite;
+        if let Some(active) = self.table.active_mut(token) {
+            active.is_owed = false;
         }
-        self.timers.arm(now, token.slot(), Purpose::End, span);
+        self.table.disarm_repeats(token);
+        let (span, reply) = match (is_invite, is_success) {
+            // Timer K, where the request is not released before.
+            (false, _) => (Span::T4, Reply::Deliver(token)),
+            // Timer M.
+            (true, true) => (Span::END, Reply::Deliver(token)),
+            // Timer D.
+            (true, false) => {
+                self.acknowledge(token, response);
+                (self.while_repeated(Span::END), Reply::DeliverAndAck(token))
+            }
+        };
+        self.table.arm_end(now, token, span);
         reply
     }
 
-    /// The request, or its ACK, and where it goes. Needed to write a CANCEL.
+    /// From now on the ACK is what is sent, and sent again.
+    fn acknowledge(&mut self, token: Token, response: &Message<'_>) {
+        let Some(active) = self.table.active_mut(token) else { return };
+        let mut ack = Vec::new();
+        let written = Message::parse(&active.message).and_then(|request| ack_for_final(&request, response, &mut ack));
+        if written.is_err() {
+            // Cannot be: the request was readable when it was sent. Better no ACK than a wrong message.
+            ack.clear();
+        }
+        active.message = ack.into();
+    }
+
+    /// The request and where it goes, so that nobody else need keep it: until [`ClientTransactions::release`], or the end of
+    /// the transaction. Of an INVITE that was refused it is the ACK, until the end.
     #[must_use]
     pub fn request(&self, token: Token) -> Option<(&[u8], P)> {
         self.message(token)
+    }
+
+    /// The user has taken what it needs from a request that has its final response: from now on the transaction only tells
+    /// what is new from what comes again, if anything can. Without effect before that, and where an ACK is kept.
+    pub fn release(&mut self, token: Token) {
+        let Some(entry) = self.table.entry(token) else { return };
+        match entry.state {
+            // Timer K is zero.
+            Asked::Completed if !entry.is_invite && self.is_reliable => drop(self.table.remove(token)),
+            Asked::Completed if !entry.is_invite => self.table.bury(token, Keep::Peer),
+            Asked::Accepted => self.table.bury(token, Keep::Peer),
+            _ => {}
+        }
     }
 
     /// An INVITE is no longer wanted: whether a CANCEL is to be sent now, because a provisional response but no final one
     /// has come, and no CANCEL was sent before. Its final response then comes within 64 T1, or
     /// [`Due::TimedOut`](super::Due::TimedOut) does (RFC 3261 section 9.1).
     pub fn cancel(&mut self, now: Instant, token: Token) -> bool {
-        let Some(transaction) = self.table.value_mut(token) else { return false };
-        if !transaction.is_invite || transaction.state != Asked::Proceeding {
+        let Some(entry) = self.table.entry_mut(token) else { return false };
+        if !entry.is_invite || entry.state != Asked::Proceeding {
             return false;
         }
-        transaction.state = Asked::Cancelled;
-        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
+        entry.state = Asked::Cancelled;
+        self.table.arm_end(now, token, Span::END);
         true
     }
 

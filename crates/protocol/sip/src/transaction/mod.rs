@@ -3,6 +3,10 @@
 //!
 //! Both tables have a fixed number of slots. After every call, and whenever `poll_timeout` has passed, call `poll` until
 //! it gives `None`.
+//!
+//! Most transactions that a table holds have their final response, and wait for retransmissions. Such a one is its slot: 64
+//! bytes at most, with all that the table needs for it, where a peer takes 28. It keeps a message only if that may have to be
+//! sent again, which is a final response, until its ACK if it is to an INVITE, or the ACK to a refused INVITE of ours.
 
 mod client;
 mod server;
@@ -11,18 +15,17 @@ mod timers;
 
 pub use client::{Asked, ClientTransactions, Reply, StartError};
 pub use server::{Answering, Received, Role, ServerTransactions};
-pub use table::{Fingerprint, Token};
+pub use table::Token;
 pub use timers::{T1_MS, T2_MS, T4_MS, TIMER_C_MS, UNANSWERED_MS};
 
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
 use self::{
-    table::Table,
-    timers::{Purpose, Span, Timers},
+    table::{Purpose, Table},
+    timers::Span,
 };
 
 /// All slots of a table are taken. For a request from outside: answer 503 without state, or drop it.
@@ -61,26 +64,6 @@ pub enum Lapse {
     GivenUp,
 }
 
-/// Messages longer than this do not leave their buffer when the transaction ends.
-const BUFFER_KEPT_MAX: usize = 2_048;
-
-/// Buffers of transactions that have ended, for those to come: as many as there were transactions at a time.
-#[derive(Debug, Default)]
-struct Buffers(Vec<Vec<u8>>);
-
-impl Buffers {
-    fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
-    }
-
-    fn give_back(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= BUFFER_KEPT_MAX {
-            buffer.clear();
-            self.0.push(buffer);
-        }
-    }
-}
-
 /// What a timer wants done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -90,7 +73,7 @@ enum Wanted {
 }
 
 /// Where a transaction is.
-pub trait TransactionState {
+pub trait TransactionState: Copy {
     /// The name of the table of such transactions.
     const TABLE: &'static str;
 
@@ -100,28 +83,12 @@ pub trait TransactionState {
     }
 }
 
-#[derive(Debug)]
-struct Transaction<S, P> {
-    is_invite: bool,
-    state: S,
-    /// Timers A, E, G double with each repetition, up to this.
-    longest: Span,
-    repetitions: u8,
-    /// Somebody still owes a final response, or its ACK: to end now would be a failure.
-    is_owed: bool,
-    peer: P,
-    /// What is sent, and sent again; empty while there is nothing.
-    message: Vec<u8>,
-}
-
 /// Transactions of one side. Fixed number of slots; a slot ends by itself. `P` is where messages go, in the caller's words: an
 /// address, or one with the way to it.
 #[derive(Debug)]
 pub struct Transactions<S, P = SocketAddr> {
     key: [u8; 16],
-    table: Table<Transaction<S, P>>,
-    buffers: Buffers,
-    timers: Timers,
+    table: Table<S, P>,
     /// T2: the longest between two repetitions of anything but an INVITE request.
     t2: Span,
     is_reliable: bool,
@@ -131,14 +98,12 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
     /// Room for `capacity` transactions; `key` is random, so that nobody can aim at one chain of the table.
     #[must_use]
     pub fn new(capacity: usize, key: [u8; 16]) -> Self {
-        let table = Table::new(S::TABLE, capacity);
-        let timers = Timers::new(table.gauge().max as usize);
-        Self { key, table, buffers: Buffers::default(), timers, t2: Span::T1Shift3, is_reliable: false }
+        Self { key, table: Table::new(S::TABLE, capacity), t2: Span::T1Shift3, is_reliable: false }
     }
 
-    /// Over a transport that loses nothing: requests and refusals are sent once, and only given up in time. A 2xx of ours to
-    /// an INVITE is repeated all the same until its ACK comes (RFC 3261 section 13.3.1.4): it crosses hops of other
-    /// transports.
+    /// Over a transport that loses nothing: requests and refusals are sent once, and only given up in time, and nothing is
+    /// kept for retransmissions (timers D, I, J, K are zero). A 2xx of ours to an INVITE is repeated all the same until its
+    /// ACK comes (RFC 3261 section 13.3.1.4): it crosses hops of other transports.
     #[must_use]
     pub const fn over_reliable(mut self, is_reliable: bool) -> Self {
         self.is_reliable = is_reliable;
@@ -154,7 +119,7 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
     /// When `poll` has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        self.table.next().map(|(at, ..)| at)
     }
 
     /// What is due by now.
@@ -164,17 +129,22 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
             Wanted::Cancel => Due::Cancel(token),
             Wanted::Failure => Due::TimedOut(token),
             Wanted::Repetition => {
-                let transaction = self.table.value(token)?;
-                Due::Transmit { peer: transaction.peer, bytes: &transaction.message }
+                let (bytes, peer) = self.message(token)?;
+                Due::Transmit { peer, bytes }
             }
         })
+    }
+
+    /// Where the other side of a transaction is; `None` if it has ended, or nothing more goes there.
+    #[must_use]
+    pub fn peer(&self, token: Token) -> Option<P> {
+        self.table.peer(token)
     }
 
     /// The next repetition or failure; what ends without a failure ends here.
     fn next_due(&mut self, now: Instant) -> Option<(Token, Wanted)> {
         loop {
-            let (slot, purpose) = self.timers.pop(now)?;
-            let Some(token) = self.table.token(slot) else { continue };
+            let (token, purpose) = self.table.pop(now)?;
             let wanted = match purpose {
                 Purpose::Retransmit => self.repeat(now, token),
                 Purpose::End => self.lapse(now, token),
@@ -186,43 +156,42 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
     }
 
     fn repeat(&mut self, now: Instant, token: Token) -> Option<Wanted> {
-        let transaction = self.table.value_mut(token)?;
-        transaction.repetitions = transaction.repetitions.saturating_add(1);
-        let span = Span::retransmission(transaction.repetitions, transaction.longest);
-        self.timers.arm(now, token.slot(), Purpose::Retransmit, span);
+        let active = self.table.active_mut(token)?;
+        active.repetitions = active.repetitions.saturating_add(1);
+        let span = Span::retransmission(active.repetitions, active.longest);
+        self.table.arm_repeat(now, token, span);
         Some(Wanted::Repetition)
     }
 
     /// The time of a transaction is over.
     fn lapse(&mut self, now: Instant, token: Token) -> Option<Wanted> {
-        let transaction = self.table.value_mut(token)?;
-        let lapse = transaction.state.lapse(transaction.is_invite);
+        let entry = self.table.entry_mut(token)?;
+        let lapse = entry.state.lapse(entry.is_invite);
         if lapse == Lapse::Over {
-            return self.end(token).then_some(Wanted::Failure);
+            return self.table.remove(token).then_some(Wanted::Failure);
         }
-        transaction.is_owed = lapse == Lapse::Cancel;
-        self.timers.disarm(token.slot(), Purpose::Retransmit);
-        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
+        if let Some(active) = self.table.active_mut(token) {
+            active.is_owed = lapse == Lapse::Cancel;
+        }
+        self.table.disarm_repeats(token);
+        self.table.arm_end(now, token, Span::END);
         Some(if lapse == Lapse::Cancel { Wanted::Cancel } else { Wanted::Failure })
     }
 
     /// Forgets a transaction: its user wants to hear no more of it, or has nothing to say. What comes of it later is of none.
     pub fn forget(&mut self, token: Token) {
-        self.end(token);
+        self.table.remove(token);
     }
 
-    /// Frees the slot; whether that was a failure.
-    fn end(&mut self, token: Token) -> bool {
-        let Some(transaction) = self.table.remove(token) else { return false };
-        self.timers.disarm_all(token.slot());
-        self.buffers.give_back(transaction.message);
-        transaction.is_owed
-    }
-
-    /// What was sent last and where it goes; `None` if nothing was.
+    /// What was sent last and where it goes; `None` if there is nothing that may have to be sent again.
     fn message(&self, token: Token) -> Option<(&[u8], P)> {
-        let transaction = self.table.value(token)?;
-        (!transaction.message.is_empty()).then_some((&transaction.message, transaction.peer))
+        let active = self.table.active(token)?;
+        (!active.message.is_empty()).then_some((&active.message, active.peer))
+    }
+
+    /// How long what may be repeated is remembered, if nothing is lost on the way: not at all.
+    const fn while_repeated(&self, span: Span) -> Span {
+        if self.is_reliable { Span::Zero } else { span }
     }
 }
 

@@ -3,8 +3,9 @@ use core::net::SocketAddr;
 use sluicegate_wire::Instant;
 
 use super::{
-    Fingerprint, TableFull, Token, Transaction, TransactionState, Transactions,
-    timers::{Purpose, Span},
+    TableFull, Token, TransactionState, Transactions,
+    table::{Active, Fingerprint, Keep},
+    timers::Span,
 };
 use crate::message::{Essentials, Message, Method};
 
@@ -91,12 +92,11 @@ impl<P: Copy> ServerTransactions<P> {
         let method = request.method().unwrap_or(fields.cseq.method);
         let fingerprint = self.fingerprint(fields, method);
         let is_invite = method == Method::Invite;
-        let ack_fingerprint = if is_invite { self.ack_fingerprint(fields) } else { fingerprint };
-        let (state, message) = (Answering { role, phase: Phase::Proceeding }, self.buffers.take());
-        let transaction =
-            Transaction { is_invite, state, longest: self.t2, repetitions: 0, is_owed: true, peer, message };
-        let token = self.table.insert([fingerprint, ack_fingerprint], transaction).ok_or(TableFull)?;
-        self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
+        let alias = is_invite.then(|| self.ack_fingerprint(fields));
+        let state = Answering { role, phase: Phase::Proceeding };
+        let active = Active::new(peer, self.t2, &[]);
+        let token = self.table.insert((fingerprint, alias), (is_invite, state), active).ok_or(TableFull)?;
+        self.table.arm_end(now, token, Span::Unanswered);
         Ok(token)
     }
 
@@ -109,44 +109,45 @@ impl<P: Copy> ServerTransactions<P> {
     /// Notes the response that the caller is sending now, to repeat it when needed. `false` if the transaction has ended
     /// or already has its final response: then the response must not be sent, except for a 2xx that a proxy relays.
     pub fn respond(&mut self, now: Instant, token: Token, code: u16, response: &[u8]) -> bool {
-        let Some(transaction) = self.table.value_mut(token) else { return false };
-        if transaction.state.phase != Phase::Proceeding {
+        let Some(entry) = self.table.entry_mut(token) else { return false };
+        let (is_invite, Answering { role, phase }) = (entry.is_invite, entry.state);
+        if phase != Phase::Proceeding {
             // More than one 2xx comes from a forking proxy; each goes on (RFC 6026 section 7.1).
-            let is_accepted = matches!(transaction.state.phase, Phase::Accepted);
-            return is_accepted && transaction.state.role == Role::Proxy && code / 100 == 2;
+            return phase == Phase::Accepted && role == Role::Proxy && code / 100 == 2;
         }
-        transaction.message.clear();
-        transaction.message.extend_from_slice(response);
+        let is_success = code < 300;
+        if code >= 200 {
+            entry.state.phase = if is_invite && is_success { Phase::Accepted } else { Phase::Completed };
+        }
+        let Some(active) = self.table.active_mut(token) else { return false };
+        active.message = response.into();
         if code < 200 {
-            self.timers.arm(now, token.slot(), Purpose::End, Span::Unanswered);
+            self.table.arm_end(now, token, Span::Unanswered);
             return true;
         }
-        transaction.repetitions = 0;
-        let is_success = code < 300;
+        active.repetitions = 0;
         // An ACK comes to an INVITE's final response, but for a 2xx of somebody behind us: that one passes through.
-        transaction.is_owed = transaction.is_invite && (!is_success || transaction.state.role == Role::UserAgent);
-        let is_accepted = transaction.is_invite && is_success;
-        transaction.state.phase = if is_accepted { Phase::Accepted } else { Phase::Completed };
-        // Timers H, J and L are all 64 T1; G starts at T1, and so does the 2xx of a user agent.
-        self.timers.arm(now, token.slot(), Purpose::End, Span::END);
-        let is_repeated = if is_success { transaction.state.role == Role::UserAgent } else { !self.is_reliable };
-        if transaction.is_invite && is_repeated {
-            self.timers.arm(now, token.slot(), Purpose::Retransmit, Span::T1Shift0);
+        active.is_owed = is_invite && (!is_success || role == Role::UserAgent);
+        // Timers H and L are 64 T1, and so is J where it is not zero; G starts at T1, and so does the 2xx of a user agent.
+        let span = if is_invite { Span::END } else { self.while_repeated(Span::END) };
+        self.table.arm_end(now, token, span);
+        let is_repeated = if is_success { role == Role::UserAgent } else { !self.is_reliable };
+        if is_invite && is_repeated {
+            self.table.arm_repeat(now, token, Span::T1Shift0);
         }
         true
     }
 
-    /// The last response and where it goes; `None` if there is none.
+    /// The last response and where it goes; `None` if there is none, or its ACK has come.
     #[must_use]
     pub fn response(&self, token: Token) -> Option<(&[u8], P)> {
         self.message(token)
     }
 
     fn absorb(&self, token: Token) -> Received {
-        let Some(transaction) = self.table.value(token) else { return Received::New };
-        let has_response = !transaction.message.is_empty();
-        match transaction.state.phase {
-            Phase::Proceeding if has_response => Received::Resend(token),
+        let Some(entry) = self.table.entry(token) else { return Received::New };
+        match entry.state.phase {
+            Phase::Proceeding if self.message(token).is_some() => Received::Resend(token),
             Phase::Completed => Received::Resend(token),
             // A 2xx is repeated by its own timer, not by the request (RFC 6026 section 7.1).
             Phase::Proceeding | Phase::Accepted | Phase::Confirmed => Received::Absorbed,
@@ -154,19 +155,22 @@ impl<P: Copy> ServerTransactions<P> {
     }
 
     fn acknowledge(&mut self, now: Instant, token: Token) -> Received {
-        let Some(transaction) = self.table.value_mut(token) else { return Received::New };
-        match transaction.state.phase {
-            Phase::Completed if transaction.is_invite => {
-                transaction.state.phase = Phase::Confirmed;
-                transaction.is_owed = false;
-                self.timers.disarm(token.slot(), Purpose::Retransmit);
-                self.timers.arm(now, token.slot(), Purpose::End, Span::T4);
+        let is_owed = self.table.active(token).is_some_and(|active| active.is_owed);
+        let Some(entry) = self.table.entry_mut(token) else { return Received::New };
+        match entry.state.phase {
+            Phase::Completed if entry.is_invite => {
+                entry.state.phase = Phase::Confirmed;
+                self.table.bury(token, Keep::Alias);
+                self.table.arm_end(now, token, self.while_repeated(Span::T4));
                 Received::Acknowledged(token)
             }
-            Phase::Accepted if transaction.state.role == Role::Proxy => Received::New,
-            Phase::Accepted if transaction.is_owed => {
-                transaction.is_owed = false;
-                self.timers.disarm(token.slot(), Purpose::Retransmit);
+            Phase::Accepted if entry.state.role == Role::Proxy => {
+                // It has reached the client. Those that are still to come are not ours to repeat.
+                self.table.bury(token, Keep::Peer);
+                Received::New
+            }
+            Phase::Accepted if is_owed => {
+                self.table.bury(token, Keep::Alias);
                 Received::Acknowledged(token)
             }
             _ => Received::Absorbed,

@@ -4,6 +4,8 @@ use super::*;
 use crate::{message::Message, write::Response};
 use sluicegate_wire::Instant;
 
+mod order;
+
 const KEY: [u8; 16] = [9; 16];
 
 fn peer() -> SocketAddr {
@@ -141,7 +143,12 @@ fn a_relayed_2xx_and_its_ack_only_pass_through() {
     assert!(table.respond(ms(0), token, 200, b"ok"));
     assert!(table.respond(ms(1), token, 200, b"ok again"));
     assert!(!table.respond(ms(1), token, 486, b"no"));
+    assert_eq!(table.response(token), Some((&b"ok"[..], peer())), "until it has arrived");
     assert_eq!(receive(&mut table, ms(2), &request("ACK", "z9hG4bKother", 1)), Received::New);
+    assert_eq!((table.response(token), table.peer(token)), (None, Some(peer())));
+    assert!(table.respond(ms(2), token, 200, b"of another branch"));
+    assert!(!table.respond(ms(2), token, 486, b"no"));
+    assert_eq!(receive(&mut table, ms(2), &request("ACK", "z9hG4bKother", 1)), Received::New, "as often as it comes");
     assert_eq!(receive(&mut table, ms(3), &invite), Received::Absorbed);
     assert_eq!(drain_server(&mut table), (Vec::new(), None));
 }
@@ -363,6 +370,93 @@ fn a_response_to_another_branch_or_method_is_unmatched() {
     table.forget(token);
     assert_eq!(reply(&mut table, ms(1), &request("INVITE", "z9hG4bK1", 1), 200), Reply::Unmatched);
     assert_eq!(table.poll_timeout(), None);
+}
+
+#[test]
+fn a_request_that_was_answered_stays_until_it_is_released_and_its_answers_are_known_all_the_same() {
+    for method in ["INVITE", "BYE"] {
+        let mut table = ClientTransactions::new(4, KEY);
+        let text = request(method, "z9hG4bK1", 1);
+        let token = start(&mut table, &text);
+        table.release(token);
+        assert_eq!(table.request(token), Some((text.as_bytes(), peer())), "it is not answered yet");
+        assert_eq!(reply(&mut table, ms(100), &text, 200), Reply::Deliver(token));
+        assert_eq!(table.request(token), Some((text.as_bytes(), peer())));
+        table.release(token);
+        assert_eq!((table.request(token), table.peer(token)), (None, Some(peer())));
+        let again = if method == "INVITE" { Reply::Deliver(token) } else { Reply::Absorbed };
+        assert_eq!(reply(&mut table, ms(600), &text, 200), again);
+        let ok = answer(&text, 200);
+        assert_eq!(table.receive(ms(600), &Message::parse(&ok).unwrap(), |_| false), Reply::Unmatched);
+        assert_eq!(drain_client(&mut table), (Vec::new(), None));
+        assert_eq!(table.peer(token), None);
+    }
+}
+
+#[test]
+fn the_ack_to_a_refusal_stays_whatever_its_user_releases() {
+    let mut table = ClientTransactions::new(4, KEY);
+    let invite = request("INVITE", "z9hG4bK1", 1);
+    let token = start(&mut table, &invite);
+    assert_eq!(reply(&mut table, ms(100), &invite, 486), Reply::DeliverAndAck(token));
+    table.release(token);
+    assert_eq!(reply(&mut table, ms(600), &invite, 486), Reply::Ack(token));
+    assert!(table.request(token).unwrap().0.starts_with(b"ACK"));
+}
+
+/// Timers D, I, J and K of RFC 3261, Table 4; H, L and M are what they are (RFC 6026 section 8).
+#[test]
+fn over_a_reliable_transport_nothing_is_kept_for_retransmissions() {
+    let ends = |table: &ServerTransactions| table.poll_timeout().unwrap().as_nanos() / 1_000_000;
+    let mut table = ServerTransactions::new(4, KEY).over_reliable(true);
+    let token = open(&mut table, ms(5), &request("OPTIONS", "z9hG4bK1", 1), Role::UserAgent);
+    table.respond(ms(10), token, 200, b"ok");
+    assert_eq!((table.response(token), ends(&table)), (Some((&b"ok"[..], peer())), 10), "J");
+    assert_eq!(table.poll(ms(10)), None);
+    assert_eq!(table.gauge().used, 0);
+    let token = open(&mut table, ms(10), &request("INVITE", "z9hG4bK2", 1), Role::Proxy);
+    table.respond(ms(10), token, 486, b"busy");
+    assert_eq!(ends(&table), 32_010, "H");
+    assert_eq!(receive(&mut table, ms(20), &request("ACK", "z9hG4bK2", 1)), Received::Acknowledged(token));
+    assert_eq!(ends(&table), 20, "I");
+    assert_eq!(table.poll(ms(20)), None);
+    assert_eq!(table.gauge().used, 0);
+    let token = open(&mut table, ms(30), &request("INVITE", "z9hG4bK3", 1), Role::Proxy);
+    table.respond(ms(30), token, 200, b"ok");
+    assert_eq!(ends(&table), 32_030, "L");
+
+    let mut table = ClientTransactions::new(4, KEY).over_reliable(true);
+    let cases = [("BYE", 200, None, "K"), ("INVITE", 486, Some(100), "D"), ("INVITE", 200, Some(32_100), "M")];
+    for (method, code, end, timer) in cases {
+        let text = request(method, "z9hG4bK1", 1);
+        let token = start(&mut table, &text);
+        reply(&mut table, ms(100), &text, code);
+        assert!(table.request(token).is_some(), "until its user has it");
+        table.release(token);
+        assert_eq!(table.poll_timeout(), end.map(ms), "{timer}");
+        assert_eq!(drain_client(&mut table), (Vec::new(), None));
+        assert_eq!(table.gauge().used, 0);
+    }
+}
+
+/// A request that came by two ways, or one who wants a crowd under one key.
+#[test]
+fn of_invites_that_an_ack_may_be_for_the_newest_gets_it_and_the_others_end_all_the_same() {
+    let mut table = ServerTransactions::new(64, KEY);
+    let tokens: Vec<_> = (0..64)
+        .map(|nth| {
+            let token = open(&mut table, ms(0), &request("INVITE", &format!("z9hG4bK{nth}"), 1), Role::UserAgent);
+            table.respond(ms(0), token, 200, b"ok");
+            token
+        })
+        .collect();
+    let ack = request("ACK", "z9hG4bKother", 1);
+    assert_eq!(receive(&mut table, ms(1), &ack), Received::Acknowledged(tokens[63]));
+    assert_eq!(receive(&mut table, ms(1), &ack), Received::Absorbed);
+    let (sent, failed) = drain_server(&mut table);
+    assert_eq!((sent.len(), failed), (63 * 10, Some(32_000)));
+    assert_eq!(table.gauge().used, 0);
+    assert_eq!(receive(&mut table, ms(40_000), &ack), Received::New);
 }
 
 /// Two tables over a link that loses some of its first six messages.

@@ -1,10 +1,10 @@
 //! The timers of RFC 3261 (Table 4). All of them run for one of a few fixed times, so each such time is a first-in
-//! first-out list: arming, disarming and firing are O(1), and memory is fixed.
+//! first-out list: arming, disarming and firing are O(1). A list runs through the values whose timers they are, and has no
+//! memory of its own.
 
-use alloc::{boxed::Box, vec};
 use core::time::Duration;
 
-use sluicegate_bounded::{Link, List, linked};
+use sluicegate_bounded::{Linked, List, Slots};
 use sluicegate_wire::Instant;
 
 /// Estimate of the round trip, in milliseconds (RFC 3261 section 17.1.1.1).
@@ -34,9 +34,11 @@ pub(super) enum Span {
     T4,
     TimerC,
     Unanswered,
+    /// Not at all: what is kept for retransmissions, where the transport repeats nothing.
+    Zero,
 }
 
-const SPANS: [(Span, u64); 10] = [
+const SPANS: [(Span, u64); 11] = [
     (Span::T1Shift0, T1_MS),
     (Span::T1Shift1, T1_MS << 1),
     (Span::T1Shift2, T1_MS << 2),
@@ -47,6 +49,7 @@ const SPANS: [(Span, u64); 10] = [
     (Span::T4, T4_MS),
     (Span::TimerC, TIMER_C_MS),
     (Span::Unanswered, UNANSWERED_MS),
+    (Span::Zero, 0),
 ];
 
 impl Span {
@@ -63,110 +66,156 @@ impl Span {
     }
 }
 
-/// What a timer is for. Each slot has one of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Send again: A, E, G.
-    Retransmit,
-    /// Change state or end: B, C, D, F, H, I, J, K, L, M.
-    End,
+/// A time in milliseconds, modulo 2^32. No timer lies further ahead than [`UNANSWERED_MS`], and none was due weeks ago, so
+/// this tells which time is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Tick(u32);
+
+impl Tick {
+    /// The first tick that is not before `at`.
+    const fn from(at: Instant) -> Self {
+        Self(at.as_nanos().div_ceil(NANOS_PER_MS) as u32)
+    }
+
+    /// Milliseconds from `other` to here.
+    const fn since(self, other: Self) -> i32 {
+        self.0.wrapping_sub(other.0).cast_signed()
+    }
 }
 
-const UNARMED: u8 = u8::MAX;
+const NANOS_PER_MS: u64 = 1_000_000;
 
-#[derive(Debug, Clone, Copy)]
-struct Timer {
-    deadline: Instant,
-    link: Link,
-    span: u8,
+/// A value with a timer.
+pub(super) trait Timed: Linked {
+    /// When it is due, and how long it runs: `None` if it does not run.
+    fn timer(&self) -> (Tick, Option<Span>);
+
+    /// Sets both; for [`Timers`] alone.
+    fn set_timer(&mut self, due: Tick, span: Option<Span>);
 }
 
-linked!(Timer);
-
-/// Two timers for each of a fixed number of slots.
+/// One timer for each value of a table, which is given with every call.
 #[derive(Debug)]
 pub(super) struct Timers {
-    timers: Box<[Timer]>,
     /// Those that run for each span, first to last.
     lists: [List; SPANS.len()],
+    /// The latest time seen, from which ticks count.
+    now: Instant,
 }
 
 impl Timers {
-    pub(super) fn new(slots: usize) -> Self {
-        let timer = Timer { deadline: Instant::ZERO, link: Link::NONE, span: UNARMED };
-        Self { timers: vec![timer; slots * 2].into(), lists: [List::EMPTY; SPANS.len()] }
+    pub(super) const fn new() -> Self {
+        Self { lists: [List::EMPTY; SPANS.len()], now: Instant::ZERO }
     }
 
-    /// Starts a timer, or starts it anew.
-    pub(super) fn arm(&mut self, now: Instant, slot: u32, purpose: Purpose, span: Span) {
-        let id = timer_id(slot, purpose);
-        self.disarm(slot, purpose);
+    /// Starts a value's timer, or starts it anew.
+    pub(super) fn arm<S: Slots<Value: Timed> + ?Sized>(&mut self, slots: &mut S, now: Instant, index: u32, span: Span) {
+        self.disarm(slots, index);
+        self.now = self.now.max(now);
         let Some(list) = self.lists.get_mut(span as usize) else { return };
-        let last = list.back().and_then(|last| self.timers.get(last as usize)).map(|last| last.deadline);
-        let Some(timer) = self.timers.get_mut(id as usize) else { return };
+        let last = list.back().and_then(|last| slots.slot(last)).map(|last| last.timer().0);
+        let due = Tick::from(now + span.duration());
         // A caller whose clock went back must not put a list out of order.
-        timer.deadline = (now + span.duration()).max(last.unwrap_or(Instant::ZERO));
-        timer.span = span as u8;
-        list.push_back(&mut self.timers[..], id);
+        let due = last.filter(|last| last.since(due) > 0).unwrap_or(due);
+        let Some(value) = slots.slot_mut(index) else { return };
+        value.set_timer(due, Some(span));
+        list.push_back(slots, index);
     }
 
-    pub(super) fn disarm(&mut self, slot: u32, purpose: Purpose) {
-        let id = timer_id(slot, purpose);
-        let Some(timer) = self.timers.get_mut(id as usize) else { return };
-        let span = core::mem::replace(&mut timer.span, UNARMED);
-        if let Some(list) = self.lists.get_mut(usize::from(span)) {
-            list.remove(&mut self.timers[..], id);
+    pub(super) fn disarm<S: Slots<Value: Timed> + ?Sized>(&mut self, slots: &mut S, index: u32) {
+        let Some(value) = slots.slot_mut(index) else { return };
+        let (due, Some(span)) = value.timer() else { return };
+        value.set_timer(due, None);
+        if let Some(list) = self.lists.get_mut(span as usize) {
+            list.remove(slots, index);
         }
     }
 
-    pub(super) fn disarm_all(&mut self, slot: u32) {
-        self.disarm(slot, Purpose::Retransmit);
-        self.disarm(slot, Purpose::End);
-    }
-
-    /// The earliest deadline.
-    pub(super) fn next(&self) -> Option<Instant> {
-        self.earliest().map(|(_, deadline)| deadline)
-    }
-
-    /// Takes the earliest timer that is due.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<(u32, Purpose)> {
-        let (id, _) = self.earliest().filter(|(_, deadline)| *deadline <= now)?;
-        let (slot, purpose) = (id / 2, if id % 2 == 0 { Purpose::Retransmit } else { Purpose::End });
-        self.disarm(slot, purpose);
-        Some((slot, purpose))
-    }
-
-    fn earliest(&self) -> Option<(u32, Instant)> {
+    /// The value whose timer is due first, and when; `due` tells the tick of a value.
+    pub(super) fn first(&self, due: impl Fn(u32) -> Option<Tick>) -> Option<(Instant, u32)> {
         let firsts = self.lists.iter().filter_map(List::front);
-        firsts.filter_map(|id| Some((id, self.timers.get(id as usize)?.deadline))).min_by_key(|(_, deadline)| *deadline)
+        firsts.filter_map(|index| Some((self.instant(due(index)?), index))).min()
     }
-}
 
-fn timer_id(slot: u32, purpose: Purpose) -> u32 {
-    slot * 2 + u32::from(purpose == Purpose::End)
+    fn instant(&self, due: Tick) -> Instant {
+        let now_ms = self.now.as_nanos() / NANOS_PER_MS;
+        let ahead = due.since(Tick(now_ms as u32));
+        Instant::from_millis(now_ms.saturating_add_signed(ahead.into()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;
 
+    use sluicegate_bounded::{Link, linked};
+
     use super::*;
+
+    #[derive(Debug, Clone)]
+    struct Value {
+        link: Link,
+        due: Tick,
+        span: Option<Span>,
+    }
+
+    linked!(Value);
+
+    impl Timed for Value {
+        fn timer(&self) -> (Tick, Option<Span>) {
+            (self.due, self.span)
+        }
+
+        fn set_timer(&mut self, due: Tick, span: Option<Span>) {
+            (self.due, self.span) = (due, span);
+        }
+    }
+
+    fn values<const N: usize>() -> [Value; N] {
+        std::array::from_fn(|_| Value { link: Link::NONE, due: Tick::default(), span: None })
+    }
+
+    /// Lets all timers fire in their order.
+    fn fire(timers: &mut Timers, values: &mut [Value]) -> Vec<(u32, u64)> {
+        let mut fired = Vec::new();
+        while let Some((at, index)) = timers.first(|index| Some(values.get(index as usize)?.due)) {
+            timers.disarm(values, index);
+            fired.push((index, at.as_nanos() / NANOS_PER_MS));
+        }
+        fired
+    }
 
     #[test]
     fn timers_fire_in_the_order_of_their_deadlines() {
-        let mut timers = Timers::new(4);
-        timers.arm(Instant::ZERO, 0, Purpose::End, Span::END);
-        timers.arm(Instant::ZERO, 0, Purpose::Retransmit, Span::T1Shift1);
-        timers.arm(Instant::from_millis(100), 1, Purpose::Retransmit, Span::T1Shift0);
-        timers.arm(Instant::from_millis(200), 2, Purpose::Retransmit, Span::T1Shift0);
-        timers.disarm(1, Purpose::Retransmit);
-        assert_eq!(timers.next(), Some(Instant::from_millis(700)));
-        assert_eq!(timers.pop(Instant::from_millis(699)), None);
-        let late = Instant::from_secs(100);
-        let fired: Vec<_> = core::iter::from_fn(|| timers.pop(late)).collect();
-        assert_eq!(fired, [(2, Purpose::Retransmit), (0, Purpose::Retransmit), (0, Purpose::End)]);
-        assert_eq!(timers.next(), None);
+        let (mut timers, mut values) = (Timers::new(), values::<4>());
+        timers.arm(&mut values[..], Instant::ZERO, 0, Span::END);
+        timers.arm(&mut values[..], Instant::ZERO, 3, Span::T1Shift1);
+        timers.arm(&mut values[..], Instant::from_millis(100), 1, Span::T1Shift0);
+        timers.arm(&mut values[..], Instant::from_millis(200), 2, Span::T1Shift0);
+        timers.disarm(&mut values[..], 1);
+        assert_eq!(fire(&mut timers, &mut values), [(2, 700), (3, 1_000), (0, 32_000)]);
+    }
+
+    #[test]
+    fn a_timer_is_never_early_and_a_clock_that_goes_back_puts_none_out_of_order() {
+        let (mut timers, mut values) = (Timers::new(), values::<3>());
+        timers.arm(&mut values[..], Instant::from_nanos(10 * NANOS_PER_MS + 1), 0, Span::T1Shift0);
+        timers.arm(&mut values[..], Instant::from_millis(3), 1, Span::T1Shift0);
+        timers.arm(&mut values[..], Instant::from_millis(20), 2, Span::Zero);
+        assert_eq!(fire(&mut timers, &mut values), [(2, 20), (0, 511), (1, 511)]);
+    }
+
+    #[test]
+    fn ticks_come_round_every_seven_weeks_and_timers_do_not_mind() {
+        let round = u64::from(u32::MAX) + 1;
+        for start in [round - 300, round, 9 * round - 1, 10 * round + round / 2 - 1] {
+            let (mut timers, mut values) = (Timers::new(), values::<3>());
+            timers.arm(&mut values[..], Instant::from_millis(start), 0, Span::Unanswered);
+            timers.arm(&mut values[..], Instant::from_millis(start + 1), 1, Span::T1Shift0);
+            timers.arm(&mut values[..], Instant::from_millis(start + 400), 2, Span::T1Shift0);
+            let fired = [(1, start + 501), (2, start + 900), (0, start + UNANSWERED_MS)];
+            assert_eq!(fire(&mut timers, &mut values), fired);
+        }
     }
 
     #[test]

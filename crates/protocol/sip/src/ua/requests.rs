@@ -123,6 +123,8 @@ impl<C: Credentials> UserAgent<C> {
             Reply::Ack(token) => return self.transmit_ack(token),
             Reply::Absorbed | Reply::Unmatched => return,
         };
+        // The leg has a copy of what it asked.
+        self.clients.release(token);
         let (Some(code), Ok(from)) = (response.status(), response.from()) else { return };
         let Some(id) = from.tag.and_then(LegId::of_tag) else { return };
         let Some(leg) = self.legs.get_mut(&id) else { return };

@@ -17,6 +17,7 @@ use super::{
     events::{Event, GateAnswer},
     forks::Forks,
     grants::Opening,
+    keys::Direction,
     late_answers::LateAnswers,
     legs::{Leg, Legs},
     media::Want,
@@ -68,6 +69,14 @@ impl Exchange {
     }
 }
 
+/// What a request was sent on for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Relayed {
+    pub(super) exchange: ExchangeId,
+    pub(super) call: CallId,
+    pub(super) direction: Direction,
+}
+
 /// What became of asking gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asking {
@@ -89,8 +98,8 @@ pub(super) struct Exchanges {
     pub(super) forks: Forks,
     /// Answered with 200 and not acknowledged: the call that ends if it never is.
     pub(super) unacknowledged: HashMap<Id, CallId>,
-    /// From what we sent on to the exchange that it is for, for as long as an answer of interest may come.
-    pub(super) relayed: HashMap<Id, ExchangeId>,
+    /// What each request that we sent on is for, for as long as an answer of interest may come.
+    pub(super) relayed: HashMap<Id, Relayed>,
     /// What we sent on and nobody waits for any more, though it may have made a call there; each was ended.
     hung_up: HashSet<Id>,
     /// Relayed INVITEs whose 2xx may come again, oldest first.

@@ -141,6 +141,20 @@ impl Opening {
     }
 }
 
+/// Where what a service's description names was opened, of what its call has open.
+pub(super) fn open_already(cx: &Context, call: CallId, session: &Session<'_>) -> Vec<Opened> {
+    let service = cx.ledger.call(call).and_then(|(_, service)| cx.policy.service(&service).cloned());
+    let Some(service) = service else { return Vec::new() };
+    let known = cx.ledger.grants_of(call);
+    let opened = media::wanted_of_answer(session, &service).into_iter().filter_map(|want| {
+        let key = (want.range.protocol.number(service.address), (want.range.first, want.range.last));
+        let same = known.iter().find(|known| (known.protocol, known.ports) == key)?;
+        let (address, (first_port, _)) = same.open_at?;
+        Some(Opened { want, address, first_port })
+    });
+    opened.collect()
+}
+
 /// Has gates keep what a telephone's call has open, for as long again as the policy now allows.
 pub(super) fn renew(cx: &mut Context, call: CallId) {
     let known = cx.ledger.plain_grants_of(call);

@@ -13,9 +13,9 @@ use super::{
     admission::Admitted,
     answer::{session_of, with_session},
     context::Context,
-    exchanges::{Asking, Exchange, ExchangeId, Exchanges},
+    exchanges::{Asking, Exchange, ExchangeId, Exchanges, Relayed},
     forks::Refusal,
-    grants::Opening,
+    grants::{Opening, open_already},
     inbound::try_targets,
     keys::{Caller, Direction, Route},
     ladder::Asked,
@@ -54,8 +54,6 @@ pub(super) struct Relay {
     routes: Vec<Vec<u8>>,
     /// To how many places at a time it may go from there, of one that went to several (RFC 5393 section 5).
     breadth: Option<u16>,
-    /// The request as it went there.
-    pub(super) forwarded: Vec<u8>,
     /// The answer that is passed on once everything that it names is open.
     waiting: Option<Vec<u8>>,
     /// Whether its sender wants it no longer.
@@ -65,18 +63,8 @@ pub(super) struct Relay {
 impl Relay {
     /// What goes on from one side of a call to the other, which is at `hop`.
     pub(super) fn new((direction, client): (Direction, Flow), hop: Flow, uri: Option<Vec<u8>>) -> Self {
-        Self {
-            direction,
-            client,
-            sent: None,
-            hop,
-            uri,
-            routes: Vec::new(),
-            breadth: None,
-            forwarded: Vec::new(),
-            waiting: None,
-            cancelled: false,
-        }
+        let (routes, breadth) = (Vec::new(), None);
+        Self { direction, client, sent: None, hop, uri, routes, breadth, waiting: None, cancelled: false }
     }
 
     /// The same by way of these proxies, which may send it to so many places at a time.
@@ -108,7 +96,7 @@ impl Exchanges {
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let relay = Relay::new((Direction::ToService, asked.flow), hop.flow, None);
         self.begin(cx, owed.into(), asked.kept(), admitted, Some(Box::new(relay)));
-        let is_sent = self.start(cx, owed.into(), forwarded);
+        let is_sent = self.start(cx, owed.into(), &forwarded);
         cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
         if is_sent && asked.method == Method::Invite {
             self.transactions.send_trying(cx, owed, asked);
@@ -116,15 +104,21 @@ impl Exchanges {
     }
 
     /// Sends an exchange's request on; `false`, after having told its sender, if there is no room.
-    fn start(&mut self, cx: &mut Context, id: ExchangeId, forwarded: Vec<u8>) -> bool {
-        let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&id) else { return false };
-        relay.sent = self.transactions.start(cx, relay.hop, &forwarded);
-        relay.forwarded = forwarded;
+    fn start(&mut self, cx: &mut Context, id: ExchangeId, forwarded: &[u8]) -> bool {
+        let Some(Exchange { admitted, relay: Some(relay), .. }) = self.pending.get_mut(&id) else { return false };
+        relay.sent = self.transactions.start(cx, relay.hop, forwarded);
+        let relayed = Relayed { exchange: id, call: admitted.call, direction: relay.direction };
         match relay.sent {
-            Some(sent) => drop(self.relayed.insert(sent, id)),
+            Some(sent) => drop(self.relayed.insert(sent, relayed)),
             None => self.fail(cx, id, 503, "the table of requests to the other side is full"),
         }
         self.pending.contains_key(&id)
+    }
+
+    /// An exchange's request as it was sent on.
+    fn sent_on(&self, exchange: &Exchange) -> &[u8] {
+        let sent = exchange.relay.as_ref().and_then(|relay| relay.sent);
+        sent.and_then(|sent| self.transactions.request(sent)).map(|(request, _)| request).unwrap_or_default()
     }
 
     /// Passes a request within a call on that may change what the call has open: at once, or once what a service offers is
@@ -182,7 +176,7 @@ impl Exchanges {
         match onward.write(cx, &branch) {
             Ok(()) => {
                 let forwarded = cx.scratch.clone();
-                self.start(cx, id, forwarded);
+                self.start(cx, id, &forwarded);
             }
             Err(code) => self.fail(cx, id, code, "the request cannot be passed on"),
         }
@@ -274,9 +268,10 @@ impl Exchanges {
         code: u16,
     ) {
         let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
-        let Some(owed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
+        let Some(relayed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
+        let owed = relayed.exchange;
         let Some(exchange) = self.pending.get_mut(&owed) else {
-            return self.on_another(cx, owed.owed, (flow, message), code);
+            return self.on_another(cx, legs, relayed, (flow, message), code);
         };
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
@@ -306,29 +301,49 @@ impl Exchanges {
     /// An answer that nobody waits for any more: the call that it makes is ended.
     fn on_late(&mut self, cx: &mut Context, sent: Id, message: &Message<'_>, code: u16) {
         let is_call = code / 100 == 2 && message.cseq().is_ok_and(|cseq| cseq.method == Method::Invite);
-        let Some((invite, hop)) = self.transactions.request(sent).filter(|_| is_call) else { return };
+        if !is_call {
+            return self.transactions.release(sent);
+        }
+        let Some((invite, hop)) = self.transactions.request(sent) else { return };
         if let Some(leg) = Leg::new(hop, invite, message) {
             self.hang_up(cx, sent, &leg);
         }
     }
 
-    /// A 2xx after the first. The same again: the client has not acknowledged it yet, so it gets ours again. That of another
-    /// branch of a service that forks: the client ends it (RFC 3261 section 13.2.2.4), and nothing is opened for it.
-    fn on_another(&self, cx: &mut Context, owed: Id, (flow, message): (Flow, &Message<'_>), code: u16) {
-        let Some((first, to)) = self.transactions.response(owed).filter(|_| code / 100 == 2) else { return };
+    /// A 2xx after the first. The same again, before it was acknowledged: the client gets ours again. Else it is passed on as
+    /// it comes: after the ACK, which was lost behind us, with what the call has open; that of another branch, which the
+    /// client ends (RFC 3261 section 13.2.2.4), with nothing.
+    fn on_another(
+        &self,
+        cx: &mut Context,
+        legs: &Legs,
+        Relayed { exchange, call, direction }: Relayed,
+        (flow, message): (Flow, &Message<'_>),
+        code: u16,
+    ) {
+        let Some(to) = self.transactions.client(exchange.owed).filter(|_| code / 100 == 2) else { return };
         let tag = |message: &Message<'_>| message.to().ok().and_then(|to| to.tag.map(<[u8]>::to_vec));
-        if Message::parse(first).is_ok_and(|first| tag(&first) == tag(message)) {
+        let first = self.transactions.response(exchange.owed);
+        if let Some(first) = first.filter(|first| Message::parse(first).is_ok_and(|first| tag(&first) == tag(message)))
+        {
             cx.out.push(to, first);
             return;
         }
-        let sdp =
-            description(message, code).map(|session| media::rewrite_answer(&session, &[], cx.settings.address(0).ip()));
+        let is_own = !legs.is_another(call, tag(message).as_deref());
+        let sdp = description(message, code).map(|session| match direction {
+            Direction::ToClient => media::rewrite_offer(&session, flow.peer.ip()),
+            Direction::ToService => {
+                let opened = if is_own { open_already(cx, call, &session) } else { Vec::new() };
+                media::rewrite_answer(&session, &opened, cx.settings.address(0).ip())
+            }
+        });
         let body = sdp.and_then(|sdp| with_session(message, &sdp));
-        let contact = cx.answer_contact(message, flow, to.listener);
+        let is_services = direction == Direction::ToService;
+        let contact = if is_services { cx.answer_contact(message, flow, to.listener) } else { None };
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let response = ForwardResponse {
             response: message,
-            remove: HIDDEN,
+            remove: if is_services { HIDDEN } else { NOT_FORWARDED },
             add: contact.as_slice(),
             body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
         };
@@ -357,7 +372,7 @@ impl Exchanges {
     /// address that the client has.
     fn pass_on(&mut self, cx: &mut Context, legs: &mut Legs, owed: ExchangeId, message: &Message<'_>, code: u16) {
         let Some(exchange) = self.pending.get(&owed) else { return };
-        if write_response(cx, exchange, message, code).is_none() {
+        if write_response(cx, (exchange, self.sent_on(exchange)), message, code).is_none() {
             return;
         }
         let exchange = if code >= 200 { self.end(owed) } else { None };
@@ -376,7 +391,12 @@ impl Exchanges {
         } else {
             self.relayed.remove(&sent);
         }
-        if code < 300 { settle(cx, legs, &exchange, message) } else { abandon(cx, &exchange) }
+        if code < 300 {
+            settle(cx, legs, (&exchange, self.sent_on(&exchange)), message);
+        } else {
+            abandon(cx, &exchange);
+        }
+        self.transactions.release(sent);
     }
 
     /// The gate would not open what the service's answer names: the client gets no early media, or a 503 and the service
@@ -388,9 +408,9 @@ impl Exchanges {
             return self.give_up_opening(owed);
         }
         let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
-        let (Some(sent), leg) = (relay.sent, Leg::new(relay.hop, &relay.forwarded, &message)) else { return };
+        let Some(sent) = relay.sent else { return };
         self.relayed.remove(&sent);
-        if let Some(leg) = leg {
+        if let Some(leg) = self.transactions.request(sent).and_then(|(invite, hop)| Leg::new(hop, invite, &message)) {
             self.hang_up(cx, sent, &leg);
         }
         self.fail(cx, owed, 503, why);
@@ -398,7 +418,7 @@ impl Exchanges {
 
     /// Our own request was never answered.
     pub(super) fn on_relay_timeout(&mut self, cx: &mut Context, sent: Id) {
-        let Some(owed) = self.relayed.remove(&sent) else { return };
+        let Some(owed) = self.relayed.remove(&sent).map(|relayed| relayed.exchange) else { return };
         let Some(Exchange { relay: Some(relay), request, .. }) = self.pending.get(&owed) else { return };
         let is_invite = Message::parse(request).is_ok_and(|request| request.method() == Some(Method::Invite));
         match (is_invite, relay.cancelled) {

@@ -60,8 +60,13 @@ impl Context {
     }
 }
 
-/// Writes a response as it goes back.
-pub(super) fn write_response(cx: &mut Context, exchange: &Exchange, message: &Message<'_>, code: u16) -> Option<()> {
+/// Writes a response as it goes back to the sender of a request, which was `sent_on`.
+pub(super) fn write_response(
+    cx: &mut Context,
+    (exchange, sent_on): (&Exchange, &[u8]),
+    message: &Message<'_>,
+    code: u16,
+) -> Option<()> {
     let relay = exchange.relay.as_ref()?;
     let body = relayed_body(message, exchange, code, &cx.settings);
     let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
@@ -73,7 +78,7 @@ pub(super) fn write_response(cx: &mut Context, exchange: &Exchange, message: &Me
     let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
     let agent = exchange.admitted.agent.as_ref().filter(|_| code / 100 == 2);
     let proof = agent.map(|agent| agent.answer(said.0, said.1));
-    let timer = timers::for_caller(&exchange.request, &relay.forwarded, message);
+    let timer = timers::for_caller(&exchange.request, sent_on, message);
     let contact = contact.as_deref().map(|value| ("Contact", value));
     let proof = proof.as_ref().map(|proof| (HEADER.as_str(), proof.as_bytes()));
     let timer = timer.iter().flat_map(|timer| [("Require", &b"timer"[..]), ("Session-Expires", timer.as_bytes())]);
@@ -82,7 +87,7 @@ pub(super) fn write_response(cx: &mut Context, exchange: &Exchange, message: &Me
 }
 
 /// A request was accepted: its call lives on, with what was described last and nothing else.
-pub(super) fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, answer: &Message<'_>) {
+pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&Exchange, &[u8]), answer: &Message<'_>) {
     let Exchange { admitted: Admitted { user, service, limits, call, renewal, .. }, opening, .. } = exchange;
     let Some(relay) = &exchange.relay else { return };
     let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
@@ -95,7 +100,7 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, exchange: &Exchange, ans
     // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
     let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
     let leg = match relay.direction {
-        Direction::ToService if has_contact => Leg::new(relay.hop, &relay.forwarded, answer),
+        Direction::ToService if has_contact => Leg::new(relay.hop, sent_on, answer),
         Direction::ToClient if !renewal => Leg::of_caller(exchange.flow, &exchange.request, answer),
         _ => None,
     };

@@ -67,10 +67,10 @@ pub struct Tables {
 impl Default for Tables {
     fn default() -> Self {
         Self {
-            transactions_max: 16_384,
-            transactions_per_user_max: 1_024,
+            transactions_max: 65_536,
+            transactions_per_user_max: 4_096,
             replays_max: 1 << 17,
-            replays_per_user_max: 4_096,
+            replays_per_user_max: 8_192,
             bindings_max: 1_024,
             contacts_max: 131_072,
             contacts_per_user_max: 10,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     metrics::{Count, Outcome},
-    transmits::Flow,
+    transmits::{Flow, PackedFlow},
 };
 
 /// Names a transaction: tokens are unique within one listener's tables.
@@ -43,8 +43,8 @@ pub(super) enum TimedOut {
 /// Both tables of one listener.
 #[derive(Debug)]
 struct Listener {
-    server: ServerTransactions<Flow>,
-    client: ClientTransactions<Flow>,
+    server: ServerTransactions<PackedFlow>,
+    client: ClientTransactions<PackedFlow>,
 }
 
 /// The transactions of a shard. A step that is not given these remembers no request.
@@ -93,7 +93,7 @@ impl Transactions {
     pub(super) fn open(&mut self, cx: &mut Context, asked: Asked<'_>, role: Role) -> Option<Id> {
         let listener = asked.flow.listener;
         let to = answer_flow(asked.flow, asked.message);
-        match self.at(listener)?.server.open(cx.now.instant, asked.message, asked.essentials, to, role) {
+        match self.at(listener)?.server.open(cx.now.instant, asked.message, asked.essentials, to.into(), role) {
             Ok(token) => Some(Id { listener, token }),
             Err(_) => {
                 cx.metrics.one(Count::TableFull);
@@ -109,7 +109,7 @@ impl Transactions {
         if !tables.server.respond(cx.now.instant, id.token, code, &cx.scratch) {
             return false;
         }
-        if let Some((_, to)) = self.response(id) {
+        if let Some(to) = self.client(id) {
             cx.out.push(to, &cx.scratch);
         }
         true
@@ -124,7 +124,7 @@ impl Transactions {
 
     /// Sends the last answer in a transaction again.
     pub(super) fn respond_again(&self, cx: &mut Context, id: Id) {
-        if let Some((bytes, to)) = self.response(id) {
+        if let Some((bytes, to)) = self.response(id).zip(self.client(id)) {
             cx.out.push(to, bytes);
         }
     }
@@ -165,7 +165,7 @@ impl Transactions {
     /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.
     pub(super) fn start(&mut self, cx: &mut Context, to: Flow, request: &[u8]) -> Option<Id> {
         let message = Message::parse(request).ok()?;
-        let token = self.at(to.listener)?.client.start(cx.now.instant, &message, to).ok()?;
+        let token = self.at(to.listener)?.client.start(cx.now.instant, &message, to.into()).ok()?;
         cx.out.push(to, request);
         Some(Id { listener: to.listener, token })
     }
@@ -175,14 +175,27 @@ impl Transactions {
         self.at(sent.listener).is_some_and(|tables| tables.client.cancel(now, sent.token))
     }
 
-    /// A request of ours, and where it went.
+    /// A request of ours, and where it went: until it has been answered and was released.
     pub(super) fn request(&self, sent: Id) -> Option<(&[u8], Flow)> {
-        self.listeners.get(usize::from(sent.listener))?.client.request(sent.token)
+        let (bytes, to) = self.listeners.get(usize::from(sent.listener))?.client.request(sent.token)?;
+        Some((bytes, to.into()))
     }
 
-    /// What a client was answered last, and where that went.
-    pub(super) fn response(&self, id: Id) -> Option<(&[u8], Flow)> {
-        self.listeners.get(usize::from(id.listener))?.server.response(id.token)
+    /// Nothing more is wanted of a request of ours, once it has its final answer.
+    pub(super) fn release(&mut self, sent: Id) {
+        if let Some(tables) = self.at(sent.listener) {
+            tables.client.release(sent.token);
+        }
+    }
+
+    /// What a client was answered last, while that may have to be sent again.
+    pub(super) fn response(&self, id: Id) -> Option<&[u8]> {
+        Some(self.listeners.get(usize::from(id.listener))?.server.response(id.token)?.0)
+    }
+
+    /// Where the answers to a client go.
+    pub(super) fn client(&self, id: Id) -> Option<Flow> {
+        self.listeners.get(usize::from(id.listener))?.server.peer(id.token).map(Flow::from)
     }
 
     /// Takes a response to a request of ours, and acknowledges it where that is not left to whoever gets it. The request,
@@ -190,11 +203,11 @@ impl Transactions {
     pub(super) fn take_response(&mut self, cx: &mut Context, flow: Flow, response: &Message<'_>) -> Option<Id> {
         let listener = flow.listener;
         let client = &mut self.at(listener)?.client;
-        let reply = client.receive(cx.now.instant, response, |asked| flow.may_answer(asked));
+        let reply = client.receive(cx.now.instant, response, |asked| flow.may_answer(asked.into()));
         if let Reply::Ack(token) | Reply::DeliverAndAck(token) = reply
             && let Some((ack, to)) = client.request(token)
         {
-            cx.out.push(to, ack);
+            cx.out.push(to.into(), ack);
         }
         match reply {
             Reply::Deliver(token) | Reply::DeliverAndAck(token) => return Some(Id { listener, token }),
@@ -207,9 +220,9 @@ impl Transactions {
     /// Repeats what is due. The next transaction that is over; called until there is none.
     pub(super) fn poll(&mut self, cx: &mut Context) -> Option<TimedOut> {
         for (tables, listener) in self.listeners.iter_mut().zip(0..) {
-            let mut repeat = |to, bytes: &[u8]| {
+            let mut repeat = |to: PackedFlow, bytes: &[u8]| {
                 cx.metrics.one(Count::Retransmitted);
-                cx.out.push(to, bytes);
+                cx.out.push(to.into(), bytes);
             };
             while let Some(due) = tables.server.poll(cx.now.instant) {
                 match due {

@@ -16,4 +16,5 @@ mod passing;
 mod registrations;
 #[path = "../site/mod.rs"]
 mod site;
+mod state;
 mod torture;

@@ -17,6 +17,7 @@ pub mod message;
 pub mod nonce;
 pub mod replay;
 pub mod sdp;
+pub mod stream;
 pub mod transaction;
 pub mod ua;
 pub mod uri;

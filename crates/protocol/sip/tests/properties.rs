@@ -57,8 +57,22 @@ proptest! {
     }
 
     #[test]
+    fn a_stream_has_the_same_messages_whatever_its_pieces_are(
+        (messages, sizes) in (vec(mutated(), 1..4), any::<u8>()),
+    ) {
+        // Most messages of the collection are framed by their datagram alone.
+        let framed = messages.iter().flat_map(|bytes| {
+            let text = String::from_utf8_lossy(bytes).replacen("\r\n\r\n", "\r\nContent-Length: 0\r\n\r\n", 1);
+            [bytes.clone(), b"\r\n\r\n".to_vec(), text.into_bytes()].concat()
+        });
+        exercise::stream(&[sizes].into_iter().chain(framed).collect::<Vec<u8>>());
+        exercise::stream(&[&[sizes][..], &messages.concat()].concat());
+    }
+
+    #[test]
     fn random_bytes_panic_nothing(bytes in vec(any::<u8>(), 0..400)) {
         exercise::message(&bytes);
+        exercise::stream(&bytes);
         exercise::uri(&bytes);
         exercise::sdp(&bytes);
         exercise::digest(&bytes);

@@ -56,9 +56,31 @@ impl<'a> Message<'a> {
         if bytes.is_empty() {
             return Err(ParseError::new(Fault::Empty, false));
         }
-        // Whoever sends more than we read must at least be told so, which needs to know request from response.
-        let is_ack_or_response = bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/");
-        let refuse = |fault| ParseError::new(fault, !is_ack_or_response);
+        let (mut message, body_at) = Self::head(bytes)?;
+        let present = bytes.get(body_at..).unwrap_or_default();
+        let body_len = message.body_len(present.len()).map_err(|fault| refuse(bytes, fault))?;
+        message.body = present.get(..body_len).unwrap_or_default();
+        message.bytes = bytes.get(..body_at + body_len).unwrap_or_default();
+        Ok(message)
+    }
+
+    /// How long the message is that begins with `head`, which ends with the empty line, on a stream: there it must say so
+    /// itself (RFC 3261 section 18.3).
+    pub(crate) fn len_on_stream(head: &'a [u8]) -> Result<usize, ParseError> {
+        let (message, body_at) = Self::head(head)?;
+        let missing = Fault::Missing(HeaderName::ContentLength);
+        let body_len =
+            message.content_length().and_then(|len| len.ok_or(missing)).map_err(|fault| refuse(head, fault))?;
+        if body_len > BODY_LEN_MAX as u64 {
+            return Err(refuse(head, Fault::BodyLength));
+        }
+        let len = body_at + body_len as usize;
+        if len > MESSAGE_LEN_MAX { Err(refuse(head, Fault::MessageLength)) } else { Ok(len) }
+    }
+
+    /// Start line and header fields, and where the body begins.
+    fn head(bytes: &'a [u8]) -> Result<(Self, usize), ParseError> {
+        let refuse = |fault| refuse(bytes, fault);
         if bytes.len() > MESSAGE_LEN_MAX {
             return Err(refuse(Fault::MessageLength));
         }
@@ -67,11 +89,7 @@ impl<'a> Message<'a> {
         let start = Start::parse(start_line).map_err(|(fault, answerable)| ParseError::new(fault, answerable))?;
         let mut message = Self { bytes, start, index: Index::new(), body: &[] };
         let body_at = message.index.fill(bytes, start_len + 2, Strictness::Refuse).map_err(refuse)?;
-        let present = bytes.get(body_at..).unwrap_or_default();
-        let body_len = message.body_len(present.len()).map_err(refuse)?;
-        message.body = present.get(..body_len).unwrap_or_default();
-        message.bytes = bytes.get(..body_at + body_len).unwrap_or_default();
-        Ok(message)
+        Ok((message, body_at))
     }
 
     /// What can be read of a request that [`Message::parse`] refused, so that it can be answered: the header fields
@@ -136,12 +154,19 @@ impl<'a> Message<'a> {
     }
 
     fn body_len(&self, present: usize) -> Result<usize, Fault> {
-        let len = match self.header(HeaderName::ContentLength) {
-            None => present,
-            Some(_) if self.index.is_repeated(HeaderName::ContentLength) => return Err(Fault::ContentLength),
-            Some(value) => decimal(value, present as u64).ok_or(Fault::ContentLength)? as usize,
-        };
-        if len > BODY_LEN_MAX { Err(Fault::BodyLength) } else { Ok(len) }
+        let len = self.content_length()?.unwrap_or(present as u64);
+        if len > present as u64 {
+            return Err(Fault::ContentLength);
+        }
+        if len > BODY_LEN_MAX as u64 { Err(Fault::BodyLength) } else { Ok(len as usize) }
+    }
+
+    fn content_length(&self) -> Result<Option<u64>, Fault> {
+        match self.header(HeaderName::ContentLength) {
+            None => Ok(None),
+            Some(_) if self.index.is_repeated(HeaderName::ContentLength) => Err(Fault::ContentLength),
+            Some(value) => decimal(value, u64::MAX).map(Some).ok_or(Fault::ContentLength),
+        }
     }
 
     /// An error about this message, answerable if it is a request other than ACK.
@@ -160,6 +185,12 @@ impl core::fmt::Debug for Message<'_> {
             .field("body_len", &self.body.len())
             .finish()
     }
+}
+
+/// An error about what begins with `bytes`. Whoever sends more than we read must at least be told so, which needs to know
+/// request from response.
+pub(crate) fn refuse(bytes: &[u8], fault: Fault) -> ParseError {
+    ParseError::new(fault, !bytes.starts_with(b"ACK ") && !bytes.starts_with(b"SIP/"))
 }
 
 fn skip_line_breaks(mut bytes: &[u8]) -> &[u8] {

@@ -11,6 +11,7 @@ use sluicegate_sip::{
     message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, Transport, Via},
     nonce::NonceKey,
     sdp::{self, MediaAnswer, MediaEdit, Session},
+    stream::{Framer, Item},
     uri::{Host, Uri, unescape},
     write::{ForwardRequest, ForwardResponse, NewBody, Response, ViaLine, ack_for_final, cancel_for},
 };
@@ -52,6 +53,52 @@ pub(crate) fn message(datagram: &[u8]) {
     }
     let _ = Dialog::from_response(&message);
     let _ = Dialog::from_request(&message, b"tag");
+}
+
+/// Cuts a stream into messages: the same ones whatever the pieces are that it comes in, of which the first byte tells the
+/// sizes.
+pub(crate) fn stream(bytes: &[u8]) {
+    let Some((first, stream)) = bytes.split_first() else { return };
+    let whole = framed(stream, &[stream.len().max(1)]);
+    assert_eq!(framed(stream, &[1]), whole);
+    let sizes = [first % 16 + 1, first / 16 + 1, 1].map(usize::from);
+    assert_eq!(framed(stream, &sizes), whole);
+    for message in whole.iter().flatten() {
+        let parsed = Message::parse(message).map(|message| message.as_bytes().len());
+        assert!(parsed.is_ok_and(|len| len == message.len()), "framer and parser see different ends");
+    }
+}
+
+/// The messages of a stream that comes in pieces of these sizes, by turns, with `None` for each ping and in place of what
+/// ended the stream.
+fn framed(mut stream: &[u8], sizes: &[usize]) -> Vec<Option<Vec<u8>>> {
+    let (mut framer, mut items) = (Framer::new(), Vec::new());
+    for size in sizes.iter().cycle() {
+        let (mut piece, rest) = stream.split_at((*size).min(stream.len()));
+        loop {
+            match framer.next(piece) {
+                Ok(Some((used, item))) => {
+                    assert!((1..=piece.len()).contains(&used));
+                    items.push(match item {
+                        Item::Message(bytes) => Some(bytes.to_vec()),
+                        Item::Ping => None,
+                    });
+                    piece = &piece[used..];
+                }
+                Ok(None) => break,
+                Err(broken) => {
+                    let _ = (broken.error.status(), Message::salvage(broken.bytes).map(|salvaged| answer(&salvaged)));
+                    items.push(None);
+                }
+            }
+        }
+        assert!(framer.held() <= MESSAGE_LEN_MAX);
+        stream = rest;
+        if stream.is_empty() {
+            break;
+        }
+    }
+    items
 }
 
 fn read_all(message: &Message<'_>) {

@@ -77,6 +77,9 @@ impl Links {
 
     /// The trailer of a datagram, if it goes to one of these gates.
     pub(crate) fn seal(&mut self, flow: Flow, datagram: &[u8]) -> Option<[u8; TRAILER_LEN]> {
+        if flow.connection.is_some() {
+            return None;
+        }
         let (ends, shard) = (self.ends(flow), self.shard);
         let link = self.by_peer.get_mut(&flow.peer)?;
         let seq = link.next;
@@ -84,13 +87,15 @@ impl Links {
         Some(link.keys.keys().to_service.trailer(link.keys.sender(shard), Purpose::Datagram, seq, &ends, datagram))
     }
 
-    /// A datagram without its trailer, or as it is if it does not come from one of these gates.
+    /// A datagram without its trailer, or as it is if it does not come from one of these gates. Nothing that comes over a
+    /// connection does.
     ///
     /// # Errors
     /// [`Unproved`] if it comes from the address of one and does not prove to be that gate's.
     pub(crate) fn open<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Result<&'d [u8], Unproved> {
         let ends = self.ends(flow);
-        let Some(link) = self.by_peer.get_mut(&flow.peer) else { return Ok(datagram) };
+        let link = self.by_peer.get_mut(&flow.peer).filter(|_| flow.connection.is_none());
+        let Some(link) = link else { return Ok(datagram) };
         let sealed = link.keys.keys().to_client.check(link.keys.sender(0), &ends, datagram).map_err(|_| Unproved)?;
         if sealed.purpose != Purpose::Datagram || !link.window.accept(sealed.seq) {
             return Err(Unproved);

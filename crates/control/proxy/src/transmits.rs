@@ -19,6 +19,12 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// A socket of any transport.
+    #[must_use]
+    pub const fn new(transport: Transport, address: SocketAddr) -> Self {
+        Self { transport, address }
+    }
+
     /// A UDP socket.
     #[must_use]
     pub const fn udp(address: SocketAddr) -> Self {
@@ -30,6 +36,37 @@ impl Listening {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub NonZeroU32);
 
+impl ConnectionId {
+    /// Most connections that one shard can name.
+    pub const NUMBER_MAX: u32 = (1 << 24) - 1;
+
+    /// The connection of this number, from 1 to [`Self::NUMBER_MAX`], that `shard` owns.
+    #[must_use]
+    pub fn new(shard: u8, number: u32) -> Option<Self> {
+        let is_number = (1..=Self::NUMBER_MAX).contains(&number);
+        NonZeroU32::new(u32::from(shard) << 24 | number).filter(|_| is_number).map(Self)
+    }
+
+    /// The shard that owns it: no other can send over it.
+    #[must_use]
+    pub const fn shard(self) -> u8 {
+        self.0.get().to_be_bytes()[0]
+    }
+
+    /// As it stands in cookies; all zero where there is none.
+    pub(crate) fn to_bytes(connection: Option<Self>) -> [u8; 4] {
+        connection.map_or(0, |connection| connection.0.get()).to_be_bytes()
+    }
+
+    /// The reverse of [`Self::to_bytes`].
+    pub(crate) const fn from_bytes(bytes: [u8; 4]) -> Option<Self> {
+        match NonZeroU32::new(u32::from_be_bytes(bytes)) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+}
+
 /// Where a message came from or goes to. Two messages of one flow reach the same peer by the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
@@ -37,7 +74,7 @@ pub struct Flow {
     pub listener: u8,
     /// The peer's address and port.
     pub peer: SocketAddr,
-    /// The connection; `None` where the transport has none.
+    /// The connection. `None` where the transport has none, and in a flow to a peer that one is to be made to.
     pub connection: Option<ConnectionId>,
 }
 
@@ -199,7 +236,7 @@ mod tests {
         let stream = |listener, peer: &str, id| Flow {
             listener,
             peer: peer.parse().unwrap(),
-            connection: NonZeroU32::new(id).map(ConnectionId),
+            connection: ConnectionId::new(3, id),
         };
         let asked = stream(1, "192.0.2.1:5060", 7);
         assert!(asked.may_answer(asked) && stream(1, "192.0.2.1:49152", 8).may_answer(asked));

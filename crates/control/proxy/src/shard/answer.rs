@@ -31,10 +31,11 @@ const UNSUPPORTED_MAX: usize = 8;
 const SIP_PORT_DEFAULT: u16 = 5060;
 
 /// Where answers to a request go: back to its source, unless a client that is not behind a NAT wants them at the port in
-/// its Via (RFC 3261 section 18.2.2, RFC 3581). Never to another address than the source's.
+/// its Via (RFC 3261 section 18.2.2, RFC 3581). Never to another address than the source's, and down the same connection.
 pub(super) fn answer_flow(flow: Flow, message: &Message<'_>) -> Flow {
     let mut to = flow;
-    if let Ok(via) = message.top_via()
+    if flow.connection.is_none()
+        && let Ok(via) = message.top_via()
         && via.rport == Rport::Absent
         && via.host.address() == Some(flow.peer.ip())
     {
@@ -89,14 +90,15 @@ impl Context {
     }
 
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
-    /// neighbours were not answered too often: who spoofs a source gains nothing by it.
+    /// neighbours were not answered too often: who spoofs a source gains nothing by it. Who has a connection spoofs none.
     pub(super) fn answer_stranger(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
-        if !self.unproved.admit(self.now.instant, flow.peer.ip()) {
+        let may_be_forged = flow.connection.is_none();
+        if may_be_forged && !self.unproved.admit(self.now.instant, flow.peer.ip()) {
             self.metrics.one(Count::AnswersTooMany);
             return;
         }
         self.write_answer(flow, message, code, more);
-        if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
+        if may_be_forged && self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
             self.metrics.one(Count::AnswersTooLarge);
             return;
         }

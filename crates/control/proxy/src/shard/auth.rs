@@ -20,6 +20,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
     context::Context,
+    events::Event,
     ladder::Asked,
     settings::{DigestName, Settings},
     transactions::{Transactions, Users},
@@ -142,6 +143,9 @@ impl Authenticator {
                     return None;
                 }
                 cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
+                if let Some(connection) = asked.flow.connection {
+                    cx.raise(Event::Proved(connection));
+                }
                 let Claimed { user, agent, .. } = claimed;
                 // With a telephone there is no handshake.
                 match agent.map(|claim| self.handshake(cx, asked, &claim)).transpose() {

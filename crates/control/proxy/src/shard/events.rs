@@ -38,6 +38,8 @@ pub enum Event {
         /// The datagram.
         datagram: Vec<u8>,
     },
+    /// Somebody signed in over this connection: it is no stranger's any more.
+    Proved(ConnectionId),
     /// For the memory behind `trace user`.
     Decided(Decided),
 }

@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | To-tag of a declared service | call 12, shard 1, MAC of the caller's flow 8, MAC 8 | |
 //! | `sg` of our Record-Route | call 12, MAC 8 | |
-//! | `cl` of our Record-Route | client's flow 19, which side called 1, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
+//! | `cl` of our Record-Route | client's flow 19, its connection 4, which side called 1, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
 //! | branch of a relayed request | 0, shard 1, number 8, hash of how it came 4, MAC 8 | this start of the frontend |
-//! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
+//! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, its connection 4, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
 //!
 //! A tag names the flow that it was made for only by a MAC: whoever sends it shows by its own address whether it is that
 //! flow. A branch dies with the process that made it, so that one seen before a restart is worth nothing after it.
@@ -30,12 +30,14 @@ use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::{derive, settings::Settings};
-use crate::transmits::Flow;
+use crate::transmits::{ConnectionId, Flow};
 
 const MAC_LEN: usize = 8;
 /// Eight bytes as base64url.
 const STATELESS_TAG_LEN: usize = 11;
 const FLOW_LEN: usize = 19;
+/// A flow with its connection.
+const CONNECTED_LEN: usize = FLOW_LEN + 4;
 const EPOCH_LEN: usize = 4;
 const WAY_LEN: usize = 4;
 /// Longest hidden place, as text.
@@ -218,7 +220,7 @@ impl Keys {
         route: &Route,
         caller: Caller<'_>,
     ) -> String {
-        let flow = flow_bytes(route.client);
+        let flow = connected_bytes(route.client);
         let client = [&flow[..], &[route.caller as u8], &Epoch::at(unix).0.to_be_bytes()].concat();
         let mac = self.route_mac((&route.call, route.service.as_bytes()), &client, caller);
         let cookie = self.cookie.route(&route.call);
@@ -259,9 +261,9 @@ impl Keys {
     /// worth anything two days later, whatever else is remembered or forgotten.
     pub(super) fn route(&self, unix: UnixTime, uri: &Uri<'_>, caller: Caller<'_>) -> Option<Route> {
         let call = self.cookie.check_route(uri.param(b"sg")??)?;
-        let client: [u8; FLOW_LEN + 1 + EPOCH_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
-        let (client, sent) = client.split_at_checked(FLOW_LEN + 1 + EPOCH_LEN)?;
-        let (flow, rest) = client.split_first_chunk::<FLOW_LEN>()?;
+        let client: [u8; CONNECTED_LEN + 1 + EPOCH_LEN + MAC_LEN] = decode(uri.param(b"cl")??)?;
+        let (client, sent) = client.split_at_checked(CONNECTED_LEN + 1 + EPOCH_LEN)?;
+        let (flow, rest) = client.split_first_chunk::<CONNECTED_LEN>()?;
         let (side, epoch) = rest.split_first()?;
         let service = std::str::from_utf8(uri.param(b"sv")??).ok()?;
         let expected = self.route_mac((&call, service.as_bytes()), client, caller);
@@ -321,7 +323,7 @@ impl Keys {
     ) -> Option<Vec<u8>> {
         let via = request.top_via().ok()?;
         let below = mac(&self.branch, b"below", &[via.branch.unwrap_or_default(), via.head]);
-        let named = [&[direction as u8], &flow_bytes(answer_to)[..], &below].concat();
+        let named = [&[direction as u8], &connected_bytes(answer_to)[..], &below].concat();
         let mac = self.stateless_mac(&named, next, request)?;
         Some(branch_text(&[&named[..], &mac].concat()))
     }
@@ -334,7 +336,7 @@ impl Keys {
     /// Whether a branch can have been made here: by its own MAC, or as far as its length goes if its MAC covers more.
     pub(super) fn may_have_made(&self, branch: &[u8]) -> bool {
         let Some(text) = branch.strip_prefix(MAGIC_COOKIE) else { return false };
-        self.stateful(text).is_some() || decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text).is_some()
+        self.stateful(text).is_some() || decode::<{ 1 + CONNECTED_LEN + 2 * MAC_LEN }>(text).is_some()
     }
 
     /// The shard whose relayed request has this branch, and how that came.
@@ -353,15 +355,15 @@ impl Keys {
         if let Some((shard, _)) = self.stateful(text) {
             return Some(BranchOwner::Shard(shard));
         }
-        let bytes = decode::<{ 1 + FLOW_LEN + 2 * MAC_LEN }>(text)?;
-        let (named, sent) = bytes.split_at_checked(1 + FLOW_LEN + MAC_LEN)?;
+        let bytes = decode::<{ 1 + CONNECTED_LEN + 2 * MAC_LEN }>(text)?;
+        let (named, sent) = bytes.split_at_checked(1 + CONNECTED_LEN + MAC_LEN)?;
         let direction = match named.first()? {
             1 => Direction::ToService,
             2 => Direction::ToClient,
             _ => return None,
         };
         let valid = bool::from(self.stateless_mac(named, source, response)?.ct_eq(sent));
-        let flow = named.get(1..=FLOW_LEN)?.try_into().ok()?;
+        let flow = named.get(1..=CONNECTED_LEN)?.try_into().ok()?;
         valid.then_some(BranchOwner::Stateless(direction, flow_of(flow)?))
     }
 }
@@ -392,7 +394,7 @@ fn put(hash: &mut impl std::hash::Hasher, part: &[u8]) {
     hash.write(part);
 }
 
-/// A connection is left out: it ends before its dialog does, and another takes its place.
+/// A connection is left out: it may end before its dialog does, and another from the same place takes over.
 fn flow_bytes(flow: Flow) -> [u8; FLOW_LEN] {
     let mut bytes = [0; FLOW_LEN];
     bytes[0] = flow.listener;
@@ -401,8 +403,18 @@ fn flow_bytes(flow: Flow) -> [u8; FLOW_LEN] {
     bytes
 }
 
-fn flow_of(bytes: &[u8; FLOW_LEN]) -> Option<Flow> {
-    let [listener, high, low, ip @ ..] = bytes;
-    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(ip.as_slice()).ok()?).to_canonical();
-    Some(Flow::datagrams(*listener, SocketAddr::new(ip, u16::from_be_bytes([*high, *low]))))
+/// What leads back to a peer, over the same connection if it has one.
+fn connected_bytes(flow: Flow) -> [u8; CONNECTED_LEN] {
+    let mut bytes = [0; CONNECTED_LEN];
+    bytes[..FLOW_LEN].copy_from_slice(&flow_bytes(flow));
+    bytes[FLOW_LEN..].copy_from_slice(&ConnectionId::to_bytes(flow.connection));
+    bytes
+}
+
+fn flow_of(bytes: &[u8; CONNECTED_LEN]) -> Option<Flow> {
+    let (flow, connection) = bytes.split_last_chunk::<4>()?;
+    let [listener, high, low, ip @ ..] = flow else { return None };
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).to_canonical();
+    let peer = SocketAddr::new(ip, u16::from_be_bytes([*high, *low]));
+    Some(Flow { listener: *listener, peer, connection: ConnectionId::from_bytes(*connection) })
 }

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use sluicegate_sip::{
-    message::{Essentials, HeaderName, Message, Method, Peek, Start},
+    message::{Essentials, HeaderName, Message, Method, ParseError, Peek, Start},
     transaction::Received,
     uri::Uri,
 };
@@ -112,6 +112,14 @@ impl Shard {
         let Err(left) = self.climb(flow, datagram);
         self.cx.metrics.left(left);
         self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
+    }
+
+    /// A stream from `flow` has ended in what is no message; `begun` is what came of it. Answers it where it can be.
+    pub fn on_broken(&mut self, now: Now, flow: Flow, begun: &[u8], error: ParseError) {
+        self.cx.now = now;
+        self.cx.metrics.one(Count::Datagrams);
+        self.cx.answer_malformed(flow, begun, error.status());
+        self.cx.metrics.left(Rung::Grammar);
     }
 
     /// The ladder. A verdict that needs no more than a rung has found out goes behind that rung.

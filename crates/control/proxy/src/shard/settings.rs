@@ -8,7 +8,7 @@ use std::{
 
 use sluicegate_grant::IssuerKey;
 use sluicegate_signin::ReplicaKey;
-use sluicegate_sip::write::ViaLine;
+use sluicegate_sip::{message::Transport, write::ViaLine};
 use zeroize::Zeroizing;
 
 use crate::{agents::AgentKeys, guesses::Guesses, locations::Locations, transmits::Listening};
@@ -147,9 +147,11 @@ impl Settings {
         ViaLine { transport, sent_by: address, branch, rport: true }
     }
 
-    /// The listener for peers at `ip`: the first of its address family.
+    /// The listener for peers at `ip`: the first of its address family, of UDP if there is one.
     pub(crate) fn listener_for(&self, ip: IpAddr) -> u8 {
-        let position = self.addresses().position(|own| own.is_ipv4() == ip.is_ipv4());
+        let is_near = |own: &Listening| own.address.is_ipv4() == ip.is_ipv4();
+        let is_plain = |own: &Listening| own.transport == Transport::Udp && is_near(own);
+        let position = self.listening.iter().position(is_plain).or_else(|| self.listening.iter().position(is_near));
         position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0)
     }
 }

@@ -10,3 +10,4 @@ mod session_keys;
 mod signin;
 #[path = "../site/mod.rs"]
 mod site;
+mod streams;

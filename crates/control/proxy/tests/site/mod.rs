@@ -176,7 +176,7 @@ impl Site {
         }
     }
 
-    fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now { instant: self.instant, unix: self.unix }
     }
 

@@ -247,8 +247,8 @@ pub struct FrontendStatus {
     pub name: String,
     /// Realm of its users.
     pub realm: String,
-    /// SIP addresses.
-    pub listen: Vec<SocketAddr>,
+    /// SIP addresses with their transports, such as `udp/203.0.113.1:5060`.
+    pub listen: Vec<String>,
     /// The site's key, which agents pin.
     pub site_key: String,
     /// This frontend's own key, for a key holder on another host.
@@ -273,6 +273,8 @@ pub struct FrontendStatus {
     pub requests: BTreeMap<String, u64>,
     /// Other events; what never happened is left out.
     pub events: BTreeMap<String, u64>,
+    /// What became of SIP connections, such as `ended idle`; what never happened is left out.
+    pub connections: BTreeMap<String, u64>,
     /// Fill of every bounded table.
     pub tables: Vec<TableStatus>,
     /// What an operator should look at; empty if all is well.

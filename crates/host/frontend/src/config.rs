@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{PerUser, Rule, Service};
 use sluicegate_store::audit;
 
-use crate::holder::KeyHolder;
+use crate::{holder::KeyHolder, streams::Connections, tls::TlsFiles};
 use sluicegate_proxy::{DigestName, Phones, Tables};
+use sluicegate_sip::message::Transport;
 
 /// Most listening addresses.
 pub const LISTEN_MAX: usize = 8;
@@ -38,22 +39,49 @@ const REALM_LEN_MAX: usize = 128;
 /// A transport and a local address. Text form: `udp/203.0.113.1:5060`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// The UDP address.
+    /// What carries the messages.
+    pub transport: Transport,
+    /// The address.
     pub address: SocketAddr,
+}
+
+/// Transports by the names that they have in the file.
+const TRANSPORTS: [(&str, Transport); 3] = [("udp", Transport::Udp), ("tcp", Transport::Tcp), ("tls", Transport::Tls)];
+
+impl Listen {
+    /// Whether it needs a certificate.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.transport == Transport::Tls
+    }
+
+    /// Whether peers connect to it.
+    #[must_use]
+    pub const fn is_stream(&self) -> bool {
+        self.transport.is_reliable()
+    }
+
+    fn transport_name(&self) -> &'static str {
+        TRANSPORTS.iter().find(|(_, transport)| *transport == self.transport).map_or("udp", |(name, _)| name)
+    }
 }
 
 impl FromStr for Listen {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let address = text.strip_prefix("udp/").and_then(|address| address.parse().ok());
-        Ok(Self { address: address.ok_or_else(|| ConfigError::Listen(text.to_owned()))? })
+        let read = || {
+            let (name, address) = text.split_once('/')?;
+            let (_, transport) = TRANSPORTS.iter().find(|(known, _)| *known == name)?;
+            Some(Self { transport: *transport, address: address.parse().ok()? })
+        };
+        read().ok_or_else(|| ConfigError::Listen(text.to_owned()))
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "udp/{}", self.address)
+        write!(f, "{}/{}", self.transport_name(), self.address)
     }
 }
 
@@ -92,6 +120,10 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// SIP addresses. Each must be one that clients can answer to, so not `0.0.0.0`.
     pub listen: Vec<Listen>,
+    /// Certificates, if one of them is of TLS.
+    pub tls: Option<TlsFiles>,
+    /// What each SIP thread spends on connections.
+    pub connections: Connections,
     /// The realm, also the domain of all SIP addresses here.
     pub realm: String,
     /// Digest algorithms offered to telephones, preferred first.
@@ -141,7 +173,9 @@ impl Config {
             keyholder: KeyHolder::Thread { directory: crate::holder::directory(&state_dir) },
             state_dir,
             advertise: Vec::new(),
-            listen: vec![Listen { address: listen }],
+            listen: vec![Listen { transport: Transport::Udp, address: listen }],
+            tls: None,
+            connections: Connections::default(),
             realm: realm.to_owned(),
             digest: vec![DigestName::Sha256, DigestName::Md5],
             feed,
@@ -186,6 +220,11 @@ impl Config {
                 errors.push(ConfigError::ListenTwice(*listen));
             }
         }
+        if self.tls.is_none()
+            && let Some(listen) = self.listen.iter().find(|listen| listen.is_tls())
+        {
+            errors.push(ConfigError::NoTls(*listen));
+        }
         let twice = |(index, name): (usize, &DigestName)| self.digest.iter().take(index).any(|earlier| earlier == name);
         if self.digest.is_empty() || self.digest.iter().enumerate().any(twice) {
             errors.push(ConfigError::Digest);
@@ -194,7 +233,7 @@ impl Config {
             errors.push(ConfigError::Shards(self.shards));
         }
         self.check_gates(&mut errors);
-        let tables = &self.tables;
+        let (tables, connections) = (&self.tables, &self.connections);
         let sizes = [
             ("grants_max", self.grants_max),
             ("per_user grants_max", self.per_user.grants_max as usize),
@@ -211,12 +250,21 @@ impl Config {
             ("tables contacts_per_user_max", tables.contacts_per_user_max),
             ("tables events_max", tables.events_max),
             ("tables legs_max", tables.legs_max),
+            ("connections total_max", connections.total_max),
+            ("connections unproved_max", connections.unproved_max),
+            ("connections per_source_max", connections.per_source_max),
+            ("connections per_source_per_s", connections.per_source_per_s as usize),
+            ("connections first_message_s", connections.first_message_s as usize),
+            ("connections message_s", connections.message_s as usize),
+            ("connections idle_s", connections.idle_s as usize),
+            ("connections unsent_bytes_max", connections.unsent_bytes_max),
             ("dialog_requests_per_s", self.dialog_requests_per_s as usize),
             ("unproved_answers_per_s", self.unproved_answers_per_s as usize),
         ];
         errors.extend(sizes.iter().filter(|(_, size)| *size == 0).map(|(field, _)| ConfigError::Zero(field)));
         // Memory is taken for them at the start.
-        let is_table = |field: &str| field == "grants_max" || field.starts_with("tables ");
+        let is_table =
+            |field: &str| field == "grants_max" || field.starts_with("tables ") || field.ends_with("total_max");
         let large = sizes.iter().filter(|(field, size)| is_table(field) && *size > TABLE_MAX);
         errors.extend(large.map(|(field, _)| ConfigError::Large(field)));
         if self.relay_rate_bps < RELAY_RATE_BPS_MIN {
@@ -268,7 +316,9 @@ pub enum ConfigError {
     #[error("realm {0:?} is not a domain name; write the domain of your SIP addresses, such as \"example.net\"")]
     Realm(String),
     /// A listening address that cannot be read.
-    #[error("listen {0:?} is not a SIP address; write \"udp/203.0.113.1:5060\" or \"udp/[2001:db8::1]:5060\"")]
+    #[error(
+        "listen {0:?} is not a SIP address; write \"udp/203.0.113.1:5060\", \"tcp/[2001:db8::1]:5060\" or \"tls/203.0.113.1:5061\""
+    )]
     Listen(String),
     /// None, or too many.
     #[error("listen names {0} addresses; write 1 to {LISTEN_MAX}")]
@@ -279,6 +329,9 @@ pub enum ConfigError {
     /// The same address again.
     #[error("listen \"{0}\" is there twice; remove one")]
     ListenTwice(Listen),
+    /// TLS without a certificate.
+    #[error("listen \"{0}\" needs a certificate; add tls = {{ certificate = \"FILE\", key = \"FILE\" }}")]
+    NoTls(Listen),
     /// No digest algorithm, or one twice.
     #[error("digest must name \"SHA-256\", \"MD5\" or both, each once")]
     Digest,
@@ -345,7 +398,9 @@ mod tests {
         let mut wrong = config();
         wrong.name = "no spaces".into();
         wrong.realm = "exa mple".into();
-        wrong.listen = vec!["udp/0.0.0.0:5060".parse().unwrap(), "udp/0.0.0.0:5060".parse().unwrap()];
+        let listen = ["udp/0.0.0.0:5060", "udp/0.0.0.0:5060", "tls/203.0.113.1:5061"];
+        wrong.listen = listen.map(|text| text.parse().unwrap()).to_vec();
+        wrong.connections.idle_s = 0;
         wrong.digest = Vec::new();
         wrong.shards = 1000;
         wrong.grants_max = 0;
@@ -356,15 +411,15 @@ mod tests {
         wrong.tables.contacts_per_user_max = 31;
         wrong.phones.registration_s_min = 5;
         wrong.tables.transactions_max = TABLE_MAX + 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 15);
+        assert_eq!(wrong.check().unwrap_err().len(), 17);
     }
 
     #[test]
     fn listening_addresses_are_read_back_and_others_refused_with_an_example() {
-        for text in ["udp/203.0.113.1:5060", "udp/[2001:db8::1]:5060"] {
+        for text in ["udp/203.0.113.1:5060", "tcp/[2001:db8::1]:5060", "tls/203.0.113.1:5061"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
-        for text in ["", "203.0.113.1:5060", "tcp/203.0.113.1:5060", "udp/203.0.113.1", "udp/example.net:5060"] {
+        for text in ["", "203.0.113.1:5060", "sctp/203.0.113.1:5060", "udp/203.0.113.1", "tcp/example.net:5060"] {
             let error = text.parse::<Listen>().unwrap_err().to_string();
             assert!(error.contains("\"udp/203.0.113.1:5060\""), "{text}");
         }

@@ -24,6 +24,7 @@ use crate::{
     catalog::{Catalog, EditError, Edited},
     clock::Clock,
     feed::{Allowlist, Ask, Places},
+    streams::{self, StreamMetrics},
     worker::Gauges,
 };
 use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, Locations, ShardMetrics};
@@ -57,7 +58,7 @@ pub enum ControlError {
 pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) realm: String,
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) listen: Vec<String>,
     pub(crate) feed: SocketAddr,
     pub(crate) certificate: [u8; 32],
     pub(crate) issuer: IssuerPublic,
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) replica: Arc<ReplicaKey>,
     pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
+    pub(crate) streams: Vec<Arc<StreamMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) door: Arc<Allowlist>,
@@ -126,6 +128,7 @@ impl Control {
             grants: inner.ledger.gauges()[0].used,
             requests: sluicegate_proxy::requests(self.shards()).counted(),
             events: sluicegate_proxy::events(self.shards()).counted(),
+            connections: streams::counted(self.streams()),
             tables: self.tables(),
             alarms: Vec::new(),
         }
@@ -262,18 +265,24 @@ impl Control {
         let (shards, tables) = (self.shards(), self.tables());
         let used = tables.iter().map(|table| (table.table.clone(), table.used));
         let max = tables.iter().map(|table| (table.table.clone(), table.max));
-        vec![
+        let mut all = vec![
             sluicegate_proxy::requests(shards.clone()),
             sluicegate_proxy::events(shards.clone()),
             sluicegate_proxy::datagrams_left(shards.clone()),
             TABLE_USED.by(used),
             TABLE_MAX.by(max),
             sluicegate_proxy::setups(shards),
-        ]
+        ];
+        all.extend(streams::metrics(self.streams()));
+        all
     }
 
     fn shards(&self) -> impl Iterator<Item = &ShardMetrics> + Clone {
         self.inner.metrics.iter().map(|metrics| &**metrics)
+    }
+
+    fn streams(&self) -> impl Iterator<Item = &StreamMetrics> + Clone {
+        self.inner.streams.iter().map(|metrics| &**metrics)
     }
 
     /// Fill of every bounded table; those that each shard has are summed.

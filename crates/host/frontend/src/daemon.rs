@@ -35,7 +35,7 @@ use zeroize::Zeroizing;
 use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
-    config::{Config, ConfigError, GATES_MAX},
+    config::{Config, ConfigError, GATES_MAX, Listen},
     control::{Control, Identity, Inner},
     feed::{
         Ask, Audited, Hub, Listener, Log, Queues,
@@ -44,7 +44,9 @@ use crate::{
     },
     holder::{Holder, HolderError},
     inbox::{ShardSender, shard_queue},
-    udp::Udp,
+    sockets::{Sockets, bind_all},
+    streams::{StreamMetrics, Streams},
+    tls::TlsFileError,
     worker::{Gauges, Worker},
 };
 use sluicegate_proxy::{
@@ -96,9 +98,22 @@ pub enum StartError {
     /// The key holder does not answer.
     #[error(transparent)]
     Holder(#[from] HolderError),
-    /// Certificate and key cannot be used.
+    /// Certificate and key of the feed cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Certificates of SIP over TLS cannot be used.
+    #[error(transparent)]
+    SipTls(#[from] TlsFileError),
+    /// The system allows fewer open files than there may be connections.
+    #[error(
+        "so many connections need {needed} open files, and this process may have {hard}; lower connections.total_max, or raise the limit (LimitNOFILE= in the unit, `ulimit -Hn`)"
+    )]
+    Files {
+        /// Files that would be open.
+        needed: u64,
+        /// Files that may be.
+        hard: u64,
+    },
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -187,7 +202,8 @@ struct Shards {
     metrics: Vec<Arc<ShardMetrics>>,
     gauges: Vec<Gauges>,
     threads: Vec<JoinHandle<()>>,
-    addresses: Vec<SocketAddr>,
+    streams: Vec<Arc<StreamMetrics>>,
+    addresses: Vec<Listen>,
 }
 
 /// A frontend whose files and sockets are open and which has read nothing from the network yet. It needs no privilege
@@ -203,8 +219,8 @@ pub struct Opened {
     audit: Option<audit::Files>,
     feed: std::net::TcpListener,
     /// By shard.
-    sockets: Vec<Vec<Udp>>,
-    addresses: Vec<SocketAddr>,
+    sockets: Vec<Sockets>,
+    addresses: Vec<Listen>,
 }
 
 impl std::fmt::Debug for Opened {
@@ -239,7 +255,7 @@ impl Opened {
         let hub = hub(&config, &common, &shards, &control, revokes);
         let inner = Arc::clone(&control.inner);
         inner.door.refresh(inner.catalog.directory(), clock.unix())?;
-        registrations::restore(inner.catalog.directory(), clock, shards.addresses.len(), &shards.senders);
+        registrations::restore(inner.catalog.directory(), clock, &shards.addresses, &shards.senders);
         let _ = inner.asks.try_send(Ask::Gates(control.gates_joined()?));
         let _ = inner.asks.try_send(Ask::Policy(inner.policy.load_full()));
 
@@ -259,7 +275,7 @@ impl Opened {
         tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
         let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
-        tracing::info!(name = config.name, listen = ?shards.addresses, %feed, "the frontend is up");
+        tracing::info!(name = config.name, listen = ?control.inner.identity.listen, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
         Ok(Frontend { control, tasks, threads, shards: shards.senders, stop: common.stop })
     }
@@ -353,25 +369,6 @@ fn make_state_dir(path: &Path) -> Result<(), StartError> {
     made.map_err(|source| StartError::StateDir { path: path.to_owned(), source })
 }
 
-/// The sockets of every shard, and the addresses that all of them share.
-fn bind_all(config: &Config) -> Result<(Vec<Vec<Udp>>, Vec<SocketAddr>), StartError> {
-    let count = match config.shards {
-        0 => thread::available_parallelism().map_or(1, usize::from).min(crate::config::SHARDS_MAX),
-        count => count,
-    };
-    let mut addresses = Vec::new();
-    let mut shards = Vec::with_capacity(count);
-    for _ in 0..count {
-        let sockets = bind(config, count > 1, &addresses)?;
-        if addresses.is_empty() {
-            let local = sockets.iter().map(Udp::local_addr).collect::<io::Result<Vec<_>>>();
-            addresses = local.map_err(StartError::Thread)?;
-        }
-        shards.push(sockets);
-    }
-    Ok((shards, addresses))
-}
-
 /// The feed's listening socket, for the runtime to take over.
 fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
@@ -382,22 +379,31 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 fn start_shards(
     config: &Config,
     common: &Common,
-    sockets: Vec<Vec<Udp>>,
-    addresses: Vec<SocketAddr>,
+    sockets: Vec<Sockets>,
+    addresses: Vec<Listen>,
 ) -> Result<Shards, StartError> {
     let mut shards = Shards { addresses, ..Shards::default() };
+    let queues = sockets.iter().map(|_| shard_queue()).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
+    let (senders, inboxes): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+    let all: Arc<[ShardSender]> = senders.clone().into();
+    shards.senders = senders;
     let mut workers = Vec::new();
-    for (number, sockets) in (0..=u8::MAX).zip(sockets) {
+    for ((number, Sockets { udp, streams }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
         let settings = settings(config, common, number, &shards.addresses);
         let shard = Shard::new(settings, Arc::clone(&common.policy), Arc::clone(&common.ledger), Arc::clone(&metrics));
-        let (sender, inbox) = shard_queue().map_err(StartError::Thread)?;
-        shards.senders.push(sender);
+        let counted = Arc::<StreamMetrics>::default();
+        let streams = (!streams.is_empty())
+            .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
+            .transpose()
+            .map_err(StartError::Thread)?;
         shards.metrics.push(metrics);
+        shards.streams.push(counted);
         shards.gauges.push(Arc::clone(&gauges));
-        let (events, stop) = (common.events.clone(), Arc::clone(&common.stop));
-        workers.push(Worker { shard, number, sockets, inbox, events, clock: common.clock, stop, gauges });
+        let (events, stop, all) = (common.events.clone(), Arc::clone(&common.stop), Arc::clone(&all));
+        let clock = common.clock;
+        workers.push(Worker { shard, number, sockets: udp, streams, inbox, all, events, clock, stop, gauges });
     }
     for worker in workers {
         shards.threads.push(worker.spawn().map_err(StartError::Thread)?);
@@ -405,30 +411,18 @@ fn start_shards(
     Ok(shards)
 }
 
-/// One socket per listening address. A port left to the system by the first shard is the same for the others.
-fn bind(config: &Config, shared: bool, chosen: &[SocketAddr]) -> Result<Vec<Udp>, StartError> {
-    let bind = |(at, listen): (usize, &crate::config::Listen)| {
-        let address = chosen.get(at).copied().unwrap_or(listen.address);
-        // Shards share a port, and so would another process: this one must be free of others first.
-        let free = if chosen.is_empty() { Udp::bind(address, false).map(drop) } else { Ok(()) };
-        free.and_then(|()| Udp::bind(address, shared))
-            .map_err(|source| StartError::Listen { what: listen.to_string(), source })
-    };
-    config.listen.iter().enumerate().map(bind).collect()
-}
-
 fn guesses(secrets: &Secrets) -> Guesses {
     Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
 
-fn settings(config: &Config, common: &Common, shard: u8, addresses: &[SocketAddr]) -> Settings {
+fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
     let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),
-        listening: addresses.iter().copied().map(Listening::udp).collect(),
+        listening: addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect(),
         // Nonces of different frontends must not be taken for each other's; the MAC sees to it where this does not.
         replica: u16::from_be_bytes([public[0], public[1]]),
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
@@ -461,7 +455,7 @@ fn control(
     let identity = Identity {
         name: config.name.clone(),
         realm: config.realm.clone(),
-        listen: shards.addresses.clone(),
+        listen: shards.addresses.iter().map(ToString::to_string).collect(),
         feed,
         certificate: common.secrets.tls.fingerprint(),
         issuer,
@@ -479,6 +473,7 @@ fn control(
         replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),
         metrics: shards.metrics.clone(),
+        streams: shards.streams.clone(),
         gauges: shards.gauges.clone(),
         gates: Arc::default(),
         door: Arc::default(),
@@ -501,7 +496,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         statuses: Arc::clone(&control.inner.gates),
         holders: Holders::new(&config.gates),
         registrations: Registrations::new(control.inner.catalog.directory().clone()),
-        peers: shards.addresses.iter().map(SocketAddr::ip).collect(),
+        peers: shards.addresses.iter().map(|listen| listen.address.ip()).collect(),
         issuer: Arc::clone(&common.secrets.issuer),
         boot_id: common.secrets.boot_id,
         name: config.name.clone(),

@@ -12,15 +12,21 @@ use std::{
     },
 };
 
-use sluicegate_proxy::Input;
+use sluicegate_proxy::{Flow, Input};
 
 /// Most inputs that wait for one shard. Beyond that they are dropped, and the requests behind them time out.
 const INPUTS_MAX: usize = 8_192;
+/// Most messages of other shards that wait for connections of this one.
+const CARRIED_MAX: usize = 1_024;
+
+/// A message, and the flow over which it is to be sent.
+pub(crate) type Carried = (Flow, Vec<u8>);
 
 /// Sends to one shard. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardSender {
     queue: SyncSender<Input>,
+    carried: SyncSender<Carried>,
     wake: Arc<UnixStream>,
 }
 
@@ -28,6 +34,13 @@ impl ShardSender {
     /// Queues an input and wakes the shard; `false` if the queue is full or the shard is gone.
     pub(crate) fn send(&self, input: Input) -> bool {
         let taken = self.queue.try_send(input).is_ok();
+        self.wake();
+        taken
+    }
+
+    /// Has the shard send a message over a connection of its own; `false` if as many wait already as may.
+    pub(crate) fn carry(&self, flow: Flow, message: &[u8]) -> bool {
+        let taken = self.carried.try_send((flow, message.to_vec())).is_ok();
         self.wake();
         taken
     }
@@ -43,6 +56,7 @@ impl ShardSender {
 #[derive(Debug)]
 pub(crate) struct ShardInbox {
     queue: Receiver<Input>,
+    carried: Receiver<Carried>,
     woken: UnixStream,
 }
 
@@ -55,6 +69,11 @@ impl ShardInbox {
 
     pub(crate) fn next(&mut self) -> Option<Input> {
         self.queue.try_recv().ok()
+    }
+
+    /// What another shard has for a connection of this one.
+    pub(crate) fn next_carried(&mut self) -> Option<Carried> {
+        self.carried.try_recv().ok()
     }
 }
 
@@ -70,7 +89,11 @@ pub(crate) fn shard_queue() -> io::Result<(ShardSender, ShardInbox)> {
     wake.set_nonblocking(true)?;
     woken.set_nonblocking(true)?;
     let (sender, receiver) = sync_channel(INPUTS_MAX);
-    Ok((ShardSender { queue: sender, wake: Arc::new(wake) }, ShardInbox { queue: receiver, woken }))
+    let (carry, carried) = sync_channel(CARRIED_MAX);
+    Ok((
+        ShardSender { queue: sender, carried: carry, wake: Arc::new(wake) },
+        ShardInbox { queue: receiver, carried, woken },
+    ))
 }
 
 #[cfg(test)]
@@ -91,5 +114,12 @@ mod tests {
         inbox.clear_wakes();
         assert!(inbox.next().is_some());
         assert!(sender.send(input()));
+        let flow = Flow::datagrams(0, "192.0.2.1:5060".parse().unwrap());
+        for _ in 0..CARRIED_MAX {
+            assert!(sender.carry(flow, b"x"));
+        }
+        assert!(!sender.carry(flow, b"x"));
+        assert_eq!(inbox.next_carried(), Some((flow, b"x".to_vec())));
+        assert!(sender.carry(flow, b"x"));
     }
 }

@@ -2,7 +2,7 @@
 //! and has gates open them; it never contacts a protected service to say no.
 //!
 //! - [`sluicegate_proxy::Shard`] is all of SIP as a pure state machine; this crate is what it stands on.
-//! - One plain thread per shard moves datagrams in batches.
+//! - One plain thread per shard moves datagrams in batches, and has connections of its own over TCP and TLS.
 //! - The feed takes gates in over TLS, tells them what to open and routes their answers back.
 //! - [`Frontend`] starts all that from a [`Config`]; [`Control`] asks and changes it while it runs; [`Catalog`] edits its
 //!   users and services while it does not.
@@ -16,6 +16,9 @@ mod feed;
 mod holder;
 mod inbox;
 mod log_limit;
+mod sockets;
+mod streams;
+mod tls;
 mod udp;
 mod worker;
 
@@ -26,3 +29,5 @@ pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use holder::{
     BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory,
 };
+pub use streams::Connections;
+pub use tls::{TlsFileError, TlsFiles};

@@ -21,10 +21,11 @@ use tokio::sync::mpsc::{Sender, error::TrySendError};
 
 use crate::{
     clock::Clock,
-    inbox::ShardInbox,
+    inbox::{ShardInbox, ShardSender},
+    streams::{Heard, Streams, Unsent},
     udp::{BATCH, Inbox, Udp, send_all},
 };
-use sluicegate_proxy::{Event, Flow, Now, Shard};
+use sluicegate_proxy::{ConnectionId, Event, Flow, Input, Now, Shard};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -42,8 +43,13 @@ pub(crate) type Gauges = Arc<Mutex<Vec<Gauge>>>;
 pub(crate) struct Worker {
     pub(crate) shard: Shard,
     pub(crate) number: u8,
-    pub(crate) sockets: Vec<Udp>,
+    /// UDP sockets, by listener number.
+    pub(crate) sockets: Vec<(u8, Udp)>,
+    /// Its connections, if it listens for any.
+    pub(crate) streams: Option<Streams>,
     pub(crate) inbox: ShardInbox,
+    /// All shards, this one too: what belongs to a connection of another is sent by that.
+    pub(crate) all: Arc<[ShardSender]>,
     pub(crate) events: Sender<(u8, Event)>,
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
@@ -83,15 +89,17 @@ impl Worker {
             while let Some(input) = self.inbox.next() {
                 self.shard.on_input(now, input);
             }
-            for listener in readable {
-                self.receive(listener, &mut memory);
+            for socket in readable {
+                self.receive(socket, &mut memory);
             }
+            self.take_streams();
             let now = self.now();
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 self.shard.on_time(now);
             }
-            self.flush();
+            // First of all: who has proved itself is not cut off in this turn.
             self.pass_events(&mut stalled);
+            self.flush();
             if now.instant.since(published) >= Duration::from_millis(200) {
                 published = now.instant;
                 self.publish();
@@ -103,17 +111,19 @@ impl Worker {
         Now { instant: self.clock.now(), unix: self.clock.unix() }
     }
 
-    /// Sleeps until something is to be done; the listeners that have datagrams.
+    /// Sleeps until something is to be done; the sockets that have datagrams.
     fn wait(&self, stalled: bool) -> Vec<usize> {
         let now = self.clock.now();
-        let due = self.shard.poll_timeout().map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
+        let due = self.shard.poll_timeout().into_iter().chain(self.streams.as_ref().and_then(Streams::next_due)).min();
+        let due = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
         // Events that found the queue full are tried again soon.
         let due = if stalled { due.min(Duration::from_millis(1)) } else { due };
         // Rounded up, so that the shard is not woken just before its time and put to sleep again.
         let millis = u16::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
         let mut fds: Vec<PollFd<'_>> =
-            self.sockets.iter().map(|udp| PollFd::new(udp.as_fd(), PollFlags::POLLIN)).collect();
+            self.sockets.iter().map(|(_, udp)| PollFd::new(udp.as_fd(), PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(self.inbox.as_fd(), PollFlags::POLLIN));
+        fds.extend(self.streams.iter().map(|streams| PollFd::new(streams.as_fd(), PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::from(millis)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
@@ -125,14 +135,13 @@ impl Worker {
         fds.iter().take(self.sockets.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(at, _)| at).collect()
     }
 
-    fn receive(&mut self, listener: usize, memory: &mut Inbox) {
-        let Some(socket) = self.sockets.get(listener) else { return };
-        let listener = u8::try_from(listener).unwrap_or(u8::MAX);
+    fn receive(&mut self, socket: usize, memory: &mut Inbox) {
+        let Some((listener, socket)) = self.sockets.get(socket) else { return };
         for _ in 0..BATCHES_PER_TURN {
             let now = self.now();
             let shard = &mut self.shard;
             let received = memory.receive(socket, |peer, bytes| {
-                shard.on_datagram(now, Flow::datagrams(listener, peer), bytes);
+                shard.on_datagram(now, Flow::datagrams(*listener, peer), bytes);
             });
             match received {
                 Ok(BATCH) => {}
@@ -147,23 +156,60 @@ impl Worker {
         }
     }
 
+    /// Looks at connections: what came over them, and whose time is over.
+    fn take_streams(&mut self) {
+        let now = self.now();
+        let Self { streams: Some(streams), shard, inbox, .. } = self else { return };
+        streams.turn(now.instant, &mut |flow, heard| match heard {
+            Heard::Message(bytes) => shard.on_datagram(now, flow, bytes),
+            Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
+        });
+        while let Some((flow, message)) = inbox.next_carried() {
+            streams.send(now.instant, flow, &message);
+        }
+        streams.on_time(now.instant);
+    }
+
+    /// Who was reached over a connection that has ended is not reached any more.
+    fn tell_ended(&mut self) {
+        let now = self.now();
+        if let Self { streams: Some(streams), shard, .. } = self {
+            streams.ended().for_each(|connection| shard.on_input(now, Input::Closed(connection)));
+        }
+    }
+
     fn flush(&mut self) {
+        let now = self.clock.now();
         let out = self.shard.transmits();
-        if out.is_empty() {
-            return;
+        if !out.is_empty() {
+            let mut dropped = 0;
+            for (listener, socket) in &self.sockets {
+                let of_listener = out.iter().filter(|(flow, _)| flow.listener == *listener);
+                dropped += send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
+            }
+            if let Some(streams) = &mut self.streams {
+                for (flow, message) in out.iter() {
+                    if streams.has(flow.listener) {
+                        send_over(streams, (self.number, &self.all), now, flow, message);
+                    }
+                }
+            }
+            out.clear();
+            self.shard.count_unsent(dropped);
         }
-        let mut dropped = 0;
-        for (listener, socket) in self.sockets.iter().enumerate() {
-            let of_listener = out.iter().filter(|(flow, _)| usize::from(flow.listener) == listener);
-            dropped += send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
+        if let Some(streams) = &mut self.streams {
+            streams.flush(now);
         }
-        out.clear();
-        self.shard.count_unsent(dropped);
+        self.tell_ended();
     }
 
     /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.
     fn pass_events(&mut self, stalled: &mut Option<Event>) {
         while let Some(event) = stalled.take().or_else(|| self.shard.poll_event()) {
+            if let Event::Proved(connection) = event {
+                self.streams.iter_mut().for_each(|streams| streams.prove(connection));
+                continue;
+            }
             match self.events.try_send((self.number, event)) {
                 Ok(()) => {}
                 Err(TrySendError::Full((_, event))) => {
@@ -179,6 +225,19 @@ impl Worker {
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.clear();
         gauges.extend(self.shard.gauges());
+        gauges.extend(self.streams.iter().flat_map(Streams::gauges));
+    }
+}
+
+/// Sends a message over a connection of this thread, or has the thread send it whose connection it is for.
+fn send_over(streams: &mut Streams, (own, all): (u8, &[ShardSender]), now: Instant, flow: Flow, message: &[u8]) {
+    match flow.connection.map(ConnectionId::shard).filter(|owner| *owner != own) {
+        None => streams.send(now, flow, message),
+        Some(owner) => {
+            if !all.get(usize::from(owner)).is_some_and(|owner| owner.carry(flow, message)) {
+                streams.count_unsent(Unsent::Busy);
+            }
+        }
     }
 }
 

@@ -19,8 +19,10 @@ pub(crate) fn run(service: &str, user: &str, frontend: Option<String>, config: &
     }
     let status =
         node.ask(&api::STATUS.ask(&()))?.frontend.context("this node is no frontend; ask the frontend's node")?;
-    let frontend = frontend.or_else(|| status.listen.first().map(ToString::to_string));
-    let frontend = frontend.context("this frontend listens nowhere; name one with --frontend")?;
+    let mut udp = status.listen.iter().filter_map(|listen| listen.strip_prefix("udp/"));
+    let frontend = frontend.or_else(|| udp.next().map(str::to_owned));
+    let frontend =
+        frontend.context("this frontend does not listen on UDP, which agents speak; name one with --frontend")?;
     let (user, service, site_key) = (user.to_owned(), service.to_owned(), Some(status.site_key));
     out::line(format_args!("{}", Link { user, frontend, service, realm, site_key }));
     Ok(())

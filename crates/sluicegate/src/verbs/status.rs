@@ -214,6 +214,7 @@ mod tests {
             grants: 2,
             requests: BTreeMap::new(),
             events: BTreeMap::new(),
+            connections: BTreeMap::new(),
             tables: Vec::new(),
             alarms: Vec::new(),
         }

@@ -159,6 +159,8 @@ impl Hub {
             Event::HandOver { shard: owner, flow, datagram } => {
                 self.tell(owner, Input::Datagram { flow, bytes: datagram });
             }
+            // Its own thread has seen to it.
+            Event::Proved(_) => {}
             Event::Decided(decided) => {
                 self.audited.decided(&decided);
                 self.decisions.push(decided.decision);

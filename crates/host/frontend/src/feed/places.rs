@@ -108,7 +108,7 @@ fn give_way(lot: &mut Vec<Place>, source: IpAddr) {
 }
 
 /// What counts as one source: an address, or the /64 that one IPv6 host has to itself.
-fn network(source: IpAddr) -> IpAddr {
+pub(crate) fn network(source: IpAddr) -> IpAddr {
     match source.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
         v4 @ IpAddr::V4(_) => v4,

@@ -7,7 +7,7 @@ use sluicegate_store::{Directory, Registration};
 use sluicegate_wire::{Instant, UnixTime};
 use tokio::task::JoinHandle;
 
-use crate::{clock::Clock, inbox::ShardSender};
+use crate::{clock::Clock, config::Listen, inbox::ShardSender};
 use sluicegate_proxy::{Binding, Flow, Input};
 
 /// Writes registrations down, at most one write at a time.
@@ -49,14 +49,17 @@ impl Registrations {
     }
 }
 
-/// Tells the shards what was registered before this start.
-pub(crate) fn restore(directory: &Directory, clock: Clock, listeners: usize, shards: &[ShardSender]) {
+/// Tells the shards what was registered before this start. What was registered over a connection that ended with it cannot be
+/// reached before it registers anew.
+pub(crate) fn restore(directory: &Directory, clock: Clock, listens: &[Listen], shards: &[ShardSender]) {
     let (now, unix) = (clock.now(), clock.unix());
     let registrations = directory.registrations(unix).unwrap_or_else(|error| {
         tracing::warn!(%error, "registrations cannot be read; agents must register anew");
         Vec::new()
     });
-    for registration in registrations.into_iter().filter(|known| usize::from(known.listener) < listeners) {
+    let is_reachable =
+        |known: &Registration| listens.get(usize::from(known.listener)).is_some_and(|listen| !listen.is_stream());
+    for registration in registrations.into_iter().filter(is_reachable) {
         let binding = Binding {
             service: registration.service,
             flow: Flow::datagrams(registration.listener, registration.peer),

@@ -54,7 +54,7 @@ impl Running {
     }
 
     fn sip(&self) -> SocketAddr {
-        self.control.status().listen[0]
+        self.control.status().listen[0].strip_prefix("udp/").unwrap().parse().unwrap()
     }
 
     /// A gate that has joined and is up to date.

@@ -1,0 +1,318 @@
+//! Who may have a connection. Nobody is locked out by strangers who open many and say nothing: they crowd out each other, and
+//! first of all whoever has most.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    hash::{BuildHasher as _, RandomState},
+    net::IpAddr,
+};
+
+use serde::Deserialize;
+use sluicegate_bounded::Gauge;
+use sluicegate_flow::TokenBucket;
+use sluicegate_wire::Instant;
+
+use super::counted::Refused;
+use crate::feed::network;
+
+/// What each SIP thread spends on connections, over TCP and TLS together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Connections {
+    /// Connections at once.
+    pub total_max: usize,
+    /// Of these, connections over which nobody has signed in or shown a certificate yet.
+    pub unproved_max: usize,
+    /// Of these, connections of one address (IPv6: /64).
+    pub per_source_max: usize,
+    /// Connections a second that one address may open for long, and ten times that at once; twice that while no other
+    /// address opens any.
+    pub per_source_per_s: u32,
+    /// Time for the TLS handshake and the first whole message, in seconds.
+    pub first_message_s: u32,
+    /// Time from the first byte of a later message to its last, in seconds.
+    pub message_s: u32,
+    /// A connection over which nothing comes for so many seconds is closed.
+    pub idle_s: u32,
+    /// Bytes that wait for a peer to read them; with more it is cut off.
+    pub unsent_bytes_max: usize,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            total_max: 4_096,
+            unproved_max: 1_024,
+            per_source_max: 256,
+            per_source_per_s: 50,
+            first_message_s: 10,
+            message_s: 5,
+            idle_s: 600,
+            unsent_bytes_max: 65_536,
+        }
+    }
+}
+
+/// Buckets of sources that open connections. Those that share one share its rate; which do is decided by a secret key. Each
+/// source has two, so that one that shares a bucket with a flood has another.
+const BUCKETS: usize = 1 << 14;
+/// A bucket holds what it gets in so many seconds.
+const BURST_S: u64 = 10;
+
+/// What the connections of one source are.
+#[derive(Debug, Default)]
+struct Held {
+    all: usize,
+    /// Those over which nobody proved anything, oldest first: slots by arrival.
+    unproved: BTreeMap<u64, u32>,
+}
+
+/// A place, by the slot of its connection.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    source: IpAddr,
+    arrival: u64,
+    is_proved: bool,
+}
+
+/// The places of one thread's connections.
+#[derive(Debug)]
+pub(super) struct Places {
+    limits: Connections,
+    places: HashMap<u32, Place>,
+    sources: HashMap<IpAddr, Held>,
+    /// Sources with unproved connections: who has most comes last, and of those the one whose oldest came first.
+    ranked: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+    unproved: usize,
+    arrivals: u64,
+    rates: Rates,
+}
+
+impl Places {
+    pub(super) fn new(limits: Connections) -> Self {
+        Self {
+            limits,
+            places: HashMap::new(),
+            sources: HashMap::new(),
+            ranked: BTreeSet::new(),
+            unproved: 0,
+            arrivals: 0,
+            rates: Rates::new(limits.per_source_per_s),
+        }
+    }
+
+    /// Whether somebody at `ip` may have a connection: the slot of the one that has to give way to it, if one has to.
+    ///
+    /// # Errors
+    /// [`Refused`]: there is no place, and none that can be taken from a stranger.
+    pub(super) fn admit(&mut self, now: Instant, ip: IpAddr) -> Result<Option<u32>, Refused> {
+        let source = network(ip);
+        if !self.rates.take(now, source) {
+            return Err(Refused::Rate);
+        }
+        if let Some(held) = self.sources.get(&source).filter(|held| held.all >= self.limits.per_source_max) {
+            let oldest = held.unproved.first_key_value().map(|(_, slot)| *slot);
+            return oldest.map(Some).ok_or(Refused::Source);
+        }
+        self.room(true)
+    }
+
+    /// The same for a connection of our own, to a peer that the configuration names.
+    pub(super) fn admit_own(&self) -> Result<Option<u32>, Refused> {
+        self.room(false)
+    }
+
+    fn room(&self, is_unproved: bool) -> Result<Option<u32>, Refused> {
+        let is_crowded = is_unproved && self.unproved >= self.limits.unproved_max;
+        if !is_crowded && self.places.len() < self.limits.total_max {
+            return Ok(None);
+        }
+        let heaviest = self.ranked.last().and_then(|(_, _, source)| self.sources.get(source));
+        let oldest = heaviest.and_then(|held| held.unproved.first_key_value());
+        oldest.map(|(_, slot)| Some(*slot)).ok_or(Refused::Full)
+    }
+
+    /// The connection in `slot` has a place from now on.
+    pub(super) fn enter(&mut self, slot: u32, ip: IpAddr, is_proved: bool) {
+        self.arrivals += 1;
+        let place = Place { source: network(ip), arrival: self.arrivals, is_proved };
+        self.places.insert(slot, place);
+        self.change(place.source, |held| held.all += 1);
+        if !is_proved {
+            self.unproved += 1;
+            self.change(place.source, |held| {
+                held.unproved.insert(place.arrival, slot);
+            });
+        }
+    }
+
+    /// Somebody has proved itself over the connection in `slot`.
+    pub(super) fn prove(&mut self, slot: u32) {
+        let Some(place) = self.places.get_mut(&slot).filter(|place| !place.is_proved) else { return };
+        place.is_proved = true;
+        let Place { source, arrival, .. } = *place;
+        self.unproved -= 1;
+        self.change(source, |held| {
+            held.unproved.remove(&arrival);
+        });
+    }
+
+    /// The connection in `slot` is gone.
+    pub(super) fn leave(&mut self, slot: u32) {
+        let Some(place) = self.places.remove(&slot) else { return };
+        self.unproved -= usize::from(!place.is_proved);
+        self.change(place.source, |held| {
+            held.all -= 1;
+            held.unproved.remove(&place.arrival);
+        });
+    }
+
+    /// Changes what a source holds, and its rank.
+    fn change(&mut self, source: IpAddr, change: impl FnOnce(&mut Held)) {
+        let held = self.sources.entry(source).or_default();
+        let rank = |held: &Held| {
+            held.unproved.first_key_value().map(|(oldest, _)| (held.unproved.len(), Reverse(*oldest), source))
+        };
+        let before = rank(held);
+        change(held);
+        let (after, is_gone) = (rank(held), held.all == 0);
+        if let Some(before) = before {
+            self.ranked.remove(&before);
+        }
+        self.ranked.extend(after);
+        if is_gone {
+            self.sources.remove(&source);
+        }
+    }
+
+    pub(super) fn gauges(&self) -> [Gauge; 2] {
+        [
+            Gauge::of("connections", self.places.len(), self.limits.total_max),
+            Gauge::of("unproved_connections", self.unproved, self.limits.unproved_max),
+        ]
+    }
+}
+
+/// How many connections each source opens. A fixed amount of memory, and none a stranger.
+#[derive(Debug)]
+struct Rates {
+    key: RandomState,
+    buckets: Box<[TokenBucket]>,
+}
+
+impl Rates {
+    fn new(per_s: u32) -> Self {
+        let bucket = TokenBucket::new(Instant::ZERO, per_s.into(), u64::from(per_s) * BURST_S);
+        Self { key: RandomState::new(), buckets: vec![bucket; BUCKETS].into_boxed_slice() }
+    }
+
+    fn take(&mut self, now: Instant, source: IpAddr) -> bool {
+        let hash = self.key.hash_one(source) as usize;
+        let mut places = [hash, hash / BUCKETS].into_iter().map(|hash| hash % BUCKETS);
+        places.any(|at| self.buckets.get_mut(at).is_some_and(|bucket| bucket.take(now, 1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: Instant = Instant::from_secs(1_000);
+
+    fn places(total_max: usize, unproved_max: usize, per_source_max: usize) -> Places {
+        let limits =
+            Connections { total_max, unproved_max, per_source_max, per_source_per_s: 1_000, ..Default::default() };
+        Places::new(limits)
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Opens a connection as the I/O does; its slot, and the one that gave way.
+    fn open(places: &mut Places, slot: u32, from: &str) -> Result<Option<u32>, Refused> {
+        let given_up = places.admit(NOW, ip(from))?;
+        given_up.into_iter().for_each(|slot| places.leave(slot));
+        places.enter(slot, ip(from), false);
+        Ok(given_up)
+    }
+
+    #[test]
+    fn a_flood_from_one_source_crowds_out_itself_and_nobody_else() {
+        let mut places = places(100, 10, 50);
+        open(&mut places, 0, "198.51.100.7").unwrap();
+        for slot in 1..10 {
+            assert_eq!(open(&mut places, slot, "203.0.113.66"), Ok(None));
+        }
+        for slot in 10..1_000 {
+            assert_eq!(open(&mut places, slot, "203.0.113.66"), Ok(Some(slot - 9)), "the attacker's own oldest");
+        }
+        assert!(places.places.contains_key(&0));
+        assert_eq!(places.gauges()[1].used, 10);
+    }
+
+    #[test]
+    fn of_many_sources_with_one_each_the_oldest_gives_way() {
+        let mut places = places(100, 10, 50);
+        for slot in 0..40 {
+            let given_up = open(&mut places, slot, &format!("198.51.100.{slot}")).unwrap();
+            assert_eq!(given_up, slot.checked_sub(10));
+        }
+    }
+
+    #[test]
+    fn who_has_proved_itself_gives_way_to_nobody() {
+        let mut places = places(4, 4, 3);
+        for slot in 0..3 {
+            open(&mut places, slot, "198.51.100.7").unwrap();
+            places.prove(slot);
+        }
+        assert_eq!(open(&mut places, 9, "198.51.100.7"), Err(Refused::Source));
+        assert_eq!(open(&mut places, 3, "203.0.113.1"), Ok(None));
+        assert_eq!(open(&mut places, 4, "203.0.113.2"), Ok(Some(3)), "all places are taken");
+        places.prove(4);
+        assert_eq!((open(&mut places, 5, "203.0.113.3"), places.admit_own()), (Err(Refused::Full), Err(Refused::Full)));
+        assert_eq!(places.gauges().map(|gauge| gauge.used), [4, 0]);
+        places.leave(4);
+        assert_eq!(places.admit_own(), Ok(None));
+    }
+
+    #[test]
+    fn a_source_at_its_limit_gives_up_its_own_oldest_stranger() {
+        let mut places = places(100, 100, 3);
+        for slot in 0..3 {
+            open(&mut places, slot, "2001:db8::1").unwrap();
+        }
+        places.prove(0);
+        assert_eq!(open(&mut places, 3, "2001:db8::ffff"), Ok(Some(1)), "of the same /64");
+        assert_eq!(open(&mut places, 4, "2001:db8:0:1::1"), Ok(None));
+    }
+
+    #[test]
+    fn a_source_opens_so_many_a_second() {
+        // Of each of its two buckets.
+        let mut places = Places::new(Connections { per_source_per_s: 2, ..Default::default() });
+        let mut opened = |now| (0..100).filter(|_| places.admit(now, ip("198.51.100.7")).is_ok()).count();
+        assert_eq!(opened(NOW), 40);
+        assert_eq!(opened(NOW + Duration::from_millis(400)), 0);
+        assert_eq!(opened(NOW + Duration::from_millis(800)), 2);
+        assert_eq!(opened(NOW + Duration::from_secs(3_600)), 40);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_who_is_gone() {
+        let mut places = places(1_000, 1_000, 1_000);
+        for slot in 0..900 {
+            open(&mut places, slot, &format!("198.51.{}.{}", slot / 250, slot % 250)).unwrap();
+            if slot % 3 == 0 {
+                places.prove(slot);
+            }
+        }
+        (0..900).for_each(|slot| places.leave(slot));
+        assert!(places.sources.is_empty() && places.ranked.is_empty() && places.places.is_empty());
+        assert_eq!(places.unproved, 0);
+    }
+}

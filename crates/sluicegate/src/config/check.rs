@@ -317,7 +317,8 @@ fn frontend_plan(
 ) -> Option<sluicegate_frontend::Config> {
     let mut listen: Vec<Listen> = Vec::new();
     for text in &frontend.listen {
-        listen.extend(report.parse::<Listen>(&["frontend", "listen"], text, "write udp/ADDRESS:PORT"));
+        let hint = "write udp/ADDRESS:PORT, tcp/ADDRESS:PORT or tls/ADDRESS:PORT";
+        listen.extend(report.parse::<Listen>(&["frontend", "listen"], text, hint));
     }
     if role == Role::Frontend && frontend.feed.is_none() {
         let hint = "add feed = \"ADDRESS:7443\", an address of this host that gates can dial";
@@ -332,6 +333,9 @@ fn frontend_plan(
         file.node.state.join("frontend"),
     );
     config.listen = listen;
+    config.connections = frontend.connections;
+    config.tls.clone_from(&frontend.tls);
+    tls(report, &config);
     config.advertise.clone_from(&frontend.advertise);
     config.keyholder = match &frontend.keys {
         Some(keys) => {
@@ -374,19 +378,32 @@ fn frontend_plan(
     Some(config)
 }
 
+/// Whether the certificates of SIP over TLS can be used, and are.
+fn tls(report: &mut Report<'_>, config: &sluicegate_frontend::Config) {
+    let Some(files) = &config.tls else { return };
+    if let Err(error) = files.check() {
+        report.error(&["frontend", "tls"], error.to_string(), "");
+    }
+    if !config.listen.iter().any(Listen::is_tls) {
+        let hint = "add \"tls/ADDRESS:5061\" to listen, or remove tls";
+        report.warn(&["frontend", "tls"], "there are certificates, and nothing listens for TLS", hint);
+    }
+}
+
 /// In one process with the gate, SIP reaches the frontend only through `local`.
 fn reachable(report: &mut Report<'_>, frontend: &sluicegate_frontend::Config, gate: &sluicegate_gate::Config) {
     for listen in &frontend.listen {
         let port = listen.address.port();
+        let (protocol, name) = if listen.is_stream() { (6, "tcp") } else { (17, "udp") };
         let reaches = |rule: &sluicegate_gate::LocalRule| {
-            rule.protocol == 17
+            rule.protocol == protocol
                 && (rule.first..=rule.last).contains(&port)
                 && rule.side != sluicegate_gate::Side::Inside
                 && rule.address.is_none_or(|address| address == listen.address.ip())
         };
         let is_local = gate.local.iter().any(reaches);
         if !listen.address.ip().is_loopback() && !is_local {
-            let hint = format!("add \"udp/{port}\" to local");
+            let hint = format!("add \"{name}/{port}\" to local");
             report.error(&["gate", "local"], format!("the gate would drop all SIP to {listen}"), &hint);
         }
     }

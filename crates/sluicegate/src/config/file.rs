@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use sluicegate_api::{Enforcement, Role as Place};
-use sluicegate_frontend::GateSite;
+use sluicegate_frontend::{Connections, GateSite, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_proxy::{DigestName, Phones, Tables};
@@ -59,6 +59,11 @@ impl Default for Node {
 pub(crate) struct Frontend {
     /// SIP addresses, such as `udp/203.0.113.1:5060`.
     pub(crate) listen: Vec<String>,
+    /// Certificates of those that are of TLS.
+    pub(crate) tls: Option<TlsFiles>,
+    /// What each SIP thread spends on connections.
+    #[serde(default)]
+    pub(crate) connections: Connections,
     /// The realm users belong to.
     pub(crate) realm: String,
     /// Digest algorithms in the order they are offered.

@@ -89,9 +89,18 @@ const OLDER: &[c_long] = &[libc::SYS_poll, libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
+/// What a confined process may do with the network besides using the sockets that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Nothing.
+    AsOpened,
+    /// Connect to others over TCP.
+    Dial,
+}
+
 /// Installs the filter for all threads of this process.
-pub(super) fn install() -> Result<()> {
-    for program in [without_clone3()?, program()?] {
+pub(super) fn install(network: Network) -> Result<()> {
+    for program in [without_clone3()?, program(network)?] {
         apply_filter_all_threads(&program).context("the system call filter cannot be installed")?;
     }
     Ok(())
@@ -109,7 +118,7 @@ fn architecture() -> Result<TargetArch> {
     std::env::consts::ARCH.try_into().context("no system call filter for this architecture")
 }
 
-fn program() -> Result<BpfProgram> {
+fn program(network: Network) -> Result<BpfProgram> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         CALLS.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
     let masked = |argument, mask: libc::c_int, value: libc::c_int| {
@@ -132,7 +141,16 @@ fn program() -> Result<BpfProgram> {
     rules.insert(libc::SYS_ioctl, vec![nonblocking]);
     // A datagram to the service manager: ready, stopping.
     let kind = masked(1, 0xf, libc::SOCK_DGRAM)?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![whole(0, libc::AF_UNIX)?, kind])?]);
+    let mut sockets = vec![SeccompRule::new(vec![whole(0, libc::AF_UNIX)?, kind])?];
+    if network == Network::Dial {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let kind = masked(1, 0xf, libc::SOCK_STREAM)?;
+            sockets.push(SeccompRule::new(vec![whole(0, family)?, kind, whole(2, libc::IPPROTO_TCP)?])?);
+        }
+        // From one of the addresses that it listens at.
+        rules.extend([libc::SYS_bind, libc::SYS_connect].map(|call| (call, Vec::new())));
+    }
+    rules.insert(libc::SYS_socket, sockets);
     let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture()?)?;
     Ok(filter.try_into()?)
@@ -144,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_filter_compiles_and_fits_the_kernel() {
-        for program in [program(), without_clone3()] {
+        for program in [program(Network::AsOpened), program(Network::Dial), without_clone3()] {
             let program = program.expect("it compiles");
             assert!(program.len() < 4096, "{}", program.len());
         }

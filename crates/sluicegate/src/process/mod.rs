@@ -5,4 +5,5 @@ mod filter;
 mod rights;
 
 pub(crate) use child::{Child, Parent};
+pub(crate) use filter::Network;
 pub(crate) use rights::{GATE, KEYS, confine, keep};

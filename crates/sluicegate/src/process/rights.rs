@@ -12,7 +12,10 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-use super::{child::Parent, filter};
+use super::{
+    child::Parent,
+    filter::{self, Network},
+};
 
 /// What a gate uses as long as it runs: links, filters and neighbours; packet sockets; the kernel program and its maps;
 /// memory that the card writes into; a packet thread that comes first. It opens its interfaces again when they were
@@ -43,7 +46,7 @@ pub(crate) fn keep(kept: CapabilitySet) -> Result<()> {
 /// process's.
 ///
 /// `user` is the host's name for what this process is; a host without that user lends it a number.
-pub(crate) fn confine(user: &str, parent: Option<&Parent>) -> Result<()> {
+pub(crate) fn confine(user: &str, parent: Option<&Parent>, network: Network) -> Result<()> {
     // While it may: the bounding set goes first.
     bound(CapabilitySet::empty())?;
     if Uid::effective().is_root() {
@@ -53,7 +56,7 @@ pub(crate) fn confine(user: &str, parent: Option<&Parent>) -> Result<()> {
         parent.die_with()?;
     }
     limit(CapabilitySet::empty())?;
-    filter::install()
+    filter::install(network)
 }
 
 /// Nothing that this process starts will have more than `kept`.

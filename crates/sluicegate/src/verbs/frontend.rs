@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use sluicegate_admin::Api;
-use sluicegate_frontend::{Frontend, Opened, Vault};
+use sluicegate_frontend::{Frontend, Listen, Opened, Vault};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{node::shutdown_signal, reload};
 use crate::{
     config::{self, Plan, Role},
-    process::{KEYS, Parent, confine, keep},
+    process::{KEYS, Network, Parent, confine, keep},
 };
 
 /// Under which user the frontend runs, if it was started as root and the host has that user.
@@ -62,7 +62,7 @@ pub(super) fn run(file: &Path) -> Result<()> {
     let socket = sluicegate_admin::bind_api(&plan.state.join("control.sock"))?;
     reload::remember(file, &plan.state)?;
     let metrics = plan.metrics.map(sluicegate_admin::bind_metrics).transpose()?;
-    confine(USER, None)?;
+    confine(USER, None, network(&plan))?;
     runtime()?.block_on(async {
         let frontend = opened.start().await.context("the frontend did not start")?;
         let audit = frontend.control().audit().cloned();
@@ -85,7 +85,7 @@ pub(super) fn child(file: &Path) -> Result<()> {
     let Some(plan) = plan else { bail!("{} was changed and is wrong now", file.display()) };
     let (opened, _lock) = open(&plan)?;
     let socket = sluicegate_admin::bind_api(&plan.frontend_socket())?;
-    confine(USER, Some(&parent))?;
+    confine(USER, Some(&parent), network(&plan))?;
     runtime()?.block_on(async {
         let frontend = opened.start().await.context("the frontend did not start")?;
         let control = frontend.control();
@@ -126,7 +126,7 @@ pub(super) fn keep_key_holder(directory: &Path, realm: &str) -> Result<()> {
 pub(super) fn hold_keys(directory: &Path, realm: &str) -> Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no standard input")?;
     let vault = Vault::open(directory, realm)?;
-    confine(KEYS_USER, None)?;
+    confine(KEYS_USER, None, Network::AsOpened)?;
     vault.serve(socket.into()).context("the key holder ended")
 }
 
@@ -136,6 +136,12 @@ fn open(plan: &Plan) -> Result<(Opened, Flock<File>)> {
     let Some(config) = plan.frontend.clone() else { bail!("the configuration describes no frontend") };
     let lock = lock(&plan.state)?;
     Ok((Frontend::open(config).context("the frontend did not start")?, lock))
+}
+
+/// A frontend that speaks SIP over connections also makes some.
+fn network(plan: &Plan) -> Network {
+    let mut listens = plan.frontend.iter().flat_map(|config| &config.listen);
+    if listens.any(Listen::is_stream) { Network::Dial } else { Network::AsOpened }
 }
 
 /// One frontend at a time on a state directory. One whose gate was killed takes a moment to end.

@@ -15,12 +15,23 @@ const MEDIA_PORT: u16 = 10_000;
 /// The caller's stream: 20 ms of G.711 a packet, for 3 s.
 const RTP_PACKETS: usize = 150;
 
-on_each_datapath!(sipp_sets_up_a_call_to_sipp_behind_the_gate_and_its_rtp_arrives, &["sipp"], super::sipp);
+on_each_datapath!(sipp_sets_up_a_call_to_sipp_behind_the_gate_and_its_rtp_arrives, &["sipp"], super::over_udp);
+on_packet!(sipp_calls_over_tcp_a_sipp_behind_the_gate_that_speaks_udp, &["sipp"], over_tcp);
 
-fn sipp(datapath: &'static str) {
+fn over_udp(datapath: &'static str) {
+    sipp(datapath, "u1");
+}
+
+fn over_tcp(datapath: &'static str) {
+    sipp(datapath, "t1");
+}
+
+fn sipp(datapath: &'static str, transport: &str) {
     let lab = Lab::new();
     let pbx = service("pbx", "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n");
-    let config = Config::new(datapath, &pbx).frontend("digest = [\"MD5\"]\n");
+    let listen = "listen = [\"udp/203.0.113.1:5060\", \"tcp/203.0.113.1:5060\"]\n";
+    let config = Config::new(datapath, &pbx).frontend("digest = [\"MD5\"]\n").frontend(listen);
+    let config = config.gate("local = [\"udp/5060\", \"tcp/5060\"]\n");
     let node = Node::up(&lab, &config);
     // Three seconds of silence in G.711: 8,000 samples a second, one byte each.
     std::fs::write(lab.path("audio.raw"), vec![0xff; 3 * 8_000]).expect("an audio file");
@@ -36,6 +47,8 @@ fn sipp(datapath: &'static str) {
     let mut callee = Program::start(&lab, "service", "callee", "sipp", &callee);
     let caller = [
         "203.0.113.1:5060",
+        "-t",
+        transport,
         "-sf",
         &uac,
         "-s",

@@ -29,6 +29,7 @@ mod scans;
 mod security;
 mod serving;
 mod sip;
+mod streams;
 mod threats;
 mod tools;
 mod torture;

@@ -50,6 +50,7 @@ pub(crate) mod agent;
 pub(crate) mod capture;
 pub(crate) mod forger;
 pub(crate) mod lab;
+pub(crate) mod line;
 pub(crate) mod node;
 pub(crate) mod pbx;
 pub(crate) mod phone;

@@ -1,8 +1,7 @@
-//! A phone: SIP over UDP (RFC 3261), written out by hand so that a test can send exactly what it means to.
+//! A phone: SIP (RFC 3261), written out by hand so that a test can send exactly what it means to.
 
 use std::{
-    io::ErrorKind,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -15,6 +14,7 @@ use sluicegate_sip::{
 
 use super::{
     lab::Lab,
+    line::Line,
     node::{PASSWORD, REALM},
 };
 
@@ -110,21 +110,24 @@ pub(crate) const AUDIO_PORT: u16 = 6000;
 /// A phone on a host of the lab.
 #[derive(Debug)]
 pub(crate) struct Phone {
-    socket: UdpSocket,
-    frontend: SocketAddr,
+    pub(crate) line: Line,
     user: String,
     pub(crate) password: String,
 }
 
 impl Phone {
-    /// A phone of `user` at `address`, any port.
+    /// A phone of `user` at `address`, any port, over UDP.
     pub(crate) fn new(lab: &Lab, host: &str, address: impl Into<IpAddr>, frontend: SocketAddr, user: &str) -> Self {
-        let socket = lab.udp(host, address, 0);
-        Self { socket, frontend, user: user.to_owned(), password: PASSWORD.to_owned() }
+        Self::over(Line::udp(lab, host, address, frontend), user)
+    }
+
+    /// A phone of `user` that has this line.
+    pub(crate) fn over(line: Line, user: &str) -> Self {
+        Self { line, user: user.to_owned(), password: PASSWORD.to_owned() }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
-        self.socket.local_addr().expect("a bound socket")
+        self.line.local()
     }
 
     /// Calls `service`: 200 or a panic. An overloaded 503 is asked again, as phones do.
@@ -191,10 +194,11 @@ impl Phone {
         let (local, user) = (self.local(), &self.user);
         let body = self.offer(wish);
         format!(
-            "INVITE sip:{service}@{REALM} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch};rport\r\n\
+            "INVITE sip:{service}@{REALM} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{branch};rport\r\n\
              Max-Forwards: 70\r\nFrom: <sip:{user}@{REALM}>;tag={from_tag}\r\nTo: <sip:{service}@{REALM}>\r\n\
              Call-ID: {call_id}\r\nCSeq: {cseq} INVITE\r\nContact: <sip:{user}@{local}>\r\n{credentials}\
              Content-Type: application/sdp\r\nContent-Length: {length}\r\n\r\n{body}",
+            transport = self.line.transport().name(),
             branch = token(),
             length = body.len(),
         )
@@ -229,11 +233,12 @@ impl Phone {
     pub(crate) fn in_dialog(&self, call: &Call, method: &str, cseq: u32) -> Vec<u8> {
         let (local, user) = (self.local(), &self.user);
         format!(
-            "{method} {target} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\
+            "{method} {target} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\
              {routes}From: <sip:{user}@{REALM}>;tag={from_tag}\r\nTo: {to}\r\nCall-ID: {call_id}\r\n\
              CSeq: {cseq} {method}\r\nContent-Length: 0\r\n\r\n",
             routes = call.routes,
             target = call.target,
+            transport = self.line.transport().name(),
             branch = token(),
             from_tag = call.from_tag,
             to = call.to,
@@ -260,7 +265,7 @@ impl Phone {
 
     /// Sends bytes to the frontend.
     pub(crate) fn send(&self, bytes: &[u8]) {
-        self.socket.send_to(bytes, self.frontend).expect("the frontend has a route");
+        self.line.send(bytes);
     }
 
     /// Sends a request, again while nothing comes, and gives its final answer.
@@ -273,7 +278,8 @@ impl Phone {
         while Instant::now() < end {
             if Instant::now() >= again && !heard {
                 self.send(request);
-                again = Instant::now() + interval;
+                // Over a connection nothing is sent again (RFC 3261 section 17).
+                again = if self.line.transport().is_reliable() { end } else { Instant::now() + interval };
                 interval *= 2;
             }
             let wait = if heard { end } else { again };
@@ -294,16 +300,8 @@ impl Phone {
     }
 
     fn receive(&self, wait: Duration) -> Option<Response> {
-        self.socket.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).expect("a timeout");
-        let mut bytes = vec![0; 65_536];
-        match self.socket.recv(&mut bytes) {
-            Ok(len) => {
-                bytes.truncate(len);
-                let status = Message::parse(&bytes).ok().and_then(|message| message.status())?;
-                Some(Response { status, bytes })
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-            Err(error) => panic!("the phone's socket: {error}"),
-        }
+        let bytes = self.line.receive(wait)?;
+        let status = Message::parse(&bytes).ok().and_then(|message| message.status())?;
+        Some(Response { status, bytes })
     }
 }

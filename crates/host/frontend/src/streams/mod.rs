@@ -1,8 +1,8 @@
 //! SIP over TCP and TLS: the connections of one thread. Nothing here blocks, allocates beyond its limits, or trusts anybody
 //! before a whole message has come.
 //!
-//! Until then a connection costs its entry (some 300 bytes, TLS 2 KB besides), of the message under way at most 32 KB, and
-//! during a TLS handshake at most 64 KB that rustls holds; the kernel's own buffers come on top.
+//! Until then a connection costs its entries (some 400 bytes), with TLS some 6 KB besides; at most 32 KB of the message under
+//! way, at most 32 KB of a TLS handshake, and what waits to be sent. The kernel's own buffers come on top, twice 64 KB.
 
 mod carrier;
 mod connection;

@@ -6,6 +6,7 @@ mod promises;
 mod words;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -150,6 +151,40 @@ fn every_drop_reason_is_documented() {
     }
     let rows = page.lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(rows, Reason::ALL.len(), "docs/src/reference/drop-reasons.md documents a reason that does not exist");
+}
+
+/// What a line of the SIP core answers with: `(Outcome::Denied, 403)`, `Err(404)`, `ok_or(480_u16)`, `fail(cx, id, 487, …)`.
+fn statuses(line: &str) -> Vec<u16> {
+    let code = line.split("//").next().unwrap_or_default();
+    let answers = [
+        "Outcome::",
+        "Err(",
+        "_u16",
+        "fail(",
+        "write_answer(",
+        "answer_stranger(",
+        "Self::",
+        "respond(",
+        "HeaderName::",
+        "code = ",
+    ];
+    let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(|word| word.trim_end_matches("_u16"));
+    let is_answer = answers.iter().any(|mark| code.contains(mark));
+    words.filter(|_| is_answer).filter(|word| word.len() == 3).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn every_status_that_the_sip_core_answers_with_is_documented_and_no_other() {
+    let page = read(&root().join("docs/src/reference/sip-responses.md"));
+    let of_row = |line: &str| line.strip_prefix("| ")?.split(' ').next()?.parse::<u16>().ok();
+    let documented: BTreeSet<u16> = page.lines().filter_map(of_row).collect();
+    let mut sources = files_under(&root().join("crates/control/proxy/src/shard"), "rs");
+    sources.push(root().join("crates/protocol/sip/src/message/error.rs"));
+    let without_tests = |text: String| text.split("\nmod tests {").next().unwrap_or_default().to_owned();
+    let lines = sources.iter().map(|path| without_tests(read(path)));
+    let answered: BTreeSet<u16> = lines.flat_map(|text| text.lines().flat_map(statuses).collect::<Vec<_>>()).collect();
+    let answered: BTreeSet<u16> = answered.into_iter().filter(|code| (100..700).contains(code)).collect();
+    assert_eq!(documented, answered, "docs/src/reference/sip-responses.md and what crates/control/proxy answers");
 }
 
 #[test]

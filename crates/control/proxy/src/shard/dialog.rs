@@ -25,6 +25,7 @@ use super::{
     onward::Onward,
     registrar::Registrar,
     relay::Relay,
+    responses::keep_subscription,
     transactions::Id,
 };
 use crate::{
@@ -144,7 +145,7 @@ impl Shard {
             return false;
         };
         let of = (admitted.user.as_str(), admitted.service.name.as_str());
-        self.cx.keep_subscription(route.call, of, asked.message.expires());
+        keep_subscription(&self.cx, route.call, of, asked.message.expires());
         true
     }
 

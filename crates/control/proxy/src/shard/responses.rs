@@ -52,12 +52,10 @@ impl Makes {
     }
 }
 
-impl Context {
-    /// A subscription lives for as long as its last refresh said.
-    pub(super) fn keep_subscription(&self, call: CallId, of: (&str, &str), expires: Option<u32>) {
-        let secs = expires.unwrap_or(SUBSCRIPTION_SECS_MAX).min(SUBSCRIPTION_SECS_MAX) + SUBSCRIPTION_GRACE_SECS;
-        self.ledger.keep_call(call, of, self.now.unix.plus_secs(secs.into()));
-    }
+/// A subscription lives for as long as its last refresh said.
+pub(super) fn keep_subscription(cx: &Context, call: CallId, of: (&str, &str), expires: Option<u32>) {
+    let secs = expires.unwrap_or(SUBSCRIPTION_SECS_MAX).min(SUBSCRIPTION_SECS_MAX) + SUBSCRIPTION_GRACE_SECS;
+    cx.ledger.keep_call(call, of, cx.now.unix.plus_secs(secs.into()));
 }
 
 /// Writes a response as it goes back to the sender of a request, which was `sent_on`.
@@ -93,7 +91,7 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
     let (now, lifetime_s) = (cx.now, u64::from(limits.lifetime_s));
     match Makes::of(answer) {
         Makes::Nothing => return,
-        Makes::Subscription => return cx.keep_subscription(*call, (user, &service.name), answer.expires()),
+        Makes::Subscription => return keep_subscription(cx, *call, (user, &service.name), answer.expires()),
         Makes::Call => {}
     }
     cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));

@@ -79,6 +79,11 @@ proptest! {
     }
 
     #[test]
+    fn transactions_do_as_the_rfcs_draw_them(bytes in vec(any::<u8>(), 0..1_200)) {
+        exercise::transactions(&bytes);
+    }
+
+    #[test]
     fn text_that_looks_like_sip_panics_nothing(text in "[a-z0-9 <>\"\\\\;,:=@?%/.\\[\\]()*+~-]{0,80}") {
         exercise::uri(text.as_bytes());
         exercise::uri(format!("sip:{text}").as_bytes());

@@ -2,7 +2,11 @@
 
 #![allow(dead_code, reason = "each fuzz target uses one of these functions")]
 
+mod transactions;
+
 use std::net::IpAddr;
+
+pub(crate) use transactions::play as transactions;
 
 use sluicegate_sip::{
     cookie::CookieKey,

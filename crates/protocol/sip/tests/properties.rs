@@ -84,6 +84,11 @@ proptest! {
     }
 
     #[test]
+    fn of_bodies_of_several_parts_nothing_is_left_that_was_replaced(bytes in vec(any::<u8>(), 0..60)) {
+        exercise::multipart(&bytes);
+    }
+
+    #[test]
     fn text_that_looks_like_sip_panics_nothing(text in "[a-z0-9 <>\"\\\\;,:=@?%/.\\[\\]()*+~-]{0,80}") {
         exercise::uri(text.as_bytes());
         exercise::uri(format!("sip:{text}").as_bytes());

@@ -9,7 +9,7 @@ mod error;
 mod essentials;
 mod headers;
 mod index;
-mod multipart;
+pub(crate) mod multipart;
 mod name;
 mod peek;
 pub(crate) mod scan;

@@ -7,9 +7,11 @@ use memchr::memmem;
 use super::{HeaderName, Message, scan::trim};
 
 const MULTIPART: &[u8] = b"multipart/";
+/// So deep parts may lie in parts. What lies deeper is not taken apart.
+const DEPTH_MAX: u8 = 4;
 
-/// The body of this media type: all of it, or the first such part of one that has several. Parts of parts are not looked
-/// at, nor are those that are written in another encoding.
+/// The body of this media type: all of it, or the first such part of one that has several, also within a part. Parts that are
+/// written in another encoding are not looked at.
 #[must_use]
 pub fn part<'a>(message: &Message<'a>, media_type: &str) -> Option<&'a [u8]> {
     message.body().get(part_range(message, media_type)?)
@@ -18,22 +20,110 @@ pub fn part<'a>(message: &Message<'a>, media_type: &str) -> Option<&'a [u8]> {
 /// Where in the body [`part`] stands.
 #[must_use]
 pub fn part_range(message: &Message<'_>, media_type: &str) -> Option<Range<usize>> {
-    let (whole, body) = (message.header(HeaderName::ContentType)?, message.body());
-    if is_type(whole, media_type) {
-        return Some(0..body.len());
-    }
-    let is_multipart = whole.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART));
-    let boundary = boundary_of(whole).filter(|boundary| is_multipart && !boundary.is_empty())?;
-    let mut next = delimiter(body, 0, boundary)?.end;
-    loop {
-        let begin = next + after_delimiter(body.get(next..)?)?;
-        let end = delimiter(body, begin, boundary)?;
-        let part = body.get(begin..end.start)?;
-        if let Some(content) = content_of(part, media_type) {
-            return Some(begin + content..end.start);
+    let mut first = None;
+    visit(message, media_type, &mut |piece| {
+        if let Piece::Wanted { content, .. } = piece {
+            first.get_or_insert(content);
         }
-        next = end.end;
+    });
+    first
+}
+
+/// One part that has no parts of its own.
+pub(crate) enum Piece {
+    /// Of the type that is looked for.
+    Wanted {
+        whole: Range<usize>,
+        content: Range<usize>,
+    },
+    /// May be, or may hold one.
+    Opaque {
+        whole: Range<usize>,
+    },
+    Other,
+}
+
+/// All pieces of a body, in their order.
+pub(crate) fn visit(message: &Message<'_>, media_type: &str, found: &mut dyn FnMut(Piece)) {
+    let (kind, body) = (message.header(HeaderName::ContentType).unwrap_or_default(), message.body());
+    let all = 0..body.len();
+    let head = Head { kind, is_plain: true };
+    Visit { body, media_type, found }.piece(&head, all.clone(), all, DEPTH_MAX);
+}
+
+struct Visit<'a, 'v> {
+    body: &'a [u8],
+    media_type: &'v str,
+    found: &'v mut dyn FnMut(Piece),
+}
+
+impl Visit<'_, '_> {
+    /// One part of this type, in whose parts others may lie so deep.
+    fn piece(&mut self, head: &Head<'_>, whole: Range<usize>, content: Range<usize>, depth: u8) {
+        let is_wanted = is_type(head.kind, self.media_type);
+        let piece = match head.is_multipart().then(|| self.parts(head, &content, depth)) {
+            Some(true) => return,
+            Some(false) => Piece::Opaque { whole },
+            None if is_wanted && head.is_plain => Piece::Wanted { whole, content },
+            None if is_wanted => Piece::Opaque { whole },
+            None => Piece::Other,
+        };
+        (self.found)(piece);
     }
+
+    /// The parts of a part; `false` if it cannot be taken apart.
+    fn parts(&mut self, head: &Head<'_>, content: &Range<usize>, depth: u8) -> bool {
+        let boundary = boundary_of(head.kind).filter(|boundary| head.is_plain && !boundary.is_empty());
+        let (Some(boundary), Some(depth), Some(text)) =
+            (boundary, depth.checked_sub(1), self.body.get(content.clone()))
+        else {
+            return false;
+        };
+        // Before anything is said of its parts.
+        let mut next = 0;
+        while let Some(part) = Part::at(text, next, boundary) {
+            next = part.next;
+        }
+        if !is_closed(text, next, boundary) {
+            return false;
+        }
+        let at = |range: Range<usize>| content.start + range.start..content.start + range.end;
+        next = 0;
+        while let Some(part) = Part::at(text, next, boundary) {
+            next = part.next;
+            let whole = at(part.whole);
+            match text.get(part.text.clone()).and_then(Head::of) {
+                Some((head, len)) => self.piece(&head, whole, at(part.text.start + len..part.text.end), depth),
+                None => (self.found)(Piece::Opaque { whole }),
+            }
+        }
+        true
+    }
+}
+
+/// A part among others.
+struct Part {
+    /// From its delimiter to the next.
+    whole: Range<usize>,
+    /// Its header fields and content.
+    text: Range<usize>,
+    /// Where to look for the next one.
+    next: usize,
+}
+
+impl Part {
+    /// The part whose delimiter is the first from `from` on. `None` behind the last.
+    fn at(text: &[u8], from: usize, boundary: &[u8]) -> Option<Self> {
+        let begin = delimiter(text, from, boundary)?;
+        let start = begin.end + after_delimiter(text.get(begin.end..)?)?;
+        let end = delimiter(text, start, boundary)?.start;
+        Some(Self { whole: begin.start..end, text: start..end, next: end })
+    }
+}
+
+/// Whether the last delimiter stands there, which says that nothing follows.
+fn is_closed(text: &[u8], from: usize, boundary: &[u8]) -> bool {
+    delimiter(text, from, boundary).and_then(|last| text.get(last.end..)).is_some_and(|rest| rest.starts_with(b"--"))
 }
 
 /// Where the next delimiter stands at the start of a line, from `from` on; its line break belongs to it.
@@ -60,23 +150,47 @@ fn after_delimiter(rest: &[u8]) -> Option<usize> {
     rest.get(padding..)?.starts_with(b"\r\n").then_some(padding + 2)
 }
 
-/// Where the content of a part begins, if it is of this type and written as it is.
-fn content_of(part: &[u8], media_type: &str) -> Option<usize> {
-    let head_len = memmem::find(part, b"\r\n\r\n")?;
-    let mut is_wanted = false;
-    for line in part.get(..head_len)?.split(|byte| *byte == b'\n') {
-        let Some(colon) = memchr::memchr(b':', line) else { continue };
-        let (name, value) = (trim(line.get(..colon)?), trim(line.get(colon + 1..)?));
-        if name.eq_ignore_ascii_case(b"content-type") {
-            is_wanted = is_type(value, media_type);
-        } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
-            let is_plain = [&b"7bit"[..], b"8bit", b"binary"].iter().any(|plain| value.eq_ignore_ascii_case(plain));
-            if !is_plain {
-                return None;
+/// What the header fields of a part say of it.
+struct Head<'a> {
+    /// Its Content-Type.
+    kind: &'a [u8],
+    /// Whether it is written as it is.
+    is_plain: bool,
+}
+
+impl<'a> Head<'a> {
+    /// The header fields of a part, and how long they are. `None` if they have no end or say two things.
+    fn of(part: &'a [u8]) -> Option<(Self, usize)> {
+        let len = if part.starts_with(b"\r\n") { 0 } else { memmem::find(part, b"\r\n\r\n")? + 2 };
+        let mut head = Self { kind: b"", is_plain: true };
+        let mut rest = part.get(..len)?;
+        while !rest.is_empty() {
+            let (line, after) = rest.split_at(line_len(rest));
+            rest = after;
+            let Some(colon) = memchr::memchr(b':', line) else { continue };
+            let (name, value) = (trim(line.get(..colon)?), line.get(colon + 1..)?.trim_ascii());
+            if name.eq_ignore_ascii_case(b"content-type") {
+                if !head.kind.is_empty() {
+                    return None;
+                }
+                head.kind = value;
+            } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
+                let of = |plain: &&[u8]| value.eq_ignore_ascii_case(plain);
+                head.is_plain &= [&b"7bit"[..], b"8bit", b"binary"].iter().any(of);
             }
         }
+        Some((head, len + 2))
     }
-    is_wanted.then_some(head_len + 4)
+
+    fn is_multipart(&self) -> bool {
+        self.kind.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART))
+    }
+}
+
+/// The length of the first header field, with the lines that it goes on in.
+fn line_len(text: &[u8]) -> usize {
+    let is_end = |at: &usize| !matches!(text.get(at + 1), Some(b' ' | b'\t'));
+    memchr::memchr_iter(b'\n', text).find(is_end).map_or(text.len(), |at| at + 1)
 }
 
 fn is_type(value: &[u8], media_type: &str) -> bool {

@@ -35,10 +35,10 @@ pub enum ForwardError {
     Malformed(#[from] ParseError),
 }
 
-/// A body that takes the place of the original one.
+/// A body that takes the place of the original one; empty: there is none any more.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBody<'m> {
-    /// Value of Content-Type.
+    /// Value of Content-Type, where there is a body.
     pub content_type: &'m [u8],
     /// The body.
     pub bytes: &'m [u8],
@@ -194,7 +194,7 @@ fn push_end(out: &mut Vec<u8>, add: &[(&str, &[u8])], body: Option<NewBody<'_>>,
     for (name, value) in add {
         push_header(out, name, value);
     }
-    if let Some(body) = body {
+    if let Some(body) = body.filter(|body| !body.bytes.is_empty()) {
         push_header(out, "Content-Type", body.content_type);
     }
     push_body(out, body.map_or(original, |body| body.bytes));

@@ -4,11 +4,13 @@
 //! line feeds in a value are written as blanks.
 
 mod forward;
+mod parts;
 mod phrase;
 mod request;
 mod response;
 
 pub use forward::{ForwardError, ForwardRequest, ForwardResponse, NewBody};
+pub use parts::with_part;
 pub use phrase::phrase;
 pub use request::{Party, Request, ViaLine, ack_for_final, cancel_for};
 pub use response::Response;

@@ -6,18 +6,19 @@ mod transactions;
 
 use std::net::IpAddr;
 
-pub(crate) use transactions::play as transactions;
-
 use sluicegate_sip::{
     cookie::CookieKey,
     dialog::Dialog,
     digest::{Algorithm, Authorization, Challenge, VALUE_LEN_MAX, ha1, strongest, verify},
-    message::{BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, Transport, Via},
+    message::{
+        BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, Transport, Via, part,
+        part_range,
+    },
     nonce::NonceKey,
     sdp::{self, MediaAnswer, MediaEdit, Session},
     stream::{Framer, Item},
     uri::{Host, Uri, unescape},
-    write::{ForwardRequest, ForwardResponse, NewBody, Response, ViaLine, ack_for_final, cancel_for},
+    write::{ForwardRequest, ForwardResponse, NewBody, Response, ViaLine, ack_for_final, cancel_for, with_part},
 };
 
 const SOURCE: &str = "198.51.100.7:40000";
@@ -103,6 +104,11 @@ fn framed(mut stream: &[u8], sizes: &[usize]) -> Vec<Option<Vec<u8>>> {
         }
     }
     items
+}
+
+/// Plays requests, responses and time to both tables of transactions.
+pub(crate) fn transactions(bytes: &[u8]) {
+    transactions::play(bytes);
 }
 
 fn read_all(message: &Message<'_>) {
@@ -225,6 +231,78 @@ pub(crate) fn sdp(body: &[u8]) {
         let answer = Session::parse(&out).expect("an answer");
         assert_eq!(answer.media().len(), session.media().len());
         assert!(answer.media().iter().skip(3).all(|media| media.port == 0));
+    }
+}
+
+/// What no description may say any more once another has taken its place.
+const SECRET: &str = "v=0 10.0.0.222";
+const PARTS_DEPTH_MAX: u8 = 3;
+
+/// Takes a body of several parts apart and puts another description in. The first byte chooses: a body as it is, with a kind
+/// before it; or one that is put together of parts and parts of parts, some of them descriptions.
+pub(crate) fn multipart(bytes: &[u8]) {
+    let Some((choice, rest)) = bytes.split_first() else { return };
+    if choice & 1 == 0 {
+        let (kind, body) = rest.split_at(rest.len().min(usize::from(choice >> 1)));
+        let kind: Vec<u8> = kind.iter().copied().filter(|byte| !byte.is_ascii_control()).collect();
+        return with_other_part(&kind, body, false);
+    }
+    let mut choices = rest.iter().copied();
+    let (kind, body) = several_parts(&mut choices, PARTS_DEPTH_MAX);
+    with_other_part(kind.as_bytes(), body.as_bytes(), true);
+}
+
+fn several_parts(choices: &mut impl Iterator<Item = u8>, depth: u8) -> (String, String) {
+    const KINDS: [(&str, &str); 6] = [
+        ("application/sdp", SECRET),
+        ("Application/SDP ; charset=utf-8", SECRET),
+        ("application/sdp\r\nContent-Transfer-Encoding: base64", SECRET),
+        ("application/sdp\r\nContent-Type: text/plain", SECRET),
+        ("application/isup", "kept"),
+        ("text/plain\r\nContent-ID: <a@b>", "kept too"),
+    ];
+    let boundary = format!("{}{depth}", "-x".repeat(usize::from(choices.next().unwrap_or(0) & 1)));
+    let mut body = String::new();
+    for _ in 0..choices.next().unwrap_or(1) % 4 {
+        let choice = choices.next().unwrap_or(0);
+        let (kind, text) = match KINDS.get(usize::from(choice & 7)) {
+            Some((kind, text)) => ((*kind).to_owned(), (*text).to_owned()),
+            None if depth > 0 => several_parts(choices, depth - 1),
+            None => ("text/plain".to_owned(), String::new()),
+        };
+        body += &format!("--{boundary}\r\nContent-Type: {kind}\r\n\r\n{text}\r\n");
+    }
+    // Some have no end.
+    let end = if choices.next() == Some(255) { String::new() } else { format!("--{boundary}--\r\n") };
+    (format!("multipart/mixed;boundary={boundary}"), body + &end)
+}
+
+fn with_other_part(kind: &[u8], body: &[u8], is_put_together: bool) {
+    const SDP: &str = "application/sdp";
+    const NEW: &[u8] = b"v=0 203.0.113.9";
+    let write = |body: &[u8]| {
+        let head = format!("OPTIONS sip:a SIP/2.0\r\nContent-Length: {}\r\nContent-Type: ", body.len());
+        [head.as_bytes(), kind, b"\r\n\r\n", body].concat()
+    };
+    let text = write(body);
+    let Ok(message) = Message::parse(&text) else { return };
+    let range = part_range(&message, SDP);
+    assert_eq!(part(&message, SDP), range.as_ref().map(|range| &body[range.clone()]));
+    let (with, without) = (with_part(&message, SDP, Some(NEW)), with_part(&message, SDP, None));
+    assert_eq!(with.is_some(), without.is_some());
+    let (Some(with), Some(without)) = (with, without) else {
+        assert!(range.is_none());
+        return;
+    };
+    assert!(with.len() <= body.len() + NEW.len() && without.len() <= body.len());
+    for (new, content) in [(&with, Some(NEW)), (&without, None)] {
+        let content = content.filter(|_| range.is_some());
+        let text = write(new);
+        let Ok(message) = Message::parse(&text) else { continue };
+        assert_eq!(part(&message, SDP), content);
+        // Nothing more is left to be changed.
+        assert!(with_part(&message, SDP, content).is_none_or(|again| again == *new));
+        assert!(!is_put_together || !String::from_utf8_lossy(new).contains(SECRET), "{text:?}");
     }
 }
 

@@ -1,14 +1,17 @@
 //! How requests are answered: those of strangers so that no memory is spent on them, others in their transactions.
 
+use std::net::IpAddr;
+
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport, part, part_range},
     sdp::Session,
-    write::Response,
+    write::{Response, with_part},
 };
 
 use super::{
     context::Context,
     ladder::Asked,
+    media::rewrite_answer,
     registrar::REGISTER_EXTENSIONS,
     settings::{AMPLIFICATION_MAX, RETRY_AFTER_SECS},
 };
@@ -75,11 +78,23 @@ pub(super) fn session_of<'a>(message: &Message<'a>) -> Option<Session<'a>> {
     Session::parse(part(message, SDP)?).ok()
 }
 
-/// The body of a message with another session description in place of its own, and its type.
+/// The body of a message with another session description in place of its own, and of all others that it has; and its type.
 pub(super) fn with_session<'a>(message: &Message<'a>, sdp: &[u8]) -> Option<(&'a [u8], Vec<u8>)> {
-    let (kind, place) = (message.header(HeaderName::ContentType)?, part_range(message, SDP)?);
-    let (before, after) = (message.body().get(..place.start)?, message.body().get(place.end..)?);
-    Some((kind, [before, sdp, after].concat()))
+    Some((message.header(HeaderName::ContentType)?, with_part(message, SDP, Some(sdp))?))
+}
+
+/// The body of a message without a session description that nobody can read, and its type. `None` if there is none.
+pub(super) fn without_session<'a>(message: &Message<'a>) -> Option<(&'a [u8], Vec<u8>)> {
+    Some((message.header(HeaderName::ContentType)?, with_part(message, SDP, None)?))
+}
+
+/// The body of a service's message as a client may see it where nothing is open for what it describes, and its type. `None` if
+/// it describes nothing.
+pub(super) fn with_closed_session<'a>(message: &Message<'a>, own: IpAddr) -> Option<(&'a [u8], Vec<u8>)> {
+    match session_of(message) {
+        Some(session) => with_session(message, &rewrite_answer(&session, &[], own)),
+        None => without_session(message),
+    }
 }
 
 impl Context {

@@ -7,13 +7,13 @@ use sluicegate_sip::{
     sdp::Session,
     transaction::Received,
     uri::Uri,
-    write::ForwardResponse,
+    write::{ForwardResponse, NewBody},
 };
 
 use super::{
     Shard,
     admission::{Renewed, admit, offer_of, readmit},
-    answer::{has_sdp, session_of},
+    answer::{has_sdp, session_of, with_closed_session},
     context::Context,
     exchanges::Exchanges,
     grants::renew,
@@ -390,7 +390,9 @@ pub(super) fn pass_back(cx: &mut Context, from: Flow, message: &Message<'_>, (di
     let contact = if is_services { cx.answer_contact(message, from, to.listener) } else { None };
     let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
     let add = contact.as_deref().map(|value| ("Contact", value));
-    let response = ForwardResponse { response: message, remove, add: add.as_slice(), body: None };
+    let body = with_closed_session(message, cx.settings.address(0).ip()).filter(|_| is_services);
+    let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
+    let response = ForwardResponse { response: message, remove, add: add.as_slice(), body };
     match response.write(&mut cx.scratch) {
         Ok(()) => {
             cx.metrics.one(Count::ResponsesRelayed);

@@ -6,7 +6,7 @@ use sluicegate_sip::{
 };
 
 use super::{
-    answer::{answer_flow, with_session},
+    answer::{answer_flow, with_session, without_session},
     context::Context,
     keys::Direction,
     names::{NOT_FORWARDED, refusal_of},
@@ -51,7 +51,10 @@ impl Onward<'_> {
     /// The status to answer with.
     pub(super) fn write(&self, cx: &mut Context, branch: &[u8]) -> Result<(), u16> {
         let (message, (direction, to)) = (self.message, self.to);
-        let body = self.sdp.and_then(|sdp| with_session(message, sdp));
+        let body = match self.sdp {
+            Some(sdp) => with_session(message, sdp),
+            None => without_session(message),
+        };
         let contact = match direction {
             Direction::ToClient => cx.outer_contact(message, self.from, to.listener),
             Direction::ToService => None,

@@ -11,7 +11,7 @@ use sluicegate_sip::{
 
 use super::{
     admission::Admitted,
-    answer::{session_of, with_session},
+    answer::{session_of, with_closed_session, with_session},
     context::Context,
     exchanges::{Asking, Exchange, ExchangeId, Exchanges, Relayed},
     forks::Refusal,
@@ -330,14 +330,17 @@ impl Exchanges {
             return;
         }
         let is_own = !legs.is_another(call, tag(message).as_deref());
-        let sdp = description(message, code).map(|session| match direction {
-            Direction::ToClient => media::rewrite_offer(&session, flow.peer.ip()),
-            Direction::ToService => {
-                let opened = if is_own { open_already(cx, call, &session) } else { Vec::new() };
-                media::rewrite_answer(&session, &opened, cx.settings.address(0).ip())
+        let own = cx.settings.address(0).ip();
+        let body = match description(message, code) {
+            None => with_closed_session(message, own),
+            Some(session) if direction == Direction::ToClient => {
+                with_session(message, &media::rewrite_offer(&session, flow.peer.ip()))
             }
-        });
-        let body = sdp.and_then(|sdp| with_session(message, &sdp));
+            Some(session) => {
+                let opened = if is_own { open_already(cx, call, &session) } else { Vec::new() };
+                with_session(message, &media::rewrite_answer(&session, &opened, own))
+            }
+        };
         let is_services = direction == Direction::ToService;
         let contact = if is_services { cx.answer_contact(message, flow, to.listener) } else { None };
         let contact = contact.as_deref().map(|value| ("Contact", value));

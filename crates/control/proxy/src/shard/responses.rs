@@ -12,7 +12,7 @@ use sluicegate_sip::{
 
 use super::{
     admission::Admitted,
-    answer::{session_of, with_session},
+    answer::{session_of, with_closed_session, with_session},
     context::Context,
     declared::multipart,
     events::Event,
@@ -128,7 +128,7 @@ pub(super) fn abandon(cx: &mut Context, exchange: &Exchange) {
         return cx.close(opening.iter().flat_map(Opening::new_ids));
     }
     cx.ledger.end_call(cx.now.instant, *call, None);
-    if opening.is_some() {
+    if opening.is_some() || cx.ledger.has_grants(*call) {
         cx.revoke(*call);
     }
 }
@@ -152,11 +152,14 @@ fn relayed_body(
     code: u16,
     settings: &Settings,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
-    let session = description(message, code)?;
+    let owned = |(kind, body): (&[u8], Vec<u8>)| (kind.to_vec(), body);
+    let Some(session) = description(message, code) else {
+        return with_closed_session(message, settings.address(0).ip()).map(owned);
+    };
     let of_client = relay.as_ref().filter(|relay| relay.direction == Direction::ToClient);
     if let Some(relay) = of_client {
         let sdp = media::rewrite_offer(&session, relay.client.peer.ip());
-        return with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body));
+        return with_session(message, &sdp).map(owned);
     }
     let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
     let sdp = media::rewrite_answer(&session, &opened, settings.address(0).ip());
@@ -165,6 +168,6 @@ fn relayed_body(
             let (kind, body) = multipart(admitted.call, &sdp, &opening.signed(settings));
             (kind.into_bytes(), body)
         }
-        _ => with_session(message, &sdp).map(|(kind, body)| (kind.to_vec(), body))?,
+        _ => with_session(message, &sdp).map(owned)?,
     })
 }

@@ -8,6 +8,7 @@ mod checks;
 mod credentials;
 mod dialog;
 mod flows;
+mod hiding;
 mod inbound;
 mod invite;
 mod lasting;

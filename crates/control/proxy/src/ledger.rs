@@ -304,6 +304,11 @@ impl Ledger {
         (user, UnixTime(meant.map(|row| row.not_after).max().unwrap_or_default()))
     }
 
+    /// Whether a call has anything open, or on its way.
+    pub(crate) fn has_grants(&self, call: CallId) -> bool {
+        self.lock().of_call(call).next().is_some()
+    }
+
     /// What a call has open.
     pub(crate) fn grants_of(&self, call: CallId) -> Vec<KnownGrant> {
         let rows = self.lock();

@@ -241,6 +241,8 @@ impl Exchanges {
         match opening {
             Some(_) if !admitted.renewal => drop(cx.revoke(admitted.call)),
             Some(opening) => cx.close(opening.new_ids()),
+            // Early media that a gate was late with: it may have opened them since.
+            None if !admitted.renewal && cx.ledger.has_grants(admitted.call) => drop(cx.revoke(admitted.call)),
             None => {}
         }
         if let Some(relay) = relay {

@@ -7,7 +7,9 @@ use std::{
 };
 
 use sluicegate_api::Decision;
+use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
+use sluicegate_policy::WANTED_MAX;
 use sluicegate_sip::message::Message;
 use sluicegate_wire::Instant;
 
@@ -15,7 +17,7 @@ use super::{
     admission::Admitted,
     context::Context,
     events::{Event, GateAnswer},
-    forks::Forks,
+    forks::{Forks, TARGETS_MAX},
     grants::Opening,
     keys::Direction,
     late_answers::LateAnswers,
@@ -284,14 +286,42 @@ impl Exchanges {
     /// A relayed INVITE was accepted: its 2xx may come again until the client transaction ends.
     pub(super) fn linger(&mut self, now: Instant, sent: Id) {
         self.lingering.push_back((now + TRANSACTION_LIFE, sent));
+        while self.lingering.len() > self.lingering_max() {
+            self.drop_lingering(|_| true);
+        }
     }
 
     /// Drops what lingered long enough.
     pub(super) fn sweep(&mut self, now: Instant) {
-        while let Some((_, id)) = self.lingering.pop_front_if(|(at, _)| *at <= now) {
-            self.relayed.remove(&id);
-            self.hung_up.remove(&id);
-        }
+        while self.drop_lingering(|at| at <= now) {}
+    }
+
+    /// Drops what lingers longest, if it is to be dropped.
+    fn drop_lingering(&mut self, is_over: impl FnOnce(Instant) -> bool) -> bool {
+        let Some((_, id)) = self.lingering.pop_front_if(|(at, _)| is_over(*at)) else { return false };
+        self.relayed.remove(&id);
+        self.hung_up.remove(&id);
+        true
+    }
+
+    /// Each has a slot of a request of ours, or had one within as long as such a slot is taken.
+    fn lingering_max(&self) -> usize {
+        let [_, client] = self.transactions.gauges();
+        2 * client.max as usize
+    }
+
+    /// What is remembered besides transactions.
+    pub(super) fn gauges(&self) -> [Gauge; 6] {
+        let ([server, _], lingering) = (self.transactions.gauges(), self.lingering_max());
+        let server = server.max as usize;
+        [
+            Gauge::of("exchanges", self.pending.len(), server * TARGETS_MAX),
+            Gauge::of("forks", self.forks.len(), server),
+            Gauge::of("unacknowledged", self.unacknowledged.len(), server),
+            Gauge::of("awaited_grants", self.by_grant.len(), server * TARGETS_MAX * WANTED_MAX),
+            Gauge::of("hung_up", self.hung_up.len(), lingering),
+            Gauge::of("lingering", self.lingering.len(), lingering),
+        ]
     }
 
     /// When something is due: a transaction's timer or a gate's answer.

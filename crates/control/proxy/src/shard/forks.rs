@@ -86,6 +86,11 @@ impl Forks {
         first
     }
 
+    /// How many requests went to several places.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Begins one more branch.
     pub(super) fn branch(&mut self, owed: Id) -> ExchangeId {
         let Some(fork) = self.0.get_mut(&owed) else { return owed.into() };

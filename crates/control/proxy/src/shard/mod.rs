@@ -176,17 +176,16 @@ impl Shard {
 
     /// The fill of each table.
     #[must_use]
-    pub fn gauges(&self) -> [Gauge; 7] {
+    pub fn gauges(&self) -> Vec<Gauge> {
         let [server, client] = self.exchanges.transactions.gauges();
-        [
-            server,
-            client,
+        let others = [
             self.authenticator.gauge(),
             self.legs.gauge(),
             self.exchanges.late_answers.gauge(),
             self.registrar.gauge(),
             Gauge::of("events", self.cx.events.len(), self.cx.settings.tables.events_max),
-        ]
+        ];
+        [server, client].into_iter().chain(others).chain(self.exchanges.gauges()).collect()
     }
 
     /// Counts datagrams that the socket did not take.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sluicegate_proxy::Tables;
+
 use crate::site::{
     ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, bye_of_service, header, phone, relayed, reply, status,
 };
@@ -69,6 +71,28 @@ fn d09_a_service_that_answers_after_the_client_was_told_408_is_hung_up() {
     assert_eq!(to_phone(&site.pass(CANCELLED))[0], 408);
     assert_eq!(to_pbx(&site.send(PBX, reply(&invite, 180, ""))), [""; 0]);
     assert_eq!(to_pbx(&site.send(PBX, reply(&invite, 200, ANSWER))), ["ACK", "BYE"]);
+}
+
+/// Each that is answered too late is remembered for as long as that answer may come again, and there are never more than there may
+/// be.
+#[test]
+fn d09_what_was_hung_up_is_forgotten_once_its_answer_comes_no_more() {
+    let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
+    let gauge = |site: &Site, name: &str| {
+        let gauges = site.shards[0].gauges();
+        gauges.iter().find(|gauge| gauge.name == name).map(|gauge| (gauge.used, gauge.max)).unwrap()
+    };
+    for turn in 0..4 {
+        let mut alice = Caller { call_id: format!("late-{turn}"), ..phone() };
+        let invite = relayed(&mut site, &mut alice);
+        site.pass(CANCELLED * 2 - Duration::from_secs(2));
+        let sent = site.send(PBX, reply(&invite, 200, ANSWER));
+        assert_eq!(to_pbx(&sent), ["ACK", "BYE"]);
+        site.send(PBX, reply(&sent[1].1, 200, ""));
+        assert_eq!((gauge(&site, "hung_up"), gauge(&site, "lingering")), ((1, 8), (1, 8)));
+    }
+    site.pass(CANCELLED);
+    assert_eq!((gauge(&site, "hung_up"), gauge(&site, "lingering")), ((0, 8), (0, 8)));
 }
 
 /// RFC 3261 section 9.1.

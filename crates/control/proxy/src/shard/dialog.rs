@@ -20,6 +20,7 @@ use super::{
     keys::{Caller, Direction, Route, Side, Tagged},
     ladder::Asked,
     late_answers::LateAnswers,
+    legs::Legs,
     media::{self, wanted_of_answer},
     names::HIDDEN,
     onward::Onward,
@@ -191,29 +192,38 @@ impl Shard {
 }
 
 /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
-pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, registrar: &Registrar, asked: Asked<'_>) {
+pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, calls: (&Registrar, &Legs), asked: Asked<'_>) {
     let outcome = match exchanges.transactions.receive(cx, asked) {
         Received::Acknowledged(token) => {
             exchanges.unacknowledged.remove(&Id { listener: asked.flow.listener, token });
             Outcome::Answered
         }
         Received::Absorbed | Received::Resend(_) => Outcome::Absorbed,
-        Received::New => on_new_ack(cx, &mut exchanges.late_answers, registrar, asked),
+        Received::New => on_new_ack(cx, &mut exchanges.late_answers, calls, asked),
     };
     cx.metrics.request(asked.kind, outcome);
 }
 
-fn on_new_ack(cx: &mut Context, late: &mut LateAnswers, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
+fn on_new_ack(cx: &mut Context, late: &mut LateAnswers, calls: (&Registrar, &Legs), asked: Asked<'_>) -> Outcome {
     if let Some(loose) = loosened(cx, asked.message) {
         let mut outcome = Outcome::Malformed;
-        with_message(asked, &loose, |asked| outcome = on_loose_ack(cx, late, registrar, asked));
+        with_message(asked, &loose, |asked| outcome = on_loose_ack(cx, late, calls, asked));
         return outcome;
     }
-    on_loose_ack(cx, late, registrar, asked)
+    on_loose_ack(cx, late, calls, asked)
 }
 
-fn on_loose_ack(cx: &mut Context, late: &mut LateAnswers, registrar: &Registrar, asked: Asked<'_>) -> Outcome {
+fn on_loose_ack(
+    cx: &mut Context,
+    late: &mut LateAnswers,
+    (registrar, legs): (&Registrar, &Legs),
+    asked: Asked<'_>,
+) -> Outcome {
     if let Some(dialog) = dialog_of(cx, asked) {
+        // To a refusal of ours that is not remembered, such as a 407: it goes no further (RFC 3261 section 17.1.1.3).
+        if dialog.1 == Direction::ToService && legs.is_beyond(dialog.0.call, asked.essentials.cseq.number) {
+            return Outcome::Absorbed;
+        }
         // Nobody can be asked for the password of an ACK.
         if bar(cx, registrar, asked, &dialog).is_some() {
             return Outcome::Unmatched;

@@ -210,7 +210,7 @@ impl Shard {
 
     fn end_transaction(&mut self, asked: Asked<'_>) -> Passed<()> {
         match asked.method {
-            Method::Ack => on_ack(&mut self.cx, &mut self.exchanges, &self.registrar, asked),
+            Method::Ack => on_ack(&mut self.cx, &mut self.exchanges, (&self.registrar, &self.legs), asked),
             Method::Cancel => self.exchanges.on_cancel(&mut self.cx, asked),
             _ => return Ok(()),
         }

@@ -127,6 +127,18 @@ impl Legs {
         own.zip(tag).is_some_and(|(own, tag)| own != tag)
     }
 
+    /// The service has accepted an INVITE of its client with this number.
+    pub(super) fn accepted(&mut self, call: CallId, cseq: u32) {
+        if let Some((_, leg)) = self.by_call.get_mut(&call) {
+            leg.cseq = leg.cseq.max(cseq);
+        }
+    }
+
+    /// Whether no INVITE of the client with this number can have been accepted: it is above all that were.
+    pub(super) fn is_beyond(&self, call: CallId, cseq: u32) -> bool {
+        self.by_call.get(&call).is_some_and(|(_, leg)| cseq > leg.cseq)
+    }
+
     pub(super) fn take(&mut self, call: CallId) -> Option<Leg> {
         let (until, leg) = self.by_call.remove(&call)?;
         self.by_end.remove(&(until, call));

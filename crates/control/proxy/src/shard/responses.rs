@@ -103,6 +103,9 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
         _ => None,
     };
     leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));
+    if let (Direction::ToService, Ok(cseq)) = (relay.direction, answer.cseq()) {
+        legs.accepted(*call, cseq.number);
+    }
     match opening {
         Some(opening) if service.kind == ServiceKind::Sip => {
             let kept: Vec<_> = opening.ids().collect();

@@ -278,7 +278,7 @@ fn d25_requests_of_strict_routers_go_where_loose_ones_would() {
     let (mut site, mut alice) = called();
     let own = alice.route.clone().unwrap();
     let own = own.trim_start_matches('<').trim_end_matches('>').to_owned();
-    for (method, cseq) in [("INFO", 7), ("ACK", 3), ("BYE", 8)] {
+    for (method, cseq) in [("INFO", 7), ("ACK", 2), ("BYE", 8)] {
         alice.route = Some(format!("<{INSIDE}>"));
         alice.cseq = cseq;
         let strict = alice.request(method, &own, "", "");

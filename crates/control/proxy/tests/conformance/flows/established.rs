@@ -214,6 +214,7 @@ fn s3_7_session_with_reinvite() {
     let f9 = alice.request("INVITE", uri, HERS, &moved);
     let [challenge] = exactly(site.send(PHONE, &f9), [PHONE]);
     check_answer(&f9, PHONE, &challenge, 407, &["Proxy-Authenticate"]);
+    exactly(site.send(PHONE, ack_to_refusal(&f9, &challenge)), []);
     let f9 = alice.answered(&challenge, "INVITE", uri, HERS, &moved);
     let [arrived, trying] = exactly(site.send(PHONE, &f9), [PBX, PHONE]);
     check_answer(&f9, PHONE, &trying, 100, &[]);

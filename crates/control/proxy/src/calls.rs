@@ -26,6 +26,8 @@ struct Call {
     until: UnixTime,
     /// When to look whether its media still flow, unless its grants are renewed first.
     watch: Option<Watch>,
+    /// How often its sides have agreed on media.
+    agreed: u32,
     /// Requests that may still be said, and since when.
     left: u32,
     since: Instant,
@@ -79,7 +81,8 @@ impl Calls {
             return false;
         }
         let (user, service) = (user.to_owned(), service.to_owned());
-        self.by_id.insert(id, Call { user, service, until, watch: None, left: u32::MAX, since: Instant::ZERO });
+        self.by_id
+            .insert(id, Call { user, service, until, watch: None, agreed: 0, left: u32::MAX, since: Instant::ZERO });
         self.by_end.insert((until, id));
         true
     }
@@ -92,6 +95,18 @@ impl Calls {
     /// Until when a call lives.
     pub(crate) fn until(&self, id: CallId) -> Option<UnixTime> {
         self.by_id.get(&id).map(|call| call.until)
+    }
+
+    /// How often the sides of a call have agreed on media.
+    pub(crate) fn agreed(&self, id: CallId) -> u32 {
+        self.by_id.get(&id).map_or(0, |call| call.agreed)
+    }
+
+    /// They have once more.
+    pub(crate) fn agree(&mut self, id: CallId) {
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.agreed = call.agreed.wrapping_add(1);
+        }
     }
 
     /// Takes one request out of what may be said in a call: `per_s` a second, and twice that at once.

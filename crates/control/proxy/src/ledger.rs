@@ -374,6 +374,16 @@ impl Ledger {
         self.lock().calls.of(call).map(|(user, service)| (user.to_owned(), service.to_owned()))
     }
 
+    /// How often the sides of a call have agreed on media.
+    pub(crate) fn agreed(&self, call: CallId) -> u32 {
+        self.lock().calls.agreed(call)
+    }
+
+    /// They have once more.
+    pub(crate) fn agree(&self, call: CallId) {
+        self.lock().calls.agree(call);
+    }
+
     /// Takes one request out of what may be said in a call.
     pub(crate) fn say(&self, now: Instant, call: CallId, per_s: u32) -> Result<(), Refused> {
         self.lock().calls.say(now, call, per_s)

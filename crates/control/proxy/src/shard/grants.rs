@@ -36,6 +36,8 @@ struct Part {
 #[derive(Debug, Clone)]
 pub(super) struct Opening {
     parts: Vec<Part>,
+    /// How often the call's sides had agreed on media before.
+    agreed: u32,
 }
 
 impl Opening {
@@ -69,7 +71,13 @@ impl Opening {
             }
             Part { want: *want, delta, opened: open_at.is_some(), is_new: same.is_none() }
         });
-        Self { parts: parts.collect() }
+        Self { parts: parts.collect(), agreed: cx.ledger.agreed(admitted.call) }
+    }
+
+    /// Whether it is what the call's sides agree on now: of an INVITE that goes on, a PRACK or UPDATE may have agreed on other
+    /// media since.
+    pub(super) fn is_latest(&self, cx: &Context, call: CallId) -> bool {
+        self.agreed == cx.ledger.agreed(call)
     }
 
     /// Whether all of it was open before.

@@ -106,10 +106,12 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
     if let (Direction::ToService, Ok(cseq)) = (relay.direction, answer.cseq()) {
         legs.accepted(*call, cseq.number);
     }
+    let opening = opening.as_ref().filter(|opening| opening.is_latest(cx, *call));
     match opening {
         Some(opening) if service.kind == ServiceKind::Sip => {
             let kept: Vec<_> = opening.ids().collect();
             cx.close_others(*call, &kept);
+            cx.ledger.agree(*call);
         }
         None if *renewal => renew(cx, *call),
         _ => {}

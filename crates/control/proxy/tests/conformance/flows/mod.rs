@@ -7,6 +7,7 @@
 
 mod established;
 mod extensions;
+mod offers;
 mod registration;
 mod telephones;
 mod unsuccessful;

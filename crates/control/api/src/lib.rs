@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 pub use endpoint::{Endpoint, Question, Refusal, routes::*};
 pub use grants::{GrantState, GrantStatus, Revoke, Revoked};
-pub use objects::{Configured, Gate, JoinToken, NewUser, User, UserChange};
+pub use objects::{Configured, ContactStatus, Gate, JoinToken, NewUser, Unregistered, User, UserChange, UserStatus};
 pub use status::{
     Enforcement, FeedStage, FeedStatus, FrontendStatus, GateStatus, JoinedGate, LaneStatus, NodeStatus, PortStatus,
     Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus,

@@ -1,6 +1,6 @@
 //! Users, gates and what a configuration file says. Groups, services and rules are those of `sluicegate-policy`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use sluicegate_policy::{Rule, Service};
@@ -17,6 +17,40 @@ pub struct User {
     pub enabled: bool,
     /// Whether the user may log in as telephones do, and not only with an agent.
     pub phone: bool,
+}
+
+/// A user, and where its telephones are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// The user.
+    #[serde(flatten)]
+    pub user: User,
+    /// Where calls to the user go, preferred first. A frontend that does not run knows of none.
+    pub contacts: Option<Vec<ContactStatus>>,
+}
+
+/// Where calls to a user go.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContactStatus {
+    /// The URI that is called there. Whatever is no printable ASCII is escaped.
+    pub uri: String,
+    /// Where it goes: the address that the telephone registered from, or that of the proxy nearest to us.
+    pub peer: SocketAddr,
+    /// Whether over the connection that it registered over, and only as long as that stands.
+    pub connected: bool,
+    /// Its preference, 0 to 1.
+    pub q: f64,
+    /// When it ends unless it is registered again, Unix seconds.
+    pub expires_at: u64,
+    /// Proxies on the way to it, escaped as the URI.
+    pub path: Vec<String>,
+}
+
+/// What was ended of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unregistered {
+    /// How many contacts there were.
+    pub contacts: usize,
 }
 
 /// A user who is added, or whose password is replaced.

@@ -47,6 +47,12 @@ impl User {
         Self { name: name.into(), groups: Vec::new(), enabled: true, credentials: None, phone: false }
     }
 
+    /// Whether the user's telephones may be registered.
+    #[must_use]
+    pub const fn may_register(&self) -> bool {
+        self.enabled && self.phone
+    }
+
     /// Whether `subject` means this user.
     #[must_use]
     pub fn is(&self, subject: &Subject) -> bool {

@@ -2,7 +2,7 @@
 //! that registers with one of them is known to each, in one step and in the order of its requests.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -78,6 +78,8 @@ struct Table {
     by_end: BTreeSet<(Instant, Arc<str>)>,
     /// Over which connections users are reached.
     by_connection: BTreeSet<(NonZeroU32, Arc<str>)>,
+    /// Whose bindings are others than were written down last. Never more than there are users who can sign in.
+    changed: HashSet<Arc<str>>,
     used: usize,
 }
 
@@ -151,6 +153,58 @@ impl Locations {
         self.table().expire(now);
     }
 
+    /// Ends all bindings of a user; how many there were.
+    pub fn end(&self, now: Instant, user: &str) -> usize {
+        let mut table = self.table();
+        table.end(now, user);
+        let before = table.users.get(user).map_or(0, |contacts| contacts.len());
+        if before > 0 {
+            table.put(user, Contacts::default());
+        }
+        before
+    }
+
+    /// Puts back what was known of a user before this start, as far as there is room. It is not noted as a change.
+    pub fn restore(&self, now: Instant, user: &str, contacts: Vec<Contact>) {
+        let mut table = self.table();
+        let room = self.per_user_max.min(self.max - table.used.min(self.max));
+        let live = contacts.into_iter().filter(|contact| contact.expires > now);
+        let contacts: Contacts = live.take(room).map(Arc::new).collect();
+        if !contacts.is_empty() && !table.users.contains_key(user) {
+            table.put(user, contacts);
+            table.changed.remove(user);
+        }
+    }
+
+    /// Users whose bindings changed since this was last asked, with what they are now.
+    pub fn take_changed(&self) -> Vec<(Arc<str>, Contacts)> {
+        let mut table = self.table();
+        let changed = std::mem::take(&mut table.changed);
+        let known = |user: Arc<str>| {
+            let contacts = table.users.get(&user).cloned().unwrap_or_default();
+            (user, contacts)
+        };
+        changed.into_iter().map(known).collect()
+    }
+
+    /// Notes as changed what could not be written down.
+    pub fn change_again(&self, users: impl IntoIterator<Item = Arc<str>>) {
+        self.table().changed.extend(users);
+    }
+
+    /// Everybody's bindings; whatever changed until now is in it.
+    pub fn take_all(&self) -> Vec<(Arc<str>, Contacts)> {
+        let mut table = self.table();
+        table.changed.clear();
+        table.users.iter().map(|(user, contacts)| (Arc::clone(user), Arc::clone(contacts))).collect()
+    }
+
+    /// How many users have bindings.
+    #[must_use]
+    pub fn users(&self) -> usize {
+        self.table().users.len()
+    }
+
     /// How many bindings there are.
     #[must_use]
     pub fn gauge(&self) -> Gauge {
@@ -190,6 +244,7 @@ impl Table {
         }
         self.used = self.used - old.len() + contacts.len();
         self.by_connection.extend(connections(&contacts).map(|connection| (connection, Arc::clone(&name))));
+        self.changed.insert(Arc::clone(&name));
         if let Some(end) = first_end(&contacts) {
             self.by_end.insert((end, Arc::clone(&name)));
             self.users.insert(name, contacts);

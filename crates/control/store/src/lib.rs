@@ -1,15 +1,18 @@
 //! The store.
 //!
 //! A [`Store`] keeps small records under text keys in one file, with revisions and compare-and-set transactions.
-//! [`Directory`] is what the rest of Sluicegate uses: users, groups, services, rules and gates by name. [`password`] turns a password into what is kept of it, and [`audit`] writes down who did what.
+//! [`Directory`] is what the rest of Sluicegate uses: users, groups, services, rules and gates by name. [`password`] turns a
+//! password into what is kept of it, [`audit`] writes down who did what, and a [`ContactLog`] keeps where telephones are.
 
 pub mod audit;
+mod contacts;
 mod directory;
 mod gate;
 mod kept;
 pub mod password;
 mod store;
 
+pub use contacts::{CONTACT_RECORDS_MAX, ContactLog, KeptContact, KeptUser, KeptUsers};
 pub use directory::{Directory, DirectoryError, Kind, Record};
 pub use gate::{Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError};
 pub use kept::{KEPT_REVOKES_MAX, KeptRevoke, Registration};

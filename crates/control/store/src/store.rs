@@ -205,6 +205,22 @@ impl Store {
         write.commit()?;
         Ok(revision)
     }
+
+    /// Removes all records with keys from `first` on and before `end`.
+    ///
+    /// # Errors
+    /// Only if the store itself fails; then nothing changed.
+    pub fn remove(&self, first: &str, end: &str) -> Result<(), StoreError> {
+        let write = self.database.begin_write()?;
+        {
+            let mut meta = write.open_table(META)?;
+            let next = revision(&meta)? + 1;
+            meta.insert(REVISION, next)?;
+            write.open_table(ENTRIES)?.retain_in(first..end, |_, _| false)?;
+        }
+        write.commit()?;
+        Ok(())
+    }
 }
 
 fn entry(key: &str, (revision, _, value): (u64, u64, &[u8])) -> Entry {

@@ -1,6 +1,6 @@
 //! Users, groups and services: of a running frontend, or of the store of one that does not run.
 
-use sluicegate_api::{self as api, Configured, Gate, NewUser, UserChange};
+use sluicegate_api::{self as api, Configured, Gate, NewUser, Unregistered, UserChange, UserStatus};
 use sluicegate_frontend::{Catalog, Control, EditError, Edited};
 use sluicegate_policy::{Group, Service};
 
@@ -15,6 +15,8 @@ pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .on(&api::USERS, async |asked| catalog(&asked.api)?.users().map_err(bad))
         .on(&api::USERS_ADD, add_users)
+        .on(&api::USER, user)
+        .on(&api::USER_UNREGISTER, unregister)
         .on(&api::USER_CHANGE, change_user)
         .on(&api::USER_PASSWORD, password)
         .on(&api::USER_REMOVE, remove_user)
@@ -49,6 +51,21 @@ async fn add_users(asked: Asked<Vec<NewUser>>) -> Result<(), Refused> {
     edit(&asked.api, |catalog| catalog.users_add(&asked.body))?;
     asked.body.iter().for_each(|user| asked.changed("user add", &user.name));
     Ok(())
+}
+
+async fn user(asked: Asked<()>) -> Result<UserStatus, Refused> {
+    let user = catalog(&asked.api)?.user_named(&asked.name).map_err(bad)?;
+    let contacts = asked.api.frontend.as_ref().map(|control| control.contacts_of(&asked.name));
+    Ok(UserStatus { user, contacts })
+}
+
+async fn unregister(asked: Asked<()>) -> Result<Unregistered, Refused> {
+    let control = asked.api.frontend.as_ref();
+    let control = control.ok_or_else(|| bad("no frontend runs here; start it, then end what is registered"))?;
+    catalog(&asked.api)?.user_named(&asked.name).map_err(bad)?;
+    let contacts = control.unregister(&asked.name).map_err(bad)?;
+    asked.changed("user unregister", &asked.name);
+    Ok(Unregistered { contacts })
 }
 
 async fn change_user(asked: Asked<UserChange>) -> Result<(), Refused> {

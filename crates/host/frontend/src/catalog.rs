@@ -270,8 +270,16 @@ impl Catalog {
     /// # Errors
     /// If the store fails.
     pub fn users(&self) -> Result<Vec<api::User>, EditError> {
-        let row = |User { name, groups, enabled, phone, .. }| api::User { name, groups, enabled, phone };
-        Ok(self.directory.all()?.into_iter().map(row).collect())
+        Ok(self.directory.all()?.into_iter().map(shown).collect())
+    }
+
+    /// One user.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn user_named(&self, name: &str) -> Result<api::User, EditError> {
+        let missing = || DirectoryError::Missing { kind: Kind::User, name: name.to_owned() };
+        Ok(shown(self.directory.find(name)?.ok_or_else(missing)?))
     }
 
     /// Adds a group.
@@ -368,6 +376,11 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+/// A user, without what its passwords are checked against.
+fn shown(User { name, groups, enabled, phone, .. }: User) -> api::User {
+    api::User { name, groups, enabled, phone }
 }
 
 /// The services of `before` that `after` does not have, or that are reached otherwise there.

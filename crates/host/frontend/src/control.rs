@@ -9,7 +9,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus};
+use sluicegate_api::{ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus};
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
@@ -23,11 +23,12 @@ use tokio::sync::mpsc;
 use crate::{
     catalog::{Catalog, EditError, Edited},
     clock::Clock,
+    contacts::ContactFile,
     feed::{Allowlist, Ask, Places},
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, Locations, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics};
 
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
@@ -45,6 +46,11 @@ pub enum ControlError {
     /// The store failed.
     #[error(transparent)]
     Directory(#[from] sluicegate_store::DirectoryError),
+    /// Done, but not on disk.
+    #[error(
+        "this holds until the frontend is started anew, and was not written down: {0}; repair the disk, do it again"
+    )]
+    NotWritten(String),
     /// The frontend is stopping, or has more to do than it can.
     #[error("the frontend is stopping or overloaded; try again in a moment")]
     Busy,
@@ -73,7 +79,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
-    pub(crate) locations: Arc<Locations>,
+    pub(crate) contacts: Arc<ContactFile>,
     pub(crate) replica: Arc<ReplicaKey>,
     pub(crate) agents: ArcSwap<AgentKeys>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
@@ -100,6 +106,12 @@ impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Control").field("identity", &self.inner.identity.name).finish_non_exhaustive()
     }
+}
+
+fn unwritten(error: String) -> String {
+    format!(
+        "where telephones are registered is not written down ({error}); after a restart they are called again when they register anew"
+    )
 }
 
 impl Control {
@@ -130,7 +142,7 @@ impl Control {
             events: sluicegate_proxy::events(self.shards()).counted(),
             connections: streams::counted(self.streams()),
             tables: self.tables(),
-            alarms: Vec::new(),
+            alarms: inner.contacts.error().map(unwritten).into_iter().collect(),
         }
     }
 
@@ -253,6 +265,21 @@ impl Control {
         decide(&policy, &Request { user, service, client, wanted, proves, now: self.now(), held })
     }
 
+    /// Where calls to a user go now, preferred first.
+    #[must_use]
+    pub fn contacts_of(&self, user: &str) -> Vec<ContactStatus> {
+        self.inner.contacts.of(user)
+    }
+
+    /// Ends a user's registrations; how many there were. They are not back after a restart.
+    ///
+    /// # Errors
+    /// If the disk does not take it: then nobody is called there until this frontend is started anew.
+    pub fn unregister(&self, user: &str) -> Result<usize, ControlError> {
+        let ended = self.inner.contacts.end(user);
+        self.inner.contacts.error().map_or(Ok(ended), |error| Err(ControlError::NotWritten(error)))
+    }
+
     /// What was decided about a user lately, newest first.
     #[must_use]
     pub fn trace_user(&self, user: &str) -> Vec<Decision> {
@@ -302,7 +329,7 @@ impl Control {
         sums.extend([
             inner.decisions.gauge(),
             inner.guesses.gauge(inner.clock.now()),
-            inner.locations.gauge(),
+            inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
         sums.extend(inner.policy.load().gauges());
@@ -335,6 +362,10 @@ impl Control {
         self.reload()?;
         if edited.agents {
             self.reload_agents()?;
+        }
+        // A shard that does not know yet may register one more; it ends that when it does.
+        if let Some(user) = &edited.user {
+            self.inner.contacts.end(user);
         }
         let user = edited.user.iter().cloned().map(Selected::User);
         for ended in user.chain(edited.services.iter().cloned().map(Selected::Service)) {

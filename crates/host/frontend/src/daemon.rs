@@ -36,6 +36,7 @@ use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
     config::{Config, ConfigError, GATES_MAX, Listen},
+    contacts::{ContactFile, OpenedContacts, keep},
     control::{Control, Identity, Inner},
     feed::{
         Ask, Audited, Hub, Listener, Log, Queues,
@@ -49,9 +50,7 @@ use crate::{
     tls::TlsFileError,
     worker::{Gauges, Worker},
 };
-use sluicegate_proxy::{
-    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Locations, Settings, Shard, ShardMetrics, Tables,
-};
+use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";
@@ -188,7 +187,7 @@ struct Common {
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
-    locations: Arc<Locations>,
+    contacts: Arc<ContactFile>,
     agents: Arc<AgentKeys>,
     clock: Clock,
     stop: Arc<AtomicBool>,
@@ -217,6 +216,7 @@ pub struct Opened {
     site: SitePublic,
     agents: Arc<AgentKeys>,
     audit: Option<audit::Files>,
+    contacts: OpenedContacts,
     feed: std::net::TcpListener,
     /// By shard.
     sockets: Vec<Sockets>,
@@ -235,18 +235,18 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self { config, secrets, clock, catalog, policy, site, agents, audit, feed, sockets, addresses } = self;
-        let listening = |source| StartError::Listen { what: config.feed.to_string(), source };
-        let socket = TcpListener::from_std(feed).map_err(listening)?;
-        let feed = socket.local_addr().map_err(listening)?;
+        let Self { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses } =
+            self;
+        let at_feed = |source| StartError::Listen { what: config.feed.to_string(), source };
+        let socket = TcpListener::from_std(feed).map_err(at_feed)?;
+        let feed = socket.local_addr().map_err(at_feed)?;
         let ledger = Arc::new(Ledger::new(config.grants_max));
         let audit = audit.map(audit::Files::start).transpose().map_err(StartError::Thread)?;
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let guesses = Arc::new(guesses(&secrets));
-        let Tables { contacts_max, contacts_per_user_max, .. } = config.tables;
-        let locations = Arc::new(Locations::new(contacts_max, contacts_per_user_max));
-        let common = Common { guesses, locations, secrets, agents, policy, ledger, clock, stop, events };
+        let contacts = Arc::new(contacts.restore(clock, &config.tables, listening(&addresses), &policy));
+        let common = Common { guesses, contacts, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -274,6 +274,7 @@ impl Opened {
         };
         tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
+        tasks.spawn(keep(Arc::clone(&common.contacts)));
         let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
         tracing::info!(name = config.name, listen = ?control.inner.identity.listen, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
@@ -299,6 +300,7 @@ impl Frontend {
             (config.services.clone(), config.rules.clone(), config.per_user),
             &config.keyholder,
         )?;
+        let contacts = OpenedContacts::open(&config.state_dir)?;
         let (policy, findings) = catalog.policy()?;
         findings
             .iter()
@@ -310,7 +312,7 @@ impl Frontend {
         // Before privileges are given up: a process without any starts no other.
         let (site, agents) = catalog.holder().start_with(clock.unix(), &secrets.replica)?;
         let agents = Arc::new(agents);
-        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, feed, sockets, addresses })
+        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.
@@ -337,6 +339,7 @@ impl Frontend {
         self.stop_threads();
         let threads = std::mem::take(&mut self.threads);
         let _ = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
+        self.control.inner.contacts.write();
         if let Some(audit) = self.control.audit() {
             audit.flush();
         }
@@ -415,6 +418,10 @@ fn guesses(secrets: &Secrets) -> Guesses {
     Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
 
+fn listening(addresses: &[Listen]) -> Vec<Listening> {
+    addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect()
+}
+
 fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
@@ -422,14 +429,14 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),
-        listening: addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect(),
+        listening: listening(addresses),
         // Nonces of different frontends must not be taken for each other's; the MAC sees to it where this does not.
         replica: u16::from_be_bytes([public[0], public[1]]),
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
         shard,
         registration_secs_max: config.registration_secs_max,
         phones: config.phones,
-        locations: Arc::clone(&common.locations),
+        locations: Arc::clone(&common.contacts.locations),
         dialog_requests_per_s: config.dialog_requests_per_s,
         unproved_answers_per_s: config.unproved_answers_per_s,
         tables: config.tables,
@@ -469,7 +476,7 @@ fn control(
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::default()),
         guesses: Arc::clone(&common.guesses),
-        locations: Arc::clone(&common.locations),
+        contacts: Arc::clone(&common.contacts),
         replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),
         metrics: shards.metrics.clone(),
@@ -490,7 +497,6 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
     Hub {
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
-        locations: Arc::clone(&common.locations),
         decisions: Arc::clone(&control.inner.decisions),
         shards: shards.senders.clone(),
         statuses: Arc::clone(&control.inner.gates),

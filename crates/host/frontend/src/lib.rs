@@ -10,6 +10,7 @@
 mod catalog;
 mod clock;
 mod config;
+mod contacts;
 mod control;
 mod daemon;
 mod feed;

@@ -13,6 +13,15 @@ pub(crate) enum UserAction {
     Add(NewUsers),
     /// List users.
     Ls(Reading),
+    /// Show a user, and where its telephones are registered.
+    Show {
+        /// The user's name.
+        name: String,
+        #[command(flatten)]
+        reading: Reading,
+    },
+    /// End a user's registrations: nobody is called there until a telephone registers again, which `user disable` prevents.
+    Unregister(Named),
     /// Change a user's groups.
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Mod {

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use sluicegate_api::{self as api, NewUser, UserChange};
+use sluicegate_api::{self as api, ContactStatus, NewUser, UserChange, UserStatus};
 use sluicegate_frontend::Vault;
 use sluicegate_signin::UserSecret;
 use sluicegate_store::{OPS_MAX, password};
@@ -20,7 +20,7 @@ use super::{
     objects::remove,
 };
 use crate::{
-    cli::{Named, NewUsers, Password, UserAction},
+    cli::{Named, NewUsers, Password, Reading, UserAction},
     out, secret,
 };
 
@@ -47,6 +47,11 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
                 list(&reading, &api::USERS, ["USER", "GROUPS", "PHONE", "ENABLED"], row)?;
             }
         },
+        UserAction::Show { name, reading } => show(&name, &reading)?,
+        UserAction::Unregister(Named { name, node }) => {
+            let ended = Node::of(&node.config)?.ask(&api::USER_UNREGISTER.ask_of(&name, &()))?.contacts;
+            out::line(format_args!("ended {ended} contacts of user {name}"));
+        }
         UserAction::Mod { name, groups, add_group, remove_group, node } => {
             let body = UserChange { groups, add: add_group, remove: remove_group, enabled: None };
             change(&name, &node.config, &body)?;
@@ -65,6 +70,38 @@ pub(crate) fn run(action: UserAction) -> Result<()> {
         },
     }
     Ok(())
+}
+
+fn show(name: &str, reading: &Reading) -> Result<()> {
+    let status = Node::of(&reading.node.config)?.ask(&api::USER.ask_of(name, &()))?;
+    if reading.json {
+        return print_json(&status);
+    }
+    let UserStatus { user, contacts } = status;
+    let groups = if user.groups.is_empty() { "no group".to_owned() } else { user.groups.join(", ") };
+    let phone = if user.phone { "telephones and agents" } else { "agents only" };
+    let enabled = if user.enabled { "" } else { ", disabled" };
+    out::line(format_args!("{}: {groups}; {phone}{enabled}", user.name));
+    match contacts {
+        None => out::line("the frontend does not run"),
+        Some(contacts) if contacts.is_empty() => out::line("registered nowhere"),
+        Some(contacts) => {
+            let unix = keys::now().0;
+            table(
+                ["CONTACT", "CALLED AT", "Q", "ENDS IN", "PATH"],
+                contacts.into_iter().map(|one| for_people(one, unix)),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A contact as a person writes it.
+fn for_people(contact: ContactStatus, unix: u64) -> [String; 5] {
+    let ContactStatus { uri, peer, connected, q, expires_at, path } = contact;
+    let over = if connected { " (connection)" } else { "" };
+    let left = expires_at.saturating_sub(unix);
+    [uri, format!("{peer}{over}"), q.to_string(), format!("{}m{:02}s", left / 60, left % 60), path.join(", ")]
 }
 
 fn change(name: &str, config: &Path, body: &UserChange) -> Result<()> {

@@ -25,6 +25,7 @@ mod macs;
 mod observing;
 mod outages;
 mod refusals;
+mod registrations;
 mod scans;
 mod security;
 mod serving;

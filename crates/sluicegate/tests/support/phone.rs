@@ -183,6 +183,45 @@ impl Phone {
         self.ask(&self.in_dialog(&call, "BYE", call.cseq))
     }
 
+    /// Registers with these header lines, and answers one challenge; the final answer.
+    pub(crate) fn register(&self, headers: &str) -> Response {
+        let (call_id, uri) = (token(), format!("sip:{REALM}"));
+        let challenge = self.ask(&self.register_request((&call_id, 1), headers));
+        if !matches!(challenge.status, 401 | 407) {
+            return challenge;
+        }
+        let credentials = self.credentials(&challenge, "REGISTER", &uri);
+        self.ask(&self.register_request((&call_id, 2), &format!("{credentials}{headers}")))
+    }
+
+    /// The same once: whether it was taken. A frontend that is away says nothing.
+    pub(crate) fn register_once(&self, headers: &str) -> bool {
+        let (call_id, uri) = (token(), format!("sip:{REALM}"));
+        let answer = |request: &[u8]| {
+            self.send(request);
+            let cseq = Message::parse(request).ok()?.cseq().ok()?.number;
+            let fits = |response: &Response| response.cseq() == Some(cseq) && response.status >= 200;
+            std::iter::from_fn(|| self.receive(SILENCE))
+                .find(|answer| fits(answer) && answer.call_id().as_ref() == Some(&call_id))
+        };
+        let Some(challenge) = answer(&self.register_request((&call_id, 1), headers)) else { return false };
+        let credentials = self.credentials(&challenge, "REGISTER", &uri);
+        let answer = answer(&self.register_request((&call_id, 2), &format!("{credentials}{headers}")));
+        answer.is_some_and(|answer| answer.status == 200)
+    }
+
+    fn register_request(&self, (call_id, cseq): (&str, u32), headers: &str) -> Vec<u8> {
+        let (local, user) = (self.local(), &self.user);
+        format!(
+            "REGISTER sip:{REALM} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch};rport\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:{user}@{REALM}>;tag={tag}\r\nTo: <sip:{user}@{REALM}>\r\n\
+             Call-ID: {call_id}\r\nCSeq: {cseq} REGISTER\r\n{headers}Content-Length: 0\r\n\r\n",
+            branch = token(),
+            tag = token(),
+        )
+        .into_bytes()
+    }
+
     /// An INVITE; `credentials` is empty or whole header lines.
     pub(crate) fn invite(
         &self,
@@ -219,14 +258,18 @@ impl Phone {
     /// The header line that answers a challenge.
     pub(crate) fn credentials(&self, challenge: &Response, method: &str, uri: &str) -> String {
         let message = Message::parse(&challenge.bytes).expect("a response that can be read");
-        let asked = strongest(message.headers_raw(HeaderName::ProxyAuthenticate)).expect("a challenge");
+        let (asked, name) = match challenge.status {
+            401 => (HeaderName::WwwAuthenticate, "Authorization"),
+            _ => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
+        };
+        let asked = strongest(message.headers_raw(asked)).expect("a challenge");
         let realm = asked.realm_text().expect("a realm");
         let ha1 = ha1(asked.algorithm, &self.user, &realm, &self.password);
         let (method, uri, cnonce) = (method.as_bytes(), uri.as_bytes(), token());
         let answer = Answer { challenge: &asked, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 };
         let mut value = Vec::new();
         answer.write(&mut value);
-        format!("Proxy-Authorization: {}\r\n", String::from_utf8_lossy(&value))
+        format!("{name}: {}\r\n", String::from_utf8_lossy(&value))
     }
 
     /// A request within the call.

@@ -5,7 +5,7 @@ use sluicegate_policy::{Group, Service};
 use super::{Endpoint, Method};
 use crate::{
     Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, NewUser, NodeStatus, Observe, PolicyAnswer,
-    PolicyTest, Revoke, Revoked, User, UserChange,
+    PolicyTest, Revoke, Revoked, Unregistered, User, UserChange, UserStatus,
 };
 
 /// How the node is.
@@ -31,6 +31,10 @@ pub static JOIN_TOKEN: Endpoint<(), JoinToken> = Endpoint::new(Method::POST, "/v
 pub static USERS: Endpoint<(), Vec<User>> = Endpoint::new(Method::GET, "/v1/users");
 /// Adds all of these users, or none.
 pub static USERS_ADD: Endpoint<Vec<NewUser>, ()> = Endpoint::new(Method::POST, "/v1/users");
+/// One user, and where its telephones are.
+pub static USER: Endpoint<(), UserStatus> = Endpoint::new(Method::GET, "/v1/users/{name}");
+/// Ends a user's registrations.
+pub static USER_UNREGISTER: Endpoint<(), Unregistered> = Endpoint::new(Method::DELETE, "/v1/users/{name}/contacts");
 /// Changes a user.
 pub static USER_CHANGE: Endpoint<UserChange, ()> = Endpoint::new(Method::PATCH, "/v1/users/{name}");
 /// Replaces what a user signs in with.

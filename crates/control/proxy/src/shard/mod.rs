@@ -123,6 +123,7 @@ impl Shard {
             }
             Input::Standing { service, standing } => self.registrar.stand(&mut self.cx, service, standing),
             Input::Policy(policy) => {
+                self.registrar.end_users(now.instant, &self.cx.policy, &policy);
                 self.cx.policy = policy;
                 self.registrar.link(&mut self.cx);
             }

@@ -1,7 +1,9 @@
 //! Nothing is allocated for whom nobody knows: counted, not promised.
 
+use std::net::SocketAddr;
+
 use allocation_counter::measure;
-use sluicegate_proxy::{Flow, Now};
+use sluicegate_proxy::{Contact, Flow, Locations, Now};
 
 use crate::site::{AUDIO, Caller, PHONE, Site, phone, set_up};
 
@@ -67,4 +69,44 @@ fn d15_no_datagram_without_proof_allocates() {
     ] {
         assert_eq!(allocations(&mut site, &datagram), 0, "{what}");
     }
+}
+
+/// What a registered telephone takes, at most, in bytes: about four times what it says.
+const BYTES_PER_PHONE: u64 = 1_024;
+
+#[test]
+fn a_hundred_thousand_registered_telephones_take_less_than_a_kilobyte_each() {
+    const PHONES: usize = 100_000;
+    let mut site = Site::new();
+    let contact = "Contact: <sip:alice@192.168.0.9:5060;transport=udp;line=f6a9c1d2e3>;q=0.9;\
+        +sip.instance=\"<urn:uuid:00000000-0000-1000-8000-AABBCCDDEEFF>\";reg-id=1\r\nSupported: outbound, path\r\n";
+    Caller { to: "sip:alice@example.net".into(), ..phone() }.sign_in(
+        &mut site,
+        "REGISTER",
+        "sip:example.net",
+        contact,
+        "",
+    );
+    let known = site.locations.of(site.instant, "alice");
+    let locations = Locations::new(PHONES, 10);
+    let measured = measure(|| {
+        for nth in 0..PHONES {
+            let ports = u16::try_from(nth % 60_000).unwrap_or_default();
+            let flow = Flow { peer: (PHONE.parse::<SocketAddr>().unwrap().ip(), ports).into(), ..known[0].flow };
+            let contact = Contact { flow, ..Contact::clone(&known[0]) };
+            locations.restore(site.instant, &format!("user-{nth:06}"), vec![contact]);
+        }
+    });
+    assert_eq!(locations.gauge().used, PHONES as u64);
+    let each = u64::try_from(measured.bytes_current).unwrap() / PHONES as u64;
+    let most = measured.bytes_max / PHONES as u64;
+    println!("{each} bytes for each of {PHONES} telephones, at most {most} while their table grew");
+    assert!(each <= BYTES_PER_PHONE);
+    // All of it comes back.
+    let freed = measure(|| {
+        locations.expire(known[0].expires);
+        assert_eq!(locations.take_changed().len(), PHONES);
+    });
+    println!("{} bytes for each are free again", -freed.bytes_current / PHONES as i64);
+    assert_eq!(locations.users(), 0);
 }

@@ -1,8 +1,9 @@
 //! Users register themselves (RFC 3261 section 10.3).
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
+use sluicegate_policy::User;
 use sluicegate_proxy::{ConnectionId, Contact, Event, Flow, Input, Tables};
 
 use crate::site::{AGENT, Caller, PHONE, Sent, Site, header, status};
@@ -436,4 +437,22 @@ fn a_service_is_registered_by_its_registrar_as_before() {
     let mut registrar = Caller { to: "sip:files@example.net".into(), ..Caller::new("registrar", AGENT).agent() };
     let answer = register(&mut site, &mut registrar, "Contact: <sip:files@10.0.0.3:5070>\r\n");
     assert_eq!((status(&answer), header(&answer, "Date"), site.locations.gauge().used), (200, None, 0));
+}
+
+#[test]
+fn who_is_disabled_or_removed_is_called_no_more_whatever_a_shard_took_before_it_knew() {
+    for change in [|user: User| Some(User { enabled: false, ..user }), |_: User| None] {
+        let mut site = Site::with(2, Tables::default());
+        for user in ["alice", "bob"] {
+            assert_eq!(registered(&mut site, user, user, "Contact: <sip:a@10.9.0.1>\r\n"), 200);
+        }
+        let changed = site.with_users(|user| if user.name == "alice" { change(user) } else { Some(user) });
+        site.tell(1, Input::Policy(Arc::clone(&changed)));
+        assert_eq!((uris(&site, "alice").len(), uris(&site, "bob").len()), (0, 1));
+        // The other shard goes by the old policy still.
+        assert_eq!(registered(&mut site, "alice", "again", "Contact: <sip:a@10.9.0.1>\r\n"), 200);
+        assert_eq!(uris(&site, "alice").len(), 1);
+        site.tell(0, Input::Policy(changed));
+        assert_eq!((uris(&site, "alice").len(), uris(&site, "bob").len()), (0, 1));
+    }
 }

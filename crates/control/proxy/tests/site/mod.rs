@@ -11,7 +11,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
-use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, User};
+use sluicegate_policy::Policy;
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Phones,
     Settings, Shard, ShardMetrics, Tables,
@@ -111,33 +111,6 @@ impl Site {
         let mut site = Self { realm, ..Self::new() };
         site.start(1);
         site
-    }
-
-    /// From now on every service demands that packets prove so much.
-    pub(crate) fn demand(&mut self, least_mode: DataMode) {
-        let services = self.policy.services().map(|service| Service::clone(service));
-        let services = services.map(|mut service| {
-            service.limits.least_mode = if service.name == "pbx" { DataMode::Pinhole } else { least_mode };
-            service
-        });
-        let services = services.collect();
-        self.change(services, *self.policy.per_user());
-    }
-
-    /// From now on the grants of one user hold no more than this.
-    pub(crate) fn limit(&mut self, per_user: PerUser) {
-        let services = self.policy.services().map(|service| Service::clone(service)).collect();
-        self.change(services, per_user);
-    }
-
-    fn change(&mut self, services: Vec<Service>, per_user: PerUser) {
-        let groups = vec![Group { name: "staff".into(), description: String::new() }];
-        let users = self.policy.users().map(|user| User::clone(user)).collect();
-        let draft = Draft { users, groups, services, per_user, ..Draft::default() };
-        self.policy = Arc::new(Policy::build(draft, Bounds::default()).unwrap().0);
-        for shard in 0..self.shards.len() {
-            self.tell(shard, Input::Policy(Arc::clone(&self.policy)));
-        }
     }
 
     /// Starts all shards anew, as after a crash: only the keys on disk are the same.

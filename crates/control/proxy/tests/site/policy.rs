@@ -1,9 +1,13 @@
 //! Who there is on the site, and what they may.
 
-use sluicegate_policy::{Bounds, Draft, Group, Policy, Service, Subject, User};
+use std::sync::Arc;
+
+use sluicegate_grant::DataMode;
+use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
+use sluicegate_proxy::Input;
 use sluicegate_store::password::credentials;
 
-use super::{PASSWORD, REALM};
+use super::{PASSWORD, REALM, Site};
 
 /// alice: agent and telephone; bob: telephone without any permission; carol: disabled; dave: agent only; switch: what the SIP
 /// server calls as.
@@ -35,4 +39,48 @@ pub(super) fn policy() -> Policy {
     let draft = Draft { users, groups, services, ..Draft::default() };
     let (policy, _) = Policy::build(draft, Bounds::default()).unwrap();
     policy
+}
+
+impl Site {
+    /// From now on every service demands that packets prove so much.
+    pub(crate) fn demand(&mut self, least_mode: DataMode) {
+        let services = self.policy.services().map(|service| Service::clone(service));
+        let services = services.map(|mut service| {
+            service.limits.least_mode = if service.name == "pbx" { DataMode::Pinhole } else { least_mode };
+            service
+        });
+        let services = services.collect();
+        self.change(services, *self.policy.per_user());
+    }
+
+    /// From now on the grants of one user hold no more than this.
+    pub(crate) fn limit(&mut self, per_user: PerUser) {
+        let services = self.policy.services().map(|service| Service::clone(service)).collect();
+        self.change(services, per_user);
+    }
+
+    /// The policy with other users, as every shard is told it one after the other.
+    pub(crate) fn with_users(&self, change: impl Fn(User) -> Option<User>) -> Arc<Policy> {
+        let services = self.policy.services().map(|service| Service::clone(service)).collect();
+        self.policy_with(services, *self.policy.per_user(), change)
+    }
+
+    fn change(&mut self, services: Vec<Service>, per_user: PerUser) {
+        self.policy = self.policy_with(services, per_user, Some);
+        for shard in 0..self.shards.len() {
+            self.tell(shard, Input::Policy(Arc::clone(&self.policy)));
+        }
+    }
+
+    fn policy_with(
+        &self,
+        services: Vec<Service>,
+        per_user: PerUser,
+        change: impl Fn(User) -> Option<User>,
+    ) -> Arc<Policy> {
+        let groups = vec![Group { name: "staff".into(), description: String::new() }];
+        let users = self.policy.users().filter_map(|user| change(User::clone(user))).collect();
+        let draft = Draft { users, groups, services, per_user, ..Draft::default() };
+        Arc::new(Policy::build(draft, Bounds::default()).unwrap().0)
+    }
 }

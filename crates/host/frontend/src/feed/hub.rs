@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 pub(crate) use audited::Audited;
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, Locations, derive, share_of};
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -65,7 +65,6 @@ pub(crate) struct Gate {
 pub(crate) struct Hub {
     pub(crate) clock: Clock,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) locations: Arc<Locations>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) shards: Vec<ShardSender>,
     pub(crate) statuses: Arc<Mutex<Vec<JoinedGate>>>,
@@ -107,7 +106,6 @@ impl Hub {
                 next_sweep = now + SWEEP_INTERVAL;
                 let expired = self.ledger.expire(self.clock.unix());
                 self.audited.sweep(now, expired);
-                self.locations.expire(now);
                 self.registrations.save(self.clock.unix());
             }
             let due = self.poll().min(next_sweep);

@@ -6,6 +6,7 @@ mod users;
 
 use std::{collections::HashMap, sync::Arc};
 
+use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
 pub(super) use self::{services::Hop, users::REGISTER_EXTENSIONS};
@@ -65,6 +66,15 @@ impl Registrar {
     /// Where a user can be called now, preferred first.
     pub(super) fn contacts(&self, now: Instant, user: &str) -> impl Iterator<Item = Arc<Contact>> {
         callable(&self.locations.of(now, user)).into_iter()
+    }
+
+    /// Nobody is reached any more who may not be registered now and might before. What a shard took by the old policy ends with
+    /// that, whenever the others change theirs.
+    pub(super) fn end_users(&self, now: Instant, before: &Policy, after: &Policy) {
+        let may_register = |name: &str| after.user(name).is_some_and(|user| user.may_register());
+        for user in before.users().filter(|user| user.may_register() && !may_register(&user.name)) {
+            self.locations.end(now, &user.name);
+        }
     }
 
     /// A connection has ended: nobody is reached over it any more.

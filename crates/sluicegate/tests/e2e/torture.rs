@@ -2,20 +2,23 @@
 
 use std::{
     fs,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use sluicegate_sip::message::Message;
+use sluicegate_sip::message::{Message, Transport};
 
 use crate::support::{
     lab::{CLIENT, CLIENT_V6, FRONTEND, FRONTEND_V6, Lab},
+    line::Line,
     node::{Config, Node},
     phone::token,
 };
 
 #[path = "../../../protocol/sip/tests/torture/answers.rs"]
 mod answers;
+
+use answers::{Behind, Row};
 
 on_packet!(each_torture_message_gets_the_answer_of_its_rfc_over_each_transport, &[], torture);
 
@@ -26,49 +29,54 @@ const GROWTH_MAX_KB: u64 = 256;
 /// Longer than any answer takes.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// Something that carries messages to the frontend and back.
-struct Carrier {
-    name: &'static str,
-    socket: UdpSocket,
-}
+/// How long a frontend has to show that it waits for the rest of a message.
+const WAITING_TIME: Duration = Duration::from_secs(1);
+/// What carries messages to the frontend and back.
+const CARRIERS: [(&str, Transport, IpAddr); 4] = [
+    ("UDP over IPv4", Transport::Udp, IpAddr::V4(FRONTEND)),
+    ("UDP over IPv6", Transport::Udp, IpAddr::V6(FRONTEND_V6)),
+    ("TCP over IPv4", Transport::Tcp, IpAddr::V4(FRONTEND)),
+    ("TCP over IPv6", Transport::Tcp, IpAddr::V6(FRONTEND_V6)),
+];
 
-impl Carrier {
-    fn udp(lab: &Lab, name: &'static str, own: impl Into<IpAddr>, frontend: impl Into<IpAddr>) -> Self {
-        let socket = lab.udp("client", own, 0);
-        socket.connect(SocketAddr::new(frontend.into(), 5060)).expect("a route");
-        socket.set_read_timeout(Some(ANSWER_TIME)).expect("a timeout");
-        Self { name, socket }
+/// Sends a message and one that is known to be answered behind it, which shows what comes of the first; and judges that.
+fn exchange(line: &Line, row: &Row) {
+    let call_id = token();
+    let (local, transport) = (line.local(), line.transport().name());
+    let options = format!(
+        "OPTIONS sip:{realm} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{call_id};rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:{realm}>;tag=1\r\nTo: <sip:{realm}>\r\nCall-ID: {call_id}\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n",
+        realm = answers::REALM,
+    );
+    let is_stream = line.transport() != Transport::Udp;
+    let is_endless = is_stream && row.on_stream().1 == Behind::Within;
+    line.send(row.message);
+    // What has no end would take it for its own, and a stream may be closed already.
+    if !is_endless {
+        let _ = line.try_send(options.as_bytes());
     }
-
-    /// What comes back for a message: all that comes before the answer to an OPTIONS that is sent behind it. Both take the same
-    /// way, so that they come in their order.
-    fn exchange(&self, message: &[u8]) -> Vec<Vec<u8>> {
-        let call_id = token();
-        let local = self.socket.local_addr().expect("a bound socket");
-        let options = format!(
-            "OPTIONS sip:{realm} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{call_id};rport\r\nMax-Forwards: 70\r\n\
-             From: <sip:{realm}>;tag=1\r\nTo: <sip:{realm}>\r\nCall-ID: {call_id}\r\nCSeq: 1 OPTIONS\r\n\
-             Content-Length: 0\r\n\r\n",
-            realm = answers::REALM,
-        );
-        self.socket.send(message).expect("a route");
-        self.socket.send(options.as_bytes()).expect("a route");
-        let mut answers = Vec::new();
-        loop {
-            let mut answer = vec![0; 65_536];
-            let len = self.socket.recv(&mut answer).unwrap_or_else(|error| panic!("{}: {error}", self.name));
-            answer.truncate(len);
-            if Message::parse(&answer).is_ok_and(|answer| answer.call_id() == Ok(call_id.as_bytes())) {
-                return answers;
-            }
-            answers.push(answer);
+    let is_last = |answer: &[u8]| Message::parse(answer).is_ok_and(|own| own.call_id() == Ok(call_id.as_bytes()));
+    let mut answers = Vec::new();
+    let behind = loop {
+        match line.receive(if is_endless { WAITING_TIME } else { ANSWER_TIME }) {
+            Some(answer) if is_last(&answer) => break Behind::Message,
+            Some(answer) => answers.push(answer),
+            None if line.ends(Duration::from_millis(1)) => break Behind::Close,
+            None => break Behind::Within,
         }
+    };
+    if is_stream {
+        return answers::check_on_stream(row, &answers, behind);
     }
+    assert_eq!(behind, Behind::Message, "the answer to OPTIONS is missing");
+    answers::check(row, &answers);
 }
 
 fn torture(datapath: &'static str) {
     let lab = Lab::new();
-    let listen = format!("listen = [\"udp/{FRONTEND}:5060\", \"udp/[{FRONTEND_V6}]:5060\"]\n");
+    let all = ["udp", "tcp"].map(|by| format!("\"{by}/{FRONTEND}:5060\", \"{by}/[{FRONTEND_V6}]:5060\""));
+    let listen = format!("listen = [{}]\n", all.join(", "));
     let config = Config::new(datapath, "").frontend(&(listen + "unproved_answers_per_s = 1000000\n"));
     let file = config.write_frontend(&lab, FRONTEND.into());
     let text = fs::read_to_string(&file).expect("the configuration");
@@ -77,26 +85,30 @@ fn torture(datapath: &'static str) {
     let node = Node::start(&lab, "frontend", "frontend", &file);
     node.ready();
 
-    let carriers = [
-        Carrier::udp(&lab, "UDP over IPv4", CLIENT, FRONTEND),
-        Carrier::udp(&lab, "UDP over IPv6", CLIENT_V6, FRONTEND_V6),
-    ];
-    for carrier in &carriers {
-        println!("{}", carrier.name);
-        for row in answers::ROWS {
-            answers::check(row, &carrier.exchange(row.message));
+    let line = |transport, to: IpAddr| {
+        let to = SocketAddr::new(to, 5060);
+        match transport {
+            Transport::Udp if to.is_ipv4() => Line::udp(&lab, "client", CLIENT, to),
+            Transport::Udp => Line::udp(&lab, "client", CLIENT_V6, to),
+            _ => Line::tcp(&lab, "client", to),
         }
+    };
+    let datagrams: Vec<Line> = CARRIERS[..2].iter().map(|(_, by, to)| line(*by, *to)).collect();
+    for (name, by, to) in CARRIERS {
+        println!("{name}");
+        // One message may end a connection.
+        answers::ROWS.iter().for_each(|row| exchange(&line(by, to), row));
     }
     let all = || {
-        for (carrier, row) in carriers.iter().flat_map(|carrier| answers::ROWS.iter().map(move |row| (carrier, row))) {
-            answers::check(row, &carrier.exchange(row.message));
+        for (line, row) in datagrams.iter().flat_map(|line| answers::ROWS.iter().map(move |row| (line, row))) {
+            exchange(line, row);
         }
     };
     all();
     let before = resident_kb(node.program.pid());
     (0..ROUNDS).for_each(|_| all());
     let after = resident_kb(node.program.pid());
-    println!("{before} kB before, {after} kB after {} messages", ROUNDS * carriers.len() * answers::ROWS.len());
+    println!("{before} kB before, {after} kB after {} messages", ROUNDS * datagrams.len() * answers::ROWS.len());
     assert!(after <= before + GROWTH_MAX_KB, "{before} kB, then {after} kB");
     for table in node.json(&["status"])["frontend"]["tables"].as_array().expect("tables") {
         println!("{table}");

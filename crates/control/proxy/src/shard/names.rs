@@ -3,7 +3,7 @@
 
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
-    message::{HeaderName, Message},
+    message::{HeaderName, Message, NameAddr},
     uri::{Host, Uri, unescape},
     write::ForwardError,
 };
@@ -31,6 +31,9 @@ pub(super) const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER
 /// The parameter that says, in a Contact as a client knows it, where that is inside.
 const PLACE: &str = "sgat";
 const SIP_PORT_DEFAULT: u16 = 5060;
+
+/// Most places that a client is redirected to.
+const REDIRECTED_MAX: usize = 8;
 
 /// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
 const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");
@@ -91,11 +94,27 @@ impl Context {
         Some([b"<", &outer[..], token.as_bytes(), b">"].concat())
     }
 
-    /// The Contact that a client is told of in a service's answer. A redirection would name an address inside, so it has
-    /// none (RFC 3261 section 8.1.3.4: the client then has nowhere else to try).
+    /// The Contact that a client is told of in a service's answer; where it redirects, those that can be dialled here.
     pub(super) fn answer_contact(&self, message: &Message<'_>, from: Flow, listener: u8) -> Option<Vec<u8>> {
-        let is_redirection = message.status().is_some_and(|code| code / 100 == 3);
-        if is_redirection { None } else { self.outer_contact(message, from, listener) }
+        if message.status().is_none_or(|code| code / 100 != 3) {
+            return self.outer_contact(message, from, listener);
+        }
+        let contacts = message.contacts().filter_map(Result::ok).filter_map(|contact| self.dialled_contact(&contact));
+        let contacts: Vec<_> = contacts.take(REDIRECTED_MAX).collect();
+        (!contacts.is_empty()).then(|| contacts.join(&b", "[..]))
+    }
+
+    /// Where a service redirects somebody to, as a name of our domain: an address of our own, or what reaches that service when
+    /// it is dialled here. `None` for any other, whose place is inside or nobody's business.
+    fn dialled_contact(&self, contact: &NameAddr<'_>) -> Option<Vec<u8>> {
+        let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
+        let (user, host) = (user_in(contact.uri)?, uri.host?);
+        let is_inside = || self.policy.dialled(&user).is_some_and(|service| host.address() == Some(service.address));
+        if !self.settings.is_our_host(&uri) && !is_inside() {
+            return None;
+        }
+        let q = contact.params.value(b"q").map(|q| [b";q=", q].concat()).unwrap_or_default();
+        Some([b"<sip:", uri.user?, b"@", self.settings.realm.as_bytes(), b">", &q[..]].concat())
     }
 
     /// The Request-URI for a service: where we stand in for it, the place that its Contact named, or else that of `hop`.

@@ -177,6 +177,27 @@ fn s3_6_redirection() {
     is_over(&mut site);
 }
 
+/// The same where she can dial what it names: she is told the name, and reaches it.
+#[test]
+fn s3_6_redirection_to_what_can_be_dialled() {
+    let mut site = Site::new();
+    let mut alice = alice();
+    let (f4, invite) = invited(&mut site, &mut alice);
+    let places = "<sip:120@10.0.0.2:5070;transport=tcp>;q=0.7, \"Bob, at home\" <sip:alice@example.net>;q=0.2, \
+        <sip:120@10.0.0.9>, <sip:220@10.0.0.2>, <sip:bob@elsewhere.example>, <tel:+1>";
+    let f2 = answer(&invite, 302, &[("Contact", places)], "");
+    let [_, f3] = exactly(site.send(PBX, &f2), [PBX, PHONE]);
+    let named = [("Contact", "<sip:120@example.net>;q=0.7, <sip:alice@example.net>;q=0.2")];
+    check_response(&f2, &f3, Edits { removed: &["Contact"], added: &named, ..Edits::default() });
+    exactly(site.send(PHONE, ack_to_refusal(&f4, &f3)), []);
+
+    // F5: a call of its own, which goes to the same server.
+    alice.call_id.push_str("-again");
+    let again = alice.signed(&mut site, "INVITE", "sip:120@example.net", HERS, AUDIO);
+    let [arrived, _] = exactly(site.send(PHONE, &again), [PBX, PHONE]);
+    assert!(arrived.starts_with("INVITE sip:120@10.0.0.2:5060 "), "{arrived}");
+}
+
 /// F4 to F16: Bob offers, and Alice answers in her ACK.
 #[test]
 fn s3_6_session_with_sdp_in_ack() {

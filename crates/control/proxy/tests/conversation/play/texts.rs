@@ -66,7 +66,7 @@ pub(super) fn body(which: u8, address: &str) -> Body {
     let of = |lines: &str| description(address, address, lines);
     let audio = "m=audio 4500 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
     let first = of(audio);
-    match which % 16 {
+    match which % 20 {
         0 | 1 => Body { kind: String::new(), text: String::new() },
         2 | 3 => Body::sdp(first),
         4 => Body::sdp(of("m=audio 4600 RTP/AVP 0\r\n")),
@@ -77,9 +77,16 @@ pub(super) fn body(which: u8, address: &str) -> Body {
         9 => Body::sdp(of("m=audio 0 RTP/AVP 0\r\n")),
         10 => Body::sdp(of("m=application 9 TCP sluicegate\r\na=setup:active\r\na=service-ports:80\r\n")),
         11 => Body::sdp(of("m=application 9 TCP sluicegate\r\na=setup:active\r\na=service-ports:22-23\r\n")),
-        12 => Body::sdp("v=0\r\nno description\r\n".to_owned()),
+        12 => Body::sdp(first.replace("t=0 0", "no line of a description")),
         13 => Body::parts(&[("application/isup", "x"), ("application/sdp", &first)]),
         14 => Body::sdp(of(&audio.repeat(8))),
+        15 => Body::parts(&[("application/sdp", &first), ("application/sdp", &of("m=audio 4600 RTP/AVP 0\r\n"))]),
+        16 => {
+            let Body { text, .. } = Body::parts(&[("application/sdp", &first)]);
+            Body::parts(&[("multipart/alternative;boundary=b2", &text.replace("--b1", "--b2")), ("text/plain", "x")])
+        }
+        17 => Body { kind: "Content-Type: multipart/mixed\r\n".to_owned(), text: first },
+        18 => Body { kind: "Content-Type: application/sdp\r\nContent-Encoding: gzip\r\n".to_owned(), text: first },
         _ => Body { kind: "Content-Type: text/plain\r\n".to_owned(), text: "lunch?".to_owned() },
     }
 }

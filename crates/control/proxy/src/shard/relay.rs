@@ -229,7 +229,10 @@ impl Exchanges {
                 cx.scratch = answer;
                 return self.transactions.respond(cx, id.owed, code);
             }
-            Refusal::Next(inbound, targets) => try_targets(cx, self, id, &inbound, targets),
+            Refusal::Next(inbound, targets) => {
+                self.transactions.wait(cx.now.instant, id.owed);
+                try_targets(cx, self, id, &inbound, targets);
+            }
             Refusal::Wait if code >= 600 => {
                 self.forks.branches(id.owed).for_each(|other| self.call_off(cx, other));
             }
@@ -276,6 +279,10 @@ impl Exchanges {
         let Some(relay) = &mut exchange.relay else { return };
         if code < 200 && relay.cancelled {
             return self.cancel(cx, sent);
+        }
+        // Timer C begins anew, whether or not this is passed on.
+        if code > 100 && code < 200 {
+            self.transactions.wait(cx.now.instant, owed.owed);
         }
         if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
             return;
@@ -408,7 +415,8 @@ impl Exchanges {
         let Some(answer) = self.take_waiting(owed) else { return };
         let Ok(message) = Message::parse(&answer) else { return };
         if message.status().is_some_and(|code| code < 200) {
-            return self.give_up_opening(owed);
+            self.give_up_opening(owed);
+            return self.pass_on_without_media(cx, owed, &message);
         }
         let Some(Exchange { relay: Some(relay), .. }) = self.pending.get_mut(&owed) else { return };
         let Some(sent) = relay.sent else { return };
@@ -417,6 +425,21 @@ impl Exchanges {
             self.hang_up(cx, sent, &leg);
         }
         self.fail(cx, owed, 503, why);
+    }
+
+    /// A provisional answer of a service whose early media no gate opened. A reliable one comes again, and may then be opened.
+    fn pass_on_without_media(&mut self, cx: &mut Context, owed: ExchangeId, message: &Message<'_>) {
+        let Some(Exchange { relay: Some(relay), flow, .. }) = self.pending.get(&owed) else { return };
+        if message.lists(HeaderName::Require, b"100rel") {
+            return;
+        }
+        let contact = cx.answer_contact(message, relay.hop, flow.listener);
+        let contact = contact.as_deref().map(|value| ("Contact", value));
+        let body = Some(NewBody { content_type: b"", bytes: b"" });
+        let response = ForwardResponse { response: message, remove: HIDDEN, add: contact.as_slice(), body };
+        if response.write(&mut cx.scratch).is_ok() {
+            self.answer(cx, owed, message.status().unwrap_or(183));
+        }
     }
 
     /// Our own request was never answered.

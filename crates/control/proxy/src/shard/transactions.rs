@@ -129,6 +129,13 @@ impl Transactions {
         }
     }
 
+    /// Whoever is to answer a request goes on with it.
+    pub(super) fn wait(&mut self, now: Instant, id: Id) {
+        if let Some(tables) = self.at(id.listener) {
+            tables.server.wait(now, id.token);
+        }
+    }
+
     /// 100, so that the client stops repeating its request.
     pub(super) fn send_trying(&mut self, cx: &mut Context, id: Id, asked: Asked<'_>) {
         Response::to(asked.message, 100).source(asked.flow.peer).begin(&mut cx.scratch).finish();

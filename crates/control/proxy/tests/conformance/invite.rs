@@ -73,6 +73,36 @@ fn d09_a_service_that_answers_after_the_client_was_told_408_is_hung_up() {
     assert_eq!(to_pbx(&site.send(PBX, reply(&invite, 200, ANSWER))), ["ACK", "BYE"]);
 }
 
+/// What the client is told of nothing may ring all the same: a service's early media that no gate opens.
+#[test]
+fn d09_who_waits_is_answered_however_often_the_service_says_that_it_rings() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 180, ""));
+    site.pass(Duration::from_secs(80));
+    let early = reply(&invite, 183, ANSWER).replacen("Contact:", "Require: 100rel\r\nRSeq: 1\r\nContact:", 1);
+    site.send(PBX, early);
+    assert!(to_phone(&site.pass(Duration::from_secs(1))).is_empty(), "nothing was opened, and it comes again");
+    let sent = site.pass(TIMER_C + CANCELLED);
+    assert_eq!((to_pbx(&sent)[0], to_phone(&sent)[0]), ("CANCEL", 408));
+}
+
+#[test]
+fn a_client_hears_that_it_rings_where_early_media_are_not_opened() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 180, ANSWER));
+    let sent = site.pass(Duration::from_secs(1));
+    assert_eq!(to_phone(&sent), [180]);
+    assert!(sent[0].1.ends_with("Content-Length: 0\r\n\r\n") && !sent[0].1.contains("Content-Type"), "{}", sent[0].1);
+    assert_eq!(header(&sent[0].1, "Contact"), Some("<sip:pbx@203.0.113.1:5060>"));
+    // The answer is opened all the same.
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    assert_eq!(to_phone(&site.gate_opens()), [200]);
+}
+
 /// Each that is answered too late is remembered for as long as that answer may come again, and there are never more than there may
 /// be.
 #[test]

@@ -56,7 +56,8 @@ impl TransactionState for Answering {
 }
 
 /// The transactions of requests that came to us; what each sends is its last response. One ends at the latest
-/// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response, or 64 T1 after its final one.
+/// [`UNANSWERED_MS`](super::UNANSWERED_MS) after its last provisional response or [`ServerTransactions::wait`], or 64 T1 after
+/// its final one.
 ///
 /// Each is found by what retransmissions share with their request, and by what an ACK to a 2xx shares with its INVITE.
 pub type ServerTransactions<P = SocketAddr> = Transactions<Answering, P>;
@@ -136,6 +137,14 @@ impl<P: Copy> ServerTransactions<P> {
             self.table.arm_repeat(now, token, Span::T1Shift0);
         }
         true
+    }
+
+    /// Whoever is to answer has shown that it goes on with a request, in what is not passed on: it has as long again as after a
+    /// provisional response.
+    pub fn wait(&mut self, now: Instant, token: Token) {
+        if self.table.entry(token).is_some_and(|entry| entry.state.phase == Phase::Proceeding) {
+            self.table.arm_end(now, token, Span::Unanswered);
+        }
     }
 
     /// The last response and where it goes; `None` if there is none, or its ACK has come.

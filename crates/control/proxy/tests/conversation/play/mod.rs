@@ -466,7 +466,6 @@ impl Play {
             assert!(gauge.used <= gauge.max, "{}: {} of {}", gauge.name, gauge.used, gauge.max);
         }
         self.check_open();
-        self.rules.check_answered(self.site.instant);
     }
 
     /// Nobody says anything more: in the end nothing is remembered, but what may not come twice, and where services were.
@@ -476,6 +475,7 @@ impl Play {
             self.gate_catches_up();
             self.check();
         }
+        self.rules.check_answered();
         self.check_nothing_is_open();
         for gauge in self.gauges().filter(|gauge| !matches!(gauge.name, "replays" | "bindings" | "contacts")) {
             assert_eq!(gauge.used, 0, "{} are left", gauge.name);

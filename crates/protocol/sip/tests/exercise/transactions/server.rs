@@ -89,6 +89,7 @@ impl Play {
             2 | 3 => self.respond(which, CODES[usize::from(how) % CODES.len()]),
             4 if more & 7 == 0 => self.cancel(&Asked::new(step)),
             4 if more & 7 == 1 => self.forget(which),
+            4 if more & 7 == 2 => self.goes_on(which),
             4 => self.now = self.table.poll_timeout().unwrap_or(self.now).max(self.now),
             _ => self.now = self.now + wait(step),
         }
@@ -152,6 +153,16 @@ impl Play {
         }
         let kept = Some((&known.response[..], PEERS[0])).filter(|(response, _)| !response.is_empty());
         assert_eq!(self.table.response(known.token), kept);
+    }
+
+    /// Whoever is to answer shows that it goes on.
+    fn goes_on(&mut self, which: u8) {
+        let Some(place) = usize::from(which).checked_rem(self.known.len()) else { return };
+        let (now, known) = (self.now, &mut self.known[place]);
+        self.table.wait(now, known.token);
+        if known.state == State::Proceeding {
+            known.clocks.end = now + ms(UNANSWERED_MS);
+        }
     }
 
     fn forget(&mut self, which: u8) {

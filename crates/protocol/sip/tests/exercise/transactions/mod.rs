@@ -54,9 +54,9 @@ impl Clocks {
         (self.every, self.repeat) = (ms(T1_MS), Some(now + ms(T1_MS)));
     }
 
-    /// Whether something is to be sent again now.
+    /// Whether something is to be sent again now. Not at the very end.
     fn repeats(&mut self, now: Instant) -> bool {
-        if self.repeat.is_none_or(|at| at > now || at > self.end) {
+        if self.repeat.is_none_or(|at| at > now || at >= self.end) {
             return false;
         }
         self.every = (self.every * 2).min(self.longest);

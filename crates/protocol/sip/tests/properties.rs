@@ -47,6 +47,24 @@ fn token() -> impl Strategy<Value = String> {
     "[A-Za-z0-9.!%*_+~-]{1,40}"
 }
 
+/// What the fuzz targets begin with, and what they found.
+#[test]
+fn what_was_kept_for_the_fuzz_targets_holds() {
+    type Exercise = fn(&[u8]);
+    let targets: [(&str, Exercise); 4] = [
+        ("sip_message", exercise::message),
+        ("sip_stream", exercise::stream),
+        ("sip_multipart", exercise::multipart),
+        ("sip_transaction", exercise::transactions),
+    ];
+    for (target, exercise) in targets {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
+        for kept in fs::read_dir(folder).unwrap() {
+            exercise(&fs::read(kept.unwrap().path()).unwrap());
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -318,6 +318,12 @@ pub(crate) struct Trace {
     /// Which recent sign-ins of this user were refused, and by which rule.
     #[arg(long, value_name = "USER", conflicts_with = "flow", required_unless_present = "flow")]
     pub(crate) user: Option<String>,
+    /// Write this user's SIP messages from now on to a file that Wireshark and sngrep open, or to standard output (`-`).
+    #[arg(long, value_name = "FILE", requires = "user", conflicts_with = "json")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// For how long, unless it is interrupted.
+    #[arg(long, value_name = "SECONDS", requires = "pcap", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
     /// What becomes of a packet, such as `tcp 198.51.100.7:40000 > 203.0.113.1:22`; from the outside unless `--inside`.
     #[arg(long, value_name = "FLOW")]
     pub(crate) flow: Option<String>,

@@ -20,7 +20,10 @@ pub use status::{
     Enforcement, FeedStage, FeedStatus, FrontendStatus, GateStatus, JoinedGate, LaneStatus, NodeStatus, PortStatus,
     Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus,
 };
-pub use trace::{Decision, Flow, FlowTrace, Observe, PolicyAnswer, PolicyTest, RecentDrop};
+pub use trace::{
+    Decision, Flow, FlowTrace, MessagesWanted, Observe, PolicyAnswer, PolicyTest, RecentDrop, TracedMessage,
+    TracedMessages,
+};
 
 /// A stable name, such as a reason's or a table's: written from a constant, read into a string.
 pub type Label = Cow<'static, str>;

@@ -109,3 +109,51 @@ pub struct PolicyAnswer {
     /// How it came to that.
     pub steps: Vec<String>,
 }
+
+/// From which of a user's messages on somebody wants to have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessagesWanted {
+    /// A number: [`TracedMessages::next`] of the last answer, or 0.
+    pub after: u64,
+}
+
+/// Messages of a user while they are traced: as long as somebody asks for them every few seconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedMessages {
+    /// The number that the next message will have.
+    pub next: u64,
+    /// How many of those asked for were not kept: they came faster than they were read, or than they are copied.
+    pub lost: u64,
+    /// The others, oldest first.
+    pub messages: Vec<TracedMessage>,
+}
+
+/// A SIP message as it came or went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedMessage {
+    /// When, in microseconds of Unix time.
+    pub unix_us: u64,
+    /// `UDP`, `TCP` or `TLS`.
+    pub transport: Label,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Who gets it.
+    pub to: SocketAddr,
+    /// The message, in base64, with `x` in place of what credentials and keys of streams are made of.
+    #[serde(with = "base64_text")]
+    pub bytes: Vec<u8>,
+}
+
+mod base64_text {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}

@@ -11,8 +11,10 @@ mod guesses;
 mod ledger;
 mod links;
 mod locations;
+mod mask;
 mod metrics;
 mod shard;
+mod traces;
 mod transmits;
 
 pub use agents::{AgentKeys, EpochUsers, LEAD_S};
@@ -24,4 +26,5 @@ pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Phones, Rung, Settings, Shard, Tables, derive};
+pub use traces::{Traces, TracesFull};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

@@ -137,6 +137,8 @@ struct Item {
 pub struct Transmits {
     bytes: Vec<u8>,
     items: Vec<Item>,
+    /// How many of them were looked at by [`Self::take_new`].
+    seen: usize,
     dropped: u64,
     /// What goes to one of these is sealed as it is queued, whoever queues it.
     pub(crate) links: Links,
@@ -153,6 +155,7 @@ impl Transmits {
         Self {
             bytes: Vec::with_capacity(64 * 1024),
             items: Vec::with_capacity(64),
+            seen: 0,
             dropped: 0,
             links: Links::default(),
         }
@@ -178,6 +181,12 @@ impl Transmits {
         self.items.iter().map(|item| (item.flow, self.bytes.get(item.start..item.end).unwrap_or_default()))
     }
 
+    /// Those that were queued since the last call.
+    pub(crate) fn take_new(&mut self) -> impl Iterator<Item = (Flow, &[u8])> {
+        let seen = std::mem::replace(&mut self.seen, self.items.len());
+        self.iter().skip(seen)
+    }
+
     /// Whether nothing is queued.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -188,6 +197,7 @@ impl Transmits {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.items.clear();
+        self.seen = 0;
     }
 
     /// Datagrams dropped since the last call because the list was full or they were too long.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::{Router, http::StatusCode};
 use sluicegate_api::{
-    self as api, FlowTrace, GrantStatus, JoinToken, NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked,
+    self as api, FlowTrace, GrantStatus, JoinToken, MessagesWanted, NodeStatus, Observe, PolicyAnswer, PolicyTest,
+    Revoke, Revoked, TracedMessages,
 };
 use sluicegate_gate::{Probe, Selected, Selector, Tuple};
 use sluicegate_grant::DataMode;
@@ -68,6 +69,7 @@ pub(crate) fn router(api: Api) -> Router {
     let routes = routes
         .on(&api::GRANTS, grants)
         .on(&api::TRACE_USER, async |asked| Ok(asked.api.frontend()?.trace_user(&asked.name)))
+        .on(&api::TRACE_MESSAGES, trace_messages)
         .on(&api::POLICY_TEST, policy_test)
         .on(&api::JOIN_TOKEN, join_token);
     metrics::beside(objects::routes(routes).or_refused()).with_state(api)
@@ -146,6 +148,15 @@ async fn trace_flow(Asked { api, body: flow, .. }: Asked<api::Flow>) -> Result<F
     let port = if flow.inside { Port::INSIDE } else { Port::OUTSIDE };
     let probe = Probe { tuple: Tuple { protocol: flow.protocol, src, dst }, port };
     api.gate()?.trace(probe).await.map_err(bad)
+}
+
+async fn trace_messages(asked: Asked<MessagesWanted>) -> Result<TracedMessages, Refused> {
+    let read = asked.api.frontend()?.trace_messages(&asked.name, asked.body.after);
+    let (messages, begun) = read.map_err(bad)?;
+    if begun {
+        asked.changed("trace --pcap", &asked.name);
+    }
+    Ok(messages)
 }
 
 async fn policy_test(Asked { api, body: test, .. }: Asked<PolicyTest>) -> Result<PolicyAnswer, Refused> {

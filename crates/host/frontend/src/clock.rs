@@ -21,6 +21,12 @@ impl Clock {
 
     /// Wall-clock time; zero on a host whose clock stands before 1970.
     pub(crate) fn unix(&self) -> UnixTime {
-        UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+        UnixTime(self.unix_us() / 1_000_000)
+    }
+
+    /// The same in microseconds.
+    pub(crate) fn unix_us(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
     }
 }

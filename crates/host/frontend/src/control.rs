@@ -9,7 +9,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus};
+use sluicegate_api::{ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages};
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
@@ -28,7 +28,7 @@ use crate::{
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Traces, TracesFull};
 
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
@@ -54,6 +54,9 @@ pub enum ControlError {
     /// The frontend is stopping, or has more to do than it can.
     #[error("the frontend is stopping or overloaded; try again in a moment")]
     Busy,
+    /// Too many traces.
+    #[error(transparent)]
+    Traces(#[from] TracesFull),
     /// The system has no random bytes to give.
     #[error("the system gave no random bytes: {0}")]
     Random(String),
@@ -79,6 +82,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) traces: Arc<Traces>,
     pub(crate) contacts: Arc<ContactFile>,
     pub(crate) replica: Arc<ReplicaKey>,
     pub(crate) agents: ArcSwap<AgentKeys>,
@@ -286,6 +290,16 @@ impl Control {
         self.inner.decisions.of_user(user)
     }
 
+    /// The messages of a user from number `after` on, and whether by this they are copied from now on. They are for as long
+    /// as somebody asks.
+    ///
+    /// # Errors
+    /// If those of as many users are as may be.
+    pub fn trace_messages(&self, user: &str, after: u64) -> Result<(TracedMessages, bool), ControlError> {
+        let Inner { traces, clock, .. } = &*self.inner;
+        Ok(traces.read(user, after, clock.now(), clock.unix_us())?)
+    }
+
     /// All counters and gauges.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
@@ -328,6 +342,7 @@ impl Control {
         sums.extend(inner.ledger.gauges());
         sums.extend([
             inner.decisions.gauge(),
+            inner.traces.gauge(),
             inner.guesses.gauge(inner.clock.now()),
             inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),

@@ -50,7 +50,9 @@ use crate::{
     tls::TlsFileError,
     worker::{Gauges, Worker},
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics};
+use sluicegate_proxy::{
+    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics, Traces,
+};
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
 const ISSUER_FILE: &str = "frontend-issuer.key";
@@ -187,6 +189,7 @@ struct Common {
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
+    traces: Arc<Traces>,
     contacts: Arc<ContactFile>,
     agents: Arc<AgentKeys>,
     clock: Clock,
@@ -246,7 +249,8 @@ impl Opened {
         let stop = Arc::new(AtomicBool::new(false));
         let guesses = Arc::new(guesses(&secrets));
         let contacts = Arc::new(contacts.restore(clock, &config.tables, listening(&addresses), &policy));
-        let common = Common { guesses, contacts, secrets, agents, policy, ledger, clock, stop, events };
+        let traces = Arc::default();
+        let common = Common { guesses, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -446,6 +450,7 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -
         replica_key: Arc::clone(&secrets.replica),
         agents: Arc::clone(&common.agents),
         guesses: Arc::clone(&common.guesses),
+        traces: Arc::clone(&common.traces),
         issuer: Arc::clone(&secrets.issuer),
     }
 }
@@ -476,6 +481,7 @@ fn control(
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::default()),
         guesses: Arc::clone(&common.guesses),
+        traces: Arc::clone(&common.traces),
         contacts: Arc::clone(&common.contacts),
         replica: Arc::clone(&common.secrets.replica),
         agents: ArcSwap::new(Arc::clone(&common.agents)),
@@ -498,6 +504,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::clone(&control.inner.decisions),
+        traces: Arc::clone(&common.traces),
         shards: shards.senders.clone(),
         statuses: Arc::clone(&control.inner.gates),
         holders: Holders::new(&config.gates),

@@ -17,6 +17,7 @@ mod lab;
 mod link;
 mod node;
 mod objects;
+mod pcap;
 mod reading;
 mod reload;
 mod status;

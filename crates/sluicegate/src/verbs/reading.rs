@@ -9,7 +9,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     control::{Node, cell, print_json},
-    keys,
+    keys, pcap,
 };
 use crate::{
     cli::{NodeAddress, Switch, Trace},
@@ -19,6 +19,7 @@ use crate::{
 pub(crate) fn trace(trace: &Trace) -> Result<()> {
     let node = Node::of(&trace.reading.node.config)?;
     match (&trace.user, &trace.flow) {
+        (Some(user), _) if let Some(file) = &trace.pcap => pcap::write(&node, user, file, trace.seconds)?,
         (Some(user), _) => {
             let decisions = node.ask(&api::TRACE_USER.ask_of(user, &()))?;
             if trace.reading.json {

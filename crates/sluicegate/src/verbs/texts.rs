@@ -35,6 +35,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate status", "What the node of this host does."),
     ("sluicegate trace --user alice", "Why alice was refused."),
     (
+        "sluicegate trace --user alice --pcap alice.pcap",
+        "Her SIP messages of the next minute, for Wireshark or sngrep.",
+    ),
+    (
         "sluicegate trace --flow \"tcp 198.51.100.7:40000 > 203.0.113.1:22\"",
         "What would become of that packet, and why.",
     ),

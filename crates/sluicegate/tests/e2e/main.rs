@@ -34,4 +34,5 @@ mod streams;
 mod threats;
 mod tools;
 mod torture;
+mod watching;
 mod windows;

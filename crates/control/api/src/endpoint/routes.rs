@@ -4,8 +4,8 @@ use sluicegate_policy::{Group, Service};
 
 use super::{Endpoint, Method};
 use crate::{
-    Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, NewUser, NodeStatus, Observe, PolicyAnswer,
-    PolicyTest, Revoke, Revoked, Unregistered, User, UserChange, UserStatus,
+    Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, MessagesWanted, NewUser, NodeStatus, Observe,
+    PolicyAnswer, PolicyTest, Revoke, Revoked, TracedMessages, Unregistered, User, UserChange, UserStatus,
 };
 
 /// How the node is.
@@ -22,6 +22,9 @@ pub static CONFIRM: Endpoint<(), ()> = Endpoint::new(Method::POST, "/v1/confirm"
 pub static TRACE_FLOW: Endpoint<Flow, FlowTrace> = Endpoint::new(Method::POST, "/v1/trace/flow");
 /// What was decided about a user lately, newest first.
 pub static TRACE_USER: Endpoint<(), Vec<Decision>> = Endpoint::new(Method::GET, "/v1/trace/user/{name}");
+/// Messages of a user, which are copied for as long as somebody asks for them.
+pub static TRACE_MESSAGES: Endpoint<MessagesWanted, TracedMessages> =
+    Endpoint::new(Method::POST, "/v1/trace/user/{name}/messages");
 /// Whether a user may use a service now, and by which rule.
 pub static POLICY_TEST: Endpoint<PolicyTest, PolicyAnswer> = Endpoint::new(Method::GET, "/v1/policy/test");
 /// Makes a token with which one gate can join.

@@ -36,6 +36,7 @@ mod settings;
 mod timers;
 mod transactions;
 mod unproved;
+mod watch;
 
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
@@ -171,7 +172,8 @@ impl Shard {
     }
 
     /// What is to be sent. Whoever sends it clears it.
-    pub const fn transmits(&mut self) -> &mut Transmits {
+    pub fn transmits(&mut self) -> &mut Transmits {
+        self.cx.note_sent();
         &mut self.cx.out
     }
 

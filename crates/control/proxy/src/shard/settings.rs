@@ -11,7 +11,7 @@ use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{message::Transport, write::ViaLine};
 use zeroize::Zeroizing;
 
-use crate::{agents::AgentKeys, guesses::Guesses, locations::Locations, transmits::Listening};
+use crate::{agents::AgentKeys, guesses::Guesses, locations::Locations, traces::Traces, transmits::Listening};
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
@@ -119,6 +119,8 @@ pub struct Settings {
     pub agents: Arc<AgentKeys>,
     /// Wrong digests of all shards.
     pub guesses: Arc<Guesses>,
+    /// Messages that operators want to see.
+    pub traces: Arc<Traces>,
     /// Signs portable copies of grants.
     pub issuer: Arc<IssuerKey>,
 }

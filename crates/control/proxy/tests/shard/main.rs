@@ -11,3 +11,4 @@ mod signin;
 #[path = "../site/mod.rs"]
 mod site;
 mod streams;
+mod watching;

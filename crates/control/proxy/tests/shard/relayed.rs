@@ -248,9 +248,13 @@ fn a_service_behind_a_distant_gate_is_reached_at_the_gates_address() {
     site.tell(0, Input::Standing { service: "pbx".into(), standing });
     let mut alice = phone();
     let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let trace = |site: &Site| site.traces.read("alice", 0, site.instant, 0).unwrap().0.messages;
+    trace(&site);
     let sent = site.send_raw(PHONE, signed);
     let (to, invite) = &sent[0];
     assert_eq!(*to, address);
+    let copy = trace(&site).into_iter().find(|message| message.to == address).unwrap();
+    assert_eq!(copy.bytes, invite[..invite.len() - TRAILER_LEN]);
     assert!(invite.starts_with(b"INVITE sip:pbx@10.0.0.2:5060 "));
     let own: std::net::SocketAddr = FRONTEND.parse().unwrap();
     let ends = Ends { client: (own.ip(), own.port()), gate_port: address.port() };

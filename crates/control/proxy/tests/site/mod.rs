@@ -14,7 +14,7 @@ use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionS
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Phones,
-    Settings, Shard, ShardMetrics, Tables,
+    Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -55,6 +55,7 @@ pub(crate) struct Site {
     pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
     pub(crate) locations: Arc<Locations>,
+    pub(crate) traces: Arc<Traces>,
     pub(crate) unproved_answers_per_s: u32,
     tables: Tables,
     starts: u8,
@@ -97,6 +98,7 @@ impl Site {
             replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
             locations: Arc::new(Locations::new(tables.contacts_max, tables.contacts_per_user_max)),
+            traces: Arc::default(),
             unproved_answers_per_s: 100_000,
             tables,
             starts: 0,
@@ -145,6 +147,7 @@ impl Site {
             replica_key: Arc::clone(&self.replica_key),
             agents: Arc::clone(&self.agents),
             guesses: Arc::clone(&self.guesses),
+            traces: Arc::clone(&self.traces),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),
         }
     }

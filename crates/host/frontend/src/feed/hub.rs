@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 pub(crate) use audited::Audited;
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, derive, share_of};
+use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, Traces, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -66,6 +66,7 @@ pub(crate) struct Hub {
     pub(crate) clock: Clock,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
+    pub(crate) traces: Arc<Traces>,
     pub(crate) shards: Vec<ShardSender>,
     pub(crate) statuses: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) holders: Holders,
@@ -107,6 +108,7 @@ impl Hub {
                 let expired = self.ledger.expire(self.clock.unix());
                 self.audited.sweep(now, expired);
                 self.registrations.save(self.clock.unix());
+                self.traces.end_unread(now);
             }
             let due = self.poll().min(next_sweep);
             let sleep = tokio::time::sleep(due.since(self.clock.now()));

@@ -98,7 +98,7 @@ pub(crate) enum Verb {
     },
     /// Show what a running node does.
     Status(Reading),
-    /// Explain why a packet, flow or user was refused, or would be.
+    /// Explain why a packet, flow, user or call was refused, or would be, and write down what a user's telephones say.
     Trace(Trace),
     /// Count what would be dropped instead of dropping it.
     Observe {
@@ -316,8 +316,11 @@ pub(crate) struct Trace {
     #[command(flatten)]
     pub(crate) reading: Reading,
     /// Which recent sign-ins of this user were refused, and by which rule.
-    #[arg(long, value_name = "USER", conflicts_with = "flow", required_unless_present = "flow")]
+    #[arg(long, value_name = "USER", conflicts_with_all = ["flow", "call"], required_unless_present_any = ["flow", "call"])]
     pub(crate) user: Option<String>,
+    /// What became of a call: its Call-ID, the id of one of its grants, or the `call` of the call log or of `--user`.
+    #[arg(long, value_name = "ID", conflicts_with = "flow")]
+    pub(crate) call: Option<String>,
     /// Write this user's SIP messages from now on to a file that Wireshark and sngrep open, or to standard output (`-`).
     #[arg(long, value_name = "FILE", requires = "user", conflicts_with = "json")]
     pub(crate) pcap: Option<PathBuf>,

@@ -21,8 +21,8 @@ pub use status::{
     Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus,
 };
 pub use trace::{
-    Decision, Flow, FlowTrace, MessagesWanted, Observe, PolicyAnswer, PolicyTest, RecentDrop, TracedMessage,
-    TracedMessages,
+    CallEnd, CallStep, CallStory, Decision, Flow, FlowTrace, MessagesWanted, Observe, PolicyAnswer, PolicyTest,
+    RecentDrop, TracedMessage, TracedMessages,
 };
 
 /// A stable name, such as a reason's or a table's: written from a constant, read into a string.

@@ -84,8 +84,73 @@ pub struct Decision {
     pub outcome: Label,
     /// The status that was answered.
     pub status: u16,
+    /// The check of the frontend that decided; `None` if it was decided later.
+    pub rung: Option<Label>,
+    /// The call that it is about, as [`CallStory::call`].
+    pub call: Option<String>,
+    /// The same as telephones name it, if the request said so.
+    pub call_id: Option<String>,
     /// Why, in steps.
     pub steps: Vec<String>,
+}
+
+/// What became of a call between a user and a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallStory {
+    /// 24 hexadecimal digits, with which the ids of its grants begin; empty if it was refused before it got any.
+    pub call: String,
+    /// The Call-ID of the request that began it, as far as it is known and can be shown.
+    pub call_id: String,
+    /// The user: who calls, or is called.
+    pub user: String,
+    /// The service that is called, or calls.
+    pub service: String,
+    /// Who calls: `user` or `service`.
+    pub caller: Label,
+    /// Where the user is.
+    pub client: SocketAddr,
+    /// When it began, in Unix seconds.
+    pub unix: u64,
+    /// How long it took until it was answered; `None` if it was not, or before a restart.
+    pub setup_ms: Option<u64>,
+    /// When it was answered, in Unix seconds.
+    pub answered_unix: Option<u64>,
+    /// What its grants let through towards the service, in bytes, as far as gates have said.
+    pub bytes_to_service: u64,
+    /// How it ended; `None` while it goes on.
+    pub end: Option<CallEnd>,
+    /// What happened to it, in order.
+    pub steps: Vec<CallStep>,
+    /// How many more steps there were than are kept.
+    pub steps_left_out: u64,
+    /// What it has open now.
+    pub grants: Vec<GrantStatus>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallEnd {
+    /// When, in Unix seconds.
+    pub unix: u64,
+    /// `hung_up`, `cancelled`, `declined` by the other side, `refused` or `failed` here, `unacknowledged`, `expired`, `revoked`.
+    pub why: Label,
+    /// By whom: `user`, `service`, `frontend` or `operator`.
+    pub by: Label,
+    /// The status that was answered, if it never came to a call.
+    pub status: Option<u16>,
+}
+
+/// Something that happened to a call, once or again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallStep {
+    /// When first, in Unix seconds.
+    pub unix: u64,
+    /// When last.
+    pub last_unix: u64,
+    /// How often.
+    pub times: u64,
+    /// What.
+    pub text: String,
 }
 
 /// Who wants what.

@@ -1,4 +1,4 @@
-//! The bounded memory behind `trace user`: what was decided lately about whom, and why.
+//! The bounded memory behind `trace --user`: what was decided lately about whom, and why.
 
 use std::{
     collections::VecDeque,
@@ -8,6 +8,8 @@ use std::{
 use sluicegate_api::Decision;
 use sluicegate_bounded::Gauge;
 
+use crate::{calls::CallId, stories::Who};
+
 /// What was decided about one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
@@ -15,6 +17,10 @@ pub struct Decided {
     pub decision: Decision,
     /// Whether the request goes on with a call that stands already.
     pub renewal: bool,
+    /// The call that it is about, if it has an id already.
+    pub call: Option<CallId>,
+    /// Who began that.
+    pub caller: Who,
     /// How many decisions about unproved senders were not told of since the last one.
     pub left_out: u64,
 }
@@ -68,6 +74,9 @@ mod tests {
             client: "192.0.2.1:5060".parse().unwrap(),
             outcome: "denied".into(),
             status: 403,
+            rung: None,
+            call: None,
+            call_id: None,
             steps: Vec::new(),
         }
     }

@@ -14,6 +14,7 @@ mod locations;
 mod mask;
 mod metrics;
 mod shard;
+mod stories;
 mod traces;
 mod transmits;
 
@@ -26,5 +27,6 @@ pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Phones, Rung, Settings, Shard, Tables, derive};
+pub use stories::{Happened, Stories, Who, Why};
 pub use traces::{Traces, TracesFull};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

@@ -1,4 +1,4 @@
-//! The audit log: who signed in or failed, which grants opened and ended, and what operators changed. One JSON object a
+//! The audit log: who signed in or failed, which grants opened and ended, which calls there were, and what operators changed. One JSON object a
 //! line, in files that never grow beyond their bounds, and in the node's own log.
 //!
 //! What strangers cause goes to a file of its own at a bounded rate, so that nobody who fails to sign in pushes out a line
@@ -7,6 +7,7 @@
 mod files;
 
 use std::{
+    borrow::Cow,
     net::IpAddr,
     path::PathBuf,
     sync::{
@@ -38,6 +39,8 @@ pub struct Options {
     pub bytes_max: u64,
     /// Older files kept of each kind, at most [`Options::KEEP_MAX`].
     pub keep: u8,
+    /// Whether calls are logged too: by a frontend alone.
+    pub calls: bool,
 }
 
 impl Options {
@@ -47,7 +50,7 @@ impl Options {
     /// The log in this directory, with the default of every other field.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), bytes_max: 8_000_000, keep: 7 }
+        Self { directory: directory.into(), bytes_max: 8_000_000, keep: 7, calls: false }
     }
 }
 
@@ -83,6 +86,8 @@ pub enum Event {
         /// What it used.
         bytes_used: u64,
     },
+    /// A call is over, or came to nothing.
+    CallEnded(Box<Call>),
     /// A gate used its join token.
     GateJoined {
         /// Where it dialled from.
@@ -138,12 +143,46 @@ pub struct Grant {
     pub bytes_max: u64,
 }
 
+/// A call as the log describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Call {
+    /// What the ids of its grants begin with; empty if it was refused before it had any.
+    pub call: String,
+    /// Its Call-ID, as far as it is known.
+    pub call_id: String,
+    /// The user.
+    pub user: String,
+    /// The service.
+    pub service: String,
+    /// Who of the two called.
+    pub caller: Cow<'static, str>,
+    /// Where the user was.
+    pub address: IpAddr,
+    /// The port there; 0 if it is not known.
+    pub port: u16,
+    /// When it began, in Unix seconds.
+    pub began_unix: u64,
+    /// How long it took until it was answered; `null` if it was not, or before a restart.
+    pub setup_ms: Option<u64>,
+    /// How long it lasted from then on.
+    pub duration_s: Option<u64>,
+    /// What its grants let through towards the service, as far as gates have said.
+    pub bytes_to_service: u64,
+    /// Why it ended.
+    pub ended: Cow<'static, str>,
+    /// By whom.
+    pub by: Cow<'static, str>,
+    /// The status that was answered, if it came to nothing.
+    pub status: Option<u16>,
+}
+
 /// Kinds of lines that are limited together.
 #[derive(Debug, Clone, Copy)]
 enum Class {
     Failed,
     SignIn,
     Grant,
+    Call,
     Change,
 }
 
@@ -153,6 +192,7 @@ impl Event {
             Self::SignInFailed(_) => Class::Failed,
             Self::SignedIn(_) | Self::SignInDenied(_) => Class::SignIn,
             Self::GrantOpened(_) | Self::GrantRenewed(_) | Self::GrantEnded { .. } => Class::Grant,
+            Self::CallEnded(_) => Class::Call,
             Self::GateJoined { .. } | Self::Changed { .. } => Class::Change,
         }
     }
@@ -178,6 +218,7 @@ const fn is_none(count: &u64) -> bool {
 pub struct Files {
     audit: Rotating,
     failed: Rotating,
+    calls: Option<Rotating>,
 }
 
 impl Files {
@@ -187,7 +228,8 @@ impl Files {
     /// If one cannot be opened.
     pub fn open(options: &Options) -> Result<Self, AuditError> {
         let open = |name| Rotating::open(options, name).map_err(|(path, source)| AuditError { path, source });
-        Ok(Self { audit: open("audit.log")?, failed: open("failed.log")? })
+        let calls = options.calls.then(|| open("calls.log")).transpose()?;
+        Ok(Self { audit: open("audit.log")?, failed: open("failed.log")?, calls })
     }
 
     /// Starts the thread that writes them.
@@ -200,7 +242,7 @@ impl Files {
             lines,
             started: std::time::Instant::now(),
             // Strangers cause the first; the others cost a password, a grant or the operator's socket.
-            paces: [20, 200, 500, 1_000].map(Pace::per_second),
+            paces: [20, 200, 500, 500, 1_000].map(Pace::per_second),
             shown: Pace::per_second(2),
             waiting: AtomicU64::new(0),
             error: Mutex::new(None),
@@ -216,8 +258,13 @@ impl Files {
             match said {
                 Said::Line(class, line) => {
                     inner.waiting.fetch_sub(1, Ordering::Relaxed);
-                    let file = if matches!(class, Class::Failed) { &mut self.failed } else { &mut self.audit };
-                    inner.note(file.append(&line).err().map(|error| error.to_string()));
+                    let file = match class {
+                        Class::Failed => Some(&mut self.failed),
+                        Class::Call => self.calls.as_mut(),
+                        _ => Some(&mut self.audit),
+                    };
+                    let appended = file.map_or(Ok(()), |file| file.append(&line));
+                    inner.note(appended.err().map(|error| error.to_string()));
                 }
                 Said::Flush(done) => drop(done),
             }
@@ -235,7 +282,7 @@ struct Inner {
     lines: SyncSender<Said>,
     started: std::time::Instant,
     /// By [`Class`].
-    paces: [Pace; 4],
+    paces: [Pace; 5],
     /// Failures in the node's own log.
     shown: Pace,
     waiting: AtomicU64,

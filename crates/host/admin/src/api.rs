@@ -69,6 +69,7 @@ pub(crate) fn router(api: Api) -> Router {
     let routes = routes
         .on(&api::GRANTS, grants)
         .on(&api::TRACE_USER, async |asked| Ok(asked.api.frontend()?.trace_user(&asked.name)))
+        .on(&api::TRACE_CALL, async |asked| Ok(asked.api.frontend()?.trace_call(&asked.name)))
         .on(&api::TRACE_MESSAGES, trace_messages)
         .on(&api::POLICY_TEST, policy_test)
         .on(&api::JOIN_TOKEN, join_token);

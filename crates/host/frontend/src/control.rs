@@ -9,7 +9,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use sluicegate_api::{ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages};
+use sluicegate_api::{
+    CallStory, ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages,
+};
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
@@ -28,7 +30,7 @@ use crate::{
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Traces, TracesFull};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Stories, Traces, TracesFull};
 
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
@@ -82,6 +84,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) stories: Arc<Stories>,
     pub(crate) traces: Arc<Traces>,
     pub(crate) contacts: Arc<ContactFile>,
     pub(crate) replica: Arc<ReplicaKey>,
@@ -290,6 +293,12 @@ impl Control {
         self.inner.decisions.of_user(user)
     }
 
+    /// What became of calls: by a Call-ID, the id of a grant, or the part of it that a call's grants share. Newest first.
+    #[must_use]
+    pub fn trace_call(&self, id: &str) -> Vec<CallStory> {
+        self.inner.stories.of(id, &self.inner.ledger)
+    }
+
     /// The messages of a user from number `after` on, and whether by this they are copied from now on. They are for as long
     /// as somebody asks.
     ///
@@ -342,6 +351,7 @@ impl Control {
         sums.extend(inner.ledger.gauges());
         sums.extend([
             inner.decisions.gauge(),
+            inner.stories.gauge(),
             inner.traces.gauge(),
             inner.guesses.gauge(inner.clock.now()),
             inner.contacts.locations.gauge(),

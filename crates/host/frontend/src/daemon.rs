@@ -39,7 +39,7 @@ use crate::{
     contacts::{ContactFile, OpenedContacts, keep},
     control::{Control, Identity, Inner},
     feed::{
-        Ask, Audited, Hub, Listener, Log, Queues,
+        Ask, Audited, Hub, Listener, Log, Queues, call_ended,
         holders::Holders,
         registrations::{self, Registrations},
     },
@@ -51,7 +51,7 @@ use crate::{
     worker::{Gauges, Worker},
 };
 use sluicegate_proxy::{
-    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics, Traces,
+    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics, Stories, Traces,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -345,6 +345,8 @@ impl Frontend {
         let _ = tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
         self.control.inner.contacts.write();
         if let Some(audit) = self.control.audit() {
+            let over = self.control.inner.stories.take_over();
+            over.into_iter().filter_map(call_ended).for_each(|event| audit.write(&event, 0));
             audit.flush();
         }
         tracing::info!("the frontend is down");
@@ -480,6 +482,7 @@ fn control(
         asks,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::default()),
+        stories: Arc::new(Stories::new(config.grants_max)),
         guesses: Arc::clone(&common.guesses),
         traces: Arc::clone(&common.traces),
         contacts: Arc::clone(&common.contacts),
@@ -504,6 +507,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         clock: common.clock,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::clone(&control.inner.decisions),
+        stories: Arc::clone(&control.inner.stories),
         traces: Arc::clone(&common.traces),
         shards: shards.senders.clone(),
         statuses: Arc::clone(&control.inner.gates),

@@ -13,6 +13,7 @@ use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_keys as keys;
 use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Severity, Subject, User};
 use sluicegate_signin::{SitePublic, UserSecret};
+use sluicegate_store::audit;
 
 use super::{
     Known,
@@ -50,7 +51,7 @@ pub(crate) struct Plan {
     pub(crate) gate: Option<sluicegate_gate::Config>,
     pub(crate) frontend: Option<sluicegate_frontend::Config>,
     pub(crate) agent: Option<AgentPlan>,
-    pub(crate) audit: Option<sluicegate_store::audit::Options>,
+    pub(crate) audit: Option<audit::Options>,
 }
 
 impl Plan {
@@ -169,7 +170,7 @@ pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Fin
     if let Some(gate) = &gate {
         ways::check(&mut report, gate, &services_behind(&file, gate));
     }
-    audit(&mut report, &file);
+    audit_log(&mut report, &file);
     let audit = file.audit.options(&file.node.state);
     let plan = Plan { state: file.node.state, metrics: file.metrics.listen, gate, frontend, agent, audit };
     let plan = (!report.has_errors()).then_some(plan);
@@ -224,14 +225,14 @@ fn services_behind<'f>(file: &'f File, gate: &sluicegate_gate::Config) -> Vec<(u
 /// Smallest size of an audit log's file, and largest.
 const AUDIT_BYTES: std::ops::RangeInclusive<u64> = 100_000..=1_000_000_000;
 
-fn audit(report: &mut Report<'_>, file: &File) {
-    let (audit, keep_max) = (&file.audit, sluicegate_store::audit::Options::KEEP_MAX);
-    if !AUDIT_BYTES.contains(&audit.file_bytes.0) {
-        let what = format!("file_bytes is {} bytes", audit.file_bytes.0);
+fn audit_log(report: &mut Report<'_>, file: &File) {
+    let (log, keep_max) = (&file.audit, audit::Options::KEEP_MAX);
+    if !AUDIT_BYTES.contains(&log.file_bytes.0) {
+        let what = format!("file_bytes is {} bytes", log.file_bytes.0);
         report.error(&["audit", "file_bytes"], what, "write \"100KB\" to \"1GB\"");
     }
-    if audit.keep > keep_max {
-        let what = format!("keep = {} files are more than {keep_max}", audit.keep);
+    if log.keep > keep_max {
+        let what = format!("keep = {} files are more than {keep_max}", log.keep);
         report.error(&["audit", "keep"], what, "raise file_bytes, or copy older files away");
     }
 }
@@ -366,7 +367,8 @@ fn frontend_plan(
     config.grants_max = frontend.grants_max.unwrap_or(config.grants_max);
     config.phones = frontend.phones;
     config.tables = frontend.tables;
-    config.audit = file.audit.options(&file.node.state);
+    config.audit =
+        file.audit.options(&file.node.state).map(|options| audit::Options { calls: file.audit.calls, ..options });
     config.services.clone_from(&file.services);
     config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {

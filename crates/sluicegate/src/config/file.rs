@@ -395,19 +395,21 @@ pub(crate) struct Audit {
     pub(crate) file_bytes: Bytes,
     /// Older files kept of each kind.
     pub(crate) keep: u8,
+    /// Whether a frontend logs calls.
+    pub(crate) calls: bool,
 }
 
 impl Default for Audit {
     fn default() -> Self {
-        Self { enabled: true, directory: None, file_bytes: Bytes(8_000_000), keep: 7 }
+        Self { enabled: true, directory: None, file_bytes: Bytes(8_000_000), keep: 7, calls: true }
     }
 }
 
 impl Audit {
-    /// Where and how it is kept by a node with this state directory, if it is.
+    /// Where and how it is kept by a node with this state directory, if it is. Calls are a frontend's.
     pub(crate) fn options(&self, state: &Path) -> Option<Options> {
         let directory = self.directory.clone().unwrap_or_else(|| state.join("audit"));
-        self.enabled.then_some(Options { directory, bytes_max: self.file_bytes.0, keep: self.keep })
+        self.enabled.then_some(Options { directory, bytes_max: self.file_bytes.0, keep: self.keep, calls: false })
     }
 }
 

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
-use sluicegate_api::{self as api, Decision, Flow, FlowTrace, Observe, RecentDrop};
+use sluicegate_api::{
+    self as api, CallEnd, CallStep, CallStory, Decision, Flow, FlowTrace, GrantStatus, Observe, RecentDrop,
+};
 use sluicegate_policy::PortProtocol;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -18,9 +20,9 @@ use crate::{
 
 pub(crate) fn trace(trace: &Trace) -> Result<()> {
     let node = Node::of(&trace.reading.node.config)?;
-    match (&trace.user, &trace.flow) {
-        (Some(user), _) if let Some(file) = &trace.pcap => pcap::write(&node, user, file, trace.seconds)?,
-        (Some(user), _) => {
+    match (&trace.user, &trace.call, &trace.flow) {
+        (Some(user), ..) if let Some(file) = &trace.pcap => pcap::write(&node, user, file, trace.seconds)?,
+        (Some(user), ..) => {
             let decisions = node.ask(&api::TRACE_USER.ask_of(user, &()))?;
             if trace.reading.json {
                 return print_json(&decisions);
@@ -30,25 +32,78 @@ pub(crate) fn trace(trace: &Trace) -> Result<()> {
             }
             decisions.iter().for_each(print_decision);
         }
-        (None, Some(flow)) => {
+        (None, Some(call), _) => {
+            let stories = node.ask(&api::TRACE_CALL.ask_of(call, &()))?;
+            if trace.reading.json {
+                return print_json(&stories);
+            }
+            if stories.is_empty() {
+                out::line(
+                    "no such call is known: it may be long over (see the call log), or never have got as far as a password",
+                );
+            }
+            stories.iter().for_each(print_story);
+        }
+        (None, None, Some(flow)) => {
             let answer = node.ask(&api::TRACE_FLOW.ask(&probe(flow, trace.inside)?))?;
             if trace.reading.json {
                 return print_json(&answer);
             }
             print_flow(&answer);
         }
-        (None, None) => bail!("say which user (--user) or flow (--flow)"),
+        (None, None, None) => bail!("say which user (--user), call (--call) or flow (--flow)"),
     }
     Ok(())
 }
 
+/// A time as a person reads it.
+fn at(unix: u64) -> String {
+    let time = i64::try_from(unix).ok().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| unix.to_string())
+}
+
 /// What was decided about a sign-in, when, and why.
 fn print_decision(decision: &Decision) {
-    let Decision { unix, service, client, outcome, status, steps, .. } = decision;
-    let at = i64::try_from(*unix).ok().and_then(|unix| OffsetDateTime::from_unix_timestamp(unix).ok());
-    let at = at.and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| unix.to_string());
-    out::line(format_args!("{at} {service} from {client}: {outcome} ({status})"));
+    let Decision { unix, service, client, outcome, status, call, steps, .. } = decision;
+    let call = call.as_ref().map_or_else(String::new, |call| format!(", call {call}"));
+    out::line(format_args!("{} {service} from {client}: {outcome} ({status}){call}", at(*unix)));
     steps.iter().for_each(|step| out::line(format_args!("  {step}")));
+}
+
+/// What became of a call.
+fn print_story(story: &CallStory) {
+    let CallStory { call, call_id, user, service, client, setup_ms, answered_unix, end, .. } = story;
+    let (from, to) = if story.caller == "user" { (user, service) } else { (service, user) };
+    out::line(format_args!(
+        "call {} from {from} to {to}, the user at {client}, Call-ID {}",
+        or_dash(call),
+        or_dash(call_id)
+    ));
+    for CallStep { unix, last_unix, times, text } in &story.steps {
+        let again = if *times > 1 { format!(" ({times} times, last {})", at(*last_unix)) } else { String::new() };
+        out::line(format_args!("  {} {text}{again}", at(*unix)));
+    }
+    if story.steps_left_out > 0 {
+        out::line(format_args!("  and {} more", story.steps_left_out));
+    }
+    story.grants.iter().for_each(print_grant);
+    let set_up = setup_ms.map_or_else(String::new, |ms| format!(", set up in {ms} ms"));
+    out::line(match end {
+        None if answered_unix.is_some() => format!("  goes on{set_up}"),
+        None => "  is not answered yet".to_owned(),
+        Some(CallEnd { unix, why, by, status }) => {
+            let lasted = answered_unix.map_or_else(String::new, |from| {
+                let bytes = story.bytes_to_service;
+                format!(", after {} s{set_up}, {bytes} bytes to the service", unix.saturating_sub(from))
+            });
+            let status = status.map_or_else(String::new, |status| format!(" ({status})"));
+            format!("  {} over: {why} by the {by}{status}{lasted}", at(*unix))
+        }
+    });
+}
+
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
 }
 
 /// What becomes of a packet, why, under which grant, and what became of those like it.
@@ -58,25 +113,28 @@ fn print_flow(trace: &FlowTrace) {
         None => out::line(&trace.verdict),
     }
     trace.steps.iter().for_each(|step| out::line(format_args!("  {step}")));
-    if let Some(grant) = &trace.grant {
-        let place = |address: String, (first, last): (u16, u16)| {
-            if first == last { format!("{address} port {first}") } else { format!("{address} ports {first}-{last}") }
-        };
-        out::line(format_args!(
-            "  grant of {} for {}: {} stands for {}; {} of {} bytes used, ends in {} s",
-            grant.user,
-            grant.service,
-            place(cell(&grant.gate_address), grant.gate_ports),
-            place(grant.target.to_string(), grant.target_ports),
-            cell(&grant.bytes_used),
-            grant.bytes_max,
-            grant.not_after.saturating_sub(keys::now().0)
-        ));
-    }
+    trace.grant.iter().for_each(print_grant);
     for RecentDrop { ago_ms, reason, protocol, source, destination, .. } in &trace.recent {
         let (protocol, from, to) = (cell(protocol), cell(source), cell(destination));
         out::line(format_args!("  {} s ago: {protocol} {from} > {to} dropped: {reason}", ago_ms / 1_000));
     }
+}
+
+/// What a grant opens, and how much of it is used.
+fn print_grant(grant: &GrantStatus) {
+    let place = |address: String, (first, last): (u16, u16)| {
+        if first == last { format!("{address} port {first}") } else { format!("{address} ports {first}-{last}") }
+    };
+    out::line(format_args!(
+        "  grant of {} for {}: {} stands for {}; {} of {} bytes used, ends in {} s",
+        grant.user,
+        grant.service,
+        place(cell(&grant.gate_address), grant.gate_ports),
+        place(grant.target.to_string(), grant.target_ports),
+        cell(&grant.bytes_used),
+        grant.bytes_max,
+        grant.not_after.saturating_sub(keys::now().0)
+    ));
 }
 
 /// `PROTOCOL SOURCE[:PORT] > DESTINATION[:PORT]`.

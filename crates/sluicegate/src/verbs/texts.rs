@@ -34,6 +34,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate confirm", "Keeps what `up --confirm` has started."),
     ("sluicegate status", "What the node of this host does."),
     ("sluicegate trace --user alice", "Why alice was refused."),
+    ("sluicegate trace --call a84b4c76e66710@pc33", "What became of the call with this Call-ID."),
     (
         "sluicegate trace --user alice --pcap alice.pcap",
         "Her SIP messages of the next minute, for Wireshark or sngrep.",

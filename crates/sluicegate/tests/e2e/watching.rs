@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
+use serde_json::Value;
+
 use crate::support::{
     BINARY,
     lab::{CLIENT, GATE, Lab, SERVICE},
@@ -69,6 +71,62 @@ fn pcap(datapath: &'static str) {
     assert!(!text.contains("sip:bob@") && !text.contains(PASSWORD));
     assert!(text.contains("response=\"xxxxxxxx"), "credentials are masked");
     assert_eq!(sngrep(&file), 1, "one call");
+}
+
+on_packet!(a_call_is_told_by_trace_and_in_the_call_log, &[], story);
+
+fn story(datapath: &'static str) {
+    let lab = Lab::new();
+    let pbx = service("pbx", "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n");
+    let node = Node::up(&lab, &Config::new(datapath, &pbx));
+    let _pbx = Pbx::start(&lab);
+    let alice = Phone::new(&lab, "client", CLIENT, (GATE, 5060).into(), "alice");
+    let call = alice.call("pbx", Wish::Audio);
+    let grant = node.grants().remove(0);
+
+    let living = node.cli(&["trace", "--call", &grant]).expect("trace --call");
+    let place = format!("at {GATE} to udp/10000-10001 at {SERVICE} for {CLIENT}");
+    for text in ["from alice to pbx", "admitted (200) by rules", "gate up-1 opened udp/", &place, "goes on, set up in "]
+    {
+        assert!(living.contains(text), "{text:?} is not in\n{living}");
+    }
+    let stories = node.json(&["trace", "--call", &grant]);
+    let call_id = stories[0]["call_id"].as_str().expect("a Call-ID").to_owned();
+    assert_eq!(stories[0]["grants"][0]["id"], grant.as_str());
+    let by_user = node.json(&["trace", "--user", "alice"]);
+    assert_eq!((&by_user[0]["call_id"], &by_user[0]["call"]), (&stories[0]["call_id"], &stories[0]["call"]));
+
+    alice.bye(call);
+    let log = lab.path("up.state").join("audit/calls.log");
+    let line = until("the call is logged", || {
+        let text = fs::read_to_string(&log).ok()?;
+        serde_json::from_str::<Value>(text.lines().next()?).ok()
+    });
+    for (field, value) in [
+        ("event", "call_ended"),
+        ("user", "alice"),
+        ("service", "pbx"),
+        ("caller", "user"),
+        ("ended", "hung_up"),
+        ("by", "user"),
+    ] {
+        assert_eq!(line[field], value, "{line}");
+    }
+    assert_eq!((&line["call_id"], &line["call"]), (&stories[0]["call_id"], &stories[0]["call"]));
+    assert!(
+        line["setup_ms"].is_u64() && line["duration_s"].is_u64() && line["address"] == CLIENT.to_string(),
+        "{line}"
+    );
+    let over = node.cli(&["trace", "--call", &call_id]).expect("trace --call");
+    assert!(over.contains("over: hung_up by the user") && over.contains("closed grant"), "{over}");
+
+    // One that the service never heard of, and one that nobody knows.
+    let mallory = Phone::new(&lab, "client", CLIENT, (GATE, 5060).into(), "mallory");
+    assert_eq!(mallory.try_call("pbx", Wish::Audio).expect_err("no permission").status, 403);
+    let refused = node.json(&["trace", "--user", "mallory"]);
+    let refused = node.json(&["trace", "--call", refused[0]["call_id"].as_str().expect("a Call-ID")]);
+    assert_eq!((&refused[0]["end"]["why"], &refused[0]["end"]["status"]), (&Value::from("refused"), &Value::from(403)));
+    assert_eq!(node.json(&["trace", "--call", "nobody"]), Value::Array(Vec::new()));
 }
 
 /// How many calls sngrep finds, whose captures hold what it understood.

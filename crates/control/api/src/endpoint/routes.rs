@@ -4,8 +4,9 @@ use sluicegate_policy::{Group, Service};
 
 use super::{Endpoint, Method};
 use crate::{
-    Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, MessagesWanted, NewUser, NodeStatus, Observe,
-    PolicyAnswer, PolicyTest, Revoke, Revoked, TracedMessages, Unregistered, User, UserChange, UserStatus,
+    CallStory, Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, MessagesWanted, NewUser,
+    NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked, TracedMessages, Unregistered, User, UserChange,
+    UserStatus,
 };
 
 /// How the node is.
@@ -22,6 +23,8 @@ pub static CONFIRM: Endpoint<(), ()> = Endpoint::new(Method::POST, "/v1/confirm"
 pub static TRACE_FLOW: Endpoint<Flow, FlowTrace> = Endpoint::new(Method::POST, "/v1/trace/flow");
 /// What was decided about a user lately, newest first.
 pub static TRACE_USER: Endpoint<(), Vec<Decision>> = Endpoint::new(Method::GET, "/v1/trace/user/{name}");
+/// What became of calls: by a Call-ID, the id of a grant, or the part of it that a call's grants share. Newest first.
+pub static TRACE_CALL: Endpoint<(), Vec<CallStory>> = Endpoint::new(Method::GET, "/v1/trace/call/{name}");
 /// Messages of a user, which are copied for as long as somebody asks for them.
 pub static TRACE_MESSAGES: Endpoint<MessagesWanted, TracedMessages> =
     Endpoint::new(Method::POST, "/v1/trace/user/{name}/messages");

@@ -21,6 +21,7 @@ use super::{
     ladder::Asked,
     media::{Want, wanted_of_offer},
     registrar::Registrar,
+    watch,
 };
 use crate::{calls::CallId, ledger::Ledger, metrics::Outcome, transmits::Flow};
 
@@ -70,7 +71,10 @@ pub(super) fn admit(
     let offer = if asked.method == Method::Invite { offer_of(asked.message) } else { Ok(None) };
     let offer = match offer {
         Ok(offer) => offer,
-        Err(code) => return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
+        Err(code) => {
+            cx.decided(asked, &user, (Outcome::Malformed, code), ["- its session description cannot be read"]);
+            return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
+        }
     };
     // The same answer whatever the reason: who may not use a service does not learn whether it exists.
     let Some((admitted, wants)) =
@@ -82,6 +86,7 @@ pub(super) fn admit(
     let unsupported = if admitted.service.kind == ServiceKind::Sip { Vec::new() } else { unsupported(asked.message) };
     if !unsupported.is_empty() {
         let refused = (Outcome::Unsupported, 420);
+        watch::refused(cx, asked, &admitted, refused, "an extension that it requires is unknown");
         return transactions.refuse(cx, asked, refused, &[("Unsupported", &unsupported)]);
     }
     match admitted.service.kind {
@@ -93,7 +98,10 @@ pub(super) fn admit(
     }
     match registrar.hop(cx, &admitted.service) {
         Some(hop) => exchanges.relay(cx, asked, admitted, &hop, offer.as_ref()),
-        None => transactions.refuse(cx, asked, (Outcome::Unavailable, 480), &[]),
+        None => {
+            let why = "nobody is registered for the service, or no gate reaches it";
+            transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 480), why);
+        }
     }
 }
 
@@ -121,15 +129,10 @@ fn judge(
     let proves = proves(&cx.ledger, client, renewed);
     let (limits, steps) = ask(cx, (user, name, asked.flow), &wanted, proves, renewed);
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
-    cx.decided(asked, user, decided, steps);
-    let admitted = Admitted {
-        user: user.to_owned(),
-        limits: limits?,
-        service: service?,
-        call: renewed.unwrap_or_else(|| cx.new_call()),
-        renewal: renewed.is_some(),
-        agent,
-    };
+    let call = renewed.unwrap_or_else(|| cx.new_call());
+    cx.decided_of(Some(call), asked, user, decided, steps);
+    let admitted =
+        Admitted { user: user.to_owned(), limits: limits?, service: service?, call, renewal: renewed.is_some(), agent };
     Some((admitted, wants))
 }
 
@@ -142,7 +145,7 @@ pub(super) fn readmit(cx: &mut Context, (call, client): (CallId, Flow), wanted: 
     let wanted = if wanted.is_empty() { &any } else { wanted };
     let (limits, steps) = ask(cx, (&user, &name, client), wanted, proves, Some(call));
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
-    cx.decided_anew((&user, &name, client), decided, steps);
+    cx.decided_anew((&user, &name, client), call, decided, steps);
     Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None })
 }
 
@@ -158,13 +161,16 @@ pub(super) fn admit_callee(
     let wanted = if wanted.is_empty() { &any } else { wanted };
     let (limits, steps) = ask(cx, (user, &service.name, client), wanted, DataMode::Pinhole, None);
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
-    cx.decided_anew((user, &service.name, client), decided, steps);
+    let call = cx.new_call();
+    if let Ok(request) = Message::parse(&inbound.request) {
+        watch::decided_callee(cx, (user, &service.name, client), (Some(call), &request), decided, steps);
+    }
     let is_allowed = limits.is_some();
     let admitted = Admitted {
         user: user.clone(),
         service: Arc::clone(service),
         limits: limits.unwrap_or(service.limits),
-        call: cx.new_call(),
+        call,
         renewal: false,
         agent: None,
     };

@@ -16,12 +16,14 @@ use super::{
     ladder::Asked,
     settings::Settings,
     unproved::Unproved,
+    watch::{rung_of, shown},
 };
 use crate::{
     calls::CallId,
     decisions::Decided,
     ledger::Ledger,
     metrics::{Count, Kind, Outcome, ShardMetrics},
+    stories::{Happened, Who, call_text},
     transmits::{Flow, Transmits},
 };
 
@@ -116,9 +118,21 @@ impl Context {
         self.raise(Event::HandOver { shard, flow, datagram: datagram.to_vec() });
     }
 
-    /// Leaves a note for `trace user`.
+    /// Leaves a note for `trace`.
     pub(super) fn decided<S: Into<String>>(
         &mut self,
+        asked: Asked<'_>,
+        user: &str,
+        verdict: (Outcome, u16),
+        steps: impl IntoIterator<Item = S>,
+    ) {
+        self.decided_of(None, asked, user, verdict, steps);
+    }
+
+    /// Leaves a note about a request that begins this call, or goes on with it.
+    pub(super) fn decided_of<S: Into<String>>(
+        &mut self,
+        call: Option<CallId>,
         asked: Asked<'_>,
         user: &str,
         (outcome, status): (Outcome, u16),
@@ -128,23 +142,27 @@ impl Context {
         let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
         let left_out = if is_unproved { self.unproved_notes.admit(self.now.instant) } else { Some(0) };
         let Some(left_out) = left_out else { return };
-        let decision = self.decision((user, &asked.service(), asked.flow), (outcome, status), steps);
+        let mut decision = self.decision((user, &asked.service(), asked.flow), (outcome, status), steps);
+        decision.rung = Some(rung_of(outcome).label().into());
         let renewal = asked.kind == Kind::Reinvite;
-        self.raise(Event::Decided(Decided { decision, renewal, left_out }));
+        let is_call = renewal || asked.kind == Kind::Invite;
+        decision.call_id = is_call.then(|| shown(asked.essentials.call_id));
+        self.note(decision, (call.filter(|_| is_call), Who::User), (renewal, left_out));
     }
 
-    /// Leaves a note for `trace user` about a call that lives.
+    /// Leaves a note about a call that lives.
     pub(super) fn decided_anew<S: Into<String>>(
         &mut self,
         of: (&str, &str, Flow),
+        call: CallId,
         verdict: (Outcome, u16),
         steps: impl IntoIterator<Item = S>,
     ) {
         let decision = self.decision(of, verdict, steps);
-        self.raise(Event::Decided(Decided { decision, renewal: true, left_out: 0 }));
+        self.note(decision, (Some(call), Who::User), (true, 0));
     }
 
-    fn decision<S: Into<String>>(
+    pub(super) fn decision<S: Into<String>>(
         &self,
         (user, service, client): (&str, &str, Flow),
         (outcome, status): (Outcome, u16),
@@ -159,8 +177,26 @@ impl Context {
             client: client.peer,
             outcome: outcome.label().into(),
             status,
+            rung: None,
+            call: None,
+            call_id: None,
             steps: steps.into_iter().map(Into::into).collect(),
         }
+    }
+
+    pub(super) fn note(
+        &mut self,
+        mut decision: Decision,
+        (call, caller): (Option<CallId>, Who),
+        (renewal, left_out): (bool, u64),
+    ) {
+        decision.call = call.map(call_text);
+        self.raise(Event::Decided(Decided { decision, renewal, call, caller, left_out }));
+    }
+
+    /// Something happened to a call.
+    pub(super) fn tell(&mut self, call: CallId, what: Happened) {
+        self.raise(Event::Told(call, what));
     }
 
     /// A number that this shard uses once.

@@ -11,11 +11,12 @@ use super::{
     exchanges::{Asking, Exchange, ExchangeId, Exchanges},
     ladder::Asked,
     media::{self, Want},
-    timers,
+    timers, watch,
 };
 use crate::{
     calls::CallId,
     metrics::{Count, Outcome},
+    stories::Who,
 };
 
 impl Exchanges {
@@ -30,6 +31,7 @@ impl Exchanges {
         if timers::is_too_small(asked.message) {
             let least = timers::SECS_MIN.to_string();
             let too_small = (Outcome::Unsupported, 422);
+            watch::refused(cx, asked, &admitted, too_small, "its session timer is too short");
             return self.transactions.refuse(cx, asked, too_small, &[("Min-SE", least.as_bytes())]);
         }
         let Some(id) = self.transactions.open(cx, asked, Role::UserAgent) else { return };
@@ -76,6 +78,7 @@ impl Exchanges {
             None => headers.body(SDP, &sdp),
         }
         if self.transactions.respond(cx, id.owed, 200) {
+            watch::tell_accepted(cx, Who::Frontend, call, renewal, started);
             cx.metrics.one(if renewal { Count::CallsRenewed } else { Count::CallsOpened });
             cx.metrics.setup(cx.now.instant.since(started));
             if !renewal {

@@ -28,6 +28,7 @@ use super::{
     relay::Relay,
     responses::keep_subscription,
     transactions::Id,
+    watch,
 };
 use crate::{
     calls::{CallId, Refused},
@@ -75,6 +76,7 @@ impl Shard {
                 if !self.cx.keys.is_callers(tagged, asked.flow) && !self.is_callers_own(asked, tagged.call) {
                     return;
                 }
+                watch::tell_bye(&mut self.cx, tagged.call, Direction::ToService);
                 self.end_call(tagged.call, None);
                 self.cx.answer_once(asked, (Outcome::Answered, 200));
             }
@@ -114,6 +116,7 @@ impl Shard {
                 }
                 // Only now: a BYE that cannot be passed on ends nothing at the service, and so it ends nothing here.
                 if asked.method == Method::Bye && !self.legs.is_another(route.call, service_tag(asked, direction)) {
+                    watch::tell_bye(&mut self.cx, route.call, direction);
                     self.end_call(route.call, Some(asked.essentials.cseq.number));
                 }
             }

@@ -9,8 +9,10 @@ use sluicegate_wire::Instant;
 
 use crate::{
     agents::AgentKeys,
+    calls::CallId,
     decisions::Decided,
     links::Standing,
+    stories::Happened,
     transmits::{ConnectionId, Flow},
 };
 
@@ -40,8 +42,10 @@ pub enum Event {
     },
     /// Somebody signed in over this connection: it is no stranger's any more.
     Proved(ConnectionId),
-    /// For the memory behind `trace user`.
+    /// For the memory behind `trace --user`, and the call's story.
     Decided(Decided),
+    /// Something happened to a call, for its story.
+    Told(CallId, Happened),
 }
 
 /// A gate's answer to one grant of a [`Event::Open`].

@@ -6,7 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use sluicegate_api::Decision;
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
 use sluicegate_policy::WANTED_MAX;
@@ -26,13 +25,9 @@ use super::{
     relay::Relay,
     settings::{OPENING_MAX, Settings, TRANSACTION_LIFE},
     transactions::{Id, Transactions},
+    watch,
 };
-use crate::{
-    calls::CallId,
-    decisions::Decided,
-    metrics::{Count, Outcome},
-    transmits::Flow,
-};
+use crate::{calls::CallId, metrics::Count, stories::Happened, transmits::Flow};
 
 /// Names an exchange: the transaction that it owes an answer, and which of several it is that owe the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -230,16 +225,7 @@ impl Exchanges {
     /// is.
     pub(super) fn fail(&mut self, cx: &mut Context, id: ExchangeId, code: u16, why: &str) {
         let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.end(id) else { return };
-        let decision = Decision {
-            unix: cx.now.unix.0,
-            user: admitted.user,
-            service: admitted.service.name.clone(),
-            client: flow.peer,
-            outcome: Outcome::Unavailable.label().into(),
-            status: code,
-            steps: vec![format!("- {why}")],
-        };
-        cx.raise(Event::Decided(Decided { decision, renewal: admitted.renewal, left_out: 0 }));
+        watch::failed(cx, &admitted, (flow, relay.as_deref()), code, why);
         match opening {
             Some(_) if !admitted.renewal => drop(cx.revoke(admitted.call)),
             Some(opening) => cx.close(opening.new_ids()),
@@ -268,6 +254,7 @@ impl Exchanges {
             over.extend((!exchange.admitted.renewal).then_some(exchange.admitted.call));
         }
         for call in over {
+            cx.tell(call, Happened::Unacknowledged);
             cx.ledger.end_call(cx.now.instant, call, None);
             cx.revoke(call);
         }

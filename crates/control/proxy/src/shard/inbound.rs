@@ -20,6 +20,8 @@ use super::{
     media::wanted_of_answer,
     registrar::Registrar,
     relay::{Relay, keep_ringing},
+    transactions::Transactions,
+    watch,
 };
 use crate::metrics::{Count, Outcome};
 
@@ -48,11 +50,12 @@ pub(super) fn call_user(
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 440), &[]);
     }
     if cx.policy.user(user).is_none_or(|user| !user.enabled) {
-        return transactions.refuse(cx, asked, (Outcome::Denied, 404), &[]);
+        return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Denied, 404), "there is no such user");
     }
     let targets: Vec<_> = registrar.contacts(cx.now.instant, user).map(|contact| Target::from(&*contact)).collect();
     if targets.is_empty() {
-        return transactions.refuse(cx, asked, (Outcome::Unavailable, 480), &[]);
+        let why = "no telephone of the user is registered";
+        return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Unavailable, 480), why);
     }
     // What a service calls is charged to it, and not to whom it calls. No user has such a name.
     if !exchanges.transactions.charge(cx.now.instant, &format!("service:{}", service.name)) {
@@ -68,6 +71,19 @@ pub(super) fn call_user(
     let inbound = Inbound { service, flow, request, user: user.to_owned(), breadth };
     let first = exchanges.forks.begin(owed, inbound.clone(), targets);
     try_targets(cx, exchanges, owed.into(), &inbound, first);
+}
+
+/// Finally refuses a service's request for a user, and leaves a note why.
+fn refuse(
+    cx: &mut Context,
+    transactions: &mut Transactions,
+    asked: Asked<'_>,
+    (service, user): (&str, &str),
+    verdict: (Outcome, u16),
+    why: &str,
+) {
+    watch::decided_callee(cx, (user, service, asked.flow), (None, asked.message), verdict, [format!("- {why}")]);
+    transactions.refuse(cx, asked, verdict, &[]);
 }
 
 /// Sends a request to these places at the same time.

@@ -18,6 +18,7 @@ use super::{
     keys::BranchOwner,
     names::user_in,
     transactions::Id,
+    watch,
 };
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
@@ -128,7 +129,7 @@ impl Shard {
         self.skip_keep_alive(datagram)?;
         self.glance(datagram)?;
         let message = self.parse(flow, datagram)?;
-        self.cx.note_received(flow, &message);
+        watch::note_received(&self.cx, flow, &message);
         let method = self.take_response(flow, &message)?;
         let essentials = self.essentials(flow, &message)?;
         let kind = kind_of(method, essentials.to.tag.is_some());

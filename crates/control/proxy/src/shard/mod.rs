@@ -173,7 +173,7 @@ impl Shard {
 
     /// What is to be sent. Whoever sends it clears it.
     pub fn transmits(&mut self) -> &mut Transmits {
-        self.cx.note_sent();
+        watch::note_sent(&mut self.cx);
         &mut self.cx.out
     }
 

@@ -27,6 +27,7 @@ use super::{
     responses::{Makes, abandon, description, settle, supersedes, write_response},
     timers,
     transactions::Id,
+    watch,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -85,13 +86,18 @@ impl Exchanges {
     ) {
         let forwarded = match forwarded(cx, asked, &admitted, hop, offer) {
             Ok(forwarded) => forwarded,
-            Err(code) => return self.transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]),
+            Err(code) => {
+                let why = "it cannot be passed on as it is";
+                return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Malformed, code), why);
+            }
         };
         if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
-            return self.transactions.refuse(cx, asked, (Outcome::Unsupported, 513), &[]);
+            let why = "it is too long to reach the service's gate in one packet";
+            return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unsupported, 513), why);
         }
         if !keep_ringing(cx, asked.message, &admitted) {
-            return self.transactions.refuse(cx, asked, (Outcome::Unavailable, 503), &[]);
+            let why = "as many calls live as may";
+            return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 503), why);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let relay = Relay::new((Direction::ToService, asked.flow), hop.flow, None);
@@ -401,6 +407,7 @@ impl Exchanges {
         } else {
             self.relayed.remove(&sent);
         }
+        watch::tell_answer(cx, &exchange, code);
         if code < 300 {
             settle(cx, legs, (&exchange, self.sent_on(&exchange)), message);
         } else {

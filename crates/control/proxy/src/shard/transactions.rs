@@ -12,10 +12,12 @@ use sluicegate_sip::{
 use sluicegate_wire::Instant;
 
 use super::{
+    admission::Admitted,
     answer::{Fields, answer_flow},
     context::Context,
     ladder::Asked,
     settings::{Settings, TRANSACTION_LIFE},
+    watch,
 };
 use crate::{
     metrics::{Count, Outcome},
@@ -167,6 +169,19 @@ impl Transactions {
     ) {
         cx.decided(asked, user, (outcome, 403), [why]);
         self.refuse(cx, asked, (outcome, 403), &[]);
+    }
+
+    /// Finally refuses what policy has let in, and leaves a note why.
+    pub(super) fn refuse_admitted(
+        &mut self,
+        cx: &mut Context,
+        asked: Asked<'_>,
+        admitted: &Admitted,
+        verdict: (Outcome, u16),
+        why: &str,
+    ) {
+        watch::refused(cx, asked, admitted, verdict, why);
+        self.refuse(cx, asked, verdict, &[]);
     }
 
     /// Sends a request of ours and repeats it until it is answered. `None` if the table is full.

@@ -61,7 +61,7 @@ pub(crate) fn answered(request: &str, code: u16, tag: &str, body: &str) -> Strin
 }
 
 /// Has the SIP server call alice; the INVITE as her telephone got it.
-fn called(site: &mut Site, switch: &mut Caller) -> String {
+pub(crate) fn called(site: &mut Site, switch: &mut Caller) -> String {
     let invite = switch.signed(site, "INVITE", TO_ALICE, "", ANSWER);
     let sent = site.send(PBX, invite);
     assert_eq!((codes(&sent, PBX), methods(&sent, PHONE).len()), (vec![100], 0), "not before it is open: {sent:?}");

@@ -18,4 +18,5 @@ mod registrations;
 #[path = "../site/mod.rs"]
 mod site;
 mod state;
+mod stories;
 mod torture;

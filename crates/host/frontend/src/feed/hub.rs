@@ -25,8 +25,10 @@ use zeroize::Zeroizing;
 
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
-pub(crate) use audited::Audited;
-use sluicegate_proxy::{AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, Traces, derive, share_of};
+pub(crate) use audited::{Audited, call_ended};
+use sluicegate_proxy::{
+    AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, Stories, Traces, derive, share_of,
+};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -66,6 +68,7 @@ pub(crate) struct Hub {
     pub(crate) clock: Clock,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
+    pub(crate) stories: Arc<Stories>,
     pub(crate) traces: Arc<Traces>,
     pub(crate) shards: Vec<ShardSender>,
     pub(crate) statuses: Arc<Mutex<Vec<JoinedGate>>>,
@@ -106,7 +109,10 @@ impl Hub {
             if next_sweep <= now {
                 next_sweep = now + SWEEP_INTERVAL;
                 let expired = self.ledger.expire(self.clock.unix());
+                self.stories.used(&expired);
                 self.audited.sweep(now, expired);
+                let over = self.stories.sweep(self.clock.unix(), &self.ledger);
+                over.into_iter().for_each(|story| self.audited.call(story));
                 self.registrations.save(self.clock.unix());
                 self.traces.end_unread(now);
             }
@@ -163,8 +169,10 @@ impl Hub {
             Event::Proved(_) => {}
             Event::Decided(decided) => {
                 self.audited.decided(&decided);
+                self.stories.decided(&decided);
                 self.decisions.push(decided.decision);
             }
+            Event::Told(call, what) => self.stories.happened(self.clock.unix(), call, what),
         }
     }
 
@@ -241,6 +249,7 @@ impl Hub {
         let (now, unix) = (self.clock.now(), self.clock.unix());
         let cause = if of_user.is_some() { "goodbye" } else { "revoked" };
         self.audited.ending(now, (&selector, cause), &self.ledger);
+        self.stories.used(&self.ledger.matching(&selector));
         let over = self.ledger.revoke(unix, &selector, of_user.as_ref().map(|(user, _)| user.as_str()));
         match of_user {
             Some((user, not_after)) => {
@@ -345,12 +354,16 @@ impl Hub {
             FromGate::Opened { id, address, ports } => {
                 let before = self.ledger.row(name, id);
                 if let Some(shard) = self.ledger.opened(name, id, address, ports) {
+                    if let Some(row) = &before {
+                        self.stories.opened(self.clock.unix(), row, (address, ports));
+                    }
                     self.audited.opened(before);
                     self.tell(shard, Input::Gate(GateAnswer { id, opened: Ok((address, ports)) }));
                 }
             }
             FromGate::Refused { id, reason } => self.on_refused(name, id, reason),
             FromGate::Ended { id, cause, bytes_used } => {
+                self.stories.grant_ended(self.clock.unix(), name, id, (cause, bytes_used));
                 let row = self.ledger.ended(name, id);
                 self.audited.ended(name, (id, row), cause, bytes_used);
             }
@@ -393,8 +406,9 @@ impl Hub {
     fn on_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Revoke(selector) => {
-                let over = self.end(selector, None).into();
-                self.tell_all(&Input::Over(over));
+                let over = self.end(selector, None);
+                over.iter().for_each(|call| self.stories.revoked(self.clock.unix(), *call));
+                self.tell_all(&Input::Over(over.into()));
             }
             Ask::Agents(agents) => self.tell_all(&Input::Agents(agents)),
             Ask::Policy(policy) => self.on_policy(&policy),

@@ -9,7 +9,7 @@ mod places;
 pub(crate) mod registrations;
 
 pub(crate) use allowlist::Allowlist;
-pub(crate) use hub::{Ask, Audited, Hub, Queues};
+pub(crate) use hub::{Ask, Audited, Hub, Queues, call_ended};
 pub(crate) use listener::{Listener, Log};
 pub(crate) use places::{Places, network};
 

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sluicegate_api::{GrantState, GrantStatus};
+use sluicegate_api::{CallStory, GrantState, GrantStatus};
 use sluicegate_feed::{EndCause, Selector};
 use sluicegate_grant::GrantId;
-use sluicegate_store::audit::{Attempt, Audit, Event, Grant};
+use sluicegate_store::audit::{Attempt, Audit, Call, Event, Grant};
 use sluicegate_wire::Instant;
 
 use sluicegate_proxy::{Decided, Ledger, Outcome};
@@ -62,6 +62,11 @@ impl Audited {
             why: is_refused.then(|| said.steps.join("; ")),
         };
         self.write(&event(sign_in), decided.left_out);
+    }
+
+    /// A call is over.
+    pub(super) fn call(&self, story: CallStory) {
+        call_ended(story).iter().for_each(|event| self.write(event, 0));
     }
 
     /// A gate has opened or renewed a grant, which stood like this before.
@@ -122,6 +127,27 @@ impl Audited {
         let late: Vec<_> = self.ending.extract_if(.., |_, ending| ending.until <= now).collect();
         late.into_iter().for_each(|(_, ending)| self.over(ending));
     }
+}
+
+/// The line of a call that is over.
+pub(crate) fn call_ended(story: CallStory) -> Option<Event> {
+    let end = story.end?;
+    Some(Event::CallEnded(Box::new(Call {
+        call: story.call,
+        call_id: story.call_id,
+        user: story.user,
+        service: story.service,
+        caller: story.caller,
+        address: story.client.ip().to_canonical(),
+        port: story.client.port(),
+        began_unix: story.unix,
+        setup_ms: story.setup_ms,
+        duration_s: story.answered_unix.map(|answered| end.unix.saturating_sub(answered)),
+        bytes_to_service: story.bytes_to_service,
+        ended: end.why,
+        by: end.by,
+        status: end.status,
+    })))
 }
 
 fn grant(row: GrantStatus) -> Grant {

@@ -22,6 +22,7 @@ impl Hub {
                 tracing::warn!(gate = name, %full, "a gate's grants do not all fit into the directory");
                 break;
             }
+            self.stories.known(self.clock.unix(), active);
         }
     }
 

@@ -25,7 +25,7 @@ pub use guesses::{GUESSES_MAX, Guesses};
 pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
-pub use metrics::{Count, Kind, Outcome, ShardMetrics, datagrams_left, events, requests, setups};
+pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, events, requests, setups};
 pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Phones, Rung, Settings, Shard, Tables, derive};
 pub use stories::{Happened, Stories, Who, Why};
 pub use traces::{Traces, TracesFull};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluicegate_sip::message::Transport;
 use sluicegate_telemetry::{Counters, Family, Histogram, Metric};
 
 use crate::shard::Rung;
@@ -29,7 +30,7 @@ macro_rules! labelled {
 pub(crate) use labelled;
 
 labelled! {
-    /// Request methods as counted; everything that the frontend does not act on is `Other`.
+    /// Request methods as counted.
     Kind {
         /// INVITE without a dialog.
         Invite = "invite",
@@ -45,6 +46,22 @@ labelled! {
         Options = "options",
         /// REGISTER.
         Register = "register",
+        /// PRACK.
+        Prack = "prack",
+        /// UPDATE.
+        Update = "update",
+        /// INFO.
+        Info = "info",
+        /// REFER.
+        Refer = "refer",
+        /// MESSAGE.
+        Message = "message",
+        /// SUBSCRIBE.
+        Subscribe = "subscribe",
+        /// NOTIFY.
+        Notify = "notify",
+        /// PUBLISH.
+        Publish = "publish",
         /// Any other method.
         Other = "other",
     }
@@ -126,6 +143,11 @@ labelled! {
     }
 }
 
+/// Classes of statuses, in order.
+const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
+/// Transports and what they are called in metrics.
+const TRANSPORTS: [(Transport, &str); 3] = [(Transport::Udp, "udp"), (Transport::Tcp, "tcp"), (Transport::Tls, "tls")];
+
 /// Upper bounds of the set-up latency buckets, in milliseconds; one more bucket holds the rest.
 const SETUP_BUCKETS_MS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
@@ -133,6 +155,11 @@ const REQUESTS: Family = Family::counter(
     "sluicegate_frontend_requests_total",
     &["method", "outcome"],
     "SIP requests by method and outcome.",
+);
+const ANSWERS: Family = Family::counter(
+    "sluicegate_frontend_answers_total",
+    &["method", "class", "transport"],
+    "SIP responses sent, by the method that they answer, class of status and transport.",
 );
 const EVENTS: Family = Family::counter("sluicegate_frontend_events_total", &["event"], "What else happened, by event.");
 const LEFT: Family =
@@ -147,6 +174,7 @@ const SETUPS: Family = Family::counter(
 #[derive(Debug)]
 pub struct ShardMetrics {
     requests: Counters,
+    answers: Counters,
     counts: Counters,
     left: Counters,
     setups: Histogram,
@@ -156,6 +184,7 @@ impl Default for ShardMetrics {
     fn default() -> Self {
         Self {
             requests: Counters::new(Kind::ALL.len() * Outcome::ALL.len()),
+            answers: Counters::new(Kind::ALL.len() * CLASSES.len() * TRANSPORTS.len()),
             counts: Counters::new(Count::ALL.len()),
             left: Counters::new(Rung::ALL.len()),
             setups: Histogram::new(&SETUP_BUCKETS_MS),
@@ -167,6 +196,15 @@ impl ShardMetrics {
     /// Counts one request and what became of it.
     pub fn request(&self, kind: Kind, outcome: Outcome) {
         self.requests.add(place(kind, outcome), 1);
+    }
+
+    /// Counts one response that was sent; what has no status of a known class is not counted.
+    pub fn answer(&self, kind: Kind, code: u16, transport: Transport) {
+        let class = usize::from(code / 100).checked_sub(1).filter(|class| *class < CLASSES.len());
+        let transport = TRANSPORTS.iter().position(|(known, _)| *known == transport);
+        if let (Some(class), Some(transport)) = (class, transport) {
+            self.answers.add(answer_place(kind, class, transport), 1);
+        }
     }
 
     /// Counts one datagram that left the ladder at this rung.
@@ -206,12 +244,30 @@ const fn place(kind: Kind, outcome: Outcome) -> usize {
     kind as usize * Outcome::ALL.len() + outcome as usize
 }
 
+const fn answer_place(kind: Kind, class: usize, transport: usize) -> usize {
+    (kind as usize * CLASSES.len() + class) * TRANSPORTS.len() + transport
+}
+
+/// Responses sent, by method, class and transport, of all shards; those that never were are left out.
+pub fn answers<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
+    let classes = || CLASSES.iter().enumerate();
+    let transports = || TRANSPORTS.iter().enumerate();
+    let all =
+        Kind::ALL.iter().flat_map(|kind| classes().flat_map(move |class| transports().map(move |t| (*kind, class, t))));
+    let counted = all.map(|(kind, (class, class_label), (transport, (_, transport_label)))| {
+        let place = answer_place(kind, class, transport);
+        let sum = shards.clone().map(|shard| shard.answers.at(place)).sum();
+        ([kind.label(), class_label, transport_label], sum)
+    });
+    ANSWERS.by_all(counted.filter(|(_, count)| *count > 0))
+}
+
 /// Requests by method and outcome, of all shards; those that never happened are left out.
 pub fn requests<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
     let sum = |kind, outcome| shards.clone().map(|shard| shard.requests(kind, outcome)).sum();
     let all = Kind::ALL.iter().flat_map(|kind| Outcome::ALL.iter().map(move |outcome| (*kind, *outcome)));
     let counted = all.map(|(kind, outcome)| ([kind.label(), outcome.label()], sum(kind, outcome)));
-    REQUESTS.by_two(counted.filter(|(_, count)| *count > 0))
+    REQUESTS.by_all(counted.filter(|(_, count)| *count > 0))
 }
 
 /// Other events, of all shards.
@@ -246,9 +302,15 @@ mod tests {
         a.request(Kind::Invite, Outcome::Challenged);
         b.request(Kind::Invite, Outcome::Challenged);
         b.one(Count::Garbage);
+        a.answer(Kind::Invite, 200, Transport::Tls);
+        b.answer(Kind::Invite, 204, Transport::Tls);
+        b.answer(Kind::Publish, 699, Transport::Udp);
+        [0, 99, 700].into_iter().for_each(|code| a.answer(Kind::Invite, code, Transport::Udp));
         b.setup(Duration::from_millis(3));
         let shards = || [&a, &b].into_iter();
         assert_eq!(requests(shards()).counted(), [("invite challenged".to_owned(), 2)].into());
+        let answered = [("invite 2xx tls".to_owned(), 2), ("publish 6xx udp".to_owned(), 1)];
+        assert_eq!(answers(shards()).counted(), answered.into());
         assert_eq!(events(shards()).counted(), [("garbage".to_owned(), 1)].into());
         let setups = setups(shards()).samples;
         assert_eq!((setups[1].1, &*setups[2].0[0], setups[2].1, setups[10].1), (0.0, "0.005", 1.0, 1.0));

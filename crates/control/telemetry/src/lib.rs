@@ -60,8 +60,11 @@ impl Family {
         Metric { family: self, samples: samples.collect() }
     }
 
-    /// Its samples by the values of two labels.
-    pub fn by_two(&'static self, samples: impl IntoIterator<Item = ([&'static str; 2], u64)>) -> Metric {
+    /// Its samples by the values of all of its labels.
+    pub fn by_all<const N: usize>(
+        &'static self,
+        samples: impl IntoIterator<Item = ([&'static str; N], u64)>,
+    ) -> Metric {
         let samples = samples.into_iter().map(|(labels, value)| (labels.map(Label::from).into(), value as f64));
         Metric { family: self, samples: samples.collect() }
     }

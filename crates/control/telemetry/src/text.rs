@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn names_labels_and_help_are_those_of_the_family() {
-        let text = text(vec![SEEN.by_two([(["invite", "stale"], 3)]), OPEN.single(0.5)]);
+        let text = text(vec![SEEN.by_all([(["invite", "stale"], 3)]), OPEN.single(0.5)]);
         let expected = [
             "# HELP seen What was seen.",
             "# TYPE seen counter",

@@ -317,6 +317,7 @@ impl Control {
         let max = tables.iter().map(|table| (table.table.clone(), table.max));
         let mut all = vec![
             sluicegate_proxy::requests(shards.clone()),
+            sluicegate_proxy::answers(shards.clone()),
             sluicegate_proxy::events(shards.clone()),
             sluicegate_proxy::datagrams_left(shards.clone()),
             TABLE_USED.by(used),

@@ -56,6 +56,14 @@ pub(super) const fn kind_of(method: Method<'_>, in_dialog: bool) -> Kind {
         Method::Bye => Kind::Bye,
         Method::Options => Kind::Options,
         Method::Register => Kind::Register,
+        Method::Other(b"PRACK") => Kind::Prack,
+        Method::Other(b"UPDATE") => Kind::Update,
+        Method::Other(b"INFO") => Kind::Info,
+        Method::Other(b"REFER") => Kind::Refer,
+        Method::Other(b"MESSAGE") => Kind::Message,
+        Method::Other(b"SUBSCRIBE") => Kind::Subscribe,
+        Method::Other(b"NOTIFY") => Kind::Notify,
+        Method::Other(b"PUBLISH") => Kind::Publish,
         Method::Other(_) => Kind::Other,
     }
 }

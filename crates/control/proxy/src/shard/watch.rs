@@ -1,11 +1,13 @@
 //! What an operator sees of messages and calls: copies for whoever traces their user, and notes of what was decided and what
 //! happened.
 
+use memchr::{memchr, memchr_iter};
 use sluicegate_sip::message::{Message, Method};
 use sluicegate_wire::Instant;
 
 use super::{
     admission::Admitted,
+    answer::kind_of,
     context::Context,
     exchanges::Exchange,
     keys::{Direction, Side},
@@ -34,12 +36,15 @@ pub(super) fn note_received(cx: &Context, flow: Flow, message: &Message<'_>) {
     }
 }
 
-/// Looks at what was queued to be sent since the last call. A gate's trailer lies behind the message, which says how long
-/// it is.
+/// Looks at what was queued to be sent since the last call: counts responses, and copies what is traced. A gate's trailer
+/// lies behind the message, which says how long it is.
 pub(super) fn note_sent(cx: &mut Context) {
-    let Context { settings, out, now, .. } = cx;
+    let Context { settings, metrics, out, now, .. } = cx;
     for (flow, text) in out.take_new() {
         let own = settings.listening(flow.listener);
+        if let Some((code, method)) = response(text) {
+            metrics.answer(kind_of(method, false), code, own.transport);
+        }
         if settings.traces.is_on()
             && let Ok(message) = Message::parse(text)
         {
@@ -47,6 +52,23 @@ pub(super) fn note_sent(cx: &mut Context) {
             settings.traces.note(now.instant, hop, &message);
         }
     }
+}
+
+/// Status and method of a response that we have written: that is cheaper than to parse it.
+fn response(text: &[u8]) -> Option<(u16, Method<'_>)> {
+    let status = text.strip_prefix(b"SIP/2.0 ")?.first_chunk::<3>()?;
+    let code = std::str::from_utf8(status).ok()?.parse().ok()?;
+    let mut at = 0;
+    for end in memchr_iter(b'\n', text) {
+        let line = text.get(at..end)?;
+        at = end + 1;
+        let Some((name, value)) = memchr(b':', line).and_then(|colon| line.split_at_checked(colon)) else { continue };
+        if name.trim_ascii_end().eq_ignore_ascii_case(b"CSeq") {
+            let method = value.trim_ascii_end().rsplit(u8::is_ascii_whitespace).next()?;
+            return Some((code, Method::of(method)));
+        }
+    }
+    None
 }
 
 /// Leaves a note about a service's request for a user: one that would make a call has a story.
@@ -126,4 +148,26 @@ pub(super) fn shown(call_id: &[u8]) -> String {
     let is_plain = call_id.len() <= CALL_ID_LEN_MAX && call_id.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(call_id).ok().filter(|_| is_plain);
     text.unwrap_or(NO_CALL_ID).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_known_by_its_status_and_the_method_in_its_cseq() {
+        let text = |cseq: &str| format!("SIP/2.0 486 Busy Here\r\nt:a\r\nX: CSeq: 1 BYE\r\n{cseq}\r\n\r\nbody");
+        for cseq in ["CSeq: 4711 INVITE", "cseq : 1  INVITE ", "CSEQ:\t1\tINVITE"] {
+            assert_eq!(response(text(cseq).as_bytes()), Some((486, Method::Invite)), "{cseq}");
+        }
+        for other in [
+            "",
+            "SIP/2.0 ",
+            "SIP/2.0 4x6 Busy\r\nCSeq: 1 INVITE\r\n",
+            "INVITE sip:a SIP/2.0\r\nCSeq: 1 INVITE\r\n",
+            &text(""),
+        ] {
+            assert_eq!(response(other.as_bytes()), None, "{other}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What an operator sees of a frontend while it serves.
 
-use sluicegate_proxy::{Flow, Input};
+use sluicegate_proxy::{Flow, Input, answers};
 
 use crate::site::{AUDIO, Caller, FRONTEND, PBX, PHONE, Site, phone, set_up};
 
@@ -45,4 +45,16 @@ fn what_one_shard_hands_to_another_is_copied_once() {
     let before = traced(&site, "alice").len();
     site.tell(0, Input::Datagram { flow, bytes });
     assert_eq!((before, traced(&site, "alice").len()), (2, 3), "its answer is another");
+}
+
+#[test]
+fn answers_are_counted_by_method_class_and_transport_once_however_often_they_are_looked_at() {
+    let mut site = Site::new();
+    set_up(&mut site, &mut phone());
+    site.send(PHONE, phone().request("OPTIONS", "sip:example.net", "", ""));
+    site.shards[0].transmits();
+    let counted = answers(site.metrics.iter().map(|metrics| &**metrics)).counted();
+    let expected =
+        ["invite 1xx udp", "invite 2xx udp", "invite 4xx udp", "options 2xx udp"].map(|name| (name.to_owned(), 1));
+    assert_eq!(counted, expected.into());
 }

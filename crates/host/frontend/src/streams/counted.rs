@@ -132,7 +132,7 @@ pub(crate) fn metrics<'a>(threads: impl Iterator<Item = &'a StreamMetrics> + Clo
         family.by(labels.iter().enumerate().map(|(at, label)| (*label, sum(of, at))))
     };
     [
-        OPENED.by_two(OPENINGS.into_iter().enumerate().map(|(at, labels)| (labels, sum(|thread| &thread.opened, at)))),
+        OPENED.by_all(OPENINGS.into_iter().enumerate().map(|(at, labels)| (labels, sum(|thread| &thread.opened, at)))),
         by(&REFUSED, Refused::LABELS, |thread| &thread.refused),
         by(&ENDED, Ended::LABELS, |thread| &thread.ended),
         by(&UNSENT, Unsent::LABELS, |thread| &thread.unsent),

@@ -21,7 +21,7 @@ use crate::support::{
 use authority::Authority;
 
 #[path = "../../../host/frontend/tests/authority/mod.rs"]
-mod authority;
+pub(crate) mod authority;
 
 on_packet!(phones_call_over_tcp_and_tls_and_are_called_off_whichever_thread_has_their_connection, &[], calls);
 on_packet!(messages_come_byte_by_byte_and_two_in_one_segment, &[], pieces);
@@ -29,12 +29,12 @@ on_packet!(a_slow_sender_is_cut_and_a_flood_of_idle_connections_keeps_nobody_out
 on_packet!(over_tls_everybody_shows_a_certificate_where_that_is_asked, &[], certificates);
 
 const TCP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(GATE), 5060);
-const TLS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(GATE), 5061);
+pub(crate) const TLS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(GATE), 5061);
 /// Phones at once: that all their connections are of one of two threads happens once in 2,000 runs.
 const PHONES: usize = 12;
 
 /// A node whose frontend speaks everything, in two threads, with `more` in its section.
-fn node(lab: &Lab, datapath: &'static str, authority: &Authority, more: &str) -> Node {
+pub(crate) fn node(lab: &Lab, datapath: &'static str, authority: &Authority, more: &str) -> Node {
     let (certificate, key) = authority.sign("frontend", &GATE.to_string());
     let client_ca =
         if more.contains("# client_ca") { format!(", client_ca = {:?}", authority.ca()) } else { String::new() };

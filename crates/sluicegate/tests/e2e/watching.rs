@@ -4,14 +4,18 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use serde_json::Value;
 
-use crate::support::{
-    BINARY,
-    lab::{CLIENT, GATE, Lab, SERVICE},
-    node::{Config, Node, PASSWORD, service},
-    pbx::Pbx,
-    phone::{Phone, Wish},
-    program::{Program, run},
-    until,
+use crate::{
+    streams::{self, authority::Authority},
+    support::{
+        BINARY,
+        lab::{CLIENT, GATE, Lab, SERVICE},
+        line::Line,
+        node::{Config, Node, PASSWORD, service},
+        pbx::Pbx,
+        phone::{Phone, Wish},
+        program::{Program, run},
+        until,
+    },
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,9 +23,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 on_packet!(a_users_messages_are_written_as_tshark_and_sngrep_read_them, &["tshark", "sngrep"], pcap);
 
 fn pcap(datapath: &'static str) {
-    let lab = Lab::new();
-    let pbx = service("pbx", "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n");
-    let _node = Node::up(&lab, &Config::new(datapath, &pbx));
+    let (lab, authority) = (Lab::new(), Authority::new());
+    let _node = streams::node(&lab, datapath, &authority, "");
     let _pbx = Pbx::start(&lab);
     let file = lab.path("alice.pcap");
     let (shown, config) = (file.display().to_string(), lab.path("site.toml").display().to_string());
@@ -29,8 +32,9 @@ fn pcap(datapath: &'static str) {
     let mut trace = Program::start(&lab, "gate", "trace", BINARY, &arguments);
     until("the capture begins", || fs::metadata(&file).ok().filter(|file| file.len() >= 24));
 
-    let phone = |user: &str| Phone::new(&lab, "client", CLIENT, (GATE, 5060).into(), user);
-    let (alice, bob) = (phone("alice"), phone("bob"));
+    // By TLS, whose messages nobody else can read.
+    let alice = Phone::over(Line::tls(&lab, "client", streams::TLS, authority.client(None)), "alice");
+    let bob = Phone::new(&lab, "client", CLIENT, (GATE, 5060).into(), "bob");
     bob.bye(bob.call("pbx", Wish::Audio));
     let bye = alice.bye(alice.call("pbx", Wish::Audio));
     assert_eq!(bye.status, 200);

@@ -5,7 +5,7 @@ mod calls;
 mod lasting;
 mod without;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{env, net::Ipv4Addr, time::Duration};
 
 use sluicegate_site::clock::unix_ns;
 
@@ -25,6 +25,11 @@ const PER_SECOND: usize = 50;
 const IN_FLIGHT: Duration = Duration::from_millis(200);
 /// Within this silence is silence.
 const SILENCE: Duration = Duration::from_millis(400);
+
+/// Whether tests are to take the time that they are about, and not a short form of it.
+fn is_long() -> bool {
+    env::var_os("SLUICEGATE_LONG").is_some_and(|value| value == "1")
+}
 
 /// A telephone outside: whose, on which host, the other end of its wire, where.
 struct Place {

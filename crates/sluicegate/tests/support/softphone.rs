@@ -159,7 +159,7 @@ fn config(account: &Account<'_>) -> String {
         "poll_method epoll\nsip_listen {address}:{port}\ncall_local_timeout 120\ncall_max_calls 100\n\
          audio_source ausine,440\naudio_player aubridge,ear\naudio_alert aubridge,bell\n\
          ausrc_srate 48000\nauplay_srate 48000\nausrc_channels 2\nauplay_channels 2\naudio_txmode thread\n\
-         audio_level no\nrtp_ports {first}-{last}\nrtcp_mux no\njitter_buffer_delay 0-1\nrtp_stats yes\n\
+         audio_level no\nstatmode_default off\nrtp_ports {first}-{last}\nrtcp_mux no\njitter_buffer_delay 0-1\nrtp_stats yes\n\
          module_path {MODULES}\nmodule g711.so\nmodule ausine.so\nmodule aubridge.so\n\
          module_tmp account.so\nmodule_tmp uuid.so\nmodule_app menu.so\nmodule_app ctrl_tcp.so\n\
          ctrl_tcp_listen 127.0.0.1:{control}\n",

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The version of the messages described here.
-pub const FEED_VERSION: u16 = 4;
+pub const FEED_VERSION: u16 = 5;
 /// Grants in one [`FromGate::Active`].
 pub const ACTIVE_GRANTS_MAX: usize = 128;
 /// Grants in one [`FromGate::Usage`].
@@ -341,6 +341,8 @@ pub struct GrantUsage {
     pub id: GrantId,
     /// Bytes used.
     pub bytes_used: u64,
+    /// Of these, bytes of ICMP errors, which do not show that the client is there.
+    pub error_bytes: u64,
     /// Flows open now.
     pub flows: u16,
 }

@@ -43,7 +43,7 @@ fn active() -> ActiveGrant {
 
 fn from_gate() -> Vec<FromGate> {
     let (id, active) = (GrantId([7; 16]), active());
-    let usage = GrantUsage { id, bytes_used: u64::MAX, flows: u16::MAX };
+    let usage = GrantUsage { id, bytes_used: u64::MAX, error_bytes: u64::MAX, flows: u16::MAX };
     let resume = Resume { issuer: [1; 8], boot_id: u64::MAX, seq: 3 };
     vec![
         FromGate::Join { secret: JoinSecret::new([5; 16]), gate: "ams-1".into() },
@@ -165,7 +165,7 @@ fn a_list_is_not_believed_to_be_as_long_as_it_says() {
     // Usage with 2^32 - 1 entries announced and none there; one entry more than there may be.
     let announced = [0, 0, 0, 6, 6, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F];
     assert_eq!(decode(&announced, 99), Err(CodecError::Malformed));
-    let usage = GrantUsage { id: GrantId([0; 16]), bytes_used: 0, flows: 0 };
+    let usage = GrantUsage { id: GrantId([0; 16]), bytes_used: 0, error_bytes: 0, flows: 0 };
     let long = encode(&FromGate::Usage { grants: vec![usage; USAGE_MAX + 1] }).unwrap();
     assert_eq!(decode(&long, 4_096), Err(CodecError::Malformed));
 }

@@ -14,7 +14,7 @@ use std::{
 
 use sluicegate_api::{GrantState, GrantStatus};
 use sluicegate_bounded::Gauge;
-use sluicegate_feed::{ActiveGrant, GrantDelta, Revokes, Selected, Selector};
+use sluicegate_feed::{ActiveGrant, GrantDelta, GrantUsage, Revokes, Selected, Selector};
 use sluicegate_grant::{DataMode, Grant, GrantId};
 use sluicegate_policy::{PortProtocol, ServiceMode, Share};
 use sluicegate_wire::{Instant, UnixTime};
@@ -39,6 +39,8 @@ struct AtGate {
     address: Option<IpAddr>,
     ports: (u16, u16),
     bytes_used: u64,
+    /// Of these, what the client sent: without ICMP errors, such as say that it hears no longer.
+    bytes_said: u64,
     flows: u16,
     /// The shard that waits for its answer.
     shard: Option<u8>,
@@ -148,7 +150,8 @@ impl Ledger {
         }
         self.put(delta, gate, None)?;
         self.opened(gate, id, active.address, active.ports);
-        self.used(gate, id, active.bytes_used, active.flows);
+        let ActiveGrant { bytes_used, flows, .. } = *active;
+        self.used(gate, &GrantUsage { id, bytes_used, error_bytes: 0, flows });
         Ok(())
     }
 
@@ -231,9 +234,10 @@ impl Ledger {
     }
 
     /// A gate reports how much is used.
-    pub fn used(&self, gate: &str, id: GrantId, bytes: u64, flows: u16) {
-        if let Some(at_gate) = self.lock().at_gate(gate, id) {
-            (at_gate.bytes_used, at_gate.flows) = (bytes, flows);
+    pub fn used(&self, gate: &str, used: &GrantUsage) {
+        if let Some(at_gate) = self.lock().at_gate(gate, used.id) {
+            (at_gate.bytes_used, at_gate.flows) = (used.bytes_used, used.flows);
+            at_gate.bytes_said = used.bytes_used.saturating_sub(used.error_bytes);
         }
     }
 
@@ -344,7 +348,7 @@ impl Ledger {
         let rows = &mut *rows;
         let by_id = &rows.by_id;
         let carried =
-            |call| of_call(by_id, call).flat_map(|(_, row)| row.gates.values()).map(|gate| gate.bytes_used).sum();
+            |call| of_call(by_id, call).flat_map(|(_, row)| row.gates.values()).map(|gate| gate.bytes_said).sum();
         let flowing = rows.calls.look(now, carried);
         self.set_next_look(rows);
         flowing
@@ -461,6 +465,7 @@ impl AtGate {
             address: None,
             ports: (0, 0),
             bytes_used: 0,
+            bytes_said: 0,
             flows: 0,
             shard: None,
         }

@@ -178,7 +178,10 @@ fn admit<L: Family>(
         let charged = charge(flows, rules, now, crossing.line, len as u32);
         // RFC 4787 REQ-6: an error keeps no flow alive.
         flows.line(crossing.line).touch(seen);
-        charged.or_else(|reason| rules.pinholes.waive(reason))?;
+        match charged {
+            Ok(()) => rules.pinholes.note_error(owner, len as u32),
+            Err(reason) => rules.pinholes.waive(reason)?,
+        }
     }
     Ok(())
 }

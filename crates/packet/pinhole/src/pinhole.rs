@@ -87,6 +87,8 @@ pub struct Pinhole {
     pub bucket: Option<FairBucket>,
     /// ICMP errors about its flows.
     pub errors: TokenBucket,
+    /// IP bytes of its budget that such errors took.
+    pub error_bytes: u64,
     /// The most that one line is lent, in bytes.
     pub slice_max: u32,
     /// The user's slot, see [`crate::users`]; [`NO_SLOT`] without a grant.
@@ -134,6 +136,7 @@ impl Pinhole {
             spent: false,
             bucket,
             errors: errors(now, ERRORS_PER_S),
+            error_bytes: 0,
             slice_max,
             user: NO_SLOT,
             share: Share::NONE,

@@ -247,6 +247,14 @@ impl Pinholes {
         self.table.at_mut(slot).is_some_and(|pinhole| pinhole.errors.take(now, 1))
     }
 
+    /// Notes that an ICMP error of `len` bytes was paid from this pinhole's budget.
+    #[inline]
+    pub fn note_error(&mut self, slot: u32, len: u32) {
+        if let Some(pinhole) = self.table.at_mut(slot) {
+            pinhole.error_bytes += u64::from(len);
+        }
+    }
+
     /// Notes what a grant that was installed or renewed has its client prove, and under which keys.
     pub fn put_seal(&mut self, slot: u32, unix: UnixTime, keys: Option<SessionKeys>) {
         let Some(grant) = self.table.at(slot).and_then(Pinhole::grant) else { return };

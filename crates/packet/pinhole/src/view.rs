@@ -17,6 +17,8 @@ use crate::{
 pub struct Usage {
     /// IP bytes that its client sent, over all renewals.
     pub bytes_used: u64,
+    /// Of these, bytes of ICMP errors: whoever sent them, they do not show that the client is there.
+    pub error_bytes: u64,
     /// IP bytes that it may still send.
     pub bytes_left: u64,
     /// Its flows now.
@@ -46,6 +48,7 @@ impl Pinhole {
     pub fn usage(&self, unspent: u64) -> Usage {
         Usage {
             bytes_used: self.budget.taken().saturating_sub(unspent),
+            error_bytes: self.error_bytes,
             bytes_left: self.budget.left().saturating_add(unspent),
             flows: self.flows,
         }

@@ -110,7 +110,7 @@ fn what_each_of_two_gates_answers_is_kept_and_a_revoke_goes_to_both() {
     let [first, second] = [IpAddr::from([203, 0, 113, 9]), IpAddr::from([203, 0, 113, 10])];
     assert_eq!(ledger.opened("gate-1", grant.id, first, (20_000, 20_000)), Some(3));
     assert_eq!(ledger.opened("gate-2", grant.id, second, (30_000, 30_000)), Some(4));
-    ledger.used("gate-2", grant.id, 7, 1);
+    ledger.used("gate-2", &GrantUsage { id: grant.id, bytes_used: 7, error_bytes: 0, flows: 1 });
     let shown = |row: GrantStatus| (row.gate, row.gate_address, row.gate_ports.0, row.bytes_used);
     let (one, two) =
         (("gate-1".to_owned(), Some(first), 20_000, Some(0)), ("gate-2".to_owned(), Some(second), 30_000, Some(7)));

@@ -2,6 +2,8 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use sluicegate_feed::GrantUsage;
+
 use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, header, of_service, phone, reply, set_up, status};
 
 const INSIDE: &str = "sip:pbx@10.0.0.2:5060";
@@ -21,10 +23,17 @@ fn called(shards: u8) -> (Site, Caller) {
 
 /// Lets a second pass, so many times; the gate reports that so much more was carried in each.
 fn talk(site: &mut Site, seconds: u32, bytes: u64) -> Sent {
+    carry(site, seconds, bytes, |_| 0)
+}
+
+/// The same, of which `errors` were ICMP errors.
+fn carry(site: &mut Site, seconds: u32, bytes: u64, errors: impl Fn(u64) -> u64) -> Sent {
     let mut sent = Sent::new();
     for _ in 0..seconds {
         for row in site.ledger.rows() {
-            site.ledger.used("gate-1", row.id, row.bytes_used.unwrap_or(0) + bytes, 1);
+            let bytes_used = row.bytes_used.unwrap_or(0) + bytes;
+            let used = GrantUsage { id: row.id, bytes_used, error_bytes: errors(bytes_used), flows: 1 };
+            site.ledger.used("gate-1", &used);
         }
         sent.extend(site.pass(Duration::from_secs(1)));
         sent.extend(site.gate_opens());
@@ -40,6 +49,16 @@ fn d03_a_call_lasts_for_as_long_as_its_media_flow() {
     assert_eq!(site.ledger.rows().len(), 1);
     // The telephone is unplugged.
     assert_eq!(byes(&talk(&mut site, 400, 0)), 1, "its service hears of it");
+    assert!(site.ledger.rows().is_empty());
+}
+
+/// The telephone is dead and its host is not: what the service says is answered with "port unreachable".
+#[test]
+fn d03_icmp_errors_keep_no_call() {
+    let (mut site, _) = called(1);
+    talk(&mut site, 200, 8_000);
+    let said = site.ledger.rows()[0].bytes_used.expect("a figure");
+    assert_eq!(byes(&carry(&mut site, 110, 228, |used| used - said)), 1);
     assert!(site.ledger.rows().is_empty());
 }
 

@@ -368,7 +368,7 @@ impl Hub {
                 self.audited.ended(name, (id, row), cause, bytes_used);
             }
             FromGate::Usage { grants } => {
-                grants.iter().for_each(|used| self.ledger.used(name, used.id, used.bytes_used, used.flows));
+                grants.iter().for_each(|used| self.ledger.used(name, used));
             }
             FromGate::Active { grants, .. } => self.on_active(name, &grants),
             FromGate::Standing { service, address, port, salt } => {

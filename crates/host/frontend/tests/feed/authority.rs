@@ -22,7 +22,9 @@ async fn gate_at(running: &Running, name: &str, from: [u8; 4]) -> Gate {
 async fn heard(running: &Running, gate: &mut Gate) {
     let id = gate.open[0].delta.grant.id;
     let before = running.control.grants()[0].bytes_used.unwrap();
-    gate.say(&FromGate::Usage { grants: vec![GrantUsage { id, bytes_used: before + 1, flows: 0 }] }).await.unwrap();
+    gate.say(&FromGate::Usage { grants: vec![GrantUsage { id, bytes_used: before + 1, error_bytes: 0, flows: 0 }] })
+        .await
+        .unwrap();
     let taken = async {
         while running.control.grants()[0].bytes_used != Some(before + 1) {
             tokio::task::yield_now().await;

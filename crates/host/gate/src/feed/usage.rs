@@ -38,7 +38,8 @@ impl Reporter {
     fn changed(&mut self, usage: BTreeMap<GrantId, Usage>) -> Vec<FromGate> {
         let reported = |(id, used): (GrantId, Usage)| {
             let flows = u16::try_from(used.flows).unwrap_or(u16::MAX);
-            (id, GrantUsage { id, bytes_used: used.bytes_used, flows })
+            let Usage { bytes_used, error_bytes, .. } = used;
+            (id, GrantUsage { id, bytes_used, error_bytes, flows })
         };
         let now: BTreeMap<GrantId, GrantUsage> = usage.into_iter().map(reported).collect();
         let changed: Vec<GrantUsage> =
@@ -53,7 +54,8 @@ mod tests {
     use super::*;
 
     fn usage(grants: &[(u8, u64)]) -> BTreeMap<GrantId, Usage> {
-        let used = |(id, bytes_used)| (GrantId([id; 16]), Usage { bytes_used, bytes_left: 0, flows: 1 });
+        let used =
+            |(id, bytes_used)| (GrantId([id; 16]), Usage { bytes_used, error_bytes: 0, bytes_left: 0, flows: 1 });
         grants.iter().map(|grant| used(*grant)).collect()
     }
 

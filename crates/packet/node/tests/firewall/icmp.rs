@@ -238,15 +238,20 @@ fn an_error_from_outside_is_paid_by_its_flow_and_refused_when_that_is_spent() {
     let opened = site.install(grant.clone(), TARGET, (5_004, 5_004));
     let gate = (opened.address, opened.ports.0);
     exchange(&mut site, (CLIENT, 9_000), gate, (TARGET, 5_004));
-    let used = site.gate.translator.usage(grant.id).unwrap().bytes_used;
+    let usage = |site: &Site| {
+        let usage = site.gate.translator.usage(grant.id).unwrap();
+        (usage.bytes_used, usage.error_bytes)
+    };
+    let (used, _) = usage(&site);
     let error = unreachable(ROUTER, gate.0, &udp(gate, (CLIENT, 9_000), &payload(400)), 428);
     let len = error.len() as u64;
     site.outside_sends(&error).inside();
-    assert_eq!(site.gate.translator.usage(grant.id).unwrap().bytes_used, used + len);
+    assert_eq!(usage(&site), (used + len, len));
     site.outside_sends(&error).inside();
     let before = error.clone();
     assert_eq!(site.outside_sends(&error).dropped(), Reason::BudgetSpent);
     assert_eq!(error, before);
+    assert_eq!(usage(&site), (used + 2 * len, 2 * len));
     let outward = unreachable(TARGET, CLIENT, &udp((CLIENT, 9_000), (TARGET, 5_004), b"ping"), 8);
     site.inside_sends(&outward).outside();
 }

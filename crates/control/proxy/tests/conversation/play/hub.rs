@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use sluicegate_feed::{GrantDelta, Selector};
+use sluicegate_feed::{GrantDelta, GrantUsage, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::Share;
 use sluicegate_proxy::{CallId, Event, GateAnswer, Input, share_of};
@@ -126,7 +126,8 @@ impl Play {
     /// Media flow through all that is open.
     pub(super) fn media_flow(&mut self) {
         for row in self.site.ledger.rows() {
-            self.site.ledger.used(NAME, row.id, row.bytes_used.unwrap_or(0) + 8_000, 1);
+            let bytes_used = row.bytes_used.unwrap_or(0) + 8_000;
+            self.site.ledger.used(NAME, &GrantUsage { id: row.id, bytes_used, error_bytes: 0, flows: 1 });
         }
     }
 

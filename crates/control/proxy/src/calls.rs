@@ -87,6 +87,14 @@ impl Calls {
         true
     }
 
+    /// The call was answered: it lives until then, however long it might have rung.
+    pub(crate) fn answered(&mut self, id: CallId, until: UnixTime) {
+        let Some(call) = self.by_id.get_mut(&id) else { return };
+        self.by_end.remove(&(call.until, id));
+        call.until = until;
+        self.by_end.insert((until, id));
+    }
+
     /// Whose call to which service this is.
     pub(crate) fn of(&self, id: CallId) -> Option<(&str, &str)> {
         self.by_id.get(&id).map(|call| (call.user.as_str(), call.service.as_str()))

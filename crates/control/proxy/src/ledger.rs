@@ -373,6 +373,11 @@ impl Ledger {
         self.lock().calls.keep(call, of, until, self.grants_max)
     }
 
+    /// A relayed call was answered: it lives until then, however long it might have rung.
+    pub(crate) fn answered(&self, call: CallId, until: UnixTime) {
+        self.lock().calls.answered(call, until);
+    }
+
     /// Whether this call lives, and if so whose it is and for which service.
     pub(crate) fn call(&self, call: CallId) -> Option<(String, String)> {
         self.lock().calls.of(call).map(|(user, service)| (user.to_owned(), service.to_owned()))

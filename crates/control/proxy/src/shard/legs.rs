@@ -9,7 +9,7 @@ use std::{
 
 use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
-    message::{Message, NameAddr},
+    message::{HeaderName, Message, NameAddr},
     write::{Party, Request},
 };
 use sluicegate_wire::Instant;
@@ -28,6 +28,8 @@ pub(super) struct Leg {
     from: (Vec<u8>, Option<Vec<u8>>),
     to: (Vec<u8>, Option<Vec<u8>>),
     contact: Vec<u8>,
+    /// The value of Route, if there are proxies between us and the service's own end (RFC 3261 section 12.1).
+    routes: Option<Vec<u8>>,
     call_id: Vec<u8>,
     cseq: u32,
 }
@@ -39,8 +41,12 @@ impl Leg {
         let invite = message.essentials().ok()?;
         let to = answer.to().ok()?;
         let party = |address: &NameAddr<'_>| (address.uri.to_vec(), address.tag.map(<[u8]>::to_vec));
+        let recorded: Vec<&[u8]> = answer.headers(HeaderName::RecordRoute).collect();
+        // Those of the request, ours among them, come last.
+        let behind = recorded.len().saturating_sub(message.headers(HeaderName::RecordRoute).count());
         Some(Self {
             hop,
+            routes: route(recorded.into_iter().take(behind).rev()),
             from: party(&invite.from),
             to: party(&to),
             contact: answer.contact().ok().flatten().map_or(to.uri, |contact| contact.uri).to_vec(),
@@ -57,6 +63,7 @@ impl Leg {
         let party = |address: &NameAddr<'_>| (address.uri.to_vec(), address.tag.map(<[u8]>::to_vec));
         Some(Self {
             hop,
+            routes: route(message.headers(HeaderName::RecordRoute)),
             from: party(&to),
             to: party(&invite.from),
             contact: message.contact().ok().flatten().map_or(invite.from.uri, |contact| contact.uri).to_vec(),
@@ -79,6 +86,7 @@ impl Leg {
 
     fn request(&self, cx: &mut Context, method: &[u8], cseq: u32) -> Vec<u8> {
         let branch = cx.new_branch(None);
+        let routes = self.routes.as_deref();
         let mut bytes = Vec::new();
         let request = Request {
             method,
@@ -88,11 +96,16 @@ impl Leg {
             to: Party { uri: &self.to.0, tag: self.to.1.as_deref() },
             call_id: &self.call_id,
             cseq,
-            routes: &[],
+            routes: routes.as_slice(),
         };
         request.begin(&mut bytes).finish();
         bytes
     }
+}
+
+fn route<'a>(recorded: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
+    let values: Vec<&[u8]> = recorded.collect();
+    if values.is_empty() { None } else { Some(values.join(&b", "[..])) }
 }
 
 /// At most `max` legs; the one that would end first gives way to a new one, and its service ends it by itself.

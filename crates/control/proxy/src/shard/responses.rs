@@ -94,7 +94,11 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
         Makes::Subscription => return keep_subscription(cx, *call, (user, &service.name), answer.expires()),
         Makes::Call => {}
     }
-    cx.ledger.keep_call(*call, (user, &service.name), now.unix.plus_secs(lifetime_s));
+    let until = now.unix.plus_secs(lifetime_s);
+    cx.ledger.keep_call(*call, (user, &service.name), until);
+    if !renewal {
+        cx.ledger.answered(*call, until);
+    }
     // What has no Contact, such as the answer to a PRACK, changes no target (RFC 3261 section 12.2.1.2).
     let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
     let leg = match relay.direction {

@@ -4,7 +4,10 @@ use std::{collections::HashSet, time::Duration};
 
 use sluicegate_feed::GrantUsage;
 
-use crate::site::{ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, header, of_service, phone, reply, set_up, status};
+use crate::{
+    inbound::{TO_ALICE, answered, register, switch, to},
+    site::{ANSWER, AUDIO, Caller, PBX, PHONE, Sent, Site, header, of_service, phone, relayed, reply, set_up, status},
+};
 
 const INSIDE: &str = "sip:pbx@10.0.0.2:5060";
 
@@ -67,6 +70,40 @@ fn d03_media_that_flowed_once_do_not_keep_a_call() {
     let (mut site, _) = called(1);
     talk(&mut site, 200, 8_000);
     assert_eq!(byes(&talk(&mut site, 110, 0)), 1);
+}
+
+/// An INVITE may ring for minutes; that gives a call nothing once it is answered.
+#[test]
+fn d03_a_call_lasts_no_longer_than_what_it_has_open_however_long_it_might_have_rung() {
+    let mut site = Site::new();
+    site.open_for(10);
+    set_up(&mut site, &mut phone());
+    assert_eq!(byes(&talk(&mut site, 60, 8_000)), 0);
+    assert_eq!(byes(&talk(&mut site, 20, 0)), 1);
+}
+
+/// RFC 3261 section 12.1: a request of our own takes the way that the dialog's others take.
+#[test]
+fn a_service_behind_proxies_hears_by_way_of_these_that_a_call_is_over() {
+    let behind = "Record-Route: <sip:10.0.0.9;lr>, <sip:10.0.0.8;lr>\r\nRecord-Route:";
+    let route = |sent: &Sent| {
+        let bye = sent.iter().find(|(to, text)| to.to_string() == PBX && text.starts_with("BYE"));
+        header(&bye.expect("a BYE").1, "Route").map(str::to_owned)
+    };
+    let mut site = Site::new();
+    let invite = relayed(&mut site, &mut phone());
+    site.send(PBX, reply(&invite, 200, ANSWER).replacen("Record-Route:", behind, 1));
+    site.gate_opens();
+    assert_eq!(route(&talk(&mut site, 310, 0)).as_deref(), Some("<sip:10.0.0.8;lr>, <sip:10.0.0.9;lr>"));
+
+    let mut site = Site::new();
+    register(&mut site, "alice", PHONE, "");
+    let through = behind.trim_end_matches("Record-Route:");
+    let invite = switch().signed(&mut site, "INVITE", TO_ALICE, through, ANSWER);
+    site.send(PBX, invite);
+    let invite = to(&site.gate_opens(), PHONE)[0].to_owned();
+    site.send(PHONE, answered(&invite, 200, "alice-tag", AUDIO));
+    assert_eq!(route(&talk(&mut site, 310, 0)).as_deref(), Some("<sip:10.0.0.9;lr>, <sip:10.0.0.8;lr>"));
 }
 
 #[test]

@@ -44,9 +44,20 @@ pub(super) fn policy() -> Policy {
 impl Site {
     /// From now on every service demands that packets prove so much.
     pub(crate) fn demand(&mut self, least_mode: DataMode) {
+        self.limit_services(|service| {
+            service.limits.least_mode = if service.name == "pbx" { DataMode::Pinhole } else { least_mode };
+        });
+    }
+
+    /// From now on what services open lasts so long, in seconds.
+    pub(crate) fn open_for(&mut self, lifetime_s: u32) {
+        self.limit_services(|service| service.limits.lifetime_s = lifetime_s);
+    }
+
+    fn limit_services(&mut self, limit: impl Fn(&mut Service)) {
         let services = self.policy.services().map(|service| Service::clone(service));
         let services = services.map(|mut service| {
-            service.limits.least_mode = if service.name == "pbx" { DataMode::Pinhole } else { least_mode };
+            limit(&mut service);
             service
         });
         let services = services.collect();
